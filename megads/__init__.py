@@ -1,0 +1,3 @@
+"""Pretrain GPT and Llama models on any supercomputer and any GPU."""
+
+__version__ = "0.1.0"

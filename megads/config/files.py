@@ -1,0 +1,101 @@
+"""Write a run's settings to ``config.yaml`` and read them back. Ranks read this and nothing else."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from megads.config.layers import read_yaml
+from megads.config.parse import did_you_mean, parse
+from megads.config.schema import RunConfig
+from megads.config.setting import Origin, Section
+from megads.config.tree import fields, nested, value_of
+from megads.errors import ConfigError
+
+
+def save_config(run: RunConfig, origins: Mapping[str, Origin], path: Path) -> None:
+    """Write ``run`` as YAML with the origin of each value as a comment.
+
+    The file appears whole or not at all: a rank never reads half of it.
+
+    Raises:
+        ConfigError: the folder can not be written, or its disk is full.
+    """
+    lines = ["# Written by megads; the settings of this run and where each came from."]
+    section = ""
+    for name in sorted(fields(), key=lambda each: "." in each):
+        head, _, key = name.rpartition(".")
+        if head != section:
+            lines.append(f"{head}:")
+            section = head
+        text = f"{'  ' if head else ''}{key}: {_scalar(value_of(run, name))}"
+        lines.append(f"{text:40}  # {origins[name]}" if name in origins else text)
+    _write_whole(path, "\n".join(lines) + "\n")
+
+
+def load_config(path: Path) -> RunConfig:
+    """Return the settings that ``save_config`` wrote.
+
+    Raises:
+        ConfigError: one line that names the file and what is wrong in it.
+    """
+    content = read_yaml(path, str(path))
+    known = fields()
+    values: dict[str, Any] = {}
+    for name, value in _flat(content, path).items():
+        if name not in known:
+            raise ConfigError(f"{path}: no setting is called {name!r}{did_you_mean(name, list(known))}")
+        try:
+            values[name] = parse(value, known[name])
+        except ValueError as error:
+            raise ConfigError(f"{path}: {name}: {error}") from None
+    missing = [name for name in known if name not in values]
+    if missing:
+        raise ConfigError(f"{path}: {missing[0]} is missing; start the run again to write the file anew")
+    return RunConfig.model_validate(nested(values))
+
+
+def _flat(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    sections = {name for name, field in RunConfig.model_fields.items() if isinstance(field.default, Section)}
+    result: dict[str, Any] = {}
+    for name, value in content.items():
+        if name not in sections:
+            result[name] = value
+        elif isinstance(value, dict):
+            result.update({f"{name}.{key}": inner for key, inner in value.items()})
+        else:
+            raise ConfigError(f"{path}: {name} must hold 'key: value' lines, not {value!r:.60}")
+    return result
+
+
+def _scalar(value: bool | int | float | str) -> str:
+    # Quoted text survives whatever it holds: '#', ': ', line breaks, 'on', '007'.
+    style = '"' if isinstance(value, str) else None
+    text = yaml.safe_dump(value, default_style=style, width=10**6, allow_unicode=False)
+    return str(text).removesuffix("\n").removesuffix("\n...").strip()
+
+
+def _write_whole(path: Path, text: str) -> None:
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes the file private; others may read a run's settings as the umask allows.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise ConfigError(f"{path}: can not be written: {error.strerror}; free space or give another RUN_DIR") from None

@@ -1,0 +1,165 @@
+"""The files that hold settings: presets and machines.
+
+Both are YAML of one form::
+
+    aliases: [AuroraGPT-7B]       # presets only: other names
+    fits: [cpu]                   # presets only: machines that need not change this preset
+    note: text                    # machines only: how to get a preset's full width
+    facts: {device: cpu}          # machines only: what the host is
+    settings:
+      model.num_layers: 32        # section.key: value; only what differs from the default
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from megads.config.parse import did_you_mean, parse
+from megads.config.setting import Origin
+from megads.config.tree import fields
+from megads.errors import ConfigError
+
+PRESETS = Path(__file__).parent / "presets"
+_TOP_KEYS = {"preset": {"aliases", "fits", "settings"}, "machine": {"facts", "note", "settings"}}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The settings of one preset or machine, parsed, by dotted name."""
+
+    origin: Origin
+    settings: dict[str, Any]
+    aliases: tuple[str, ...] = ()
+    fits: tuple[str, ...] = ()
+    facts: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+def read_preset(name: str, folder: Path = PRESETS) -> Layer:
+    """Return the preset called ``name``, by file name or alias.
+
+    Raises:
+        ConfigError: no preset has the name, or its file is broken.
+    """
+    return _read("preset", _stem_of(name, folder), folder)
+
+
+def read_machine(name: str, root: Path) -> Layer:
+    """Return the machine ``<root>/envs/<name>.yaml``.
+
+    Raises:
+        ConfigError: there is no such file, or it is broken.
+    """
+    folder = root / "envs"
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise ConfigError(f"no machine {name!r}; known machines: {', '.join(known) or 'none'} (in {folder}){hint}")
+    return _read("machine", name, folder)
+
+
+def presets(folder: Path = PRESETS) -> dict[str, Layer]:
+    """Return every preset by name."""
+    return {name: _read("preset", name, folder) for name in _stems(folder)}
+
+
+def _stem_of(name: str, folder: Path) -> str:
+    # The file name is tried first: reading all presets for their aliases takes 20 times longer.
+    stems = _stems(folder)
+    if name in stems:
+        return name
+    aliases = {alias: stem for stem, layer in presets(folder).items() for alias in layer.aliases}
+    if name in aliases:
+        return aliases[name]
+    hint = did_you_mean(name, [*stems, *aliases])
+    raise ConfigError(f"no preset {name!r}; known presets: {', '.join(stems)}{hint}")
+
+
+def _stems(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def _read(kind: str, name: str, folder: Path) -> Layer:
+    path = folder / f"{name}.yaml"
+    where = f"{kind} {path.name}"
+    content = read_yaml(path, where)
+    for key in content:
+        if key not in _TOP_KEYS[kind]:
+            known = sorted(_TOP_KEYS[kind])
+            raise ConfigError(f"{where}: {key!r} is not one of {', '.join(known)}{did_you_mean(str(key), known)}")
+    origin = Origin(kind, name)
+    settings = _parsed(_part(content, "settings", dict, where), where)
+    return Layer(
+        origin=origin,
+        settings=settings,
+        aliases=tuple(str(alias) for alias in _part(content, "aliases", list, where)),
+        fits=tuple(str(machine) for machine in _part(content, "fits", list, where)),
+        facts={str(key): str(value) for key, value in _part(content, "facts", dict, where).items()},
+        note=_part(content, "note", str, where),
+    )
+
+
+def _part(content: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
+    value = content.get(key)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        words: dict[type, str] = {dict: "'key: value' lines", list: "a list", str: "text"}
+        raise ConfigError(f"{where}: {key} must be {words[kind]}, not {value!r}")
+    return value
+
+
+def _parsed(settings: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    known = fields()
+    result = {}
+    for name, value in settings.items():
+        if name not in known or "." not in name:
+            names = [each for each in known if "." in each]
+            raise ConfigError(f"{where}: no setting is called {name!r}{did_you_mean(str(name), names)}")
+        try:
+            result[name] = parse(value, known[name])
+        except ValueError as error:
+            raise ConfigError(f"{where}: {name}: {error}") from None
+    return result
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice; plain YAML keeps the last one silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not text", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path, where: str) -> dict[str, Any]:
+    """Return the mapping in a YAML file.
+
+    Raises:
+        ConfigError: one line, beginning with ``where``, if it can not be read or is no mapping.
+    """
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except OSError as error:
+        raise ConfigError(f"{where}: can not be read: {error.strerror} ({path})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where}: is not UTF-8 text ({path})") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        raise ConfigError(f"{where}:{line}: is not valid YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where}: is not valid YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{where}: must hold 'key: value' lines, not {content!r:.60}")
+    return content

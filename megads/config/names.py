@@ -1,0 +1,129 @@
+"""Names of environment variables: settings, their aliases, slips, and names of other toolkits."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterator, Mapping
+
+from megads.config.parse import FALSE
+from megads.config.tree import extra, settings
+from megads.errors import ConfigError
+
+OFF_VALUES = {"model.family": "gpt", "model.attention": "sdpa"}
+"""The value a true ``switches_off`` variable gives: ``NO_LLAMA=1`` is ``MODEL_FAMILY=gpt``."""
+
+PROGRAM_NAMES = ("MEGADS_BACKEND", "MEGADS_DEVICE", "MEGADS_PEAK_TFLOPS", "MEGADS_PYTHON", "MEGADS_ROOT")
+"""Variables of the program that are no settings of a run."""
+
+# Variables of argonne-lcf/Megatron-DeepSpeed (ALCF/helpers.sh and what it calls) and of ezpz.
+# Ignoring one of these would train something else than the user asked for.
+REFUSED = {
+    "ACT_CKPT_NUM_LAYERS": "recomputing activations",
+    "CPU_OPTIMIZER": "keeping the optimizer on the host",
+    "LOAD": "loading from another folder than CKPT_DIR",
+    "NOOP": "a dry run is `megads train --dry-run`; NOOP",
+    "OVERRIDE_CKPT_OPT_PARAM": "replacing the schedule of a checkpoint",
+    "TIMING_STR": "passing arguments through",
+    "USE_ACTIVATION_CHECKPOINTING": "recomputing activations",
+    "ZERO_HPZ_PARTITION_SIZE": "ZeRO++ partitions",
+}
+# A value that asks for what happens anyway.
+_NO_CHANGE = {"ZERO_HPZ_PARTITION_SIZE": "1"}
+
+_OWN_LOG = "metrics go to metrics.jsonl in the run folder"
+_OWN_BACKEND = "the backend follows from the device; MEGADS_BACKEND overrides it"
+_OWN_LAUNCHER = "use LAUNCH_WITH"
+_OWN_DEBUG = "use LOG_LEVEL"
+# These change what is shown or how ranks start, not what is trained.
+NO_EFFECT = {
+    "AZUREML_EXPERIMENT_ID": _OWN_LOG,
+    "BE": _OWN_BACKEND,
+    "CCL": _OWN_BACKEND,
+    "COMMS_LOGGER": "communication is not logged",
+    "CPU_BIND": "ranks are not bound to cores",
+    "DATA_PARENT": "give data in DATA_FILE_LIST",
+    "DEBUG": _OWN_DEBUG,
+    "DLIO_PROFILER_DATASET_DIR": "there is no profiler",
+    "DUMP_SKIPPED_ITERS": _OWN_LOG,
+    "DUMP_TOKENS": _OWN_LOG,
+    "EXEC": "megads has one program",
+    "EZPZ_LOG_ALL_RANKS": _OWN_DEBUG,
+    "EZPZ_LOG_LEVEL": _OWN_DEBUG,
+    "EZPZ_SCHEDULER": _OWN_LAUNCHER,
+    "GPUS_PER_NODE": "use NGPU_PER_HOST",
+    "LAUNCH_CMD": _OWN_LAUNCHER,
+    "MICS_SHARD_SIZE": "no toolkit reads it",
+    "NCCL": _OWN_BACKEND,
+    "NO_TENSORBOARD": _OWN_LOG,
+    "PYINSTRUMENT_PROFILER": "there is no profiler",
+    "SUBMIT_SCRIPTS": _OWN_LOG,
+    "TIMING_LOG_LEVEL": _OWN_LOG,
+    "TORCH_BACKEND": _OWN_BACKEND,
+    "TORCH_DEVICE": "use MEGADS_DEVICE",
+    "TORCH_PROFILER_ENABLE": "there is no profiler",
+    "WANDB_DISABLED": _OWN_LOG,
+    "WANDB_MODE": _OWN_LOG,
+    "WANDB_PROJECT": _OWN_LOG,
+    "WB_PROJECT": _OWN_LOG,
+}
+
+# Set by launchers, schedulers and the operating system; megads reads them where it must.
+SYSTEM = frozenset(
+    (
+        *("CFLAGS", "CUDA_DEVICE_MAX_CONNECTIONS", "GROUP_RANK", "HOST", "HOSTNAME", "LD_LIBRARY_PATH", "LOCAL_RANK"),
+        *("LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MPI_ROOT", "NAME", "NODE_RANK"),
+        *("NUMEXPR_MAX_THREADS", "OMP_NUM_THREADS", "PATH", "RANK", "WORLD_SIZE", "http_proxy", "https_proxy"),
+    )
+)
+_SYSTEM_PREFIXES = (
+    *("CCL_", "CUDA_", "FI_", "FLUX_", "HIP_", "LSB_", "MPICH_", "MPI_", "NCCL_", "OMPI_", "PALS_", "PBS_", "PMIX_"),
+    *("PMI_", "PRTE_", "PYTHON", "RCCL_", "SLURM_", "TORCHELASTIC_", "TORCH_NCCL_", "UCX_", "ZE_"),
+)
+
+
+@functools.cache
+def names_of(setting: str) -> tuple[str, ...]:
+    """Return the variable of a setting and its aliases."""
+    field = dict(settings())[setting]
+    return (extra(field, "env"), *extra(field, "aliases"))
+
+
+@functools.cache
+def setting_names() -> tuple[str, ...]:
+    """Return every variable that some setting reads."""
+    return tuple(_setting_names())
+
+
+def _setting_names() -> Iterator[str]:
+    for name, field in settings():
+        yield from names_of(name)
+        if extra(field, "switches_off"):
+            yield extra(field, "switches_off")
+
+
+def refuse_unsupported(env: Mapping[str, str]) -> None:
+    """Refuse variables of other toolkits that ask for what this version does not do.
+
+    Raises:
+        ConfigError: naming the variable and how to go on without it.
+    """
+    for name, what in REFUSED.items():
+        value = env.get(name, "").strip()
+        if value and value.lower() not in FALSE and value != _NO_CHANGE.get(name):
+            raise ConfigError(f"{name}={value}: {what} is not supported yet; unset {name}")
+
+
+def name_notes(env: Mapping[str, str]) -> list[str]:
+    """Return a line for every variable that has no effect here, or looks like a misspelt setting."""
+    notes = [f"{name}={env[name]} has no effect: {why}" for name, why in NO_EFFECT.items() if env.get(name, "").strip()]
+    known = [*setting_names(), *PROGRAM_NAMES]
+    for name in sorted(env):
+        if len(name) <= 3 or name in known or name in REFUSED or name in NO_EFFECT or name in SYSTEM:
+            continue
+        if name.startswith(_SYSTEM_PREFIXES):
+            continue
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+        if close:
+            notes.append(f"{name} is not a setting; did you mean {close[0]}?")
+    return notes

@@ -1,0 +1,247 @@
+"""Put the layers of settings on top of each other and remember where each value came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from megads.config.layers import Layer, read_machine, read_preset
+from megads.config.names import OFF_VALUES, name_notes, names_of, refuse_unsupported
+from megads.config.parse import did_you_mean, parse, switch
+from megads.config.schema import FAMILIES, RunConfig
+from megads.config.setting import Origin
+from megads.config.tree import env_name, extra, fields, nested, settings
+from megads.errors import ConfigError
+
+__all__ = ["LAYERS", "Resolved", "rank_of", "resolve", "settings"]
+
+LAYERS = ("derived", "default", "family", "preset", "machine", "env", "cli")
+"""Lowest first. A derived value gives way to any other."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A run's settings.
+
+    Attributes:
+        run: the settings; before ``derive`` sizes that follow from others are 0.
+        origins: by dotted name, where each value came from.
+        notes: lines worth showing to the user.
+    """
+
+    run: RunConfig
+    origins: dict[str, Origin]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _Stack:
+    """Values and origins while layers are put on top of each other."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def put(self, name: str, value: Any, origin: Origin) -> None:
+        self.values[name] = value
+        self.origins[name] = origin
+
+    def rank(self, name: str) -> int:
+        return rank_of(self.origins[name])
+
+    def shown(self, name: str) -> str:
+        return f"{env_name(name)}={self.values[name]} ({self.origins[name]})"
+
+
+def rank_of(origin: Origin) -> int:
+    """Return the precedence of an origin's layer; larger wins."""
+    return LAYERS.index(origin.layer)
+
+
+def resolve(
+    preset: str | None = None,
+    *,
+    env: Mapping[str, str],
+    overrides: Mapping[str, str] | None = None,
+    machine: str,
+    root: Path | None = None,
+) -> Resolved:
+    """Build a run's settings from default < family < preset < machine < env < cli.
+
+    ``env`` is passed in, never read from ``os.environ``, so a test or a dry run sees exactly
+    the environment it names. An empty variable counts as unset, as in ``${TP:-1}``. Of
+    settings that determine each other (``_settle``) the higher layer wins.
+
+    Args:
+        preset: ``--preset``; None: ``MODEL_ARCH`` of ``env``, if any.
+        env: the environment.
+        overrides: ``--set``, dotted name -> text.
+        machine: name of ``envs/<machine>.yaml``.
+        root: the checkout; None: the one this file is in.
+
+    Raises:
+        ConfigError: one line that names the value, where it came from, and what would work.
+    """
+    refuse_unsupported(env)
+    given = _overrides(overrides or {})
+    from_env = _environment(env)
+    chosen, chosen_origin = _choose_preset(preset, from_env, given)
+    machine_name = given["machine"][0] if "machine" in given else machine
+    machine_layer = read_machine(machine_name, root or Path(__file__).parents[2])
+    fits = chosen is not None and machine_name in chosen.fits
+
+    stack = _Stack()
+    for name, each in fields().items():
+        stack.put(name, each.default, Origin("default"))
+    layers = [*([chosen] if chosen else []), *([] if fits else [machine_layer])]
+    _put_family(stack, layers, from_env, given)
+    for layer in layers:
+        below = dict(stack.values)
+        for name, value in layer.settings.items():
+            stack.put(name, value, layer.origin)
+    for name, (value, origin) in [*from_env.items(), *given.items()]:
+        stack.put(name, value, origin)
+    if not fits:
+        _note_width(stack, machine_layer, below)
+    stack.put("preset", chosen.origin.detail if chosen else "", chosen_origin)
+    by_name = Origin("env", "MACHINE") if env.get("MACHINE") == machine_name else Origin("derived", "host name")
+    stack.put("machine", machine_name, given["machine"][1] if "machine" in given else by_name)
+    _settle(stack)
+    run = RunConfig.model_validate(nested(stack.values))
+    return Resolved(run, stack.origins, (*stack.notes, *name_notes(env)))
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, tuple[Any, Origin]]:
+    """Return what the environment gives, by dotted name."""
+    result = {}
+    for name, each in fields().items():
+        given = [variable for variable in names_of(name) if env.get(variable)]
+        found = {variable: _parsed(env[variable], name, Origin("env", variable)) for variable in given}
+        first = next(iter(found), "")
+        for variable, value in found.items():
+            if value != found[first]:
+                raise ConfigError(
+                    f"env {first}={env[first]} and {variable}={env[variable]} are two names of {name} "
+                    f"and differ; unset one of them"
+                )
+        if found:
+            result[name] = (found[first], Origin("env", first))
+        off = extra(each, "switches_off")
+        if off and env.get(off) and _switch(env[off], off):
+            value = OFF_VALUES[name]
+            if found and found[first] != value:
+                raise ConfigError(f"env {first}={env[first]} and {off}={env[off]} contradict each other; unset one")
+            result[name] = (value, Origin("env", off))
+    return result
+
+
+def _overrides(overrides: Mapping[str, str]) -> dict[str, tuple[Any, Origin]]:
+    """Return what ``--set`` gives, by dotted name."""
+    known = fields()
+    result = {}
+    for name, text in overrides.items():
+        if name not in known:
+            raise ConfigError(f"--set {name}={text}: no setting is called {name!r}{_hint(name)}")
+        origin = Origin("cli", f"--set {name}")
+        result[name] = (_parsed(text, name, origin), origin)
+    return result
+
+
+def _hint(name: str) -> str:
+    for known in fields():
+        if name in names_of(known) or name == known.rpartition(".")[2]:
+            return f"; did you mean {known}?"
+    return did_you_mean(name, list(fields())) or "; `megads config` lists them"
+
+
+def _parsed(text: str, name: str, origin: Origin) -> Any:
+    try:
+        return parse(text, fields()[name])
+    except ValueError as error:
+        where = origin.detail if origin.layer == "cli" else str(origin)
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _switch(text: str, variable: str) -> bool:
+    try:
+        return switch(text)
+    except ValueError as error:
+        raise ConfigError(f"env {variable}: {error}") from None
+
+
+def _choose_preset(
+    preset: str | None, from_env: dict[str, tuple[Any, Origin]], given: dict[str, tuple[Any, Origin]]
+) -> tuple[Layer | None, Origin]:
+    """Return the preset that ``--preset``, ``--set preset`` and ``MODEL_ARCH`` agree on."""
+    sources = [(preset, Origin("cli", "--preset")), given.get("preset"), from_env.get("preset")]
+    asked = [(name, origin) for name, origin in (each for each in sources if each) if name]
+    found = [(read_preset(str(name)), origin) for name, origin in asked]
+    for (name, origin), (layer, _) in zip(asked, found, strict=True):
+        if layer.origin != found[0][0].origin:
+            first, first_origin = asked[0]
+            drop = "unset MODEL_ARCH" if origin.layer == "env" else f"drop {origin.detail}"
+            raise ConfigError(
+                f"{first_origin.detail} {first} and {origin.detail}={name} name different presets; "
+                f"{drop} or drop {first_origin.detail}"
+            )
+    return found[0] if found else (None, Origin("default"))
+
+
+def _put_family(
+    stack: _Stack, layers: list[Layer], from_env: dict[str, tuple[Any, Origin]], given: dict[str, tuple[Any, Origin]]
+) -> None:
+    """Put the defaults of the model family that the highest layer asks for."""
+    family = stack.values["model.family"]
+    for layer in layers:
+        family = layer.settings.get("model.family", family)
+    for source in (from_env, given):
+        family = source.get("model.family", (family,))[0]
+    for name, value in FAMILIES[family].items():
+        stack.put(name, value, Origin("family", family))
+
+
+def _note_width(stack: _Stack, machine: Layer, below: Mapping[str, Any]) -> None:
+    """Say once that the machine changed the preset's width, and how to get it back."""
+    changed = [
+        f"{env_name(name)}={stack.values[name]} (not {below[name]})"
+        for name in ("model.hidden_size", "model.num_heads", "model.seq_length")
+        if stack.origins[name] == machine.origin and stack.values[name] != below[name]
+    ]
+    if changed:
+        stack.notes.append(f"{machine.origin}: {', '.join(changed)}{'; ' if machine.note else ''}{machine.note}")
+
+
+# Settings that determine each other: of these one is enough.
+_LENGTHS = ("train.train_tokens", "train.train_samples", "train.train_iters")
+_BATCHES = ("train.global_batch", "train.grad_acc_steps")
+
+
+def _settle(stack: _Stack) -> None:
+    """Drop what a lower layer says against a higher one about the same thing.
+
+    Dropped values are 0 and are derived at launch. Values of one layer stay; whether they
+    hold together is known when the ranks are, see ``megads.config.derive``.
+    """
+    for group in (_LENGTHS, _BATCHES):
+        _keep_highest(stack, [name for name in group if stack.values[name]])
+    warmup, share = "optim.lr_warmup_iters", "optim.lr_warmup_frac"
+    if stack.values[warmup] and stack.rank(share) > stack.rank(warmup):
+        _drop(stack, warmup, share)
+
+
+def _keep_highest(stack: _Stack, given: list[str]) -> None:
+    if not given:
+        return
+    winner = max(given, key=stack.rank)
+    for name in given:
+        if stack.rank(name) < stack.rank(winner):
+            _drop(stack, name, winner)
+
+
+def _drop(stack: _Stack, name: str, winner: str) -> None:
+    # A machine says in one line that it replaces a preset's numbers; a default is nobody's wish.
+    if stack.origins[winner].layer != "machine" and stack.origins[name].layer != "default":
+        stack.notes.append(f"{stack.shown(name)} gives way to {stack.shown(winner)}")
+    stack.put(name, 0, Origin("default"))

@@ -1,0 +1,257 @@
+"""Every setting of a run, each declared once.
+
+Sizes that follow from others have the default 0, which means "derive it"; the formulas
+are in ``megads.config.derive``. Model families (GPT, Llama) are bundles of defaults, see
+``FAMILIES``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from megads.config.setting import Section, setting
+
+
+class ModelConfig(Section):
+    """The shape of the decoder."""
+
+    family: Literal["llama", "gpt"] = setting(
+        "llama",
+        env="MODEL_FAMILY",
+        switches_off="NO_LLAMA",
+        help="bundle of defaults: llama (RMSNorm, SwiGLU, RoPE) or gpt (LayerNorm, GELU, learned positions)",
+    )
+    num_layers: int = setting(32, env="NLAYERS", aliases=("NUM_LAYERS",), help="decoder layers", gt=0)
+    hidden_size: int = setting(4096, env="HIDDEN", aliases=("HIDDEN_SIZE",), help="width of the residual stream", gt=0)
+    num_heads: int = setting(32, env="HEADS", aliases=("NHEADS", "NUM_HEADS"), help="query heads", gt=0)
+    num_kv_heads: int = setting(
+        0, env="NUM_KV_HEAD", aliases=("NUM_KV_HEADS",), help="key/value heads (GQA); 0: as many as HEADS", ge=0
+    )
+    head_dim: int = setting(
+        0, env="HEAD_DIM", aliases=("KV_CHANNELS",), help="width of a head; 0: HIDDEN / HEADS", ge=0
+    )
+    ffn_hidden_size: int = setting(
+        0,
+        env="FFN_HIDDEN_SIZE",
+        help="inner width of the MLP; 0: 4 HIDDEN, or with swiglu 8/3 HIDDEN, a multiple of 64",
+        ge=0,
+    )
+    seq_length: int = setting(
+        4096, env="SEQ", aliases=("SEQ_LEN", "SEQ_LENGTH"), help="tokens per sample", unit="tokens", gt=0
+    )
+    max_positions: int = setting(0, env="MAX_POSITIONS", help="rows of a learned position table; 0: SEQ", ge=0)
+    vocab_size: int = setting(0, env="VOCAB_SIZE", help="tokens the model knows; 0: the tokenizer's", ge=0)
+    vocab_multiple: int = setting(
+        128,
+        env="VOCAB_MULTIPLE",
+        aliases=("MAKE_VOCAB_SIZE_DIVISIBLE_BY",),
+        help="the embedding is padded to a multiple of this; it does not depend on TP",
+        gt=0,
+    )
+    normalization: Literal["rmsnorm", "layernorm"] = setting("rmsnorm", env="NORMALIZATION", help="kind of norm")
+    norm_epsilon: float = setting(1e-5, env="NORM_EPSILON", help="epsilon of the norms", gt=0)
+    activation: Literal["swiglu", "gelu", "gelu_tanh"] = setting(
+        "swiglu", env="ACTIVATION", help="of the MLP; gelu is the exact erf form"
+    )
+    position_embedding: Literal["rope", "learned"] = setting("rope", env="POSITION_EMBEDDING", help="kind of positions")
+    rope_theta: float = setting(50000.0, env="ROPE_THETA", help="base of the rotary frequencies", gt=0)
+    bias: bool = setting(False, env="ADD_BIAS", help="biases in the linear layers")
+    tied_embeddings: bool = setting(False, env="TIED_EMBEDDINGS", help="share the embedding with the output layer")
+    hidden_dropout: float = setting(0.0, env="HIDDEN_DROPOUT", help="after embedding, attention and MLP", ge=0, lt=1)
+    attention_dropout: float = setting(0.0, env="ATTENTION_DROPOUT", help="on attention weights", ge=0, lt=1)
+    init_std: float = setting(
+        0.0, env="INIT_METHOD_STD", help="of initial weights; 0: sqrt(2 / (5 HIDDEN)), for gpt 0.02", ge=0
+    )
+    attention: Literal["sdpa", "flash"] = setting(
+        "sdpa",
+        env="ATTENTION",
+        switches_off="NO_FLASH_ATTN",
+        help="torch's scaled_dot_product_attention, or the flash-attn package",
+    )
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "gpt": {
+        "model.normalization": "layernorm",
+        "model.activation": "gelu_tanh",
+        "model.position_embedding": "learned",
+        "model.bias": True,
+        "model.tied_embeddings": True,
+        "model.hidden_dropout": 0.1,
+        "model.attention_dropout": 0.1,
+    },
+}
+"""What ``model.family`` changes in the defaults, below presets in precedence."""
+
+
+class ParallelConfig(Section):
+    """How ranks are split. Data parallelism takes what the other axes leave."""
+
+    tensor: int = setting(1, env="TP", help="tensor-parallel degree", gt=0)
+    pipeline: int = setting(1, env="PP", help="pipeline stages", gt=0)
+    sequence: int = setting(1, env="SP", help="Ulysses sequence-parallel degree", gt=0)
+    data: int = setting(0, env="DP", help="data-parallel degree; 0: ranks / (TP PP SP)", ge=0)
+    zero_stage: Literal[0, 1, 2, 3] = setting(1, env="ZERO_STAGE", help="DeepSpeed ZeRO stage")
+
+
+class TrainConfig(Section):
+    """How long, in what batches and in which precision."""
+
+    micro_batch: int = setting(
+        1,
+        env="MICRO_BATCH",
+        aliases=("MICRO_BATCH_SIZE",),
+        help="samples per forward pass of a data-parallel rank",
+        gt=0,
+    )
+    grad_acc_steps: int = setting(
+        0, env="GRAD_ACC_STEPS", help="micro-batches per step; 0: GLOBAL_BATCH / (MICRO_BATCH DP), else 1", ge=0
+    )
+    global_batch: int = setting(
+        0,
+        env="GLOBAL_BATCH",
+        aliases=("GLOBAL_BATCH_SIZE",),
+        help="samples per step; 0: MICRO_BATCH GRAD_ACC_STEPS DP",
+        unit="samples",
+        ge=0,
+    )
+    train_tokens: int = setting(
+        4_673_780_159_710,
+        env="TRAIN_TOKENS",
+        help="token budget; gives way to TRAIN_ITERS or TRAIN_SAMPLES; 0: from these",
+        unit="tokens",
+        ge=0,
+    )
+    train_samples: int = setting(0, env="TRAIN_SAMPLES", help="sample budget; 0: derived", unit="samples", ge=0)
+    train_iters: int = setting(
+        0,
+        env="TRAIN_ITERS",
+        aliases=("TRAIN_ITER",),
+        help="steps; 0: from TRAIN_TOKENS or TRAIN_SAMPLES",
+        unit="steps",
+        ge=0,
+    )
+    dtype: Literal["fp32", "bf16", "fp16"] = setting(
+        "bf16", env="DTYPE", help="of weights and activations in the model"
+    )
+    seed: int = setting(1234, env="SEED", help="of weights, data order and dropout", ge=0, lt=2**32)
+    eval_interval: int = setting(
+        100, env="EVAL_INTERVAL", help="steps between validations; 0: never", unit="steps", ge=0
+    )
+    eval_iters: int = setting(20, env="EVAL_ITERS", help="global batches in a validation", ge=0)
+    eval_at_start: bool = setting(True, env="EVAL_AT_START", help="validate before the first step of a new run")
+    exit_interval: int = setting(
+        0,
+        env="EXIT_INTERVAL",
+        help="save and stop (exit 75) after a multiple of this many steps; 0: never",
+        unit="steps",
+        ge=0,
+    )
+    force: bool = setting(False, env="FORCE", help="start even if the memory estimate says it will not fit")
+
+
+class OptimConfig(Section):
+    """Optimizer, learning-rate schedule and loss scale."""
+
+    optimizer: Literal["adamw"] = setting("adamw", env="OPT", aliases=("OPTIMIZER", "OPTIM"), help="optimizer")
+    lr: float = setting(2e-4, env="LR", help="peak learning rate", ge=0)
+    min_lr: float = setting(0.0, env="MIN_LR", help="learning rate at the end of the decay", ge=0)
+    lr_decay_style: Literal["cosine", "linear", "constant"] = setting(
+        "cosine", env="LR_DECAY_STYLE", help="shape of the decay"
+    )
+    lr_warmup_frac: float = setting(
+        0.05,
+        env="LR_WARMUP_FRAC",
+        aliases=("LR_WARMUP_FRACTION",),
+        help="warm-up as a fraction of the decay steps",
+        ge=0,
+        lt=1,
+    )
+    lr_warmup_iters: int = setting(
+        0, env="LR_WARMUP_ITERS", help="warm-up steps; 0: LR_WARMUP_FRAC of the decay steps", unit="steps", ge=0
+    )
+    lr_decay_iters: int = setting(0, env="LR_DECAY_ITERS", help="decay ends here; 0: TRAIN_ITERS", unit="steps", ge=0)
+    weight_decay: float = setting(0.1, env="WEIGHT_DECAY", help="decoupled, not on biases and norms", ge=0)
+    adam_beta1: float = setting(0.9, env="ADAM_BETA1", help="decay of the first moment", ge=0, lt=1)
+    adam_beta2: float = setting(0.95, env="ADAM_BETA2", help="decay of the second moment", ge=0, lt=1)
+    adam_eps: float = setting(1e-5, env="ADAM_EPS", help="added to the root of the second moment", gt=0)
+    clip_grad: float = setting(1.0, env="CLIP_GRAD", help="largest global gradient norm; 0: no clipping", ge=0)
+    loss_scale: float = setting(0.0, env="LOSS_SCALE", help="fp16 only; 0: dynamic", ge=0)
+    initial_loss_scale_power: int = setting(
+        16, env="INITIAL_LOSS_SCALE_POWER", help="fp16: first scale is 2**this", ge=0, le=32
+    )
+    loss_scale_window: int = setting(
+        1000, env="LOSS_SCALE_WINDOW", help="fp16: good steps before the scale doubles", gt=0
+    )
+    loss_scale_hysteresis: int = setting(
+        2, env="LOSS_SCALE_HYSTERESIS", help="fp16: bad steps before the scale halves", gt=0
+    )
+    min_loss_scale: int = setting(1, env="MIN_LOSS_SCALE", help="fp16: smallest scale", gt=0)
+
+
+class DataConfig(Section):
+    """What is read, and how it is split."""
+
+    file_list: str = setting("", env="DATA_FILE_LIST", help="lines of WEIGHT PREFIX CORPUS; empty: the demo corpus")
+    train_split: float = setting(990.0, env="TRAIN_SPLIT", help="share of documents to train on", ge=0)
+    val_split: float = setting(10.0, env="VAL_SPLIT", help="share of documents to validate on", ge=0)
+    test_split: float = setting(0.0, env="TEST_SPLIT", help="share of documents kept for the final test", ge=0)
+    tokenizer_type: Literal["HFTokenizer", "NullTokenizer"] = setting(
+        "HFTokenizer", env="TOKENIZER_TYPE", help="a tokenizer.json (file or folder), or none: ids up to VOCAB_SIZE"
+    )
+    tokenizer_model: str = setting("", env="TOKENIZER_MODEL", help="path of the tokenizer; empty: the demo's own")
+    cache_dir: str = setting(".cache/megads", env="DATA_CACHE_PATH", help="demo corpus and sample indices")
+    demo_vocab_size: int = setting(
+        2048, env="DEMO_VOCAB_SIZE", help="of the tokenizer trained on the demo corpus", ge=512
+    )
+    demo_bytes: int = setting(12_000_000, env="DEMO_BYTES", help="text in the demo corpus, at most", unit="bytes", gt=0)
+
+
+class CheckpointConfig(Section):
+    """When and where the state of a run is kept."""
+
+    dir: str = setting("", env="CKPT_DIR", aliases=("SAVE",), help="folder of checkpoints; empty: <run>/checkpoints")
+    save_interval: int = setting(
+        50, env="SAVE_INTERVAL", help="steps between checkpoints; 0: only at the end", unit="steps", ge=0
+    )
+    keep: int = setting(0, env="CKPT_KEEP", help="newest checkpoints to keep; 0: all", ge=0)
+
+
+class LogConfig(Section):
+    """What a run tells."""
+
+    log_interval: int = setting(1, env="LOG_INTERVAL", help="steps between log lines", unit="steps", gt=0)
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", env="LOG_LEVEL", help="of rank 0")
+
+
+class LaunchConfig(Section):
+    """How ranks are started."""
+
+    launch_with: Literal["auto", "direct", "torchrun", "openmpi", "mpich"] = setting(
+        "auto", env="LAUNCH_WITH", help="starter of ranks; auto: one process runs in place, several with torchrun"
+    )
+    ranks_per_host: int = setting(
+        0, env="NGPU_PER_HOST", help="ranks on each host; 0: its accelerators, on CPU hosts TP PP SP DP", ge=0
+    )
+    hostfile: str = setting("", env="HOSTFILE", help="one host a line; empty: what the scheduler says")
+    timeout_s: float = setting(
+        600.0, env="DIST_TIMEOUT", aliases=("TORCH_DDP_TIMEOUT",), help="longest wait for another rank", unit="s", gt=0
+    )
+
+
+class RunConfig(Section):
+    """Everything that decides a run. Ranks read this from ``<run>/config.yaml`` and nothing else."""
+
+    preset: str = setting("", env="MODEL_ARCH", help="name of a preset; see megads config --presets")
+    machine: str = setting("", env="MACHINE", help="facts and defaults in envs/<machine>.yaml; empty: by host name")
+    name: str = setting("", env="RUN_NAME", help="of the run folder, runs/<name>; empty: the preset's name")
+    dir: str = setting("", env="RUN_DIR", help="run folder, exactly; empty: runs/<name>")
+    model: ModelConfig = ModelConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    train: TrainConfig = TrainConfig()
+    optim: OptimConfig = OptimConfig()
+    data: DataConfig = DataConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
+    launch: LaunchConfig = LaunchConfig()

@@ -1,0 +1,54 @@
+"""Declare a setting once: its type, default, environment names, unit and help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """A group of settings. Frozen: a change makes a new section."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a resolved value came from, for ``megads config`` and error messages."""
+
+    layer: str  # "default" | "family" | "preset" | "machine" | "env" | "cli" | "derived"
+    detail: str = ""  # the file, variable, flag or formula
+
+    def __str__(self) -> str:
+        return f"{self.layer} {self.detail}".rstrip()
+
+
+def setting(
+    default: Any,
+    *,
+    env: str = "",
+    aliases: tuple[str, ...] = (),
+    switches_off: str = "",
+    help: str,
+    unit: str = "",
+    **limits: Any,
+) -> Any:
+    """Return a field that the environment variable ``env`` (or an alias) can override.
+
+    The field is the only place its default is written. Shell scripts, presets, machines
+    and the command line may override it; none of them may restate it.
+
+    Args:
+        default: the value when nobody says otherwise; for sizes 0 means "derive it".
+        env: name of the environment variable.
+        aliases: other names of the same variable, for users of older toolkits.
+        switches_off: a variable that, when true, gives this setting its "off" value
+            (``NO_FLASH_ATTN=1``); see ``megads.config.names``.
+        help: one line, shown by ``megads config``.
+        unit: of the value, e.g. ``"tokens"``.
+        limits: pydantic limits such as ``gt=0`` or ``le=1``.
+    """
+    extra: dict[str, Any] = {"env": env, "aliases": aliases, "switches_off": switches_off, "unit": unit}
+    return Field(default=default, description=help, json_schema_extra=extra, **limits)

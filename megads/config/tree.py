@@ -1,0 +1,60 @@
+"""Walk the schema: every setting by its dotted name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from megads.config.schema import RunConfig
+from megads.config.setting import Section
+
+
+def settings() -> Iterator[tuple[str, FieldInfo]]:
+    """Yield every setting: dotted name (``model.num_layers``, ``name``) and its field."""
+    for name, field in RunConfig.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            for key, inner in kind.model_fields.items():
+                yield f"{name}.{key}", inner
+        else:
+            yield name, field
+
+
+@functools.cache
+def fields() -> Mapping[str, FieldInfo]:
+    """Return every setting's field by dotted name, in the order of the schema."""
+    return dict(settings())
+
+
+def extra(field: FieldInfo, key: str) -> Any:
+    """Return what ``setting()`` stored: ``env``, ``aliases``, ``switches_off`` or ``unit``."""
+    assert isinstance(field.json_schema_extra, dict)
+    return field.json_schema_extra[key]
+
+
+def env_name(name: str) -> str:
+    """Return the environment variable of the setting ``name`` (``model.num_layers`` -> ``NLAYERS``)."""
+    return str(extra(fields()[name], "env"))
+
+
+def value_of(run: RunConfig, name: str) -> Any:
+    """Return the value of the setting ``name`` in ``run``."""
+    value: Any = run
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``{"a.b": 1}`` as ``{"a": {"b": 1}}``."""
+    result: dict[str, Any] = {}
+    for name, value in values.items():
+        section, _, key = name.rpartition(".")
+        if section:
+            result.setdefault(section, {})[key] = value
+        else:
+            result[key] = value
+    return result

@@ -1,0 +1,34 @@
+"""Every error that megads raises on purpose.
+
+The command line prints one of these as a single line on stderr and exits with 2;
+any other exception is a bug and keeps its traceback. A message says what was given,
+where it came from, and what would work.
+"""
+
+
+class MegadsError(Exception):
+    """A wrong setting or input, as opposed to a bug."""
+
+
+class ConfigError(MegadsError):
+    """A setting that is unknown, has a wrong value, or contradicts another one."""
+
+
+class DataError(MegadsError):
+    """Training data that is missing, broken, or does not fit the model."""
+
+
+class LaunchError(MegadsError):
+    """A run that can not be started on this host or allocation."""
+
+
+class DeviceError(MegadsError):
+    """A device or communication backend that is not there."""
+
+
+class CheckpointError(MegadsError):
+    """A checkpoint that is missing, incomplete, or belongs to another model."""
+
+
+class DependencyError(MegadsError):
+    """An optional package that is missing, or a version known to be wrong."""
