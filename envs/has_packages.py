@@ -1,0 +1,55 @@
+"""Exit 0 when this Python is new enough and has the packages of setup.cfg; else name the first that is missing.
+
+Run as ``python envs/has_packages.py [EXTRA...]``, possibly by a Python that is too old for
+megads. Only metadata is read: importing torch to see whether it is there takes seconds.
+"""
+
+from __future__ import annotations
+
+import configparser
+import operator
+import re
+import sys
+from pathlib import Path
+
+_COMPARE = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+def missing(extras: list[str]) -> str:
+    """Return the first requirement that is not met, or "" when all are."""
+    if sys.version_info < (3, 10):  # noqa: UP036  a user's Python may be any
+        return "python >= 3.10"
+    from importlib.metadata import PackageNotFoundError, version
+
+    config = configparser.ConfigParser()
+    config.read(Path(__file__).resolve().parents[1] / "setup.cfg")
+    wanted = config["options"]["install_requires"].split("\n")
+    for extra in extras:
+        wanted += config["options.extras_require"][extra].split("\n")
+    for line in filter(None, wanted):
+        name = re.match(r"[\w.-]+", line)[0]
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            return line
+        for sign, bound in re.findall(r"(>=|<=|==|!=|<|>)\s*([\d.]+)", line):
+            if not _COMPARE[sign](_numbers(found), _numbers(bound)):
+                return f"{line}, found {found}"
+    return ""
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.match(r"[\d.]*", text)[0].split(".") if number]
+
+
+if __name__ == "__main__":
+    lacking = missing(sys.argv[1:])
+    sys.stderr.write(lacking + "\n" if lacking else "")
+    sys.exit(1 if lacking else 0)

@@ -1,0 +1,130 @@
+# shellcheck shell=bash
+# Find a Python with everything that megads needs, or make one. Sourced by envs/<machine>.sh.
+#
+# In order: MEGADS_PYTHON as it is; the active environment; <checkout>/.venv made earlier;
+# python3 on PATH; a new .venv. The middle ones count only when they have the packages of
+# setup.cfg (and of the extras in MEGADS_EXTRAS).
+
+declare -F megads_find_python >/dev/null || megads_find_python() {
+  local active stamp="" base venv="${MEGADS_ROOT}/.venv"
+  if [[ -n "${MEGADS_PYTHON:-}" ]]; then
+    type -P "${MEGADS_PYTHON}" >/dev/null ||
+      megads_fail "MEGADS_PYTHON=${MEGADS_PYTHON} is not an executable; give the path of a Python 3.10 or later"
+    return
+  fi
+  active="${VIRTUAL_ENV:-${CONDA_PREFIX:-}}"
+  if [[ -n "${active}" && "${active}" != "${venv}" ]] && megads_has_packages "${active}/bin/python"; then
+    MEGADS_PYTHON="${active}/bin/python"
+    return
+  fi
+  megads_stamp
+  if [[ -f "${stamp}" && -x "${venv}/bin/python" ]]; then
+    MEGADS_PYTHON="${venv}/bin/python"
+    return
+  fi
+  base="$(type -P python3 || true)"
+  if [[ -n "${base}" ]] && megads_has_packages "${base}"; then
+    MEGADS_PYTHON="${base}"
+    return
+  fi
+  megads_make_venv
+  MEGADS_PYTHON="${venv}/bin/python"
+}
+
+# Succeed when Python $1 has the packages of setup.cfg, judged by their metadata; nothing is imported.
+declare -F megads_has_packages >/dev/null || megads_has_packages() {
+  # shellcheck disable=SC2086  # extras are words
+  [[ -x "$1" ]] && "$1" "${MEGADS_ROOT}/envs/has_packages.py" ${MEGADS_EXTRAS:-} >/dev/null 2>&1
+}
+
+# Set stamp to the file whose presence says that .venv was finished for these package lists.
+declare -F megads_stamp >/dev/null || megads_stamp() {
+  local sum
+  sum="$(cat "${MEGADS_ROOT}/envs/constraints.txt" "${MEGADS_ROOT}/setup.cfg" | cksum)"
+  stamp="${MEGADS_ROOT}/.venv/.megads-${sum// /-}${MEGADS_EXTRAS:+-${MEGADS_EXTRAS// /-}}"
+}
+
+# Make .venv, or finish one that a killed shell left half made. One shell at a time.
+declare -F megads_make_venv >/dev/null || megads_make_venv() {
+  local python venv="${MEGADS_ROOT}/.venv" stamp="" log
+  megads_base_python
+  mkdir -p "${venv}" 2>/dev/null ||
+    megads_fail "can not make ${venv}; use a checkout you can write to, or set MEGADS_PYTHON"
+  log="${venv}/install.log"
+  megads_stamp
+  (
+    # Without flock, or on a file system without locks, two shells may do the same work twice.
+    if command -v flock >/dev/null && ! flock -n 9; then
+      echo "megads: another shell is making ${venv}; waiting for it" >&2
+      flock 9 || true
+    fi
+    [[ ! -f "${stamp}" || ! -x "${venv}/bin/python" ]] || exit 0
+    if [[ -f "${venv}/.megads-making" || ! -x "${venv}/bin/python" ]]; then
+      # An install that was killed leaves packages without their files.
+      find "${venv}" -mindepth 1 -maxdepth 1 ! -name .lock -exec rm -rf {} +
+    fi
+    : >"${venv}/.megads-making"
+    rm -f "${venv}"/.megads-[0-9]*
+    echo "megads: making ${venv} with $("${python}" -V 2>&1); once, a few minutes (log: ${log})" >&2
+    "${python}" -m venv "${venv}" >"${log}" 2>&1 || megads_install_failed "${log}"
+    "${venv}/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
+      -c "${MEGADS_ROOT}/envs/constraints.txt" \
+      -e "${MEGADS_ROOT}${MEGADS_EXTRAS:+[${MEGADS_EXTRAS// /,}]}" >>"${log}" 2>&1 9>&- &
+    megads_show_progress "$!" "${log}" || megads_install_failed "${log}"
+    : >"${stamp}"
+    # With the extras in, the plain set is in as well.
+    local MEGADS_EXTRAS=""
+    megads_stamp
+    : >"${stamp}"
+    rm -f "${venv}/.megads-making"
+  ) 9>"${venv}/.lock" || exit $?
+}
+
+# Wait for process $1 and show what pip, writing to $2, is at: one line that changes on a
+# terminal, a line a package otherwise.
+declare -F megads_show_progress >/dev/null || megads_show_progress() {
+  local now last=""
+  # shellcheck disable=SC2064  # the process id of now
+  trap "kill $1 2>/dev/null; exit 130" INT TERM HUP
+  while kill -0 "$1" 2>/dev/null; do
+    now="$(sed -n 's/^ *\(Collecting\|Downloading\|Building\|Installing\) \(.*\)/\1 \2/p' "$2" | tail -n 1)"
+    if [[ -n "${now}" && "${now}" != "${last}" ]]; then
+      if [[ -t 2 ]]; then
+        printf '\r\033[K  %.70s' "${now}" >&2
+      elif [[ "${now%% *}" != "${last%% *}" ]]; then
+        printf '  %.70s\n' "${now}" >&2
+      fi
+      last="${now}"
+    fi
+    sleep 0.2
+  done
+  [[ ! -t 2 ]] || printf '\r\033[K' >&2
+  wait "$1"
+}
+
+# Show the end of an install's log, then what went wrong as one line.
+declare -F megads_install_failed >/dev/null || megads_install_failed() {
+  local why="see the lines above and ${1}"
+  tail -n 15 "$1" >&2
+  if grep -qi 'no space left\|disk quota' "$1"; then
+    why="the disk is full; free 3 GB (with GPU packages 8 GB), or set MEGADS_PYTHON"
+  elif grep -qi 'ensurepip is not available\|no module named.*\(venv\|ensurepip\)' "$1"; then
+    why="${python} has no venv module; install it (apt-get install python3-venv), or set MEGADS_PYTHON"
+  elif grep -qi 'name resolution\|NewConnectionError\|ConnectTimeout\|network is unreachable\|name or service' "$1"; then
+    why="the package registry can not be reached; run once where there is a network, or set MEGADS_PYTHON"
+  fi
+  megads_fail "could not make ${1%/*}: ${why}"
+}
+
+# Set python to the first Python on PATH that is new enough.
+declare -F megads_base_python >/dev/null || megads_base_python() {
+  local name found="none"
+  for name in python3 python3.13 python3.12 python3.11 python3.10; do
+    python="$(type -P "${name}" || true)"
+    if [[ -n "${python}" ]]; then
+      "${python}" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && return
+      [[ "${found}" != none ]] || found="$("${python}" -V 2>&1 || true) (${python})"
+    fi
+  done
+  megads_fail "megads needs Python 3.10 or later; found ${found}; put one on PATH or set MEGADS_PYTHON"
+}

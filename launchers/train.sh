@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Train a model on this host or inside a job:
+#   TP=2 bash launchers/train.sh --preset 7B
+# Settings come from the environment and from the options of `megads train`; none are set here.
+set -euo pipefail
+root="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)"
+# qsub and sbatch run a copy of this file from a spool folder; look where they were called.
+[[ -f "${root}/ALCF/helpers.sh" ]] || root="${MEGADS_ROOT:-${PBS_O_WORKDIR:-${SLURM_SUBMIT_DIR:-${PWD}}}}"
+if [[ ! -f "${root}/ALCF/helpers.sh" ]]; then
+  echo "megads: no checkout in ${root}; submit from the checkout, or set MEGADS_ROOT to it" >&2
+  exit 2
+fi
+# A PBS batch job starts in the home folder; run folders belong where qsub was called.
+if [[ "${PBS_ENVIRONMENT:-}" == PBS_BATCH && -n "${PBS_O_WORKDIR:-}" ]]; then
+  cd "${PBS_O_WORKDIR}"
+fi
+# shellcheck source=../ALCF/helpers.sh
+source "${root}/ALCF/helpers.sh"
+# shellcheck disable=SC2119  # no extras
+megads_setup_env
+# Files of the working folder are data here; none of them is to stand in for a Python module.
+export PYTHONSAFEPATH=1
+export MEGADS_COMMAND="${MEGADS_COMMAND:-bash ${BASH_SOURCE[0]}${*:+ ${*@Q}}}" # what the log calls this command
+exec "${MEGADS_PYTHON}" -m megads train "$@"

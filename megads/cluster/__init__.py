@@ -1,0 +1,1 @@
+"""Where a run is: machines, hosts and ranks. Never imports torch."""

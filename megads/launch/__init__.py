@@ -1,0 +1,1 @@
+"""How a run is started: plans, starters, signals. Never imports torch."""

@@ -1,0 +1,49 @@
+"""What the user asked for, as data: nothing below reads the process's own environment."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from megads.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One call of ``megads train``."""
+
+    preset: str | None
+    pairs: tuple[str, ...]  # of --set
+    env: Mapping[str, str]
+    hostname: str
+    root: Path  # of the checkout, whose envs/ and data-lists/ are used
+    python: str  # the interpreter that ranks run
+    words: tuple[str, ...] = ()  # the command line after "megads"
+
+    def overrides(self) -> dict[str, str]:
+        """Return ``--set`` pairs as a mapping.
+
+        Raises:
+            ConfigError: a pair has no ``=``, or a key is given twice with different values.
+        """
+        found: dict[str, str] = {}
+        for pair in self.pairs:
+            key, equals, value = pair.partition("=")
+            if not equals or not key:
+                raise ConfigError(f"--set {pair}: expected SECTION.KEY=VALUE, for example --set parallel.tensor=2")
+            if found.setdefault(key, value) != value:
+                raise ConfigError(f"--set {key}: given twice, as {found[key]!r} and {value!r}")
+        return found
+
+    def command(self, names: list[str]) -> str:
+        """Return a line that a user can paste to give this command again.
+
+        Args:
+            names: the environment variables that had a say.
+        """
+        given = [f"{name}={shlex.quote(self.env[name])}" for name in names if name in self.env]
+        script = self.env.get("MEGADS_COMMAND", "")
+        words = [script] if script else ["megads", *map(shlex.quote, self.words)]
+        return " ".join([*given, *words])

@@ -1,0 +1,123 @@
+"""The run folder: which one a command means, who may write in it, and the stop request.
+
+A folder that the user named (RUN_DIR, RUN_NAME) is taken as it is. Otherwise the folder is
+``runs/<preset>``, and when that run is complete ``runs/<preset>-2`` and so on, so that the
+same command resumes what is unfinished and never trains on top of what is finished. Inside
+a batch job a complete run is left alone: a chain of jobs must not start over.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from megads.config.schema import RunConfig
+from megads.errors import LaunchError
+
+RUNS = Path("runs")
+CONTROL_FILE = "stop"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder of a run, and whether the run in it has nothing left to do."""
+
+    path: Path
+    complete: bool
+    note: str = ""
+
+
+def choose_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
+    """Return the folder that this command means.
+
+    Args:
+        run: the derived settings; ``run.name`` is set.
+        named: whether the user chose ``RUN_DIR`` or ``RUN_NAME``.
+        in_job: whether this is a batch job.
+    """
+    first = Path(run.dir) if run.dir else RUNS / run.name
+    if named or in_job:
+        return Folder(first, iterations_done(first) >= run.train.train_iters)
+    number, path, finished = 1, first, []
+    while iterations_done(path) >= run.train.train_iters:
+        finished.append(path)
+        number += 1
+        path = first.with_name(f"{first.name}-{number}")
+    note = (
+        f"{finished[-1]} is complete; this run is {path} (RUN_DIR={finished[-1]} names the old one)" if finished else ""
+    )
+    return Folder(path, False, note)
+
+
+def iterations_done(folder: Path) -> int:
+    """Return the iteration at which the run in ``folder`` ended, 0 if it never ended."""
+    try:
+        outcome = json.loads((folder / "outcome.json").read_text(encoding="utf8"))
+        return int(outcome["iteration"]) if outcome["exit_code"] == 0 else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+@contextmanager
+def claim(folder: Path) -> Iterator[None]:
+    """Make ``folder`` and hold it for this run; two runs in one folder would mix their checkpoints.
+
+    The lock goes with the process, also through ``exec`` and when it is killed.
+
+    Raises:
+        LaunchError: the folder can not be written, or another run holds it.
+    """
+    try:
+        (folder / "log").mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise LaunchError(
+            f"run folder {folder}: {error.strerror} ({error.filename}); set RUN_DIR to a folder you can write"
+        ) from None
+    os.set_inheritable(handle, True)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise LaunchError(
+            f"run folder {folder}: another run is using it; `megads stop {folder}` ends that one, "
+            "RUN_NAME starts a new one"
+        ) from None
+    except OSError:
+        # Some parallel file systems have no locks; the run is then on its own word.
+        pass
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``path`` whole or not at all.
+
+    Raises:
+        LaunchError: the disk is full, or the folder can not be written.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_text(text, encoding="utf8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise LaunchError(f"{path}: {error.strerror}; free some space or set RUN_DIR to another folder") from None
+
+
+def request_stop(folder: Path) -> None:
+    """Ask the run in ``folder`` to save and stop at its next step.
+
+    Raises:
+        LaunchError: there is no run in the folder.
+    """
+    if not (folder / "config.yaml").is_file():
+        raise LaunchError(f"{folder}: no run here (no config.yaml); give the folder that the run printed as 'folder'")
+    write_text(folder / CONTROL_FILE, "")

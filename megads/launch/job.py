@@ -1,0 +1,173 @@
+"""From what the user asked to ranks that run: resolve, check, plan, start."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+from megads.cluster.machine import available_memory, machine_name
+from megads.config.checks import check
+from megads.config.deepspeed import deepspeed_config
+from megads.config.derive import derive
+from megads.config.files import save_config
+from megads.config.memory import Memory, check_fits, estimate
+from megads.config.resolve import Resolved, resolve, settings
+from megads.config.schema import RunConfig
+from megads.launch.ask import Ask
+from megads.launch.banner import banner
+from megads.launch.folder import Folder, choose_folder, claim, write_text
+from megads.launch.plan import LaunchPlan
+from megads.launch.run import run_plan
+from megads.launch.scheduler import Allocation, find_allocation
+from megads.launch.starter import plan_launch
+
+BATCH_JOB = ("PBS_JOBID", "SLURM_JOB_ID")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that is decided before a rank starts."""
+
+    ask: Ask
+    resolved: Resolved
+    allocation: Allocation
+    folder: Folder
+    memory: Memory
+    available_bytes: int  # of the host, 0 on hosts whose accelerators hold the model
+    deepspeed: dict[str, Any]
+    plan: LaunchPlan
+
+    @property
+    def run(self) -> RunConfig:
+        """The derived settings."""
+        return self.resolved.run
+
+
+def prepare(ask: Ask) -> Job:
+    """Decide everything about a run; nothing is written and nothing started.
+
+    Raises:
+        MegadsError: the first rule that the settings, the data or the host break.
+    """
+    from megads.data.check import check_data
+    from megads.data.tokenizer import vocab_size_of
+
+    machine = machine_name(ask.hostname, ask.env, ask.root)
+    asked = resolve(ask.preset, env=ask.env, overrides=ask.overrides(), machine=machine, root=ask.root)
+    allocation = find_allocation(asked.run, ask.env)
+    hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
+    vocab = vocab_size_of(asked.run)
+    resolved = derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab)
+    run, world_size = resolved.run, allocation.world_size
+    check(run, world_size)
+    check_data(run, vocab)
+    memory = estimate(run, world_size)
+    available = available_memory() if machine == "cpu" else 0
+    if available:
+        check_fits(run, world_size, per_host, available, ask.hostname)
+    named = any(resolved.origins[key].layer != "default" and getattr(asked.run, key) for key in ("dir", "name"))
+    folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
+    command = [ask.python, "-m", "megads", "worker", "--config", str(folder.path / "config.yaml")]
+    plan = plan_launch(run, allocation, command, ask.env)
+    return Job(ask, resolved, allocation, folder, memory, available, deepspeed_config(run, world_size), plan)
+
+
+def describe(job: Job) -> str:
+    """Return what ``--dry-run`` prints: settings with origins, DeepSpeed's dictionary, the command."""
+    rows = []
+    for name, field in settings():
+        value = value_of(job.run, name)
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        rows.append((name, str(value), str(extra.get("unit", "")), str(job.resolved.origins[name])))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = ["settings"]
+    lines += [f"  {n:{widths[0]}}  {v:>{widths[1]}} {u:{widths[2]}}  {o}".rstrip() for n, v, u, o in rows]
+    return "\n".join(
+        [*lines, "", "deepspeed", json.dumps(job.deepspeed, indent=2), "", summary(job), "", "command", job.plan.line()]
+    )
+
+
+def value_of(run: RunConfig, name: str) -> Any:
+    """Return the setting with the dotted ``name``."""
+    value: Any = run
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def summary(job: Job) -> str:
+    """Return the banner of ``job``."""
+    shown = f"{job.plan.argv[0]} ... ({' '.join(map(shlex.quote, job.plan.argv[-2:]))})"
+    return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path, shown)
+
+
+def start(job: Job, out: IO[str]) -> int:
+    """Run ``job`` to its end and return its exit code.
+
+    Raises:
+        MegadsError: the run folder can not be used, a package is missing, or the data are broken.
+    """
+    from megads.data.check import check_data
+    from megads.launch.versions import check_versions
+
+    if job.folder.complete:
+        out.write(
+            f"{job.folder.path} is complete ({job.run.train.train_iters} iterations); "
+            "a larger TRAIN_ITERS trains longer, another RUN_NAME starts anew\n"
+        )
+        return 0
+    check_versions()
+    if job.folder.note:
+        out.write(f"megads: {job.folder.note}\n")
+    with claim(job.folder.path):
+        if not job.run.data.file_list:
+            make_demo_with_bar(job.run, out)
+            check_data(job.run, job.run.model.vocab_size)
+        write_run_files(job)
+        out.write(f"{summary(job)}\n\n")
+        out.write(f"$ {job.plan.line()}\n")
+        out.flush()
+        return run_plan(job.plan, job.folder.path, job.ask.env)
+
+
+def write_run_files(job: Job) -> None:
+    """Write what the ranks read, and the line that gives this command again."""
+    folder = job.folder.path
+    save_config(job.run, job.resolved.origins, folder / "config.yaml")
+    write_text(folder / "ds_config.json", json.dumps(job.deepspeed, indent=2) + "\n")
+    write_text(folder / "command.txt", job.ask.command(environment_names(job.resolved.origins)) + "\n")
+
+
+def environment_names(origins: Mapping[str, Any]) -> list[str]:
+    """Return the environment variables that decided a setting."""
+    return [origin.detail.split()[0] for origin in origins.values() if origin.layer == "env"]
+
+
+def make_demo_with_bar(run: RunConfig, out: IO[str]) -> None:
+    """Make the demo corpus, or find it in the cache, with a progress bar."""
+    from megads.data.demo import demo_prefix, make_demo
+
+    if demo_prefix(run).with_suffix(".idx").is_file():
+        make_demo(run, lambda what, done, total: None)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(file=out)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        make_demo(run, show)

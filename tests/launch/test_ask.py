@@ -1,0 +1,39 @@
+from pathlib import Path
+
+import pytest
+
+from megads.errors import ConfigError
+from megads.launch.ask import Ask
+
+
+def ask(*pairs, env=None, words=()):
+    return Ask("7B", pairs, env or {}, "host", Path("."), "python3", words)
+
+
+def test_pairs_become_overrides():
+    assert ask("parallel.tensor=2", "data.file_list=a=b").overrides() == {
+        "parallel.tensor": "2",
+        "data.file_list": "a=b",
+    }
+
+
+@pytest.mark.parametrize("pair", ["parallel.tensor", "=2", ""])
+def test_a_pair_needs_a_key_and_a_value(pair):
+    with pytest.raises(ConfigError, match=r"expected SECTION.KEY=VALUE"):
+        ask(pair).overrides()
+
+
+def test_the_same_key_twice_must_agree():
+    assert ask("parallel.tensor=2", "parallel.tensor=2").overrides() == {"parallel.tensor": "2"}
+    with pytest.raises(ConfigError, match=r"parallel\.tensor: given twice, as '2' and '4'"):
+        ask("parallel.tensor=2", "parallel.tensor=4").overrides()
+
+
+def test_the_command_can_be_pasted():
+    env = {"TP": "2", "RUN_DIR": "my runs/x", "HOME": "/root", "MEGADS_COMMAND": "bash train_7B.sh --dry-run"}
+    assert ask(env=env).command(["TP", "RUN_DIR"]) == "TP=2 RUN_DIR='my runs/x' bash train_7B.sh --dry-run"
+
+
+def test_without_a_script_the_command_is_megads():
+    line = ask(env={"TP": "2"}, words=("train", "--set", "a.b=c d")).command(["TP"])
+    assert line == "TP=2 megads train --set 'a.b=c d'"

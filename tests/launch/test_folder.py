@@ -1,0 +1,111 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from megads.config.schema import RunConfig, TrainConfig
+from megads.errors import LaunchError
+from megads.launch.folder import choose_folder, claim, request_stop, write_text
+
+
+def run(iters=100, **changes):
+    return RunConfig(name="7B", train=TrainConfig(train_iters=iters), **changes)
+
+
+def finish(path, iteration, exit_code=0):
+    path.mkdir(parents=True)
+    (path / "outcome.json").write_text(json.dumps({"exit_code": exit_code, "message": "", "iteration": iteration}))
+
+
+@pytest.fixture(autouse=True)
+def _in_tmp(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_new_run_has_the_plain_name():
+    assert str(choose_folder(run(), named=False, in_job=False).path) == "runs/7B"
+
+
+def test_a_stopped_run_is_resumed(tmp_path):
+    finish(tmp_path / "runs/7B", 40, exit_code=75)
+    assert str(choose_folder(run(), named=False, in_job=False).path) == "runs/7B"
+
+
+def test_a_complete_run_is_not_trained_on_top_of(tmp_path):
+    finish(tmp_path / "runs/7B", 100)
+    folder = choose_folder(run(), named=False, in_job=False)
+    assert str(folder.path) == "runs/7B-2"
+    assert "runs/7B is complete" in folder.note
+
+
+def test_a_longer_training_extends_the_complete_run(tmp_path):
+    finish(tmp_path / "runs/7B", 100)
+    assert str(choose_folder(run(200), named=False, in_job=False).path) == "runs/7B"
+
+
+@pytest.mark.parametrize(("named", "in_job"), [(True, False), (False, True)])
+def test_named_runs_and_batch_jobs_never_start_over(tmp_path, named, in_job):
+    finish(tmp_path / "runs/7B", 100)
+    folder = choose_folder(run(), named=named, in_job=in_job)
+    assert str(folder.path) == "runs/7B"
+    assert folder.complete
+
+
+def test_run_dir_is_exact(tmp_path):
+    assert choose_folder(run(dir=str(tmp_path / "x/y")), named=True, in_job=False).path == tmp_path / "x/y"
+
+
+def test_two_runs_can_not_share_a_folder(tmp_path):
+    code = (
+        "import sys, pathlib; from megads.launch.folder import claim\n"
+        "with claim(pathlib.Path('runs/7B')): print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(LaunchError, match="another run is using it; `megads stop runs/7B`"), claim(run_path()):
+        pass
+    holder.kill()
+    holder.communicate()
+    with claim(tmp_path / "runs/7B"):
+        pass
+
+
+def test_the_lock_survives_exec(tmp_path):
+    code = (
+        "import os, sys, pathlib; from megads.launch.folder import claim\n"
+        "with claim(pathlib.Path('runs/7B')): os.execv('/bin/sh', ['sh', '-c', 'echo held; read x'])"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(LaunchError, match="another run"), claim(tmp_path / "runs/7B"):
+        pass
+    holder.kill()
+    holder.communicate()
+
+
+def test_a_file_in_the_way_is_told(tmp_path):
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(LaunchError, match=r"run folder runs/7B: .*set RUN_DIR"), claim(run_path()):
+        pass
+
+
+def run_path():
+    return choose_folder(run(), named=False, in_job=False).path
+
+
+@pytest.mark.skipif(os.path.exists("/dev/full") is False, reason="no /dev/full on this system")
+def test_a_full_disk_leaves_nothing_half_written(tmp_path):
+    (tmp_path / "config.yaml.tmp").symlink_to("/dev/full")
+    with pytest.raises(LaunchError, match="No space left on device; free some space"):
+        write_text(tmp_path / "config.yaml", "x" * 100_000)
+    assert not (tmp_path / "config.yaml").exists()
+
+
+def test_stop_wants_a_run(tmp_path):
+    with pytest.raises(LaunchError, match="no run here"):
+        request_stop(tmp_path)
+    (tmp_path / "config.yaml").write_text("")
+    request_stop(tmp_path)
+    assert (tmp_path / "stop").exists()

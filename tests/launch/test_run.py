@@ -1,0 +1,227 @@
+"""Real ranks under the real starters: what they see, how signals reach them, how runs end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from megads.launch.run import read_outcome
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PROGRAM = {"mpich": "mpiexec.hydra", "openmpi": "mpirun.openmpi"}
+STARTERS = ["torchrun", *(pytest.param(name, marks=pytest.mark.mpi) for name in PROGRAM)]
+FASTEST = next((name for name, program in PROGRAM.items() if shutil.which(program)), "torchrun")
+
+# What an earlier job may have left in the user's shell.
+STALE = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "3",
+    "GROUP_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "elsewhere",
+    "MASTER_PORT": "1",
+    "TORCHELASTIC_RUN_ID": "old",
+    "OMPI_COMM_WORLD_RANK": "7",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "7",
+    "PMI_RANK": "6",
+    "MPI_LOCALRANKID": "6",
+    "MEGADS_RANK": "4",
+}
+
+
+class Launched:
+    """A launch in progress."""
+
+    def __init__(self, starter: str, ranks: int, run_dir: Path, mode: str, env: dict[str, str]) -> None:
+        if starter in PROGRAM and not shutil.which(PROGRAM[starter]):
+            assert "MEGADS_REQUIRE_ALL" not in os.environ, f"{PROGRAM[starter]} is missing"
+            pytest.skip(f"{PROGRAM[starter]} is not installed")
+        self.run_dir, self.ranks = run_dir, ranks
+        argv = [sys.executable, str(HERE / "launch_script.py"), starter, str(ranks), str(run_dir), mode]
+        self.process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def wait_for(self, what: str) -> None:
+        """Wait until every rank has left the file ``<what>-<rank>``."""
+        end = time.monotonic() + 60
+        while not all((self.run_dir / f"{what}-{rank}").exists() for rank in range(self.ranks)):
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < end, f"no {what} from all ranks"
+            time.sleep(0.02)
+
+    def end(self) -> tuple[int, str]:
+        """Return exit code and stderr; no process of the run may be left."""
+        _, errors = self.process.communicate(timeout=60)
+        assert not processes_of(self.run_dir)
+        return self.process.returncode, errors
+
+
+def processes_of(run_dir: Path) -> list[str]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if str(run_dir) in words:
+            found.append(" ".join(words))
+    return found
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
+    started = []
+
+    def start(starter: str, ranks: int, mode: str, **env: str) -> Launched:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("MASTER_", "OMP_"))}
+        started.append(Launched(starter, ranks, tmp_path, mode, clean | {"PYTHONPATH": str(ROOT)} | env))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.communicate()
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_every_rank_knows_its_place(launch, tmp_path, starter):
+    code, errors = launch(starter, 3, "tell", **STALE, KEPT="yes").end()
+    assert code == 0, errors
+    facts = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(3)]
+    assert [(f["rank"], f["world_size"], f["local_rank"], f["local_size"]) for f in facts] == [
+        (0, 3, 0, 3),
+        (1, 3, 1, 3),
+        (2, 3, 2, 3),
+    ]
+    assert len({f["env"]["MASTER_PORT"] for f in facts} - {"1"}) == 1
+    for fact in facts:
+        assert fact["env"]["MASTER_ADDR"] == "127.0.0.1"
+        assert fact["env"]["DS_ACCELERATOR"] == "cpu"
+        assert fact["env"]["OMP_NUM_THREADS"]
+        assert fact["env"]["KEPT"] == "yes"
+        assert fact["env"].get("TORCHELASTIC_RUN_ID") != "old"
+        assert "MEGADS_RANK" not in fact["env"]
+        assert "MEGADS_IN_PLACE" not in fact["env"]
+
+
+def test_one_rank_takes_the_place_of_the_launcher(launch, tmp_path):
+    started = launch("direct", 1, "tell", **STALE)
+    code, errors = started.end()
+    assert code == 0, errors
+    fact = json.loads((tmp_path / "rank-0.json").read_text())
+    assert (fact["rank"], fact["world_size"], fact["family"]) == (0, 1, "MEGADS_RANK")
+    assert fact["env"]["MEGADS_IN_PLACE"] == "1"
+    assert "TORCHELASTIC_RUN_ID" not in fact["env"]
+
+
+def test_one_rank_hears_a_stop_that_comes_before_its_handler(launch, tmp_path):
+    started = launch("direct", 1, "usr1")
+    while b"ranks_script.py" not in Path(f"/proc/{started.process.pid}/cmdline").read_bytes():
+        assert started.process.poll() is None
+    started.process.send_signal(signal.SIGUSR1)
+    started.end()
+    assert (tmp_path / "usr1-0").exists()
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_stop_signal_reaches_every_rank(launch, tmp_path, starter):
+    started = launch(starter, 2, "usr1")
+    started.wait_for("ready")
+    started.process.send_signal(signal.SIGUSR1)
+    code, errors = started.end()
+    assert code == 75, errors
+    assert (tmp_path / "usr1-0").exists()
+    assert (tmp_path / "usr1-1").exists()
+    assert errors.count("megads: stopping after this step and saving") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_ask_to_stop_as_well(launch, number):
+    started = launch(FASTEST, 2, "file")
+    started.wait_for("ready")
+    started.process.send_signal(number)
+    code, errors = started.end()
+    assert code == 75, errors
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_ranks_without_a_handler_survive_the_signal_and_find_the_file(launch, starter):
+    started = launch(starter, 2, "file")
+    started.wait_for("ready")
+    started.process.send_signal(signal.SIGINT)
+    code, errors = started.end()
+    assert code == 75, errors
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("mode", ["raise", "killed"])
+def test_a_rank_that_dies_takes_the_run_down(launch, starter, mode):
+    begin = time.monotonic()
+    code, errors = launch(starter, 3, mode).end()
+    assert time.monotonic() - begin < 20
+    assert code not in (0, 2, 75)
+    if mode == "raise":
+        assert "[rank 1] Traceback" in errors
+        assert "ArithmeticError: rank 1 is broken" in errors
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_second_interrupt_ends_ranks_that_ignore_everything(launch, starter):
+    started = launch(starter, 2, "stubborn")
+    started.wait_for("ready")
+    started.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert started.process.poll() is None
+    started.process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    code, errors = started.end()
+    assert time.monotonic() - begin < 10
+    assert code == 130, errors
+    assert "press Ctrl-C again to abort" in errors
+
+
+def test_ranks_that_outlive_a_reported_failure_are_ended(launch):
+    code, errors = launch(FASTEST, 2, "failed").end()
+    assert code == 1, errors
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_killed_launcher_leaves_no_rank(launch, tmp_path, starter):
+    started = launch(starter, 2, "file")
+    started.wait_for("ready")
+    started.process.kill()
+    end = time.monotonic() + 15
+    while processes_of(tmp_path):
+        assert time.monotonic() < end, processes_of(tmp_path)
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("wrong", 2), ("silent", 1)])
+def test_exit_code_without_success(launch, mode, expected):
+    code, errors = launch(FASTEST, 2, mode).end()
+    assert code == expected, errors
+    assert ("the ranks ended without an outcome" in errors) == (mode == "silent")
+
+
+def test_files_of_an_earlier_run_do_not_count(launch, tmp_path):
+    (tmp_path / "outcome.json").write_text('{"exit_code": 75}')
+    (tmp_path / "stop").touch()
+    code, _ = launch(FASTEST, 2, "silent").end()
+    assert code == 1
+    assert not (tmp_path / "stop").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"exit_code": "0"}'])
+def test_a_broken_outcome_is_none(tmp_path, text):
+    (tmp_path / "outcome.json").write_text(text)
+    assert read_outcome(tmp_path) is None

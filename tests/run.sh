@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# The one test command: environment, linters, type checks, tests. Arguments go to pytest:
+#   bash tests/run.sh [-k NAME ...]
+set -euo pipefail
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "${root}"
+# shellcheck source=../ALCF/helpers.sh
+source "${root}/ALCF/helpers.sh"
+
+# In CI nothing may be skipped for want of a tool: what is missing is installed or fails.
+if [[ "${CI:-}" == true ]]; then
+  export MEGADS_REQUIRE_ALL=1
+  missing=()
+  command -v mpirun.openmpi >/dev/null || missing+=(openmpi-bin)
+  command -v mpiexec.hydra >/dev/null || missing+=(mpich)
+  if ((${#missing[@]})); then
+    sudo=()
+    ((EUID == 0)) || sudo=(sudo)
+    "${sudo[@]}" apt-get update -q
+    DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -q -y --no-install-recommends "${missing[@]}"
+  fi
+fi
+
+megads_setup_env test
+lacking="$("${MEGADS_PYTHON}" envs/has_packages.py test 2>&1)" ||
+  megads_fail "${MEGADS_PYTHON} lacks ${lacking}; unset MEGADS_PYTHON, or pip install -c envs/constraints.txt -e '.[test]'"
+
+step() {
+  echo "== $*"
+  "${MEGADS_PYTHON}" -m "$@"
+}
+# The tools' programs are beside Python, also when its environment is not active.
+PATH="$(dirname "$(type -P "${MEGADS_PYTHON}")"):${PATH}"
+export PATH
+step ruff check .
+step ruff format --check .
+step mypy
+echo "== lint-imports"
+lint-imports
+echo "== shellcheck"
+shellcheck -x -P SCRIPTDIR ./*.sh launchers/*.sh ALCF/*.sh envs/*.sh tests/*.sh .ci/run
+echo "== pytest $*"
+exec "${MEGADS_PYTHON}" -m pytest "$@"

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Train the 7B model. Any setting can be given in the environment:
+#   TP=2 NLAYERS=10 bash train_7B.sh
+# `bash train_7B.sh --help` lists the options, `--dry-run` shows every setting and starts nothing.
+set -euo pipefail
+root="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)"
+# qsub and sbatch run a copy of this file from a spool folder; look where they were called.
+[[ -f "${root}/launchers/train.sh" ]] || root="${MEGADS_ROOT:-${PBS_O_WORKDIR:-${SLURM_SUBMIT_DIR:-${PWD}}}}"
+if [[ ! -f "${root}/launchers/train.sh" ]]; then
+  echo "megads: no checkout in ${root}; submit from the checkout, or set MEGADS_ROOT to it" >&2
+  exit 2
+fi
+export MEGADS_COMMAND="bash ${BASH_SOURCE[0]}${*:+ ${*@Q}}" # what the log calls this command
+exec bash "${root}/launchers/train.sh" --preset 7B "$@"
