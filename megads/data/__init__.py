@@ -1,0 +1,1 @@
+"""From text to the right token at the right step."""

@@ -1,0 +1,43 @@
+"""Tiny token files for tests of anything that reads data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from megads.config.schema import RunConfig
+from megads.data.indexed import IndexedWriter, best_dtype
+
+
+def write_dataset(
+    folder: Path, lengths: Sequence[int], vocab: int = 100, seed: int | None = 0, name: str = "data", start: int = 0
+) -> str:
+    """Write documents of ``lengths`` tokens as ``<folder>/<name>.bin`` and ``.idx``; return the prefix.
+
+    Tokens are random ids below ``vocab``; with ``seed=None`` they count up from ``start``.
+    """
+    total = sum(lengths)
+    counting = np.arange(start, start + total)
+    tokens = counting if seed is None else np.random.RandomState(seed).randint(0, vocab, total)
+    prefix = str(folder / name)
+    with IndexedWriter(prefix, best_dtype(vocab)) as writer:
+        for part in np.split(tokens, np.cumsum(lengths)[:-1]):
+            writer.add_document(part)
+        writer.finalize()
+    return prefix
+
+
+def write_list(path: Path, *lines: str) -> Path:
+    """Write a data list and return its path."""
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+def make_run(**sections: dict[str, object]) -> RunConfig:
+    """Return a run of 4 steps of 4 samples of 8 tokens, vocabulary 100, with some sections changed."""
+    model = {"seq_length": 8, "vocab_size": 100, **sections.get("model", {})}
+    train = {"train_iters": 4, "global_batch": 4, "eval_iters": 1, "eval_interval": 2, **sections.get("train", {})}
+    data = {"tokenizer_type": "NullTokenizer", "train_split": 8, "val_split": 2, **sections.get("data", {})}
+    return RunConfig.model_validate({"model": model, "train": train, "data": data})

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from megads.data import blend
+from megads.data.blend import blend_all, blend_index, split_documents
+from megads.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("weights", "datasets", "samples"),
+    [
+        ([0.3, 0.7], "1 0 1 1 0 1 1 0 1 1", "0 0 1 2 1 3 4 2 5 6"),
+        ([0.5, 0.3, 0.2], "0 1 2 0 1 0 2 0 1 0 0 1", "0 0 0 1 1 2 1 3 2 4 5 3"),
+        ([5, 3, 2], "0 1 2 0 1 0 2 0 1 0 0 1", "0 0 0 1 1 2 1 3 2 4 5 3"),
+    ],
+)
+def test_blend_is_megatrons(weights, datasets, samples):
+    dataset_index, sample_index = blend_index(weights, len(datasets.split()))
+    assert dataset_index.tolist() == [int(word) for word in datasets.split()]
+    assert sample_index.tolist() == [int(word) for word in samples.split()]
+    assert [dataset_index.dtype, sample_index.dtype] == ["i2", "i8"]
+
+
+def test_exhaustive_blend_is_megatrons():
+    dataset_index, sample_index = blend_all([5, 2, 1])
+    assert dataset_index.tolist() == [0, 1, 0, 2, 0, 1, 0, 0]
+    assert sample_index.tolist() == [0, 0, 1, 0, 2, 1, 3, 4]
+
+
+def _greedy(weights: list[float], size: int) -> list[int]:
+    total = sum(weights)
+    shares, taken, out = [w / total for w in weights], [0] * len(weights), []
+    for i in range(size):
+        best, most = 0, shares[0] * max(i, 1) - taken[0]
+        for d in range(1, len(shares)):
+            lag = shares[d] * max(i, 1) - taken[d]
+            if lag > most:
+                best, most = d, lag
+        taken[best] += 1
+        out.append(best)
+    return out
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 64, 65, 90])
+@pytest.mark.parametrize("kind", ["random", "equal"])
+def test_blend_equals_the_plain_loop(count, kind):
+    weights = [1.0] * count if kind == "equal" else np.random.RandomState(count).rand(count).tolist()
+    assert blend_index(weights, 700)[0].tolist() == _greedy(weights, 700)
+
+
+@pytest.mark.parametrize("sizes", [[5, 2, 1], [1, 1, 1], [0, 4, 3], [100, 1], list(range(1, 20))])
+def test_exhaustive_blend_takes_everything_once_by_either_way(sizes, monkeypatch):
+    few = blend_all(sizes)
+    for dataset, size in enumerate(sizes):
+        assert few[1][few[0] == dataset].tolist() == list(range(size))
+    monkeypatch.setattr(blend, "_FEW_DATASETS", 0)
+    assert blend_all(sizes)[0].tolist() == few[0].tolist()
+
+
+def test_single_dataset_is_in_order():
+    dataset_index, sample_index = blend_index([0.2], 5)
+    assert dataset_index.tolist() == [0] * 5
+    assert sample_index.tolist() == list(range(5))
+
+
+@pytest.mark.parametrize("weights", [[0, 0], [-1, 2], [float("nan"), 1], [float("inf"), 1], []])
+def test_wrong_weights(weights):
+    with pytest.raises(DataError, match="weights"):
+        blend_index(weights, 3)
+
+
+@pytest.mark.parametrize(
+    ("split", "n", "borders"),
+    [
+        ([969, 30, 1], 1000, [0, 969, 999, 1000]),
+        ([949, 50, 1], 10, [0, 9, 10, 10]),
+        ([1, 1], 5, [0, 2, 5, 5]),  # 2.5 rounds to even
+        ([1, 1], 7, [0, 4, 7, 7]),  # 3.5 rounds to even
+        ([1], 3, [0, 3, 3, 3]),
+        ([0, 1, 1], 4, [0, 0, 2, 4]),
+        ([990, 10, 0], 646, [0, 640, 646, 646]),
+    ],
+)
+def test_split_is_megatron_cores(split, n, borders):
+    assert split_documents(split, n) == [range(borders[i], borders[i + 1]) for i in range(3)]
+
+
+@pytest.mark.parametrize("split", [[0, 0, 0], [-1, 2, 0], [float("nan"), 1, 1], [float("inf"), 1, 1]])
+def test_wrong_splits(split):
+    with pytest.raises(DataError, match="split"):
+        split_documents(split, 10)

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from megads.data.check import check_data
+from megads.errors import ConfigError, DataError
+from tests.data.factory import make_run, write_dataset, write_list
+
+
+def _run(path: Path, **sections: dict[str, object]):
+    return make_run(**{**sections, "data": {"file_list": str(path), **sections.get("data", {})}})
+
+
+@pytest.fixture
+def data_list(tmp_path) -> Path:
+    write_dataset(tmp_path, [50] * 10)
+    return write_list(tmp_path / "list.txt", "1 data.bin c")
+
+
+def test_sound_data_passes(data_list):
+    check_data(_run(data_list), 100)
+    check_data(_run(data_list, data={"test_split": 0}), 60)
+
+
+def test_demo_corpus_not_made_yet_is_fine(tmp_path):
+    check_data(make_run(data={"cache_dir": str(tmp_path)}), 100)
+
+
+def test_broken_demo_corpus_is_told(tmp_path):
+    from megads.data.demo import demo_prefix
+
+    run = make_run(data={"cache_dir": str(tmp_path)})
+    demo_prefix(run).parent.mkdir()
+    with pytest.raises(DataError, match="not there or not whole"):
+        check_data(run, 100)
+
+
+def test_tokenizer_larger_than_the_model(data_list):
+    with pytest.raises(ConfigError, match=r"the tokenizer has 101 tokens, but VOCAB_SIZE=100; set VOCAB_SIZE to 101"):
+        check_data(_run(data_list), 101)
+
+
+@pytest.mark.parametrize("place", [0, 5, 9])
+def test_data_of_another_tokenizer(tmp_path, place):
+    write_dataset(tmp_path, [10 + 300 * (i == place) for i in range(10)], 32000, None, start=90)
+    path = write_list(tmp_path / "list.txt", "1 data c")
+    with pytest.raises(DataError, match=r"data: holds token \d+ but the model knows 100; use the tokenizer"):
+        check_data(_run(path), 100)
+
+
+def test_list_and_files(tmp_path, data_list):
+    with pytest.raises(DataError, match=r"none.txt: no such file"):
+        check_data(_run(tmp_path / "none.txt"), 100)
+    with pytest.raises(DataError, match=r"gone.idx: no such file"):
+        check_data(_run(write_list(tmp_path / "l", "1 data c", "1 gone c")), 100)
+    (tmp_path / "data.bin").write_bytes(bytes(999))
+    with pytest.raises(DataError, match=r"data.bin: has 999 bytes, expected 1000 from data.idx"):
+        check_data(_run(data_list), 100)
+
+
+def test_splits(tmp_path, data_list):
+    with pytest.raises(DataError, match="valid: 4 samples are asked for"):
+        check_data(_run(data_list, data={"val_split": 0.01}), 100)
+    with pytest.raises(DataError, match=r"train: 400 tokens are less than one sample of SEQ \+ 1 = 513"):
+        check_data(_run(data_list, model={"seq_length": 512}), 100)
+
+
+def test_everything_the_launcher_needs_is_free_of_torch():
+    program = (
+        "import sys; import megads.data.check, megads.data.tokenizer, megads.data.demo, megads.data.build; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'tokenizers', 'transformers')))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from megads.data.stdlib_corpus import train_bpe
+from megads.data.tokenizer import load_tokenizer, read_tokenizer, vocab_size_of
+from megads.errors import ConfigError, DataError
+from tests.data.factory import make_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer")
+    train_bpe(["def f(x): return x\n"] * 20, 300).save(str(path / "tokenizer.json"))
+    return path
+
+
+def _run(path: object, **data: object):
+    return make_run(
+        model={"vocab_size": 0}, data={"tokenizer_type": "HFTokenizer", "tokenizer_model": str(path)} | data
+    )
+
+
+@pytest.mark.parametrize("name", ["", "tokenizer.json"])
+def test_file_or_folder(folder, name):
+    tokenizer = load_tokenizer(_run(folder / name))
+    text = "def g(y): return 'caf\u00e9 \u2713'\n\t"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.eod == 0
+    assert tokenizer.vocab_size == vocab_size_of(_run(folder)) == tokenizer.inner.get_vocab_size()
+    assert tokenizer.encode("<|endoftext|>") == [0]
+
+
+def test_added_tokens_beyond_the_base_vocabulary_count(folder, tmp_path):
+    content = json.loads((folder / "tokenizer.json").read_text())
+    base = len(content["model"]["vocab"])
+    content["added_tokens"].append({**content["added_tokens"][0], "id": base, "content": "<|extra|>"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert vocab_size_of(_run(tmp_path)) == base + 1
+    assert read_tokenizer(str(tmp_path)).inner.get_vocab_size() == base + 1
+
+
+@pytest.mark.parametrize("token", ["def", {"content": "def"}])
+def test_eos_of_the_folders_config_comes_first(folder, tmp_path, token):
+    content = json.loads((folder / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": token}))
+    assert read_tokenizer(str(tmp_path)).eod == content["model"]["vocab"]["def"]
+
+
+def test_limits_saved_in_the_file_are_not_applied(folder, tmp_path):
+    whole = read_tokenizer(str(folder))
+    limited = read_tokenizer(str(folder)).inner
+    limited.enable_truncation(3)
+    limited.enable_padding(length=50)
+    limited.save(str(tmp_path / "tokenizer.json"))
+    text = "def f(x): return x"
+    assert read_tokenizer(str(tmp_path)).encode(text) == whole.encode(text)
+
+
+def test_unigram_vocabulary_is_a_list(tmp_path):
+    model = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["</s>", 0.0], ["a", -1.0]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    tokenizer = read_tokenizer(str(tmp_path))
+    assert (tokenizer.vocab_size, tokenizer.eod, tokenizer.encode("a")) == (3, 1, [2])
+
+
+def test_names_are_never_downloaded():
+    with pytest.raises(
+        DataError, match=r"google/gemma-7B: no such file or folder; nothing is downloaded, .*hf download"
+    ):
+        vocab_size_of(_run("google/gemma-7B"))
+
+
+def test_broken_tokenizers(folder, tmp_path):
+    with pytest.raises(DataError, match=r"the folder has no tokenizer.json"):
+        vocab_size_of(_run(tmp_path))
+    path = tmp_path / "tokenizer.json"
+    for content, expected in [
+        ("{", "is not JSON"),
+        ("[]", "expected a JSON object"),
+        ('{"model": {}}', "holds no vocabulary"),
+        ('{"model": {"vocab": {}}}', "holds no vocabulary"),
+    ]:
+        path.write_text(content)
+        with pytest.raises(DataError, match=expected):
+            vocab_size_of(_run(path))
+    path.write_text('{"model": {"type": "Nonsense", "vocab": {"a": 0}}}')
+    with pytest.raises(DataError, match="can not read it") as error:
+        load_tokenizer(_run(path))
+    assert "\n" not in str(error.value)
+    path.write_text(json.dumps({"version": "1.0", "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0}}}))
+    with pytest.raises(DataError, match=r"has none of <\|endoftext\|>, </s>"):
+        load_tokenizer(_run(path))
+
+
+def test_null_tokenizer_ends_documents_with_its_last_id():
+    tokenizer = load_tokenizer(make_run())
+    assert (tokenizer.vocab_size, tokenizer.eod) == (100, 99)
+    assert tokenizer.encode("3 1 99") == [3, 1, 99]
+    assert tokenizer.decode([3, 1]) == "3 1"
+    with pytest.raises(DataError, match=r"ids must be 0..99, got 3..100"):
+        tokenizer.encode("3 100")
+    with pytest.raises(DataError, match="'x' is not a row of token ids"):
+        tokenizer.encode("x")
+    with pytest.raises(ConfigError, match="set VOCAB_SIZE"):
+        vocab_size_of(make_run(model={"vocab_size": 0}))
+
+
+def test_own_data_needs_its_own_tokenizer():
+    with pytest.raises(ConfigError, match=r"DATA_FILE_LIST=l.txt is given without a tokenizer; set TOKENIZER_MODEL"):
+        vocab_size_of(_run("", file_list="l.txt"))
+
+
+def test_demo_vocabulary_is_known_before_it_is_made(tmp_path):
+    run = _run("", cache_dir=str(tmp_path), demo_vocab_size=700)
+    assert vocab_size_of(run) == 700
+    with pytest.raises(DataError, match="the demo corpus is not there"):
+        load_tokenizer(run)
