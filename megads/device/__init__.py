@@ -1,0 +1,1 @@
+"""The accelerator vendors; the only place that names ``torch.cuda`` or ``torch.xpu``."""

@@ -1,0 +1,168 @@
+"""Accelerator vendors: how to find each one and what torch calls its parts.
+
+The only place, with ``peaks``, that knows vendors apart, and the only one below the
+command line that reads ``os.environ``.
+
+``MEGADS_DEVICE`` names the vendor instead of taking the first one present;
+``MEGADS_BACKEND`` names the communication backend instead of the vendor's best.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+import torch
+import torch.distributed as dist
+
+from megads.errors import ConfigError, DependencyError, DeviceError
+
+# Backends that exist in torch only once this package has been imported.
+_REGISTERED_BY = {"ccl": "oneccl_bindings_for_pytorch"}
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """One row per vendor: how to find it and what torch calls its parts."""
+
+    name: str
+    device_type: str  # what torch.device() takes
+    backends: tuple[str, ...]  # torch.distributed names, best first
+    present: Callable[[], bool]
+    accepts: tuple[str, ...] = ()  # further backends that work when MEGADS_BACKEND asks
+
+    @property
+    def module(self) -> ModuleType:
+        """Return ``torch.cuda``, ``torch.xpu`` or ``torch.cpu``."""
+        return torch.get_device_module(self.device_type)
+
+    @property
+    def backend(self) -> str:
+        """Return the first of ``backends`` that this build of torch has.
+
+        Raises:
+            DependencyError: it has none of them.
+        """
+        for name in self.backends:
+            if _is_available(name):
+                return name
+        missing = " or ".join(self.backends)
+        packages = [_REGISTERED_BY[name] for name in self.backends if name in _REGISTERED_BY]
+        hint = f"install {packages[0]} or " if packages else ""
+        raise DependencyError(
+            f"device {self.name}: torch {torch.__version__} has no communication backend {missing}; "
+            f"{hint}use a torch built with it, or set MEGADS_BACKEND or MEGADS_DEVICE"
+        )
+
+    def count(self) -> int:
+        """Return the number of devices this process can see; a CPU counts as one."""
+        return 1 if self.device_type == "cpu" else self.module.device_count()
+
+    def device(self, local_rank: int) -> torch.device:
+        """Claim the device for ``local_rank`` and return it.
+
+        Raises:
+            DeviceError: the host has fewer devices than ranks.
+        """
+        if self.device_type == "cpu":
+            return torch.device("cpu")
+        # Launchers that mask devices per process (PALS, srun --gpus-per-task) leave each
+        # process one visible device, numbered 0 whatever the local rank.
+        count = self.count()
+        index = local_rank if count > 1 else 0
+        if index >= count:
+            raise DeviceError(
+                f"local rank {local_rank} has no device: this process sees {count} {self.name} devices; "
+                f"start at most {count} ranks per host (NGPU_PER_HOST)"
+            )
+        self.module.set_device(index)
+        return torch.device(self.device_type, index)
+
+    def device_name(self, device: torch.device) -> str:
+        """Return the product name, e.g. ``"NVIDIA A100-SXM4-40GB"``; ``"cpu"`` for a CPU."""
+        return "cpu" if self.device_type == "cpu" else str(self.module.get_device_name(device))
+
+    def memory_bytes(self, device: torch.device) -> int:
+        """Return the most memory this process has used so far: device tensors, on a CPU the resident set."""
+        if self.device_type == "cpu":
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return int(self.module.max_memory_allocated(device))
+
+    def synchronize(self, device: torch.device) -> None:
+        """Wait until the device has done what was asked of it; nothing to wait for on a CPU."""
+        if self.device_type != "cpu":
+            self.module.synchronize(device)
+
+
+VENDORS = (
+    Vendor("nvidia", "cuda", ("nccl",), lambda: torch.cuda.is_available() and torch.version.hip is None, ("gloo",)),
+    # torch calls AMD's RCCL "nccl" and its devices "cuda".
+    Vendor("amd", "cuda", ("nccl",), lambda: torch.cuda.is_available() and torch.version.hip is not None, ("gloo",)),
+    # xccl is part of torch from 2.8 on; before that the ccl bindings were a package of their own.
+    Vendor("intel", "xpu", ("xccl", "ccl"), lambda: torch.xpu.is_available()),
+    Vendor("cpu", "cpu", ("gloo",), lambda: True, ("mpi", "ccl")),
+)
+
+
+def vendor(env: Mapping[str, str] | None = None) -> Vendor:
+    """Return the vendor named by ``MEGADS_DEVICE``, else the first one present.
+
+    With ``MEGADS_BACKEND`` the row that comes back knows only that backend.
+
+    Args:
+        env: the environment; None: this process's.
+
+    Raises:
+        ConfigError: a name that is not known, or a backend that can not serve the device.
+        DeviceError: the device asked for is not here.
+        DependencyError: this build of torch lacks the backend asked for.
+    """
+    env = os.environ if env is None else env
+    row = _find_vendor(env.get("MEGADS_DEVICE", ""))
+    backend = env.get("MEGADS_BACKEND", "")
+    return _with_backend(row, backend) if backend else row
+
+
+def _find_vendor(wanted: str) -> Vendor:
+    present = [row for row in VENDORS if row.present()]
+    if not wanted:
+        return present[0]
+    named = [row for row in VENDORS if row.name == wanted]
+    if not named:
+        raise ConfigError(f"MEGADS_DEVICE={wanted}: not one of {', '.join(row.name for row in VENDORS)}")
+    if named[0] not in present:
+        raise DeviceError(
+            f"MEGADS_DEVICE={wanted}: torch {torch.__version__} finds no such device on this host; "
+            f"it finds {', '.join(row.name for row in present)}"
+        )
+    return named[0]
+
+
+def _with_backend(row: Vendor, wanted: str) -> Vendor:
+    known = sorted({name for each in VENDORS for name in (*each.backends, *each.accepts)})
+    if wanted not in known:
+        raise ConfigError(f"MEGADS_BACKEND={wanted}: not one of {', '.join(known)}")
+    fitting = (*row.backends, *row.accepts)
+    if wanted not in fitting:
+        raise ConfigError(f"MEGADS_BACKEND={wanted}: does not serve device {row.name}; use {' or '.join(fitting)}")
+    if not _is_available(wanted):
+        available = [name for name in fitting if _is_available(name)]
+        instead = f"; this build has {' and '.join(available)}" if available else ""
+        package = _REGISTERED_BY.get(wanted)
+        hint = f" and {package} is not installed" if package else ""
+        raise DependencyError(f"MEGADS_BACKEND={wanted}: torch {torch.__version__} was built without it{hint}{instead}")
+    return replace(row, backends=(wanted,))
+
+
+def _is_available(backend: str) -> bool:
+    package = _REGISTERED_BY.get(backend)
+    if package and not dist.is_backend_available(backend):
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            return False
+    return dist.is_backend_available(backend)

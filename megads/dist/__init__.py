@@ -1,0 +1,1 @@
+"""The grid of ranks, its process groups, differentiable collectives and RNG streams."""

@@ -1,0 +1,224 @@
+"""The process groups of the grid, and how a rank joins the others."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from megads.dist.grid import AXES, Grid
+from megads.errors import ConfigError, LaunchError
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "world": AXES,
+    "tensor": ("tensor",),
+    "seq": ("seq",),
+    "data": ("data",),
+    "data_seq": ("data", "seq"),
+    "pipe": ("pipe",),
+    "model": ("pipe", "tensor"),
+}
+"""Name of a group -> the axes along which its ranks differ. The order is the order of making."""
+
+
+class Place(Protocol):
+    """What :func:`init_distributed` needs of a ``megads.cluster.ranks.RankInfo``."""
+
+    @property
+    def rank(self) -> int:
+        """Return the global rank."""
+
+    @property
+    def world_size(self) -> int:
+        """Return the number of ranks."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """This rank's groups. A group of one rank is None: there is nobody to talk to.
+
+    ``data_seq`` is where gradients are averaged; ``model`` (pipe x tensor) is where the
+    squares of gradient norms are summed.
+    """
+
+    grid: Grid
+    rank: int
+    world: dist.ProcessGroup | None = None
+    tensor: dist.ProcessGroup | None = None
+    seq: dist.ProcessGroup | None = None
+    data: dist.ProcessGroup | None = None
+    data_seq: dist.ProcessGroup | None = None
+    pipe: dist.ProcessGroup | None = None
+    model: dist.ProcessGroup | None = None
+    _alone: list[dist.ProcessGroup] = field(default_factory=list, repr=False, compare=False)
+
+    def process_group(self, name: str) -> dist.ProcessGroup:
+        """Return the group as an object even where it has one rank, as DeepSpeed wants it.
+
+        The group of one is made on first use, by this rank alone, and shared by every
+        name that needs one. ``torch.distributed`` must have been initialised.
+        """
+        group: dist.ProcessGroup | None = getattr(self, name)
+        if group is not None:
+            return group
+        if not self._alone:
+            whole = dist.group.WORLD if self.grid.world_size == 1 else None
+            self._alone.append(whole or dist.new_group([self.rank], use_local_synchronization=True))
+        return self._alone[0]
+
+    def ranks(self, name: str) -> tuple[int, ...]:
+        """Return the global ranks of the group ``name`` that this rank belongs to, ascending."""
+        return self.grid.group_of(self.rank, *GROUPS[name])
+
+    @property
+    def coordinate(self) -> dict[str, int]:
+        """Return this rank's index along every axis."""
+        return self.grid.coordinate(self.rank)
+
+    @property
+    def tensor_rank(self) -> int:
+        """Return this rank's index along the tensor axis."""
+        return self.coordinate["tensor"]
+
+    @property
+    def tensor_size(self) -> int:
+        """Return the tensor-parallel degree."""
+        return self.grid.tensor
+
+    @property
+    def seq_rank(self) -> int:
+        """Return this rank's index along the sequence axis."""
+        return self.coordinate["seq"]
+
+    @property
+    def seq_size(self) -> int:
+        """Return the sequence-parallel degree."""
+        return self.grid.seq
+
+    @property
+    def data_rank(self) -> int:
+        """Return this rank's index along the data axis: which samples it reads."""
+        return self.coordinate["data"]
+
+    @property
+    def data_size(self) -> int:
+        """Return the data-parallel degree."""
+        return self.grid.data
+
+    @property
+    def data_seq_size(self) -> int:
+        """Return the number of ranks over which gradients are averaged."""
+        return self.grid.degree("data", "seq")
+
+    @property
+    def pipe_rank(self) -> int:
+        """Return this rank's pipeline stage."""
+        return self.coordinate["pipe"]
+
+    @property
+    def pipe_size(self) -> int:
+        """Return the number of pipeline stages."""
+        return self.grid.pipe
+
+    @property
+    def is_first_stage(self) -> bool:
+        """Return whether this rank holds the embedding."""
+        return self.pipe_rank == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Return whether this rank computes the loss."""
+        return self.pipe_rank == self.grid.pipe - 1
+
+
+def make_groups(grid: Grid, rank: int, *, timeout_s: float | None = None) -> Groups:
+    """Make every group of the grid and return this rank's.
+
+    All ranks must call it: each makes every group, in the same order. Axes that partition
+    the ranks alike share one group, and the whole world is not made twice. A grid of one
+    rank makes nothing and needs no ``torch.distributed``.
+
+    Args:
+        grid: must cover the whole world.
+        rank: this process's global rank.
+        timeout_s: longest wait in a collective; None: that of the world's group.
+
+    Raises:
+        ConfigError: the grid does not cover the world.
+    """
+    if grid.world_size > 1 and dist.get_world_size() != grid.world_size:
+        raise ConfigError(f"a grid of {grid.world_size} ranks does not cover the {dist.get_world_size()} that started")
+    made: dict[tuple[tuple[int, ...], ...], dist.ProcessGroup | None] = {}
+    mine: dict[str, dist.ProcessGroup | None] = {}
+    for name, along in GROUPS.items():
+        partition = tuple(grid.groups(*along))
+        if partition not in made:
+            made[partition] = _make(partition, rank, timeout_s)
+        mine[name] = made[partition]
+    return Groups(grid, rank, **mine)  # type: ignore[arg-type]
+
+
+def _make(partition: Sequence[tuple[int, ...]], rank: int, timeout_s: float | None) -> dist.ProcessGroup | None:
+    """Make every group of a partition; return this rank's, None where groups have one rank."""
+    if len(partition[0]) == 1:
+        return None
+    if len(partition) == 1:
+        return dist.group.WORLD
+    timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
+    made = [(ranks, dist.new_group(list(ranks), timeout=timeout)) for ranks in partition]
+    return next(group for ranks, group in made if rank in ranks)
+
+
+def init_distributed(
+    backend: str,
+    info: Place,
+    timeout_s: float,
+    *,
+    device: torch.device | None = None,
+    store: Path | None = None,
+) -> None:
+    """Join the other ranks of the run.
+
+    The rank and the world size come from ``info``, never from the environment. Ranks meet
+    through the file ``store`` (its folder must be shared by all), else through
+    ``MASTER_ADDR`` and ``MASTER_PORT``; one rank alone needs neither and opens no port.
+
+    Args:
+        backend: name of a ``torch.distributed`` backend; ``Vendor.backend``.
+        info: rank and world size.
+        timeout_s: longest wait for another rank, here and in every collective.
+        device: this rank's accelerator, which binds the communicator to it; None or a cpu: no binding.
+        store: a file that does not exist yet.
+
+    Raises:
+        LaunchError: several ranks, but nowhere to meet.
+    """
+    bound = device if device is not None and device.type != "cpu" else None
+    join = functools.partial(
+        dist.init_process_group,
+        backend,
+        rank=info.rank,
+        world_size=info.world_size,
+        timeout=timedelta(seconds=timeout_s),
+        device_id=bound,
+    )
+    if store is not None:
+        join(store=dist.FileStore(str(store), info.world_size))
+    elif info.world_size == 1:
+        join(store=dist.HashStore())
+    else:
+        try:
+            join(init_method="env://")
+        except ValueError as problem:
+            if "environment variable" not in str(problem):
+                raise
+            raise LaunchError(
+                f"rank {info.rank} of {info.world_size}: MASTER_ADDR and MASTER_PORT must name where ranks meet; "
+                "start the run with megads train or megads launch, which set them"
+            ) from None

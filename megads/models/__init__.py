@@ -1,0 +1,1 @@
+"""Decoder models, defined once as an ordered list of layers."""

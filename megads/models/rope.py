@@ -1,0 +1,94 @@
+"""Rotary position embedding (arXiv 2104.09864), with Hugging Face's pairing of channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+
+class Rotary:
+    """Turns channel ``i`` and channel ``i + D/2`` of a head by ``position * theta**(-2i/D)``.
+
+    Not a module and without buffers: the tables are computed in float32 (float64 for
+    float64 input) whatever the model is cast to, and kept per device, type and length.
+
+    Args:
+        head_dim: D, even.
+        theta: base of the frequencies.
+    """
+
+    def __init__(self, head_dim: int, theta: float):
+        self.head_dim, self.theta = head_dim, theta
+        self._tables: dict[tuple[torch.device, torch.dtype, int], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, heads: Tensor, num_heads: int, num_kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Split fused heads into queries, keys and values, and turn the queries and keys.
+
+        Args:
+            heads: ``[B, S, num_heads + 2 num_kv_heads, D]``; index ``s`` is position ``s``.
+            num_heads: query heads.
+            num_kv_heads: key heads, and value heads.
+
+        Returns:
+            ``[B, S, num_heads, D]``, ``[B, S, num_kv_heads, D]`` and ``[B, S, num_kv_heads, D]``;
+            the values are a view of ``heads``.
+        """
+        cos, sin = self.tables(heads.device, heads.dtype, heads.shape[1])
+        q, k, v = _SplitAndTurn.apply(heads, cos, sin, num_heads, num_kv_heads)
+        return q, k, v
+
+    def tables(self, device: torch.device, dtype: torch.dtype, length: int) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine, each ``[length, 1, D/2]``."""
+        key = (device, dtype, length)
+        if key not in self._tables:
+            wide = torch.float64 if dtype == torch.float64 else torch.float32
+            # Like Hugging Face: the frequencies are float32 numbers also in a float64 model.
+            exponent = torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
+            frequency = (1.0 / self.theta**exponent).to(wide)
+            angle = torch.outer(torch.arange(length, dtype=wide), frequency).unsqueeze(1)
+            self._tables[key] = (angle.cos().to(device, dtype), angle.sin().to(device, dtype))
+        return self._tables[key]
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, direction: float, out: Tensor) -> None:
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    torch.mul(first, cos, out=out[..., :half]).addcmul_(second, sin, value=-direction)
+    torch.mul(second, cos, out=out[..., half:]).addcmul_(first, sin, value=direction)
+
+
+class _SplitAndTurn(Function):
+    """One function, so that neither the turn nor the split allocates what it throws away.
+
+    The gradient is the turn back, written straight into the fused gradient; only the
+    tables are kept.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor, num_heads: int, num_kv_heads: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(cos, sin)
+        ctx.sizes = (num_heads, num_kv_heads)
+        batch, length, _, width = heads.shape
+        turned = num_heads + num_kv_heads
+        qk = heads.new_empty(batch, length, turned, width)
+        _turn(heads[:, :, :turned], cos, sin, 1.0, out=qk)
+        return qk[:, :, :num_heads], qk[:, :, num_heads:], heads[:, :, turned:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> tuple[Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        num_heads, num_kv_heads = ctx.sizes
+        turned = num_heads + num_kv_heads
+        batch, length, _, width = grad_q.shape
+        grad = grad_q.new_empty(batch, length, turned + num_kv_heads, width)
+        _turn(grad_q, cos, sin, -1.0, out=grad[:, :, :num_heads])
+        _turn(grad_k, cos, sin, -1.0, out=grad[:, :, num_heads:turned])
+        grad[:, :, turned:] = grad_v
+        return grad, None, None, None, None

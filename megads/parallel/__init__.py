@@ -1,0 +1,1 @@
+"""Layers and losses that are split over ranks."""

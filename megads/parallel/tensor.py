@@ -1,0 +1,250 @@
+"""Linear layers and embeddings that are split over tensor-parallel ranks.
+
+Megatron-LM's scheme (arXiv 1909.08053): a column-parallel layer followed by a row-parallel
+one needs one all-reduce in the forward pass and one in the backward pass. Parameters are
+left uninitialised; ``megads.models.build`` fills them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from megads.dist.collectives import reduce_from_group
+from megads.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Shard:
+    """How a parameter is cut over tensor-parallel ranks.
+
+    ``parts`` are the full sizes of the matrices fused along ``dim``, in order: ``(q, k, v)``,
+    ``(gate, up)``, or a single one. Rank ``i`` of ``t`` holds the ``i``-th ``t``-th of every
+    part, so its slice of a fused ``qkv`` is again ``[q_i | k_i | v_i]``.
+    """
+
+    dim: int
+    parts: tuple[int, ...]
+
+    def local_parts(self, degree: int) -> tuple[int, ...]:
+        """Return the parts' sizes on one of ``degree`` ranks.
+
+        Raises:
+            ConfigError: a part can not be cut into ``degree`` equal slices.
+        """
+        for part in self.parts:
+            if part % degree:
+                raise ConfigError(
+                    f"a dimension of {part} can not be cut over {degree} tensor-parallel ranks; "
+                    f"use a TP that divides {part}"
+                )
+        return tuple(part // degree for part in self.parts)
+
+
+def take_shard(full: Tensor, shard: Shard | None, rank: int, degree: int) -> Tensor:
+    """Return rank ``rank``'s slice of the full tensor; all of it when it is not cut (``shard`` None).
+
+    A view when there is one part, else a copy.
+    """
+    if shard is None:
+        return full
+    sizes = shard.local_parts(degree)
+    pieces = [
+        part.narrow(shard.dim, rank * size, size)
+        for part, size in zip(full.split(shard.parts, dim=shard.dim), sizes, strict=True)
+    ]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=shard.dim)
+
+
+def join_shards(slices: Sequence[Tensor], shard: Shard | None) -> Tensor:
+    """Return the full tensor from every rank's slice, in rank order; the inverse of :func:`take_shard`.
+
+    A parameter that is not cut is taken from the first rank.
+    """
+    if shard is None:
+        return slices[0]
+    sizes = shard.local_parts(len(slices))
+    split = [piece.split(sizes, dim=shard.dim) for piece in slices]
+    return torch.cat([piece for part in zip(*split, strict=True) for piece in part], dim=shard.dim)
+
+
+def parameter(shape: Sequence[int], shard: Shard | None, degree: int = 1) -> nn.Parameter:
+    """Return this rank's uninitialised slice of a parameter, which carries its ``shard``.
+
+    Args:
+        shape: of the full parameter.
+        shard: how it is cut; None: every rank holds all of it.
+        degree: number of tensor-parallel ranks.
+    """
+    local = list(shape)
+    if shard is not None:
+        local[shard.dim] = sum(shard.local_parts(degree))
+    made = nn.Parameter(torch.empty(local))
+    made.shard = shard  # type: ignore[attr-defined]
+    return made
+
+
+class _SplitLinear(Function):
+    """``F.linear`` with the group's all-reduce on the output or on the input's gradient.
+
+    One function instead of a linear and a collective: what is reduced is known to be
+    fresh, so nothing is copied, and the backward all-reduce runs while the weight's
+    gradient is computed.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup, sums_output: bool
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.group, ctx.sums_output = group, sums_output
+        if not sums_output:
+            return F.linear(x, weight, bias)
+        y = F.linear(x, weight)
+        dist.all_reduce(y, group=group)
+        # After the sum: a bias added on every rank would count once per rank.
+        return y if bias is None else y.add_(bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        grad_x = grad_weight = grad_bias = work = None
+        if ctx.needs_input_grad[0]:
+            grad_x = grad.matmul(weight)
+            if not ctx.sums_output:
+                work = dist.all_reduce(grad_x, group=ctx.group, async_op=True)
+        if ctx.needs_input_grad[1]:
+            grad_weight = grad.flatten(0, -2).t().mm(x.flatten(0, -2))
+        if ctx.needs_input_grad[2]:
+            grad_bias = grad.flatten(0, -2).sum(dim=0)
+        if work is not None:
+            work.wait()
+        return grad_x, grad_weight, grad_bias, None, None
+
+
+def column_parallel_linear(x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup | None) -> Tensor:
+    """Return ``x @ weight.T + bias`` for a weight whose rows are split; sums ``x``'s gradient over the group."""
+    return F.linear(x, weight, bias) if group is None else _SplitLinear.apply(x, weight, bias, group, False)
+
+
+class ColumnParallelLinear(nn.Module):
+    """``y = x @ W.T + b`` with the rows of ``W`` (the output features) split over ``group``.
+
+    Rank ``i`` holds rows ``i*F/t .. (i+1)*F/t``::
+
+        x     [..., D]      the same on every rank
+        W_i   [F/t, D]
+        y_i   [..., F/t]    this rank's slice; concatenating over ranks gives y
+
+    No communication in the forward pass; one all-reduce of ``x.grad`` in the backward pass.
+    Follow it with :class:`RowParallelLinear`, which takes ``y_i`` as it is.
+
+    Args:
+        in_features: D.
+        out_features: F, or the sizes of several matrices fused into one; each is split
+            by itself, so ``y_i`` is ``[q_i | k_i | v_i]``.
+        group: tensor-parallel group; None: one rank.
+        bias: whether there is a ``b``, split like the rows.
+
+    Raises:
+        ConfigError: a size in ``out_features`` is not a multiple of the group's size.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int | Sequence[int],
+        group: dist.ProcessGroup | None,
+        *,
+        bias: bool = True,
+    ):
+        super().__init__()
+        self.group = group
+        degree = 1 if group is None else group.size()
+        parts = (out_features,) if isinstance(out_features, int) else tuple(out_features)
+        self.weight = parameter((sum(parts), in_features), Shard(0, parts), degree)
+        self.bias = parameter((sum(parts),), Shard(0, parts), degree) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return this rank's slice of the output."""
+        return column_parallel_linear(x, self.weight, self.bias, self.group)
+
+
+class RowParallelLinear(nn.Module):
+    """``y = x @ W.T + b`` with the columns of ``W`` (the input features) split over ``group``.
+
+    Rank ``i`` holds columns ``i*D/t .. (i+1)*D/t``::
+
+        x_i   [..., D/t]    this rank's slice, as ColumnParallelLinear leaves it
+        W_i   [F, D/t]
+        y     [..., F]      the same on every rank
+
+    One all-reduce of ``y`` in the forward pass, no communication in the backward pass. The
+    bias is whole on every rank and added once, after the sum.
+
+    Args:
+        in_features: D.
+        out_features: F.
+        group: tensor-parallel group; None: one rank.
+        bias: whether there is a ``b``.
+
+    Raises:
+        ConfigError: ``in_features`` is not a multiple of the group's size.
+    """
+
+    def __init__(self, in_features: int, out_features: int, group: dist.ProcessGroup | None, *, bias: bool = True):
+        super().__init__()
+        self.group = group
+        degree = 1 if group is None else group.size()
+        self.weight = parameter((out_features, in_features), Shard(1, (in_features,)), degree)
+        self.bias = parameter((out_features,), None) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the whole output."""
+        if self.group is None:
+            return F.linear(x, self.weight, self.bias)
+        return _SplitLinear.apply(x, self.weight, self.bias, self.group, True)
+
+
+class VocabParallelEmbedding(nn.Module):
+    """A table whose rows (tokens) are split over ``group``.
+
+    Rank ``i`` holds rows ``i*V/t .. (i+1)*V/t`` and gives zeros for all other tokens; one
+    all-reduce in the forward pass makes the whole::
+
+        tokens  [...]       int64, the same on every rank
+        W_i     [V/t, D]
+        y       [..., D]    the same on every rank
+
+    Args:
+        num_rows: V, padding included.
+        width: D.
+        group: tensor-parallel group; None: one rank.
+
+    Raises:
+        ConfigError: ``num_rows`` is not a multiple of the group's size.
+    """
+
+    def __init__(self, num_rows: int, width: int, group: dist.ProcessGroup | None):
+        super().__init__()
+        self.group = group
+        self.weight = parameter((num_rows, width), Shard(0, (num_rows,)), 1 if group is None else group.size())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the rows of ``tokens``."""
+        if self.group is None:
+            return F.embedding(tokens, self.weight)
+        rows = self.weight.shape[0]
+        local = tokens - self.group.rank() * rows
+        elsewhere = (local < 0) | (local >= rows)
+        y = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
+        return reduce_from_group(y.masked_fill(elsewhere.unsqueeze(-1), 0.0), self.group)

@@ -1,0 +1,49 @@
+"""What every test gets: a fixed seed, pools of ranks that end with the session, a clean environment."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+# Before torch is imported: pools of ranks are forked from this process, and a forked
+# child of a process with OpenMP threads may hang.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+_LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _rank_pools() -> Iterator[None]:
+    """End the pools that tests started through ``ranks.run_ranks``."""
+    yield
+    from tests.ranks import close_pools
+
+    close_pools()
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    """Make every test draw the same numbers, whatever ran before it. Imports no torch."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_leaked_ranks() -> Iterator[None]:
+    """Fail a test that leaves a launcher's variables in ``os.environ``: later tests would believe them."""
+    before = {name: os.environ.get(name) for name in _LAUNCHER_NAMES}
+    yield
+    changed = [name for name in _LAUNCHER_NAMES if os.environ.get(name) != before[name]]
+    for name in changed:
+        if before[name] is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before[name]
+    assert not changed, f"the test leaves {', '.join(changed)} changed in os.environ; use monkeypatch"

@@ -1,0 +1,130 @@
+"""Which vendor and backend are taken, and what is said when that can not be."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from megads.device import vendor as rows
+from megads.device.vendor import VENDORS, Vendor, vendor
+from megads.errors import ConfigError, DependencyError, DeviceError
+
+CPU = VENDORS[-1]
+
+
+def _fake(count: int) -> Vendor:
+    """A row with a stand-in for torch's module: a test host has no such devices."""
+    claimed: list[int] = []
+
+    class Row(Vendor):
+        module = SimpleNamespace(device_count=lambda: count, set_device=claimed.append, claimed=claimed)
+
+    return Row("nvidia", "cuda", ("nccl",), lambda: True, ("gloo",))
+
+
+def test_the_first_present_vendor_is_taken():
+    assert vendor({}).name == next(row.name for row in VENDORS if row.present())
+
+
+def test_the_cpu_can_always_be_asked_for():
+    row = vendor({"MEGADS_DEVICE": "cpu"})
+    assert (row.name, row.backend) == ("cpu", "gloo")
+    assert row.device(3) == torch.device("cpu")
+    assert row.device_name(torch.device("cpu")) == "cpu"
+    row.synchronize(torch.device("cpu"))
+
+
+def test_memory_of_the_cpu_is_what_the_process_has_held():
+    before = CPU.memory_bytes(torch.device("cpu"))
+    assert before > 50e6  # torch alone is more
+    assert before < 1e12
+
+
+def test_backend_override_reaches_the_row(monkeypatch):
+    monkeypatch.setattr(rows, "VENDORS", (_fake(4), CPU))
+    assert vendor({"MEGADS_BACKEND": "gloo"}).backend == "gloo"
+    assert vendor({"MEGADS_DEVICE": "cpu", "MEGADS_BACKEND": "gloo"}).backend == "gloo"
+
+
+def test_the_environment_of_the_process_is_the_default(monkeypatch):
+    monkeypatch.setenv("MEGADS_DEVICE", "cpu")
+    assert vendor().name == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("env", "error", "told"),
+    [
+        ({"MEGADS_DEVICE": "tpu"}, ConfigError, "MEGADS_DEVICE=tpu: not one of nvidia, amd, intel, cpu"),
+        (
+            {"MEGADS_DEVICE": "cpu", "MEGADS_BACKEND": "smoke"},
+            ConfigError,
+            "MEGADS_BACKEND=smoke: not one of ccl, gloo, mpi, nccl, xccl",
+        ),
+        (
+            {"MEGADS_DEVICE": "cpu", "MEGADS_BACKEND": "nccl"},
+            ConfigError,
+            "MEGADS_BACKEND=nccl: does not serve device cpu; use gloo or mpi or ccl",
+        ),
+    ],
+)
+def test_wrong_names_are_told(env, error, told):
+    with pytest.raises(error, match=told):
+        vendor(env)
+
+
+def test_a_device_that_is_not_there(monkeypatch):
+    absent = [replace(row, present=lambda: False) for row in VENDORS[:-1]]
+    monkeypatch.setattr(rows, "VENDORS", (*absent, CPU))
+    with pytest.raises(
+        DeviceError, match=r"MEGADS_DEVICE=intel: torch \S+ finds no such device on this host; it finds"
+    ):
+        vendor({"MEGADS_DEVICE": "intel"})
+
+
+@pytest.mark.skipif(torch.distributed.is_mpi_available(), reason="this torch was built with MPI")
+def test_a_backend_this_torch_was_not_built_with():
+    with pytest.raises(
+        DependencyError, match=r"MEGADS_BACKEND=mpi: torch \S+ was built without it; this build has gloo"
+    ):
+        vendor({"MEGADS_DEVICE": "cpu", "MEGADS_BACKEND": "mpi"})
+
+
+def test_the_ccl_package_is_named_when_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "oneccl_bindings_for_pytorch", None)
+    with pytest.raises(DependencyError, match="and oneccl_bindings_for_pytorch is not installed"):
+        vendor({"MEGADS_DEVICE": "cpu", "MEGADS_BACKEND": "ccl"})
+    with pytest.raises(DependencyError, match=r"device cpu: .* no communication backend ccl; install oneccl_bind"):
+        _ = replace(CPU, backends=("ccl",)).backend
+
+
+def test_every_rank_claims_its_device():
+    row = _fake(4)
+    assert row.device(2) == torch.device("cuda", 2)
+    assert row.module.claimed == [2]
+
+
+def test_a_masked_device_is_number_zero():
+    assert _fake(1).device(3) == torch.device("cuda", 0)
+
+
+def test_more_ranks_than_devices_are_refused():
+    with pytest.raises(
+        DeviceError, match="local rank 4 has no device: this process sees 4 nvidia devices; start at most 4"
+    ):
+        _fake(4).device(4)
+
+
+@pytest.mark.device
+@pytest.mark.skipif(vendor({}).name == "cpu", reason="no accelerator")
+def test_a_real_device_does_arithmetic():
+    row = vendor({})
+    device = row.device(0)
+    x = torch.ones(8, device=device)
+    row.synchronize(device)
+    assert x.sum().item() == 8
+    assert row.memory_bytes(device) >= 32
+    assert row.device_name(device)

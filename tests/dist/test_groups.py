@@ -1,0 +1,114 @@
+"""Groups of the grid on real ranks, and meeting the others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from megads.dist.grid import Grid
+from megads.dist.groups import GROUPS, init_distributed, make_groups
+from megads.errors import ConfigError, LaunchError
+from tests.ranks import groups_of, run_ranks
+
+ROOT = Path(__file__).parents[2]
+# The programs below end with os._exit: about one in a hundred ordinary exits of a process that
+# used gloo aborts, when a thread of it still wants the interpreter (torch 2.13).
+
+
+def _groups_hold_the_right_ranks(degrees: dict[str, int]) -> None:
+    groups, rank = groups_of(**degrees), dist.get_rank()
+    for name, along in GROUPS.items():
+        expected = groups.grid.group_of(rank, *along)
+        group = getattr(groups, name)
+        assert groups.ranks(name) == expected
+        if len(expected) == 1:
+            assert group is None
+        else:
+            assert tuple(dist.get_process_group_ranks(group)) == expected
+        real = groups.process_group(name)
+        assert real.size() == len(expected)
+        total = torch.tensor([float(rank)])
+        dist.all_reduce(total, group=real)
+        assert total.item() == sum(expected)
+    assert groups.tensor_rank == groups.coordinate["tensor"]
+    assert groups.data_seq_size == groups.data_size * groups.seq_size
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "degrees",
+    [{"tensor": 4}, {"data": 2, "tensor": 2}, {"pipe": 2, "tensor": 2}, {"data": 2, "seq": 2}, {"pipe": 2, "seq": 2}],
+    ids=str,
+)
+def test_groups_hold_the_right_ranks(degrees):
+    run_ranks(4, _groups_hold_the_right_ranks, degrees)
+
+
+def _nothing_is_made_twice() -> None:
+    data = groups_of(data=2)
+    assert data.data is data.data_seq is data.world is dist.group.WORLD
+    assert data.process_group("tensor") is data.process_group("pipe")
+    both = groups_of(pipe=1, data=1, tensor=2)
+    assert both.tensor is both.model is dist.group.WORLD
+
+
+@pytest.mark.dist
+def test_nothing_is_made_twice():
+    run_ranks(2, _nothing_is_made_twice)
+
+
+def _wrong_size() -> None:
+    with pytest.raises(ConfigError, match="a grid of 8 ranks does not cover the 2 that started"):
+        make_groups(Grid(tensor=8), dist.get_rank())
+
+
+@pytest.mark.dist
+def test_a_grid_of_the_wrong_size_is_refused():
+    run_ranks(2, _wrong_size)
+
+
+def test_one_rank_needs_no_process_group():
+    groups = make_groups(Grid(), 0)
+    assert all(getattr(groups, name) is None for name in GROUPS)
+    assert groups.is_first_stage
+    assert groups.is_last_stage
+
+
+def test_one_rank_joins_itself_without_a_port(monkeypatch):
+    for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    code = (
+        "import torch, torch.distributed as dist; from types import SimpleNamespace as N;"
+        "from megads.dist.groups import init_distributed, make_groups; from megads.dist.grid import Grid;"
+        "init_distributed('gloo', N(rank=0, world_size=1), 30.0, device=torch.device('cpu'));"
+        "g = make_groups(Grid(), 0).process_group('model'); assert g.size() == 1;"
+        "x = torch.ones(1); dist.all_reduce(x, group=g); assert x.item() == 1; import os; os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_several_ranks_meet_in_a_file(tmp_path):
+    code = (
+        "import sys, torch, torch.distributed as dist;"
+        "from pathlib import Path; from types import SimpleNamespace as N;"
+        "from megads.dist.groups import init_distributed;"
+        "init_distributed('gloo', N(rank=int(sys.argv[1]), world_size=2), 30.0, store=Path(sys.argv[2]));"
+        "x = torch.ones(1); dist.all_reduce(x); assert x.item() == 2; import os; os._exit(0)"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(r), str(tmp_path / "store")], cwd=ROOT) for r in (0, 1)
+    ]
+    assert [process.wait(60) for process in started] == [0, 0]
+
+
+def test_nowhere_to_meet_is_one_clear_line(monkeypatch):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    with pytest.raises(LaunchError, match="rank 1 of 2: MASTER_ADDR and MASTER_PORT must name where ranks meet"):
+        init_distributed("gloo", SimpleNamespace(rank=1, world_size=2), 5.0)

@@ -1,0 +1,43 @@
+"""Tiny models of every kind, with their derived sizes filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megads.config.schema import ModelConfig, RunConfig, TrainConfig
+
+_SIZES: dict[str, Any] = {
+    "num_layers": 2,
+    "hidden_size": 32,
+    "num_heads": 8,
+    "num_kv_heads": 8,
+    "head_dim": 4,
+    "ffn_hidden_size": 48,
+    "seq_length": 12,
+    "max_positions": 12,
+    "vocab_size": 53,
+    "vocab_multiple": 8,
+    "init_std": 0.3,
+}
+
+LLAMA = ModelConfig(**_SIZES)
+LLAMA_GQA = LLAMA.model_copy(update={"num_kv_heads": 4})
+GPT = ModelConfig(
+    **_SIZES,
+    family="gpt",
+    normalization="layernorm",
+    activation="gelu_tanh",
+    position_embedding="learned",
+    bias=True,
+    tied_embeddings=True,
+)
+# The corners the two families leave out: erf GELU with GQA, tied without biases, a wide head.
+MIXED = GPT.model_copy(
+    update={"activation": "gelu", "num_kv_heads": 4, "bias": False, "head_dim": 6, "position_embedding": "rope"}
+)
+KINDS = {"llama": LLAMA, "llama-gqa": LLAMA_GQA, "gpt": GPT, "mixed": MIXED}
+
+
+def make_run(model: ModelConfig, seed: int = 1234) -> RunConfig:
+    """Return a run of ``model`` that is otherwise default."""
+    return RunConfig(model=model, train=TrainConfig(seed=seed))

@@ -1,0 +1,78 @@
+"""Initial weights: from (seed, name) alone, whatever the layout."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from megads.dist.grid import Grid
+from megads.dist.groups import Groups
+from megads.models.build import build_model, draw
+from megads.parallel.tensor import join_shards
+from tests.models import shapes
+from tests.models.shapes import KINDS, make_run
+from tests.ranks import groups_of, run_ranks
+
+ONE = Groups(Grid(), 0)
+
+
+def _slices_join_to_the_whole(kind: str) -> None:
+    size = dist.get_world_size()
+    whole = dict(build_model(make_run(KINDS[kind]), ONE).named_parameters())
+    for name, mine in build_model(make_run(KINDS[kind]), groups_of(tensor=size)).named_parameters():
+        slices = [torch.empty_like(mine) for _ in range(size)]
+        dist.all_gather(slices, mine.detach())
+        assert torch.equal(join_shards(slices, mine.shard), whole[name]), name
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("degree", [2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_slices_join_to_the_whole(kind, degree):
+    run_ranks(degree, _slices_join_to_the_whole, kind)
+
+
+def test_weights_are_normal_with_narrow_output_projections():
+    model = shapes.LLAMA.model_copy(update={"hidden_size": 128, "ffn_hidden_size": 256, "init_std": 0.05})
+    weights = dict(build_model(make_run(model), ONE).named_parameters())
+    narrow = 0.05 / math.sqrt(2 * model.num_layers)
+    expected = {
+        "embedding.weight": 0.05,
+        "head.weight": 0.05,
+        "layers.0.attention.qkv.weight": 0.05,
+        "layers.1.mlp.gate_up.weight": 0.05,
+        "layers.0.attention.out.weight": narrow,
+        "layers.1.mlp.down.weight": narrow,
+    }
+    for name, std in expected.items():
+        assert weights[name].std().item() == pytest.approx(std, rel=0.05), name
+        assert weights[name].mean().abs().item() < 0.05 * std, name
+    assert torch.equal(weights["final_norm.weight"], torch.ones(128))
+
+
+def test_gpt_starts_with_zero_biases():
+    for name, weight in build_model(make_run(shapes.GPT), ONE).named_parameters():
+        if name.endswith("bias"):
+            assert torch.count_nonzero(weight) == 0, name
+        if name.endswith("norm.weight"):
+            assert torch.equal(weight, torch.ones_like(weight)), name
+
+
+def test_seed_and_name_decide_alone():
+    first = dict(build_model(make_run(shapes.LLAMA, seed=1), ONE).named_parameters())
+    torch.rand(7)
+    again = dict(build_model(make_run(shapes.LLAMA, seed=1), ONE).named_parameters())
+    other = dict(build_model(make_run(shapes.LLAMA, seed=2), ONE).named_parameters())
+    matrices = [name for name, weight in first.items() if weight.ndim > 1]
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not any(torch.equal(first[name], other[name]) for name in matrices)
+    assert not torch.equal(first["layers.0.mlp.down.weight"], first["layers.1.mlp.down.weight"])
+
+
+def test_the_numbers_do_not_change_between_versions():
+    """A change here changes every new run; torch documents no guarantee, so we keep our own."""
+    numbers = draw("layers.0.mlp.down.weight", [4, 8], 1.0, 1234).flatten()[[0, 1, 31]]
+    torch.testing.assert_close(numbers, torch.tensor([-1.6293820, -1.6773493, 0.3785561]), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,128 @@
+"""Run a function on several real ranks, inside a test.
+
+One pool of forked processes per size is started on first use and kept; its ranks share a
+gloo process group. The functions must live at the top of a test module, and fail by
+raising::
+
+    run_ranks(4, my_check, arguments...)
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import shutil
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_pools: dict[int, Ranks] = {}
+
+
+class Ranks:
+    """A pool of ``size`` processes joined in one process group."""
+
+    def __init__(self, size: int):
+        self.folder = tempfile.mkdtemp(prefix="megads-ranks-")
+        # fork: the children share this process's imported torch, so a pool starts in about a
+        # tenth of the time spawn needs. Safe as long as torch has started no threads here,
+        # which conftest sees to.
+        context = multiprocessing.get_context("fork")
+        self.pipes: list[Any] = []
+        self.processes: list[Any] = []
+        for rank in range(size):
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, size, self.folder, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self.pipes.append(mine)
+            self.processes.append(process)
+
+    def run(self, check: Callable[..., None], *args: Any, timeout_s: float = 60) -> None:
+        """Call ``check(*args)`` on every rank. A rank that fails or hangs ends the pool."""
+        for pipe in self.pipes:
+            pipe.send((check, args))
+        waiting = {pipe: rank for rank, pipe in enumerate(self.pipes)}
+        while waiting:
+            # Take answers as they come: when one rank fails, the others may be stuck in a
+            # collective that will never complete, and its traceback is the one to show.
+            ready = multiprocessing.connection.wait(waiting, timeout_s)
+            problems = {waiting.pop(pipe): _answer(pipe) for pipe in ready}
+            if not ready:
+                problems = {rank: f"no answer in {timeout_s:g} s" for rank in waiting.values()}
+                waiting = {}
+            told = [f"rank {rank} of {len(self.pipes)}:\n{problem}" for rank, problem in problems.items() if problem]
+            if told:
+                self.close()
+                raise AssertionError("\n".join(told))
+
+    @property
+    def is_alive(self) -> bool:
+        return all(process.is_alive() for process in self.processes)
+
+    def close(self) -> None:
+        """End the processes, also those that hang in a collective."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def run_ranks(size: int, check: Callable[..., None], *args: Any, timeout_s: float = 60) -> None:
+    """Call ``check(*args)`` on ``size`` ranks; raise the first failing rank's traceback."""
+    if size not in _pools or not _pools[size].is_alive:
+        _pools[size] = Ranks(size)
+    _pools[size].run(check, *args, timeout_s=timeout_s)
+
+
+def close_pools() -> None:
+    """End every pool; the session fixture's last act."""
+    for pool in _pools.values():
+        pool.close()
+    _pools.clear()
+
+
+@cache
+def groups_of(**degrees: int) -> Any:
+    """Return this rank's groups of ``Grid(**degrees)``; each grid's groups are made once per process."""
+    import torch.distributed as dist
+
+    from megads.dist.grid import Grid
+    from megads.dist.groups import make_groups
+
+    return make_groups(Grid(**degrees), dist.get_rank())
+
+
+def _answer(pipe: Any) -> str:
+    try:
+        return str(pipe.recv())
+    except EOFError:
+        return "the process died"
+
+
+def _serve(rank: int, size: int, folder: str, pipe: Any) -> None:
+    """Run what comes through the pipe until it closes; answer "" or a traceback."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    groups_of.cache_clear()
+    store = dist.FileStore(str(Path(folder) / "store"), size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    while True:
+        try:
+            check, args = pipe.recv()
+        except (EOFError, OSError):
+            return
+        torch.manual_seed(0)
+        problem = ""
+        try:
+            check(*args)
+        except BaseException:
+            problem = traceback.format_exc()
+        pipe.send(problem)
