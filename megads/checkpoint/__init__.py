@@ -1,0 +1,1 @@
+"""Checkpoints: what is on disk and how it comes back."""

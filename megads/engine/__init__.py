@@ -1,0 +1,1 @@
+"""What turns batches into parameter updates."""

@@ -1,0 +1,77 @@
+"""What the training loop asks of an engine.
+
+An engine owns the model and the optimizer on this rank. It turns micro-batches into one
+parameter update, and it can hand out and take back every number that decides the next
+update, in a form that does not depend on how the data-parallel ranks share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer step did; the same on every rank."""
+
+    loss: Tensor  # [] float32: mean over micro-batches and over data x seq ranks
+    grad_norm: float  # of the whole gradient, before clipping
+    skipped: bool  # True when a non-finite gradient made the optimizer leave the weights alone
+    loss_scale: float  # 1.0 unless fp16
+
+
+@dataclass(frozen=True)
+class ParameterState:
+    """Everything that is known of one parameter on this tensor-parallel rank.
+
+    ``tensors`` maps ``"weight"`` (the float32 master) and the optimizer's moments to
+    tensors of the shape this rank's shard has; the data-parallel ranks' parts are joined.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    tensors: dict[str, Tensor]
+
+
+class Engine(Protocol):
+    """A model and its optimizer on this rank."""
+
+    module: nn.Module
+
+    def train_step(self, batches: Sequence[Tensor], lr: float) -> StepResult:
+        """Update the weights once.
+
+        Args:
+            batches: one ``[micro_batch, seq_length + 1]`` int64 tensor per accumulation step.
+            lr: learning rate of this step.
+        """
+
+    def eval_loss(self, batch: Tensor) -> Tensor:
+        """Return this rank's mean loss on ``batch``, [] float32, without gradients."""
+
+    def states(self) -> Iterator[ParameterState]:
+        """Yield every parameter's state, in the same order on every rank. Collective."""
+
+    def load(self, read: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take back what :meth:`states` gave: ``read[name][kind]``. Collective."""
+
+    def scalars(self) -> dict[str, float]:
+        """Return the numbers beside the tensors: optimizer step, loss scale and its counters."""
+
+    def load_scalars(self, values: Mapping[str, float]) -> None:
+        """Take back what :meth:`scalars` gave."""
+
+
+def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    """Return optimizer groups: matrices decay, biases and norms (one dimension) do not."""
+    named = [p for p in module.parameters() if p.requires_grad]
+    matrices = [p for p in named if p.ndim > 1]
+    vectors = [p for p in named if p.ndim <= 1]
+    groups: list[dict[str, object]] = [{"params": matrices, "weight_decay": weight_decay}]
+    if vectors:
+        groups.append({"params": vectors, "weight_decay": 0.0})
+    return groups

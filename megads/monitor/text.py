@@ -1,0 +1,53 @@
+"""Numbers as a person reads them, and the line of one step."""
+
+from __future__ import annotations
+
+import math
+
+from megads.monitor.throughput import Speed
+
+SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+
+
+def count(value: float) -> str:
+    """Return 1234567 as ``1.23M``."""
+    for scale, letter in SCALES:
+        if abs(value) >= scale:
+            return f"{value / scale:.3g}{letter}" if abs(value) < 999.5 * scale else f"{value / scale:.0f}{letter}"
+    return f"{value:.4g}"
+
+
+def size(num_bytes: float) -> str:
+    """Return bytes as ``1.2 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(num_bytes) < 1024:
+            return f"{num_bytes:.3g} {unit}" if abs(num_bytes) < 999.5 else f"{num_bytes:.0f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.3g} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as ``4s``, ``1m05s``, ``2h03m`` or ``3d04h``."""
+    if not math.isfinite(seconds):
+        return "?"
+    total = round(seconds)
+    if total < 60:
+        return f"{total}s"
+    if total < 3600:
+        return f"{total // 60}m{total % 60:02d}s"
+    if total < 86400:
+        return f"{total // 3600}h{total % 3600 // 60:02d}m"
+    return f"{total // 86400}d{total % 86400 // 3600:02d}h"
+
+
+def step_line(
+    iteration: int, train_iters: int, loss: float, lr: float, grad_norm: float, speed: Speed, eta_s: float, scale: float
+) -> str:
+    """Return the log line of one step."""
+    width = len(str(train_iters))
+    mfu = f" | mfu {speed.mfu:.1%}" if speed.mfu is not None else ""
+    shown_scale = f" | scale {scale:g}" if scale != 1 else ""
+    return (
+        f"step {iteration:{width}d}/{train_iters} | loss {loss:.4f} | lr {lr:.2e} | grad norm {grad_norm:.3f}"
+        f"{shown_scale} | {count(speed.tokens_per_s)} tok/s | {speed.step_time_s:.3g} s{mfu} | left {duration(eta_s)}"
+    )

@@ -1,0 +1,62 @@
+"""Time, tokens per second and model FLOP/s utilisation."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one step achieved. ``mfu`` is None when the device's peak is not known."""
+
+    step_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_device: float
+    tflops_per_device: float
+    mfu: float | None
+
+
+@dataclass(frozen=True)
+class SpeedOf:
+    """Turns a step's duration into :class:`Speed`.
+
+    Args:
+        tokens_per_step: over all ranks.
+        flops_per_token: of the model, forward and backward, without recomputation.
+        num_devices: ranks of the run.
+        peak_tflops: dense peak of one device in the run's dtype, or None.
+    """
+
+    tokens_per_step: int
+    flops_per_token: float
+    num_devices: int
+    peak_tflops: float | None
+
+    def __call__(self, step_time_s: float) -> Speed:
+        """Return the speed of a step that took ``step_time_s`` seconds."""
+        tokens = self.tokens_per_step / step_time_s
+        tflops = tokens * self.flops_per_token / self.num_devices / 1e12
+        return Speed(
+            step_time_s,
+            tokens,
+            tokens / self.num_devices,
+            tflops,
+            tflops / self.peak_tflops if self.peak_tflops else None,
+        )
+
+
+class Remaining:
+    """Guesses when a run ends, from the median of its latest steps."""
+
+    def __init__(self, window: int = 50):
+        self.times: deque[float] = deque(maxlen=window)
+
+    def add(self, step_time_s: float) -> None:
+        """Take note of one step."""
+        self.times.append(step_time_s)
+
+    def seconds(self, steps_left: int) -> float:
+        """Return the expected seconds for ``steps_left`` more steps."""
+        return statistics.median(self.times) * steps_left if self.times else float("nan")

@@ -1,0 +1,1 @@
+"""The training loop, where model, data, engine and checkpoints meet."""

@@ -1,0 +1,179 @@
+"""The training loop: batches to updates to numbers, until the end or a request to stop."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import dataclass, replace
+
+import torch
+
+from megads.checkpoint.state import Progress
+from megads.engine.base import StepResult
+from megads.models.flops import train_flops_per_token
+from megads.monitor.log import LOG
+from megads.monitor.metrics import MetricsFile
+from megads.monitor.text import step_line
+from megads.monitor.throughput import Remaining, Speed, SpeedOf
+from megads.train.evaluate import evaluate
+from megads.train.schedule import Schedule
+from megads.train.setup import Training
+from megads.train.stop import StopRequest
+
+EXIT_DONE, EXIT_STOPPED = 0, 75
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, for the launcher and the summary."""
+
+    exit_code: int
+    message: str
+    iteration: int
+
+
+class Loop:
+    """Drives one :class:`Training` to its end.
+
+    Every decision that ranks must share (stop, save, validate) is a pure function of the
+    iteration, or agreed on by a collective; nothing depends on one rank's clock.
+    """
+
+    def __init__(self, training: Training, stop: StopRequest, metrics: MetricsFile | None):
+        run = training.run
+        self.training = training
+        self.stop = stop
+        self.metrics = metrics  # on rank 0
+        self.schedule = Schedule.of(run)
+        self.remaining = Remaining()
+        self.speeds: list[float] = []
+        self.speed_of = SpeedOf(
+            tokens_per_step=run.train.global_batch * run.model.seq_length,
+            flops_per_token=train_flops_per_token(run.model, run.model.seq_length),
+            num_devices=training.groups.grid.world_size,
+            peak_tflops=training.peak_tflops,
+        )
+
+    def run(self) -> Outcome:
+        """Train until the last iteration, or until somebody asks to stop."""
+        t, train = self.training, self.training.run.train
+        if t.progress.iteration == 0 and train.eval_at_start:
+            self.validate()
+        batches = t.batches("train", t.progress.consumed_samples)
+        saved_at = t.progress.iteration
+        asked = False
+        while t.progress.iteration < train.train_iters and not asked:
+            self.step([next(batches).to(t.device) for _ in range(t.micro_batches_per_step)])
+            iteration = t.progress.iteration
+            last = iteration == train.train_iters
+            if train.eval_interval and (last or iteration % train.eval_interval == 0):
+                self.validate()
+            asked = self.stop.agreed() or _multiple(iteration, train.exit_interval)
+            if last or asked or _multiple(iteration, t.run.checkpoint.save_interval):
+                self.save()
+                saved_at = iteration
+        if t.progress.iteration >= train.train_iters:
+            self.test()
+            return Outcome(EXIT_DONE, "done", t.progress.iteration)
+        return Outcome(EXIT_STOPPED, f"asked to stop, saved at iteration {saved_at}", t.progress.iteration)
+
+    def step(self, batches: list[torch.Tensor]) -> None:
+        """Do one optimizer step and tell of it."""
+        t = self.training
+        started = time.perf_counter()
+        lr = self.schedule.lr(t.progress.scheduled_samples)
+        result = t.engine.train_step(batches, lr)
+        loss = float(result.loss)
+        speed = self.speed_of(time.perf_counter() - started)
+        t.progress = advance(t.progress, result, loss, t.run.train.global_batch)
+        self.remaining.add(speed.step_time_s)
+        self.speeds.append(speed.tokens_per_s)
+        if t.groups.rank == 0 and t.progress.iteration % t.run.log.log_interval == 0:
+            self.tell(result, loss, lr, speed)
+
+    def tell(self, result: StepResult, loss: float, lr: float, speed: Speed) -> None:
+        """Log one step on rank 0: a line for people, a row for programs."""
+        t, done = self.training, self.training.progress
+        left = self.remaining.seconds(t.run.train.train_iters - done.iteration)
+        LOG.info(
+            step_line(
+                done.iteration, t.run.train.train_iters, loss, lr, result.grad_norm, speed, left, result.loss_scale
+            )
+        )
+        row = {
+            "iteration": done.iteration,
+            "consumed_samples": done.consumed_samples,
+            "consumed_tokens": done.consumed_samples * t.run.model.seq_length,
+            "lm_loss": loss,
+            "learning_rate": lr,
+            "grad_norm": result.grad_norm,
+            "loss_scale": result.loss_scale,
+            "skipped_iterations": done.skipped_iterations,
+            "nan_iterations": done.nan_iterations,
+            "global_batch_size": t.run.train.global_batch,
+            **vars(speed),
+            "memory_bytes": t.vendor.memory_bytes(t.device),
+        }
+        assert self.metrics is not None
+        self.metrics.write(row)
+
+    def validate(self) -> None:
+        """Measure the loss on the validation samples, always the same ones. Collective."""
+        loss = self.held_out("valid")
+        t = self.training
+        if loss is None:
+            return
+        if t.progress.first_valid_loss is None:
+            t.progress = replace(t.progress, first_valid_loss=loss)
+        t.progress = replace(t.progress, last_valid_loss=loss)
+        if self.metrics is not None:
+            perplexity = math.exp(min(20.0, loss))
+            LOG.info("step %d: validation loss %.4f, perplexity %.4g", t.progress.iteration, loss, perplexity)
+            row = {"iteration": t.progress.iteration, "valid_loss": loss, "valid_ppl": perplexity}
+            self.metrics.write({**row, "consumed_samples": t.progress.consumed_samples})
+
+    def test(self) -> None:
+        """Measure the loss on the test samples, at the end of a run. Collective."""
+        loss = self.held_out("test")
+        if loss is not None and self.metrics is not None:
+            LOG.info("test loss %.4f, perplexity %.4g", loss, math.exp(min(20.0, loss)))
+            self.metrics.write({"iteration": self.training.progress.iteration, "test_loss": loss})
+
+    def held_out(self, split: str) -> float | None:
+        """Return the mean loss on ``split``, or None if the run has no such samples."""
+        t = self.training
+        if t.splits.get(split) is None or not t.run.train.eval_iters:
+            return None
+        batches = t.batches(split)
+        wanted = t.run.train.eval_iters * t.micro_batches_per_step
+        return evaluate(t.engine, (next(batches) for _ in range(wanted)), t.groups, t.device)
+
+    def save(self) -> None:
+        """Write a checkpoint and say where and how fast. Collective."""
+        started = time.perf_counter()
+        path = self.training.save()
+        if self.training.groups.rank == 0:
+            LOG.info("saved %s in %.2g s", path, time.perf_counter() - started)
+
+    def median_tokens_per_s(self) -> float:
+        """Return the median speed of the steps of this session."""
+        return statistics.median(self.speeds) if self.speeds else float("nan")
+
+
+def advance(progress: Progress, result: StepResult, loss: float, global_batch: int) -> Progress:
+    """Return the progress after one step."""
+    return replace(
+        progress,
+        iteration=progress.iteration + 1,
+        consumed_samples=progress.consumed_samples + global_batch,
+        scheduled_samples=progress.scheduled_samples + (0 if result.skipped else global_batch),
+        skipped_iterations=progress.skipped_iterations + result.skipped,
+        nan_iterations=progress.nan_iterations + (not math.isfinite(loss)),
+        first_loss=loss if progress.first_loss is None else progress.first_loss,
+        last_loss=loss,
+    )
+
+
+def _multiple(iteration: int, interval: int) -> bool:
+    return interval > 0 and iteration % interval == 0

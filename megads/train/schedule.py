@@ -1,0 +1,43 @@
+"""The learning rate as a pure function of samples seen.
+
+Counting samples, and the shapes, follow Megatron-LM's optimizer schedule: the first step
+of a warm-up uses the rate 0, and steps that were skipped do not move the schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from megads.config.schema import RunConfig
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Warm-up to ``max_lr``, then a decay to ``min_lr``; all lengths in samples."""
+
+    max_lr: float
+    min_lr: float
+    warmup_samples: float
+    decay_samples: int
+    style: str  # "cosine" | "linear" | "constant"
+
+    @staticmethod
+    def of(run: RunConfig) -> Schedule:
+        """Return the schedule of ``run``, which is derived."""
+        batch = run.train.global_batch
+        decay = run.optim.lr_decay_iters * batch
+        warmup = run.optim.lr_warmup_iters * batch or run.optim.lr_warmup_frac * decay
+        return Schedule(run.optim.lr, run.optim.min_lr, warmup, decay, run.optim.lr_decay_style)
+
+    def lr(self, samples: int) -> float:
+        """Return the learning rate of the step that follows ``samples`` scheduled samples."""
+        if self.warmup_samples > 0 and samples <= self.warmup_samples:
+            return self.max_lr * samples / self.warmup_samples
+        if self.style == "constant":
+            return self.max_lr
+        if samples > self.decay_samples:
+            return self.min_lr
+        done = (samples - self.warmup_samples) / (self.decay_samples - self.warmup_samples)
+        left = 1 - done if self.style == "linear" else (math.cos(math.pi * done) + 1) / 2
+        return self.min_lr + left * (self.max_lr - self.min_lr)

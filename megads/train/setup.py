@@ -1,0 +1,167 @@
+"""Put a run together on this rank: device, groups, model, data, engine, and what was saved before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megads.checkpoint.layout import find_latest, remove_unfinished
+from megads.checkpoint.rng import pack, unpack
+from megads.checkpoint.state import Progress, Snapshot, check_model
+from megads.checkpoint.state import load as load_checkpoint
+from megads.checkpoint.state import save as save_checkpoint
+from megads.cluster.ranks import RankInfo
+from megads.config.schema import RunConfig
+from megads.data.build import build_splits
+from megads.data.demo import make_demo
+from megads.data.file_list import read_file_list
+from megads.data.loader import Batches
+from megads.device.peaks import peak_tflops
+from megads.device.vendor import Vendor, vendor
+from megads.dist.grid import Grid
+from megads.dist.groups import Groups, init_distributed, make_groups
+from megads.dist.rng import RngStreams, seed_everything
+from megads.engine.base import Engine
+from megads.engine.deepspeed import DeepSpeedEngine
+from megads.models.build import build_model
+from megads.monitor.log import LOG
+
+SHAPE_SETTINGS = (
+    "num_layers",
+    "hidden_size",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "ffn_hidden_size",
+    "max_positions",
+    "vocab_size",
+    "vocab_multiple",
+    "normalization",
+    "activation",
+    "position_embedding",
+    "bias",
+    "tied_embeddings",
+)
+"""What a checkpoint and a run must agree on for the weights to mean the same."""
+
+
+@dataclass
+class Training:
+    """One rank of a run, ready to train."""
+
+    run: RunConfig
+    run_dir: Path
+    groups: Groups
+    vendor: Vendor
+    device: torch.device
+    engine: Engine
+    splits: dict[str, Any]
+    rng: RngStreams
+    peak_tflops: float | None = None  # dense, of one device in the run's dtype
+    progress: Progress = field(default_factory=Progress)
+    timings: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the run's checkpoints."""
+        return Path(self.run.checkpoint.dir) if self.run.checkpoint.dir else self.run_dir / "checkpoints"
+
+    @property
+    def micro_batches_per_step(self) -> int:
+        """Micro-batches that each data-parallel rank contributes to a step."""
+        return self.run.train.grad_acc_steps
+
+    def batches(self, split: str, consumed: int = 0) -> Batches:
+        """Return this rank's micro-batches of ``split`` from sample ``consumed`` on."""
+        return Batches(
+            self.splits[split],
+            micro_batch=self.run.train.micro_batch,
+            data_rank=self.groups.data_rank,
+            data_size=self.groups.data_size,
+            consumed=consumed,
+            wrap=split != "train",
+        )
+
+    def save(self) -> Path:
+        """Write a checkpoint of this moment. Collective."""
+        snapshot = Snapshot(
+            progress=self.progress,
+            parameters=((s.name, getattr(s.parameter, "shard", None), s.tensors) for s in self.engine.states()),
+            scalars=self.engine.scalars(),
+            rng=pack(self.rng.state_dict()),
+            about={"model": shape_of(self.run), "torch": torch.__version__, "dtype": self.run.train.dtype},
+        )
+        return save_checkpoint(self.checkpoints, snapshot, self.groups, self.run.checkpoint.keep)
+
+    def resume(self) -> Path | None:
+        """Go on from the newest checkpoint; return its path, or None when there is none. Collective."""
+        found = find_latest(self.checkpoints)
+        if found is None:
+            return None
+        for problem in found.broken if self.groups.rank == 0 else ():
+            LOG.warning("checkpoint passed over: %s", problem)
+        check_model(found.path, found.manifest, shape_of(self.run))
+        restored = load_checkpoint(found.path, found.manifest, self.groups)
+        self.engine.load(restored.read)
+        self.engine.load_scalars(found.manifest["scalars"])
+        self.rng.load_state_dict(unpack(restored.rng))
+        self.progress = Progress(**found.manifest["progress"])
+        return found.path
+
+
+def shape_of(run: RunConfig) -> dict[str, Any]:
+    """Return the settings that decide the shape and the meaning of the weights."""
+    model = run.model.model_dump()
+    return {key: model[key] for key in SHAPE_SETTINGS}
+
+
+def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Training:
+    """Build everything a rank needs, in the order in which failures are cheapest."""
+    timings: dict[str, float] = {}
+    row = vendor(env)
+    device = row.device(info.local_rank)
+    grid = Grid(run.parallel.pipeline, run.parallel.data, run.parallel.sequence, run.parallel.tensor)
+    with timed(timings, "groups"):
+        init_distributed(row.backend, info, run.launch.timeout_s, device=device)
+        groups = make_groups(grid, info.rank, timeout_s=run.launch.timeout_s)
+    rng = seed_everything(run.train.seed, groups, device)
+    with timed(timings, "data"):
+        splits = build_splits(run, read_shards(run))
+    with timed(timings, "model"):
+        model = build_model(run, groups, rng)
+    with timed(timings, "engine"):
+        engine = DeepSpeedEngine(model, run, groups, device)
+    peak = peak_tflops(row.device_name(device), run.train.dtype, env)
+    training = Training(run, run_dir, groups, row, device, engine, splits, rng, peak, timings=timings)
+    if groups.rank == 0:
+        remove_unfinished(training.checkpoints)
+    return training
+
+
+def read_shards(run: RunConfig) -> list[Any]:
+    """Return the run's data: the lines of its list, or the demo corpus that the launcher made."""
+    if run.data.file_list:
+        return list(read_file_list(Path(run.data.file_list)))
+    return list(make_demo(run, _no_progress))
+
+
+def _no_progress(what: str, done: int, total: int) -> None:
+    """Ranks find the demo corpus ready; only the launcher shows it being made."""
+
+
+class timed:
+    """Note under ``name`` how many seconds a block took."""
+
+    def __init__(self, timings: dict[str, float], name: str, clock: Callable[[], float] = time.perf_counter):
+        self.timings, self.name, self.clock = timings, name, clock
+
+    def __enter__(self) -> None:
+        self.started = self.clock()
+
+    def __exit__(self, *error: object) -> None:
+        self.timings[self.name] = self.clock() - self.started

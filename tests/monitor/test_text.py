@@ -1,0 +1,57 @@
+import math
+
+import pytest
+
+from megads.monitor.text import count, duration, size, step_line
+from megads.monitor.throughput import Remaining, Speed, SpeedOf
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (12, "12"), (999, "999"), (1234, "1.23k"), (1_234_567, "1.23M"), (7e9, "7B"), (4.67e12, "4.67T")],
+)
+def test_count(value, text):
+    assert count(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(512, "512 B"), (2048, "2 KiB"), (3 * 2**30, "3 GiB"), (2**41, "2 TiB")])
+def test_size(value, text):
+    assert size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.4, "4s"), (65, "1m05s"), (7380, "2h03m"), (273600, "3d04h"), (math.nan, "?")]
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_step_line_reads_left_to_right():
+    speed = Speed(0.5, 8192, 4096, 0.1, None)
+    line = step_line(7, 200, 5.4321, 2e-4, 1.25, speed, 96.5, 1.0)
+    assert line == "step   7/200 | loss 5.4321 | lr 2.00e-04 | grad norm 1.250 | 8.19k tok/s | 0.5 s | left 1m36s"
+
+
+def test_loss_scale_and_mfu_are_shown_when_they_mean_something():
+    line = step_line(7, 200, 5.4, 2e-4, 1.25, Speed(0.5, 8192, 4096, 0.1, 0.412), 96, 65536.0)
+    assert "| scale 65536 |" in line
+    assert "| mfu 41.2% |" in line
+
+
+def test_speed_counts_all_ranks_and_divides_by_them():
+    speed = SpeedOf(tokens_per_step=4096, flops_per_token=1e9, num_devices=4, peak_tflops=2.0)(0.5)
+    assert speed.tokens_per_s == 8192
+    assert speed.tokens_per_s_per_device == 2048
+    assert speed.tflops_per_device == pytest.approx(2.048)
+    assert speed.mfu == pytest.approx(1.024)
+
+
+def test_unknown_peak_means_unknown_mfu():
+    assert SpeedOf(4096, 1e9, 4, None)(0.5).mfu is None
+
+
+def test_remaining_time_shrugs_off_one_slow_step():
+    remaining = Remaining()
+    for seconds in (1.0, 1.0, 60.0, 1.0, 1.0):
+        remaining.add(seconds)
+    assert remaining.seconds(100) == 100
