@@ -1,0 +1,58 @@
+"""The ``megads`` command. Each subcommand parses, calls one function, and prints.
+
+Subcommands are imported when they are used: ``megads --help`` needs neither pydantic nor torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from megads import __version__
+from megads.errors import MegadsError
+
+COMMANDS = {
+    "train": ("megads.cli.train", "Resolve the settings, check them, and train."),
+    "config": ("megads.cli.config", "Show every setting: value, unit, origin, help."),
+    "stop": ("megads.cli.stop", "Ask a run to save and stop at the next step."),
+    "worker": ("megads.cli.worker", "The life of one rank; launchers call this."),
+}
+HIDDEN = {"worker"}
+
+
+class _Group(click.Group):
+    """Loads commands late; prints a MegadsError as one line. Anything else keeps its traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in COMMANDS if name not in HIDDEN]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def main(self, args: Sequence[str] | None = None, **extra: Any) -> Any:  # type: ignore[override]
+        try:
+            return super().main(args, **extra)
+        except MegadsError as error:
+            click.echo(f"megads: {error}", err=True)
+            sys.exit(2)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="megads")
+def main() -> None:
+    """Pretrain language models on HPC clusters.
+
+    Every setting can be given in the environment: TP=2 NLAYERS=10 megads train --preset 7B
+    """

@@ -1,0 +1,39 @@
+"""``megads train``: from settings to ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--preset", help="Model preset; `megads config --presets` lists them.")
+@click.option(
+    "--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated."
+)
+@click.option("--dry-run", is_flag=True, help="Print settings, DeepSpeed's dictionary and the command; start nothing.")
+def train(preset: str | None, pairs: tuple[str, ...], dry_run: bool) -> None:
+    """Train a model. Settings: default < preset < machine < environment < --set."""
+    from megads.launch.ask import Ask
+    from megads.launch.job import describe, prepare, start
+
+    ask = Ask(
+        preset=preset,
+        pairs=pairs,
+        env=dict(os.environ),
+        hostname=socket.gethostname(),
+        root=Path(os.environ.get("MEGADS_ROOT") or Path(__file__).parents[2]),
+        python=sys.executable,
+        words=tuple(sys.argv[1:]),
+    )
+    job = prepare(ask)
+    for note in job.resolved.notes:
+        click.echo(f"megads: {note}", err=True)
+    if dry_run:
+        click.echo(describe(job))
+        return
+    sys.exit(start(job, sys.stderr))

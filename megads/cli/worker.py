@@ -1,0 +1,18 @@
+"""``megads worker``: what every rank runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="<run>/config.yaml")
+def worker(path: Path) -> None:
+    """Run one rank of a training run (called by the launcher)."""
+    from megads.train.worker import work
+
+    sys.exit(work(path, dict(os.environ)))

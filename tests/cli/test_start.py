@@ -1,0 +1,55 @@
+"""What a person sees first, and how soon."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "deepspeed", "numpy", "transformers", "matplotlib", "pydantic")
+
+
+def run(*words, **options):
+    return subprocess.run([sys.executable, "-m", "megads", *words], capture_output=True, text=True, **options)
+
+
+def test_help_lists_the_commands():
+    done = run("--help")
+    assert done.returncode == 0
+    for command in ("train", "config", "stop"):
+        assert command in done.stdout
+    assert "worker" not in done.stdout
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"]])
+def test_help_imports_nothing_heavy(words):
+    code = (
+        f"import sys; sys.argv = ['megads', *{words!r}]\n"
+        "try:\n    import megads.__main__\nfinally:\n    print(sorted(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    loaded = done.stdout
+    for name in HEAVY:
+        assert f"'{name}'" not in loaded
+
+
+@pytest.mark.parametrize(
+    "module", ["megads.cli.train", "megads.cli.config", "megads.cli.stop", "megads.launch.job", "megads.data.check"]
+)
+def test_everything_before_the_ranks_imports_no_torch(module):
+    code = f"import sys, {module}; print([m for m in ('torch', 'deepspeed') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_an_unknown_command_is_named():
+    done = run("trian")
+    assert done.returncode == 2
+    assert "trian" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_stop_without_a_run_is_one_line(tmp_path):
+    done = run("stop", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"megads: {tmp_path}: no run here")

@@ -1,0 +1,82 @@
+"""Real runs of the real command, on a model and a demo corpus small enough for every test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from megads.monitor.metrics import read_metrics
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "MACHINE": "cpu",
+    "HIDDEN": "64",
+    "HEADS": "4",
+    "NUM_KV_HEAD": "4",
+    "FFN_HIDDEN_SIZE": "128",
+    "NLAYERS": "2",
+    "SEQ": "32",
+    "GLOBAL_BATCH": "8",
+    "MICRO_BATCH": "4",
+    "TRAIN_ITERS": "12",
+    "EVAL_INTERVAL": "6",
+    "EVAL_ITERS": "1",
+    "SAVE_INTERVAL": "0",
+    "DTYPE": "fp32",
+    "DEMO_VOCAB_SIZE": "512",
+    "DEMO_BYTES": "300000",
+    "VAL_SPLIT": "100",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclass
+class Command:
+    """Calls megads in a folder of its own, with a small model unless the test says otherwise."""
+
+    folder: Path
+    cache: Path
+
+    def env(self, **settings: str) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+        return {**kept, "PYTHONPATH": str(ROOT), "DATA_CACHE_PATH": str(self.cache), **SMALL, **settings}
+
+    def start(self, *words: str, **settings: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "megads", *words],
+            cwd=self.folder,
+            env=self.env(**settings),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*words, **settings)
+        out, err = process.communicate(timeout=240)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def train(self, run_dir: str, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        return self("train", *words, RUN_DIR=run_dir, **settings)
+
+    def rows(self, run_dir: str) -> list[dict[str, object]]:
+        return read_metrics(self.folder / run_dir / "metrics.jsonl")
+
+    def losses(self, run_dir: str) -> list[float]:
+        return [row["lm_loss"] for row in self.rows(run_dir) if "lm_loss" in row]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def megads(tmp_path, cache):
+    return Command(tmp_path, cache)
