@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import click
@@ -15,4 +14,4 @@ def worker(path: Path) -> None:
     """Run one rank of a training run (called by the launcher)."""
     from megads.train.worker import work
 
-    sys.exit(work(path, dict(os.environ)))
+    work(path, dict(os.environ))

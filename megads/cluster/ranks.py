@@ -215,16 +215,17 @@ def _warn_about_others(env: Mapping[str, str], info: RankInfo, others: list[Fami
 def exported_local_rank(index: int) -> Iterator[None]:
     """Set ``LOCAL_RANK`` for a library that insists on reading it, as DeepSpeed does.
 
+    Open MPI's own number is hidden meanwhile: DeepSpeed refuses two that differ.
+
     Args:
         index: of this rank's device, which is not the local rank where a launcher shows
             each process one device.
     """
-    before = os.environ.get("LOCAL_RANK")
+    names = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
     os.environ["LOCAL_RANK"] = str(index)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["LOCAL_RANK"]
-        else:
-            os.environ["LOCAL_RANK"] = before
+        del os.environ["LOCAL_RANK"]
+        os.environ.update(before)

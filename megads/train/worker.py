@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -28,11 +29,12 @@ from megads.train.stop import StopRequest
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Gloo", "NCCL")
 
 
-def work(config_path: Path, env: Mapping[str, str]) -> int:
-    """Run this rank to its end and return its exit code.
+def work(config_path: Path, env: Mapping[str, str]) -> NoReturn:
+    """Run this rank to its end and leave the process with its exit code.
 
     A rank that fails says why and leaves at once: waiting for a collective that will never
-    complete would hide the reason behind a time-out.
+    complete would hide the reason behind a time-out. No rank ends through the
+    interpreter's own exit, where a gloo thread that is still there can abort it.
 
     Args:
         config_path: ``<run>/config.yaml``.
@@ -46,13 +48,12 @@ def work(config_path: Path, env: Mapping[str, str]) -> int:
         outcome = _train(run, run_dir, info, env)
     except BaseException as error:
         _fail(error, run_dir, info)
-        raise  # never reached; _fail leaves the process
     if info.rank == 0:
         write_outcome(run_dir, outcome)
     if dist.is_initialized():
         dist.destroy_process_group()
     # A launcher takes a code other than 0 for a failure; the outcome file tells it of a stop.
-    return outcome.exit_code if is_in_place(env) else EXIT_DONE
+    _leave("", outcome.exit_code if is_in_place(env) else EXIT_DONE)
 
 
 def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Outcome:
@@ -137,7 +138,7 @@ def _validation(loop: Loop) -> str:
     return f", validation {first:.4f} -> {last:.4f}" if first is not None and last is not None else ""
 
 
-def _fail(error: BaseException, run_dir: Path, info: RankInfo) -> None:
+def _fail(error: BaseException, run_dir: Path, info: RankInfo) -> NoReturn:
     """Tell of ``error`` and leave the process without touching another collective."""
     code = 2 if isinstance(error, MegadsError) else 1
     if _is_lost_peer(error):
@@ -154,9 +155,10 @@ def _fail(error: BaseException, run_dir: Path, info: RankInfo) -> None:
     _leave(f"megads: {error}\n" if code == 2 else failure_text(info.rank, error), code)
 
 
-def _leave(text: str, code: int) -> None:
+def _leave(text: str, code: int) -> NoReturn:
     sys.stderr.write(text)
     sys.stderr.flush()
+    sys.stdout.flush()
     os._exit(code)
 
 

@@ -1,0 +1,46 @@
+"""The commands in the documents, as a reader would paste them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SMALL = {"DEMO_VOCAB_SIZE": "512", "DEMO_BYTES": "300000", "SEQ": "32", "GLOBAL_BATCH": "8", "MICRO_BATCH": "4"}
+
+
+def commands(document: Path) -> list[str]:
+    """Return the lines that begin with ``$`` in the document's shell blocks."""
+    blocks = re.findall(r"```bash\n(.*?)```", document.read_text(), re.DOTALL)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+def test_there_are_commands_to_try():
+    assert len(commands(ROOT / "docs/running.md")) >= 6
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+def test_the_commands_of_running_md_work(tmp_path, cache):
+    for name in ("train_7B.sh", "launchers", "ALCF", "envs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "megads").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m megads "$@"\n')
+    (programs / "megads").chmod(0o755)
+    env = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+        "MEGADS_PYTHON": sys.executable,
+        "MEGADS_ROOT": str(ROOT),
+        "DATA_CACHE_PATH": str(cache),
+        "MACHINE": "cpu",
+        **SMALL,
+    }
+    for line in commands(ROOT / "docs/running.md"):
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, f"$ {line}\n{done.stderr}"

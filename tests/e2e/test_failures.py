@@ -1,0 +1,61 @@
+"""A rank that fails: its own traceback, with rank and host, and the run is over at once."""
+
+import json
+import re
+import socket
+import time
+
+import pytest
+
+from tests.e2e.conftest import ROOT
+
+PLANTED = """
+import os
+if os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))) == "1":
+    import megads.train.loop as loop
+
+    step = loop.Loop.step
+
+    def failing(self, batches):
+        if self.training.progress.iteration == 2:
+            raise ZeroDivisionError("planted in rank 1")
+        step(self, batches)
+
+    loop.Loop.step = failing
+"""
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A folder for PYTHONPATH that makes rank 1 fail at its third step."""
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(PLANTED)
+    return f"{folder}:{ROOT}"
+
+
+@pytest.mark.parametrize(
+    "starter",
+    ["torchrun", pytest.param("openmpi", marks=pytest.mark.mpi), pytest.param("mpich", marks=pytest.mark.mpi)],
+)
+def test_the_rank_that_fails_is_shown_and_the_run_ends(megads, planted, starter):
+    started = time.time()
+    done = megads.train("r", TP="2", TRAIN_ITERS="4000", LAUNCH_WITH=starter, PYTHONPATH=planted)
+    assert time.time() - started < 90
+    assert done.returncode == 1, done.stderr
+    shown = f"[rank 1 host {socket.gethostname()}] ZeroDivisionError: planted in rank 1"
+    assert done.stderr.count(shown) == 1, done.stderr
+    assert len(re.findall(r"Traceback \(most recent call last\)", done.stderr.split("elastic")[0])) == 1, done.stderr
+    outcome = json.loads((megads.folder / "r/outcome.json").read_text())
+    assert outcome["exit_code"] == 1
+    assert "rank 1" in outcome["message"]
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("starter", ["openmpi", "mpich"])
+def test_every_starter_trains_alike(megads, starter):
+    assert megads.train("torchrun", TP="2", TRAIN_ITERS="3").returncode == 0
+    done = megads.train("mpi", TP="2", TRAIN_ITERS="3", LAUNCH_WITH=starter)
+    assert done.returncode == 0, done.stderr
+    assert megads.losses("mpi") == megads.losses("torchrun")
