@@ -14,7 +14,7 @@ from megads.errors import ConfigError
 FILLED = (
     *("model.num_kv_heads", "model.head_dim", "model.ffn_hidden_size", "model.max_positions", "model.vocab_size"),
     *("model.init_std", "parallel.data", "train.grad_acc_steps", "train.global_batch", "train.train_tokens"),
-    *("train.train_samples", "train.train_iters", "optim.lr_warmup_iters", "optim.lr_decay_iters"),
+    *("train.train_samples", "train.train_iters", "optim.lr_decay_iters"),
     *("launch.ranks_per_host", "name"),
 )
 """Settings of which 0 (or an empty text) means "derive it"."""
@@ -224,25 +224,25 @@ def _fill_length(filler: _Filler) -> None:
 
 
 def _fill_schedule(filler: _Filler) -> None:
-    """Derive the decay from TRAIN_ITERS and the warm-up from the decay.
+    """Derive the decay from TRAIN_ITERS; refuse two lengths of the warm-up.
 
-    A fraction of a step is rounded up, so that a short run still warms up; a warm-up never
-    takes the whole decay.
+    A warm-up that is given as a fraction stays one: the schedule counts samples, so that it
+    need not be a whole number of steps.
     """
     decay_name, warmup_name, share_name = "optim.lr_decay_iters", "optim.lr_warmup_iters", "optim.lr_warmup_frac"
     filler.fill(decay_name, filler[_ITERS], "TRAIN_ITERS")
     decay, share = filler[decay_name], filler[share_name]
-    warmup = min(math.ceil(round(share * decay, 6)), decay - 1)
-    given = filler[warmup_name]
-    if given and given != warmup and filler.origins[share_name].layer == filler.origins[warmup_name].layer != "default":
+    given, by_share = filler[warmup_name], share * decay
+    same_layer = filler.origins[share_name].layer == filler.origins[warmup_name].layer != "default"
+    if given and same_layer and not math.isclose(given, by_share):
         raise ConfigError(
-            f"{filler.shown(warmup_name)} and {filler.shown(share_name)} = {warmup} of {decay} steps differ; "
+            f"{filler.shown(warmup_name)} and {filler.shown(share_name)} = {by_share:g} of {decay} steps differ; "
             f"leave one of them unset"
         )
-    filler.fill(warmup_name, warmup, "LR_WARMUP_FRAC x LR_DECAY_ITERS")
-    if filler[warmup_name] >= filler[_ITERS] > 1:
+    if (given or by_share) >= filler[_ITERS] > 1:
+        name = warmup_name if given else share_name
         filler.notes.append(
-            f"{filler.shown(warmup_name)}: the learning rate still rises when TRAIN_ITERS={filler[_ITERS]} end"
+            f"{filler.shown(name)}: the learning rate still rises when TRAIN_ITERS={filler[_ITERS]} end"
         )
 
 

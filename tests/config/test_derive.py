@@ -110,10 +110,9 @@ def test_head_dim_frees_the_width():
 @pytest.mark.parametrize(
     ("env", "warmup", "decay"),
     [
-        ({"TRAIN_ITERS": "150"}, 8, 150),
-        ({"TRAIN_ITERS": "1"}, 0, 1),
-        ({"TRAIN_ITERS": "3"}, 1, 3),
-        ({"TRAIN_ITERS": "30", "LR_WARMUP_FRAC": "0.1"}, 3, 30),
+        ({"TRAIN_ITERS": "150"}, 0, 150),
+        ({"TRAIN_ITERS": "30", "LR_WARMUP_FRAC": "0.1"}, 0, 30),
+        ({"TRAIN_ITERS": "30", "LR_WARMUP_FRAC": "0.1", "LR_WARMUP_ITERS": "3"}, 3, 30),
         ({"TRAIN_ITERS": "30", "LR_DECAY_ITERS": "20", "LR_WARMUP_ITERS": "7"}, 7, 20),
         ({"TRAIN_ITERS": "30", "LR_WARMUP_FRAC": "0"}, 0, 30),
     ],
