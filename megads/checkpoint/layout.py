@@ -78,7 +78,7 @@ def find_latest(folder: Path) -> Found | None:
             broken.append(str(error))
     if broken:
         raise CheckpointError(
-            f"{folder}: no checkpoint can be read ({broken[0]}); restore one, or set RUN_NAME to start a new run"
+            f"{folder}: no checkpoint can be read ({broken[0]}); restore one, or use another RUN_NAME or RUN_DIR for a new run"
         )
     return None
 

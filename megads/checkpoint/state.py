@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from megads.checkpoint.layout import FORMAT, checkpoint_name, list_checkpoints, shard_name
+from megads.checkpoint.match import check_layout
 from megads.dist.groups import Groups
 from megads.errors import CheckpointError
 
@@ -166,12 +167,7 @@ def load(path: Path, manifest: Mapping[str, Any], groups: Groups) -> Restored:
     Raises:
         CheckpointError: it was written with another tensor-parallel degree, or a file is damaged.
     """
-    written = manifest["layout"]["tensor"]
-    if written != groups.tensor_size:
-        raise CheckpointError(
-            f"{path}: written with TP={written}, this run has TP={groups.tensor_size}; "
-            f"resume with TP={written}, or set RUN_NAME to start a new run"
-        )
+    check_layout(path, manifest, groups.tensor_size)
     read: dict[str, dict[str, Tensor]] = {}
     rng: dict[str, Tensor] = {}
     file = path / shard_name(groups.tensor_rank, groups.tensor_size)
@@ -184,18 +180,3 @@ def load(path: Path, manifest: Mapping[str, Any], groups: Groups) -> Restored:
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{file}: {error}") from None
     return Restored(read, rng)
-
-
-def check_model(path: Path, manifest: Mapping[str, Any], model: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of another model, naming the first difference.
-
-    Raises:
-        CheckpointError: a setting that decides the shape of the weights differs.
-    """
-    for key, wanted in model.items():
-        stored = manifest["model"].get(key)
-        if stored != wanted:
-            raise CheckpointError(
-                f"{path}: the checkpoint's model has {key}={stored}, this run asks for {wanted}; "
-                "use the same model, or set RUN_NAME to start a new run"
-            )

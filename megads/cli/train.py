@@ -31,9 +31,9 @@ def train(preset: str | None, pairs: tuple[str, ...], dry_run: bool) -> None:
         words=tuple(sys.argv[1:]),
     )
     job = prepare(ask)
-    for note in job.resolved.notes:
-        click.echo(f"megads: {note}", err=True)
     if dry_run:
+        for note in job.resolved.notes:
+            click.echo(f"megads: {note}", err=True)
         click.echo(describe(job))
         return
     sys.exit(start(job, sys.stderr))

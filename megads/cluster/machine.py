@@ -17,6 +17,7 @@ from megads.errors import ConfigError
 # Ponte Vecchio (0bd*, 0b6*, 0be*) and Flex (56c*). Intel's integrated graphics sit under
 # the same paths with other ids and are not meant for training.
 _INTEL_DEVICES = re.compile(r"0x(0bd|0b6|0be|56c).")
+_FP16_FLAGS = {"avx512_fp16", "avx_ne_convert", "asimdhp"}
 
 
 def machine_name(
@@ -66,14 +67,22 @@ def count_accelerators(env: Mapping[str, str], dev: Path = Path("/dev"), sys: Pa
     """
     if env.get("MEGADS_DEVICE") == "cpu":
         return 0
+    return next(iter(visible_accelerators(env, dev, sys).values()), 0)
+
+
+def visible_accelerators(
+    env: Mapping[str, str], dev: Path = Path("/dev"), sys: Path = Path("/sys")
+) -> dict[str, int]:
+    """Return how many devices of each vendor a process started here would see; vendors without any are left out."""
     nvidia = len(list(dev.glob("nvidia[0-9]*")))
     amd = _count_amd(sys) if (dev / "kfd").exists() else 0
     intel = _count_intel(sys, tiles=env.get("ZE_FLAT_DEVICE_HIERARCHY") != "COMPOSITE")
-    return (
-        _visible(nvidia, env, "CUDA_VISIBLE_DEVICES")
-        or _visible(amd, env, "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-        or (_visible(intel, env, "ZE_AFFINITY_MASK") if env.get("ZE_AFFINITY_MASK") else intel)
-    )
+    counts = {
+        "nvidia": _visible(nvidia, env, "CUDA_VISIBLE_DEVICES"),
+        "amd": _visible(amd, env, "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+        "intel": _visible(intel, env, "ZE_AFFINITY_MASK") if env.get("ZE_AFFINITY_MASK") else intel,
+    }
+    return {vendor: count for vendor, count in counts.items() if count}
 
 
 def _visible(count: int, env: Mapping[str, str], *masks: str) -> int:
@@ -117,6 +126,16 @@ def count_cores(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:
         if quota.isdigit() and period.isdigit() and int(period):
             cores = min(cores, max(1, int(quota) // int(period)))
     return cores
+
+
+def cpu_computes_fp16(proc: Path = Path("/proc")) -> bool:
+    """Return whether this CPU has fp16 arithmetic, by the flags of the kernel; True where they are not known.
+
+    oneDNN, through which torch computes on a CPU, asks for AVX512-FP16, AVX-NE-CONVERT or the
+    half-precision extension of ARMv8.2.
+    """
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", _read(proc / "cpuinfo"), re.MULTILINE)
+    return not match or not _FP16_FLAGS.isdisjoint(match[1].split())
 
 
 def available_memory(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:

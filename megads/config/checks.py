@@ -144,7 +144,8 @@ def _names(run: RunConfig, world_size: int) -> Iterator[str]:
 
 
 def _divisors(value: int) -> list[int]:
-    return [each for each in range(1, value + 1) if value % each == 0]
+    # No advice is better with a degree beyond this, and a slip of the finger may be 10**15.
+    return [each for each in range(1, min(value, 4096) + 1) if value % each == 0]
 
 
 def _either(numbers: list[int]) -> str:

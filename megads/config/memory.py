@@ -133,10 +133,13 @@ def check_fits(run: RunConfig, world_size: int, ranks_on_host: int, available_by
     )
 
 
+_LARGEST_ADVICE = 4096  # more ranks, samples or layers are no cure, and a slip of the finger may be 10**15
+
+
 def _advice(run: RunConfig, world_size: int, fits: Callable[[RunConfig], bool]) -> Iterator[str]:
     """Yield single changes that fit, the least harmful first."""
     model, train = run.model, run.train
-    for tensor in range(run.parallel.tensor + 1, world_size + 1):
+    for tensor in range(run.parallel.tensor + 1, min(world_size, _LARGEST_ADVICE) + 1):
         if world_size % tensor or any(size % tensor for size in _split_sizes(model)):
             continue
         parallel = run.parallel.model_copy(update={"tensor": tensor, "data": 0})
@@ -150,10 +153,10 @@ def _advice(run: RunConfig, world_size: int, fits: Callable[[RunConfig], bool]) 
             "MICRO_BATCH",
             "train",
             "micro_batch",
-            [size for size in range(train.micro_batch - 1, 0, -1) if rows % size == 0],
+            [size for size in range(min(train.micro_batch - 1, _LARGEST_ADVICE), 0, -1) if rows % size == 0],
         ),
         ("SEQ", "model", "seq_length", _halves(model.seq_length)),
-        ("NLAYERS", "model", "num_layers", range(model.num_layers - 1, 0, -1)),
+        ("NLAYERS", "model", "num_layers", range(min(model.num_layers - 1, _LARGEST_ADVICE), 0, -1)),
     )
     for name, section, key, candidates in changes:
         for value in candidates:

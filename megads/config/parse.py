@@ -15,8 +15,8 @@ from pydantic.fields import FieldInfo
 TRUE = ("1", "true", "yes", "on")
 FALSE = ("0", "false", "no", "off")
 
-_WHOLE = re.compile(r"[+-]?\d+(_\d+)*")
-_SCIENTIFIC = re.compile(r"[+-]?\d+(_\d+)*(\.\d+)?[eE]\+?\d{1,2}")
+_WHOLE = re.compile(r"[+-]?\d+(_\d+)*", re.ASCII)
+_SCIENTIFIC = re.compile(r"[+-]?\d+(_\d+)*(\.\d+)?[eE]\+?\d{1,2}", re.ASCII)
 _LARGEST = 2**63 - 1
 # What pydantic keeps for gt=, ge=, lt=, le=; the attribute has the name of the limit.
 _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
@@ -102,7 +102,7 @@ def _whole(value: object) -> int:
 
 def _number(value: object) -> float:
     try:
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not str(value).isascii():
             raise ValueError
         result = float(value)
     except (ValueError, OverflowError):

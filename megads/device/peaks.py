@@ -55,9 +55,9 @@ def peak_tflops(device_name: str, dtype: str, env: Mapping[str, str]) -> float |
     Raises:
         ConfigError: ``MEGADS_PEAK_TFLOPS`` is not a positive number.
     """
-    given = env.get("MEGADS_PEAK_TFLOPS", "")
+    given = given_peak(env)
     if given:
-        return _positive(given)
+        return given
     lowered = device_name.lower()
     words = set(lowered.replace("-", " ").split())
     for peak in PEAKS:
@@ -67,7 +67,15 @@ def peak_tflops(device_name: str, dtype: str, env: Mapping[str, str]) -> float |
     return None
 
 
-def _positive(given: str) -> float:
+def given_peak(env: Mapping[str, str]) -> float | None:
+    """Return ``MEGADS_PEAK_TFLOPS`` as a number, None when it is not set.
+
+    Raises:
+        ConfigError: it is not a positive number.
+    """
+    given = env.get("MEGADS_PEAK_TFLOPS", "")
+    if not given:
+        return None
     try:
         value = float(given)
     except ValueError:

@@ -19,7 +19,8 @@ from types import ModuleType
 import torch
 import torch.distributed as dist
 
-from megads.errors import ConfigError, DependencyError, DeviceError
+from megads.device.names import BACKENDS, wanted_backend, wanted_device
+from megads.errors import DependencyError, DeviceError
 
 # Backends that exist in torch only once this package has been imported.
 _REGISTERED_BY = {"ccl": "oneccl_bindings_for_pytorch"}
@@ -98,13 +99,16 @@ class Vendor:
             self.module.synchronize(device)
 
 
+def _row(name: str, device_type: str, present: Callable[[], bool]) -> Vendor:
+    return Vendor(name, device_type, BACKENDS[name].own, present, BACKENDS[name].accepts)
+
+
 VENDORS = (
-    Vendor("nvidia", "cuda", ("nccl",), lambda: torch.cuda.is_available() and torch.version.hip is None, ("gloo",)),
-    # torch calls AMD's RCCL "nccl" and its devices "cuda".
-    Vendor("amd", "cuda", ("nccl",), lambda: torch.cuda.is_available() and torch.version.hip is not None, ("gloo",)),
-    # xccl is part of torch from 2.8 on; before that the ccl bindings were a package of their own.
-    Vendor("intel", "xpu", ("xccl", "ccl"), lambda: torch.xpu.is_available()),
-    Vendor("cpu", "cpu", ("gloo",), lambda: True, ("mpi", "ccl")),
+    _row("nvidia", "cuda", lambda: torch.cuda.is_available() and torch.version.hip is None),
+    # torch calls AMD's devices "cuda".
+    _row("amd", "cuda", lambda: torch.cuda.is_available() and torch.version.hip is not None),
+    _row("intel", "xpu", lambda: torch.xpu.is_available()),
+    _row("cpu", "cpu", lambda: True),
 )
 
 
@@ -122,8 +126,8 @@ def vendor(env: Mapping[str, str] | None = None) -> Vendor:
         DependencyError: this build of torch lacks the backend asked for.
     """
     env = os.environ if env is None else env
-    row = _find_vendor(env.get("MEGADS_DEVICE", ""))
-    backend = env.get("MEGADS_BACKEND", "")
+    row = _find_vendor(wanted_device(env))
+    backend = wanted_backend(env, row.name)
     return _with_backend(row, backend) if backend else row
 
 
@@ -131,10 +135,8 @@ def _find_vendor(wanted: str) -> Vendor:
     present = [row for row in VENDORS if row.present()]
     if not wanted:
         return present[0]
-    named = [row for row in VENDORS if row.name == wanted]
+    named = [row for row in present if row.name == wanted]
     if not named:
-        raise ConfigError(f"MEGADS_DEVICE={wanted}: not one of {', '.join(row.name for row in VENDORS)}")
-    if named[0] not in present:
         raise DeviceError(
             f"MEGADS_DEVICE={wanted}: torch {torch.__version__} finds no such device on this host; "
             f"it finds {', '.join(row.name for row in present)}"
@@ -143,14 +145,8 @@ def _find_vendor(wanted: str) -> Vendor:
 
 
 def _with_backend(row: Vendor, wanted: str) -> Vendor:
-    known = sorted({name for each in VENDORS for name in (*each.backends, *each.accepts)})
-    if wanted not in known:
-        raise ConfigError(f"MEGADS_BACKEND={wanted}: not one of {', '.join(known)}")
-    fitting = (*row.backends, *row.accepts)
-    if wanted not in fitting:
-        raise ConfigError(f"MEGADS_BACKEND={wanted}: does not serve device {row.name}; use {' or '.join(fitting)}")
     if not _is_available(wanted):
-        available = [name for name in fitting if _is_available(name)]
+        available = [name for name in (*row.backends, *row.accepts) if _is_available(name)]
         instead = f"; this build has {' and '.join(available)}" if available else ""
         package = _REGISTERED_BY.get(wanted)
         hint = f" and {package} is not installed" if package else ""

@@ -11,13 +11,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from megads.config.schema import RunConfig
-from megads.errors import LaunchError
+from megads.errors import LaunchError, MegadsError
 
 RUNS = Path("runs")
 CONTROL_FILE = "stop"
@@ -67,11 +68,13 @@ def iterations_done(folder: Path) -> int:
 def claim(folder: Path) -> Iterator[None]:
     """Make ``folder`` and hold it for this run; two runs in one folder would mix their checkpoints.
 
-    The lock goes with the process, also through ``exec`` and when it is killed.
+    The lock goes with the process, also through ``exec`` and when it is killed. When the
+    run is refused after all, a folder made here is removed again.
 
     Raises:
         LaunchError: the folder can not be written, or another run holds it.
     """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         (folder / "log").mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -93,8 +96,20 @@ def claim(folder: Path) -> Iterator[None]:
         pass
     try:
         yield
+    except MegadsError:
+        _remove_new(folder, missing)
+        raise
     finally:
         os.close(handle)
+
+
+def _remove_new(folder: Path, made: list[Path]) -> None:
+    """Remove ``folder`` with what is in it if it is one of ``made``, and the parents made for it."""
+    if folder in made:
+        shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        for each in made[1:]:
+            each.rmdir()
 
 
 def write_text(path: Path, text: str) -> None:

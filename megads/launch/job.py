@@ -19,6 +19,7 @@ from megads.config.schema import RunConfig
 from megads.launch.ask import Ask
 from megads.launch.banner import banner
 from megads.launch.folder import Folder, choose_folder, claim, write_text
+from megads.launch.host import check_host
 from megads.launch.plan import LaunchPlan
 from megads.launch.run import run_plan
 from megads.launch.scheduler import Allocation, find_allocation
@@ -52,6 +53,7 @@ def prepare(ask: Ask) -> Job:
     Raises:
         MegadsError: the first rule that the settings, the data or the host break.
     """
+    from megads.checkpoint.match import check_resume
     from megads.data.check import check_data
     from megads.data.tokenizer import vocab_size_of
 
@@ -63,6 +65,7 @@ def prepare(ask: Ask) -> Job:
     resolved = derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab)
     run, world_size = resolved.run, allocation.world_size
     check(run, world_size)
+    check_host(run, ask.env)
     check_data(run, vocab)
     memory = estimate(run, world_size)
     available = available_memory() if machine == "cpu" else 0
@@ -70,6 +73,7 @@ def prepare(ask: Ask) -> Job:
         check_fits(run, world_size, per_host, available, ask.hostname)
     named = any(resolved.origins[key].layer != "default" and getattr(asked.run, key) for key in ("dir", "name"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
+    check_resume(run, folder.path)
     command = [ask.python, "-m", "megads", "worker", "--config", str(folder.path / "config.yaml")]
     plan = plan_launch(run, allocation, command, ask.env)
     return Job(ask, resolved, allocation, folder, memory, available, deepspeed_config(run, world_size), plan)
@@ -120,13 +124,12 @@ def start(job: Job, out: IO[str]) -> int:
         )
         return 0
     check_versions()
-    if job.folder.note:
-        out.write(f"megads: {job.folder.note}\n")
     with claim(job.folder.path):
         if not job.run.data.file_list:
             make_demo_with_bar(job.run, out)
             check_data(job.run, job.run.model.vocab_size)
         write_run_files(job)
+        out.writelines(f"megads: {note}\n" for note in (*job.resolved.notes, job.folder.note) if note)
         out.write(f"{summary(job)}\n\n")
         out.write(f"$ {job.plan.line()}\n")
         out.flush()

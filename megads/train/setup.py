@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from megads.checkpoint.layout import find_latest, remove_unfinished
+from megads.checkpoint.match import check_model, checkpoint_folder, shape_of
 from megads.checkpoint.rng import pack, unpack
-from megads.checkpoint.state import Progress, Snapshot, check_model
+from megads.checkpoint.state import Progress, Snapshot
 from megads.checkpoint.state import load as load_checkpoint
 from megads.checkpoint.state import save as save_checkpoint
 from megads.cluster.ranks import RankInfo
@@ -30,24 +31,6 @@ from megads.engine.base import Engine
 from megads.engine.deepspeed import DeepSpeedEngine
 from megads.models.build import build_model
 from megads.monitor.log import LOG
-
-SHAPE_SETTINGS = (
-    "num_layers",
-    "hidden_size",
-    "num_heads",
-    "num_kv_heads",
-    "head_dim",
-    "ffn_hidden_size",
-    "max_positions",
-    "vocab_size",
-    "vocab_multiple",
-    "normalization",
-    "activation",
-    "position_embedding",
-    "bias",
-    "tied_embeddings",
-)
-"""What a checkpoint and a run must agree on for the weights to mean the same."""
 
 
 @dataclass
@@ -69,7 +52,7 @@ class Training:
     @property
     def checkpoints(self) -> Path:
         """The folder of the run's checkpoints."""
-        return Path(self.run.checkpoint.dir) if self.run.checkpoint.dir else self.run_dir / "checkpoints"
+        return checkpoint_folder(self.run, self.run_dir)
 
     @property
     def micro_batches_per_step(self) -> int:
@@ -112,12 +95,6 @@ class Training:
         self.rng.load_state_dict(unpack(restored.rng))
         self.progress = Progress(**found.manifest["progress"])
         return found.path
-
-
-def shape_of(run: RunConfig) -> dict[str, Any]:
-    """Return the settings that decide the shape and the meaning of the weights."""
-    model = run.model.model_dump()
-    return {key: model[key] for key in SHAPE_SETTINGS}
 
 
 def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Training:

@@ -89,6 +89,9 @@ def _announce(training: Training, resumed: Path | None, seconds: float) -> None:
         vendor.backend,
         torch.__version__,
     )
+    peak = training.peak_tflops
+    known = f"{peak:g} TFLOP/s in {training.run.train.dtype}" if peak else "unknown; set MEGADS_PEAK_TFLOPS to see it"
+    LOG.info("mfu      %s", f"of {known}" if peak else known)
     LOG.info("set up   in %s (%s)", duration(seconds), parts)
     if resumed is None:
         LOG.info("start    from new weights, seed %d", training.run.train.seed)

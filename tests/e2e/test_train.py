@@ -100,6 +100,7 @@ def test_the_screen_tells_what_a_person_wants_to_know(megads):
         "3 layers",
         "batch    8 samples = micro 4 x accumulation 2 x DP 1",
         "memory   about",
+        "mfu      unknown; set MEGADS_PEAK_TFLOPS to see it",
         "step 1/4 | loss ",
         "| left ",
         "validation loss ",

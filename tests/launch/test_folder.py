@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,12 +58,19 @@ def test_run_dir_is_exact(tmp_path):
     assert choose_folder(run(dir=str(tmp_path / "x/y")), named=True, in_job=False).path == tmp_path / "x/y"
 
 
+def hold(code):
+    """Start a program that says "held" when it holds the folder."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", code], env=env, **pipes)
+
+
 def test_two_runs_can_not_share_a_folder(tmp_path):
     code = (
         "import sys, pathlib; from megads.launch.folder import claim\n"
         "with claim(pathlib.Path('runs/7B')): print('held', flush=True); sys.stdin.read()"
     )
-    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    holder = hold(code)
     assert holder.stdout.readline() == "held\n"
     with pytest.raises(LaunchError, match="another run is using it; `megads stop runs/7B`"), claim(run_path()):
         pass
@@ -77,7 +85,7 @@ def test_the_lock_survives_exec(tmp_path):
         "import os, sys, pathlib; from megads.launch.folder import claim\n"
         "with claim(pathlib.Path('runs/7B')): os.execv('/bin/sh', ['sh', '-c', 'echo held; read x'])"
     )
-    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    holder = hold(code)
     assert holder.stdout.readline() == "held\n"
     with pytest.raises(LaunchError, match="another run"), claim(tmp_path / "runs/7B"):
         pass
