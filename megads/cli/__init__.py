@@ -41,6 +41,14 @@ class _Group(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx else ctx.command_path
+            message = error.format_message().rstrip(".")
+            raise MegadsError(f"{message}; `{path} --help` lists what there is") from None
+
     def main(self, args: Sequence[str] | None = None, **extra: Any) -> Any:  # type: ignore[override]
         try:
             return super().main(args, **extra)

@@ -34,7 +34,9 @@ def machine_name(
     if name := env.get("MACHINE", ""):
         known = sorted(path.stem for path in (root / "envs").glob("*.yaml"))
         if name not in known:
-            raise ConfigError(f"MACHINE={name} is not known; known machines: {', '.join(known)}")
+            raise ConfigError(
+                f"MACHINE={name} is not known; known machines: {', '.join(known) or f'none in {root}/envs'}"
+            )
         return name
     for pattern, name in read_machines(root / "envs" / "machines.txt"):
         if fnmatchcase(hostname, pattern):
@@ -46,10 +48,14 @@ def read_machines(path: Path) -> list[tuple[str, str]]:
     """Return the (host pattern, machine) rows of machines.txt in order; ``#`` starts a comment.
 
     Raises:
-        ConfigError: when a line has not exactly two words.
+        ConfigError: when it can not be read, or a line has not exactly two words.
     """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; MEGADS_ROOT should be the checkout, or unset") from None
     rows = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         words = line.split("#", 1)[0].split()
         if len(words) not in (0, 2):
             raise ConfigError(f"{path}:{number}: expected 'HOST-PATTERN MACHINE', got {line!r}")
@@ -70,9 +76,7 @@ def count_accelerators(env: Mapping[str, str], dev: Path = Path("/dev"), sys: Pa
     return next(iter(visible_accelerators(env, dev, sys).values()), 0)
 
 
-def visible_accelerators(
-    env: Mapping[str, str], dev: Path = Path("/dev"), sys: Path = Path("/sys")
-) -> dict[str, int]:
+def visible_accelerators(env: Mapping[str, str], dev: Path = Path("/dev"), sys: Path = Path("/sys")) -> dict[str, int]:
     """Return how many devices of each vendor a process started here would see; vendors without any are left out."""
     nvidia = len(list(dev.glob("nvidia[0-9]*")))
     amd = _count_amd(sys) if (dev / "kfd").exists() else 0

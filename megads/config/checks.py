@@ -136,11 +136,25 @@ def _data(run: RunConfig, world_size: int) -> Iterator[str]:
 
 def _names(run: RunConfig, world_size: int) -> Iterator[str]:
     name = run.name
-    if "/" in name or "\\" in name or name in (".", "..") or not name.isprintable() or name != name.strip():
-        yield f"RUN_NAME={name!r} is not one folder's name; use letters, digits, '-', '_' and '.', or give RUN_DIR"
-    for setting, value in (("RUN_DIR", run.dir), ("CKPT_DIR", run.checkpoint.dir), ("HOSTFILE", run.launch.hostfile)):
+    one_folder = name == name.strip() and name.isprintable() and not {"/", "\\"} & set(name) and name not in (".", "..")
+    if not one_folder or len(name) > 200:
+        yield f"RUN_NAME={name[:40]!r} is not one folder's name; use letters, digits, '-', '_' and '.', or give RUN_DIR"
+    paths = {
+        "RUN_DIR": run.dir,
+        "CKPT_DIR": run.checkpoint.dir,
+        "HOSTFILE": run.launch.hostfile,
+        "DATA_FILE_LIST": run.data.file_list,
+        "DATA_CACHE_PATH": run.data.cache_dir,
+    }
+    for setting, value in paths.items():
         if "\0" in value or "\n" in value:
             yield f"{setting}={value!r} is not a path; it holds a line break"
+        if value and not value.strip():
+            yield f"{setting}={value!r} is blank; give a path, or leave it unset"
+        if value.startswith("~") and setting in ("RUN_DIR", "CKPT_DIR", "DATA_FILE_LIST"):
+            yield f"{setting}={value}: only a shell knows '~'; give the whole path"
+        if len(value) > 4000 or any(len(part.encode("utf8", "replace")) > 255 for part in value.split("/")):
+            yield f"{setting}={value[:40]}... is too long for a path; use at most 255 bytes between two '/'"
 
 
 def _divisors(value: int) -> list[int]:

@@ -40,6 +40,11 @@ def deepspeed_config(run: RunConfig, world_size: int) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": run.train.micro_batch,
         "gradient_accumulation_steps": run.train.grad_acc_steps,
         "gradient_clipping": optim.clip_grad,
+        # Gradients are summed over ranks in float32: in the model's own type, which DeepSpeed
+        # would take, the error grows with the number of ranks.
+        "communication_data_type": "fp32",
+        "prescale_gradients": False,
+        "gradient_predivide_factor": 1.0,
         "steps_per_print": None,
         "wall_clock_breakdown": False,
         "zero_allow_untested_optimizer": True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from megads.config.parse import LARGEST
 from megads.config.resolve import Resolved, rank_of
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.setting import Origin
@@ -216,6 +217,11 @@ def _fill_length(filler: _Filler) -> None:
         raise ConfigError(
             f"{filler.shown(source)} is less than one batch of {one} (GLOBAL_BATCH={batch} x SEQ={seq}); "
             f"give at least one batch, or TRAIN_ITERS"
+        )
+    if count * batch * seq > LARGEST:
+        raise ConfigError(
+            f"{filler.shown(source)} of GLOBAL_BATCH={batch} x SEQ={seq} are {count * batch * seq} tokens, "
+            f"more than 2**63 - 1; give a smaller {env_name(source)}"
         )
     formula = "TRAIN_TOKENS / (SEQ x GLOBAL_BATCH)" if source == _TOKENS else "TRAIN_SAMPLES / GLOBAL_BATCH"
     filler.fill(_ITERS, count, formula)

@@ -17,7 +17,7 @@ FALSE = ("0", "false", "no", "off")
 
 _WHOLE = re.compile(r"[+-]?\d+(_\d+)*", re.ASCII)
 _SCIENTIFIC = re.compile(r"[+-]?\d+(_\d+)*(\.\d+)?[eE]\+?\d{1,2}", re.ASCII)
-_LARGEST = 2**63 - 1
+LARGEST = 2**63 - 1
 # What pydantic keeps for gt=, ge=, lt=, le=; the attribute has the name of the limit.
 _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "gt": (operator.gt, "greater than"),
@@ -95,7 +95,7 @@ def _whole(value: object) -> int:
         result = int(value)
     if result is None:
         raise ValueError(f"{_quoted(value)} is not an int")
-    if abs(result) > _LARGEST:
+    if abs(result) > LARGEST:
         raise ValueError(f"{_quoted(value)} is too large; the largest int is 2**63 - 1")
     return result
 

@@ -150,8 +150,9 @@ def _overrides(overrides: Mapping[str, str]) -> dict[str, tuple[Any, Origin]]:
 
 
 def _hint(name: str) -> str:
+    key = name.rpartition(".")[2]
     for known in fields():
-        if name in names_of(known) or name == known.rpartition(".")[2]:
+        if key.upper() in names_of(known) or key == known.rpartition(".")[2]:
             return f"; did you mean {known}?"
     return did_you_mean(name, list(fields())) or "; `megads config` lists them"
 

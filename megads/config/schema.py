@@ -148,6 +148,13 @@ class TrainConfig(Section):
         unit="steps",
         ge=0,
     )
+    max_skipped: int = setting(
+        50,
+        env="MAX_SKIPPED_STEPS",
+        help="end with an error after this many steps in a row with a gradient that is not finite; 0: never",
+        unit="steps",
+        ge=0,
+    )
     force: bool = setting(False, env="FORCE", help="start even if the memory estimate says it will not fit")
 
 
@@ -236,7 +243,13 @@ class LaunchConfig(Section):
     )
     hostfile: str = setting("", env="HOSTFILE", help="one host a line; empty: what the scheduler says")
     timeout_s: float = setting(
-        600.0, env="DIST_TIMEOUT", aliases=("TORCH_DDP_TIMEOUT",), help="longest wait for another rank", unit="s", gt=0
+        600.0,
+        env="DIST_TIMEOUT",
+        aliases=("TORCH_DDP_TIMEOUT",),
+        help="longest wait for another rank",
+        unit="s",
+        gt=0,
+        le=1e6,
     )
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
+from megads.cluster.machine import available_memory
 from megads.config.schema import RunConfig
 from megads.data import demo
-from megads.data.build import allow_open_files, read_shards, split_files
+from megads.data.build import allow_open_files, read_shards, samples_of, split_files
 from megads.data.file_list import Shard
 from megads.data.indexed import IndexedDataset
 from megads.errors import ConfigError, DataError
 
 _LOOKED_AT = 4096  # tokens of a document
+_INDEX_BYTES = 16  # of a sample in GPTSamples and Mix, at least: where it starts, and two shuffles
 
 
 def check_data(run: RunConfig, vocab_size: int) -> None:
@@ -26,8 +30,9 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
 
     Raises:
         ConfigError: the tokenizer has more tokens than the model.
-        DataError: the list or a file is missing or broken, holds ids that the model does not
-            know, or a split that is asked for has no documents or less than one sample.
+        DataError: there are too many samples to order, the list or a file is missing or broken,
+            holds ids that the model does not know, or a split that is asked for has no documents
+            or less than one sample.
     """
     known = run.model.vocab_size or vocab_size
     if vocab_size > known:
@@ -35,6 +40,7 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
             f"the tokenizer has {vocab_size} tokens, but VOCAB_SIZE={known}; "
             f"set VOCAB_SIZE to {vocab_size} or larger, or leave it unset"
         )
+    _check_index(run)
     shards = _shards(run)
     if not shards:
         return
@@ -45,8 +51,20 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
     split_files(run, shards, datasets)
 
 
+def _check_index(run: RunConfig) -> None:
+    """Refuse a row of samples whose order alone would fill the memory of this host."""
+    names = {"train": "TRAIN_ITERS", "valid": "EVAL_ITERS", "test": "EVAL_ITERS"}
+    available = available_memory()
+    for split, samples in samples_of(run).items():
+        if samples * _INDEX_BYTES > available and not run.train.force:
+            raise DataError(
+                f"{split}: the order of {samples} samples takes {samples * _INDEX_BYTES / 2**30:.3g} GiB on every "
+                f"rank, and this host has {available / 2**30:.3g} GiB; lower {names[split]} or GLOBAL_BATCH"
+            )
+
+
 def _shards(run: RunConfig) -> list[Shard]:
-    if not run.data.file_list and not demo.demo_prefix(run).parent.exists():
+    if not run.data.file_list and not os.path.exists(demo.demo_prefix(run).parent):
         return []
     return [shard for shard in read_shards(run) if shard.weight > 0]
 

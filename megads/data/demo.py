@@ -44,7 +44,7 @@ def demo_prefix(run: RunConfig) -> Path:
     """
     decides = [FORMAT, sys.version, sys.base_prefix, run.data.demo_vocab_size, run.data.demo_bytes]
     key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:12]
-    return Path(run.data.cache_dir).expanduser().absolute() / f"demo-{key}" / "corpus"
+    return Path(os.path.expanduser(run.data.cache_dir)).absolute() / f"demo-{key}" / "corpus"
 
 
 def read_demo(run: RunConfig) -> list[Shard]:

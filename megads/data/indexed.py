@@ -234,7 +234,10 @@ class IndexedWriter:
             return action()
         except OSError as error:
             self._remove_temps()
-            raise DataError(f"{self.prefix}: can not be written: {os.strerror(error.errno or 0).lower()}") from None
+            reason = os.strerror(error.errno or 0).lower()
+            raise DataError(
+                f"{self.prefix}: can not be written: {reason}; free some space or use another folder"
+            ) from None
 
     def _remove_temps(self) -> None:
         file = getattr(self, "_file", None)

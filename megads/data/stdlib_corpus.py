@@ -155,7 +155,9 @@ def main(folder: str, vocab_size: str, most_bytes: str) -> int:
     except BrokenPipeError:
         return 1  # nobody is waiting for the corpus any more
     except OSError as error:
-        _report("error", f"demo corpus: {error.filename or folder}: {str(error.strerror).lower()}; see DATA_CACHE_PATH")
+        reason = str(error.strerror).lower()
+        cure = "free some space or set DATA_CACHE_PATH to another folder"
+        _report("error", f"demo corpus: {error.filename or folder}: {reason}; {cure}")
     else:
         return 0
     return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -145,10 +146,10 @@ def _null_vocab_size(run: RunConfig) -> int:
 
 
 def _tokenizer_file(name: str) -> Path:
-    path = Path(name).expanduser()
-    if path.is_file():
+    path = Path(os.path.expanduser(name))
+    if os.path.isfile(path):
         return path
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise DataError(
             f"TOKENIZER_MODEL {name}: no such file or folder; nothing is downloaded, so give a local tokenizer.json "
             "or its folder (`hf download NAME tokenizer.json --local-dir DIR` fetches one)"
@@ -166,7 +167,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path}: {str(error.strerror).lower()}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(f"{path}: is not JSON; expected a tokenizer.json of the tokenizers library") from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a JSON object, a tokenizer.json of the tokenizers library")

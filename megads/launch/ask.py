@@ -9,6 +9,9 @@ from pathlib import Path
 
 from megads.errors import ConfigError
 
+BESIDE_SETTINGS = ("MEGADS_DEVICE", "MEGADS_BACKEND", "MEGADS_PEAK_TFLOPS")
+"""Variables that are no settings and decide how a run goes all the same."""
+
 
 @dataclass(frozen=True)
 class Ask:
@@ -37,13 +40,17 @@ class Ask:
                 raise ConfigError(f"--set {key}: given twice, as {found[key]!r} and {value!r}")
         return found
 
-    def command(self, names: list[str]) -> str:
-        """Return a line that a user can paste to give this command again.
+    def command(self, names: list[str], folder: Path | None = None) -> str:
+        """Return a line that a user can paste to go on with this run.
 
         Args:
-            names: the environment variables that had a say.
+            names: the environment variables that decided a setting.
+            folder: of the run, when the command alone does not mean it.
         """
-        given = [f"{name}={shlex.quote(self.env[name])}" for name in names if name in self.env]
+        had_a_say = [*names, *(name for name in BESIDE_SETTINGS if self.env.get(name))]
+        given = [f"{name}={shlex.quote(self.env[name])}" for name in had_a_say if name in self.env]
+        if folder is not None:
+            given.insert(0, f"RUN_DIR={shlex.quote(str(folder))}")
         script = self.env.get("MEGADS_COMMAND", "")
         words = [script] if script else ["megads", *map(shlex.quote, self.words)]
         return " ".join([*given, *words])

@@ -31,6 +31,7 @@ class Folder:
     path: Path
     complete: bool
     note: str = ""
+    named: bool = True  # the same command means the same folder
 
 
 def choose_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
@@ -38,7 +39,7 @@ def choose_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
 
     Args:
         run: the derived settings; ``run.name`` is set.
-        named: whether the user chose ``RUN_DIR`` or ``RUN_NAME``.
+        named: whether the user chose ``RUN_DIR``, ``RUN_NAME`` or ``CKPT_DIR``.
         in_job: whether this is a batch job.
     """
     first = Path(run.dir) if run.dir else RUNS / run.name
@@ -52,7 +53,7 @@ def choose_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
     note = (
         f"{finished[-1]} is complete; this run is {path} (RUN_DIR={finished[-1]} names the old one)" if finished else ""
     )
-    return Folder(path, False, note)
+    return Folder(path, False, note, named=False)
 
 
 def iterations_done(folder: Path) -> int:
@@ -74,26 +75,18 @@ def claim(folder: Path) -> Iterator[None]:
     Raises:
         LaunchError: the folder can not be written, or another run holds it.
     """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [each for each in (folder, *folder.parents) if not os.path.exists(each)]
     try:
-        (folder / "log").mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = _lock(folder)
     except OSError as error:
-        raise LaunchError(
-            f"run folder {folder}: {error.strerror} ({error.filename}); set RUN_DIR to a folder you can write"
-        ) from None
-    os.set_inheritable(handle, True)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
+        _remove_new(folder, missing)
+        raise LaunchError(f"run folder {folder}: {error.strerror}; set RUN_DIR to a folder you can write") from None
+    if handle is None:
         raise LaunchError(
             f"run folder {folder}: another run is using it; `megads stop {folder}` ends that one, "
             "RUN_NAME starts a new one"
-        ) from None
-    except OSError:
-        # Some parallel file systems have no locks; the run is then on its own word.
-        pass
+        )
     try:
         yield
     except MegadsError:
@@ -103,6 +96,21 @@ def claim(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _lock(folder: Path) -> int | None:
+    """Return a handle that holds ``folder`` until it is closed, or None when another process holds it."""
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    os.set_inheritable(handle, True)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError:
+        # Some parallel file systems have no locks; the run is then on its own word.
+        pass
+    return handle
+
+
 def _remove_new(folder: Path, made: list[Path]) -> None:
     """Remove ``folder`` with what is in it if it is one of ``made``, and the parents made for it."""
     if folder in made:
@@ -110,6 +118,35 @@ def _remove_new(folder: Path, made: list[Path]) -> None:
     with suppress(OSError):
         for each in made[1:]:
             each.rmdir()
+
+
+@contextmanager
+def claim_checkpoints(path: Path, *, shared: bool) -> Iterator[None]:
+    """Make the folder of the run's checkpoints, before hours of training find that it can not be made.
+
+    Args:
+        path: of the folder.
+        shared: whether it lies outside the run folder, so that it is held by itself.
+
+    Raises:
+        LaunchError: it can not be made or written, or another run holds it.
+    """
+    handle: int | None = None
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(path, os.W_OK | os.X_OK) else "it can not be written"
+        handle = _lock(path) if shared and not reason else None
+    except OSError as error:
+        reason = str(error.strerror)
+    if reason:
+        raise LaunchError(f"checkpoints in {path}: {reason}; set CKPT_DIR to a folder you can write")
+    if shared and handle is None:
+        raise LaunchError(f"checkpoints in {path}: another run is using the folder; set CKPT_DIR to another one")
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -131,8 +168,13 @@ def request_stop(folder: Path) -> None:
     """Ask the run in ``folder`` to save and stop at its next step.
 
     Raises:
-        LaunchError: there is no run in the folder.
+        LaunchError: there is no run in the folder, or it does not run now.
     """
     if not (folder / "config.yaml").is_file():
         raise LaunchError(f"{folder}: no run here (no config.yaml); give the folder that the run printed as 'folder'")
+    with suppress(OSError):  # a folder of somebody else
+        handle = _lock(folder)
+        if handle is not None:
+            os.close(handle)
+            raise LaunchError(f"{folder}: its run is not running; nothing to stop")
     write_text(folder / CONTROL_FILE, "")

@@ -31,6 +31,8 @@ def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
         )
     wanted_backend(env, device)
     given_peak(env)
+    if device == "cpu" and env.get("DS_ACCELERATOR", "cpu") not in ("", "cpu"):
+        raise DeviceError(f"DS_ACCELERATOR={env['DS_ACCELERATOR']}: this run is on the cpu; unset DS_ACCELERATOR")
     if run.model.attention == "flash" and device not in ("nvidia", "amd"):
         raise DeviceError(
             f"ATTENTION=flash works on nvidia and amd devices, not on {device}; use ATTENTION=sdpa (NO_FLASH_ATTN=1)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from megads.config.files import save_config
 from megads.config.memory import Memory, check_fits, estimate
 from megads.config.resolve import Resolved, resolve, settings
 from megads.config.schema import RunConfig
+from megads.errors import MegadsError
 from megads.launch.ask import Ask
 from megads.launch.banner import banner
-from megads.launch.folder import Folder, choose_folder, claim, write_text
+from megads.launch.folder import Folder, choose_folder, claim, claim_checkpoints, write_text
 from megads.launch.host import check_host
 from megads.launch.plan import LaunchPlan
 from megads.launch.run import run_plan
@@ -71,7 +73,7 @@ def prepare(ask: Ask) -> Job:
     available = available_memory() if machine == "cpu" else 0
     if available:
         check_fits(run, world_size, per_host, available, ask.hostname)
-    named = any(resolved.origins[key].layer != "default" and getattr(asked.run, key) for key in ("dir", "name"))
+    named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
     check_resume(run, folder.path)
     command = [ask.python, "-m", "megads", "worker", "--config", str(folder.path / "config.yaml")]
@@ -114,6 +116,7 @@ def start(job: Job, out: IO[str]) -> int:
     Raises:
         MegadsError: the run folder can not be used, a package is missing, or the data are broken.
     """
+    from megads.checkpoint.match import checkpoint_folder
     from megads.data.check import check_data
     from megads.launch.versions import check_versions
 
@@ -124,7 +127,8 @@ def start(job: Job, out: IO[str]) -> int:
         )
         return 0
     check_versions()
-    with claim(job.folder.path):
+    checkpoints = checkpoint_folder(job.run, job.folder.path)
+    with claim(job.folder.path), claim_checkpoints(checkpoints, shared=bool(job.run.checkpoint.dir)):
         if not job.run.data.file_list:
             make_demo_with_bar(job.run, out)
             check_data(job.run, job.run.model.vocab_size)
@@ -141,7 +145,8 @@ def write_run_files(job: Job) -> None:
     folder = job.folder.path
     save_config(job.run, job.resolved.origins, folder / "config.yaml")
     write_text(folder / "ds_config.json", json.dumps(job.deepspeed, indent=2) + "\n")
-    write_text(folder / "command.txt", job.ask.command(environment_names(job.resolved.origins)) + "\n")
+    names = environment_names(job.resolved.origins)
+    write_text(folder / "command.txt", job.ask.command(names, None if job.folder.named else folder) + "\n")
 
 
 def environment_names(origins: Mapping[str, Any]) -> list[str]:
@@ -153,7 +158,7 @@ def make_demo_with_bar(run: RunConfig, out: IO[str]) -> None:
     """Make the demo corpus, or find it in the cache, with a progress bar."""
     from megads.data.demo import demo_prefix, make_demo
 
-    if demo_prefix(run).with_suffix(".idx").is_file():
+    if os.path.isfile(demo_prefix(run).with_suffix(".idx")):
         make_demo(run, lambda what, done, total: None)
         return
     from rich.console import Console
@@ -165,7 +170,8 @@ def make_demo_with_bar(run: RunConfig, out: IO[str]) -> None:
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(file=out)) as bars:
+    console = Console(file=out)
+    with Progress(*columns, console=console) as bars:
         tasks: dict[str, Any] = {}
 
         def show(what: str, done: int, total: int) -> None:
@@ -173,4 +179,9 @@ def make_demo_with_bar(run: RunConfig, out: IO[str]) -> None:
                 tasks[what] = bars.add_task(what, total=total)
             bars.update(tasks[what], completed=done, total=total)
 
-        make_demo(run, show)
+        try:
+            make_demo(run, show)
+        except MegadsError:
+            # Half a bar says nothing that the error does not.
+            bars.live.transient, console.quiet = True, not console.is_terminal
+            raise

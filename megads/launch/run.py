@@ -48,9 +48,8 @@ def run_plan(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str]) -> int:
         env: the environment to start from.
 
     Returns:
-        What ``outcome.json`` says, except that 0 and 75 (stopped, resume me) count only if
-        the starter ended well too; else the starter's own code, 128 + n after signal n;
-        never 0 without an outcome.
+        What ``outcome.json`` says, except that 0 counts only if the starter ended well too;
+        else the starter's own code, 128 + n after signal n; never 0 without an outcome.
 
     Raises:
         LaunchError: when the program of the plan can not be started.
@@ -80,7 +79,9 @@ def read_outcome(run_dir: Path) -> dict[str, Any] | None:
 
 def _exit_code(child: int, outcome: dict[str, Any] | None, aborted_by: int) -> int:
     said = outcome["exit_code"] if outcome else None
-    if said is not None and (child == 0 or said not in (0, RESUME)):
+    # A checkpoint that was saved on request stays saved, also when a scheduler's signal
+    # then reached the starter; a success counts only if everything ended well.
+    if said is not None and (child == 0 or said != 0) and not (said == RESUME and aborted_by):
         return int(said)
     if aborted_by:
         return 128 + aborted_by

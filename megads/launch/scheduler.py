@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def _layout(run: RunConfig) -> int:
 
 def _refuse_other_hosts(run: RunConfig, env: Mapping[str, str]) -> None:
     if run.launch.hostfile:
-        hosts = read_host_file(Path(run.launch.hostfile).expanduser(), "HOSTFILE")
+        hosts = read_host_file(Path(os.path.expanduser(run.launch.hostfile)), "HOSTFILE")
         _require_this_host(hosts, f"HOSTFILE={run.launch.hostfile}")
     elif env.get("PBS_JOBID") and env.get("PBS_NODEFILE"):
         hosts = read_host_file(Path(env["PBS_NODEFILE"]), "PBS_NODEFILE")

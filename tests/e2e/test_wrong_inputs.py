@@ -1,0 +1,144 @@
+"""Whatever is wrong with the settings: one line that says what would work, exit 2, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from megads.cluster.machine import cpu_computes_fp16
+from tests.e2e.refused import DATA, refused, run
+
+
+def case(told: str | list[str], *words: str, **settings: str):
+    """One row: what must be told, options of the command line, environment."""
+    name = " ".join([*(f"{key}={value}" for key, value in settings.items()), *words])
+    return pytest.param(settings, words, [told] if isinstance(told, str) else told, id=name[:70] or "nothing")
+
+
+VALUES = [
+    case("env TP: 'two' is not an int", TP="two"),
+    case("env TP: '2,' is not an int", TP="2,"),
+    case("env TP: '0x2' is not an int", TP="0x2"),
+    case("env TP: 0 must be greater than 0", TP="0"),
+    case("env TP: '\N{ARABIC-INDIC DIGIT TWO}' is not an int", TP="\N{ARABIC-INDIC DIGIT TWO}"),
+    case("env NUM_LAYERS: -1 must be greater than 0", NLAYERS="", NUM_LAYERS="-1"),
+    case("env TRAIN_ITERS: '1e30' is too large; the largest int is 2**63 - 1", TRAIN_ITERS="1e30"),
+    case("env SEED: 5000000000 must be less than 4294967296", SEED="5e9"),
+    case("env LR: 'fast' is not a number", LR="fast"),
+    case("env LR: 'nan' is not a finite number", LR="nan"),
+    case("env ADAM_BETA1: 1.0 must be less than 1", ADAM_BETA1="1"),
+    case("env DIST_TIMEOUT: 1e+300 must be at most 1000000", DIST_TIMEOUT="1e300"),
+    case("env DTYPE: 'bf61' is not one of fp32, bf16, fp16; did you mean bf16?", DTYPE="bf61"),
+    case("env ZERO_STAGE: '4' is not one of 0, 1, 2, 3", ZERO_STAGE="4"),
+    case("env ADD_BIAS: 'maybe' is not a switch; use one of 1/true/yes/on", ADD_BIAS="maybe"),
+    case("env LAUNCH_WITH: 'srun' is not one of auto, direct, torchrun, openmpi, mpich", LAUNCH_WITH="srun"),
+]
+NAMES = [
+    case(["HEADS=4 and NHEADS=8", "two names of model.num_heads", "unset one"], NHEADS="8"),
+    case(["ATTENTION=flash and NO_FLASH_ATTN=1 contradict", "unset one"], ATTENTION="flash", NO_FLASH_ATTN="1"),
+    case("USE_ACTIVATION_CHECKPOINTING=1: recomputing activations is not supp", USE_ACTIVATION_CHECKPOINTING="1"),
+    case(["CPU_OPTIMIZER=1: keeping the optimizer on the host", "unset CPU_OPTIMIZER"], CPU_OPTIMIZER="1"),
+    case("NOOP=1: a dry run is `megads train --dry-run`", NOOP="1"),
+    case(["no preset '8B'; known presets: 2B, ", "tiny"], MODEL_ARCH="8B"),
+    case(["no preset '7b'; known presets: 2B, ", "did you mean 7B?"], "--preset", "7b"),
+    case(["--preset tiny and MODEL_ARCH=7B name different", "unset MODEL_ARCH"], "--preset", "tiny", MODEL_ARCH="7B"),
+    case("MACHINE=cpuu is not known; known machines: cpu, generic", MACHINE="cpuu"),
+    case("/none/envs/machines.txt: No such file or directory; MEGADS_ROOT", MACHINE="", MEGADS_ROOT="/none"),
+    case("RUN_NAME='a/b' is not one folder's name; use letters", RUN_NAME="a/b"),
+    case("RUN_DIR=' ' is blank; give a path", RUN_DIR=" "),
+    case("RUN_DIR=~/x: only a shell knows '~'; give the whole path", "--set", "dir=~/x"),
+    case("is too long for a path; use at most 255", RUN_DIR="x" * 300),
+    case(["no preset 'a\\nb'", "known presets"], MODEL_ARCH="a\nb"),
+    case(["no preset 'a\\udcff'", "known presets"], MODEL_ARCH=os.fsdecode(b"a\xff")),
+]
+SET = [
+    case("--set parallel.tensor: expected SECTION.KEY=VALUE, for example", "--set", "parallel.tensor"),
+    case("--set parallel.tensor: '' is not an int", "--set", "parallel.tensor="),
+    case("given twice, as '2' and '4'", "--set", "parallel.tensor=2", "--set", "parallel.tensor=4"),
+    case("--set tp=2: no setting is called 'tp'; did you mean parallel.tensor?", "--set", "tp=2"),
+    case("no setting is called 'train.lr'; did you mean optim.lr?", "--set", "train.lr=1"),
+    case("--set optim.lr: '0,1' is not a number", "--set", "optim.lr=0,1"),
+    case("no machine 'moon'; known machines: cpu, generic", "--set", "machine=moon"),
+    case(["unexpected extra argument (7B)", "train --help` lists"], "7B"),
+    case(["No such option '--presett'", "--preset"], "--presett", "7B"),
+]
+LAYOUT = [
+    case("HEADS=4 can not be split over TP=3 ranks; use TP=1, 2 or 4", TP="3"),
+    case("NUM_KV_HEAD=2 can not be split over TP=4 ranks; use TP=1 or 2", TP="4", NUM_KV_HEAD="2"),
+    case("HEADS=4 can not share NUM_KV_HEAD=3", NUM_KV_HEAD="3"),
+    case("HIDDEN=65 is not a multiple of HEADS=4; use HIDDEN=64 or 68", HIDDEN="65"),
+    case("3 ranks can not be split into TP=2 x PP=1 x SP=1 (= 2); use a multiple of 2", TP="2", NGPU_PER_HOST="3"),
+    case("DP=3, but 4 ranks", DP="3", NGPU_PER_HOST="4"),
+    case("PP=2: pipeline parallelism is not supported yet; use PP=1", PP="2"),
+    case("SP=2: Ulysses sequence parallelism is not supported yet; use SP=1", SP="2"),
+    case("ZERO_STAGE=2: ZeRO stages 2 and 3 are not supported yet; use ZERO_STAGE=1", ZERO_STAGE="2"),
+    case("ZERO_STAGE=3: ZeRO stages 2 and 3 are not supported yet; use ZERO_STAGE=1", ZERO_STAGE="3"),
+    case("HEADS=1000000000000000 can not be split over TP=3 ranks; use TP=1", HEADS="1e15", HIDDEN="1e16", TP="3"),
+    case("VOCAB_SIZE=100 is smaller than the tokenizer's 512 tokens; use VOCAB_SIZE=512", VOCAB_SIZE="100"),
+    case("SEQ=64 is longer than the table of MAX_POSITIONS=32", NO_LLAMA="1", SEQ="64", MAX_POSITIONS="32"),
+]
+LENGTHS = [
+    case(["GLOBAL_BATCH=8 (env GLOBAL_BATCH) is not", "4 x 3 x 1 = 12; leave one of"], GRAD_ACC_STEPS="3"),
+    case(["GLOBAL_BATCH=10 (env GLOBAL_BATCH)", "use GLOBAL_BATCH=8 or 12"], GLOBAL_BATCH="10"),
+    case(["TRAIN_TOKENS=10 (env TRAIN_TOKENS) is 0 steps", "give only one of them"], TRAIN_TOKENS="10"),
+    case(["TRAIN_TOKENS=10", "less than one batch of 256 tokens"], TRAIN_TOKENS="10", TRAIN_ITERS=""),
+    case("more than 2**63 - 1; give a smaller TRAIN_ITERS", TRAIN_ITERS="1e18"),
+    case(["train: the order of 8000000000000000 samples", "lower TRAIN_ITERS or GLOBAL_BATCH"], TRAIN_ITERS="1e15"),
+    case(["valid: the order of", "lower EVAL_ITERS"], EVAL_ITERS="1e15"),
+    case("MIN_LR=1 is larger than LR=0.002; use MIN_LR=0.0002", MIN_LR="1"),
+    case("LR_WARMUP_ITERS=12 takes the whole decay of 12 steps", LR_WARMUP_ITERS="12"),
+    case("LOSS_SCALE=8 is for DTYPE=fp16, not fp32; leave it unset", LOSS_SCALE="8"),
+    case("TRAIN_SPLIT=0, VAL_SPLIT=100, TEST_SPLIT=0 leaves nothing to train on", TRAIN_SPLIT="0"),
+]
+HOST = [
+    case("MEGADS_DEVICE=gpu: not one of nvidia, amd, intel, cpu", MEGADS_DEVICE="gpu"),
+    case("MEGADS_BACKEND=nonsense: not one of ccl, gloo, mpi, nccl, xccl", MEGADS_BACKEND="nonsense"),
+    case("MEGADS_BACKEND=nccl: does not serve device cpu; use gloo", MEGADS_BACKEND="nccl"),
+    case("MEGADS_PEAK_TFLOPS=abc: not a positive number; give dense TFLOP/s", MEGADS_PEAK_TFLOPS="abc"),
+    case("DS_ACCELERATOR=cuda: this run is on the cpu; unset DS_ACCELERATOR", DS_ACCELERATOR="cuda"),
+    case("ATTENTION=flash works on nvidia and amd devices, not on cpu; use", ATTENTION="flash", DTYPE="bf16"),
+    case("LAUNCH_WITH=direct starts one rank, not 2; use LAUNCH_WITH=auto", LAUNCH_WITH="direct", TP="2"),
+    case("no Open MPI mpirun on PATH; install it", LAUNCH_WITH="openmpi", TP="2", PATH=""),
+    case("no MPICH mpiexec on PATH; install it", LAUNCH_WITH="mpich", TP="2", PATH=""),
+    case("HOSTFILE=none: No such file or directory; it should be a file with one host a line", HOSTFILE="none"),
+    case("SLURM job 7 has 4 hosts; runs on more than one host are not supp", SLURM_JOB_ID="7", SLURM_NNODES="4"),
+    case(["GiB of memory for 1 ranks that need", "train.force=true"], HIDDEN="65536", NLAYERS="200"),
+    case(["need", "NLAYERS=4096 would fit"], NLAYERS="1e15"),
+]
+PATHS = [
+    case("TOKENIZER_MODEL none/Llama: no such file or folder; nothing is downloaded", TOKENIZER_MODEL="none/Llama"),
+    case("TOKENIZER_MODEL ~nobody9/x: no such file", TOKENIZER_MODEL="~nobody9/x"),
+    case("no such file or folder", TOKENIZER_MODEL="x" * 5000),
+    case("is given without a tokenizer; set TOKENIZER_MODEL", DATA_FILE_LIST="list.txt"),
+    case("TOKENIZER_TYPE=NullTokenizer has no vocabulary of its own; set VOCAB_SIZE", TOKENIZER_TYPE="NullTokenizer"),
+    case("DATA_FILE_LIST none.txt: no such file", DATA_FILE_LIST="none.txt", **DATA),
+    case("DATA_FILE_LIST /: is a folder; give a text file", DATA_FILE_LIST="/", **DATA),
+    case("run folder /dev/null/x: Not a directory; set RUN_DIR to a folder you can write", RUN_DIR="/dev/null/x"),
+    case("checkpoints in /dev/null: File exists; set CKPT_DIR to a folder you can write", CKPT_DIR="/dev/null"),
+    case("/dev/null: file exists; set DATA_CACHE_PATH to a folder that can be written", DATA_CACHE_PATH="/dev/null"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words", "told"), [*VALUES, *NAMES, *SET, *LAYOUT, *LENGTHS, *HOST, *PATHS])
+def test_refused(megads, settings, words, told):
+    refused(megads, *words, told=told, **settings)
+
+
+def test_a_vendor_that_is_not_here(megads):
+    masks = {"CUDA_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1"}
+    told = ["MEGADS_DEVICE=nvidia: no such device is visible on this host; it shows", "cpu"]
+    refused(megads, told=told, MEGADS_DEVICE="nvidia", **masks)
+
+
+@pytest.mark.skipif(cpu_computes_fp16(), reason="this CPU computes fp16")
+def test_fp16_where_there_is_none(megads):
+    refused(megads, told=["DTYPE=fp16: the cpu of this host computes no fp16; use DTYPE=bf16 or fp32"], DTYPE="fp16")
+
+
+def test_a_model_that_does_not_fit_can_be_forced(megads):
+    large = {"HIDDEN": "65536", "NLAYERS": "200"}
+    refused(megads, "--dry-run", told=["GiB of memory"], **large)
+    forced = run(megads, "train", "--dry-run", "--set", "train.force=true", **large)
+    assert forced.returncode == 0, forced.stderr
+    assert "model.hidden_size" in forced.stdout
