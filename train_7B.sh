@@ -10,5 +10,6 @@ if [[ ! -f "${root}/launchers/train.sh" ]]; then
   echo "megads: no checkout in ${root}; submit from the checkout, or set MEGADS_ROOT to it" >&2
   exit 2
 fi
-export MEGADS_COMMAND="bash ${BASH_SOURCE[0]}${*:+ ${*@Q}}" # what the log calls this command
+printf -v MEGADS_COMMAND ' %q' "${BASH_SOURCE[0]}" "$@"
+export MEGADS_COMMAND="bash${MEGADS_COMMAND}" # what the log calls this command
 exec bash "${root}/launchers/train.sh" --preset 7B "$@"

@@ -134,9 +134,10 @@ def megads_step(run: RunConfig, folder: Path) -> tuple[Callable[[], None], Calla
     stop = StopRequest(folder, training.groups, training.device, in_place=False)
     loop = Loop(training, stop, MetricsFile(folder / "metrics.jsonl"))
     batches = training.batches("train")
+    loop.remaining.start()
 
     def step() -> None:
-        loop.step([next(batches) for _ in range(training.micro_batches_per_step)])
+        loop.step(batches)
 
     return step, lambda: next(batches)
 

@@ -20,5 +20,8 @@ source "${root}/ALCF/helpers.sh"
 megads_setup_env
 # Files of the working folder are data here; none of them is to stand in for a Python module.
 export PYTHONSAFEPATH=1
-export MEGADS_COMMAND="${MEGADS_COMMAND:-bash ${BASH_SOURCE[0]}${*:+ ${*@Q}}}" # what the log calls this command
+if [[ -z "${MEGADS_COMMAND:-}" ]]; then
+  printf -v MEGADS_COMMAND ' %q' "${BASH_SOURCE[0]}" "$@"
+  export MEGADS_COMMAND="bash${MEGADS_COMMAND}" # what the log calls this command
+fi
 exec "${MEGADS_PYTHON}" -m megads train "$@"

@@ -9,6 +9,10 @@ where it came from, and what would work.
 class MegadsError(Exception):
     """A wrong setting or input, as opposed to a bug."""
 
+    def __str__(self) -> str:
+        """Return the message on one line: line breaks and bytes that do not print are escaped."""
+        return "".join(each if each.isprintable() else repr(each)[1:-1] for each in super().__str__())
+
 
 class ConfigError(MegadsError):
     """A setting that is unknown, has a wrong value, or contradicts another one."""
@@ -28,6 +32,10 @@ class DeviceError(MegadsError):
 
 class CheckpointError(MegadsError):
     """A checkpoint that is missing, incomplete, or belongs to another model."""
+
+
+class TrainingError(MegadsError):
+    """A run that can not go on: its numbers are no longer finite."""
 
 
 class DependencyError(MegadsError):

@@ -17,6 +17,7 @@ disk, so a folder named ``iter_*`` is complete unless something damaged it later
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -49,10 +50,18 @@ def shard_name(rank: int, degree: int) -> str:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the complete checkpoints in ``folder``, oldest first; none if it does not exist."""
-    if not folder.is_dir():
+    """Return the complete checkpoints in ``folder``, oldest first; none if it does not exist.
+
+    Raises:
+        CheckpointError: the folder can not be read.
+    """
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    found = [(int(m[1]), path) for path in folder.iterdir() if (m := NAME.match(path.name))]
+    except OSError as error:
+        raise CheckpointError(f"{folder}: {error.strerror}; give a RUN_DIR or CKPT_DIR that you can read") from None
+    found = [(int(m[1]), folder / name) for name in names if (m := NAME.match(name))]
     return [path for _, path in sorted(found)]
 
 
@@ -78,7 +87,8 @@ def find_latest(folder: Path) -> Found | None:
             broken.append(str(error))
     if broken:
         raise CheckpointError(
-            f"{folder}: no checkpoint can be read ({broken[0]}); restore one, or use another RUN_NAME or RUN_DIR for a new run"
+            f"{folder}: no checkpoint can be read ({broken[0]}); restore one, or use another RUN_NAME or RUN_DIR "
+            "for a new run"
         )
     return None
 
@@ -97,9 +107,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path / 'manifest.json'}: not a readable manifest ({error})") from None
     if version != FORMAT:
         raise CheckpointError(f"{path}: checkpoint format {version}, this version reads {FORMAT}")
-    for name, size in files.items():
+    for name, facts in files.items():
         file = path / name
-        actual = file.stat().st_size if file.is_file() else None
-        if actual != size:
-            raise CheckpointError(f"{file}: {actual if actual is not None else 'no'} bytes, the manifest says {size}")
+        actual = file.stat().st_size if file.is_file() else "no"
+        if actual != facts["bytes"]:
+            raise CheckpointError(f"{file}: {actual} bytes, the manifest says {facts['bytes']}")
     return manifest

@@ -25,8 +25,16 @@ SHAPE_SETTINGS = (
     "position_embedding",
     "bias",
     "tied_embeddings",
+    "norm_epsilon",
+    "rope_theta",
 )
 """What a checkpoint and a run must agree on for the weights to mean the same."""
+
+FREE = {
+    *("force", "exit_interval", "eval_at_start", "max_skipped"),
+    *("micro_batch", "grad_acc_steps", "train_samples", "train_tokens"),
+}
+"""Settings of ``train`` that change no number of a run, or follow from others."""
 
 
 def checkpoint_folder(run: RunConfig, run_dir: Path) -> Path:
@@ -83,3 +91,28 @@ def check_layout(path: Path, manifest: Mapping[str, Any], tensor: int) -> None:
             f"{path}: written with TP={written}, this run has TP={tensor}; "
             f"resume with TP={written}, or use another RUN_NAME or RUN_DIR for a new run"
         )
+
+
+def changes(before: Mapping[str, Any], run: RunConfig) -> list[str]:
+    """Return a line for every setting of the science that differs from the checkpoint's.
+
+    Where a run lies, how it is laid out and how it is started may change freely.
+
+    Args:
+        before: the settings in the checkpoint's manifest, section by section.
+        run: the derived settings of this run.
+    """
+    lines = []
+    for section in ("model", "train", "optim", "data"):
+        for key, now in getattr(run, section).model_dump().items():
+            old = before.get(section, {}).get(key)
+            if old != now and key not in FREE and key != "cache_dir":
+                lines.append(f"had {section}.{key}={old}, this run has {now}")
+    planned = before["train"]["train_iters"] * before["train"]["global_batch"]
+    plans = run.train.train_iters * run.train.global_batch
+    if planned != plans:
+        lines.append(
+            f"planned {planned} samples, this run plans {plans}: they come in another order now, "
+            "so that samples seen before may be seen again"
+        )
+    return lines

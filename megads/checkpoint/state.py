@@ -8,8 +8,10 @@ the manifest, so that any other layout can be cut from it.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +22,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from megads.checkpoint.layout import FORMAT, checkpoint_name, list_checkpoints, shard_name
+from megads.checkpoint.layout import FORMAT, Found, checkpoint_name, find_latest, list_checkpoints, shard_name
 from megads.checkpoint.match import check_layout
 from megads.dist.groups import Groups
 from megads.errors import CheckpointError
+
+LOG = logging.getLogger("megads")
+
+Files = dict[str, dict[str, int]]
+"""File name -> its ``bytes`` and ``crc32``."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,18 @@ class Progress:
     last_valid_loss: float | None = None
     first_loss: float | None = None
     last_loss: float | None = None
+
+    @staticmethod
+    def read(manifest: Mapping[str, Any]) -> Progress:
+        """Return what a manifest says.
+
+        Raises:
+            CheckpointError: another version of megads wrote other fields.
+        """
+        try:
+            return Progress(**manifest["progress"])
+        except TypeError as error:
+            raise CheckpointError(f"the checkpoint's progress can not be read ({error})") from None
 
 
 @dataclass(frozen=True)
@@ -71,36 +90,51 @@ def save(folder: Path, snapshot: Snapshot, groups: Groups, keep: int = 0) -> Pat
     """
     final = folder / checkpoint_name(snapshot.progress.iteration)
     part = final.with_name(final.name + ".tmp")
-    problem = ""
     writes = groups.data_seq is None or dist.get_rank(groups.data_seq) == 0
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, Any] = {}
     for name, shard, kinds in snapshot.parameters:
         if writes:
-            tensors |= {f"{kind}/{name}": t.detach().to("cpu", copy=True).contiguous() for kind, t in kinds.items()}
+            tensors |= {f"{kind}/{name}": tensor.detach().cpu().contiguous() for kind, tensor in kinds.items()}
             shapes[name] = _describe(shard, kinds["weight"], groups.tensor_size)
+    problem, written = "", {}
     try:
         if writes:
             part.mkdir(parents=True, exist_ok=True)
             tensors |= {f"rng/{name}": state.cpu() for name, state in snapshot.rng.items()}
-            _write_shard(part / shard_name(groups.tensor_rank, groups.tensor_size), tensors)
+            shard_file = part / shard_name(groups.tensor_rank, groups.tensor_size)
+            written[shard_file.name] = _write_shard(shard_file, tensors)
     except (OSError, SafetensorError) as error:
         problem = f"{part}: {error}"
-    _agree(problem, groups)
+    files = _agree(problem, written, groups, part)
     if groups.rank == 0:
         try:
-            files = {p.name: p.stat().st_size for p in sorted(part.iterdir()) if p.suffix == ".safetensors"}
             _write_manifest(part / "manifest.json", snapshot, shapes, files, groups)
             if final.exists():
                 shutil.rmtree(final)
             os.replace(part, final)
             _sync(folder)
-            for old in list_checkpoints(folder)[:-keep] if keep else []:
-                shutil.rmtree(old)
         except OSError as error:
             problem = f"{final}: {error}"
-    _agree(problem, groups)
+    _agree(problem, {}, groups, part)
+    if groups.rank == 0 and keep:
+        prune(folder, final, keep)
     return final
+
+
+def prune(folder: Path, newest: Path, keep: int) -> None:
+    """Remove all but the ``keep`` newest checkpoints, counted from ``newest``, which was just written.
+
+    Checkpoints of later iterations belong to a future that was abandoned, when an older
+    checkpoint was resumed, and go first. What can not be removed is left and named: a run
+    does not end for it.
+    """
+    found = list_checkpoints(folder)
+    at = found.index(newest)
+    for old in [*found[at + 1 :], *found[: max(0, at + 1 - keep)]]:
+        shutil.rmtree(old, ignore_errors=True)
+        if old.exists():
+            LOG.warning("checkpoint %s could not be removed", old)
 
 
 def _describe(shard: Any, local: Tensor, degree: int) -> dict[str, Any]:
@@ -111,13 +145,24 @@ def _describe(shard: Any, local: Tensor, degree: int) -> dict[str, Any]:
     return {"shape": shape, "dim": shard.dim, "parts": list(shard.parts)}
 
 
-def _write_shard(path: Path, tensors: dict[str, Tensor]) -> None:
+def _write_shard(path: Path, tensors: dict[str, Tensor]) -> dict[str, int]:
+    """Write one file to the disk itself; return what the manifest says of it."""
     save_file(tensors, path)
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+    return {"bytes": path.stat().st_size, "crc32": crc32(path)}
 
 
-def _write_manifest(path: Path, snapshot: Snapshot, shapes: Any, files: dict[str, int], groups: Groups) -> None:
+def crc32(path: Path) -> int:
+    """Return the CRC-32 of a file's bytes, which tells of damage that leaves the size alone."""
+    value = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 24):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def _write_manifest(path: Path, snapshot: Snapshot, shapes: Any, files: Files, groups: Groups) -> None:
     grid = groups.grid
     manifest = {
         "format": FORMAT,
@@ -143,14 +188,42 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _agree(problem: str, groups: Groups) -> None:
-    """Raise on every rank if any rank has a problem; also a barrier."""
-    problems: list[str | None] = [problem] * groups.grid.world_size
+def _agree(problem: str, written: Files, groups: Groups, part: Path) -> Files:
+    """Return what all ranks wrote; raise on every rank if any has a problem. Also a barrier."""
+    answers: list[tuple[str, Files]] = [(problem, written)] * groups.grid.world_size
     if groups.grid.world_size > 1:
-        dist.all_gather_object(problems, problem)
-    for rank, text in enumerate(problems):
+        dist.all_gather_object(answers, (problem, written))
+    for rank, (text, _) in enumerate(answers):
         if text:
-            raise CheckpointError(f"the checkpoint was not saved: rank {rank}: {text}")
+            if groups.rank == 0:
+                shutil.rmtree(part, ignore_errors=True)
+            raise CheckpointError(
+                f"the checkpoint was not saved: rank {rank}: {text}; free some space or set CKPT_DIR, "
+                "and give the same command again; older checkpoints are as they were"
+            )
+    return {name: facts for _, files in answers for name, facts in files.items()}
+
+
+def find_together(folder: Path, groups: Groups) -> Found | None:
+    """Return the checkpoint to resume from, the same one on every rank, or None. Collective.
+
+    Only rank 0 looks: two ranks that see a shared folder at different moments would
+    resume from different iterations.
+
+    Raises:
+        CheckpointError: on every rank, when there are checkpoints and all are damaged.
+    """
+    answer: list[Found | CheckpointError | None] = [None]
+    if groups.rank == 0:
+        try:
+            answer = [find_latest(folder)]
+        except CheckpointError as error:
+            answer = [error]
+    if groups.grid.world_size > 1:
+        dist.broadcast_object_list(answer, src=0)
+    if isinstance(answer[0], CheckpointError):
+        raise answer[0]
+    return answer[0]
 
 
 @dataclass(frozen=True)
@@ -172,6 +245,11 @@ def load(path: Path, manifest: Mapping[str, Any], groups: Groups) -> Restored:
     rng: dict[str, Tensor] = {}
     file = path / shard_name(groups.tensor_rank, groups.tensor_size)
     try:
+        if crc32(file) != manifest["files"][file.name]["crc32"]:
+            raise CheckpointError(
+                f"{file}: its content changed since it was written (CRC-32 differs from the manifest's); "
+                f"remove {path} to resume from the checkpoint before it"
+            )
         with safe_open(file, framework="pt") as tensors:
             for key in tensors.keys():  # noqa: SIM118 - not a mapping
                 kind, name = key.split("/", 1)

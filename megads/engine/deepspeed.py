@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -178,6 +179,9 @@ class DeepSpeedEngine:
             engine.backward(loss)
             if self.holds_plain_gradients and engine.is_gradient_accumulation_boundary():
                 plain_norm = self._plain_grad_norm()
+                if not math.isfinite(plain_norm):
+                    self._skip_step()
+                    continue
             engine.step()
         loss = self._mean_over_data(total / len(batches))
         norm = plain_norm if plain_norm is not None else engine.get_global_grad_norm()
@@ -209,6 +213,13 @@ class DeepSpeedEngine:
         if self.groups.model is not None:
             dist.all_reduce(square, group=self.groups.model)
         return float(square.sqrt())
+
+    def _skip_step(self) -> None:
+        """Leave every weight alone and count on, as the ZeRO optimizers do by themselves."""
+        self.engine.zero_grad()
+        self.engine.micro_steps += 1
+        self.engine.global_steps += 1
+        self.engine.skipped_steps += 1
 
     def _mean_over_data(self, loss: Tensor) -> Tensor:
         if self.groups.data_seq is not None:

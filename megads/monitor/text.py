@@ -41,13 +41,24 @@ def duration(seconds: float) -> str:
 
 
 def step_line(
-    iteration: int, train_iters: int, loss: float, lr: float, grad_norm: float, speed: Speed, eta_s: float, scale: float
+    iteration: int,
+    train_iters: int,
+    loss: float,
+    lr: float,
+    grad_norm: float,
+    speed: Speed,
+    eta_s: float,
+    *,
+    scale: float = 1.0,
+    skipped: bool = False,
 ) -> str:
-    """Return the log line of one step."""
+    """Return the log line of one step. ``skipped``: the weights stayed as they were."""
     width = len(str(train_iters))
     mfu = f" | mfu {speed.mfu:.1%}" if speed.mfu is not None else ""
     shown_scale = f" | scale {scale:g}" if scale != 1 else ""
+    shown_skip = " | SKIPPED, the gradient is not finite" if skipped else ""
     return (
         f"step {iteration:{width}d}/{train_iters} | loss {loss:.4f} | lr {lr:.2e} | grad norm {grad_norm:.3f}"
-        f"{shown_scale} | {count(speed.tokens_per_s)} tok/s | {speed.step_time_s:.3g} s{mfu} | left {duration(eta_s)}"
+        f"{shown_scale}"
+        f" | {count(speed.tokens_per_s)} tok/s | {speed.step_time_s:.3g} s{mfu} | left {duration(eta_s)}{shown_skip}"
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
-from collections import deque
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -48,15 +48,28 @@ class SpeedOf:
 
 
 class Remaining:
-    """Guesses when a run ends, from the median of its latest steps."""
+    """Guesses when a run ends, from the wall time between its steps: validations and saves count.
 
-    def __init__(self, window: int = 50):
-        self.times: deque[float] = deque(maxlen=window)
+    The first step, which is slow everywhere, is left out as soon as there is another.
+    """
 
-    def add(self, step_time_s: float) -> None:
-        """Take note of one step."""
-        self.times.append(step_time_s)
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        self.clock = clock
+        self.marks: list[float] = []  # start, end of the first step, end of the latest
+        self.steps = 0
+
+    def start(self) -> None:
+        """Take note that the first step begins."""
+        self.marks = [self.clock()]
+
+    def step_done(self) -> None:
+        """Take note that a step has ended."""
+        self.steps += 1
+        self.marks = [*self.marks[:2], self.clock()]
 
     def seconds(self, steps_left: int) -> float:
-        """Return the expected seconds for ``steps_left`` more steps."""
-        return statistics.median(self.times) * steps_left if self.times else float("nan")
+        """Return the expected seconds for ``steps_left`` more steps, nan before the first."""
+        if self.steps == 0:
+            return float("nan")
+        first = 0 if self.steps == 1 else 1
+        return (self.marks[-1] - self.marks[first]) / (self.steps - first) * steps_left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -10,6 +11,11 @@ from torch import Tensor
 
 from megads.dist.groups import Groups
 from megads.engine.base import Engine
+
+
+def perplexity(loss: float) -> float:
+    """Return ``exp(loss)``; infinity where that is too large for a float, nan for nan."""
+    return math.exp(loss) if not loss > 700 else math.inf
 
 
 def evaluate(engine: Engine, batches: Iterable[Tensor], groups: Groups, device: torch.device) -> float:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
 from megads.checkpoint.state import Progress
 from megads.engine.base import StepResult
+from megads.errors import TrainingError
 from megads.models.flops import train_flops_per_token
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
 from megads.monitor.text import step_line
 from megads.monitor.throughput import Remaining, Speed, SpeedOf
-from megads.train.evaluate import evaluate
+from megads.train.evaluate import evaluate, perplexity
 from megads.train.schedule import Schedule
 from megads.train.setup import Training
 from megads.train.stop import StopRequest
@@ -48,6 +50,7 @@ class Loop:
         self.schedule = Schedule.of(run)
         self.remaining = Remaining()
         self.speeds: list[float] = []
+        self.skips_in_a_row = 0
         self.speed_of = SpeedOf(
             tokens_per_step=run.train.global_batch * run.model.seq_length,
             flops_per_token=train_flops_per_token(run.model, run.model.seq_length),
@@ -61,46 +64,72 @@ class Loop:
         if t.progress.iteration == 0 and train.eval_at_start:
             self.validate()
         batches = t.batches("train", t.progress.consumed_samples)
-        saved_at = t.progress.iteration
-        asked = False
-        while t.progress.iteration < train.train_iters and not asked:
-            self.step([next(batches).to(t.device) for _ in range(t.micro_batches_per_step)])
+        why = ""
+        self.remaining.start()
+        while t.progress.iteration < train.train_iters and not why:
+            self.step(batches)
             iteration = t.progress.iteration
             last = iteration == train.train_iters
             if train.eval_interval and (last or iteration % train.eval_interval == 0):
                 self.validate()
-            asked = self.stop.agreed() or _multiple(iteration, train.exit_interval)
-            if last or asked or _multiple(iteration, t.run.checkpoint.save_interval):
+            if self.stop.agreed():
+                why = "asked to stop"
+            elif _multiple(iteration, train.exit_interval):
+                why = f"EXIT_INTERVAL={train.exit_interval}"
+            if last or why or _multiple(iteration, t.run.checkpoint.save_interval):
                 self.save()
-                saved_at = iteration
         if t.progress.iteration >= train.train_iters:
             self.test()
             return Outcome(EXIT_DONE, "done", t.progress.iteration)
-        return Outcome(EXIT_STOPPED, f"asked to stop, saved at iteration {saved_at}", t.progress.iteration)
+        return Outcome(EXIT_STOPPED, f"{why}; saved at iteration {t.progress.iteration}", t.progress.iteration)
 
-    def step(self, batches: list[torch.Tensor]) -> None:
-        """Do one optimizer step and tell of it."""
+    def step(self, batches: Iterator[torch.Tensor]) -> None:
+        """Do one optimizer step and tell of it. Its time is that of the whole step, data included."""
         t = self.training
         started = time.perf_counter()
         lr = self.schedule.lr(t.progress.scheduled_samples)
-        result = t.engine.train_step(batches, lr)
+        parts = [next(batches).to(t.device) for _ in range(t.micro_batches_per_step)]
+        result = t.engine.train_step(parts, lr)
         loss = float(result.loss)
         speed = self.speed_of(time.perf_counter() - started)
         t.progress = advance(t.progress, result, loss, t.run.train.global_batch)
-        self.remaining.add(speed.step_time_s)
+        self.remaining.step_done()
         self.speeds.append(speed.tokens_per_s)
-        if t.groups.rank == 0 and t.progress.iteration % t.run.log.log_interval == 0:
+        if t.groups.rank == 0 and (result.skipped or _multiple(t.progress.iteration, t.run.log.log_interval)):
             self.tell(result, loss, lr, speed)
+        self.check_progress(result.skipped)
+
+    def check_progress(self, skipped: bool) -> None:
+        """End a run that only skips steps: it looks busy and learns nothing.
+
+        Raises:
+            TrainingError: on every rank, when too many steps in a row were skipped.
+        """
+        self.skips_in_a_row = self.skips_in_a_row + 1 if skipped else 0
+        limit, done = self.training.run.train.max_skipped, self.training.progress.iteration
+        if limit and self.skips_in_a_row >= limit:
+            raise TrainingError(
+                f"{limit} steps in a row, to iteration {done}, were skipped because their gradients were not finite; "
+                f"checkpoints are in {self.training.checkpoints}; lower LR, look at the data, "
+                "or raise MAX_SKIPPED_STEPS"
+            )
 
     def tell(self, result: StepResult, loss: float, lr: float, speed: Speed) -> None:
         """Log one step on rank 0: a line for people, a row for programs."""
         t, done = self.training, self.training.progress
         left = self.remaining.seconds(t.run.train.train_iters - done.iteration)
-        LOG.info(
-            step_line(
-                done.iteration, t.run.train.train_iters, loss, lr, result.grad_norm, speed, left, result.loss_scale
-            )
+        line = step_line(
+            done.iteration,
+            t.run.train.train_iters,
+            loss,
+            lr,
+            result.grad_norm,
+            speed,
+            left,
+            scale=result.loss_scale,
+            skipped=result.skipped,
         )
+        LOG.info("%s", line)
         row = {
             "iteration": done.iteration,
             "consumed_samples": done.consumed_samples,
@@ -128,16 +157,15 @@ class Loop:
             t.progress = replace(t.progress, first_valid_loss=loss)
         t.progress = replace(t.progress, last_valid_loss=loss)
         if self.metrics is not None:
-            perplexity = math.exp(min(20.0, loss))
-            LOG.info("step %d: validation loss %.4f, perplexity %.4g", t.progress.iteration, loss, perplexity)
-            row = {"iteration": t.progress.iteration, "valid_loss": loss, "valid_ppl": perplexity}
+            LOG.info("step %d: validation loss %.4f, perplexity %.4g", t.progress.iteration, loss, perplexity(loss))
+            row = {"iteration": t.progress.iteration, "valid_loss": loss, "valid_ppl": perplexity(loss)}
             self.metrics.write({**row, "consumed_samples": t.progress.consumed_samples})
 
     def test(self) -> None:
         """Measure the loss on the test samples, at the end of a run. Collective."""
         loss = self.held_out("test")
         if loss is not None and self.metrics is not None:
-            LOG.info("test loss %.4f, perplexity %.4g", loss, math.exp(min(20.0, loss)))
+            LOG.info("test loss %.4f, perplexity %.4g", loss, perplexity(loss))
             self.metrics.write({"iteration": self.training.progress.iteration, "test_loss": loss})
 
     def held_out(self, split: str) -> float | None:

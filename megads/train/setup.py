@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from megads.checkpoint.layout import find_latest, remove_unfinished
-from megads.checkpoint.match import check_model, checkpoint_folder, shape_of
+from megads.checkpoint.layout import remove_unfinished
+from megads.checkpoint.match import changes, check_model, checkpoint_folder, shape_of
 from megads.checkpoint.rng import pack, unpack
-from megads.checkpoint.state import Progress, Snapshot
+from megads.checkpoint.state import Progress, Snapshot, find_together
 from megads.checkpoint.state import load as load_checkpoint
 from megads.checkpoint.state import save as save_checkpoint
 from megads.cluster.ranks import RankInfo
@@ -77,23 +77,27 @@ class Training:
             parameters=((s.name, getattr(s.parameter, "shard", None), s.tensors) for s in self.engine.states()),
             scalars=self.engine.scalars(),
             rng=pack(self.rng.state_dict()),
-            about={"model": shape_of(self.run), "torch": torch.__version__, "dtype": self.run.train.dtype},
+            about={"model": shape_of(self.run), "torch": torch.__version__, "settings": self.run.model_dump()},
         )
         return save_checkpoint(self.checkpoints, snapshot, self.groups, self.run.checkpoint.keep)
 
     def resume(self) -> Path | None:
         """Go on from the newest checkpoint; return its path, or None when there is none. Collective."""
-        found = find_latest(self.checkpoints)
+        found = find_together(self.checkpoints, self.groups)
         if found is None:
             return None
-        for problem in found.broken if self.groups.rank == 0 else ():
-            LOG.warning("checkpoint passed over: %s", problem)
         check_model(found.path, found.manifest, shape_of(self.run))
+        for line in [
+            *(f"passed over: {text}" for text in found.broken),
+            *changes(found.manifest["settings"], self.run),
+        ]:
+            if self.groups.rank == 0:
+                LOG.warning("checkpoint %s", line)
         restored = load_checkpoint(found.path, found.manifest, self.groups)
         self.engine.load(restored.read)
         self.engine.load_scalars(found.manifest["scalars"])
         self.rng.load_state_dict(unpack(restored.rng))
-        self.progress = Progress(**found.manifest["progress"])
+        self.progress = Progress.read(found.manifest)
         return found.path
 
 

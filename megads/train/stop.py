@@ -17,8 +17,9 @@ CONTROL_FILE = "stop"
 class StopRequest:
     """Collects stop requests: signals to this rank, and the control file in the run folder.
 
-    SIGUSR1 is the request on every launcher. A rank that nobody launches for (it runs in
-    place) also takes SIGINT and SIGTERM for one; a second SIGINT then ends it at once.
+    SIGUSR1 is the request on every launcher, and SIGTERM too, which a scheduler sends to
+    every process of a job at its end. A rank that nobody launches for (it runs in place)
+    also takes SIGINT and SIGHUP for one; a second SIGINT then ends it at once.
 
     Args:
         run_dir: whose file ``stop`` is a request; read by rank 0 only.
@@ -33,11 +34,13 @@ class StopRequest:
         self.flag = torch.zeros((), dtype=torch.int32, device=device)
         self.heard = False
         signal.signal(signal.SIGUSR1, self._hear)
+        signal.signal(signal.SIGTERM, self._hear)
         # A launcher holds the signal back until somebody listens.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
         if in_place:
-            signal.signal(signal.SIGTERM, self._hear)
             signal.signal(signal.SIGINT, self._hear)
+            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+                signal.signal(signal.SIGHUP, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.heard = True

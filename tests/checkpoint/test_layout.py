@@ -10,7 +10,11 @@ def make(folder, iteration, data=b"12345", **changes):
     path = folder / f"iter_{iteration:07d}"
     path.mkdir(parents=True)
     (path / "tensor-00000-of-00001.safetensors").write_bytes(data)
-    manifest = {"format": 1, "files": {"tensor-00000-of-00001.safetensors": 5}, "progress": {"iteration": iteration}}
+    manifest = {
+        "format": 1,
+        "files": {"tensor-00000-of-00001.safetensors": {"bytes": 5, "crc32": 0}},
+        "progress": {"iteration": iteration},
+    }
     (path / "manifest.json").write_text(json.dumps(manifest | changes))
     return path
 

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from megads.cluster.machine import available_memory, count_accelerators, count_cores, machine_name, read_machines
+from megads.cluster.machine import (
+    available_memory,
+    count_accelerators,
+    count_cores,
+    cpu_computes_fp16,
+    machine_name,
+    read_machines,
+    visible_accelerators,
+)
 from megads.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -135,6 +143,30 @@ def test_cores_follow_the_quota(tmp_path):
     assert count_cores(tmp_path, tmp_path) == 1
     write(tmp_path / "fs/cgroup/cpu.max", "max 100000\n")
     assert count_cores(tmp_path, tmp_path) == count_cores(tmp_path / "none", tmp_path)
+
+
+def test_vendors_are_counted_apart(devices):
+    write(devices["dev"] / "nvidia0")
+    write(devices["dev"] / "kfd")
+    write(devices["sys"] / "class/kfd/kfd/topology/nodes/1/properties", "simd_count 440\n")
+    assert visible_accelerators({}, **devices) == {"nvidia": 1, "amd": 1}
+    assert visible_accelerators({"ROCR_VISIBLE_DEVICES": ""}, **devices) == {"nvidia": 1}
+    assert visible_accelerators({"CUDA_VISIBLE_DEVICES": "-1"}, **devices) == {}
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        ("flags\t\t: fpu avx512f avx512_fp16\n", True),
+        ("flags\t\t: fpu avx512f avx512_bf16\n", False),
+        ("Features\t: fp asimd asimdhp\n", True),
+        ("Features\t: fp asimd\n", False),
+        ("vendor_id: unheard of\n", True),
+    ],
+)
+def test_fp16_by_the_flags_of_the_cpu(tmp_path, cpuinfo, expected):
+    write(tmp_path / "cpuinfo", cpuinfo)
+    assert cpu_computes_fp16(tmp_path) is expected
 
 
 def test_this_host_has_memory_and_cores():

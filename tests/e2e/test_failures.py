@@ -51,6 +51,14 @@ def test_the_rank_that_fails_is_shown_and_the_run_ends(megads, planted, starter)
     assert "rank 1" in outcome["message"]
 
 
+def test_a_run_does_not_fail_for_want_of_a_picture(megads, tmp_path):
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('broken on this machine')\n")
+    done = megads.train("r", TRAIN_ITERS="2", PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert done.returncode == 0, done.stderr
+    assert "no picture of the loss: ImportError: broken on this machine" in done.stderr
+    assert "done     2 of 2 iterations" in done.stderr
+
+
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.parametrize("starter", ["openmpi", "mpich"])

@@ -59,6 +59,7 @@ def wait_for_step(process, folder, step, seconds=120):
         ({"TP": "2"}, signal.SIGUSR1),
         ({"TP": "1"}, signal.SIGINT),
         ({"TP": "2"}, signal.SIGINT),
+        ({"TP": "1"}, signal.SIGHUP),
     ],
 )
 def test_a_signal_stops_at_the_next_step_with_a_checkpoint(megads, layout, number):
@@ -71,9 +72,18 @@ def test_a_signal_stops_at_the_next_step_with_a_checkpoint(megads, layout, numbe
     assert 3 <= iteration < 4000
     assert [p.name for p in (megads.folder / "r/checkpoints").iterdir()] == [f"iter_{iteration:07d}"]
     assert re.search(r"resume   .*RUN_DIR=r.* megads train", err)
-    rest = megads.train("r", TRAIN_ITERS=str(iteration + 2), EVAL_INTERVAL="0", **layout)
-    assert rest.returncode == 0, rest.stderr
-    assert [row["iteration"] for row in megads.rows("r") if "lm_loss" in row] == list(range(1, iteration + 3))
+
+
+@pytest.mark.parametrize("layout", [{"TP": "1"}, {"TP": "2"}])
+def test_a_scheduler_that_ends_every_process_of_the_job_loses_nothing(megads, layout):
+    process = megads.start("train", RUN_DIR="r", TRAIN_ITERS="4000", EVAL_INTERVAL="0", **layout)
+    wait_for_step(process, megads.folder / "r", 3)
+    for pid in [process.pid, *below(process.pid)]:
+        os.kill(pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    iteration = json.loads((megads.folder / "r/outcome.json").read_text())["iteration"]
+    assert [p.name for p in (megads.folder / "r/checkpoints").iterdir()] == [f"iter_{iteration:07d}"]
 
 
 def test_megads_stop_ends_a_run(megads):
@@ -82,17 +92,25 @@ def test_megads_stop_ends_a_run(megads):
     assert megads("stop", "r").returncode == 0
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
+    late = megads("stop", "r")
+    assert late.returncode == 2
+    assert late.stderr == "megads: r: its run is not running; nothing to stop\n"
     again = megads.train("r", TRAIN_ITERS="4000", EXIT_INTERVAL="1", EVAL_INTERVAL="0", TP="2")
     assert again.returncode == 75, again.stderr
     assert "resume   from" in again.stderr
 
 
-def ranks_of(launcher):
-    """Return the process ids of the ranks below a launcher."""
+def below(launcher):
+    """Return the process ids of everything below a launcher."""
     found = children(launcher)
     for pid in found:
         found += children(pid)
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in found}
+    return found
+
+
+def ranks_of(launcher):
+    """Return the process ids of the ranks below a launcher."""
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in below(launcher)}
     return [pid for pid, words in commands.items() if "worker" in words and "torch.distributed.run" not in words]
 
 

@@ -135,6 +135,7 @@ def _size(grid):
 def _continues_bitwise(grid: dict[str, int], changes: dict[str, str]) -> None:
     import torch
 
+    _let_fp16_run()
     run, groups = settings(grid, **changes), groups_of(**grid)
     whole = make_engine(run, groups)
     expected = train(whole, run, groups)
@@ -162,8 +163,9 @@ def _continues_bitwise(grid: dict[str, int], changes: dict[str, str]) -> None:
         {"parallel.zero_stage": "0"},
         {"parallel.zero_stage": "1"},
         {"train.dtype": "bf16"},
+        {"train.dtype": "fp16", "optim.initial_loss_scale_power": "24"},
     ],
-    ids=["zero0", "zero1", "bf16"],
+    ids=["zero0", "zero1", "bf16", "fp16"],
 )
 @pytest.mark.parametrize("grid", GRIDS[:2] + GRIDS[3:], ids=IDS[:2] + IDS[3:])
 def test_a_new_engine_goes_on_bitwise(grid, changes):
@@ -171,8 +173,7 @@ def test_a_new_engine_goes_on_bitwise(grid, changes):
 
 
 def _half_is_near(grid: dict[str, int], changes: dict[str, str]) -> None:
-    if changes["train.dtype"] == "fp16":
-        _let_fp16_run()
+    _let_fp16_run()
     run, groups = settings(grid, **changes), groups_of(**grid)
     losses, norms, _ = plain_loop(settings({}))
     results = train(make_engine(run, groups), run, groups)
@@ -223,6 +224,32 @@ def _overflow_is_skipped(grid: dict[str, int]) -> None:
 @pytest.mark.parametrize("grid", [{"tensor": 2}, {"data": 2}], ids=["tp2", "dp2"])
 def test_a_step_that_overflows_is_skipped_on_every_rank(grid):
     run_ranks(2, _overflow_is_skipped, grid)
+
+
+def _bad_gradients_change_nothing(grid: dict[str, int], changes: dict[str, str]) -> None:
+    import torch
+
+    run, groups = settings(grid, **changes), groups_of(**grid)
+    engine = make_engine(run, groups)
+    train(engine, run, groups, 0, 1)
+    before = [p.detach().clone() for p in engine.parameters]
+    if groups.rank == 0:
+        engine.parameters[0].register_hook(lambda grad: grad * float("nan"))
+    result = engine.train_step(batches(run, 1, groups.data_rank), 1e-2)
+    assert result.skipped
+    assert engine.scalars()["skipped_steps"] == 1
+    assert all(torch.equal(p, old) for p, old in zip(engine.parameters, before, strict=True))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "changes",
+    [{"parallel.zero_stage": "0"}, {"parallel.zero_stage": "1"}, {"train.dtype": "bf16"}],
+    ids=["zero0", "zero1", "bf16"],
+)
+@pytest.mark.parametrize("grid", GRIDS[:2], ids=IDS[:2])
+def test_a_gradient_that_is_not_finite_on_one_rank_changes_no_weight_on_any(grid, changes):
+    run_ranks(2, _bad_gradients_change_nothing, grid, changes)
 
 
 def _clip_zero_means_none() -> None:

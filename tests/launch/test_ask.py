@@ -34,6 +34,12 @@ def test_the_command_can_be_pasted():
     assert ask(env=env).command(["TP", "RUN_DIR"]) == "TP=2 RUN_DIR='my runs/x' bash train_7B.sh --dry-run"
 
 
+def test_an_unnamed_run_is_named_so_that_the_line_means_it():
+    assert ask(env={"TP": "2"}, words=("train",)).command(["TP"], Path("runs/x-2")) == (
+        "RUN_DIR=runs/x-2 TP=2 megads train"
+    )
+
+
 def test_without_a_script_the_command_is_megads():
     line = ask(env={"TP": "2"}, words=("train", "--set", "a.b=c d")).command(["TP"])
     assert line == "TP=2 megads train --set 'a.b=c d'"

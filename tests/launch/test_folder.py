@@ -8,7 +8,7 @@ import pytest
 
 from megads.config.schema import RunConfig, TrainConfig
 from megads.errors import LaunchError
-from megads.launch.folder import choose_folder, claim, request_stop, write_text
+from megads.launch.folder import choose_folder, claim, claim_checkpoints, request_stop, write_text
 
 
 def run(iters=100, **changes):
@@ -114,6 +114,17 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path):
 def test_stop_wants_a_run(tmp_path):
     with pytest.raises(LaunchError, match="no run here"):
         request_stop(tmp_path)
-    (tmp_path / "config.yaml").write_text("")
-    request_stop(tmp_path)
-    assert (tmp_path / "stop").exists()
+    with claim(tmp_path / "r"):
+        (tmp_path / "r/config.yaml").write_text("")
+        request_stop(tmp_path / "r")
+        assert (tmp_path / "r/stop").exists()
+    with pytest.raises(LaunchError, match="its run is not running"):
+        request_stop(tmp_path / "r")
+
+
+def test_two_runs_can_not_share_their_checkpoints(tmp_path):
+    folder, refused = tmp_path / "c", pytest.raises(LaunchError, match="another run is using")
+    with claim_checkpoints(folder, shared=True), refused, claim_checkpoints(folder, shared=True):
+        pass
+    with claim_checkpoints(tmp_path / "d", shared=False):
+        assert list((tmp_path / "d").iterdir()) == []

@@ -28,12 +28,12 @@ def test_duration(seconds, text):
 
 def test_step_line_reads_left_to_right():
     speed = Speed(0.5, 8192, 4096, 0.1, None)
-    line = step_line(7, 200, 5.4321, 2e-4, 1.25, speed, 96.5, 1.0)
+    line = step_line(7, 200, 5.4321, 2e-4, 1.25, speed, 96.5)
     assert line == "step   7/200 | loss 5.4321 | lr 2.00e-04 | grad norm 1.250 | 8.19k tok/s | 0.5 s | left 1m36s"
 
 
 def test_loss_scale_and_mfu_are_shown_when_they_mean_something():
-    line = step_line(7, 200, 5.4, 2e-4, 1.25, Speed(0.5, 8192, 4096, 0.1, 0.412), 96, 65536.0)
+    line = step_line(7, 200, 5.4, 2e-4, 1.25, Speed(0.5, 8192, 4096, 0.1, 0.412), 96, scale=65536.0)
     assert "| scale 65536 |" in line
     assert "| mfu 41.2% |" in line
 
@@ -50,8 +50,19 @@ def test_unknown_peak_means_unknown_mfu():
     assert SpeedOf(4096, 1e9, 4, None)(0.5).mfu is None
 
 
-def test_remaining_time_shrugs_off_one_slow_step():
-    remaining = Remaining()
-    for seconds in (1.0, 1.0, 60.0, 1.0, 1.0):
-        remaining.add(seconds)
-    assert remaining.seconds(100) == 100
+def test_a_skipped_step_is_told():
+    line = step_line(7, 200, 5.4, 2e-4, float("inf"), Speed(0.5, 8192, 4096, 0.1, None), 96, skipped=True)
+    assert line.endswith("SKIPPED, the gradient is not finite")
+
+
+def test_remaining_time_counts_what_lies_between_steps_but_not_the_first():
+    clock = iter([100.0, 160.0, 161.0, 162.0, 163.0, 174.0])  # the first step is slow; a validation before the last
+    remaining = Remaining(clock=lambda: next(clock))
+    remaining.start()
+    for _ in range(5):
+        remaining.step_done()
+    assert remaining.seconds(100) == 100 * (174 - 160) / 4
+
+
+def test_remaining_time_is_unknown_before_there_is_anything_to_go_by():
+    assert math.isnan(Remaining().seconds(10))

@@ -1,0 +1,85 @@
+"""What rank 0 says before the first step and after the last."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+from megads.monitor.log import LOG
+from megads.monitor.metrics import read_metrics
+from megads.monitor.plot import loss_sketch, save_loss_plot
+from megads.monitor.text import count, duration, size
+from megads.train.loop import EXIT_DONE, Loop, Outcome
+from megads.train.setup import Training
+
+
+def announce(training: Training, resumed: Path | None, seconds: float) -> None:
+    """Say on which device the run is, how long its set-up took and where it starts."""
+    vendor, device, run = training.vendor, training.device, training.run
+    ranks = training.groups.grid.world_size
+    peak = training.peak_tflops
+    parts = ", ".join(f"{name} {took:.1f}s" for name, took in training.timings.items())
+    name = vendor.device_name(device)
+    LOG.info("device   %s x %d, backend %s, torch %s", name, ranks, vendor.backend, torch.__version__)
+    LOG.info("mfu      %s", f"of {peak:g} TFLOP/s in {run.train.dtype}" if peak else UNKNOWN_PEAK)
+    LOG.info("set up   in %s (%s)", duration(seconds), parts)
+    if resumed is None:
+        LOG.info("start    from new weights, seed %d", run.train.seed)
+    else:
+        LOG.info("resume   from %s, iteration %d", resumed, training.progress.iteration)
+
+
+UNKNOWN_PEAK = "unknown; set MEGADS_PEAK_TFLOPS to see it"
+
+
+def summarise(loop: Loop, outcome: Outcome) -> None:
+    """Say how the run went and what to do next; draw the loss."""
+    t, done = loop.training, loop.training.progress
+    draw(t)
+    LOG.info("")
+    LOG.info("%s", ending(outcome, t.run.train.train_iters))
+    if done.first_loss is not None and done.last_loss is not None:
+        LOG.info("loss     training %.4f -> %.4f%s", done.first_loss, done.last_loss, _validation(t))
+    if done.skipped_iterations:
+        LOG.info("skipped  %d steps, for a gradient that was not finite", done.skipped_iterations)
+    if loop.speeds:
+        LOG.info("speed    %s tokens/s (median step)", count(loop.median_tokens_per_s()))
+    LOG.info("memory   %s at most on rank 0", size(t.vendor.memory_bytes(t.device)))
+    LOG.info("folder   %s (metrics.jsonl, loss.png, config.yaml)", t.run_dir)
+    command = t.run_dir / "command.txt"
+    if command.is_file():
+        line = command.read_text(encoding="utf8").strip()
+        stopped = outcome.exit_code != EXIT_DONE
+        LOG.info("%s", f"resume   {line}" if stopped else f"longer   {longer(line, 2 * t.run.train.train_iters)}")
+
+
+def draw(training: Training) -> None:
+    """Draw the loss as ``loss.png`` and in the log. A run does not fail for want of a picture."""
+    rows = read_metrics(training.run_dir / "metrics.jsonl")
+    if not any("lm_loss" in row for row in rows):
+        return
+    try:
+        save_loss_plot(rows, training.run_dir / "loss.png", training.run.name)
+        LOG.info("\n%s", loss_sketch(rows))
+    except Exception as error:
+        LOG.warning("no picture of the loss: %s: %s", type(error).__name__, error)
+
+
+def ending(outcome: Outcome, train_iters: int) -> str:
+    """Return the summary's first line."""
+    word = "done" if outcome.exit_code == EXIT_DONE else "stopped"
+    why = "" if outcome.exit_code == EXIT_DONE else f"; {outcome.message}"
+    return f"{word:8} {outcome.iteration} of {train_iters} iterations{why}"
+
+
+def longer(command: str, train_iters: int) -> str:
+    """Return the command line that trains on to ``train_iters``, whatever length it had before."""
+    given = r"(\bTRAIN_(ITERS?|SAMPLES|TOKENS)=\S+ )|( --set train\.train_(iters|samples|tokens)=\S+)"
+    return f"TRAIN_ITERS={train_iters} {re.sub(given, '', command)}"
+
+
+def _validation(training: Training) -> str:
+    first, last = training.progress.first_valid_loss, training.progress.last_valid_loss
+    return f", validation {first:.4f} -> {last:.4f}" if first is not None and last is not None else ""
