@@ -1,4 +1,7 @@
-"""Write a run's settings to ``config.yaml`` and read them back. Ranks read this and nothing else."""
+"""The files of a run folder: their names, how they are written, and the settings in ``config.yaml``.
+
+Ranks read ``config.yaml`` and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,10 @@ from megads.config.setting import Origin, Section
 from megads.config.tree import fields, nested, value_of
 from megads.errors import ConfigError
 
+CONFIG = "config.yaml"
+OUTCOME = "outcome.json"  # how the run ended, written by the ranks
+STOP = "stop"  # asks the run to save and stop; made by the launcher or by `megads stop`
+
 
 def save_config(run: RunConfig, origins: Mapping[str, Origin], path: Path) -> None:
     """Write ``run`` as YAML with the origin of each value as a comment.
@@ -36,7 +43,7 @@ def save_config(run: RunConfig, origins: Mapping[str, Origin], path: Path) -> No
             section = head
         text = f"{'  ' if head else ''}{key}: {_scalar(value_of(run, name))}"
         lines.append(f"{text:40}  # {origins[name]}" if name in origins else text)
-    _write_whole(path, "\n".join(lines) + "\n")
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def load_config(path: Path) -> RunConfig:
@@ -81,7 +88,12 @@ def _scalar(value: bool | int | float | str) -> str:
     return str(text).removesuffix("\n").removesuffix("\n...").strip()
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that appears whole or not at all.
+
+    Raises:
+        ConfigError: the folder can not be written, or its disk is full.
+    """
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

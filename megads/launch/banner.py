@@ -8,16 +8,9 @@ from megads.config.derive import padded_vocab_size
 from megads.config.memory import Memory, count_parameters
 from megads.config.schema import RunConfig
 from megads.launch.scheduler import Allocation
+from megads.monitor.text import count
 
 GIB = 1024**3
-
-
-def number(value: float) -> str:
-    """Return 1234567 as ``1.23M``."""
-    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if value >= scale:
-            return f"{value / scale:.4g}{letter}"
-    return f"{value:g}"
 
 
 def banner(run: RunConfig, allocation: Allocation, memory: Memory, available: int, folder: Path, command: str) -> str:
@@ -38,17 +31,17 @@ def banner(run: RunConfig, allocation: Allocation, memory: Memory, available: in
             "model",
             f"{model.family}, {model.num_layers} layers, hidden {model.hidden_size}, heads {model.num_heads}"
             f" (kv {model.num_kv_heads}), ffn {model.ffn_hidden_size}, vocabulary {model.vocab_size}"
-            f" padded to {padded_vocab_size(model)}: {number(count_parameters(model))} parameters, {train.dtype}",
+            f" padded to {padded_vocab_size(model)}: {count(count_parameters(model))} parameters, {train.dtype}",
         ),
         (
             "batch",
             f"{train.global_batch} samples = micro {train.micro_batch} x accumulation {train.grad_acc_steps}"
             f" x DP {parallel.data}; {model.seq_length} tokens a sample,"
-            f" {number(train.global_batch * model.seq_length)} tokens a step",
+            f" {count(train.global_batch * model.seq_length)} tokens a step",
         ),
         (
             "train",
-            f"{train.train_iters} iterations, {number(train.train_iters * train.global_batch * model.seq_length)}"
+            f"{train.train_iters} iterations, {count(train.train_iters * train.global_batch * model.seq_length)}"
             f" tokens; {run.optim.optimizer}, lr {run.optim.lr:g} {run.optim.lr_decay_style}",
         ),
         ("data", data),

@@ -17,11 +17,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from megads.config.files import CONFIG, OUTCOME, STOP, write_whole
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError, MegadsError
 
 RUNS = Path("runs")
-CONTROL_FILE = "stop"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def choose_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
 def iterations_done(folder: Path) -> int:
     """Return the iteration at which the run in ``folder`` ended, 0 if it never ended."""
     try:
-        outcome = json.loads((folder / "outcome.json").read_text(encoding="utf8"))
+        outcome = json.loads((folder / OUTCOME).read_text(encoding="utf8"))
         return int(outcome["iteration"]) if outcome["exit_code"] == 0 else 0
     except (OSError, ValueError, KeyError, TypeError):
         return 0
@@ -149,32 +149,17 @@ def claim_checkpoints(path: Path, *, shared: bool) -> Iterator[None]:
             os.close(handle)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write ``path`` whole or not at all.
-
-    Raises:
-        LaunchError: the disk is full, or the folder can not be written.
-    """
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        temporary.write_text(text, encoding="utf8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise LaunchError(f"{path}: {error.strerror}; free some space or set RUN_DIR to another folder") from None
-
-
 def request_stop(folder: Path) -> None:
     """Ask the run in ``folder`` to save and stop at its next step.
 
     Raises:
         LaunchError: there is no run in the folder, or it does not run now.
     """
-    if not (folder / "config.yaml").is_file():
+    if not (folder / CONFIG).is_file():
         raise LaunchError(f"{folder}: no run here (no config.yaml); give the folder that the run printed as 'folder'")
     with suppress(OSError):  # a folder of somebody else
         handle = _lock(folder)
         if handle is not None:
             os.close(handle)
             raise LaunchError(f"{folder}: its run is not running; nothing to stop")
-    write_text(folder / CONTROL_FILE, "")
+    write_whole(folder / STOP, "")

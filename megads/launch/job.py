@@ -13,14 +13,14 @@ from megads.cluster.machine import available_memory, machine_name
 from megads.config.checks import check
 from megads.config.deepspeed import deepspeed_config
 from megads.config.derive import derive
-from megads.config.files import save_config
+from megads.config.files import CONFIG, save_config, write_whole
 from megads.config.memory import Memory, check_fits, estimate
 from megads.config.resolve import Resolved, resolve, settings
 from megads.config.schema import RunConfig
 from megads.errors import MegadsError
 from megads.launch.ask import Ask
 from megads.launch.banner import banner
-from megads.launch.folder import Folder, choose_folder, claim, claim_checkpoints, write_text
+from megads.launch.folder import Folder, choose_folder, claim, claim_checkpoints
 from megads.launch.host import check_host
 from megads.launch.plan import LaunchPlan
 from megads.launch.run import run_plan
@@ -76,7 +76,7 @@ def prepare(ask: Ask) -> Job:
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
     check_resume(run, folder.path)
-    command = [ask.python, "-m", "megads", "worker", "--config", str(folder.path / "config.yaml")]
+    command = [ask.python, "-m", "megads", "worker", "--config", str(folder.path / CONFIG)]
     plan = plan_launch(run, allocation, command, ask.env)
     return Job(ask, resolved, allocation, folder, memory, available, deepspeed_config(run, world_size), plan)
 
@@ -143,10 +143,10 @@ def start(job: Job, out: IO[str]) -> int:
 def write_run_files(job: Job) -> None:
     """Write what the ranks read, and the line that gives this command again."""
     folder = job.folder.path
-    save_config(job.run, job.resolved.origins, folder / "config.yaml")
-    write_text(folder / "ds_config.json", json.dumps(job.deepspeed, indent=2) + "\n")
+    save_config(job.run, job.resolved.origins, folder / CONFIG)
+    write_whole(folder / "ds_config.json", json.dumps(job.deepspeed, indent=2) + "\n")
     names = environment_names(job.resolved.origins)
-    write_text(folder / "command.txt", job.ask.command(names, None if job.folder.named else folder) + "\n")
+    write_whole(folder / "command.txt", job.ask.command(names, None if job.folder.named else folder) + "\n")
 
 
 def environment_names(origins: Mapping[str, Any]) -> list[str]:

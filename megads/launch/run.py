@@ -16,11 +16,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from megads.config.files import OUTCOME, STOP
 from megads.errors import LaunchError
 from megads.launch.plan import LaunchPlan
 
-OUTCOME = "outcome.json"
-STOP = "stop"
 RESUME = 75  # exit code: stopped on purpose with a checkpoint
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)

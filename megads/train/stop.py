@@ -9,9 +9,8 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
+from megads.config.files import STOP
 from megads.dist.groups import Groups
-
-CONTROL_FILE = "stop"
 
 
 class StopRequest:
@@ -29,7 +28,7 @@ class StopRequest:
     """
 
     def __init__(self, run_dir: Path, groups: Groups, device: torch.device, *, in_place: bool):
-        self.file = run_dir / CONTROL_FILE
+        self.file = run_dir / STOP
         self.groups = groups
         self.flag = torch.zeros((), dtype=torch.int32, device=device)
         self.heard = False

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from megads.cluster.ranks import RankInfo, find_ranks
-from megads.config.files import load_config
+from megads.config.files import OUTCOME, load_config, write_whole
 from megads.config.schema import RunConfig
-from megads.errors import LaunchError, MegadsError
+from megads.errors import ConfigError, LaunchError, MegadsError
 from megads.monitor.log import failure_text, start_log, where
 from megads.monitor.metrics import MetricsFile
 from megads.train.loop import EXIT_DONE, Loop, Outcome
@@ -82,7 +82,7 @@ def _fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str,
     The first rank to fail writes the outcome, which tells the launcher; ranks then leave
     with 0, because a starter that sees another code adds pages of its own.
     """
-    told = run_dir / "outcome.json"
+    told = run_dir / OUTCOME
     code, text = 1, failure_text(info.rank, error)
     if isinstance(error, MegadsError):
         code, text = 2, f"megads: {error}\n"
@@ -95,7 +95,7 @@ def _fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str,
         time.sleep(1.0)
         text = f"[{where(info.rank)}] lost another rank: {str(error).splitlines()[0]}\n"
     if not told.exists() and not _is_lost_peer(error):
-        with suppress(OSError):  # a full disk; the reason still goes to stderr
+        with suppress(ConfigError):  # a full disk; the reason still goes to stderr
             write_outcome(run_dir, Outcome(code, f"{where(info.rank)}: {error}", 0))
     _leave(text, EXIT_DONE if told.exists() and not is_in_place(env) else code)
 
@@ -122,8 +122,5 @@ def _is_lost_peer(error: BaseException) -> bool:
 
 
 def write_outcome(run_dir: Path, outcome: Outcome) -> None:
-    """Write ``outcome.json`` whole or not at all."""
-    path = run_dir / "outcome.json"
-    temporary = path.with_name(f"outcome.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(vars(outcome)) + "\n", encoding="utf8")
-    os.replace(temporary, path)
+    """Write ``outcome.json``, which tells the launcher how the run ended."""
+    write_whole(run_dir / OUTCOME, json.dumps(vars(outcome)) + "\n")

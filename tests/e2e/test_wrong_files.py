@@ -175,15 +175,6 @@ def test_a_full_disk_for_the_settings(megads, data):
     refused(megads, told=told, before_exec=limit_files(0), **data)
 
 
-def test_a_full_disk_for_other_files_of_the_run(megads, data):
-    (megads.folder / "r").mkdir()
-    (megads.folder / "r/ds_config.json.tmp").symlink_to("/dev/full")
-    done = run(megads, "train", RUN_DIR="r", **data)
-    one_line(done, "r/ds_config.json: No space left on device; free some space or set RUN_DIR to another folder")
-    assert not (megads.folder / "r/outcome.json").exists()
-    assert not list((megads.folder / "r").glob("*.tmp"))
-
-
 @pytest.mark.parametrize("size", [0, 60_000])
 def test_a_full_disk_for_the_demo_corpus(megads, size):
     (megads.folder / "cache").mkdir()
