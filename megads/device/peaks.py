@@ -20,8 +20,9 @@ class Peak:
 
 # From the vendors' data sheets. fp32 is the rate without reduced-precision (TF32) units,
 # which torch leaves off by default. The first row that fits counts, so the special ones
-# come first. torch sees one MI250X die (GCD) and, by default, one PVC tile as a device:
-# half the card. Where it sees the whole card, MEGADS_PEAK_TFLOPS says so.
+# come first. torch sees one MI250X die (GCD) as a device: half the card. Intel's Max 1550 is
+# left out: its matrix rate depends on the units a site enabled and on a clock that falls
+# under load, so no single number is right.
 PEAKS = (
     Peak("GH200", 989.0, 989.0, 67.0),  # NVIDIA GH200 Grace Hopper data sheet
     Peak("GB200", 2500.0, 2500.0, 80.0),  # NVIDIA GB200 NVL72 data sheet, per GPU, half the sparse figure
@@ -39,8 +40,6 @@ PEAKS = (
     Peak("MI300A", 980.6, 980.6, 122.6),  # AMD Instinct MI300A data sheet, matrix
     Peak("MI250X", 191.5, 191.5, 47.9),  # AMD Instinct MI250X data sheet: 383 and 95.7 (matrix) per two GCDs
     Peak("MI250", 181.05, 181.05, 45.25),  # AMD Instinct MI250 data sheet: 362.1 and 90.5 (matrix) per two GCDs
-    # Intel Data Center GPU Max 1550 product brief: 839 (XMX) and 52.4 per card of two tiles at 1.6 GHz.
-    Peak("Data Center GPU Max 1550", 419.4, 419.4, 26.2),
 )
 
 

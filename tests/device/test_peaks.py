@@ -24,7 +24,6 @@ from megads.errors import ConfigError
         ("Tesla V100-SXM2-16GB", "bf16", None),
         ("AMD Instinct MI250X", "bf16", 191.5),
         ("AMD Instinct MI300X", "bf16", 1307.4),
-        ("Intel(R) Data Center GPU Max 1550", "bf16", 419.4),
         ("NVIDIA A10", "bf16", None),
         ("NVIDIA A1000", "bf16", None),
         ("cpu", "fp32", None),
