@@ -131,8 +131,11 @@ def test_a_vendor_that_is_not_here(megads):
     refused(megads, told=told, MEGADS_DEVICE="nvidia", **masks)
 
 
-@pytest.mark.skipif(cpu_computes_fp16(), reason="this CPU computes fp16")
-def test_fp16_where_there_is_none(megads):
+def test_fp16_is_refused_where_there_is_none(megads):
+    if cpu_computes_fp16():
+        done = run(megads, "train", "--dry-run", DTYPE="fp16")
+        assert done.returncode == 0, done.stderr
+        return
     refused(megads, told=["DTYPE=fp16: the cpu of this host computes no fp16; use DTYPE=bf16 or fp32"], DTYPE="fp16")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 from megads.config.schema import ModelConfig
@@ -19,8 +20,6 @@ from megads.dist.grid import Grid
 from megads.dist.groups import Groups
 from megads.models.gpt import GPT
 from tests.models import shapes
-
-transformers = pytest.importorskip("transformers")
 
 VOCAB, LENGTH = 56, 12
 
