@@ -54,7 +54,7 @@ def test_a_run_trains_and_says_what_it_did(reference):
     assert set(steps[0]) == FIELDS
     assert [row["iteration"] for row in valid] == [0, 6, 12, 18, 20]
     assert valid[0]["valid_loss"] == pytest.approx(math.log(512), abs=0.05)
-    assert valid[-1]["valid_loss"] < valid[0]["valid_loss"] - 0.5
+    assert valid[-1]["valid_loss"] < valid[0]["valid_loss"] - 0.3
     assert valid[0]["valid_ppl"] == pytest.approx(math.exp(valid[0]["valid_loss"]))
     assert steps[0]["consumed_tokens"] == 8 * 32
     assert steps[0]["mfu"] is None
