@@ -5,8 +5,8 @@ A folder of checkpoints::
     checkpoints/
         iter_0000050/
             manifest.json                        what the run was, every tensor and every file's size
-            tensor-00000-of-00002.safetensors    one per tensor-parallel rank
-            tensor-00001-of-00002.safetensors
+            tensor-00000-of-00002-00000.safetensors    of tensor-parallel rank 0 of 2, in pieces of some GiB
+            tensor-00001-of-00002-00000.safetensors
         iter_0000100/
             ...
 
@@ -20,6 +20,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,14 @@ def checkpoint_name(iteration: int) -> str:
     return f"iter_{iteration:07d}"
 
 
-def shard_name(rank: int, degree: int) -> str:
-    """Return the file name of tensor-parallel rank ``rank``."""
-    return f"tensor-{rank:05d}-of-{degree:05d}.safetensors"
+def shard_name(rank: int, degree: int, piece: int) -> str:
+    """Return the name of a file of tensor-parallel rank ``rank``."""
+    return f"tensor-{rank:05d}-of-{degree:05d}-{piece:05d}.safetensors"
+
+
+def shards_of(manifest: Mapping[str, Any], rank: int, degree: int) -> list[str]:
+    """Return the names of all files of tensor-parallel rank ``rank``, in order."""
+    return sorted(name for name in manifest["files"] if name.startswith(f"tensor-{rank:05d}-of-{degree:05d}-"))
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

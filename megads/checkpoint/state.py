@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,22 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from megads.checkpoint.layout import FORMAT, Found, checkpoint_name, find_latest, list_checkpoints, shard_name
+from megads.checkpoint.layout import (
+    FORMAT,
+    Found,
+    checkpoint_name,
+    find_latest,
+    list_checkpoints,
+    shard_name,
+    shards_of,
+)
 from megads.checkpoint.match import check_layout
 from megads.dist.groups import Groups
 from megads.errors import CheckpointError
 
 LOG = logging.getLogger("megads")
+
+PIECE_BYTES = 2 * 2**30
 
 Files = dict[str, dict[str, int]]
 """File name -> its ``bytes`` and ``crc32``."""
@@ -90,23 +100,17 @@ def save(folder: Path, snapshot: Snapshot, groups: Groups, keep: int = 0) -> Pat
     """
     final = folder / checkpoint_name(snapshot.progress.iteration)
     part = final.with_name(final.name + ".tmp")
-    writes = groups.data_seq is None or dist.get_rank(groups.data_seq) == 0
-    tensors: dict[str, Tensor] = {}
     shapes: dict[str, Any] = {}
+    pieces = _Pieces(part, groups)
     for name, shard, kinds in snapshot.parameters:
-        if writes:
-            tensors |= {f"{kind}/{name}": tensor.detach().cpu().contiguous() for kind, tensor in kinds.items()}
+        if pieces.writes:
+            pieces.add({f"{kind}/{name}": tensor for kind, tensor in kinds.items()})
             shapes[name] = _describe(shard, kinds["weight"], groups.tensor_size)
-    problem, written = "", {}
-    try:
-        if writes:
-            part.mkdir(parents=True, exist_ok=True)
-            tensors |= {f"rng/{name}": state.cpu() for name, state in snapshot.rng.items()}
-            shard_file = part / shard_name(groups.tensor_rank, groups.tensor_size)
-            written[shard_file.name] = _write_shard(shard_file, tensors)
-    except (OSError, SafetensorError) as error:
-        problem = f"{part}: {error}"
-    files = _agree(problem, written, groups, part)
+    if pieces.writes:
+        pieces.add({f"rng/{name}": state for name, state in snapshot.rng.items()})
+        pieces.flush()
+    problem = pieces.problem
+    files = _agree(problem, pieces.files, groups, part)
     if groups.rank == 0:
         try:
             _write_manifest(part / "manifest.json", snapshot, shapes, files, groups)
@@ -145,12 +149,41 @@ def _describe(shard: Any, local: Tensor, degree: int) -> dict[str, Any]:
     return {"shape": shape, "dim": shard.dim, "parts": list(shard.parts)}
 
 
-def _write_shard(path: Path, tensors: dict[str, Tensor]) -> dict[str, int]:
-    """Write one file to the disk itself; return what the manifest says of it."""
-    save_file(tensors, path)
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-    return {"bytes": path.stat().st_size, "crc32": crc32(path)}
+class _Pieces:
+    """Writes one rank's tensors as they come, in files of about :data:`PIECE_BYTES`.
+
+    The state of a rank never lies in host memory as a whole. Reading a parameter is
+    collective, so a problem does not stop the caller: it is kept and nothing more is written.
+    """
+
+    def __init__(self, folder: Path, groups: Groups):
+        self.folder, self.groups = folder, groups
+        self.writes = groups.data_seq is None or dist.get_rank(groups.data_seq) == 0
+        self.problem = ""
+        self.files: Files = {}
+        self.held: dict[str, Tensor] = {}
+
+    def add(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take tensors; write a file when enough are held."""
+        if not self.problem:
+            self.held |= {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        if sum(tensor.nbytes for tensor in self.held.values()) >= PIECE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held, to the disk itself."""
+        if self.problem or not self.held:
+            return
+        path = self.folder / shard_name(self.groups.tensor_rank, self.groups.tensor_size, len(self.files))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save_file(self.held, path)
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+            self.files[path.name] = {"bytes": path.stat().st_size, "crc32": crc32(path)}
+        except (OSError, SafetensorError) as error:
+            self.problem = f"{self.folder}: {error}"
+        self.held = {}
 
 
 def crc32(path: Path) -> int:
@@ -227,34 +260,34 @@ def find_together(folder: Path, groups: Groups) -> Found | None:
 
 
 @dataclass(frozen=True)
-class Restored:
-    """What a rank reads back: tensors by name and kind, generator states."""
+class Piece:
+    """What one file gives back: tensors by name and kind, generator states."""
 
     read: dict[str, dict[str, Tensor]]
     rng: dict[str, Tensor]
 
 
-def load(path: Path, manifest: Mapping[str, Any], groups: Groups) -> Restored:
-    """Read this rank's part of the checkpoint ``path``.
+def load(path: Path, manifest: Mapping[str, Any], groups: Groups) -> Iterator[Piece]:
+    """Yield this rank's part of the checkpoint ``path``, file by file; a parameter lies in one file.
 
     Raises:
         CheckpointError: it was written with another tensor-parallel degree, or a file is damaged.
     """
     check_layout(path, manifest, groups.tensor_size)
-    read: dict[str, dict[str, Tensor]] = {}
-    rng: dict[str, Tensor] = {}
-    file = path / shard_name(groups.tensor_rank, groups.tensor_size)
-    try:
-        if crc32(file) != manifest["files"][file.name]["crc32"]:
-            raise CheckpointError(
-                f"{file}: its content changed since it was written (CRC-32 differs from the manifest's); "
-                f"remove {path} to resume from the checkpoint before it"
-            )
-        with safe_open(file, framework="pt") as tensors:
-            for key in tensors.keys():  # noqa: SIM118 - not a mapping
-                kind, name = key.split("/", 1)
-                target = rng if kind == "rng" else read.setdefault(name, {})
-                target[name if kind == "rng" else kind] = tensors.get_tensor(key)
-    except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{file}: {error}") from None
-    return Restored(read, rng)
+    for shard in shards_of(manifest, groups.tensor_rank, groups.tensor_size):
+        file = path / shard
+        piece = Piece({}, {})
+        try:
+            if crc32(file) != manifest["files"][shard]["crc32"]:
+                raise CheckpointError(
+                    f"{file}: its content changed since it was written (CRC-32 differs from the manifest's); "
+                    f"remove {path} to resume from the checkpoint before it"
+                )
+            with safe_open(file, framework="pt") as tensors:
+                for key in tensors.keys():  # noqa: SIM118 - not a mapping
+                    kind, name = key.split("/", 1)
+                    target = piece.rng if kind == "rng" else piece.read.setdefault(name, {})
+                    target[name if kind == "rng" else kind] = tensors.get_tensor(key)
+        except (OSError, SafetensorError, ValueError) as error:
+            raise CheckpointError(f"{file}: {error}") from None
+        yield piece

@@ -51,10 +51,17 @@ class _Group(click.Group):
 
     def main(self, args: Sequence[str] | None = None, **extra: Any) -> Any:  # type: ignore[override]
         try:
-            return super().main(args, **extra)
+            return super().main(args, **{**extra, "standalone_mode": False})
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+        except click.UsageError as error:
+            click.echo(f"megads: {error.format_message().rstrip('.')}; `megads --help` lists what there is", err=True)
+        except click.Abort:
+            click.echo("megads: interrupted", err=True)
+            sys.exit(130)
         except MegadsError as error:
             click.echo(f"megads: {error}", err=True)
-            sys.exit(2)
+        sys.exit(2)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

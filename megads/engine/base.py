@@ -57,7 +57,7 @@ class Engine(Protocol):
         """Yield every parameter's state, in the same order on every rank. Collective."""
 
     def load(self, read: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Take back what :meth:`states` gave: ``read[name][kind]``. Collective."""
+        """Take back what :meth:`states` gave: ``read[name][kind]``, of some or all parameters."""
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers beside the tensors: optimizer step, loss scale and its counters."""

@@ -245,11 +245,13 @@ class DeepSpeedEngine:
             yield ParameterState(self.names[parameter], parameter, shaped)
 
     def load(self, read: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Set every parameter's weight and moments from ``read[name]``."""
+        """Set weight and moments of the parameters in ``read``."""
         from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
         self._materialise()
         for parameter in self.parameters:
+            if self.names[parameter] not in read:
+                continue
             tensors = {kind: tensor.to(parameter.device) for kind, tensor in read[self.names[parameter]].items()}
             # The working copy first: the master's setter knows nothing of it.
             parameter.data.copy_(tensors["weight"])

@@ -13,7 +13,7 @@ from megads.monitor.text import count
 GIB = 1024**3
 
 
-def banner(run: RunConfig, allocation: Allocation, memory: Memory, available: int, folder: Path, command: str) -> str:
+def banner(run: RunConfig, allocation: Allocation, memory: Memory, available: int, folder: Path) -> str:
     """Return the lines that say what will run. ``run`` is derived; ``available`` in bytes, 0 if not known."""
     model, train, parallel = run.model, run.train, run.parallel
     data = Path(run.data.file_list).name if run.data.file_list else "demo corpus: this Python's standard library"
@@ -51,6 +51,5 @@ def banner(run: RunConfig, allocation: Allocation, memory: Memory, available: in
             f" {memory.gradients / GIB:.2f}, optimizer {memory.optimizer / GIB:.2f}, activations"
             f" {(memory.activations + memory.logits) / GIB:.2f}, program {memory.program / GIB:.2f}){fits}",
         ),
-        ("command", command),
     ]
     return "\n".join(f"{name:8} {text}" for name, text in rows)

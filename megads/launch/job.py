@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any
@@ -106,8 +105,7 @@ def value_of(run: RunConfig, name: str) -> Any:
 
 def summary(job: Job) -> str:
     """Return the banner of ``job``."""
-    shown = f"{job.plan.argv[0]} ... ({' '.join(map(shlex.quote, job.plan.argv[-2:]))})"
-    return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path, shown)
+    return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path)
 
 
 def start(job: Job, out: IO[str]) -> int:

@@ -29,6 +29,7 @@ from megads.dist.groups import Groups, init_distributed, make_groups
 from megads.dist.rng import RngStreams, seed_everything
 from megads.engine.base import Engine
 from megads.engine.deepspeed import DeepSpeedEngine
+from megads.errors import CheckpointError
 from megads.models.build import build_model
 from megads.monitor.log import LOG
 
@@ -93,10 +94,16 @@ class Training:
         ]:
             if self.groups.rank == 0:
                 LOG.warning("checkpoint %s", line)
-        restored = load_checkpoint(found.path, found.manifest, self.groups)
-        self.engine.load(restored.read)
+        missing = {name for name, _ in self.engine.module.named_parameters()}
+        rng: dict[str, torch.Tensor] = {}
+        for piece in load_checkpoint(found.path, found.manifest, self.groups):
+            self.engine.load(piece.read)
+            missing -= piece.read.keys()
+            rng |= piece.rng
+        if missing:
+            raise CheckpointError(f"{found.path}: holds no {', '.join(sorted(missing))}; it is not a whole checkpoint")
         self.engine.load_scalars(found.manifest["scalars"])
-        self.rng.load_state_dict(unpack(restored.rng))
+        self.rng.load_state_dict(unpack(rng))
         self.progress = Progress.read(found.manifest)
         return found.path
 

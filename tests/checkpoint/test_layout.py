@@ -9,10 +9,10 @@ from megads.errors import CheckpointError
 def make(folder, iteration, data=b"12345", **changes):
     path = folder / f"iter_{iteration:07d}"
     path.mkdir(parents=True)
-    (path / "tensor-00000-of-00001.safetensors").write_bytes(data)
+    (path / "tensor-00000-of-00001-00000.safetensors").write_bytes(data)
     manifest = {
         "format": 1,
-        "files": {"tensor-00000-of-00001.safetensors": {"bytes": 5, "crc32": 0}},
+        "files": {"tensor-00000-of-00001-00000.safetensors": {"bytes": 5, "crc32": 0}},
         "progress": {"iteration": iteration},
     }
     (path / "manifest.json").write_text(json.dumps(manifest | changes))
@@ -59,7 +59,7 @@ def test_when_all_are_damaged_the_run_does_not_start_over(tmp_path):
         (lambda path: (path / "manifest.json").unlink(), "not a readable manifest"),
         (lambda path: (path / "manifest.json").write_text('{"format": 1'), "not a readable manifest"),
         (lambda path: (path / "manifest.json").write_text("[]"), "not a readable manifest"),
-        (lambda path: (path / "tensor-00000-of-00001.safetensors").unlink(), "no bytes, the manifest says 5"),
+        (lambda path: (path / "tensor-00000-of-00001-00000.safetensors").unlink(), "no bytes, the manifest says 5"),
     ],
 )
 def test_damage_is_told_in_one_line(tmp_path, break_it, message):

@@ -9,7 +9,7 @@ import torch
 
 from megads.checkpoint.layout import list_checkpoints
 from megads.checkpoint.match import changes
-from megads.checkpoint.state import Progress, Snapshot, find_together, load, prune, save
+from megads.checkpoint.state import Piece, Progress, Snapshot, find_together, load, prune, save
 from megads.config.schema import OptimConfig, RunConfig, TrainConfig
 from megads.dist.grid import Grid
 from megads.dist.groups import Groups
@@ -27,11 +27,20 @@ def snapshot(iteration, **about):
     return Snapshot(Progress(iteration, iteration * 8), parameters, {"optimizer_step": 3.0}, rng, about)
 
 
+def whole(path, manifest):
+    """Return all pieces of a checkpoint as one."""
+    joined = Piece({}, {})
+    for piece in load(path, manifest, ALONE):
+        joined.read.update(piece.read)
+        joined.rng.update(piece.rng)
+    return joined
+
+
 def test_everything_comes_back_bit_for_bit(tmp_path):
     path = save(tmp_path, snapshot(5), ALONE)
     found = find_together(tmp_path, ALONE)
     assert found.path == path
-    restored = load(path, found.manifest, ALONE)
+    restored = whole(path, found.manifest)
     for kind, tensor in WEIGHT.items():
         assert torch.equal(restored.read["qkv.weight"][kind], tensor)
     assert torch.equal(restored.rng["default.cpu"], torch.get_rng_state())
@@ -39,6 +48,19 @@ def test_everything_comes_back_bit_for_bit(tmp_path):
     assert found.manifest["scalars"] == {"optimizer_step": 3.0}
     assert found.manifest["tensors"]["qkv.weight"] == {"shape": [6, 4], "dim": 0, "parts": [2, 2, 2]}
     assert found.manifest["tensors"]["norm.weight"] == {"shape": [4], "dim": None, "parts": []}
+
+
+def test_a_large_state_is_written_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr("megads.checkpoint.state.PIECE_BYTES", 100)
+    path = save(tmp_path, snapshot(5), ALONE)
+    assert [file.name for file in sorted(path.glob("*.safetensors"))] == [
+        "tensor-00000-of-00001-00000.safetensors",
+        "tensor-00000-of-00001-00001.safetensors",
+    ]
+    restored = whole(path, find_together(tmp_path, ALONE).manifest)
+    assert torch.equal(restored.read["qkv.weight"]["exp_avg"], WEIGHT["exp_avg"])
+    assert torch.equal(restored.read["norm.weight"]["weight"], NORM["weight"])
+    assert set(restored.rng) == {"default.cpu"}
 
 
 def names(folder):
@@ -75,7 +97,7 @@ def test_a_changed_byte_is_noticed(tmp_path):
     shard.write_bytes(content)
     found = find_together(tmp_path, ALONE)
     with pytest.raises(CheckpointError, match="its content changed since it was written"):
-        load(path, found.manifest, ALONE)
+        whole(path, found.manifest)
 
 
 def test_a_disk_that_fills_up_leaves_the_older_checkpoint_and_no_half(tmp_path, monkeypatch):

@@ -48,6 +48,12 @@ def test_an_unknown_command_is_named():
     assert "Traceback" not in done.stderr
 
 
+def test_a_wrong_option_is_one_line():
+    done = run("--foo")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "megads: No such option '--foo'; `megads --help` lists what there is\n"
+
+
 def test_stop_without_a_run_is_one_line(tmp_path):
     done = run("stop", str(tmp_path))
     assert done.returncode == 2
