@@ -22,6 +22,7 @@ from megads.config.tree import fields, nested, value_of
 from megads.errors import ConfigError
 
 CONFIG = "config.yaml"
+LOG_FILE = "log/run.log"  # what the launcher and rank 0 said, all starts of the run in one file
 OUTCOME = "outcome.json"  # how the run ended, written by the ranks
 STOP = "stop"  # asks the run to save and stop; made by the launcher or by `megads stop`
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from megads.config.files import CONFIG, OUTCOME, STOP, write_whole
+from megads.config.files import CONFIG, LOG_FILE, OUTCOME, STOP, write_whole
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError, MegadsError
 
@@ -147,6 +147,21 @@ def claim_checkpoints(path: Path, *, shared: bool) -> Iterator[None]:
     finally:
         if handle is not None:
             os.close(handle)
+
+
+def append_to_log(folder: Path, text: str) -> None:
+    """Add ``text`` to the run's log file.
+
+    Raises:
+        LaunchError: it can not be written.
+    """
+    path = folder / LOG_FILE
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with open(path, "a", encoding="utf8") as file:
+            file.write(text)
+    except OSError as error:
+        raise LaunchError(f"{path}: {error.strerror}; free some space or give another RUN_DIR") from None
 
 
 def request_stop(folder: Path) -> None:

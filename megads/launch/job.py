@@ -19,7 +19,7 @@ from megads.config.schema import RunConfig
 from megads.errors import MegadsError
 from megads.launch.ask import Ask
 from megads.launch.banner import banner
-from megads.launch.folder import Folder, choose_folder, claim, claim_checkpoints
+from megads.launch.folder import Folder, append_to_log, choose_folder, claim, claim_checkpoints
 from megads.launch.host import check_host
 from megads.launch.plan import LaunchPlan
 from megads.launch.run import run_plan
@@ -131,9 +131,10 @@ def start(job: Job, out: IO[str]) -> int:
             make_demo_with_bar(job.run, out)
             check_data(job.run, job.run.model.vocab_size)
         write_run_files(job)
-        out.writelines(f"megads: {note}\n" for note in (*job.resolved.notes, job.folder.note) if note)
-        out.write(f"{summary(job)}\n\n")
-        out.write(f"$ {job.plan.line()}\n")
+        notes = "".join(f"megads: {note}\n" for note in (*job.resolved.notes, job.folder.note) if note)
+        opening = f"{notes}{summary(job)}\n\n$ {job.plan.line()}\n"
+        append_to_log(job.folder.path, opening)
+        out.write(opening)
         out.flush()
         return run_plan(job.plan, job.folder.path, job.ask.env)
 

@@ -6,21 +6,39 @@ import logging
 import socket
 import sys
 import traceback
+from contextlib import suppress
+from pathlib import Path
 
 LOG = logging.getLogger("megads")
 
 
-def start_log(rank: int, level: str) -> logging.Logger:
+class _LogFile(logging.FileHandler):
+    """A copy of the log; a disk that fills up ends the copy, not the run."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        reason = sys.exc_info()[1]
+        LOG.removeHandler(self)
+        with suppress(OSError):  # what is still in its buffer has no place either
+            self.close()
+        LOG.warning("%s: no longer written: %s", self.baseFilename, reason)
+
+
+def start_log(rank: int, level: str, path: Path | None = None) -> logging.Logger:
     """Set up the run's log on stderr and return it.
 
     Args:
         rank: rank 0 prints bare lines at ``level``; the others print warnings and errors,
             each with its rank and host.
         level: ``debug``, ``info``, ``warning`` or ``error``.
+        path: where rank 0 also writes its lines, with the time before each; None: nowhere.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s" if rank == 0 else f"[{where(rank)}] %(message)s"))
     LOG.handlers = [handler]
+    if rank == 0 and path is not None:
+        copy = _LogFile(path, encoding="utf8", delay=True)
+        copy.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        LOG.addHandler(copy)
     LOG.propagate = False
     LOG.setLevel(level.upper() if rank == 0 else max(logging.WARNING, logging.getLevelName(level.upper())))
     return LOG

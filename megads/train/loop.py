@@ -185,7 +185,7 @@ class Loop:
             LOG.info("saved %s in %.2g s", path, time.perf_counter() - started)
 
     def median_tokens_per_s(self) -> float:
-        """Return the median speed of the steps of this session."""
+        """Return the median speed of the steps since this start."""
         return statistics.median(self.speeds) if self.speeds else float("nan")
 
 

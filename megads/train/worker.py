@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from megads.cluster.ranks import RankInfo, find_ranks
-from megads.config.files import OUTCOME, load_config, write_whole
+from megads.config.files import LOG_FILE, OUTCOME, load_config, write_whole
 from megads.config.schema import RunConfig
 from megads.errors import ConfigError, LaunchError, MegadsError
 from megads.monitor.log import failure_text, start_log, where
@@ -41,7 +41,7 @@ def work(config_path: Path, env: Mapping[str, str]) -> NoReturn:
     run = load_config(config_path)
     run_dir = config_path.parent
     info = find_ranks(env)
-    start_log(info.rank, run.log.log_level)
+    start_log(info.rank, run.log.log_level, run_dir / LOG_FILE)
     try:
         outcome = _train(run, run_dir, info, env)
     except KeyboardInterrupt:

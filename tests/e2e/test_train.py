@@ -113,6 +113,9 @@ def test_the_screen_tells_what_a_person_wants_to_know(megads):
     ):
         assert wanted in done.stderr, f"{wanted!r} is not in:\n{done.stderr}"
     assert "Warning" not in done.stderr
+    log = (megads.folder / "r/log/run.log").read_text()
+    for wanted in ("layout   2 ranks on 1 host", "torch.distributed.run", "step 4/4 | loss ", "done     4 of 4"):
+        assert wanted in log
 
 
 def test_the_same_command_again_starts_the_next_run(megads):
