@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -13,6 +14,10 @@ import pytest
 # Before torch is imported: pools of ranks are forked from this process, and a forked
 # child of a process with OpenMP threads may hang.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A job that a script put into the background ignores SIGINT, and so would every process that
+# a test starts; the tests of Ctrl-C need it as a terminal leaves it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
