@@ -114,9 +114,7 @@ def save(folder: Path, snapshot: Snapshot, groups: Groups, keep: int = 0) -> Pat
     if groups.rank == 0:
         try:
             _write_manifest(part / "manifest.json", snapshot, shapes, files, groups)
-            if final.exists():
-                shutil.rmtree(final)
-            os.replace(part, final)
+            _swap_in(part, final)
             _sync(folder)
         except OSError as error:
             problem = f"{final}: {error}"
@@ -139,6 +137,21 @@ def prune(folder: Path, newest: Path, keep: int) -> None:
         shutil.rmtree(old, ignore_errors=True)
         if old.exists():
             LOG.warning("checkpoint %s could not be removed", old)
+
+
+def _swap_in(part: Path, final: Path) -> None:
+    """Rename ``part`` to ``final``; a checkpoint of that name goes only once the new one is there."""
+    old = final.with_name(final.name + ".old.tmp")
+    shutil.rmtree(old, ignore_errors=True)
+    if final.exists():
+        os.replace(final, old)
+    try:
+        os.replace(part, final)
+    except OSError:
+        if old.exists():
+            os.replace(old, final)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _describe(shard: Any, local: Tensor, degree: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What is written comes back; what is damaged is noticed; what is old goes last."""
 
 import json
+import os
 import resource
 import sys
 
@@ -78,6 +79,25 @@ def test_a_sound_new_checkpoint_outlives_an_abandoned_future(tmp_path):
         save(tmp_path, snapshot(iteration), ALONE)
     save(tmp_path, snapshot(75), ALONE, keep=1)
     assert names(tmp_path) == ["iter_0000075"]
+
+
+def test_a_checkpoint_of_the_same_iteration_is_replaced_and_kept_if_that_fails(tmp_path, monkeypatch):
+    save(tmp_path, snapshot(5, note="first"), ALONE)
+    save(tmp_path, snapshot(5, note="second"), ALONE)
+    assert find_together(tmp_path, ALONE).manifest["note"] == "second"
+    assert [path.name for path in tmp_path.iterdir()] == ["iter_0000005"]
+
+    replace = os.replace
+
+    def refuse_the_new(source, target):
+        if str(source).endswith("iter_0000005.tmp"):
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr("megads.checkpoint.state.os.replace", refuse_the_new)
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        save(tmp_path, snapshot(5, note="third"), ALONE)
+    assert find_together(tmp_path, ALONE).manifest["note"] == "second"
 
 
 def test_what_can_not_be_removed_does_not_end_the_run(tmp_path, monkeypatch, caplog):
