@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -79,17 +79,32 @@ class Grid:
         return rank
 
     def groups(self, *along: str) -> list[tuple[int, ...]]:
-        """Partition the ranks into groups that differ only in the axes ``along``."""
-        found: dict[tuple[int, ...], list[int]] = {}
-        for rank in range(self.world_size):
-            where = self.coordinate(rank)
-            key = tuple(where[axis] for axis in AXES if axis not in along)
-            found.setdefault(key, []).append(rank)
-        return [tuple(ranks) for ranks in found.values()]
+        """Partition the ranks into groups that differ only in the axes ``along``, by their first rank."""
+        strides = self._strides()
+        starts = _sums((self.degree(axis), strides[axis]) for axis in AXES if axis not in along)
+        return [tuple(start + offset for offset in self._offsets(*along)) for start in starts]
 
     def group_of(self, rank: int, *along: str) -> tuple[int, ...]:
-        """Return the ranks that share a group along the given axes with ``rank``, ascending."""
-        mine = self.coordinate(rank)
-        fixed = [axis for axis in AXES if axis not in along]
-        everyone = ((other, self.coordinate(other)) for other in range(self.world_size))
-        return tuple(other for other, where in everyone if all(where[axis] == mine[axis] for axis in fixed))
+        """Return the ranks that share a group along the given axes with ``rank``, ascending.
+
+        The work grows with the group, not with the grid.
+        """
+        where, strides = self.coordinate(rank), self._strides()
+        first = rank - sum(where[axis] * strides[axis] for axis in along)
+        return tuple(first + offset for offset in self._offsets(*along))
+
+    def _strides(self) -> dict[str, int]:
+        """Return how far apart neighbours along each axis are."""
+        return {axis: prod(self.shape[place + 1 :]) for place, axis in enumerate(AXES)}
+
+    def _offsets(self, *along: str) -> list[int]:
+        strides = self._strides()
+        return _sums((self.degree(axis), strides[axis]) for axis in AXES if axis in along)
+
+
+def _sums(steps: Iterable[tuple[int, int]]) -> list[int]:
+    """Return every sum of multiples ``0 .. degree - 1`` of each stride, the last stride fastest."""
+    sums = [0]
+    for degree, stride in steps:
+        sums = [start + index * stride for start in sums for index in range(degree)]
+    return sums

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +26,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 """Name of a group -> the axes along which its ranks differ. The order is the order of making."""
 
+ENDS = "ends"
+"""Name of the group of the first and the last pipeline stage, which share tied embeddings."""
+
 
 class Place(Protocol):
     """What :func:`init_distributed` needs of a ``megads.cluster.ranks.RankInfo``."""
@@ -44,7 +47,8 @@ class Groups:
     """This rank's groups. A group of one rank is None: there is nobody to talk to.
 
     ``data_seq`` is where gradients are averaged; ``model`` (pipe x tensor) is where the
-    squares of gradient norms are summed.
+    squares of gradient norms are summed; ``ends`` (None on the stages between) is where the
+    gradients of tied embeddings are summed.
     """
 
     grid: Grid
@@ -56,6 +60,7 @@ class Groups:
     data_seq: dist.ProcessGroup | None = None
     pipe: dist.ProcessGroup | None = None
     model: dist.ProcessGroup | None = None
+    ends: dist.ProcessGroup | None = None
     _alone: list[dist.ProcessGroup] = field(default_factory=list, repr=False, compare=False)
 
     def process_group(self, name: str) -> dist.ProcessGroup:
@@ -74,6 +79,9 @@ class Groups:
 
     def ranks(self, name: str) -> tuple[int, ...]:
         """Return the global ranks of the group ``name`` that this rank belongs to, ascending."""
+        if name == ENDS:
+            line = self.grid.group_of(self.rank, "pipe")
+            return tuple(dict.fromkeys((line[0], line[-1])))
         return self.grid.group_of(self.rank, *GROUPS[name])
 
     @property
@@ -138,11 +146,13 @@ class Groups:
 
 
 def make_groups(grid: Grid, rank: int, *, timeout_s: float | None = None) -> Groups:
-    """Make every group of the grid and return this rank's.
+    """Make this rank's groups of the grid.
 
-    All ranks must call it: each makes every group, in the same order. Axes that partition
-    the ranks alike share one group, and the whole world is not made twice. A grid of one
-    rank makes nothing and needs no ``torch.distributed``.
+    All ranks must call it. The number of collective calls is the number of axes and does
+    not grow with the ranks: where the backend can split a communicator, one call makes all
+    groups of an axis; elsewhere each rank joins only its own group, and only its members
+    meet. Axes that partition the ranks alike share one group, and the whole world is not
+    made twice. A grid of one rank makes nothing and needs no ``torch.distributed``.
 
     Args:
         grid: must cover the whole world.
@@ -154,25 +164,59 @@ def make_groups(grid: Grid, rank: int, *, timeout_s: float | None = None) -> Gro
     """
     if grid.world_size > 1 and dist.get_world_size() != grid.world_size:
         raise ConfigError(f"a grid of {grid.world_size} ranks does not cover the {dist.get_world_size()} that started")
-    made: dict[tuple[tuple[int, ...], ...], dist.ProcessGroup | None] = {}
+    made: dict[tuple[str, ...], dist.ProcessGroup | None] = {}
     mine: dict[str, dist.ProcessGroup | None] = {}
     for name, along in GROUPS.items():
-        partition = tuple(grid.groups(*along))
-        if partition not in made:
-            made[partition] = _make(partition, rank, timeout_s)
-        mine[name] = made[partition]
-    return Groups(grid, rank, **mine)  # type: ignore[arg-type]
+        # Axes of degree 1 change nothing about who is in a group.
+        wide = tuple(axis for axis in along if grid.degree(axis) > 1)
+        if wide not in made:
+            made[wide] = _make(grid, rank, wide, timeout_s)
+        mine[name] = made[wide]
+    mine[ENDS] = mine["pipe"] if grid.pipe <= 2 else _make_ends(grid, rank, timeout_s)
+    alone = []
+    if grid.world_size > 1 and _splits():
+        # Here everyone is at hand to split; later a rank would wait for the others.
+        alone = [dist.split_group(split_ranks=[[each] for each in range(grid.world_size)])]
+    return Groups(grid, rank, **mine, _alone=alone)  # type: ignore[arg-type]
 
 
-def _make(partition: Sequence[tuple[int, ...]], rank: int, timeout_s: float | None) -> dist.ProcessGroup | None:
-    """Make every group of a partition; return this rank's, None where groups have one rank."""
-    if len(partition[0]) == 1:
+def _make(grid: Grid, rank: int, along: tuple[str, ...], timeout_s: float | None) -> dist.ProcessGroup | None:
+    """Return this rank's group along the axes, None where it would have one rank."""
+    if not along:
         return None
-    if len(partition) == 1:
+    if grid.degree(*along) == grid.world_size:
         return dist.group.WORLD
+    return _join(grid.group_of(rank, *along), lambda: grid.groups(*along), timeout_s)
+
+
+def _make_ends(grid: Grid, rank: int, timeout_s: float | None) -> dist.ProcessGroup | None:
+    """Return the group of this rank's first and last stage, None on a stage between."""
+    line = grid.group_of(rank, "pipe")
+    pair = (line[0], line[-1])
+    return _join(
+        pair if rank in pair else (), lambda: [(ranks[0], ranks[-1]) for ranks in grid.groups("pipe")], timeout_s
+    )
+
+
+def _join(
+    ranks: Sequence[int], everyone: Callable[[], list[tuple[int, ...]]], timeout_s: float | None
+) -> dist.ProcessGroup | None:
+    """Make the group ``ranks``, empty on a rank that is in none; ``everyone()`` lists the groups of all ranks."""
     timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
-    made = [(ranks, dist.new_group(list(ranks), timeout=timeout)) for ranks in partition]
-    return next(group for ranks, group in made if rank in ranks)
+    if _splits():
+        # A communicator is split by all of its ranks at once.
+        return dist.split_group(split_ranks=[list(group) for group in everyone()], timeout=timeout)
+    if not ranks:
+        return None
+    return dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
+
+
+def _splits() -> bool:
+    """Return whether the world's communicator is bound to a device and can be split."""
+    world = dist.group.WORLD
+    if world is None or world.bound_device_id is None:
+        return False
+    return bool(world._get_backend(world.bound_device_id).supports_splitting)
 
 
 def init_distributed(
