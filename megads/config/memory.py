@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass
 from megads.config.deepspeed import effective_zero_stage
 from megads.config.derive import data_degree, padded_vocab_size
 from megads.config.schema import ModelConfig, RunConfig
+from megads.config.stages import step_parameters
 from megads.errors import ConfigError
 
 GIB = 2**30
@@ -38,23 +39,12 @@ class Memory:
 
 def count_parameters(model: ModelConfig) -> int:
     """Return the parameters of the whole model, with the vocabulary padded. ``model`` is derived."""
-    return _count(model, 1)
+    return sum(step_parameters(model)) - _tied(model, 1)
 
 
-def _count(model: ModelConfig, tensor: int) -> int:
-    """Return the parameters that one of ``tensor`` tensor-parallel ranks holds."""
-    hidden, ffn = model.hidden_size, model.ffn_hidden_size
-    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    norm = hidden * (1 if model.normalization == "rmsnorm" else 2)
-    ups = 2 if model.activation == "swiglu" else 1
-    split = (queries + 2 * keys) * hidden + queries * hidden + (ups + 1) * ffn * hidden
-    whole = 2 * norm
-    if model.bias:
-        split += queries + 2 * keys + ups * ffn
-        whole += 2 * hidden  # the biases of the row-parallel layers are added after the sum
-    embeddings = padded_vocab_size(model) * hidden * (1 if model.tied_embeddings else 2)
-    positions = model.max_positions * hidden if model.position_embedding == "learned" else 0
-    return embeddings // tensor + positions + model.num_layers * (split // tensor + whole) + norm
+def _tied(model: ModelConfig, tensor: int) -> int:
+    """Return the parameters of a tied output that are those of the embedding again."""
+    return padded_vocab_size(model) * model.hidden_size // tensor if model.tied_embeddings else 0
 
 
 def estimate(run: RunConfig, world_size: int) -> Memory:
@@ -65,7 +55,7 @@ def estimate(run: RunConfig, world_size: int) -> Memory:
     divides the optimizer's part over data x seq. Activations are those of a layer without
     recomputation and with an attention that keeps no S x S matrix.
     """
-    count = _count(run.model, run.parallel.tensor)
+    count = sum(step_parameters(run.model, run.parallel.tensor)) - _tied(run.model, run.parallel.tensor)
     half = run.train.dtype != "fp32"
     zero = effective_zero_stage(run) > 0
     sharers = data_degree(run, world_size) * run.parallel.sequence if zero else 1

@@ -10,26 +10,17 @@ from megads.config.parse import FALSE
 from megads.config.tree import extra, settings
 from megads.errors import ConfigError
 
-OFF_VALUES = {"model.family": "gpt", "model.attention": "sdpa"}
-"""The value a true ``switches_off`` variable gives: ``NO_LLAMA=1`` is ``MODEL_FAMILY=gpt``."""
-
 PROGRAM_NAMES = ("MEGADS_BACKEND", "MEGADS_DEVICE", "MEGADS_PEAK_TFLOPS", "MEGADS_PYTHON", "MEGADS_ROOT")
 """Variables of the program that are no settings of a run."""
 
 # Variables of argonne-lcf/Megatron-DeepSpeed (ALCF/helpers.sh and what it calls) and of ezpz.
 # Ignoring one of these would train something else than the user asked for.
 REFUSED = {
-    "ACT_CKPT_NUM_LAYERS": "recomputing activations",
-    "CPU_OPTIMIZER": "keeping the optimizer on the host",
     "LOAD": "loading from another folder than CKPT_DIR",
     "NOOP": "a dry run is `megads train --dry-run`; NOOP",
     "OVERRIDE_CKPT_OPT_PARAM": "replacing the schedule of a checkpoint",
     "TIMING_STR": "passing arguments through",
-    "USE_ACTIVATION_CHECKPOINTING": "recomputing activations",
-    "ZERO_HPZ_PARTITION_SIZE": "ZeRO++ partitions",
 }
-# A value that asks for what happens anyway.
-_NO_CHANGE = {"ZERO_HPZ_PARTITION_SIZE": "1"}
 
 _OWN_LOG = "metrics go to metrics.jsonl in the run folder"
 _OWN_BACKEND = "the backend follows from the device; MEGADS_BACKEND overrides it"
@@ -40,7 +31,6 @@ NO_EFFECT = {
     "AZUREML_EXPERIMENT_ID": _OWN_LOG,
     "BE": _OWN_BACKEND,
     "CCL": _OWN_BACKEND,
-    "COMMS_LOGGER": "communication is not logged",
     "CPU_BIND": "ranks are not bound to cores",
     "DATA_PARENT": "give data in DATA_FILE_LIST",
     "DEBUG": _OWN_DEBUG,
@@ -98,8 +88,7 @@ def setting_names() -> tuple[str, ...]:
 def _setting_names() -> Iterator[str]:
     for name, field in settings():
         yield from names_of(name)
-        if extra(field, "switches_off"):
-            yield extra(field, "switches_off")
+        yield from extra(field, "switches")
 
 
 def refuse_unsupported(env: Mapping[str, str]) -> None:
@@ -110,7 +99,7 @@ def refuse_unsupported(env: Mapping[str, str]) -> None:
     """
     for name, what in REFUSED.items():
         value = env.get(name, "").strip()
-        if value and value.lower() not in FALSE and value != _NO_CHANGE.get(name):
+        if value and value.lower() not in FALSE:
             raise ConfigError(f"{name}={value}: {what} is not supported yet; unset {name}")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from megads.config.layers import Layer, read_machine, read_preset
-from megads.config.names import OFF_VALUES, name_notes, names_of, refuse_unsupported
+from megads.config.names import name_notes, names_of, refuse_unsupported
 from megads.config.parse import did_you_mean, parse, switch
 from megads.config.schema import FAMILIES, RunConfig
 from megads.config.setting import Origin
@@ -128,12 +128,16 @@ def _environment(env: Mapping[str, str]) -> dict[str, tuple[Any, Origin]]:
                 )
         if found:
             result[name] = (found[first], Origin("env", first))
-        off = extra(each, "switches_off")
-        if off and env.get(off) and _switch(env[off], off):
-            value = OFF_VALUES[name]
-            if found and found[first] != value:
-                raise ConfigError(f"env {first}={env[first]} and {off}={env[off]} contradict each other; unset one")
-            result[name] = (value, Origin("env", off))
+        for variable, value in extra(each, "switches").items():
+            if not env.get(variable) or not _switch(env[variable], variable):
+                continue
+            before = result.get(name, (value, None))
+            if before[0] != value:
+                other = str(before[1]).removeprefix("env ")
+                raise ConfigError(
+                    f"env {other}={env[other]} and {variable}={env[variable]} contradict each other; unset one"
+                )
+            result[name] = (value, Origin("env", variable))
     return result
 
 

@@ -30,7 +30,7 @@ def setting(
     *,
     env: str = "",
     aliases: tuple[str, ...] = (),
-    switches_off: str = "",
+    switches: dict[str, Any] | None = None,
     help: str,
     unit: str = "",
     **limits: Any,
@@ -44,11 +44,11 @@ def setting(
         default: the value when nobody says otherwise; for sizes 0 means "derive it".
         env: name of the environment variable.
         aliases: other names of the same variable, for users of older toolkits.
-        switches_off: a variable that, when true, gives this setting its "off" value
-            (``NO_FLASH_ATTN=1``); see ``megads.config.names``.
+        switches: variable -> the value it gives this setting when it is true, as
+            ``{"NO_FLASH_ATTN": "sdpa"}``; a false or empty one says nothing.
         help: one line, shown by ``megads config``.
         unit: of the value, e.g. ``"tokens"``.
         limits: pydantic limits such as ``gt=0`` or ``le=1``.
     """
-    extra: dict[str, Any] = {"env": env, "aliases": aliases, "switches_off": switches_off, "unit": unit}
+    extra: dict[str, Any] = {"env": env, "aliases": aliases, "switches": switches or {}, "unit": unit}
     return Field(default=default, description=help, json_schema_extra=extra, **limits)

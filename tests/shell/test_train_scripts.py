@@ -24,7 +24,7 @@ def setting_names(section: type[Section] = RunConfig) -> set[str]:
     for field in section.model_fields.values():
         extra = field.json_schema_extra
         if isinstance(extra, dict):
-            names |= {extra["env"], extra["switches_off"], *extra["aliases"]}
+            names |= {extra["env"], *extra["switches"], *extra["aliases"]}
         else:
             names |= setting_names(type(field.default))
     return names - {""}

@@ -1,0 +1,134 @@
+"""How a model is cut into pipeline stages. Arithmetic only, no torch.
+
+A model is a list of *steps*: 0 is the embedding, 1 .. L are the layers, L + 1 the final norm
+with the output projection and the loss. A stage is a run of neighbouring steps; the first
+always begins with the embedding and the last ends with the output.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cache
+
+from megads.config.derive import padded_vocab_size
+from megads.config.schema import ModelConfig, RunConfig
+from megads.errors import ConfigError
+
+SPLITS = ("layers", "ends", "parameters")
+
+
+def stage_steps(run: RunConfig) -> tuple[range, ...]:
+    """Return the steps of every pipeline stage. ``run`` is derived.
+
+    ``PIPELINE_SPLIT`` says what is balanced: the number of layers, the number of layers with
+    the embedding and the output as one layer each, or the parameters; of the cuts whose
+    largest stage is smallest, the most even one, with the lighter stages at the ends. A
+    list of numbers gives the layers of each stage.
+
+    Raises:
+        ConfigError: more stages than layers, or a list that does not fit.
+    """
+    stages, layers = run.parallel.pipeline, run.model.num_layers
+    split = run.parallel.pipeline_split
+    if split not in SPLITS:
+        return _listed(split, stages, layers)
+    if stages > layers:
+        raise ConfigError(
+            f"PP={stages} stages can not share NLAYERS={layers} layers; use PP={layers} or less, or more layers"
+        )
+    weights = {
+        "layers": (0, *[1] * layers, 0),
+        "ends": (1, *[1] * layers, 1),
+        "parameters": tuple(step_parameters(run.model)),
+    }[split]
+    return tuple(itertools.starmap(range, itertools.pairwise(balanced_cuts(weights, stages))))
+
+
+def step_parameters(model: ModelConfig, tensor: int = 1) -> list[int]:
+    """Return the parameters of every step on one of ``tensor`` tensor-parallel ranks.
+
+    A tied output counts in the last step as well, where a copy is held when the two are on
+    different stages.
+    """
+    hidden, ffn = model.hidden_size, model.ffn_hidden_size
+    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    norm = hidden * (1 if model.normalization == "rmsnorm" else 2)
+    ups = 2 if model.activation == "swiglu" else 1
+    split = (queries + 2 * keys) * hidden + queries * hidden + (ups + 1) * ffn * hidden
+    whole = 2 * norm
+    if model.bias:
+        split += queries + 2 * keys + ups * ffn
+        whole += 2 * hidden  # the biases of the row-parallel layers are added after the sum
+    rows = padded_vocab_size(model) * hidden // tensor
+    positions = model.max_positions * hidden if model.position_embedding == "learned" else 0
+    return [rows + positions, *[split // tensor + whole] * model.num_layers, norm + rows]
+
+
+def _listed(split: str, stages: int, layers: int) -> tuple[range, ...]:
+    """Return the stages that a list such as ``6,8,8,6`` describes."""
+    try:
+        counts = [int(word) for word in split.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"PIPELINE_SPLIT={split!r} is not {', '.join(SPLITS)} or a list of layers such as 6,8,8,6"
+        ) from None
+    # The ends hold the embedding and the output, so they may do without a layer.
+    empty = min(counts) < 0 or 0 in counts[1:-1]
+    if len(counts) != stages or sum(counts) != layers or empty:
+        share = ",".join(str(layers // stages + (stage < layers % stages)) for stage in range(min(stages, 64)))
+        raise ConfigError(
+            f"PIPELINE_SPLIT={split} must name a number of layers for each of PP={stages} stages, together "
+            f"NLAYERS={layers}; use for example PIPELINE_SPLIT={share}"
+        )
+    cuts = [0, *(1 + sum(counts[:stage]) for stage in range(1, stages)), layers + 2]
+    return tuple(itertools.starmap(range, itertools.pairwise(cuts)))
+
+
+@cache
+def balanced_cuts(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
+    """Return ``parts + 1`` positions that cut ``weights`` into non-empty runs.
+
+    The largest sum is as small as it can be; then the sum of squares; then what the first
+    and the last run hold.
+    """
+    before = tuple(itertools.accumulate(weights, initial=0))
+    limit = _smallest_maximum(before, parts)
+    size = len(weights)
+    # best[end]: cost of cutting weights[:end] into the runs so far, and where they were cut.
+    best: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, 0, (0,))}
+    for part in range(parts):
+        reached: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+        is_end = part in (0, parts - 1)
+        for start, (squares, ends, cuts) in best.items():
+            for end in range(start + 1, size - (parts - part - 1) + 1):
+                load = before[end] - before[start]
+                if load > limit:
+                    break
+                cost = (squares + load * load, ends + load * is_end, (*cuts, end))
+                if end not in reached or cost[:2] < reached[end][:2]:
+                    reached[end] = cost
+        best = reached
+    return best[size][2]
+
+
+def _smallest_maximum(before: Sequence[int], parts: int) -> int:
+    """Return the smallest largest sum of ``parts`` non-empty runs, by bisection."""
+    steps = [after - start for start, after in itertools.pairwise(before)]
+    low, high = max(steps), before[-1]
+    while low < high:
+        middle = (low + high) // 2
+        if _runs_needed(steps, middle) <= parts:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _runs_needed(steps: Sequence[int], limit: int) -> int:
+    runs, load = 1, 0
+    for step in steps:
+        if load + step > limit:
+            runs, load = runs + 1, 0
+        load += step
+    return runs
