@@ -18,7 +18,7 @@ from torch import Tensor, nn
 class StepResult:
     """What one optimizer step did; the same on every rank."""
 
-    loss: Tensor  # [] float32: mean over micro-batches and over data x seq ranks
+    loss: Tensor  # [] float32: mean over the step's counted tokens, on whatever rank they are
     grad_norm: float  # of the whole gradient, before clipping
     skipped: bool  # True when a non-finite gradient made the optimizer leave the weights alone
     loss_scale: float  # 1.0 unless fp16
@@ -50,8 +50,15 @@ class Engine(Protocol):
             lr: learning rate of this step.
         """
 
-    def eval_loss(self, batch: Tensor) -> Tensor:
-        """Return this rank's mean loss on ``batch``, [] float32, without gradients."""
+    def eval_loss(self, batches: Sequence[Tensor]) -> Tensor:
+        """Return the mean loss over the counted tokens of ``batches`` on all ranks, without gradients.
+
+        Args:
+            batches: ``[micro_batch, seq_length + 1]`` int64 tensors, as many on every rank.
+
+        Returns:
+            [] float32, the same on every rank. Dropout is off and no generator moves.
+        """
 
     def states(self) -> Iterator[ParameterState]:
         """Yield every parameter's state, in the same order on every rank. Collective."""

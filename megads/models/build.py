@@ -9,24 +9,36 @@ import torch
 from torch import Tensor
 
 from megads.config.schema import RunConfig
+from megads.config.stages import stage_steps
 from megads.dist.groups import Groups
 from megads.dist.rng import RngStreams
 from megads.models.gpt import GPT
+from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import Shard
 
 
-def build_model(run: RunConfig, groups: Groups, rng: RngStreams | None = None) -> GPT:
+def build_model(
+    run: RunConfig, groups: Groups, rng: RngStreams | None = None, recompute: Recompute | None = None
+) -> GPT:
     """Return this rank's part of the model, float32 on the CPU, with its initial weights.
 
     Args:
         run: derived settings.
         groups: which part is this rank's.
         rng: stream for dropout in split regions.
+        recompute: what is computed again in the backward pass.
 
     Raises:
         ConfigError, DependencyError: see :class:`megads.models.gpt.GPT`.
     """
-    module = GPT(run.model, groups, rng=rng)
+    module = GPT(
+        run.model,
+        groups,
+        rng=rng,
+        steps=stage_steps(run)[groups.pipe_rank],
+        scatter_norms=run.parallel.scatter_norms,
+        recompute=recompute,
+    )
     initialise(module, run.train.seed, groups)
     return module
 

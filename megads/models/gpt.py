@@ -15,6 +15,7 @@ from megads.models.attention import Attention
 from megads.models.layers import dropout, make_mlp, make_norm
 from megads.models.rope import Rotary
 from megads.parallel.loss import vocab_parallel_cross_entropy
+from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import ColumnParallelLinear, VocabParallelEmbedding, column_parallel_linear, parameter
 
 
@@ -55,59 +56,82 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A causal language model over a vocabulary that is padded and split over tensor-parallel ranks.
 
-    Parameter names and full shapes do not depend on the layout; every parameter carries
+    One object is one pipeline stage. Names and full shapes do not depend on the layout; every parameter carries
     ``shard``, which says how it is cut (None: whole on every rank). Built with
     uninitialised float32 weights on the CPU; see ``megads.models.build``.
 
     Args:
         model: sizes; derived values must be filled in.
-        groups: for the tensor-parallel group.
+        groups: for the tensor-parallel and the sequence-parallel group.
         rng: the stream for dropout inside split regions; None: the default generator.
+        steps: what this pipeline stage holds, see ``megads.config.stages``; None: everything.
+        scatter_norms: Megatron's sequence parallelism (arXiv 2205.05198, section 4.2.2).
+        recompute: what is computed again in the backward pass; None: nothing.
 
     Raises:
         ConfigError: a size can not be split over the tensor-parallel ranks.
         DependencyError: an optional package that ``model`` asks for is missing.
     """
 
-    def __init__(self, model: ModelConfig, groups: Groups, *, rng: RngStreams | None = None):
+    def __init__(
+        self,
+        model: ModelConfig,
+        groups: Groups,
+        *,
+        rng: RngStreams | None = None,
+        steps: range | None = None,
+        scatter_norms: bool = False,
+        recompute: Recompute | None = None,
+    ):
         super().__init__()
-        self.config, self.group = model, groups.tensor
+        self.config, self.group, self.recompute = model, groups.tensor, recompute or Recompute()
+        last = model.num_layers + 1
+        mine = range(last + 1) if steps is None else steps
+        self.has_embedding, self.has_head = 0 in mine, last in mine
         rows = padded_vocab_size(model)
         rotary = Rotary(model.head_dim, model.rope_theta) if model.position_embedding == "rope" else None
-        self.embedding = VocabParallelEmbedding(rows, model.hidden_size, groups.tensor)
-        self.positions = Positions(model.max_positions, model.hidden_size) if rotary is None else None
-        self.layers = nn.ModuleList(Block(model, groups, rotary, rng) for _ in range(model.num_layers))
-        self.final_norm = make_norm(model)
         tied = model.tied_embeddings
-        self.head = None if tied else ColumnParallelLinear(model.hidden_size, rows, groups.tensor, bias=False)
+        if self.has_embedding or (self.has_head and tied):
+            self.embedding = VocabParallelEmbedding(rows, model.hidden_size, groups.tensor)
+        if self.has_embedding and rotary is None:
+            self.positions = Positions(model.max_positions, model.hidden_size)
+        layers = [step - 1 for step in mine if 0 < step < last]
+        # A dictionary, because a stage holds the layers of its numbers and none below.
+        self.layers = nn.ModuleDict({str(layer): Block(model, groups, rotary, rng) for layer in layers})
+        if self.has_head:
+            self.final_norm = make_norm(model)
+            self.head = None if tied else ColumnParallelLinear(model.hidden_size, rows, groups.tensor, bias=False)
 
-    def forward(self, tokens: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return the mean loss, or without labels this rank's columns of the logits.
+    def forward(self, x: Tensor, labels: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
+        """Return the loss, or without labels what this stage's last step gives.
 
         Args:
-            tokens: ``[B, S]`` int64.
-            labels: ``[B, S]`` int64 below ``vocab_size``: the token that follows each.
+            x: ``[B, S]`` int64 tokens, this sequence rank's; behind the first pipeline stage
+                the output of the stage before.
+            labels: ``[B, S]`` int64: the token that follows each, or a negative number where
+                none counts.
+            weight: [] float32, see :meth:`loss`.
 
         Returns:
             ``[]`` float32 (float64 in a float64 model), or ``[B, S, V/t]`` with V the
             padded vocabulary; columns of padding carry no meaning.
         """
-        x = tokens
         for step in self.steps():
             x = step(x)
-        return x if labels is None else self.loss(x, labels)
+        return x if labels is None else self.loss(x, labels, weight)
 
     def steps(self) -> list[Callable[[Tensor], Tensor]]:
-        """Return what the model does, in order; each step's output is the next one's input.
-
-        A pipeline is cut between two of them.
-        """
-        return [self.embed, *self.layers, self.logits]
+        """Return what this stage does, in order; each step's output is the next one's input."""
+        return [
+            *([self.embed] if self.has_embedding else []),
+            *self.recompute.layers(list(self.layers.values())),
+            *([self.logits] if self.has_head else []),
+        ]
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Map ``[B, S]`` tokens to ``[B, S, H]``."""
         x = self.embedding(tokens)
-        if self.positions is not None:
+        if self.config.position_embedding == "learned":
             x = x + self.positions(tokens.shape[1])
         return dropout(x, self.config.hidden_dropout, self.training)
 
@@ -118,6 +142,12 @@ class GPT(nn.Module):
             return self.head(x)
         return column_parallel_linear(x, self.embedding.weight, None, self.group)
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean over all tokens of the cross entropy."""
-        return vocab_parallel_cross_entropy(logits, labels, self.group, self.config.vocab_size).mean()
+    def loss(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the cross entropy, summed over the counted tokens and multiplied by ``weight``.
+
+        A token counts unless its label is negative. Without a weight: their mean.
+        """
+        counted = labels >= 0
+        losses = vocab_parallel_cross_entropy(logits, labels.clamp(min=0), self.group, self.config.vocab_size)
+        total = (losses * counted).sum()
+        return total * weight if weight is not None else total / counted.sum()

@@ -174,8 +174,8 @@ class Loop:
         if t.splits.get(split) is None or not t.run.train.eval_iters:
             return None
         batches = t.batches(split)
-        wanted = t.run.train.eval_iters * t.micro_batches_per_step
-        return evaluate(t.engine, (next(batches) for _ in range(wanted)), t.groups, t.device)
+        steps = ([next(batches) for _ in range(t.micro_batches_per_step)] for _ in range(t.run.train.eval_iters))
+        return evaluate(t.engine, steps, t.device)
 
     def save(self) -> None:
         """Write a checkpoint and say where and how fast. Collective."""

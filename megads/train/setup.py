@@ -22,15 +22,15 @@ from megads.data.build import build_splits
 from megads.data.demo import make_demo
 from megads.data.file_list import read_file_list
 from megads.data.loader import Batches
+from megads.data.tokenizer import load_tokenizer
 from megads.device.peaks import peak_tflops
 from megads.device.vendor import Vendor, vendor
 from megads.dist.grid import Grid
 from megads.dist.groups import Groups, init_distributed, make_groups
 from megads.dist.rng import RngStreams, seed_everything
 from megads.engine.base import Engine
-from megads.engine.deepspeed import DeepSpeedEngine
+from megads.engine.make import make_engine
 from megads.errors import CheckpointError
-from megads.models.build import build_model
 from megads.monitor.log import LOG
 
 
@@ -120,10 +120,8 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     rng = seed_everything(run.train.seed, groups, device)
     with timed(timings, "data"):
         splits = build_splits(run, read_shards(run))
-    with timed(timings, "model"):
-        model = build_model(run, groups, rng)
     with timed(timings, "engine"):
-        engine = DeepSpeedEngine(model, run, groups, device)
+        engine = make_engine(run, groups, rng, device, end_of_document(run))
     peak = peak_tflops(row.device_name(device), run.train.dtype, env)
     training = Training(run, run_dir, groups, row, device, engine, splits, rng, peak, timings=timings)
     if groups.rank == 0:
@@ -136,6 +134,11 @@ def read_shards(run: RunConfig) -> list[Any]:
     if run.data.file_list:
         return list(read_file_list(Path(run.data.file_list)))
     return list(make_demo(run, _no_progress))
+
+
+def end_of_document(run: RunConfig) -> int | None:
+    """Return the token whose followers do not count in the loss, None where all count."""
+    return load_tokenizer(run).eod if run.data.eod_mask_loss else None
 
 
 def _no_progress(what: str, done: int, total: int) -> None:

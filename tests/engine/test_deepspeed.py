@@ -209,12 +209,12 @@ def _overflow_is_skipped(grid: dict[str, int]) -> None:
     }
     run, groups = settings(grid, **changes), groups_of(**grid)
     engine = make_engine(run, groups)
-    before = [p.detach().clone() for p in engine.parameters]
+    before = [p.detach().clone() for p in engine.state.parameters]
     first = engine.train_step(batches(run, 0, groups.data_rank), 1e-2)
     assert first.skipped
     assert first.loss_scale == 2.0**32
     assert engine.loss_scale == 2.0**31
-    assert all(torch.equal(p, old) for p, old in zip(engine.parameters, before, strict=True))
+    assert all(torch.equal(p, old) for p, old in zip(engine.state.parameters, before, strict=True))
     later = [engine.train_step(batches(run, 0, groups.data_rank), 1e-2) for _ in range(40)]
     assert not later[-1].skipped
     assert float(later[-1].loss) < float(first.loss)
@@ -232,13 +232,13 @@ def _bad_gradients_change_nothing(grid: dict[str, int], changes: dict[str, str])
     run, groups = settings(grid, **changes), groups_of(**grid)
     engine = make_engine(run, groups)
     train(engine, run, groups, 0, 1)
-    before = [p.detach().clone() for p in engine.parameters]
+    before = [p.detach().clone() for p in engine.state.parameters]
     if groups.rank == 0:
-        engine.parameters[0].register_hook(lambda grad: grad * float("nan"))
+        engine.state.parameters[0].register_hook(lambda grad: grad * float("nan"))
     result = engine.train_step(batches(run, 1, groups.data_rank), 1e-2)
     assert result.skipped
     assert engine.scalars()["skipped_steps"] == 1
-    assert all(torch.equal(p, old) for p, old in zip(engine.parameters, before, strict=True))
+    assert all(torch.equal(p, old) for p, old in zip(engine.state.parameters, before, strict=True))
 
 
 @pytest.mark.dist

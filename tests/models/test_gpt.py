@@ -81,7 +81,7 @@ def test_the_future_is_not_seen(kind):
 
 def test_rotary_tables_stay_exact_when_the_model_is_cast():
     module = build_model(make_run(shapes.LLAMA), ONE)
-    rotary = module.layers[0].attention.rotary
+    rotary = module.layers["0"].attention.rotary
     before = [table.clone() for table in rotary.tables(torch.device("cpu"), torch.float32, 12)]
     module.bfloat16()
     tokens, labels = _batch(shapes.LLAMA)
@@ -120,7 +120,7 @@ def _dropout_streams() -> None:
         module = build_model(make_run(model), groups, rng)
         default = torch.get_rng_state()
         module.embed(tokens)
-        mine = module.layers[0](torch.ones(2, 12, 32))
+        mine = module.layers["0"](torch.ones(2, 12, 32))
         assert torch.equal(default, torch.get_rng_state()) != agrees
         theirs = [torch.empty_like(mine) for _ in range(2)]
         dist.all_gather(theirs, mine.detach())

@@ -1,0 +1,30 @@
+"""From settings to a model in an engine, on this rank."""
+
+from __future__ import annotations
+
+import torch
+
+from megads.config.schema import RunConfig
+from megads.dist.groups import Groups
+from megads.dist.rng import RngStreams
+from megads.engine.base import Engine
+from megads.engine.deepspeed import DeepSpeedEngine
+from megads.models.build import build_model
+
+
+def make_engine(
+    run: RunConfig, groups: Groups, rng: RngStreams | None, device: torch.device, eod: int | None = None
+) -> Engine:
+    """Build this rank's part of the model, with its initial weights, and the engine around it.
+
+    Args:
+        run: derived settings.
+        groups: the grid's process groups.
+        rng: streams for dropout in split regions.
+        device: where the model goes.
+        eod: what follows this token does not count in the loss; None: every token counts.
+
+    Raises:
+        ConfigError, DependencyError, DeviceError: see the model and the engine.
+    """
+    return DeepSpeedEngine(build_model(run, groups, rng), run, groups, device, eod)
