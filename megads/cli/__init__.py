@@ -18,6 +18,7 @@ from megads.errors import MegadsError
 COMMANDS = {
     "train": ("megads.cli.train", "Resolve the settings, check them, and train."),
     "config": ("megads.cli.config", "Show every setting: value, unit, origin, help."),
+    "doctor": ("megads.cli.doctor", "Check that a layout computes what one rank computes."),
     "stop": ("megads.cli.stop", "Ask a run to save and stop at the next step."),
     "worker": ("megads.cli.worker", "The life of one rank; launchers call this."),
 }

@@ -18,6 +18,7 @@ from megads.config.schema import RunConfig
 from megads.errors import ConfigError, LaunchError, MegadsError
 from megads.monitor.log import failure_text, start_log, where
 from megads.monitor.metrics import MetricsFile
+from megads.train.gradients import compare_gradients, joined, report
 from megads.train.loop import EXIT_DONE, Loop, Outcome
 from megads.train.report import announce, summarise
 from megads.train.setup import set_up
@@ -27,7 +28,7 @@ LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pi
 """What gloo says to the ranks that did not fail."""
 
 
-def work(config_path: Path, env: Mapping[str, str]) -> NoReturn:
+def work(config_path: Path, env: Mapping[str, str], *, gradients: bool = False) -> NoReturn:
     """Run this rank to its end and leave the process with its exit code.
 
     A rank that fails says why and leaves at once: waiting for a collective that will never
@@ -37,13 +38,14 @@ def work(config_path: Path, env: Mapping[str, str]) -> NoReturn:
     Args:
         config_path: ``<run>/config.yaml``.
         env: this process's environment, for the rank and the device; settings are not read from it.
+        gradients: compare the layout's gradients with one rank's instead of training.
     """
     run = load_config(config_path)
     run_dir = config_path.parent
     info = find_ranks(env)
     start_log(info.rank, run.log.log_level, run_dir / LOG_FILE)
     try:
-        outcome = _train(run, run_dir, info, env)
+        outcome = (_compare if gradients else _train)(run, run_dir, info, env)
     except KeyboardInterrupt:
         _leave("megads: interrupted before the run could save\n" if info.rank == 0 else "", 130)
     except BaseException as error:
@@ -68,6 +70,16 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         # The outcome first: nothing in the summary can turn a run that ended well into a failure.
         write_outcome(run_dir, outcome)
         summarise(loop, outcome)
+    return outcome
+
+
+def _compare(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Outcome:
+    with joined(run, info, env) as (groups, device):
+        found = compare_gradients(run, groups, device)
+    outcome = Outcome(EXIT_DONE if found.is_equal else 1, "equal" if found.is_equal else "not equal", 0)
+    if info.rank == 0:
+        sys.stdout.write(report(found))
+        write_outcome(run_dir, outcome)
     return outcome
 
 
