@@ -5,11 +5,12 @@ section 3): each is the other's backward pass. A group of None is one rank: the 
 back as it is, and autograd records nothing.
 
 Nothing here writes into a tensor that somebody else may hold: what is reduced in place is
-always a fresh copy. Inputs need not be contiguous.
+always a fresh copy. Inputs need not be contiguous, unless a function says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,40 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 
+def start_gather(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, dist.Work]:
+    """Return ``[n * t, ...]``, every rank's ``x`` in rank order, once the work has been waited for.
+
+    Not seen by autograd.
+
+    Args:
+        x: ``[n, ...]``, contiguous; must live until the work is done.
+        group: of ``t`` ranks.
+    """
+    out = x.new_empty(x.shape[0] * group.size(), *x.shape[1:])
+    return out, dist.all_gather_into_tensor(out, x, group=group, async_op=True)
+
+
+def start_scatter(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, dist.Work]:
+    """Return this rank's ``[n / t, ...]`` of the sum of ``x`` over the group, once the work has been waited for.
+
+    Not seen by autograd.
+
+    Args:
+        x: ``[n, ...]``, contiguous; must live until the work is done.
+        group: of ``t`` ranks, which divides ``n``.
+    """
+    out = x.new_empty(x.shape[0] // group.size(), *x.shape[1:])
+    return out, dist.reduce_scatter_tensor(out, x, group=group, async_op=True)
+
+
+def by_position(x: Tensor) -> Tensor:
+    """Return ``[B, S, ...]`` as a contiguous ``[S, B, ...]``: what is gathered or scattered along ``S``.
+
+    No copy when ``B`` is 1, or when ``x`` is a transposed ``[S, B, ...]``.
+    """
+    return x.transpose(0, 1).contiguous()
+
+
 def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     # A gradient may be expanded or shared with another branch, so it is never ours to overwrite.
     fresh = x.clone(memory_format=torch.contiguous_format)
@@ -26,28 +61,21 @@ def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     return fresh
 
 
-def _gathered(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    x = x.contiguous()
-    slices = [torch.empty_like(x) for _ in range(group.size())]
-    dist.all_gather(slices, x, group=group)
-    return torch.cat(slices, dim=-1)
-
-
-def _own_slice(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    width = x.shape[-1] // group.size()
-    return x.narrow(-1, group.rank() * width, width)
-
-
 class _CopyToGroup(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx: Any, group: dist.ProcessGroup, *xs: Tensor) -> tuple[Tensor, ...]:
         ctx.group = group
-        return x.view_as(x)
+        return tuple(x.view_as(x) for x in xs)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _summed(grad, ctx.group), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if len(grads) == 1:
+            return None, _summed(grads[0], ctx.group)
+        flat = torch.cat([grad.flatten() for grad in grads])
+        dist.all_reduce(flat, group=ctx.group)
+        pieces = flat.split([grad.numel() for grad in grads])
+        return None, *(piece.view(grad.shape) for piece, grad in zip(pieces, grads, strict=True))
 
 
 class _ReduceFromGroup(Function):
@@ -61,34 +89,48 @@ class _ReduceFromGroup(Function):
         return grad, None
 
 
-class _GatherLastDim(Function):
+class _ScatterFromGroup(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
-        return _gathered(x, group)
+        whole = by_position(x)
+        mine, work = start_scatter(whole, group)
+        work.wait()
+        return by_position(mine)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _own_slice(grad, ctx.group), None
+        mine = by_position(grad)
+        whole, work = start_gather(mine, ctx.group)
+        work.wait()
+        return whole.transpose(0, 1), None
 
 
-class _SplitLastDim(Function):
+class _SplitRows(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
-        # A copy, so that the whole input can be freed.
-        return _own_slice(x, group).clone(memory_format=torch.contiguous_format)
+        rows = x.shape[0] // group.size()
+        return x.narrow(0, group.rank() * rows, rows)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _gathered(grad, ctx.group), None
+        mine = grad.contiguous()
+        whole, work = start_gather(mine, ctx.group)
+        work.wait()
+        return whole, None
 
 
 def copy_to_group(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """Return ``x``, which is the same on every rank; its gradient is summed over the group."""
-    return x if group is None else _CopyToGroup.apply(x, group)
+    return x if group is None else _CopyToGroup.apply(group, x)[0]
+
+
+def copy_all_to_group(xs: Sequence[Tensor], group: dist.ProcessGroup | None) -> tuple[Tensor, ...]:
+    """Return ``xs``, of one type, as :func:`copy_to_group` does; one all-reduce sums all their gradients."""
+    return tuple(xs) if group is None else _CopyToGroup.apply(group, *xs)
 
 
 def reduce_from_group(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -96,21 +138,31 @@ def reduce_from_group(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     return x if group is None else _ReduceFromGroup.apply(x, group)
 
 
-def gather_last_dim(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Return ``[..., n * t]`` from every rank's ``[..., n]``, in rank order.
+def scatter_from_group(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Return this rank's ``[B, S / t, ...]`` of the sum of ``x`` over the group; gradients are gathered.
 
-    What follows must be the same on every rank: the gradient is cut, not summed.
+    Args:
+        x: ``[B, S, ...]``; S must be a multiple of the group's size. Not copied when it is
+            a transposed ``[S, B, ...]`` or B is 1.
+        group: of ``t`` ranks; None: one rank.
     """
-    return x if group is None else _GatherLastDim.apply(x, group)
+    if group is None:
+        return x
+    _check_cut("scatter_from_group", x.shape[1], group)
+    return _ScatterFromGroup.apply(x, group)
 
 
-def split_last_dim(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Return this rank's ``[..., n / t]`` of ``x``, which is ``[..., n]`` and the same on every rank.
+def split_rows(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Return this rank's ``[n / t, ...]`` of ``x``, which is ``[n, ...]`` and the same on every rank.
 
     The gradients of the slices are gathered. ``n`` must be a multiple of the group's size.
     """
     if group is None:
         return x
-    if x.shape[-1] % group.size():
-        raise ValueError(f"split_last_dim: {x.shape[-1]} is not a multiple of the group's {group.size()} ranks")
-    return _SplitLastDim.apply(x, group)
+    _check_cut("split_rows", x.shape[0], group)
+    return _SplitRows.apply(x, group)
+
+
+def _check_cut(name: str, size: int, group: dist.ProcessGroup) -> None:
+    if size % group.size():
+        raise ValueError(f"{name}: {size} is not a multiple of the group's {group.size()} ranks")

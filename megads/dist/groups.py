@@ -206,9 +206,10 @@ def _join(
     if _splits():
         # A communicator is split by all of its ranks at once.
         return dist.split_group(split_ranks=[list(group) for group in everyone()], timeout=timeout)
-    if not ranks:
-        return None
-    return dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
+    # torch names a group after its ranks and how many groups each of them has made before: who
+    # is in none makes one of its own, or the next group that both are in would never meet.
+    made = dist.new_group(list(ranks) or [dist.get_rank()], timeout=timeout, use_local_synchronization=True)
+    return made if ranks else None
 
 
 def _splits() -> bool:

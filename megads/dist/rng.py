@@ -1,9 +1,17 @@
 """Random-number streams: what must be equal on tensor ranks, and what must differ.
 
-The default generators are the same on every tensor and data rank of a pipeline stage, so
-that dropout on replicated activations agrees. The stream ``model-parallel`` differs per
-tensor rank, for dropout on activations that are split. The seeds are Megatron-LM's:
-``base = seed + 100 * stage`` and ``base + 2718 + tensor rank``.
+torch's default generators are the same on every tensor and data rank of a pipeline stage,
+so that dropout on replicated activations agrees; they differ per sequence rank, whose tokens
+are others. The stream ``model-parallel`` differs per tensor rank as well, for dropout on
+activations that are split. Python's and numpy's generators, which may choose samples, are
+the same on all ranks of a stage. The seeds::
+
+    python, numpy     seed + 100 * stage
+    torch (default)   seed + 100 * stage + 2**20 * sequence rank
+    model-parallel    seed + 100 * stage + 2**20 * sequence rank + 2718 + tensor rank
+
+On sequence rank 0 these are Megatron-LM's; the step of ``2**20`` is wider than the seeds of
+ten thousand stages, so no two ranks meet.
 """
 
 from __future__ import annotations
@@ -22,6 +30,7 @@ from megads.errors import CheckpointError
 
 MODEL_PARALLEL = "model-parallel"
 _STAGE_STEP = 100
+_SEQUENCE_STEP = 2**20
 _MODEL_PARALLEL_OFFSET = 2718
 
 
@@ -53,6 +62,17 @@ class RngStreams:
         finally:
             self._states[name] = self._current()
             self._use(before)
+
+    def states(self) -> dict[str, dict[str, Tensor]]:
+        """Return the states of the named streams, without the default generators, for :meth:`use_states`.
+
+        What is returned does not change when numbers are drawn later.
+        """
+        return dict(self._states)
+
+    def use_states(self, states: Mapping[str, dict[str, Tensor]]) -> None:
+        """Set the named streams back to what :meth:`states` gave. Not inside a :meth:`fork`."""
+        self._states = dict(states)
 
     def state_dict(self) -> dict[str, Any]:
         """Return every generator's state: python, numpy, torch and the named streams.
@@ -110,5 +130,6 @@ def seed_everything(seed: int, groups: Groups, device: torch.device) -> RngStrea
     base = seed + _STAGE_STEP * groups.pipe_rank
     random.seed(base)
     np.random.seed(base % 2**32)
-    torch.manual_seed(base)
-    return RngStreams(device, {MODEL_PARALLEL: base + _MODEL_PARALLEL_OFFSET + groups.tensor_rank})
+    shard = base + _SEQUENCE_STEP * groups.seq_rank
+    torch.manual_seed(shard)
+    return RngStreams(device, {MODEL_PARALLEL: shard + _MODEL_PARALLEL_OFFSET + groups.tensor_rank})

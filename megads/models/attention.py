@@ -10,65 +10,82 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megads.config.schema import ModelConfig
-from megads.dist.groups import Groups
-from megads.dist.rng import RngStreams
 from megads.errors import ConfigError, DependencyError, DeviceError
+from megads.models.layers import Context
 from megads.models.rope import Rotary
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear
+from megads.parallel.ulysses import HeadExchange, spread_heads
 
 
 class Attention(nn.Module):
-    """``out(softmax(causal(q k^T / sqrt(D))) v)`` with heads split over the tensor-parallel ranks.
+    """``out(softmax(causal(q k^T / sqrt(D))) v)`` with heads split over tensor and sequence ranks.
 
-    Each rank computes ``num_heads / t`` query heads and ``num_kv_heads / t`` key and value
-    heads; consecutive query heads share a key/value head (GQA, arXiv 2305.13245). The
-    three projections are one matrix, rows ``[q | k | v]``.
+    Each tensor rank computes ``num_heads / t`` query heads and ``num_kv_heads / t`` key and
+    value heads; consecutive query heads share a key/value head (GQA, arXiv 2305.13245). The
+    three projections are one matrix, rows ``[q | k | v]``. Its sequence ranks project and turn
+    their own tokens and share out the heads for the softmax, see ``megads.parallel.ulysses``.
 
     Args:
         model: sizes; derived values must be filled in.
-        groups: for the tensor-parallel group.
+        context: groups; the stream for dropout on attention weights, which differ on every
+            rank; whether the softmax is recomputed.
         rotary: turns queries and keys; None: positions come from elsewhere.
-        rng: the stream for dropout on attention weights, which differ on every rank.
 
     Raises:
         ConfigError: the heads can not be shared out.
         DependencyError: ``model.attention`` is flash and flash-attn is missing.
     """
 
-    def __init__(self, model: ModelConfig, groups: Groups, rotary: Rotary | None, rng: RngStreams | None):
+    def __init__(self, model: ModelConfig, context: Context, rotary: Rotary | None):
         super().__init__()
+        groups = context.groups
         _check_heads(model, groups.tensor_size)
-        self.head_dim, self.rotary, self.rng = model.head_dim, rotary, rng
+        self.head_dim, self.rotary = model.head_dim, rotary
+        self.rng, self.recompute, self.seq_rank = context.rng, context.recompute, groups.seq_rank
         self.num_heads = model.num_heads // groups.tensor_size
         self.num_kv_heads = model.num_kv_heads // groups.tensor_size
+        self.exchange = HeadExchange(self.num_heads, self.num_kv_heads, groups.seq) if groups.seq else None
+        # How many query heads use each key head; None: all alike, which the kernels do by themselves.
+        uses = self.exchange.share.uses if self.exchange else (1,)
+        self.uses = uses if len(set(uses)) > 1 else None
         self.dropout = model.attention_dropout
         self.flash = _load_flash() if model.attention == "flash" else None
         q_width, kv_width = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-        self.qkv = ColumnParallelLinear(
-            model.hidden_size, (q_width, kv_width, kv_width), groups.tensor, bias=model.bias
-        )
-        self.out = RowParallelLinear(q_width, model.hidden_size, groups.tensor, bias=model.bias)
+        kind = {"bias": model.bias, "scattered": context.scatter_norms}
+        self.qkv = ColumnParallelLinear(model.hidden_size, (q_width, kv_width, kv_width), groups.tensor, **kind)
+        self.out = RowParallelLinear(q_width, model.hidden_size, groups.tensor, **kind)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``[B, S, H]`` to ``[B, S, H]``."""
-        batch, length, _ = x.shape
+        """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence."""
+        qkv = self.qkv(x)
+        batch, length, _ = qkv.shape
         sizes = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
-        heads = self.qkv(x).view(batch, length, sum(sizes), self.head_dim)
+        heads = qkv.view(batch, length, sum(sizes), self.head_dim)
         if self.rotary is not None:
-            q, k, v = self.rotary(heads, self.num_heads, self.num_kv_heads)
+            q, k, v = self.rotary(heads, self.num_heads, self.num_kv_heads, self.seq_rank * length)
         else:
             q, k, v = heads.split(sizes, dim=2)
-        dropout = self.dropout if self.training else 0.0
-        with self._stream(dropout):
-            mixed = self._flash_attention(q, k, v, dropout) if self.flash else self._sdpa(q, k, v, dropout)
+        if self.exchange is not None:
+            q, k, v = self.exchange.to_heads(q, k, v)
+        mixed = self.recompute.core(self._attend, q, k, v)
+        if self.exchange is not None:
+            mixed = self.exchange.to_tokens(mixed)
         return self.out(mixed.reshape(batch, length, -1))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return ``softmax(causal(q k^T / sqrt(D))) v`` of the heads at hand, ``[B, S, heads, D]``."""
+        dropout = self.dropout if self.training else 0.0
+        if self.uses is not None:
+            k, v = spread_heads(k, self.uses), spread_heads(v, self.uses)
+        with self._stream(dropout):
+            return self._flash_attention(q, k, v, dropout) if self.flash else self._sdpa(q, k, v, dropout)
 
     def _stream(self, dropout: float) -> AbstractContextManager[None]:
         return self.rng.fork() if dropout > 0 and self.rng is not None else nullcontext()
 
     def _sdpa(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+        grouped = q.shape[2] != k.shape[2]
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        grouped = self.num_heads != self.num_kv_heads
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=grouped)
         return mixed.transpose(1, 2)
 

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from megads.config.derive import padded_vocab_size
 from megads.config.schema import ModelConfig
+from megads.dist.collectives import split_rows
 from megads.dist.groups import Groups
 from megads.dist.rng import RngStreams
 from megads.errors import ConfigError
 from megads.models.attention import Attention
-from megads.models.layers import dropout, make_mlp, make_norm
+from megads.models.layers import Context, make_mlp, make_norm
 from megads.models.rope import Rotary
 from megads.parallel.loss import vocab_parallel_cross_entropy
 from megads.parallel.recompute import Recompute
@@ -22,35 +23,52 @@ from megads.parallel.tensor import ColumnParallelLinear, VocabParallelEmbedding,
 class Positions(nn.Module):
     """A learned vector for every position, whole on every rank."""
 
-    def __init__(self, num_positions: int, width: int):
+    def __init__(self, num_positions: int, width: int, context: Context):
         super().__init__()
         self.weight = parameter((num_positions, width), None)
+        self.context = context
 
     def forward(self, length: int) -> Tensor:
-        """Return the first ``length`` rows, ``[length, width]``."""
-        if length > self.weight.shape[0]:
+        """Return the rows of this rank's tokens, ``[s, width]``; ``length`` is a sequence rank's part."""
+        groups, rows = self.context.groups, self.weight.shape[0]
+        if length * groups.seq_size > rows:
             raise ConfigError(
-                f"a sequence of {length} tokens does not fit MAX_POSITIONS={self.weight.shape[0]}; "
+                f"a sequence of {length * groups.seq_size} tokens does not fit MAX_POSITIONS={rows}; "
                 "raise MAX_POSITIONS or lower SEQ"
             )
-        return self.weight[:length]
+        first = groups.seq_rank * length
+        return split_rows(self.weight[first : first + length], self.context.scattered_over)
 
 
 class Block(nn.Module):
-    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``."""
+    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``.
 
-    def __init__(self, model: ModelConfig, groups: Groups, rotary: Rotary | None, rng: RngStreams | None):
+    Its collectives, for B samples::
+
+                       forward                             backward
+        tensor axis    2 all-reduces                       2 all-reduces
+        scattered      2 all-gathers, 2 reduce-scatters    4 all-gathers, 2 reduce-scatters,
+                                                           2 all-reduces of a norm's gradients
+        seq axis       2 all-to-alls                       2 all-to-alls
+
+    On the tensor axis each is of ``[B, S/SP, H]``; two of the four all-gathers bring back an
+    input that was not kept. On the sequence axis the first all-to-all carries
+    ``[B, S/SP, heads, D]`` of q, k and v (heads that several ranks use, several times), the
+    second that of the result.
+    """
+
+    def __init__(self, model: ModelConfig, context: Context, rotary: Rotary | None):
         super().__init__()
-        self.dropout = model.hidden_dropout
-        self.input_norm = make_norm(model)
-        self.attention = Attention(model, groups, rotary, rng)
-        self.post_norm = make_norm(model)
-        self.mlp = make_mlp(model, groups)
+        self.probability, self.context = model.hidden_dropout, context
+        self.input_norm = make_norm(model, context)
+        self.attention = Attention(model, context, rotary)
+        self.post_norm = make_norm(model, context)
+        self.mlp = make_mlp(model, context)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``[B, S, H]`` to ``[B, S, H]``."""
-        x = x + dropout(self.attention(self.input_norm(x)), self.dropout, self.training)
-        return x + dropout(self.mlp(self.post_norm(x)), self.dropout, self.training)
+        """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence."""
+        x = x + self.context.dropout(self.attention(self.input_norm(x)), self.probability, self.training)
+        return x + self.context.dropout(self.mlp(self.post_norm(x)), self.probability, self.training)
 
 
 class GPT(nn.Module):
@@ -84,7 +102,8 @@ class GPT(nn.Module):
         recompute: Recompute | None = None,
     ):
         super().__init__()
-        self.config, self.group, self.recompute = model, groups.tensor, recompute or Recompute()
+        context = Context(groups, rng, recompute or Recompute(), scatter_norms)
+        self.config, self.group, self.context, self.recompute = model, groups.tensor, context, context.recompute
         last = model.num_layers + 1
         mine = range(last + 1) if steps is None else steps
         self.has_embedding, self.has_head = 0 in mine, last in mine
@@ -92,15 +111,18 @@ class GPT(nn.Module):
         rotary = Rotary(model.head_dim, model.rope_theta) if model.position_embedding == "rope" else None
         tied = model.tied_embeddings
         if self.has_embedding or (self.has_head and tied):
-            self.embedding = VocabParallelEmbedding(rows, model.hidden_size, groups.tensor)
+            self.embedding = VocabParallelEmbedding(rows, model.hidden_size, groups.tensor, scattered=scatter_norms)
         if self.has_embedding and rotary is None:
-            self.positions = Positions(model.max_positions, model.hidden_size)
+            self.positions = Positions(model.max_positions, model.hidden_size, context)
         layers = [step - 1 for step in mine if 0 < step < last]
         # A dictionary, because a stage holds the layers of its numbers and none below.
-        self.layers = nn.ModuleDict({str(layer): Block(model, groups, rotary, rng) for layer in layers})
+        self.layers = nn.ModuleDict({str(layer): Block(model, context, rotary) for layer in layers})
         if self.has_head:
-            self.final_norm = make_norm(model)
-            self.head = None if tied else ColumnParallelLinear(model.hidden_size, rows, groups.tensor, bias=False)
+            self.final_norm = make_norm(model, context)
+            self.head: ColumnParallelLinear | None = None
+            if not tied:
+                kind = {"bias": False, "scattered": scatter_norms}
+                self.head = ColumnParallelLinear(model.hidden_size, rows, groups.tensor, **kind)
 
     def forward(self, x: Tensor, labels: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
         """Return the loss, or without labels what this stage's last step gives.
@@ -129,25 +151,38 @@ class GPT(nn.Module):
         ]
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Map ``[B, S]`` tokens to ``[B, S, H]``."""
+        """Map ``[B, S]`` tokens to ``[B, s, H]``; s is S, or S/t with ``scatter_norms``.
+
+        Raises:
+            ConfigError: S can not be scattered over the tensor-parallel ranks, or is too long for learned positions.
+        """
+        context, length = self.context, tokens.shape[1]
+        if context.scatter_norms and length % context.groups.tensor_size:
+            tensor, seq = context.groups.tensor_size, context.groups.seq_size
+            fitting = -(-length // tensor) * tensor * seq
+            raise ConfigError(
+                f"SCATTER_NORMS=1: the {length} tokens of a rank (SEQ / SP) can not be cut over TP={tensor} ranks; "
+                f"use SEQ={fitting}, or SCATTER_NORMS=0"
+            )
         x = self.embedding(tokens)
         if self.config.position_embedding == "learned":
-            x = x + self.positions(tokens.shape[1])
-        return dropout(x, self.config.hidden_dropout, self.training)
+            x = x + self.positions(length)
+        return context.dropout(x, self.config.hidden_dropout, self.training)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Map ``[B, S, H]`` to this rank's columns ``[B, S, V/t]`` of the logits."""
+        """Map ``[B, s, H]`` to this rank's columns ``[B, S, V/t]`` of the logits."""
         x = self.final_norm(x)
         if self.head is not None:
             return self.head(x)
-        return column_parallel_linear(x, self.embedding.weight, None, self.group)
+        return column_parallel_linear(x, self.embedding.weight, None, self.group, scattered=self.context.scatter_norms)
 
     def loss(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the cross entropy, summed over the counted tokens and multiplied by ``weight``.
 
-        A token counts unless its label is negative. Without a weight: their mean.
+        A token counts unless its label is negative. Without a weight: their mean, 0 when
+        none counts. It is the loss of this sequence rank's tokens only.
         """
-        counted = labels >= 0
+        ignored = labels < 0
         losses = vocab_parallel_cross_entropy(logits, labels.clamp(min=0), self.group, self.config.vocab_size)
-        total = (losses * counted).sum()
-        return total * weight if weight is not None else total / counted.sum()
+        total = losses.masked_fill(ignored, 0.0).sum()
+        return total * weight if weight is not None else total / (~ignored).sum().clamp(min=1)

@@ -1,59 +1,109 @@
-"""Norms and the MLP of a decoder block."""
+"""Norms and the MLP of a decoder block, and what every layer is told of where it runs."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megads.config.schema import ModelConfig
+from megads.dist.collectives import copy_all_to_group, copy_to_group
 from megads.dist.groups import Groups
+from megads.dist.rng import RngStreams
+from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear, parameter
 
 
-class RMSNorm(nn.Module):
-    """``x / sqrt(mean(x**2) + eps) * weight`` over the last dimension (arXiv 1910.07467)."""
+@dataclass(frozen=True)
+class Context:
+    """What the layers of a model share.
 
-    def __init__(self, width: int, epsilon: float):
+    Attributes:
+        groups: the grid's process groups.
+        rng: the stream for dropout on what differs between tensor ranks; None: the default generator.
+        recompute: what is computed again in the backward pass.
+        scatter_norms: whether activations between the split layers are cut along the sequence
+            over the tensor-parallel ranks (arXiv 2205.05198).
+    """
+
+    groups: Groups
+    rng: RngStreams | None = None
+    recompute: Recompute = field(default_factory=Recompute)
+    scatter_norms: bool = False
+
+    @property
+    def scattered_over(self) -> dist.ProcessGroup | None:
+        """The group over which norms, dropout and residual are cut; None: they are whole."""
+        return self.groups.tensor if self.scatter_norms else None
+
+    def dropout(self, x: Tensor, probability: float, training: bool) -> Tensor:
+        """Return ``x``, an activation between the split layers, with dropout.
+
+        Whole activations are dropped alike on every tensor rank, by the default generator;
+        scattered ones differ, and so does their stream.
+        """
+        if not training or probability == 0:
+            return x
+        apart = self.rng is not None and self.scattered_over is not None
+        with self.rng.fork() if apart else nullcontext():  # type: ignore[union-attr]
+            return F.dropout(x, probability)
+
+
+class RMSNorm(nn.Module):
+    """``x / sqrt(mean(x**2) + eps) * weight`` over the last dimension (arXiv 1910.07467).
+
+    ``group``: ranks that normalise a part of the tokens each and sum the weight's gradient.
+    """
+
+    def __init__(self, width: int, epsilon: float, group: dist.ProcessGroup | None = None):
         super().__init__()
-        self.epsilon = epsilon
+        self.epsilon, self.group = epsilon, group
         self.weight = parameter((width,), None)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` normalised, in its own shape and type."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+        return F.rms_norm(x, self.weight.shape, copy_to_group(self.weight, self.group), self.epsilon)
 
 
 class LayerNorm(nn.Module):
-    """``(x - mean) / sqrt(var + eps) * weight + bias`` over the last dimension (arXiv 1607.06450)."""
+    """``(x - mean) / sqrt(var + eps) * weight + bias`` over the last dimension (arXiv 1607.06450).
 
-    def __init__(self, width: int, epsilon: float):
+    ``group``: ranks that normalise a part of the tokens each and sum both gradients, in one call.
+    """
+
+    def __init__(self, width: int, epsilon: float, group: dist.ProcessGroup | None = None):
         super().__init__()
-        self.epsilon = epsilon
+        self.epsilon, self.group = epsilon, group
         self.weight = parameter((width,), None)
         self.bias = parameter((width,), None)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` normalised, in its own shape and type."""
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
+        weight, bias = copy_all_to_group((self.weight, self.bias), self.group)
+        return F.layer_norm(x, weight.shape, weight, bias, self.epsilon)
 
 
-def make_norm(model: ModelConfig) -> nn.Module:
+def make_norm(model: ModelConfig, context: Context) -> nn.Module:
     """Return the norm that ``model.normalization`` names, over the hidden size."""
     kind = RMSNorm if model.normalization == "rmsnorm" else LayerNorm
-    return kind(model.hidden_size, model.norm_epsilon)
+    return kind(model.hidden_size, model.norm_epsilon, context.scattered_over)
 
 
 class GatedMLP(nn.Module):
     """``down(silu(gate(x)) * up(x))`` (SwiGLU, arXiv 2002.05202); gate and up are one matrix."""
 
-    def __init__(self, model: ModelConfig, groups: Groups):
+    def __init__(self, model: ModelConfig, context: Context):
         super().__init__()
-        width, inner = model.hidden_size, model.ffn_hidden_size
-        self.gate_up = ColumnParallelLinear(width, (inner, inner), groups.tensor, bias=model.bias)
-        self.down = RowParallelLinear(inner, width, groups.tensor, bias=model.bias)
+        width, inner, group = model.hidden_size, model.ffn_hidden_size, context.groups.tensor
+        kind = {"bias": model.bias, "scattered": context.scatter_norms}
+        self.gate_up = ColumnParallelLinear(width, (inner, inner), group, **kind)
+        self.down = RowParallelLinear(inner, width, group, **kind)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``[B, S, H]`` to ``[B, S, H]``."""
+        """Map ``[B, s, H]`` to ``[B, s, H]``."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(F.silu(gate) * up)
 
@@ -61,23 +111,19 @@ class GatedMLP(nn.Module):
 class MLP(nn.Module):
     """``down(gelu(up(x)))``; gelu in its erf form, or for ``gelu_tanh`` its tanh approximation."""
 
-    def __init__(self, model: ModelConfig, groups: Groups):
+    def __init__(self, model: ModelConfig, context: Context):
         super().__init__()
-        width, inner = model.hidden_size, model.ffn_hidden_size
+        width, inner, group = model.hidden_size, model.ffn_hidden_size, context.groups.tensor
+        kind = {"bias": model.bias, "scattered": context.scatter_norms}
         self.approximate = "tanh" if model.activation == "gelu_tanh" else "none"
-        self.up = ColumnParallelLinear(width, inner, groups.tensor, bias=model.bias)
-        self.down = RowParallelLinear(inner, width, groups.tensor, bias=model.bias)
+        self.up = ColumnParallelLinear(width, inner, group, **kind)
+        self.down = RowParallelLinear(inner, width, group, **kind)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``[B, S, H]`` to ``[B, S, H]``."""
+        """Map ``[B, s, H]`` to ``[B, s, H]``."""
         return self.down(F.gelu(self.up(x), approximate=self.approximate))
 
 
-def make_mlp(model: ModelConfig, groups: Groups) -> nn.Module:
+def make_mlp(model: ModelConfig, context: Context) -> nn.Module:
     """Return the MLP that ``model.activation`` names."""
-    return GatedMLP(model, groups) if model.activation == "swiglu" else MLP(model, groups)
-
-
-def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
-    """Return ``x`` with dropout from the default generator; ``x`` itself when there is nothing to drop."""
-    return F.dropout(x, probability) if training and probability > 0 else x
+    return GatedMLP(model, context) if model.activation == "swiglu" else MLP(model, context)

@@ -14,7 +14,7 @@ class Rotary:
     """Turns channel ``i`` and channel ``i + D/2`` of a head by ``position * theta**(-2i/D)``.
 
     Not a module and without buffers: the tables are computed in float32 (float64 for
-    float64 input) whatever the model is cast to, and kept per device, type and length.
+    float64 input) whatever the model is cast to, and kept per device, type and positions.
 
     Args:
         head_dim: D, even.
@@ -23,33 +23,36 @@ class Rotary:
 
     def __init__(self, head_dim: int, theta: float):
         self.head_dim, self.theta = head_dim, theta
-        self._tables: dict[tuple[torch.device, torch.dtype, int], tuple[Tensor, Tensor]] = {}
+        self._tables: dict[tuple[torch.device, torch.dtype, int, int], tuple[Tensor, Tensor]] = {}
 
-    def __call__(self, heads: Tensor, num_heads: int, num_kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(
+        self, heads: Tensor, num_heads: int, num_kv_heads: int, first: int = 0
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Split fused heads into queries, keys and values, and turn the queries and keys.
 
         Args:
-            heads: ``[B, S, num_heads + 2 num_kv_heads, D]``; index ``s`` is position ``s``.
+            heads: ``[B, S, num_heads + 2 num_kv_heads, D]``; index ``s`` is position ``first + s``.
             num_heads: query heads.
             num_kv_heads: key heads, and value heads.
+            first: position of the first token, where a rank holds a part of the sequence.
 
         Returns:
             ``[B, S, num_heads, D]``, ``[B, S, num_kv_heads, D]`` and ``[B, S, num_kv_heads, D]``;
             the values are a view of ``heads``.
         """
-        cos, sin = self.tables(heads.device, heads.dtype, heads.shape[1])
+        cos, sin = self.tables(heads.device, heads.dtype, heads.shape[1], first)
         q, k, v = _SplitAndTurn.apply(heads, cos, sin, num_heads, num_kv_heads)
         return q, k, v
 
-    def tables(self, device: torch.device, dtype: torch.dtype, length: int) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine, each ``[length, 1, D/2]``."""
-        key = (device, dtype, length)
+    def tables(self, device: torch.device, dtype: torch.dtype, length: int, first: int = 0) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine of the positions ``first .. first + length - 1``, each ``[length, 1, D/2]``."""
+        key = (device, dtype, length, first)
         if key not in self._tables:
             wide = torch.float64 if dtype == torch.float64 else torch.float32
             # Like Hugging Face: the frequencies are float32 numbers also in a float64 model.
             exponent = torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
             frequency = (1.0 / self.theta**exponent).to(wide)
-            angle = torch.outer(torch.arange(length, dtype=wide), frequency).unsqueeze(1)
+            angle = torch.outer(torch.arange(first, first + length, dtype=wide), frequency).unsqueeze(1)
             self._tables[key] = (angle.cos().to(device, dtype), angle.sin().to(device, dtype))
         return self._tables[key]
 

@@ -3,6 +3,11 @@
 Megatron-LM's scheme (arXiv 1909.08053): a column-parallel layer followed by a row-parallel
 one needs one all-reduce in the forward pass and one in the backward pass. Parameters are
 left uninitialised; ``megads.models.build`` fills them.
+
+With ``scattered`` (arXiv 2205.05198, section 4.2.2) the activations outside such a pair are
+cut along the sequence, ``[B, S/t, H]`` on each rank. An all-gather before and a
+reduce-scatter behind the pair send together what the all-reduce sends; the gathered input
+is not kept but gathered once more in the backward pass, beside a matrix product.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from megads.dist.collectives import reduce_from_group
+from megads.dist.collectives import by_position, reduce_from_group, scatter_from_group, start_gather, start_scatter
 from megads.errors import ConfigError
 
 
@@ -131,9 +136,87 @@ class _SplitLinear(Function):
         return grad_x, grad_weight, grad_bias, None, None
 
 
-def column_parallel_linear(x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup | None) -> Tensor:
-    """Return ``x @ weight.T + bias`` for a weight whose rows are split; sums ``x``'s gradient over the group."""
-    return F.linear(x, weight, bias) if group is None else _SplitLinear.apply(x, weight, bias, group, False)
+class _GatherLinear(Function):
+    """``F.linear`` of the gathered input. Keeps only this rank's part of the input.
+
+    Inside, tokens lie as ``[S, B]``, so that a rank's part is contiguous; the result is a
+    transposed view. What is copied for it when ``B > 1`` is never more than a rank's part.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.group = group
+        mine = by_position(x)
+        whole, work = start_gather(mine, group)
+        work.wait()
+        return F.linear(whole, weight, bias).transpose(0, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        grad_x = grad_weight = grad_bias = scattering = None
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        if needs_weight:
+            mine = by_position(x)
+            whole, gathering = start_gather(mine, ctx.group)
+        grad = by_position(grad)
+        if needs_x:
+            grad_whole = grad.matmul(weight)
+        if needs_weight:
+            gathering.wait()
+        if needs_x:
+            grad_x, scattering = start_scatter(grad_whole, ctx.group)
+        if needs_weight:
+            grad_weight = grad.flatten(0, 1).t().mm(whole.flatten(0, 1))
+        if needs_bias:
+            grad_bias = grad.flatten(0, 1).sum(dim=0)
+        if grad_x is not None and scattering is not None:
+            scattering.wait()
+            grad_x = by_position(grad_x)
+        return grad_x, grad_weight, grad_bias, None
+
+
+class _ScatterLinear(Function):
+    """``F.linear`` with its output summed over the group and scattered along the sequence."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.group = group
+        whole = F.linear(by_position(x), weight)
+        mine, work = start_scatter(whole, group)
+        work.wait()
+        return by_position(mine if bias is None else mine.add_(bias))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        grad_x = grad_weight = grad_bias = None
+        mine = by_position(grad)
+        whole, work = start_gather(mine, ctx.group)
+        work.wait()
+        if ctx.needs_input_grad[0]:
+            grad_x = whole.matmul(weight).transpose(0, 1)
+        if ctx.needs_input_grad[1]:
+            grad_weight = whole.flatten(0, 1).t().mm(by_position(x).flatten(0, 1))
+        if ctx.needs_input_grad[2]:
+            # The bias acts on a rank's part only, but every rank's gradient is at hand: no sum over the group.
+            grad_bias = whole.flatten(0, 1).sum(dim=0)
+        return grad_x, grad_weight, grad_bias, None
+
+
+def column_parallel_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup | None, *, scattered: bool = False
+) -> Tensor:
+    """Return ``x @ weight.T + bias`` for a weight whose rows are split; see :class:`ColumnParallelLinear`."""
+    if group is None:
+        return F.linear(x, weight, bias)
+    if scattered:
+        return _GatherLinear.apply(x, weight, bias, group)
+    return _SplitLinear.apply(x, weight, bias, group, False)
 
 
 class ColumnParallelLinear(nn.Module):
@@ -148,12 +231,16 @@ class ColumnParallelLinear(nn.Module):
     No communication in the forward pass; one all-reduce of ``x.grad`` in the backward pass.
     Follow it with :class:`RowParallelLinear`, which takes ``y_i`` as it is.
 
+    Scattered, ``x`` is this rank's ``[B, S/t, D]`` of ``[B, S, D]``: one all-gather of ``x`` in
+    the forward pass; in the backward pass one more and one reduce-scatter of ``x.grad``.
+
     Args:
         in_features: D.
         out_features: F, or the sizes of several matrices fused into one; each is split
             by itself, so ``y_i`` is ``[q_i | k_i | v_i]``.
         group: tensor-parallel group; None: one rank.
         bias: whether there is a ``b``, split like the rows.
+        scattered: whether ``x`` is cut along the sequence.
 
     Raises:
         ConfigError: a size in ``out_features`` is not a multiple of the group's size.
@@ -166,9 +253,10 @@ class ColumnParallelLinear(nn.Module):
         group: dist.ProcessGroup | None,
         *,
         bias: bool = True,
+        scattered: bool = False,
     ):
         super().__init__()
-        self.group = group
+        self.group, self.scattered = group, scattered
         degree = 1 if group is None else group.size()
         parts = (out_features,) if isinstance(out_features, int) else tuple(out_features)
         self.weight = parameter((sum(parts), in_features), Shard(0, parts), degree)
@@ -176,7 +264,7 @@ class ColumnParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return this rank's slice of the output."""
-        return column_parallel_linear(x, self.weight, self.bias, self.group)
+        return column_parallel_linear(x, self.weight, self.bias, self.group, scattered=self.scattered)
 
 
 class RowParallelLinear(nn.Module):
@@ -191,27 +279,42 @@ class RowParallelLinear(nn.Module):
     One all-reduce of ``y`` in the forward pass, no communication in the backward pass. The
     bias is whole on every rank and added once, after the sum.
 
+    Scattered, ``x_i`` is ``[B, S, D/t]`` and ``y`` this rank's ``[B, S/t, F]``: one reduce-scatter
+    of ``y`` in the forward pass, one all-gather of ``y.grad`` in the backward pass. The bias's
+    gradient comes out whole on every rank.
+
     Args:
         in_features: D.
         out_features: F.
         group: tensor-parallel group; None: one rank.
         bias: whether there is a ``b``.
+        scattered: whether ``y`` is cut along the sequence.
 
     Raises:
         ConfigError: ``in_features`` is not a multiple of the group's size.
     """
 
-    def __init__(self, in_features: int, out_features: int, group: dist.ProcessGroup | None, *, bias: bool = True):
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        group: dist.ProcessGroup | None,
+        *,
+        bias: bool = True,
+        scattered: bool = False,
+    ):
         super().__init__()
-        self.group = group
+        self.group, self.scattered = group, scattered
         degree = 1 if group is None else group.size()
         self.weight = parameter((out_features, in_features), Shard(1, (in_features,)), degree)
         self.bias = parameter((out_features,), None) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the whole output."""
+        """Return the whole output, or this rank's part of the sequence."""
         if self.group is None:
             return F.linear(x, self.weight, self.bias)
+        if self.scattered:
+            return _ScatterLinear.apply(x, self.weight, self.bias, self.group)
         return _SplitLinear.apply(x, self.weight, self.bias, self.group, True)
 
 
@@ -225,26 +328,33 @@ class VocabParallelEmbedding(nn.Module):
         W_i     [V/t, D]
         y       [..., D]    the same on every rank
 
+    Scattered, ``tokens`` is ``[B, S]`` and ``y`` this rank's ``[B, S/t, D]``: one reduce-scatter in
+    the forward pass, one all-gather in the backward pass.
+
     Args:
         num_rows: V, padding included.
         width: D.
         group: tensor-parallel group; None: one rank.
+        scattered: whether ``y`` is cut along the sequence.
 
     Raises:
         ConfigError: ``num_rows`` is not a multiple of the group's size.
     """
 
-    def __init__(self, num_rows: int, width: int, group: dist.ProcessGroup | None):
+    def __init__(self, num_rows: int, width: int, group: dist.ProcessGroup | None, *, scattered: bool = False):
         super().__init__()
-        self.group = group
+        self.group, self.scattered = group, scattered
         self.weight = parameter((num_rows, width), Shard(0, (num_rows,)), 1 if group is None else group.size())
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the rows of ``tokens``."""
         if self.group is None:
             return F.embedding(tokens, self.weight)
+        # Looked up by position, a rank's part of the sequence is contiguous.
+        tokens = tokens.t() if self.scattered else tokens
         rows = self.weight.shape[0]
         local = tokens - self.group.rank() * rows
         elsewhere = (local < 0) | (local >= rows)
         y = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
-        return reduce_from_group(y.masked_fill(elsewhere.unsqueeze(-1), 0.0), self.group)
+        y = y.masked_fill(elsewhere.unsqueeze(-1), 0.0)
+        return scatter_from_group(y.transpose(0, 1), self.group) if self.scattered else reduce_from_group(y, self.group)

@@ -6,7 +6,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megads.dist.collectives import copy_to_group, gather_last_dim, reduce_from_group, split_last_dim
+from megads.dist.collectives import (
+    copy_all_to_group,
+    copy_to_group,
+    reduce_from_group,
+    scatter_from_group,
+    split_rows,
+    start_gather,
+    start_scatter,
+)
 from tests.ranks import run_ranks
 
 
@@ -46,23 +54,52 @@ def _reduce_sums_inputs() -> None:
     torch.testing.assert_close(x.grad, inputs[0])
 
 
-def _gather_and_split_undo_each_other() -> None:
-    rank, inputs = dist.get_rank(), _everyone()
-    whole = torch.cat(inputs, dim=-1)
-    weight = torch.cat(_everyone(1), dim=-1)
-    x = inputs[rank].clone().requires_grad_()
-    y = gather_last_dim(x, dist.group.WORLD)
-    torch.testing.assert_close(y, whole)
-    (y * weight).sum().backward()
-    torch.testing.assert_close(x.grad, _everyone(1)[rank])
+def _several_gradients_in_one_call() -> None:
+    rank, weights, others = dist.get_rank(), _everyone(1), _everyone(2)
+    x, z = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True), torch.zeros(4, 3, dtype=torch.float64)
+    z.requires_grad_()
+    y, t = copy_all_to_group((x, z), dist.group.WORLD)
+    ((y * weights[rank]).sum() + (t.t() * others[rank]).sum()).backward()
+    torch.testing.assert_close(x.grad, sum(weights))
+    torch.testing.assert_close(z.grad, sum(others).t())
 
-    z = whole.clone().requires_grad_()
-    part = split_last_dim(z, dist.group.WORLD)
-    torch.testing.assert_close(part, inputs[rank])
-    (part * _everyone(1)[rank]).sum().backward()
-    torch.testing.assert_close(z.grad, weight)
+
+def _rows_are_cut_and_their_gradients_gathered() -> None:
+    rank, size, rows = dist.get_rank(), dist.get_world_size(), torch.cat(_everyone())
+    x = rows.clone().requires_grad_()
+    mine = split_rows(x, dist.group.WORLD)
+    torch.testing.assert_close(mine, rows.chunk(size)[rank])
+    # Transposed, so that the gradient arrives strided.
+    (mine.t() * _everyone(1)[rank].t()).sum().backward()
+    torch.testing.assert_close(x.grad, torch.cat(_everyone(1)))
     with pytest.raises(ValueError, match="not a multiple of the group's"):
-        split_last_dim(z[..., 1:], dist.group.WORLD)
+        split_rows(x[1:], dist.group.WORLD)
+
+
+def _sums_are_scattered_along_the_sequence() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    generator = torch.Generator().manual_seed(3)
+    for batch in (1, 3):
+        inputs = torch.randn(size, batch, 2 * size, 5, dtype=torch.float64, generator=generator)
+        weights = torch.randn(batch, 2 * size, 5, dtype=torch.float64, generator=generator)
+        x = inputs[rank].clone().requires_grad_()
+        y = scatter_from_group(x, dist.group.WORLD)
+        torch.testing.assert_close(y, inputs.sum(dim=0).chunk(size, dim=1)[rank])
+        (y * weights.chunk(size, dim=1)[rank]).sum().backward()
+        torch.testing.assert_close(x.grad, weights)
+        torch.testing.assert_close(x, inputs[rank])
+    with pytest.raises(ValueError, match="not a multiple of the group's"):
+        scatter_from_group(x[:, 1:], dist.group.WORLD)
+
+
+def _gather_and_scatter_without_autograd() -> None:
+    rank, inputs = dist.get_rank(), _everyone()
+    whole, work = start_gather(inputs[rank], dist.group.WORLD)
+    work.wait()
+    torch.testing.assert_close(whole, torch.cat(inputs))
+    mine, work = start_scatter(whole * (rank + 1), dist.group.WORLD)
+    work.wait()
+    torch.testing.assert_close(mine, inputs[rank] * sum(range(1, dist.get_world_size() + 1)))
 
 
 @pytest.mark.dist
@@ -75,13 +112,22 @@ def test_copy_sums_gradients(size, order):
 @pytest.mark.dist
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize(
-    "check", [_copy_leaves_shared_gradients_alone, _reduce_sums_inputs, _gather_and_split_undo_each_other]
+    "check",
+    [
+        _copy_leaves_shared_gradients_alone,
+        _several_gradients_in_one_call,
+        _reduce_sums_inputs,
+        _rows_are_cut_and_their_gradients_gathered,
+        _sums_are_scattered_along_the_sequence,
+        _gather_and_scatter_without_autograd,
+    ],
 )
 def test_collectives(size, check):
     run_ranks(size, check)
 
 
-@pytest.mark.parametrize("collective", [copy_to_group, reduce_from_group, gather_last_dim, split_last_dim])
+@pytest.mark.parametrize("collective", [copy_to_group, reduce_from_group, scatter_from_group, split_rows])
 def test_without_a_group_nothing_happens(collective):
     x = torch.ones(2, requires_grad=True)
     assert collective(x, None) is x
+    assert copy_all_to_group((x,), None)[0] is x

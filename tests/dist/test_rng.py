@@ -43,6 +43,46 @@ def test_the_seeds_are_those_of_megatron():
     assert forked == torch.rand(3, generator=torch.Generator().manual_seed(1334 + 2718 + 1)).tolist()
 
 
+def test_sequence_ranks_differ_in_both_streams_and_agree_outside_torch():
+    grid = Grid(pipe=2, seq=2, tensor=2)
+    draws = [_draws(grid, rank) for rank in range(8)]
+    assert len({tuple(forked) for _, forked in draws}) == 8
+    # default: one stream for each stage and sequence rank, shared by the tensor ranks
+    assert len({tuple(default) for default, _ in draws}) == 4
+    assert draws[0][0] == draws[1][0]
+    assert draws[0] == _draws(Grid(), 0)
+    outside = []
+    for rank in (0, 3):
+        seed_everything(7, Groups(grid, rank), CPU)
+        outside.append((random.random(), float(np.random.rand())))
+    assert outside[0] == outside[1]
+
+
+def test_the_seeds_of_a_sequence_rank():
+    default, forked = _draws(Grid(pipe=2, seq=4, tensor=2), 8 + 2 * 3 + 1, seed=1234)
+    base = 1234 + 100 + 3 * 2**20
+    assert default == torch.rand(3, generator=torch.Generator().manual_seed(base)).tolist()
+    assert forked == torch.rand(3, generator=torch.Generator().manual_seed(base + 2718 + 1)).tolist()
+
+
+def test_streams_are_taken_and_put_back():
+    streams = seed_everything(1, Groups(Grid(), 0), CPU)
+    taken = streams.states()
+    assert set(taken) == {"model-parallel"}
+    with streams.fork():
+        first = torch.rand(3).tolist()
+    default = torch.rand(1).item()
+    streams.use_states(taken)
+    with streams.fork():
+        assert torch.rand(3).tolist() == first
+    # drawing changed neither what was taken nor, by putting back, the default generators
+    streams.use_states(taken)
+    with streams.fork():
+        assert torch.rand(3).tolist() == first
+    expected = torch.rand(2, generator=torch.Generator().manual_seed(1)).tolist()
+    assert [default, torch.rand(1).item()] == expected
+
+
 def test_a_fork_does_not_advance_the_default_and_continues_where_it_left():
     streams = seed_everything(1, Groups(Grid(), 0), CPU)
     expected = torch.rand(4, generator=torch.Generator().manual_seed(1)).tolist()

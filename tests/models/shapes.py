@@ -37,6 +37,22 @@ MIXED = GPT.model_copy(
 )
 KINDS = {"llama": LLAMA, "llama-gqa": LLAMA_GQA, "gpt": GPT, "mixed": MIXED}
 
+# Sixteen tokens can be cut over sequence and tensor ranks; a longer table shows a wrong row.
+_CUT = {"seq_length": 16, "max_positions": 20}
+SEQUENCE_KINDS = {
+    "llama": LLAMA.model_copy(update=_CUT),
+    "gqa": LLAMA_GQA.model_copy(update=_CUT),
+    # more sequence ranks than key/value heads
+    "repeated": LLAMA.model_copy(update={**_CUT, "num_kv_heads": 2}),
+    "mqa": LLAMA.model_copy(update={**_CUT, "num_kv_heads": 1}),
+    # shares that cut through the queries of a key/value head
+    "uneven": LLAMA.model_copy(update={**_CUT, "num_heads": 6, "num_kv_heads": 3}),
+    "uneven-12": LLAMA.model_copy(update={**_CUT, "num_heads": 12, "num_kv_heads": 6, "head_dim": 2}),
+    "gpt": GPT.model_copy(update=_CUT),
+    "gpt-odd": GPT.model_copy(update={**_CUT, "num_heads": 6, "num_kv_heads": 6, "head_dim": 5}),
+    "mixed": MIXED.model_copy(update={**_CUT, "bias": True}),
+}
+
 
 def make_run(model: ModelConfig, seed: int = 1234) -> RunConfig:
     """Return a run of ``model`` that is otherwise default."""

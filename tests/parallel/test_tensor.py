@@ -85,6 +85,85 @@ def _input_without_gradient() -> None:
     torch.testing.assert_close(col.weight.grad, 3 * x.sum(dim=0).expand(2, 3))
 
 
+def _scattered_mlp_matches_one_rank(batch: int) -> None:
+    """The same on activations cut along the sequence; the row layer's bias gets its whole gradient."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = groups_of(tensor=size).tensor
+    up, down = nn.Linear(6, 8).double(), nn.Linear(8, 5).double()
+    x_ref = torch.randn(batch, 2 * size, 6, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(batch, 2 * size, 5, dtype=torch.float64)
+    y_ref = down(up(x_ref).tanh())
+    (y_ref * weight).sum().backward()
+
+    col = ColumnParallelLinear(6, 8, group, scattered=True).double()
+    row = RowParallelLinear(8, 5, group, scattered=True).double()
+    pairs = [(col.weight, up.weight), (col.bias, up.bias), (row.weight, down.weight), (row.bias, down.bias)]
+    for split, full in pairs:
+        _fill(split, full)
+    x = x_ref.detach().chunk(size, dim=1)[rank].clone().requires_grad_()
+    y = row(col(x).tanh())
+    (y * weight.chunk(size, dim=1)[rank]).sum().backward()
+
+    assert y.is_contiguous()
+    torch.testing.assert_close(y, y_ref.chunk(size, dim=1)[rank])
+    torch.testing.assert_close(x.grad, x_ref.grad.chunk(size, dim=1)[rank])
+    for split, full in pairs:
+        torch.testing.assert_close(split.grad, _mine(full.grad, split.shard))
+
+
+def _scattered_embedding_matches_one_rank() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    whole = nn.Embedding(16, 5).double()
+    split = VocabParallelEmbedding(16, 5, groups_of(tensor=size).tensor, scattered=True).double()
+    _fill(split.weight, whole.weight)
+    tokens = torch.tensor([[0, 15, 3, 3], [4, 7, 8, 11]])
+    weight = torch.randn(2, 4, 5, dtype=torch.float64)
+    (whole(tokens) * weight).sum().backward()
+    mine = split(tokens)
+    (mine * weight.chunk(size, dim=1)[rank]).sum().backward()
+    assert mine.is_contiguous()
+    torch.testing.assert_close(mine, whole(tokens).chunk(size, dim=1)[rank])
+    torch.testing.assert_close(split.weight.grad, _mine(whole.weight.grad, split.weight.shard))
+
+
+def _frozen_scattered_layers() -> None:
+    """Only what is asked for is computed: frozen weights, or an input without gradient."""
+    group = groups_of(tensor=2).tensor
+    col = ColumnParallelLinear(3, 4, group, scattered=True).double()
+    row = RowParallelLinear(4, 3, group, scattered=True).double()
+    for weight in (*col.parameters(), *row.parameters()):
+        nn.init.ones_(weight)
+    x = torch.ones(1, 2, 3, dtype=torch.float64)
+    row(col(x)).sum().backward()
+    # 4 positions over both ranks, 3 outputs
+    torch.testing.assert_close(col.weight.grad, torch.full_like(col.weight, 12.0))
+    for weight in (*col.parameters(), *row.parameters()):
+        weight.grad = None
+        weight.requires_grad_(False)
+    x.requires_grad_()
+    row(col(x)).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full_like(x, 12.0))
+    assert col.weight.grad is None
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("degree", [2, 4])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_scattered_mlp_matches_one_rank(degree, batch):
+    run_ranks(degree, _scattered_mlp_matches_one_rank, batch)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("degree", [2, 4])
+def test_scattered_embedding_matches_one_rank(degree):
+    run_ranks(degree, _scattered_embedding_matches_one_rank)
+
+
+@pytest.mark.dist
+def test_frozen_scattered_layers():
+    run_ranks(2, _frozen_scattered_layers)
+
+
 @pytest.mark.dist
 @pytest.mark.parametrize("degree", DEGREES)
 @pytest.mark.parametrize("fused", [(8,), (8, 8), (8, 8, 8)], ids=str)
