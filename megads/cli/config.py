@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from megads.cli.flags import EPILOG, FlagCommand, flag_table
+
 if TYPE_CHECKING:
     from megads.config.resolve import Resolved
 
@@ -41,7 +43,7 @@ def checkout() -> Path:
     return Path(os.environ.get("MEGADS_ROOT") or Path(__file__).parents[2])
 
 
-def resolve_here(preset: str | None, pairs: tuple[str, ...]) -> Resolved:
+def resolve_here(preset: str | None, pairs: tuple[str, ...], flags: tuple[tuple[str, str], ...] = ()) -> Resolved:
     """Resolve the settings of this host, this environment and these options.
 
     Raises:
@@ -52,21 +54,33 @@ def resolve_here(preset: str | None, pairs: tuple[str, ...]) -> Resolved:
 
     root, overrides = checkout(), parse_pairs(pairs)
     machine = overrides.get("machine") or machine_name(socket.gethostname(), os.environ, root)
-    return resolve(preset, env=os.environ, overrides=overrides, machine=machine, root=root)
+    return resolve(preset, env=os.environ, overrides=overrides, flags=flags, machine=machine, root=root)
 
 
-@click.command()
+@click.command(cls=FlagCommand, epilog=EPILOG)
 @click.option("--preset", metavar="NAME", help="Model preset, such as 7B; --presets lists them.")
 @click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--shell", is_flag=True, help="Print export lines that a shell can eval.")
 @click.option("--presets", "list_presets", is_flag=True, help="List the presets and their other names.")
-def config(preset: str | None, pairs: tuple[str, ...], as_json: bool, shell: bool, list_presets: bool) -> None:
+@click.option("--flags", "list_flags", is_flag=True, help="List the options that other toolkits have for settings.")
+def config(
+    preset: str | None,
+    pairs: tuple[str, ...],
+    as_json: bool,
+    shell: bool,
+    list_presets: bool,
+    list_flags: bool,
+    flags: tuple[tuple[str, str], ...],
+) -> None:
     """Show every setting: value, unit, environment variable, and where the value came from."""
     if list_presets:
         _show_presets()
         return
-    resolved = resolve_here(preset, pairs)
+    if list_flags:
+        click.echo(flag_table())
+        return
+    resolved = resolve_here(preset, pairs, flags)
     for note in resolved.notes:
         click.echo(f"megads: {note}", err=True)
     if as_json:

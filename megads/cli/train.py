@@ -9,14 +9,16 @@ from pathlib import Path
 
 import click
 
+from megads.cli.flags import EPILOG, FlagCommand
 
-@click.command()
+
+@click.command(cls=FlagCommand, epilog=EPILOG)
 @click.option("--preset", help="Model preset; `megads config --presets` lists them.")
 @click.option(
     "--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated."
 )
 @click.option("--dry-run", is_flag=True, help="Print settings, DeepSpeed's dictionary and the command; start nothing.")
-def train(preset: str | None, pairs: tuple[str, ...], dry_run: bool) -> None:
+def train(preset: str | None, pairs: tuple[str, ...], dry_run: bool, flags: tuple[tuple[str, str], ...]) -> None:
     """Train a model. Settings: default < preset < machine < environment < --set."""
     from megads.launch.ask import Ask
     from megads.launch.job import describe, prepare, start
@@ -29,6 +31,7 @@ def train(preset: str | None, pairs: tuple[str, ...], dry_run: bool) -> None:
         root=Path(os.environ.get("MEGADS_ROOT") or Path(__file__).parents[2]),
         python=sys.executable,
         words=tuple(sys.argv[1:]),
+        flags=flags,
     )
     job = prepare(ask)
     if dry_run:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
+from megads.config.advice import Attempt, Change, Layout, Problem, divisors, multiples, put, refusal, shown
+from megads.config.checks import problem_of
 from megads.config.parse import LARGEST
 from megads.config.resolve import Resolved, rank_of
-from megads.config.schema import ModelConfig, RunConfig
+from megads.config.schema import RunConfig
 from megads.config.setting import Origin
+from megads.config.sizes import data_degree, layout_text, model_degree, padded_vocab_size
 from megads.config.tree import env_name, fields, nested, value_of
-from megads.errors import ConfigError
+from megads.errors import ConfigError, MegadsError
+
+__all__ = ["FILLED", "attempts", "check_vocab", "data_degree", "derive", "padded_vocab_size"]
 
 FILLED = (
     *("model.num_kv_heads", "model.head_dim", "model.ffn_hidden_size", "model.max_positions", "model.vocab_size"),
@@ -19,34 +26,6 @@ FILLED = (
     *("launch.ranks_per_host", "name"),
 )
 """Settings of which 0 (or an empty text) means "derive it"."""
-
-
-def padded_vocab_size(model: ModelConfig) -> int:
-    """Return ``vocab_size`` rounded up to a multiple of ``vocab_multiple``; rows of the embedding."""
-    return -(-model.vocab_size // model.vocab_multiple) * model.vocab_multiple
-
-
-def data_degree(run: RunConfig, world_size: int) -> int:
-    """Return the data-parallel degree that fills ``world_size`` ranks.
-
-    Raises:
-        ConfigError: the ranks can not be split, or a given ``DP`` is another number.
-    """
-    grid = run.parallel
-    used = grid.tensor * grid.pipeline * grid.sequence
-    layout = f"TP={grid.tensor} x PP={grid.pipeline} x SP={grid.sequence}"
-    if world_size % used:
-        raise ConfigError(
-            f"{world_size} ranks can not be split into {layout} (= {used}); "
-            f"use a multiple of {used} ranks or lower one degree"
-        )
-    data = world_size // used
-    if grid.data not in (0, data):
-        raise ConfigError(
-            f"DP={grid.data}, but {world_size} ranks / ({layout}) = {data}; "
-            f"leave DP unset or use {used * grid.data} ranks"
-        )
-    return data
 
 
 def check_vocab(run: RunConfig, tokenizer_vocab: int) -> None:
@@ -94,7 +73,13 @@ class _Filler:
         return f"{env_name(name)}={self.values[name]} ({self.origins[name]})"
 
 
-def derive(resolved: Resolved, *, num_hosts: int, ranks_per_host: int, vocab_size: int) -> Resolved:
+RanksOf = Callable[[RunConfig], tuple[int, int]]
+"""Returns the hosts of a run and the ranks on each."""
+
+
+def derive(
+    resolved: Resolved, *, num_hosts: int, ranks_per_host: int, vocab_size: int, ranks_of: RanksOf | None = None
+) -> Resolved:
     """Return ``resolved`` with every value that was 0 for "derive it" filled.
 
     Args:
@@ -102,15 +87,21 @@ def derive(resolved: Resolved, *, num_hosts: int, ranks_per_host: int, vocab_siz
         num_hosts: hosts of the run.
         ranks_per_host: ranks on each of them.
         vocab_size: tokens of the tokenizer; 0 if there is none (NullTokenizer).
+        ranks_of: what the hosts give another run, for advice; None: as many as this one.
 
     Raises:
-        ConfigError: ranks, batches or lengths that can not hold together, with the arithmetic.
+        ConfigError: ranks, batches or lengths that can not hold together, with the arithmetic
+            and what would.
     """
     world_size = num_hosts * ranks_per_host
-    data = data_degree(resolved.run, world_size)
+    problem = _layout(resolved.run, num_hosts, world_size)
+    if problem:
+        ranks_of = ranks_of or (lambda run: (num_hosts, run.launch.ranks_per_host or ranks_per_host))
+        raise ConfigError(refusal(problem, attempts(resolved, ranks_of, vocab_size)))
     filler = _Filler(resolved)
-    filler.fill("parallel.data", data, f"{world_size} ranks / (TP x PP x SP)")
+    filler.fill("parallel.data", data_degree(resolved.run, world_size), f"{world_size} ranks / (TP x PP x SP)")
     filler.fill("launch.ranks_per_host", ranks_per_host, "by the host")
+    _check_recompute(filler)
     _fill_model(filler, vocab_size)
     _fill_batch(filler)
     _fill_length(filler)
@@ -123,13 +114,96 @@ def derive(resolved: Resolved, *, num_hosts: int, ranks_per_host: int, vocab_siz
     return Resolved(run, filler.origins, tuple(filler.notes))
 
 
+def attempts(
+    resolved: Resolved, ranks_of: RanksOf, vocab_size: int, finish: Callable[[Resolved], Resolved] = lambda each: each
+) -> Attempt:
+    """Return what tries a change of ``resolved``, as if the user had given it too.
+
+    Args:
+        resolved: from ``resolve``.
+        ranks_of: what the hosts give a run.
+        vocab_size: tokens of the tokenizer.
+        finish: what is done to derived settings before they are checked.
+    """
+
+    def attempt(change: Change) -> Layout | None:
+        origins = resolved.origins | {
+            name: Origin("cli" if resolved.origins[name].layer == "cli" else "env", env_name(name)) for name in change
+        }
+        changed = Resolved(put(resolved.run, change), origins)
+        try:
+            hosts, per_host = ranks_of(changed.run)
+            world_size = hosts * per_host
+            if _layout(changed.run, hosts, world_size):
+                return None
+            derived = derive(changed, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab_size)
+            run = finish(derived).run
+        except MegadsError:
+            return None
+        return Layout(run, world_size, per_host, problem_of(run, world_size))
+
+    return Attempt(attempt, resolved.origins)
+
+
+def _layout(run: RunConfig, num_hosts: int, world_size: int) -> Problem | None:
+    """Return what is wrong if the ranks can not be split into the degrees that are given."""
+    grid, used, layout = run.parallel, model_degree(run), layout_text(run)
+    ranks = "launch.ranks_per_host"
+    if world_size % used:
+        more = [{ranks: each} for each in multiples(world_size, used)] if num_hosts == 1 else []
+        return Problem(
+            f"{world_size} ranks can not be split into {layout} (= {used})",
+            chain(_splits(run, world_size), more),
+            "" if num_hosts == 1 else f"a multiple of {used} ranks",
+        )
+    data = world_size // used
+    if grid.data not in (0, data):
+        ways: list[Change] = [{"parallel.data": data}]
+        if num_hosts == 1:
+            ways.append({ranks: used * grid.data})
+        return Problem(f"DP={grid.data}, but {world_size} ranks / ({layout}) = {data}", ways)
+    return None
+
+
+def _splits(run: RunConfig, world_size: int) -> Iterator[Change]:
+    """Yield degrees that divide ``world_size``, the nearest to those of ``run`` first."""
+    names = ("parallel.tensor", "parallel.pipeline", "parallel.sequence")
+    given = tuple(value_of(run, name) for name in names)
+    found = []
+    for tensor in divisors(world_size):
+        for pipeline in divisors(world_size // tensor):
+            for sequence in divisors(world_size // (tensor * pipeline)):
+                degrees = (tensor, pipeline, sequence)
+                if all(new == 1 for new, old in zip(degrees, given, strict=True) if old == 1):
+                    found.append(degrees)
+
+    def distance(degrees: tuple[int, ...]) -> tuple[int, float, tuple[int, ...]]:
+        ratios = [abs(math.log(new / old)) for new, old in zip(degrees, given, strict=True)]
+        return sum(ratio > 0 for ratio in ratios), sum(ratios), degrees
+
+    for degrees in sorted(found, key=distance):
+        yield {name: new for name, new, old in zip(names, degrees, given, strict=True) if new != old}
+
+
+def _check_recompute(filler: _Filler) -> None:
+    """Refuse a method for the attention core alone, as Megatron-LM does: it has no layers to group."""
+    kind, method = "recompute.granularity", "recompute.method"
+    asked = filler.origins[method].layer != "default" and filler.rank(method) >= filler.rank(kind)
+    if filler[kind] == "selective" and asked:
+        full = shown({kind: "full"}, filler.origins)
+        raise ConfigError(
+            f"{filler.shown(method)} is of RECOMPUTE=full, and {filler.shown(kind)}; "
+            f"use {full} or leave RECOMPUTE_METHOD unset"
+        )
+
+
 def _fill_model(filler: _Filler, vocab_size: int) -> None:
     hidden, heads = filler["model.hidden_size"], filler["model.num_heads"]
     filler.fill("model.num_kv_heads", heads, "HEADS")
     if not filler["model.head_dim"]:
         if hidden % heads:
             raise ConfigError(
-                f"HIDDEN={hidden} is not a multiple of HEADS={heads}; use HIDDEN={_nearest(hidden, heads)} "
+                f"HIDDEN={hidden} is not a multiple of HEADS={heads}; use {_nearest('HIDDEN', hidden, heads)} "
                 f"or give HEAD_DIM"
             )
         filler.put("model.head_dim", hidden // heads, "HIDDEN / HEADS")
@@ -189,7 +263,7 @@ def _fit_micro_batch(filler: _Filler) -> None:
     else:
         raise ConfigError(
             f"{filler.shown(_GLOBAL)} is not a multiple of MICRO_BATCH x DP = {micro} x {data} = {micro * data}; "
-            f"use GLOBAL_BATCH={_nearest(total, micro * data)}, or another MICRO_BATCH or number of ranks"
+            f"use {_nearest('GLOBAL_BATCH', total, micro * data)}, or another MICRO_BATCH or number of ranks"
         )
 
 
@@ -252,7 +326,6 @@ def _fill_schedule(filler: _Filler) -> None:
         )
 
 
-def _nearest(value: int, step: int) -> str:
-    """Return the multiples of ``step`` around ``value``, for a message."""
-    below = value // step * step
-    return f"{below} or {below + step}" if below else str(step)
+def _nearest(name: str, value: int, step: int) -> str:
+    """Return ``name`` with the multiples of ``step`` around ``value``, for a message."""
+    return " or ".join(f"{name}={each}" for each in sorted(multiples(value, step)))

@@ -82,7 +82,7 @@ def names_of(setting: str) -> tuple[str, ...]:
 @functools.cache
 def setting_names() -> tuple[str, ...]:
     """Return every variable that some setting reads."""
-    return tuple(_setting_names())
+    return tuple(dict.fromkeys(_setting_names()))
 
 
 def _setting_names() -> Iterator[str]:

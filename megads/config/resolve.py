@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from megads.config.flags import Given, add_given, read_flags
 from megads.config.layers import Layer, read_machine, read_preset
 from megads.config.names import name_notes, names_of, refuse_unsupported
 from megads.config.parse import did_you_mean, parse, switch
@@ -65,6 +66,7 @@ def resolve(
     *,
     env: Mapping[str, str],
     overrides: Mapping[str, str] | None = None,
+    flags: Iterable[tuple[str, str]] = (),
     machine: str,
     root: Path | None = None,
 ) -> Resolved:
@@ -78,6 +80,7 @@ def resolve(
         preset: ``--preset``; None: ``MODEL_ARCH`` of ``env``, if any.
         env: the environment.
         overrides: ``--set``, dotted name -> text.
+        flags: other options of the command line (``megads.config.flags``) and the words that follow them.
         machine: name of ``envs/<machine>.yaml``.
         root: the checkout; None: the one this file is in.
 
@@ -85,7 +88,7 @@ def resolve(
         ConfigError: one line that names the value, where it came from, and what would work.
     """
     refuse_unsupported(env)
-    given = _overrides(overrides or {})
+    given = _overrides(overrides or {}, read_flags(flags))
     from_env = _environment(env)
     chosen, chosen_origin = _choose_preset(preset, from_env, given)
     machine_name = given["machine"][0] if "machine" in given else machine
@@ -113,7 +116,7 @@ def resolve(
     return Resolved(run, stack.origins, (*stack.notes, *name_notes(env)))
 
 
-def _environment(env: Mapping[str, str]) -> dict[str, tuple[Any, Origin]]:
+def _environment(env: Mapping[str, str]) -> Given:
     """Return what the environment gives, by dotted name."""
     result = {}
     for name, each in fields().items():
@@ -141,15 +144,14 @@ def _environment(env: Mapping[str, str]) -> dict[str, tuple[Any, Origin]]:
     return result
 
 
-def _overrides(overrides: Mapping[str, str]) -> dict[str, tuple[Any, Origin]]:
-    """Return what ``--set`` gives, by dotted name."""
+def _overrides(overrides: Mapping[str, str], result: Given) -> Given:
+    """Add what ``--set`` gives to ``result``, which holds the other options."""
     known = fields()
-    result = {}
     for name, text in overrides.items():
         if name not in known:
             raise ConfigError(f"--set {name}={text}: no setting is called {name!r}{_hint(name)}")
         origin = Origin("cli", f"--set {name}")
-        result[name] = (_parsed(text, name, origin), origin)
+        add_given(result, name, _parsed(text, name, origin), origin)
     return result
 
 
@@ -176,9 +178,7 @@ def _switch(text: str, variable: str) -> bool:
         raise ConfigError(f"env {variable}: {error}") from None
 
 
-def _choose_preset(
-    preset: str | None, from_env: dict[str, tuple[Any, Origin]], given: dict[str, tuple[Any, Origin]]
-) -> tuple[Layer | None, Origin]:
+def _choose_preset(preset: str | None, from_env: Given, given: Given) -> tuple[Layer | None, Origin]:
     """Return the preset that ``--preset``, ``--set preset`` and ``MODEL_ARCH`` agree on."""
     sources = [(preset, Origin("cli", "--preset")), given.get("preset"), from_env.get("preset")]
     asked = [(name, origin) for name, origin in (each for each in sources if each) if name]
@@ -194,9 +194,7 @@ def _choose_preset(
     return found[0] if found else (None, Origin("default"))
 
 
-def _put_family(
-    stack: _Stack, layers: list[Layer], from_env: dict[str, tuple[Any, Origin]], given: dict[str, tuple[Any, Origin]]
-) -> None:
+def _put_family(stack: _Stack, layers: list[Layer], from_env: Given, given: Given) -> None:
     """Put the defaults of the model family that the highest layer asks for."""
     family = stack.values["model.family"]
     for layer in layers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from megads.config.engine_settings import DeepSpeedConfig, RecomputeConfig
 from megads.config.setting import Section, setting
 
 
@@ -88,15 +89,34 @@ FAMILIES: dict[str, dict[str, Any]] = {
 class ParallelConfig(Section):
     """How ranks are split. Data parallelism takes what the other axes leave."""
 
-    tensor: int = setting(1, env="TP", help="tensor-parallel degree", gt=0)
-    pipeline: int = setting(1, env="PP", help="pipeline stages", gt=0)
-    sequence: int = setting(1, env="SP", help="Ulysses sequence-parallel degree", gt=0)
+    tensor: int = setting(
+        1,
+        env="TP",
+        flags={"--tensor-model-parallel-size": None},
+        help="tensor-parallel degree: ranks that split every layer's heads and widths",
+        gt=0,
+    )
+    pipeline: int = setting(
+        1,
+        env="PP",
+        flags={"--pipeline-model-parallel-size": None},
+        help="pipeline stages: groups of ranks that hold some of the layers each",
+        gt=0,
+    )
+    sequence: int = setting(
+        1,
+        env="SP",
+        flags={"--ds-sequence-parallel-size": None},
+        help="Ulysses sequence-parallel degree: ranks that split every sample",
+        gt=0,
+    )
     data: int = setting(0, env="DP", help="data-parallel degree; 0: ranks / (TP PP SP)", ge=0)
     zero_stage: Literal[0, 1, 2, 3] = setting(
         1,
         env="ZERO_STAGE",
         switches={"USE_DISTRIBUTED_OPTIMIZER": 1},
-        help="DeepSpeed ZeRO stage; what data-parallel ranks share: 1 optimizer, 2 also gradients, 3 also weights",
+        flags={"--zero-stage": None, "--use-distributed-optimizer": 1},
+        help="DeepSpeed ZeRO stage; what DP x SP ranks share: 1 optimizer, 2 also gradients, 3 also weights",
     )
     pipeline_split: str = setting(
         "layers",
@@ -108,149 +128,15 @@ class ParallelConfig(Section):
         False,
         env="SCATTER_NORMS",
         aliases=("SEQUENCE_PARALLEL",),
+        flags={"--sequence-parallel": True},
         help="Megatron's sequence parallelism: norms, dropout and residual split over the TP ranks",
     )
     ddp_impl: Literal["local", "torch"] = setting(
         "local",
         env="DDP_IMPL",
-        help="gradients are reduced after the backward pass (local) or while it runs (torch)",
+        flags={"--DDP-impl": None},
+        help="gradients are reduced after the backward pass (local) or while it runs (torch; ZeRO 1 to 3, PP=1)",
     )
-
-
-class RecomputeConfig(Section):
-    """What is computed again in the backward pass instead of kept."""
-
-    granularity: Literal["none", "selective", "full"] = setting(
-        "none",
-        env="RECOMPUTE",
-        aliases=("RECOMPUTE_GRANULARITY",),
-        switches={"RECOMPUTE_ACTIVATIONS": "selective", "USE_ACTIVATION_CHECKPOINTING": "full"},
-        help="selective: the attention core; full: layers",
-    )
-    method: Literal["uniform", "block"] = setting(
-        "uniform",
-        env="RECOMPUTE_METHOD",
-        help="of full: uniform (every group of layers keeps only its input) or block (the first layers of a stage)",
-    )
-    num_layers: int = setting(
-        1,
-        env="RECOMPUTE_NUM_LAYERS",
-        aliases=("ACT_CKPT_NUM_LAYERS",),
-        help="layers in a group (uniform), or recomputed in each stage (block)",
-        gt=0,
-    )
-    engine: Literal["torch", "deepspeed"] = setting(
-        "torch",
-        env="RECOMPUTE_WITH",
-        switches={"DEEPSPEED_ACTIVATION_CHECKPOINTING": "deepspeed"},
-        help="whose checkpoint function; the settings below need deepspeed",
-    )
-    partition_activations: bool = setting(
-        False,
-        env="PARTITION_ACTIVATIONS",
-        aliases=("DISTRIBUTE_SAVED_ACTIVATIONS",),
-        help="split kept inputs over the TP ranks",
-    )
-    cpu_checkpointing: bool = setting(
-        False, env="CPU_CHECKPOINTING", aliases=("CHECKPOINT_IN_CPU",), help="keep inputs in host memory"
-    )
-    contiguous_memory: bool = setting(
-        False,
-        env="CONTIGUOUS_CHECKPOINTING",
-        aliases=("CONTIGIOUS_CHECKPOINTING",),
-        help="keep partitioned inputs in one buffer",
-    )
-    synchronize: bool = setting(False, env="SYNCHRONIZE_EACH_LAYER", help="synchronize the device at every checkpoint")
-    profile: bool = setting(False, env="PROFILE_BACKWARD", help="time the forward and backward of every checkpoint")
-
-
-class DeepSpeedConfig(Section):
-    """What DeepSpeed is told beside the layout, the batch and the precision."""
-
-    config_overrides: str = setting(
-        "", env="DS_CONFIG_OVERRIDES", help="JSON file merged into DeepSpeed's dictionary; may not contradict settings"
-    )
-    offload_optimizer: Literal["none", "cpu", "nvme"] = setting(
-        "none",
-        env="OFFLOAD_OPTIMIZER",
-        switches={"CPU_OPTIMIZER": "cpu"},
-        help="where the optimizer's state is; needs ZERO_STAGE 1 or more, nvme 3",
-    )
-    offload_params: Literal["none", "cpu", "nvme"] = setting(
-        "none", env="OFFLOAD_PARAMS", help="where the weights' partitions are; needs ZERO_STAGE=3"
-    )
-    nvme_path: str = setting("", env="NVME_PATH", help="folder on a local NVMe disk for offloaded state")
-    offload_pin_memory: bool = setting(True, env="OFFLOAD_PIN_MEMORY", help="page-lock the host memory of offload")
-    offload_buffer_count: int = setting(4, env="OFFLOAD_BUFFER_COUNT", help="buffers of NVMe offload", gt=0)
-    offload_pipeline_read: bool = setting(False, env="OFFLOAD_PIPELINE_READ", help="read ahead from NVMe")
-    offload_pipeline_write: bool = setting(False, env="OFFLOAD_PIPELINE_WRITE", help="write behind to NVMe")
-    hpz_partition_size: int = setting(
-        1,
-        env="ZERO_HPZ_PARTITION_SIZE",
-        help="ZeRO++ hpZ: ranks (of one host) that hold a second copy of the weights together; needs ZERO_STAGE=3",
-        gt=0,
-    )
-    communication_data_type: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32", env="COMMUNICATION_DATA_TYPE", help="of gradients on the wire; anything below fp32 adds rounding"
-    )
-    grad_accum_dtype: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32", env="GRAD_ACCUM_DTYPE", help="of accumulated gradients in half precision"
-    )
-    contiguous_gradients: bool = setting(
-        True, env="CONTIGUOUS_GRADIENTS", help="copy gradients into one buffer as they come"
-    )
-    reduce_scatter: bool = setting(True, env="REDUCE_SCATTER", help="reduce gradients to their owner only")
-    reduce_bucket_size: int = setting(
-        50_000_000, env="REDUCE_BUCKET_SIZE", help="of one reduction", unit="elements", gt=0
-    )
-    allgather_bucket_size: int = setting(
-        50_000_000, env="ALLGATHER_BUCKET_SIZE", help="of one gathering of weights", unit="elements", gt=0
-    )
-    sub_group_size: int = setting(
-        1_000_000_000, env="SUB_GROUP_SIZE", help="ZeRO 3: weights updated at once", unit="elements", gt=0
-    )
-    prefetch_bucket_size: int = setting(
-        50_000_000, env="STAGE3_PREFETCH_BUCKET_SIZE", help="ZeRO 3: weights gathered ahead", unit="elements", ge=0
-    )
-    param_persistence_threshold: int = setting(
-        100_000,
-        env="STAGE3_PARAM_PERSISTENCE_THRESHOLD",
-        help="ZeRO 3: smaller parameters are not partitioned",
-        unit="elements",
-        ge=0,
-    )
-    max_live_parameters: int = setting(
-        1_000_000_000,
-        env="STAGE3_MAX_LIVE_PARAMETERS",
-        help="ZeRO 3: gathered weights on a device",
-        unit="elements",
-        gt=0,
-    )
-    max_reuse_distance: int = setting(
-        1_000_000_000,
-        env="STAGE3_MAX_REUSE_DISTANCE",
-        help="ZeRO 3: weights needed again within this stay gathered",
-        unit="elements",
-        ge=0,
-    )
-    zero_allow_untested_optimizer: bool = setting(
-        True, env="ZERO_ALLOW_UNTESTED_OPTIMIZER", help="let DeepSpeed take any optimizer"
-    )
-    zero_force_ds_cpu_optimizer: bool = setting(
-        False, env="ZERO_FORCE_DS_CPU_OPTIMIZER", help="with offload, demand DeepSpeed's own CPU optimizer"
-    )
-    steps_per_print: int = setting(0, env="STEPS_PER_PRINT", help="steps between DeepSpeed's own lines; 0: never", ge=0)
-    wall_clock_breakdown: bool = setting(False, env="WALL_CLOCK_BREAKDOWN", help="DeepSpeed's own timers")
-    comms_logger: bool = setting(False, env="COMMS_LOGGER", help="DeepSpeed's log of its collectives")
-    comms_logger_verbose: bool = setting(False, env="COMMS_LOGGER_VERBOSE", help="each collective as it happens")
-    comms_logger_prof_all: bool = setting(True, env="COMMS_LOGGER_PROF_ALL", help="all collectives, not a list")
-    comms_logger_debug: bool = setting(False, env="COMMS_LOGGER_DEBUG", help="with the calling function's name")
-    flops_profiler: bool = setting(False, env="FLOPS_PROFILER", help="DeepSpeed's profile of one step")
-    flops_profiler_step: int = setting(2, env="FLOPS_PROFILER_STEP", help="which step", gt=0)
-    flops_profiler_module_depth: int = setting(-1, env="FLOPS_PROFILER_MODULE_DEPTH", help="-1: all levels", ge=-1)
-    flops_profiler_top_modules: int = setting(1, env="FLOPS_PROFILER_TOP_MODULES", help="modules listed", gt=0)
-    flops_profiler_detailed: bool = setting(True, env="FLOPS_PROFILER_DETAILED", help="the whole model's table")
-    flops_profiler_output: str = setting("", env="FLOPS_PROFILER_OUTPUT", help="file of the profile; empty: the log")
 
 
 class TrainConfig(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +31,13 @@ def setting(
     *,
     env: str = "",
     aliases: tuple[str, ...] = (),
-    switches: dict[str, Any] | None = None,
+    switches: Mapping[str, Any] | None = None,
+    flags: Mapping[str, Any] | None = None,
     help: str,
     unit: str = "",
     **limits: Any,
 ) -> Any:
-    """Return a field that the environment variable ``env`` (or an alias) can override.
+    """Return a field that the environment variable ``env`` (or an alias or a flag) can override.
 
     The field is the only place its default is written. Shell scripts, presets, machines
     and the command line may override it; none of them may restate it.
@@ -46,9 +48,18 @@ def setting(
         aliases: other names of the same variable, for users of older toolkits.
         switches: variable -> the value it gives this setting when it is true, as
             ``{"NO_FLASH_ATTN": "sdpa"}``; a false or empty one says nothing.
+        flags: option of the command line -> the value it gives this setting, ``None`` when
+            the value follows it, as ``{"--zero-stage": None}``. Names of older toolkits; an
+            option may give several settings a value.
         help: one line, shown by ``megads config``.
         unit: of the value, e.g. ``"tokens"``.
         limits: pydantic limits such as ``gt=0`` or ``le=1``.
     """
-    extra: dict[str, Any] = {"env": env, "aliases": aliases, "switches": switches or {}, "unit": unit}
+    extra: dict[str, Any] = {
+        "env": env,
+        "aliases": aliases,
+        "switches": dict(switches or {}),
+        "flags": dict(flags or {}),
+        "unit": unit,
+    }
     return Field(default=default, description=help, json_schema_extra=extra, **limits)

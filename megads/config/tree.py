@@ -30,7 +30,7 @@ def fields() -> Mapping[str, FieldInfo]:
 
 
 def extra(field: FieldInfo, key: str) -> Any:
-    """Return what ``setting()`` stored: ``env``, ``aliases``, ``switches`` or ``unit``."""
+    """Return what ``setting()`` stored: ``env``, ``aliases``, ``switches``, ``flags`` or ``unit``."""
     assert isinstance(field.json_schema_extra, dict)
     return field.json_schema_extra[key]
 

@@ -24,6 +24,7 @@ class Ask:
     root: Path  # of the checkout, whose envs/ and data-lists/ are used
     python: str  # the interpreter that ranks run
     words: tuple[str, ...] = ()  # the command line after "megads"
+    flags: tuple[tuple[str, str], ...] = ()  # options of megads.config.flags, and the words that follow them
 
     def overrides(self) -> dict[str, str]:
         """Return ``--set`` pairs as a mapping.

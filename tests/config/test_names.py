@@ -70,10 +70,6 @@ def test_unsupported_names_are_refused_when_on(name):
         assert resolve(env={name: value}, machine="generic").notes == ()
 
 
-def test_the_default_partition_size_changes_nothing():
-    refuse_unsupported({"ZERO_HPZ_PARTITION_SIZE": "1"})
-
-
 @pytest.mark.parametrize("name", sorted(NO_EFFECT))
 def test_harmless_names_get_a_note(name):
     (note,) = resolve(env={name: "1"}, machine="generic").notes

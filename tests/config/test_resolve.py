@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
+from megads.config.flags import flags
 from megads.config.layers import presets
 from megads.config.names import names_of
 from megads.config.parse import parse
@@ -197,3 +198,82 @@ def test_duplicate_key_in_yaml_is_refused(tmp_path):
     (tmp_path / "envs" / "mine.yaml").write_text("settings:\n  parallel.tensor: 2\n  parallel.tensor: 4\n")
     with pytest.raises(ConfigError, match=r"machine mine.yaml:3: .*'parallel.tensor' is given twice"):
         resolve(env={}, machine="mine", root=tmp_path)
+
+
+# Every option of an older toolkit, and the settings that say the same.
+FLAGS = [
+    ("--tensor-model-parallel-size 2", "parallel.tensor=2"),
+    ("--pipeline-model-parallel-size 2", "parallel.pipeline=2"),
+    ("--ds-sequence-parallel-size 2", "parallel.sequence=2"),
+    ("--zero-stage 3", "parallel.zero_stage=3"),
+    ("--use-distributed-optimizer", "parallel.zero_stage=1"),
+    ("--sequence-parallel", "parallel.scatter_norms=true"),
+    ("--DDP-impl torch", "parallel.ddp_impl=torch"),
+    ("--recompute-activations", "recompute.granularity=selective"),
+    ("--recompute-granularity full", "recompute.granularity=full"),
+    ("--recompute-method block", "recompute.method=block"),
+    ("--recompute-num-layers 2", "recompute.num_layers=2"),
+    ("--checkpoint-num-layers 2", "recompute.num_layers=2"),
+    ("--checkpoint-activations", "recompute.granularity=full recompute.method=uniform"),
+    ("--deepspeed-activation-checkpointing", "recompute.engine=deepspeed"),
+    ("--distribute-saved-activations", "recompute.engine=deepspeed recompute.partition_activations=true"),
+    ("--partition-activations", "recompute.partition_activations=true"),
+    ("--contigious-checkpointing", "recompute.contiguous_memory=true"),
+    ("--checkpoint-in-cpu", "recompute.cpu_checkpointing=true"),
+    ("--synchronize-each-layer", "recompute.synchronize=true"),
+    ("--profile-backward", "recompute.profile=true"),
+    ("--cpu-optimizer", "deepspeed.offload_optimizer=cpu"),
+]
+
+
+@pytest.mark.parametrize(("option", "same"), FLAGS)
+def test_an_option_is_its_settings(option, same):
+    flag, _, word = option.partition(" ")
+    by_flag = resolve("33B", env={}, flags=[(flag, word)], machine="generic")
+    overrides = dict(pair.split("=") for pair in same.split())
+    by_set = resolve("33B", env={}, overrides=overrides, machine="generic")
+    assert by_flag.run == by_set.run
+    assert {str(by_flag.origins[name]) for name in overrides} == {f"cli {flag}"}
+    # The words agree with one another, and win over the environment.
+    both = resolve("33B", env={"ZERO_STAGE": "0", "TP": "3"}, flags=[(flag, word)], overrides=overrides, machine="cpu")
+    assert all(value_of(both.run, name) == value_of(by_set.run, name) for name in overrides)
+
+
+def test_every_option_is_tested():
+    assert {option.split()[0] for option, _ in FLAGS} == set(flags())
+
+
+@pytest.mark.parametrize(
+    ("given", "overrides", "told"),
+    [
+        ([("--zero-stage", "1"), ("--zero-stage", "2")], {}, "--zero-stage and --zero-stage give parallel.zero_stage "),
+        ([("--sequence-parallel", "")], {"parallel.scatter_norms": "no"}, "--sequence-parallel and --set parallel.sc"),
+        ([("--zero-stage", "2"), ("--use-distributed-optimizer", "")], {}, "two values, 2 and 1; drop one of them"),
+        ([("--recompute-activations", ""), ("--checkpoint-activations", "")], {}, "selective and full; drop one"),
+        ([("--DDP-impl", "apex")], {}, "--DDP-impl: 'apex' is not one of local, torch"),
+        ([("--tensor-model-parallel-size", "0")], {}, "--tensor-model-parallel-size: 0 must be greater than 0"),
+    ],
+)
+def test_options_that_differ_are_refused(given, overrides, told):
+    with pytest.raises(ConfigError) as caught:
+        resolve(env={}, flags=given, overrides=overrides, machine="generic")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("switch", "name", "value"),
+    [
+        ("USE_DISTRIBUTED_OPTIMIZER", "parallel.zero_stage", 1),
+        ("RECOMPUTE_ACTIVATIONS", "recompute.granularity", "selective"),
+        ("USE_ACTIVATION_CHECKPOINTING", "recompute.granularity", "full"),
+        ("CHECKPOINT_ACTIVATIONS", "recompute.granularity", "full"),
+        ("DEEPSPEED_ACTIVATION_CHECKPOINTING", "recompute.engine", "deepspeed"),
+        ("DISTRIBUTE_SAVED_ACTIVATIONS", "recompute.engine", "deepspeed"),
+        ("DISTRIBUTE_SAVED_ACTIVATIONS", "recompute.partition_activations", True),
+        ("CPU_OPTIMIZER", "deepspeed.offload_optimizer", "cpu"),
+    ],
+)
+def test_switches_of_other_toolkits(switch, name, value):
+    on, off = (resolve(env={switch: word}, machine="generic") for word in ("yes", "off"))
+    assert (value_of(on.run, name), str(on.origins[name])) == (value, f"env {switch}")
+    assert str(off.origins[name]) == "default"
