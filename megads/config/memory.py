@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
 
+from megads.config.activations import Stage, kept_bytes, rank_tokens, worked_bytes
+from megads.config.advice import LARGEST_ADVICE, Attempt, Change, Layout, divisors, each_of, shown
+from megads.config.checks import default_attempt
 from megads.config.deepspeed import effective_zero_stage
-from megads.config.derive import data_degree, padded_vocab_size
 from megads.config.schema import ModelConfig, RunConfig
-from megads.config.stages import step_parameters
+from megads.config.sizes import data_degree, padded_vocab_size
+from megads.config.stages import stage_steps, step_parameters
 from megads.errors import ConfigError
 
 GIB = 2**30
-PROGRAM_BYTES = 600 * 2**20
-"""Of one process: Python, torch and DeepSpeed after a step on a CPU (377 MiB measured), and a full bucket (191 MiB)."""
+PROGRAM_BYTES = 450 * 2**20
+"""Of one process: Python, torch and DeepSpeed on a CPU (418 to 436 MiB measured at the end of tiny runs)."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one rank at its highest point, the end of a forward pass."""
+    """Bytes of one rank at its highest point, the end of a forward pass or the backward pass of a recomputed piece."""
 
     weights: int
     gradients: int
     optimizer: int
+    buffers: int  # of DeepSpeed: gradients on their way, and under ZeRO 3 weights that are gathered
     activations: int
     logits: int
     program: int
@@ -33,67 +37,93 @@ class Memory:
         return sum(astuple(self))
 
     def __str__(self) -> str:
-        parts = ("weights", "gradients", "optimizer", "activations", "logits", "program")
-        return ", ".join(f"{name} {size / GIB:.2f}" for name, size in zip(parts, astuple(self), strict=True))
+        return ", ".join(f"{part.name} {getattr(self, part.name) / GIB:.2f}" for part in fields(self))
 
 
 def count_parameters(model: ModelConfig) -> int:
     """Return the parameters of the whole model, with the vocabulary padded. ``model`` is derived."""
-    return sum(step_parameters(model)) - _tied(model, 1)
+    return _parameters(model, 1, Stage(0, model.num_layers, has_embedding=True, has_head=True))
 
 
-def _tied(model: ModelConfig, tensor: int) -> int:
-    """Return the parameters of a tied output that are those of the embedding again."""
-    return padded_vocab_size(model) * model.hidden_size // tensor if model.tied_embeddings else 0
+def _parameters(model: ModelConfig, tensor: int, stage: Stage) -> int:
+    """Return the parameters of one tensor-parallel rank of a stage."""
+    # Of one layer: a slip of the finger may ask for 10**15 of them.
+    embedding, layer, head = step_parameters(model.model_copy(update={"num_layers": 1}), tensor)
+    count = stage.layers * layer + stage.has_embedding * embedding + stage.has_head * head
+    if model.tied_embeddings and stage.has_embedding and stage.has_head:
+        count -= padded_vocab_size(model) * model.hidden_size // tensor
+    return count
+
+
+def stages(run: RunConfig) -> Iterator[Stage]:
+    """Yield the pipeline stages of a derived ``run``."""
+    last = run.parallel.pipeline - 1
+    if not last:
+        yield Stage(0, run.model.num_layers, has_embedding=True, has_head=True)
+        return
+    for index, steps in enumerate(stage_steps(run)):
+        layers = len(steps) - (index == 0) - (index == last)
+        yield Stage(index, layers, has_embedding=index == 0, has_head=index == last)
 
 
 def estimate(run: RunConfig, world_size: int) -> Memory:
-    """Return what one rank needs, in bytes. ``run`` is derived.
+    """Return what a rank of the fullest pipeline stage needs, in bytes. ``run`` is derived.
 
-    Per parameter: fp32 4 weight, 4 gradient, 8 Adam, and under ZeRO 1 a 4-byte master copy;
-    bf16 and fp16 2 weight, 2 gradient and 4 for its fp32 sum, 12 master and Adam. ZeRO 1
-    divides the optimizer's part over data x seq. Activations are those of a layer without
-    recomputation and with an attention that keeps no S x S matrix.
+    Per parameter: fp32 4 weight, 4 gradient, 8 Adam, and with ZeRO a 4-byte master copy;
+    bf16 and fp16 2 weight, 2 gradient and 4 (``GRAD_ACCUM_DTYPE``) for its sum, 12 master and
+    Adam. Data x seq ranks share the optimizer's part from ZeRO 1 on, gradients from ZeRO 2
+    on, weights under ZeRO 3 (arXiv 1910.02054). What is offloaded leaves an accelerator, and
+    stays where it is on a host without one.
     """
-    count = sum(step_parameters(run.model, run.parallel.tensor)) - _tied(run.model, run.parallel.tensor)
-    half = run.train.dtype != "fp32"
-    zero = effective_zero_stage(run) > 0
-    sharers = data_degree(run, world_size) * run.parallel.sequence if zero else 1
-    optimizer_bytes = 12 if half or zero else 8
-    vocab = padded_vocab_size(run.model) // run.parallel.tensor
-    tokens = run.train.micro_batch * run.model.seq_length
-    return Memory(
-        weights=count * (2 if half else 4),
-        gradients=count * (6 if half else 4),
-        optimizer=count * optimizer_bytes // sharers,
-        activations=run.model.num_layers * _layer_activations(run),
-        logits=3 * 4 * tokens * vocab,
-        program=PROGRAM_BYTES,
-    )
+    return max((_of_stage(run, world_size, stage) for stage in stages(run)), key=lambda memory: memory.total)
 
 
-def _layer_activations(run: RunConfig) -> int:
-    """Return the bytes one layer keeps for its backward pass.
+def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
+    count = _parameters(run.model, run.parallel.tensor, stage)
+    zero, half = effective_zero_stage(run), run.train.dtype != "fp32"
+    sharers = data_degree(run, world_size) * run.parallel.sequence
+    size, accumulated = 2 if half else 4, 4 if run.deepspeed.grad_accum_dtype == "fp32" else 2
+    weights, gradients = count * size, count * (size + accumulated if half else 4)
+    optimizer = count * (12 if half or zero else 8)
+    if zero >= 1:
+        optimizer //= sharers
+    if zero >= 2:
+        gradients = count * accumulated // sharers
+    if zero == 3:
+        weights //= sharers
+        if run.deepspeed.hpz_partition_size > 1:
+            weights += count * size // run.deepspeed.hpz_partition_size
+    moves = run.machine != "cpu"
+    if moves and run.deepspeed.offload_optimizer != "none":
+        optimizer, gradients = 0, 0 if zero >= 2 else gradients
+    if moves and run.deepspeed.offload_params != "none":
+        weights = 0
+    logits = 3 * 4 * rank_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor if stage.has_head else 0
+    # A recomputed piece is worked on when the logits are gone.
+    activations = kept_bytes(run, stage) + max(0, worked_bytes(run, stage) - logits)
+    return Memory(weights, gradients, optimizer, _buffers(run, count, sharers), activations, logits, PROGRAM_BYTES)
 
-    Per token, whole on every tensor-parallel rank: the input and output of two norms (RMSNorm
-    also keeps the value between), in half precision also their float32 form, and two dropout
-    masks. Split over ranks: queries, keys and values (with rotary positions also before
-    these are applied); the attention's output, twice (as heads and joined); the MLP's input
-    to and output of the activation, with swiglu two of each. Within 5 % of what autograd
-    saves on a CPU, in fp32 and bf16.
-    """
-    model, half = run.model, run.train.dtype != "fp32"
-    size = 2 if half else 4
-    norms = 6 if model.normalization == "rmsnorm" else 4
-    whole = norms * size + (2 * 4 if half else 0) + (2 * size if model.hidden_dropout else 0)
-    rotary = 1 if model.position_embedding == "rope" else 0
-    attention = ((3 + rotary) * model.num_heads + (2 + rotary) * model.num_kv_heads) * model.head_dim
-    inner = (4 if model.activation == "swiglu" else 2) * model.ffn_hidden_size
-    tokens = run.train.micro_batch * model.seq_length
-    return tokens * (whole * model.hidden_size + size * (attention + inner) // run.parallel.tensor)
+
+def _buffers(run: RunConfig, count: int, sharers: int) -> int:
+    zero = effective_zero_stage(run)
+    if zero == 0:
+        # Gradients are copied into one piece of at most 500 million to be summed.
+        return 4 * min(count, 500_000_000) if sharers > 1 else 0
+    buckets = 2 if run.parallel.ddp_impl == "torch" else 1
+    result = 4 * min(count, run.deepspeed.reduce_bucket_size) * buckets
+    if zero == 3 and sharers > 1:
+        result += min(count, run.deepspeed.max_live_parameters) * (4 if run.train.dtype == "fp32" else 2)
+    return result
 
 
-def check_fits(run: RunConfig, world_size: int, ranks_on_host: int, available_bytes: int, host: str) -> None:
+def check_fits(
+    run: RunConfig,
+    world_size: int,
+    ranks_on_host: int,
+    available_bytes: int,
+    host: str,
+    attempt: Attempt | None = None,
+) -> None:
     """Refuse a run that needs more memory than its host has, unless ``train.force`` is on.
 
     Args:
@@ -102,6 +132,7 @@ def check_fits(run: RunConfig, world_size: int, ranks_on_host: int, available_by
         ranks_on_host: ranks that share ``available_bytes``.
         available_bytes: of the host, or of one device with ``ranks_on_host`` 1.
         host: its name, for the message.
+        attempt: tries a change from where the user stands; None: from the derived run.
 
     Raises:
         ConfigError: the estimate, and the settings that would fit.
@@ -110,11 +141,13 @@ def check_fits(run: RunConfig, world_size: int, ranks_on_host: int, available_by
     needed = memory.total * ranks_on_host
     if run.train.force or needed <= available_bytes:
         return
+    attempt = attempt or default_attempt(run, world_size)
 
-    def fits(candidate: RunConfig) -> bool:
-        return estimate(candidate, world_size).total * ranks_on_host <= available_bytes
+    def fits(change: Change) -> bool:
+        layout = attempt.derive(change)
+        return layout is not None and layout.problem is None and _needs(layout, ranks_on_host) <= available_bytes
 
-    advice = list(_advice(run, world_size, fits))
+    advice = [shown(change, attempt.origins) for change in _advice(run, world_size, fits)]
     would_fit = f"{' or '.join(advice)} would fit" if advice else "use a smaller preset such as tiny"
     raise ConfigError(
         f"{host} has {available_bytes / GIB:.2f} GiB of memory for {ranks_on_host} ranks that need "
@@ -123,44 +156,51 @@ def check_fits(run: RunConfig, world_size: int, ranks_on_host: int, available_by
     )
 
 
-_LARGEST_ADVICE = 4096  # more ranks, samples or layers are no cure, and a slip of the finger may be 10**15
+def _needs(layout: Layout, ranks_on_host: int) -> int:
+    """Return the bytes of a layout on one host, or on one of its devices if ``ranks_on_host`` is 1."""
+    ranks = layout.ranks_per_host if ranks_on_host > 1 or layout.run.machine == "cpu" else 1
+    return estimate(layout.run, layout.world_size).total * ranks
 
 
-def _advice(run: RunConfig, world_size: int, fits: Callable[[RunConfig], bool]) -> Iterator[str]:
-    """Yield single changes that fit, the least harmful first."""
-    model, train = run.model, run.train
-    for tensor in range(run.parallel.tensor + 1, min(world_size, _LARGEST_ADVICE) + 1):
-        if world_size % tensor or any(size % tensor for size in _split_sizes(model)):
-            continue
-        parallel = run.parallel.model_copy(update={"tensor": tensor, "data": 0})
-        if fits(run.model_copy(update={"parallel": parallel})):
-            yield f"TP={tensor}"
-            break
-    # Smaller micro-batches that keep the global batch.
-    rows = train.micro_batch * train.grad_acc_steps
-    changes = (
-        (
-            "MICRO_BATCH",
-            "train",
-            "micro_batch",
-            [size for size in range(min(train.micro_batch - 1, _LARGEST_ADVICE), 0, -1) if rows % size == 0],
-        ),
-        ("SEQ", "model", "seq_length", _halves(model.seq_length)),
-        ("NLAYERS", "model", "num_layers", range(min(model.num_layers - 1, _LARGEST_ADVICE), 0, -1)),
-    )
-    for name, section, key, candidates in changes:
-        for value in candidates:
-            part = getattr(run, section).model_copy(update={key: value})
-            if fits(run.model_copy(update={section: part})):
-                yield f"{name}={value}"
-                break
+MOST_ADVICE = 6
 
 
-def _split_sizes(model: ModelConfig) -> tuple[int, ...]:
-    return (model.num_heads, model.num_kv_heads, model.ffn_hidden_size, padded_vocab_size(model))
+def _advice(run: RunConfig, world_size: int, fits: Callable[[Change], bool]) -> Iterator[Change]:
+    """Yield changes of one setting that fit, the least harmful first: what only costs time, then what changes the run.
+
+    Of a setting the smallest change is named.
+    """
+    grid, model, train = run.parallel, run.model, run.train
+    larger = [each for each in divisors(world_size) if each > 1]
+    smaller = [size for size in divisors(train.micro_batch * train.grad_acc_steps) if size < train.micro_batch]
+    found = 0
+    for candidates in (
+        [{"parallel.scatter_norms": True}] if grid.tensor > 1 and not grid.scatter_norms else [],
+        each_of("recompute.granularity", ["selective", "full"] if run.recompute.granularity == "none" else []),
+        each_of("parallel.zero_stage", range(grid.zero_stage + 1, 4)),
+        each_of("parallel.tensor", (each for each in larger if each > grid.tensor)),
+        each_of("parallel.sequence", (each for each in larger if each > grid.sequence)),
+        each_of("parallel.pipeline", (each for each in larger if each > grid.pipeline)),
+        each_of("train.micro_batch", reversed(smaller)),
+        each_of("model.seq_length", _halves(model.seq_length)),
+    ):
+        change = next(filter(fits, candidates), None)
+        if change is not None and found < MOST_ADVICE:
+            found += 1
+            yield change
+    layers = _most(lambda count: fits({"model.num_layers": count}), min(model.num_layers - 1, LARGEST_ADVICE))
+    if layers:
+        yield {"model.num_layers": layers}
 
 
-def _halves(value: int) -> Iterator[int]:
-    while value >= 256:
-        value //= 2
-        yield value
+def _most(holds: Callable[[int], bool], largest: int) -> int:
+    """Return the largest number up to ``largest`` for which ``holds``, which small ones do if any does; else 0."""
+    low, high = 0, largest
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _halves(value: int) -> Sequence[int]:
+    return [value >> shift for shift in range(1, 64) if value >> shift >= 128]

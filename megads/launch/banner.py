@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from megads.config.derive import padded_vocab_size
-from megads.config.memory import Memory, count_parameters
+from megads.config.memory import Memory, count_parameters, stages
+from megads.config.remarks import bubble, query_heads
 from megads.config.schema import RunConfig
+from megads.config.sizes import padded_vocab_size
 from megads.launch.scheduler import Allocation
 from megads.monitor.text import count
 
@@ -27,6 +29,7 @@ def banner(run: RunConfig, allocation: Allocation, memory: Memory, available: in
             f"{allocation.world_size} ranks on {hosts}: TP={parallel.tensor} PP={parallel.pipeline} "
             f"SP={parallel.sequence} DP={parallel.data} ZeRO={parallel.zero_stage}",
         ),
+        *_layout_rows(run),
         (
             "model",
             f"{model.family}, {model.num_layers} layers, hidden {model.hidden_size}, heads {model.num_heads}"
@@ -49,7 +52,46 @@ def banner(run: RunConfig, allocation: Allocation, memory: Memory, available: in
             "memory",
             f"about {memory.total / GIB:.2f} GiB a rank (weights {memory.weights / GIB:.2f}, gradients"
             f" {memory.gradients / GIB:.2f}, optimizer {memory.optimizer / GIB:.2f}, activations"
-            f" {(memory.activations + memory.logits) / GIB:.2f}, program {memory.program / GIB:.2f}){fits}",
+            f" {(memory.activations + memory.logits) / GIB:.2f}, buffers {memory.buffers / GIB:.2f},"
+            f" program {memory.program / GIB:.2f}){fits}",
         ),
     ]
     return "\n".join(f"{name:8} {text}" for name, text in rows)
+
+
+def _layout_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yield a line for each part of the layout that is not the plain one."""
+    grid, again, deepspeed = run.parallel, run.recompute, run.deepspeed
+    if grid.pipeline > 1:
+        layers = "+".join(str(stage.layers) for stage in stages(run))
+        yield "stages", f"PP={grid.pipeline}: {layers} layers; each waits {bubble(run):.0%} of a step"
+    if grid.sequence > 1:
+        heads = query_heads(run)
+        each = f"{heads[-1]} or {heads[0]}" if heads[0] != heads[-1] else f"{heads[0]}"
+        tokens = run.model.seq_length // grid.sequence
+        yield "sequence", f"SP={grid.sequence}: {tokens} tokens a rank; {each} query heads during attention"
+    if grid.scatter_norms and grid.tensor > 1:
+        yield "norms", f"scattered over TP={grid.tensor}, with dropout and residual"
+    if again.granularity != "none":
+        what = {"selective": "the attention core"}.get(again.granularity) or (
+            f"every layer, in groups of {again.num_layers}"
+            if again.method == "uniform"
+            else f"the first {again.num_layers} layers of each stage"
+        )
+        kept = {
+            "split over TP": again.partition_activations,
+            "in host memory": again.cpu_checkpointing,
+            "in one buffer": again.contiguous_memory,
+        }
+        inputs = ", ".join(words for words, on in kept.items() if on)
+        yield (
+            "again",
+            f"computed in the backward pass: {what}, by {again.engine}"
+            + (f"; inputs are kept {inputs}" if inputs else ""),
+        )
+    places = {"optimizer": deepspeed.offload_optimizer, "weights": deepspeed.offload_params}
+    moved = [f"{what} to {place}" for what, place in places.items() if place != "none"]
+    if moved:
+        yield "offload", ", ".join(moved)
+    if deepspeed.hpz_partition_size > 1:
+        yield "hpZ", f"a second copy of the weights over every {deepspeed.hpz_partition_size} ranks of DP x SP"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from megads.cluster.machine import available_memory, machine_name
 from megads.config.checks import check
-from megads.config.deepspeed import deepspeed_config
-from megads.config.derive import derive
+from megads.config.deepspeed import SETTING_OF, deepspeed_config
+from megads.config.derive import attempts, derive
 from megads.config.files import CONFIG, save_config, write_whole
 from megads.config.memory import Memory, check_fits, estimate
+from megads.config.overrides import adopt
+from megads.config.remarks import remarks
 from megads.config.resolve import Resolved, resolve, settings
 from megads.config.schema import RunConfig
 from megads.errors import MegadsError
@@ -59,19 +61,27 @@ def prepare(ask: Ask) -> Job:
     from megads.data.tokenizer import vocab_size_of
 
     machine = machine_name(ask.hostname, ask.env, ask.root)
-    asked = resolve(ask.preset, env=ask.env, overrides=ask.overrides(), machine=machine, root=ask.root)
+    asked = resolve(ask.preset, env=ask.env, overrides=ask.overrides(), flags=ask.flags, machine=machine, root=ask.root)
     allocation = find_allocation(asked.run, ask.env)
     hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
     vocab = vocab_size_of(asked.run)
-    resolved = derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab)
+
+    def ranks_of(other: RunConfig) -> tuple[int, int]:
+        found = find_allocation(other, ask.env)
+        return len(found.hosts), found.ranks_per_host
+
+    derived = derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab, ranks_of=ranks_of)
+    resolved = adopt(derived, SETTING_OF)
+    attempt = attempts(asked, ranks_of, vocab, lambda other: adopt(other, SETTING_OF))
     run, world_size = resolved.run, allocation.world_size
-    check(run, world_size)
+    check(run, world_size, attempt)
     check_host(run, ask.env)
     check_data(run, vocab)
     memory = estimate(run, world_size)
     available = available_memory() if machine == "cpu" else 0
     if available:
-        check_fits(run, world_size, per_host, available, ask.hostname)
+        check_fits(run, world_size, per_host, available, ask.hostname, attempt)
+    resolved = replace(resolved, notes=(*resolved.notes, *remarks(run, world_size)))
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
     check_resume(run, folder.path)

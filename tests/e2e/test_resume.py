@@ -146,7 +146,7 @@ def test_another_tensor_degree_is_refused_not_started_over(megads):
 
 def test_a_damaged_newest_checkpoint_falls_back_to_the_older_one_and_says_so(megads):
     assert megads.train("r", EXIT_INTERVAL="3", SAVE_INTERVAL="1").returncode == 75
-    shard = megads.folder / "r/checkpoints/iter_0000003/tensor-00000-of-00001-00000.safetensors"
+    shard = megads.folder / "r/checkpoints/iter_0000003/stage-00000-of-00001-tensor-00000-of-00001-00000.safetensors"
     shard.write_bytes(shard.read_bytes()[:-100])
     rest = megads.train("r")
     assert rest.returncode == 0, rest.stderr

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from megads.cluster.machine import cpu_computes_fp16
+from tests.config.advice import ways
 from tests.e2e.refused import DATA, refused, run
 
 
@@ -37,8 +38,8 @@ VALUES = [
 NAMES = [
     case(["HEADS=4 and NHEADS=8", "two names of model.num_heads", "unset one"], NHEADS="8"),
     case(["ATTENTION=flash and NO_FLASH_ATTN=1 contradict", "unset one"], ATTENTION="flash", NO_FLASH_ATTN="1"),
-    case("USE_ACTIVATION_CHECKPOINTING=1: recomputing activations is not supp", USE_ACTIVATION_CHECKPOINTING="1"),
-    case(["CPU_OPTIMIZER=1: keeping the optimizer on the host", "unset CPU_OPTIMIZER"], CPU_OPTIMIZER="1"),
+    case("ZERO_STAGE=0 and USE_DISTRIBUTED_OPTIMIZER=1 contr", ZERO_STAGE="0", USE_DISTRIBUTED_OPTIMIZER="1"),
+    case("RECOMPUTE=none and USE_ACTIVATION_CHECKPOINTING=1", RECOMPUTE="none", USE_ACTIVATION_CHECKPOINTING="1"),
     case("NOOP=1: a dry run is `megads train --dry-run`", NOOP="1"),
     case(["no preset '8B'; known presets: 2B, ", "tiny"], MODEL_ARCH="8B"),
     case(["no preset '7b'; known presets: 2B, ", "did you mean 7B?"], "--preset", "7b"),
@@ -52,6 +53,9 @@ NAMES = [
     case(["no preset 'a\\nb'", "known presets"], MODEL_ARCH="a\nb"),
     case(["no preset 'a\\udcff'", "known presets"], MODEL_ARCH=os.fsdecode(b"a\xff")),
 ]
+HPZ = ("--set", "deepspeed.hpz_partition_size=2")
+SAVED = ("--distribute-saved-activations",)
+BOTH = ("--zero-stage", "1", "--set", "parallel.zero_stage=2")
 SET = [
     case("--set parallel.tensor: expected SECTION.KEY=VALUE, for example", "--set", "parallel.tensor"),
     case("--set parallel.tensor: '' is not an int", "--set", "parallel.tensor="),
@@ -62,25 +66,45 @@ SET = [
     case("no machine 'moon'; known machines: cpu, generic", "--set", "machine=moon"),
     case(["unexpected extra argument (7B)", "train --help` lists"], "7B"),
     case(["No such option '--presett'", "--preset"], "--presett", "7B"),
+    case(["No such option '--sequence-paralel'", "--sequence-parallel"], "--sequence-paralel"),
+    case("--zero-stage: '4' is not one of 0, 1, 2, 3", "--zero-stage", "4"),
+    case("Option '--zero-stage' requires an argument", "--zero-stage"),
+    case(["--zero-stage and --set parallel.zero_stage give parallel.zero_stage two values, 1 and 2"], *BOTH),
+    case("--zero-stage and --use-distributed-optimizer give", "--zero-stage", "2", "--use-distributed-optimizer"),
 ]
 LAYOUT = [
-    case("HEADS=4 can not be split over TP=3 ranks; use TP=1, 2 or 4", TP="3"),
-    case("NUM_KV_HEAD=2 can not be split over TP=4 ranks; use TP=1 or 2", TP="4", NUM_KV_HEAD="2"),
-    case("HEADS=4 can not share NUM_KV_HEAD=3", NUM_KV_HEAD="3"),
-    case("HIDDEN=65 is not a multiple of HEADS=4; use HIDDEN=64 or 68", HIDDEN="65"),
-    case("3 ranks can not be split into TP=2 x PP=1 x SP=1 (= 2); use a multiple of 2", TP="2", NGPU_PER_HOST="3"),
-    case("DP=3, but 4 ranks", DP="3", NGPU_PER_HOST="4"),
-    case("PP=2: pipeline parallelism is not supported yet; use PP=1", PP="2"),
-    case("SP=2: Ulysses sequence parallelism is not supported yet; use SP=1", SP="2"),
-    case("ZERO_STAGE=2: ZeRO stages 2 and 3 are not supported yet; use ZERO_STAGE=1", ZERO_STAGE="2"),
-    case("ZERO_STAGE=3: ZeRO stages 2 and 3 are not supported yet; use ZERO_STAGE=1", ZERO_STAGE="3"),
-    case("HEADS=1000000000000000 can not be split over TP=3 ranks; use TP=1", HEADS="1e15", HIDDEN="1e16", TP="3"),
+    case("HEADS=4 can not share NUM_KV_HEAD=3 key/value heads equally; use NUM_KV_HEAD=2 or", NUM_KV_HEAD="3"),
+    case("HIDDEN=65 is not a multiple of HEADS=4; use HIDDEN=64 or HIDDEN=68", HIDDEN="65"),
+    case(
+        "HEADS=1000000000000000 can not be split over TP=3 ranks; use TP=2 or TP=4", HEADS="1e15", HIDDEN="1e16", TP="3"
+    ),
     case("VOCAB_SIZE=100 is smaller than the tokenizer's 512 tokens; use VOCAB_SIZE=512", VOCAB_SIZE="100"),
     case("SEQ=64 is longer than the table of MAX_POSITIONS=32", NO_LLAMA="1", SEQ="64", MAX_POSITIONS="32"),
 ]
+# Impossible layouts; the first change that the line names is tried through the same command.
+SPLITS = [
+    case("HEADS=4 can not be split over TP=3 ranks; use TP=2 or TP=4", TP="3"),
+    case("NUM_KV_HEAD=2 can not be split over TP=4 ranks: key/value heads are not", TP="4", NUM_KV_HEAD="2"),
+    case(
+        "3 ranks can not be split into TP=2 x PP=1 x SP=1 (= 2); use NGPU_PER_HOST=2 or NGPU_PER_HOST=4",
+        TP="2",
+        NGPU_PER_HOST="3",
+    ),
+    case("DP=3, but 4 ranks / (TP=1 x PP=1 x SP=1) = 4; use DP=4 MICRO_BATCH=1", DP="3", NGPU_PER_HOST="4"),
+    case("PP=4 stages can not share NLAYERS=2 layers; use PP=2, PP=1 or NLAYERS=4", PP="4"),
+    case("PIPELINE_SPLIT=1,2 must name a number of layers for each", PP="2", PIPELINE_SPLIT="1,2"),
+    case("ZERO_STAGE=2 shares gradients that the PP=2 stages", "--zero-stage", "2", PP="2"),
+    case("SP=8 ranks can not share HEADS / TP = 4 / 1 = 4 query heads", SP="8"),
+    case("SEQ=33 tokens can not be split over SP=2 ranks; use SP=1, SP=3 or SEQ=32", SP="2", SEQ="33"),
+    case("SCATTER_NORMS=1 splits the SEQ / SP = 34 / 1", "--sequence-parallel", TP="4", SEQ="34"),
+    case("ZERO_HPZ_PARTITION_SIZE=2 is of ZeRO 3, and ZERO_STAGE=1; use ZERO_STAGE=3", *HPZ, NGPU_PER_HOST="2"),
+    case("OFFLOAD_OPTIMIZER=cpu moves the partitions of ZeRO, and", "--cpu-optimizer", ZERO_STAGE="0"),
+    case("RECOMPUTE_NUM_LAYERS=3 is more than NLAYERS=2; use", "--recompute-num-layers", "3", RECOMPUTE="full"),
+    case("PARTITION_ACTIVATIONS=1 splits kept inputs over the TP ranks, and TP=1", *SAVED, RECOMPUTE="full"),
+]
 LENGTHS = [
     case(["GLOBAL_BATCH=8 (env GLOBAL_BATCH) is not", "4 x 3 x 1 = 12; leave one of"], GRAD_ACC_STEPS="3"),
-    case(["GLOBAL_BATCH=10 (env GLOBAL_BATCH)", "use GLOBAL_BATCH=8 or 12"], GLOBAL_BATCH="10"),
+    case(["GLOBAL_BATCH=10 (env GLOBAL_BATCH)", "use GLOBAL_BATCH=8 or GLOBAL_BATCH=12"], GLOBAL_BATCH="10"),
     case(["TRAIN_TOKENS=10 (env TRAIN_TOKENS) is 0 steps", "give only one of them"], TRAIN_TOKENS="10"),
     case(["TRAIN_TOKENS=10", "less than one batch of 256 tokens"], TRAIN_TOKENS="10", TRAIN_ITERS=""),
     case("more than 2**63 - 1; give a smaller TRAIN_ITERS", TRAIN_ITERS="1e18"),
@@ -88,7 +112,7 @@ LENGTHS = [
     case(["valid: the order of", "lower EVAL_ITERS"], EVAL_ITERS="1e15"),
     case("MIN_LR=1 is larger than LR=0.002; use MIN_LR=0.0002", MIN_LR="1"),
     case("LR_WARMUP_ITERS=12 takes the whole decay of 12 steps", LR_WARMUP_ITERS="12"),
-    case("LOSS_SCALE=8 is for DTYPE=fp16, not fp32; leave it unset", LOSS_SCALE="8"),
+    case("LOSS_SCALE=8 is for DTYPE=fp16, not fp32; use LOSS_SCALE=0", LOSS_SCALE="8"),
     case("TRAIN_SPLIT=0, VAL_SPLIT=100, TEST_SPLIT=0 leaves nothing to train on", TRAIN_SPLIT="0"),
 ]
 HOST = [
@@ -123,6 +147,14 @@ PATHS = [
 @pytest.mark.parametrize(("settings", "words", "told"), [*VALUES, *NAMES, *SET, *LAYOUT, *LENGTHS, *HOST, *PATHS])
 def test_refused(megads, settings, words, told):
     refused(megads, *words, told=told, **settings)
+
+
+@pytest.mark.parametrize(("settings", "words", "told"), SPLITS)
+def test_an_impossible_layout_names_one_that_starts(megads, settings, words, told):
+    line = refused(megads, *words, told=told, **settings)
+    way = ways(line)[0]
+    done = run(megads, "train", "--dry-run", *way.words(words), **{**settings, **way.variables})
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_vendor_that_is_not_here(megads):

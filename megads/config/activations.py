@@ -1,0 +1,121 @@
+"""What a rank keeps of a forward pass for the backward pass. Arithmetic; checked against autograd in tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megads.config.schema import RunConfig
+from megads.config.sizes import HeadCount, heads_of_rank
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a pipeline stage holds."""
+
+    index: int
+    layers: int
+    has_embedding: bool
+    has_head: bool
+
+
+def rank_tokens(run: RunConfig) -> int:
+    """Return the tokens of a micro-batch that one rank works on."""
+    return run.train.micro_batch * run.model.seq_length // run.parallel.sequence
+
+
+def kept_bytes(run: RunConfig, stage: Stage) -> int:
+    """Return what a stage keeps of all micro-batches that are in flight when most are (1F1B)."""
+    in_flight = min(run.train.grad_acc_steps, run.parallel.pipeline - stage.index)
+    layer, layers, given = layer_bytes(run), stage.layers, run.recompute
+    if given.granularity == "none":
+        return in_flight * layers * layer
+    if given.granularity == "selective":
+        return in_flight * layers * (layer - _core_bytes(run))
+    if given.method == "block":
+        again = min(given.num_layers, layers)
+        return in_flight * (again * _input_bytes(run) + (layers - again) * layer)
+    return in_flight * -(-layers // given.num_layers) * _input_bytes(run)
+
+
+def worked_bytes(run: RunConfig, stage: Stage) -> int:
+    """Return what the largest piece of a stage that is computed again holds while it is."""
+    given = run.recompute
+    if given.granularity == "none" or not stage.layers:
+        return 0
+    if given.granularity == "selective":
+        return _core_bytes(run)
+    return layer_bytes(run) * (1 if given.method == "block" else min(given.num_layers, stage.layers))
+
+
+def layer_bytes(run: RunConfig) -> int:
+    """Return the bytes one layer keeps for its backward pass.
+
+    Per token, whole on every tensor-parallel rank unless the norms are scattered: the input
+    and output of two norms (RMSNorm also keeps the value between), in half precision also
+    their float32 form, and two dropout masks. Split over tensor ranks: queries, keys and
+    values (with rotary positions also before these are applied, unless they are exchanged
+    between sequence ranks); the attention's output; the MLP's input to and output of the
+    activation, with swiglu two of each.
+    """
+    model, half = run.model, run.train.dtype != "fp32"
+    size, tensor = _size(run), run.parallel.tensor
+    norms = 6 if model.normalization == "rmsnorm" else 4
+    whole = norms * size + (2 * 4 if half else 0) + (2 * size if model.hidden_dropout else 0)
+    inner = (4 if model.activation == "swiglu" else 2) * model.ffn_hidden_size
+    joined = model.num_heads * model.head_dim
+    scattered = tensor if run.parallel.scatter_norms else 1
+    outside = whole * model.hidden_size // scattered + size * (inner + joined) // tensor
+    return rank_tokens(run) * outside + _heads_bytes(run) + _core_bytes(run)
+
+
+def _size(run: RunConfig) -> int:
+    return 4 if run.train.dtype == "fp32" else 2
+
+
+def _most_heads(run: RunConfig) -> HeadCount:
+    """Return the heads of the rank that keeps most."""
+    shares = heads_of_rank(run.model, run.parallel.tensor, run.parallel.sequence)
+    return max(shares, key=lambda share: (share.queries, not share.alike, share.keys))
+
+
+def _heads_bytes(run: RunConfig) -> int:
+    """Return the bytes of the queries, keys and values that a layer's attention keeps."""
+    model, tensor = run.model, run.parallel.tensor
+    if run.parallel.sequence > 1:
+        most = _most_heads(run)
+        count = most.queries + 2 * most.keys
+    else:
+        turned = 2 if model.position_embedding == "rope" else 1
+        count = (turned * model.num_heads + (1 + turned) * model.num_kv_heads) // tensor
+    return run.train.micro_batch * model.seq_length * count * model.head_dim * _size(run)
+
+
+def _core_bytes(run: RunConfig) -> int:
+    """Return what the attention core keeps beside its inputs and what it hands on.
+
+    One float32 for every query head and token, and on a CPU with dropout all weights. The
+    result itself is kept by the output projection; with sequence ranks that is another copy.
+    Keys and values that serve unequal numbers of queries are repeated for them.
+    """
+    model = run.model
+    most = _most_heads(run)
+    tokens = run.train.micro_batch * model.seq_length
+    numbers = 4
+    if run.parallel.sequence > 1:
+        numbers += model.head_dim * _size(run) * (1 if most.alike else 3)
+    if model.attention_dropout and run.machine == "cpu":
+        numbers += CPU_WEIGHTS * 4 * model.seq_length
+    return tokens * most.queries * numbers
+
+
+CPU_WEIGHTS = 3
+"""Float32 matrices S x S of a head that torch keeps on a CPU: softmax, what dropout multiplies by, the product."""
+
+
+def _input_bytes(run: RunConfig) -> int:
+    """Return the bytes of a layer's input, kept for what is computed again."""
+    given, grid = run.recompute, run.parallel
+    if given.cpu_checkpointing and run.machine != "cpu":
+        return 0
+    split = grid.tensor if grid.scatter_norms or given.partition_activations else 1
+    return rank_tokens(run) * run.model.hidden_size * _size(run) // split

@@ -1,0 +1,91 @@
+"""What a run may do but seldom wants: lines worth showing before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from megads.config.advice import divisors, nearest
+from megads.config.deepspeed import effective_zero_stage
+from megads.config.schema import RunConfig
+from megads.config.sizes import data_degree, heads_of_rank
+
+LARGEST_BUBBLE = 0.2
+
+
+def remarks(run: RunConfig, world_size: int) -> tuple[str, ...]:
+    """Return a line for every wasteful or ineffective choice of a derived ``run``."""
+    return tuple(
+        [*_pipeline(run), *_sequence(run), *_without_effect(run, world_size), *_precision(run), *_offload(run)]
+    )
+
+
+def bubble(run: RunConfig) -> float:
+    """Return the share of a step in which a pipeline stage waits: (PP - 1) / (GRAD_ACC_STEPS + PP - 1)."""
+    waiting = run.parallel.pipeline - 1
+    return waiting / (run.train.grad_acc_steps + waiting)
+
+
+def _pipeline(run: RunConfig) -> Iterator[str]:
+    stages, steps = run.parallel.pipeline, run.train.grad_acc_steps
+    if stages == 1 or bubble(run) <= LARGEST_BUBBLE:
+        return
+    fewest = ceil((stages - 1) * (1 - LARGEST_BUBBLE) / LARGEST_BUBBLE - 1e-9)
+    idle = " and some stages are always idle" if steps < stages else ""
+    yield (
+        f"GRAD_ACC_STEPS={steps} micro-batches for PP={stages} stages: each waits {bubble(run):.0%} of a step{idle}; "
+        f"GRAD_ACC_STEPS={fewest} or more would bring it to {LARGEST_BUBBLE:.0%}"
+    )
+
+
+def query_heads(run: RunConfig) -> list[int]:
+    """Return how many query heads the sequence ranks compute, the most first."""
+    shares = heads_of_rank(run.model, run.parallel.tensor, run.parallel.sequence)
+    return sorted((share.queries for share in shares), reverse=True)
+
+
+def _sequence(run: RunConfig) -> Iterator[str]:
+    degree, heads = run.parallel.sequence, query_heads(run)
+    if heads[0] == heads[-1]:
+        return
+    even = [each for each in divisors(sum(heads)) if run.model.seq_length % each == 0]
+    yield (
+        f"SP={degree} ranks share {sum(heads)} query heads unevenly: attention waits for those with {heads[0]}; "
+        f"SP={nearest(degree, even)[0]} would be even"
+    )
+
+
+def _without_effect(run: RunConfig, world_size: int) -> Iterator[str]:
+    grid, size = run.parallel, run.deepspeed.hpz_partition_size
+    if grid.scatter_norms and grid.tensor == 1:
+        yield "SCATTER_NORMS=1 has no effect with TP=1: there are no ranks to scatter over"
+    if grid.ddp_impl == "torch":
+        if effective_zero_stage(run) == 0:
+            yield "DDP_IMPL=torch has no effect with ZERO_STAGE=0: DeepSpeed sums gradients after the backward pass"
+        elif grid.pipeline > 1:
+            yield f"DDP_IMPL=torch has no effect with PP={grid.pipeline}: a pipeline sums gradients at its end"
+    # Ranks of DP x SP are TP apart, and a host's are neighbours.
+    if size > 1 and size * grid.tensor > run.launch.ranks_per_host:
+        yield (
+            f"ZERO_HPZ_PARTITION_SIZE={size} (x TP={grid.tensor}) reaches beyond the {run.launch.ranks_per_host} ranks "
+            f"of a host: weights are gathered between hosts"
+        )
+    elif size > 1 and size == data_degree(run, world_size) * grid.sequence:
+        yield f"ZERO_HPZ_PARTITION_SIZE={size} is all of DP x SP: the second copy is the first one again"
+
+
+def _precision(run: RunConfig) -> Iterator[str]:
+    dtype, deepspeed, steps = run.train.dtype, run.deepspeed, run.train.grad_acc_steps
+    if dtype != "fp32" and run.parallel.zero_stage == 0:
+        yield f"ZERO_STAGE=0 with DTYPE={dtype} runs as ZeRO 1, which computes the same"
+    if deepspeed.grad_accum_dtype != "fp32" and steps > 1:
+        yield f"GRAD_ACCUM_DTYPE={deepspeed.grad_accum_dtype} rounds at each of GRAD_ACC_STEPS={steps} sums"
+    if deepspeed.communication_data_type != "fp32":
+        yield f"COMMUNICATION_DATA_TYPE={deepspeed.communication_data_type} rounds gradients, more with more ranks"
+
+
+def _offload(run: RunConfig) -> Iterator[str]:
+    places = {"OFFLOAD_OPTIMIZER": run.deepspeed.offload_optimizer, "OFFLOAD_PARAMS": run.deepspeed.offload_params}
+    for name, place in places.items():
+        if place == "cpu" and run.machine == "cpu":
+            yield f"{name}=cpu saves nothing on a host without accelerators"

@@ -1,0 +1,52 @@
+"""The lines that say what will run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from megads.config.derive import derive
+from megads.config.memory import estimate
+from megads.config.resolve import resolve
+from megads.launch.banner import banner
+from megads.launch.scheduler import Allocation
+
+MODEL = {"NLAYERS": "32", "HIDDEN": "64", "HEADS": "8", "SEQ": "64", "TRAIN_ITERS": "10", "DTYPE": "bf16"}
+
+
+def _lines(env: dict[str, str], ranks: int) -> dict[str, str]:
+    resolved = resolve(env={**MODEL, **env}, machine="generic")
+    run = derive(resolved, num_hosts=1, ranks_per_host=ranks, vocab_size=1000).run
+    text = banner(run, Allocation("none", ("here",), ranks), estimate(run, ranks), 0, Path("runs/x"))
+    return {line[:8].strip(): line[9:] for line in text.splitlines()}
+
+
+def test_a_plain_run_has_no_line_for_what_it_does_not_use():
+    lines = _lines({}, 2)
+    assert lines["layout"] == "2 ranks on 1 host: TP=1 PP=1 SP=1 DP=2 ZeRO=1"
+    assert list(lines) == ["run", "layout", "model", "batch", "train", "data", "memory"]
+
+
+def test_every_part_of_the_layout_has_its_line():
+    env = {"PP": "4", "PIPELINE_SPLIT": "7,9,9,7", "TP": "2", "SP": "3", "SEQ": "96", "SCATTER_NORMS": "1"}
+    lines = _lines({**env, "RECOMPUTE": "selective", "GRAD_ACC_STEPS": "9", "CPU_OPTIMIZER": "1"}, 24)
+    assert lines["layout"] == "24 ranks on 1 host: TP=2 PP=4 SP=3 DP=1 ZeRO=1"
+    assert lines["stages"] == "PP=4: 7+9+9+7 layers; each waits 25% of a step"
+    assert lines["sequence"] == "SP=3: 32 tokens a rank; 1 or 2 query heads during attention"
+    assert lines["norms"] == "scattered over TP=2, with dropout and residual"
+    assert lines["again"] == "computed in the backward pass: the attention core, by torch"
+    assert lines["offload"] == "optimizer to cpu"
+
+
+def test_recomputed_layers():
+    full = {"RECOMPUTE": "full", "RECOMPUTE_NUM_LAYERS": "4"}
+    told = "computed in the backward pass: every layer, in groups of 4, by torch"
+    assert _lines(full, 1)["again"] == told
+    block = _lines({**full, "RECOMPUTE_METHOD": "block", "DISTRIBUTE_SAVED_ACTIVATIONS": "1", "TP": "2"}, 2)
+    told = "the first 4 layers of each stage, by deepspeed; inputs are kept split over TP"
+    assert block["again"] == f"computed in the backward pass: {told}"
+
+
+def test_second_copies_and_weights_on_the_host():
+    lines = _lines({"ZERO_STAGE": "3", "ZERO_HPZ_PARTITION_SIZE": "2"}, 4)
+    assert lines["hpZ"] == "a second copy of the weights over every 2 ranks of DP x SP"
+    assert _lines({"ZERO_STAGE": "3", "OFFLOAD_PARAMS": "cpu"}, 2)["offload"] == "weights to cpu"
