@@ -61,21 +61,20 @@ class Groups:
     pipe: dist.ProcessGroup | None = None
     model: dist.ProcessGroup | None = None
     ends: dist.ProcessGroup | None = None
-    _alone: list[dist.ProcessGroup] = field(default_factory=list, repr=False, compare=False)
+    _alone: list[dist.ProcessGroup | None] = field(default_factory=list, repr=False, compare=False)
 
     def process_group(self, name: str) -> dist.ProcessGroup:
         """Return the group as an object even where it has one rank, as DeepSpeed wants it.
 
-        The group of one is made on first use, by this rank alone, and shared by every
-        name that needs one. ``torch.distributed`` must have been initialised.
+        The group of one is shared by every name that needs one. ``torch.distributed`` must
+        have been initialised.
         """
         group: dist.ProcessGroup | None = getattr(self, name)
         if group is not None:
             return group
-        if not self._alone:
-            whole = dist.group.WORLD if self.grid.world_size == 1 else None
-            self._alone.append(whole or dist.new_group([self.rank], use_local_synchronization=True))
-        return self._alone[0]
+        alone = self._alone[0] if self._alone else dist.group.WORLD
+        assert alone is not None
+        return alone
 
     def ranks(self, name: str) -> tuple[int, ...]:
         """Return the global ranks of the group ``name`` that this rank belongs to, ascending."""
@@ -174,10 +173,10 @@ def make_groups(grid: Grid, rank: int, *, timeout_s: float | None = None) -> Gro
         mine[name] = made[wide]
     mine[ENDS] = mine["pipe"] if grid.pipe <= 2 else _make_ends(grid, rank, timeout_s)
     alone = []
-    if grid.world_size > 1 and _splits():
-        # Here everyone is at hand to split; later a rank would wait for the others.
-        alone = [dist.split_group(split_ranks=[[each] for each in range(grid.world_size)])]
-    return Groups(grid, rank, **mine, _alone=alone)  # type: ignore[arg-type]
+    if grid.world_size > 1 and any(mine[name] is None for name in GROUPS):
+        # Now, when every rank does it: see _join.
+        alone.append(_join((rank,), lambda: [(each,) for each in range(grid.world_size)], timeout_s))
+    return Groups(grid, rank, **mine, _alone=alone)
 
 
 def _make(grid: Grid, rank: int, along: tuple[str, ...], timeout_s: float | None) -> dist.ProcessGroup | None:

@@ -63,6 +63,48 @@ def test_nothing_is_made_twice():
     run_ranks(2, _nothing_is_made_twice)
 
 
+def _grids_follow_each_other() -> None:
+    """A rank that is in none of a grid's groups must still find the groups of the next grid."""
+    for degrees in ({"pipe": 4}, {"pipe": 2, "seq": 2}, {"pipe": 4}, {"data": 2, "tensor": 2}):
+        groups = make_groups(Grid(**degrees), dist.get_rank())
+        for name in (*GROUPS, "ends"):
+            ranks = groups.ranks(name)
+            if groups.rank in ranks:
+                total = torch.ones(1)
+                dist.all_reduce(total, group=groups.process_group(name))
+                assert total.item() == len(ranks)
+
+
+@pytest.mark.dist
+def test_grids_follow_each_other():
+    run_ranks(4, _grids_follow_each_other)
+
+
+def _calls_per_rank(sizes: list[int], degrees: dict[str, int]) -> None:
+    made = []
+    original = dist.new_group
+    dist.new_group = lambda ranks, **options: (made.append(len(ranks)), original(ranks, **options))[1]
+    try:
+        make_groups(Grid(**degrees), dist.get_rank())
+    finally:
+        dist.new_group = original
+    assert sorted(made) == sizes
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("degrees", "sizes"),
+    [
+        ({"data": 2, "tensor": 2}, [1, 2, 2]),
+        ({"data": 4, "tensor": 2}, [1, 2, 4]),
+        ({"data": 2, "tensor": 4}, [1, 2, 4]),
+    ],
+    ids=str,
+)
+def test_a_rank_makes_only_its_own_groups(degrees, sizes):
+    run_ranks(degrees["data"] * degrees["tensor"], _calls_per_rank, sizes, degrees)
+
+
 def _wrong_size() -> None:
     with pytest.raises(ConfigError, match="a grid of 8 ranks does not cover the 2 that started"):
         make_groups(Grid(tensor=8), dist.get_rank())
