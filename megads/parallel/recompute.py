@@ -4,20 +4,112 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from megads.dist.rng import RngStreams
 
 Step = Callable[[Tensor], Tensor]
+Checkpoint = Callable[..., Tensor]
+"""``(function, *inputs) -> function(*inputs)`` that keeps the inputs and calls ``function`` again in the backward
+pass, with the default generators as they were."""
+
+
+def torch_checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Return ``function(*inputs)``; of what is inside, autograd keeps the inputs alone."""
+    return checkpoint(function, *inputs, use_reentrant=False)
+
+
+def reentrant_checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Do as :func:`torch_checkpoint`, and run a whole backward pass of ``function`` inside the outer one.
+
+    Modules are entered and left once more, forwards and backwards, as ZeRO 3 needs it to
+    gather their parameters. Without an input that requires a gradient there is none.
+    """
+    return checkpoint(function, *inputs, use_reentrant=True)
 
 
 @dataclass(frozen=True)
 class Recompute:
-    """What is computed again; the default keeps everything."""
+    """What is computed again; the default keeps everything.
+
+    The numbers do not change by a bit: dropout draws the same again, from the default
+    generators and from the named streams. Without gradients nothing is done twice or kept.
+
+    Args:
+        granularity: ``selective``: the attention core (arXiv 2205.05198, section 5); ``full``: layers.
+        method: of full; ``uniform``: the layers of a stage in groups of ``num_layers``, the
+            last one perhaps smaller, each keeping its input; ``block``: each of the first
+            ``num_layers`` layers of a stage, which keeps its input, and none of the others.
+        num_layers: see ``method``.
+        rng: the named streams; None: nothing draws from them.
+        checkpoint: how a piece is computed again.
+    """
+
+    granularity: Literal["none", "selective", "full"] = "none"
+    method: Literal["uniform", "block"] = "uniform"
+    num_layers: int = 1
+    rng: RngStreams | None = None
+    checkpoint: Checkpoint = torch_checkpoint
 
     def core(self, attend: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """Return ``attend(*inputs)``, the attention core, recomputed or not."""
-        return attend(*inputs)
+        """Return ``attend(*inputs)``, the attention core, recomputed if that is all that is."""
+        return self._again(attend, *inputs) if self.granularity == "selective" else attend(*inputs)
 
     def layers(self, blocks: Sequence[Step]) -> list[Step]:
         """Return steps that do what ``blocks``, the layers of one stage, do one after the other."""
-        return list(blocks)
+        if self.granularity != "full":
+            return list(blocks)
+        if self.method == "block":
+            return [*map(self._segment, ([block] for block in blocks[: self.num_layers])), *blocks[self.num_layers :]]
+        return [self._segment(blocks[i : i + self.num_layers]) for i in range(0, len(blocks), self.num_layers)]
+
+    def segments(self, layers: int) -> int:
+        """Return how many pieces of a stage with ``layers`` layers are recomputed, for one micro-batch."""
+        if self.granularity == "full":
+            return min(self.num_layers, layers) if self.method == "block" else -(-layers // self.num_layers)
+        return layers if self.granularity == "selective" else 0
+
+    def _segment(self, blocks: Sequence[Step]) -> Step:
+        def through(x: Tensor) -> Tensor:
+            for block in blocks:
+                x = block(x)
+            return x
+
+        return lambda x: self._again(through, x)
+
+    def _again(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return function(*inputs)
+        return self.checkpoint(function if self.rng is None else Replay(function, self.rng), *inputs)
+
+
+class Replay:
+    """A function that draws the same numbers from the named streams every time it is called.
+
+    The first call leaves the streams where it brings them; later ones leave no trace, also
+    when they are cut short.
+
+    Args:
+        function: what is called.
+        rng: the streams it draws from.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], rng: RngStreams):
+        self.function, self.rng = function, rng
+        self.first: dict[str, dict[str, Tensor]] | None = None
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """Return ``function(*inputs)``."""
+        before = self.rng.states()
+        if self.first is None:
+            self.first = before
+            return self.function(*inputs)
+        self.rng.use_states(self.first)
+        try:
+            return self.function(*inputs)
+        finally:
+            self.rng.use_states(before)
