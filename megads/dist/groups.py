@@ -174,8 +174,8 @@ def make_groups(grid: Grid, rank: int, *, timeout_s: float | None = None) -> Gro
     mine[ENDS] = mine["pipe"] if grid.pipe <= 2 else _make_ends(grid, rank, timeout_s)
     alone = []
     if grid.world_size > 1 and any(mine[name] is None for name in GROUPS):
-        # Now, when every rank does it: see _join.
-        alone.append(_join((rank,), lambda: [(each,) for each in range(grid.world_size)], timeout_s))
+        # Now, when every rank does it: see join.
+        alone.append(join((rank,), lambda: [(each,) for each in range(grid.world_size)], timeout_s))
     return Groups(grid, rank, **mine, _alone=alone)
 
 
@@ -185,19 +185,19 @@ def _make(grid: Grid, rank: int, along: tuple[str, ...], timeout_s: float | None
         return None
     if grid.degree(*along) == grid.world_size:
         return dist.group.WORLD
-    return _join(grid.group_of(rank, *along), lambda: grid.groups(*along), timeout_s)
+    return join(grid.group_of(rank, *along), lambda: grid.groups(*along), timeout_s)
 
 
 def _make_ends(grid: Grid, rank: int, timeout_s: float | None) -> dist.ProcessGroup | None:
     """Return the group of this rank's first and last stage, None on a stage between."""
     line = grid.group_of(rank, "pipe")
     pair = (line[0], line[-1])
-    return _join(
+    return join(
         pair if rank in pair else (), lambda: [(ranks[0], ranks[-1]) for ranks in grid.groups("pipe")], timeout_s
     )
 
 
-def _join(
+def join(
     ranks: Sequence[int], everyone: Callable[[], list[tuple[int, ...]]], timeout_s: float | None
 ) -> dist.ProcessGroup | None:
     """Make the group ``ranks``, empty on a rank that is in none; ``everyone()`` lists the groups of all ranks."""
