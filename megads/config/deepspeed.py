@@ -6,13 +6,74 @@ before 0.19.3, 1.0 since) and bf16's ``check_grad_overflow`` (off before 0.19.3,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from megads.config.derive import data_degree
+from megads.config.overrides import merge, put
 from megads.config.schema import RunConfig
+from megads.config.tree import value_of
 
-BUCKET_ELEMENTS = 50_000_000
-"""Of a reduction: DeepSpeed's own 500 million would take 2 GB of every rank."""
+# DeepSpeed's key -> the setting whose value it has.
+ALWAYS = {
+    "communication_data_type": "deepspeed.communication_data_type",
+    "wall_clock_breakdown": "deepspeed.wall_clock_breakdown",
+    "zero_allow_untested_optimizer": "deepspeed.zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer": "deepspeed.zero_force_ds_cpu_optimizer",
+    "comms_logger.enabled": "deepspeed.comms_logger",
+    "comms_logger.verbose": "deepspeed.comms_logger_verbose",
+    "comms_logger.prof_all": "deepspeed.comms_logger_prof_all",
+    "comms_logger.debug": "deepspeed.comms_logger_debug",
+    "flops_profiler.enabled": "deepspeed.flops_profiler",
+    "flops_profiler.profile_step": "deepspeed.flops_profiler_step",
+    "flops_profiler.module_depth": "deepspeed.flops_profiler_module_depth",
+    "flops_profiler.top_modules": "deepspeed.flops_profiler_top_modules",
+    "flops_profiler.detailed": "deepspeed.flops_profiler_detailed",
+}
+ZERO = {
+    "zero_optimization.contiguous_gradients": "deepspeed.contiguous_gradients",
+    "zero_optimization.reduce_scatter": "deepspeed.reduce_scatter",
+    "zero_optimization.reduce_bucket_size": "deepspeed.reduce_bucket_size",
+    "zero_optimization.allgather_bucket_size": "deepspeed.allgather_bucket_size",
+}
+ZERO_3 = {
+    "zero_optimization.zero_hpz_partition_size": "deepspeed.hpz_partition_size",
+    "zero_optimization.sub_group_size": "deepspeed.sub_group_size",
+    "zero_optimization.stage3_prefetch_bucket_size": "deepspeed.prefetch_bucket_size",
+    "zero_optimization.stage3_param_persistence_threshold": "deepspeed.param_persistence_threshold",
+    "zero_optimization.stage3_max_live_parameters": "deepspeed.max_live_parameters",
+    "zero_optimization.stage3_max_reuse_distance": "deepspeed.max_reuse_distance",
+}
+OFFLOAD_OPTIMIZER = {
+    "zero_optimization.offload_optimizer.device": "deepspeed.offload_optimizer",
+    "zero_optimization.offload_optimizer.nvme_path": "deepspeed.nvme_path",
+    "zero_optimization.offload_optimizer.pin_memory": "deepspeed.offload_pin_memory",
+    "zero_optimization.offload_optimizer.buffer_count": "deepspeed.offload_buffer_count",
+    "zero_optimization.offload_optimizer.pipeline_read": "deepspeed.offload_pipeline_read",
+    "zero_optimization.offload_optimizer.pipeline_write": "deepspeed.offload_pipeline_write",
+}
+OFFLOAD_PARAMS = {
+    "zero_optimization.offload_param.device": "deepspeed.offload_params",
+    "zero_optimization.offload_param.nvme_path": "deepspeed.nvme_path",
+    "zero_optimization.offload_param.pin_memory": "deepspeed.offload_pin_memory",
+    "zero_optimization.offload_param.buffer_count": "deepspeed.offload_buffer_count",
+}
+HALF = {"data_types.grad_accum_dtype": "deepspeed.grad_accum_dtype"}
+# Here null and "" or 0 mean the same.
+NULLABLE = {
+    "steps_per_print": "deepspeed.steps_per_print",
+    "flops_profiler.output_file": "deepspeed.flops_profiler_output",
+}
+SETTING_OF: Mapping[str, str] = {
+    **ALWAYS,
+    **ZERO,
+    **ZERO_3,
+    **OFFLOAD_OPTIMIZER,
+    **OFFLOAD_PARAMS,
+    **HALF,
+    **NULLABLE,
+}
+"""Every key of DeepSpeed that is a setting of ours under another name."""
 
 
 def effective_zero_stage(run: RunConfig) -> int:
@@ -28,56 +89,63 @@ def effective_zero_stage(run: RunConfig) -> int:
 def deepspeed_config(run: RunConfig, world_size: int) -> dict[str, Any]:
     """Return DeepSpeed's config for a derived ``run`` on ``world_size`` ranks.
 
+    The launcher has put the content of ``DS_CONFIG_OVERRIDES`` into ``run``
+    (``megads.config.overrides.adopt``), so that launcher and ranks merge the same.
+
     Raises:
-        ConfigError: the ranks can not be split.
+        ConfigError: the ranks can not be split, or an override contradicts the settings.
     """
-    data, optim = data_degree(run, world_size), run.optim
-    half = run.train.dtype != "fp32"
+    config = _derived(run, world_size)
+    tables = [ALWAYS]
     stage = effective_zero_stage(run)
+    if stage:
+        tables.append(ZERO)
+        # Reducing each slice to its owner sends half of what reducing it to all would.
+        put(config, "zero_optimization.use_multi_rank_bucket_allreduce", False)
+        put(config, "zero_optimization.overlap_comm", run.parallel.ddp_impl == "torch")
+    if stage == 3:
+        tables.append(ZERO_3)
+        # It would replace torch.nn.functional.linear for the whole process.
+        put(config, "zero_optimization.memory_efficient_linear", False)
+    if stage and run.deepspeed.offload_optimizer != "none":
+        tables.append(OFFLOAD_OPTIMIZER)
+    if stage == 3 and run.deepspeed.offload_params != "none":
+        tables.append(OFFLOAD_PARAMS)
+    if run.train.dtype != "fp32":
+        tables.append(HALF)
+    for table in tables:
+        for key, name in table.items():
+            if value_of(run, name) != "":
+                put(config, key, value_of(run, name))
+    for key, name in NULLABLE.items():
+        put(config, key, value_of(run, name) or None)
+    merge(config, run.deepspeed.config_overrides, SETTING_OF)
+    return config
+
+
+def _derived(run: RunConfig, world_size: int) -> dict[str, Any]:
+    """Return what follows from the layout, the batch and the precision."""
+    data, optim = data_degree(run, world_size), run.optim
     return {
         # DeepSpeed sees sequence-parallel ranks as data-parallel ones, so they count here.
         "train_batch_size": run.train.micro_batch * run.train.grad_acc_steps * data * run.parallel.sequence,
         "train_micro_batch_size_per_gpu": run.train.micro_batch,
         "gradient_accumulation_steps": run.train.grad_acc_steps,
         "gradient_clipping": optim.clip_grad,
-        # Gradients are summed over ranks in float32: in the model's own type, which DeepSpeed
-        # would take, the error grows with the number of ranks.
-        "communication_data_type": "fp32",
         "prescale_gradients": False,
         "gradient_predivide_factor": 1.0,
-        "steps_per_print": None,
-        "wall_clock_breakdown": False,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "zero_optimization": _zero(stage),
-        "bf16": {"enabled": run.train.dtype == "bf16", "check_grad_overflow": True},
-        "fp16": _fp16(run),
-        **({"data_types": {"grad_accum_dtype": "fp32"}} if half else {}),
-    }
-
-
-def _zero(stage: int) -> dict[str, Any]:
-    if stage == 0:
-        return {"stage": 0}
-    return {
-        "stage": stage,
-        "contiguous_gradients": True,
-        "overlap_comm": False,
-        "reduce_scatter": True,
-        "reduce_bucket_size": BUCKET_ELEMENTS,
-        "allgather_bucket_size": BUCKET_ELEMENTS,
-    }
-
-
-def _fp16(run: RunConfig) -> dict[str, Any]:
-    optim = run.optim
-    return {
-        "enabled": run.train.dtype == "fp16",
-        "auto_cast": False,
-        "loss_scale": optim.loss_scale,
-        "initial_scale_power": optim.initial_loss_scale_power,
-        "loss_scale_window": optim.loss_scale_window,
-        "hysteresis": optim.loss_scale_hysteresis,
-        "consecutive_hysteresis": False,
-        "min_loss_scale": optim.min_loss_scale,
+        "zero_optimization": {"stage": effective_zero_stage(run)},
+        # Each gradient goes into the float32 sum as it comes, so that it is not held twice.
+        "bf16": {"enabled": run.train.dtype == "bf16", "check_grad_overflow": True, "immediate_grad_update": True},
+        "fp16": {
+            "enabled": run.train.dtype == "fp16",
+            "auto_cast": False,
+            "loss_scale": optim.loss_scale,
+            "initial_scale_power": optim.initial_loss_scale_power,
+            "loss_scale_window": optim.loss_scale_window,
+            "hysteresis": optim.loss_scale_hysteresis,
+            "consecutive_hysteresis": False,
+            "min_loss_scale": optim.min_loss_scale,
+        },
+        "pipeline": {"pipe_partitioned": False, "grad_partitioned": False},
     }

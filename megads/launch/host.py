@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes.util
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 from megads.cluster.machine import cpu_computes_fp16, visible_accelerators
 from megads.config.schema import RunConfig
 from megads.device.names import wanted_backend, wanted_device
 from megads.device.peaks import given_peak
-from megads.errors import DeviceError
+from megads.errors import DeviceError, LaunchError
 
 
 def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
@@ -21,6 +28,7 @@ def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
     Raises:
         ConfigError: a name that is not known, a backend of another device, a peak that is no number.
         DeviceError: the device asked for is not visible, or lacks the precision or the attention.
+        LaunchError: offload to NVMe has no folder to write to, or no library to write with.
     """
     visible = [*visible_accelerators(env), "cpu"]
     device = wanted_device(env) or visible[0]
@@ -39,3 +47,45 @@ def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
         )
     if run.train.dtype == "fp16" and device == "cpu" and not cpu_computes_fp16():
         raise DeviceError("DTYPE=fp16: the cpu of this host computes no fp16; use DTYPE=bf16 or fp32")
+    nvme = {"OFFLOAD_OPTIMIZER": run.deepspeed.offload_optimizer, "OFFLOAD_PARAMS": run.deepspeed.offload_params}
+    asked = [f"{name}=nvme" for name, place in nvme.items() if place == "nvme"]
+    if asked:
+        _check_nvme(asked, run.deepspeed.nvme_path, env)
+
+
+def _check_nvme(asked: list[str], folder: str, env: Mapping[str, str]) -> None:
+    """Refuse offload to NVMe that would end on a rank, while DeepSpeed loads or builds its ``async_io`` op."""
+    given, instead = " ".join(asked), " ".join(asked).replace("nvme", "cpu")
+    if not os.path.isdir(folder):
+        raise LaunchError(
+            f"{given}: NVME_PATH={folder} is not a folder; make it on a local NVMe disk, or use {instead}"
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise LaunchError(f"{given}: NVME_PATH={folder} can not be written; give another folder, or use {instead}")
+    if _built_async_io():
+        return
+    missing = ""
+    if ctypes.util.find_library("aio") is None:
+        missing = "libaio is not on this host"
+    elif not shutil.which("ninja", path=env.get("PATH")):
+        missing = "ninja, with which DeepSpeed builds async_io, is not on PATH"
+    elif not _compiles_libaio(env):
+        missing = "no C++ compiler (CXX) finds libaio.h"
+    if missing:
+        raise LaunchError(f"{given}: {missing}; install it (libaio and its headers), or use {instead}")
+
+
+def _built_async_io() -> bool:
+    """Return whether DeepSpeed was installed with its ``async_io`` op."""
+    found = importlib.util.find_spec("deepspeed")
+    folders = found.submodule_search_locations if found is not None else None
+    return any(any(Path(folder).glob("ops/aio/async_io_op*.so")) for folder in folders or ())
+
+
+def _compiles_libaio(env: Mapping[str, str]) -> bool:
+    compiler = shutil.which(env.get("CXX") or "c++", path=env.get("PATH"))
+    if compiler is None:
+        return False
+    command = [compiler, *shlex.split(env.get("CFLAGS", "")), "-E", "-x", "c++", "-"]
+    done = subprocess.run(command, input=b"#include <libaio.h>", capture_output=True, env=dict(env), check=False)
+    return done.returncode == 0

@@ -134,7 +134,7 @@ def start(job: Job, out: IO[str]) -> int:
             "a larger TRAIN_ITERS trains longer, another RUN_NAME starts anew\n"
         )
         return 0
-    check_versions()
+    check_versions(job.run)
     checkpoints = checkpoint_folder(job.run, job.folder.path)
     with claim(job.folder.path), claim_checkpoints(checkpoints, shared=bool(job.run.checkpoint.dir)):
         if not job.run.data.file_list:

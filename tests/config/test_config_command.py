@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from megads.cli.config import config, parse_pairs
+from megads.config.flags import flags
 from megads.config.resolve import resolve, settings
 from megads.config.tree import value_of
 from megads.errors import ConfigError
@@ -77,3 +78,34 @@ def test_settings_need_no_torch():
         "assert not {'torch', 'deepspeed', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_options_of_other_toolkits_are_settings():
+    rows = json.loads(_output("--json", "--sequence-parallel", "--zero-stage=2", "--DDP-impl", "torch"))
+    told = {
+        name: (rows[name]["value"], rows[name]["origin"]) for name in rows if rows[name]["origin"].startswith("cli")
+    }
+    assert told == {
+        "parallel.scatter_norms": (True, "cli --sequence-parallel"),
+        "parallel.zero_stage": (2, "cli --zero-stage"),
+        "parallel.ddp_impl": ("torch", "cli --DDP-impl"),
+    }
+
+
+def test_options_of_other_toolkits_are_listed():
+    lines = _output("--flags").splitlines()
+    assert len(lines) == len(flags())
+    assert "--zero-stage V                        ZERO_STAGE=V" in lines
+    assert "--distribute-saved-activations        RECOMPUTE_WITH=deepspeed, PARTITION_ACTIVATIONS=1" in lines
+
+
+def test_help_stays_one_screen_and_needs_no_settings():
+    code = (
+        "import sys\nfrom megads.cli import main\n"
+        "try:\n    main([{!r}, '--help'])\nfinally:\n    assert 'pydantic' not in sys.modules"
+    )
+    for command in ("train", "config"):
+        done = subprocess.run([sys.executable, "-c", code.format(command)], check=True, capture_output=True, text=True)
+        assert "`megads config --flags` lists them" in " ".join(done.stdout.replace("megads\n", "megads ").split())
+        assert "--zero-stage" not in done.stdout
+        assert done.stdout.count("\n") < 30

@@ -1,0 +1,84 @@
+"""Wasteful choices are told, not refused; ordinary ones say nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from megads.config.derive import derive
+from megads.config.remarks import bubble, remarks
+from megads.config.resolve import resolve
+from megads.config.schema import RunConfig
+
+MODEL = {"NLAYERS": "8", "HIDDEN": "64", "HEADS": "8", "SEQ": "64", "TRAIN_ITERS": "10", "DTYPE": "fp32"}
+
+
+def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig:
+    resolved = resolve(env={**MODEL, **env}, overrides={"machine": machine}, machine=machine)
+    return derive(resolved, num_hosts=1, ranks_per_host=ranks, vocab_size=1000).run
+
+
+@pytest.mark.parametrize(
+    ("ranks", "env", "told"),
+    [
+        (
+            4,
+            {"PP": "4", "GRAD_ACC_STEPS": "6"},
+            "GRAD_ACC_STEPS=6 micro-batches for PP=4 stages: each waits 33% of a step;",
+        ),
+        (4, {"PP": "4", "GRAD_ACC_STEPS": "6"}, "; GRAD_ACC_STEPS=12 or more would bring it to 20%"),
+        (4, {"PP": "4", "GRAD_ACC_STEPS": "2"}, "each waits 60% of a step and some stages are always idle;"),
+        (
+            3,
+            {"SP": "3", "SEQ": "96"},
+            "SP=3 ranks share 8 query heads unevenly: attention waits for those with 3; SP=2 wo",
+        ),
+        (1, {"SCATTER_NORMS": "1"}, "SCATTER_NORMS=1 has no effect with TP=1"),
+        (2, {"DDP_IMPL": "torch", "ZERO_STAGE": "0"}, "DDP_IMPL=torch has no effect with ZERO_STAGE=0"),
+        (2, {"DDP_IMPL": "torch", "PP": "2", "GRAD_ACC_STEPS": "9"}, "DDP_IMPL=torch has no effect with PP=2"),
+        (4, {"ZERO_STAGE": "3", "ZERO_HPZ_PARTITION_SIZE": "4"}, "ZERO_HPZ_PARTITION_SIZE=4 is all of DP x SP"),
+        (2, {"DTYPE": "bf16", "ZERO_STAGE": "0"}, "ZERO_STAGE=0 with DTYPE=bf16 runs as ZeRO 1"),
+        (
+            1,
+            {"DTYPE": "bf16", "GRAD_ACCUM_DTYPE": "bf16", "GRAD_ACC_STEPS": "4"},
+            "GRAD_ACCUM_DTYPE=bf16 rounds at each",
+        ),
+        (2, {"COMMUNICATION_DATA_TYPE": "bf16"}, "COMMUNICATION_DATA_TYPE=bf16 rounds gradients"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_a_wasteful_choice_is_one_line(ranks, env, told):
+    (line,) = remarks(_run(env, ranks), ranks)
+    assert told in line
+    assert "\n" not in line
+
+
+def test_two_hosts_and_a_copy_that_reaches_over_both():
+    env = {"ZERO_STAGE": "3", "ZERO_HPZ_PARTITION_SIZE": "4"}
+    resolved = resolve(env={**MODEL, **env}, machine="generic")
+    run = derive(resolved, num_hosts=4, ranks_per_host=2, vocab_size=1000).run
+    assert "reaches beyond the 2 ranks of a host" in remarks(run, 8)[0]
+
+
+def test_offload_on_a_host_without_accelerators():
+    (line,) = remarks(_run({"CPU_OPTIMIZER": "1"}, 1, "cpu"), 1)
+    assert line == "OFFLOAD_OPTIMIZER=cpu saves nothing on a host without accelerators"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "env"),
+    [
+        (1, {}),
+        (4, {"PP": "2", "GRAD_ACC_STEPS": "4", "DTYPE": "bf16"}),
+        (8, {"TP": "2", "SP": "4", "SCATTER_NORMS": "1"}),
+        (4, {"ZERO_STAGE": "3", "ZERO_HPZ_PARTITION_SIZE": "2", "DDP_IMPL": "torch"}),
+        (2, {"CPU_OPTIMIZER": "1"}),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_ordinary_layouts_raise_nothing(ranks, env):
+    assert remarks(_run(env, ranks), ranks) == ()
+
+
+def test_the_bubble_of_a_pipeline():
+    assert bubble(_run({"PP": "4", "GRAD_ACC_STEPS": "1"}, 4)) == 3 / 4
+    assert bubble(_run({}, 4)) == 0
