@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 
@@ -75,10 +76,18 @@ class Engine(Protocol):
 
 def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, object]]:
     """Return optimizer groups: matrices decay, biases and norms (one dimension) do not."""
-    named = [p for p in module.parameters() if p.requires_grad]
-    matrices = [p for p in named if p.ndim > 1]
-    vectors = [p for p in named if p.ndim <= 1]
-    groups: list[dict[str, object]] = [{"params": matrices, "weight_decay": weight_decay}]
-    if vectors:
-        groups.append({"params": vectors, "weight_decay": 0.0})
-    return groups
+    named = [p for p in module.parameters() if p.requires_grad and not is_copy(p)]
+    matrices = [p for p in named if len(whole_shape(p)) > 1]
+    vectors = [p for p in named if len(whole_shape(p)) <= 1]
+    decays = ((matrices, weight_decay), (vectors, 0.0))
+    return [{"params": params, "weight_decay": decay} for params, decay in decays if params]
+
+
+def is_copy(parameter: nn.Parameter) -> bool:
+    """Return whether another pipeline stage owns ``parameter``: its optimizer, its state and its share of the norm."""
+    return bool(getattr(parameter, "ds_pipe_replicated", False))
+
+
+def whole_shape(parameter: nn.Parameter) -> torch.Size:
+    """Return the shape on this tensor-parallel rank, also of a parameter that ZeRO 3 has partitioned."""
+    return getattr(parameter, "ds_shape", parameter.shape)

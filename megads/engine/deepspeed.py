@@ -25,7 +25,9 @@ from megads.config.schema import RunConfig
 from megads.dist.groups import Groups
 from megads.engine.base import ParameterState, StepResult, decay_groups
 from megads.engine.library import Mpu, import_deepspeed, mark_counted
+from megads.engine.partition import set_second_partition_group
 from megads.engine.state import EngineState
+from megads.engine.zero import keep_gathered, reduce_once, share_buffers
 from megads.errors import DeviceError
 from megads.models.gpt import GPT
 from megads.parallel.ulysses import split_batch
@@ -38,7 +40,7 @@ class DeepSpeedEngine:
     """An :class:`megads.engine.base.Engine` on DeepSpeed.
 
     Args:
-        module: the model, float32 on the CPU (under ZeRO 3 perhaps already partitioned).
+        module: the model, float32 on the CPU, or already partitioned (``megads.engine.partition``).
         run: the derived settings.
         groups: the grid's process groups.
         device: where the model goes.
@@ -49,7 +51,8 @@ class DeepSpeedEngine:
         self.groups, self.device, self.eod = groups, device, eod
         self.config = deepspeed_config(run, groups.grid.world_size)
         names = {parameter: name for name, parameter in module.named_parameters()}
-        self.module: nn.Module = module.to(device)
+        is_partitioned = any(hasattr(parameter, "ds_id") for parameter in names)
+        self.module: nn.Module = module if is_partitioned else module.to(device)
         mark_counted(module, groups.tensor_rank)
         optimizer = torch.optim.AdamW(
             decay_groups(module, run.optim.weight_decay),
@@ -62,10 +65,15 @@ class DeepSpeedEngine:
         if run.train.dtype == "fp16" and not deepspeed.get_accelerator().is_fp16_supported():
             raise DeviceError(f"DTYPE=fp16: the {device.type} of this host computes no fp16; use DTYPE=bf16 or fp32")
         # DeepSpeed reports memory and op builds with bare prints; a run's log is ours.
+        if not is_partitioned:
+            set_second_partition_group(run, groups)
         quiet = contextlib.redirect_stdout(io.StringIO())
         with quiet, exported_local_rank(device.index or 0), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.engine = self._initialize(deepspeed, module, optimizer)
+        share_buffers(self.engine.optimizer)
+        reduce_once(self.engine, groups)
+        keep_gathered(module)
         self.state = EngineState(self.engine, names)
 
     def _initialize(self, deepspeed: Any, module: GPT, optimizer: torch.optim.Optimizer) -> Any:
@@ -78,6 +86,10 @@ class DeepSpeedEngine:
 
     def train_step(self, batches: Sequence[Tensor], lr: float) -> StepResult:
         """Update the weights once; see :class:`megads.engine.base.Engine`."""
+        with self.surroundings():
+            return self._train_step(batches, lr)
+
+    def _train_step(self, batches: Sequence[Tensor], lr: float) -> StepResult:
         engine = self.engine
         self.set_lr(lr)
         self.module.train()
@@ -106,9 +118,13 @@ class DeepSpeedEngine:
         self.module.eval()
         parts = self.split(batches)
         weight = self.weight_of(parts)
-        with torch.no_grad():
-            total = sum((self.module(*part, weight) for part in parts), torch.zeros((), device=self.device))
+        with self.surroundings(), torch.no_grad():
+            total = sum((self.engine(*part, weight) for part in parts), torch.zeros((), device=self.device))
         return self.mean_over_data(total / len(parts))
+
+    def surroundings(self) -> contextlib.AbstractContextManager[None]:
+        """Return what a forward or backward pass runs in: ZeRO 3 reads the environment while it runs."""
+        return exported_local_rank(self.device.index or 0) if self.state.is_partitioned else contextlib.nullcontext()
 
     def set_lr(self, lr: float) -> None:
         """Set the learning rate of the next step."""

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from megads.dist.groups import Groups
+from megads.engine.base import is_copy
 
 
 class Mpu:
@@ -90,6 +91,8 @@ def import_deepspeed() -> Any:
         from deepspeed.utils import logger
 
     logger.setLevel(logging.ERROR)
+    # torch 2.13 renames two collectives; DeepSpeed and we call them by the names that older versions know too.
+    warnings.filterwarnings("ignore", r".*torch\.distributed\.\w+` is deprecated", FutureWarning)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
@@ -98,9 +101,11 @@ def mark_counted(module: nn.Module, tensor_rank: int) -> None:
     """Mark the parameters that this rank adds to the gradient norm.
 
     DeepSpeed reads ``tensor_model_parallel`` as "count here": a shard counts on every
-    tensor rank, a replicated parameter only on the first. Without the marks the norm, and
-    with it clipping, is wrong and nothing says so.
+    tensor rank, a replicated parameter only on the first, and a stage's copy of another
+    stage's parameter nowhere. Without the marks the norm, and with it clipping, is wrong and
+    nothing says so.
     """
     for parameter in module.parameters():
         sharded = getattr(parameter, "shard", None) is not None
-        parameter.tensor_model_parallel = sharded or tensor_rank == 0  # type: ignore[attr-defined]
+        counted = (sharded or tensor_rank == 0) and not is_copy(parameter)
+        parameter.tensor_model_parallel = counted  # type: ignore[attr-defined]

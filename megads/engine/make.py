@@ -8,7 +8,10 @@ from megads.config.schema import RunConfig
 from megads.dist.groups import Groups
 from megads.dist.rng import RngStreams
 from megads.engine.base import Engine
+from megads.engine.checkpointing import make_recompute
 from megads.engine.deepspeed import DeepSpeedEngine
+from megads.engine.partition import forget_second_partitions, partitioned
+from megads.engine.pipeline import PipelineEngine
 from megads.models.build import build_model
 
 
@@ -27,4 +30,8 @@ def make_engine(
     Raises:
         ConfigError, DependencyError, DeviceError: see the model and the engine.
     """
-    return DeepSpeedEngine(build_model(run, groups, rng), run, groups, device, eod)
+    with partitioned(run, groups, device):
+        module = build_model(run, groups, rng, make_recompute(run, groups, rng, device))
+    forget_second_partitions(module)
+    engine = PipelineEngine if groups.pipe_size > 1 else DeepSpeedEngine
+    return engine(module, run, groups, device, eod)

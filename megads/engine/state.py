@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from megads.engine.base import ParameterState
+from megads.engine.base import ParameterState, is_copy, whole_shape
+from megads.engine.partition import forget_second_partitions
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -27,46 +29,74 @@ class EngineState:
 
     def __init__(self, engine: Any, names: Mapping[nn.Parameter, str]):
         self.engine, self.names = engine, names
-        self.parameters = [p for p in engine.module.parameters() if p.requires_grad]
+        self.parameters = [p for p in engine.module.parameters() if p.requires_grad and not is_copy(p)]
 
     @property
     def holds_plain_gradients(self) -> bool:
         """Whether the bare torch optimizer runs (ZeRO 0 in fp32), which keeps no norm."""
         return self.engine.optimizer is self.engine.basic_optimizer
 
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether a rank holds a piece of every parameter (ZeRO 3)."""
+        return hasattr(self.parameters[0], "ds_tensor")
+
     def states(self) -> Iterator[ParameterState]:
         """Yield every parameter's float32 weight and moments; collective over data x seq."""
-        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
-
         self._materialise()
         for parameter in self.parameters:
-            if self.holds_plain_gradients:
-                state = self.engine.basic_optimizer.state[parameter]
-                tensors = {"weight": parameter.data, **{key: state[key] for key in MOMENTS}}
-            else:
-                tensors = {"weight": safe_get_full_fp32_param(parameter)}
-                tensors |= {key: safe_get_full_optimizer_state(parameter, key) for key in MOMENTS}
-            shaped = {kind: tensor.detach().view(parameter.shape) for kind, tensor in tensors.items()}
+            tensors = {kind: self._read(parameter, kind) for kind in ("weight", *MOMENTS)}
+            shaped = {kind: tensor.detach().view(whole_shape(parameter)) for kind, tensor in tensors.items()}
             yield ParameterState(self.names[parameter], parameter, shaped)
 
     def load(self, read: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Set weight and moments of the parameters in ``read``."""
-        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
-
         self._materialise()
         for parameter in self.parameters:
-            if self.names[parameter] not in read:
-                continue
-            tensors = {kind: tensor.to(parameter.device) for kind, tensor in read[self.names[parameter]].items()}
+            for kind, tensor in read.get(self.names[parameter], {}).items():
+                self._write(parameter, kind, tensor.to(parameter.device))
+        forget_second_partitions(self.engine.module)
+
+    def _read(self, parameter: nn.Parameter, kind: str) -> Tensor:
+        """Return a parameter's ``"weight"`` (the float32 master) or moment; collective over data x seq."""
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+        if self.holds_plain_gradients:
+            return parameter.data if kind == "weight" else self.engine.basic_optimizer.state[parameter][kind]
+        if self.is_partitioned:
+            return _join_pieces(parameter, self._piece(parameter, kind))
+        if kind == "weight":
+            return safe_get_full_fp32_param(parameter)
+        return safe_get_full_optimizer_state(parameter, kind)
+
+    def _write(self, parameter: nn.Parameter, kind: str, tensor: Tensor) -> None:
+        """Set a parameter's weight (master and working copy) or moment."""
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+        if self.is_partitioned:
+            piece = _cut_piece(parameter, tensor)
+            self._piece(parameter, kind).copy_(piece)
+            if kind == "weight":
+                # A gathered copy would outlive the change.
+                parameter.partition()  # type: ignore[attr-defined]
+                parameter.ds_tensor.copy_(piece)  # type: ignore[attr-defined]
+            return
+        if kind == "weight":
             # The working copy first: the master's setter knows nothing of it.
-            parameter.data.copy_(tensors["weight"])
-            if self.holds_plain_gradients:
-                for key in MOMENTS:
-                    self.engine.basic_optimizer.state[parameter][key].copy_(tensors[key])
-            else:
-                safe_set_full_fp32_param(parameter, tensors["weight"])
-                for key in MOMENTS:
-                    safe_set_full_optimizer_state(parameter, tensors[key], key)
+            parameter.data.copy_(tensor)
+        if self.holds_plain_gradients:
+            self._read(parameter, kind).copy_(tensor)
+        elif kind == "weight":
+            safe_set_full_fp32_param(parameter, tensor)
+        else:
+            safe_set_full_optimizer_state(parameter, tensor, kind)
+
+    def _piece(self, parameter: nn.Parameter, kind: str) -> Tensor:
+        """Return this rank's float32 piece of a partitioned parameter's weight or moment."""
+        optimizer = self.engine.optimizer
+        index, offset, count = optimizer.grad_position[optimizer.get_param_id(parameter)]
+        flat = optimizer.fp32_partitioned_groups_flat[index]
+        return (flat if kind == "weight" else self._state(flat)[kind]).detach().narrow(0, offset, count)
 
     def scalars(self) -> dict[str, float]:
         """Return the optimizer's step count and, for fp16, the loss scaler's counters."""
@@ -90,6 +120,8 @@ class EngineState:
 
     def _flats(self) -> list[Tensor]:
         """Return the tensors the torch optimizer steps: parameters, or ZeRO's flat partitions."""
+        if self.is_partitioned:
+            return list(self.engine.optimizer.fp32_partitioned_groups_flat)
         return [flat for group in self.engine.basic_optimizer.param_groups for flat in group["params"]]
 
     def _state(self, flat: Tensor) -> dict[str, Tensor]:
@@ -115,3 +147,19 @@ class EngineState:
 
 
 _SCALER_COUNTERS = {"cur_scale": float, "cur_iter": int, "last_overflow_iter": int, "cur_hysteresis": int}
+
+
+def _join_pieces(parameter: Any, piece: Tensor) -> Tensor:
+    """Return the whole of a partitioned parameter from every rank's piece, flat. Collective over data x seq."""
+    group = parameter.ds_process_group
+    whole = piece.new_empty(piece.numel() * dist.get_world_size(group))
+    dist.all_gather_into_tensor(whole, piece.contiguous(), group=group)
+    return whole[: parameter.ds_numel]
+
+
+def _cut_piece(parameter: Any, tensor: Tensor) -> Tensor:
+    """Return this rank's piece of the whole ``tensor``, the last ones padded with zeros."""
+    size = parameter.ds_tensor.numel()
+    first = dist.get_rank(parameter.ds_process_group) * size
+    mine = tensor.flatten()[first : first + size]
+    return torch.nn.functional.pad(mine, (0, size - mine.numel()))

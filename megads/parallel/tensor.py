@@ -107,7 +107,7 @@ class _SplitLinear(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup, sums_output: bool
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup | None, sums_output: bool
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.group, ctx.sums_output = group, sums_output
@@ -125,7 +125,7 @@ class _SplitLinear(Function):
         grad_x = grad_weight = grad_bias = work = None
         if ctx.needs_input_grad[0]:
             grad_x = grad.matmul(weight)
-            if not ctx.sums_output:
+            if not ctx.sums_output and ctx.group is not None:
                 work = dist.all_reduce(grad_x, group=ctx.group, async_op=True)
         if ctx.needs_input_grad[1]:
             grad_weight = grad.flatten(0, -2).t().mm(x.flatten(0, -2))
@@ -208,12 +208,21 @@ class _ScatterLinear(Function):
         return grad_x, grad_weight, grad_bias, None
 
 
+def whole_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``x @ weight.T + bias`` for a weight that is whole on this rank.
+
+    torch's own keeps a view of the weight for the backward pass, and with it the copy that
+    ZeRO 3 gathers for a moment: in the end the whole model. Ours keeps the parameter.
+    """
+    return _SplitLinear.apply(x, weight, bias, None, False) if hasattr(weight, "ds_id") else F.linear(x, weight, bias)
+
+
 def column_parallel_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup | None, *, scattered: bool = False
 ) -> Tensor:
     """Return ``x @ weight.T + bias`` for a weight whose rows are split; see :class:`ColumnParallelLinear`."""
     if group is None:
-        return F.linear(x, weight, bias)
+        return whole_linear(x, weight, bias)
     if scattered:
         return _GatherLinear.apply(x, weight, bias, group)
     return _SplitLinear.apply(x, weight, bias, group, False)
@@ -312,7 +321,7 @@ class RowParallelLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the whole output, or this rank's part of the sequence."""
         if self.group is None:
-            return F.linear(x, self.weight, self.bias)
+            return whole_linear(x, self.weight, self.bias)
         if self.scattered:
             return _ScatterLinear.apply(x, self.weight, self.bias, self.group)
         return _SplitLinear.apply(x, self.weight, self.bias, self.group, True)

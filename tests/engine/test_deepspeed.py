@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -20,7 +21,7 @@ IDS = ["tp2", "dp2", "tp4", "tp2dp2"]
 
 def settings(grid: dict[str, int], **changes: str) -> RunConfig:
     """Return a derived run of 8 samples a step on ``grid``."""
-    data, tensor = grid.get("data", 1), grid.get("tensor", 1)
+    data, ranks = grid.get("data", 1), math.prod(grid.values())
     overrides = {
         "model.num_layers": "2",
         "model.hidden_size": "32",
@@ -32,12 +33,14 @@ def settings(grid: dict[str, int], **changes: str) -> RunConfig:
         "train.grad_acc_steps": str(4 // data),
         "train.train_iters": "20",
         "train.dtype": "fp32",
-        "parallel.tensor": str(tensor),
+        "parallel.tensor": str(grid.get("tensor", 1)),
+        "parallel.pipeline": str(grid.get("pipe", 1)),
+        "parallel.sequence": str(grid.get("seq", 1)),
         "optim.clip_grad": str(CLIP),
         **changes,
     }
     asked = resolve(None, env={}, overrides=overrides, machine="generic", root=Path(__file__).parents[2])
-    return derive(asked, num_hosts=1, ranks_per_host=data * tensor, vocab_size=100).run
+    return derive(asked, num_hosts=1, ranks_per_host=ranks, vocab_size=100).run
 
 
 def batches(run: RunConfig, step: int, data_rank: int):
