@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Sequence
 from functools import cache
 
-from megads.config.derive import padded_vocab_size
 from megads.config.schema import ModelConfig, RunConfig
+from megads.config.sizes import padded_vocab_size
 from megads.errors import ConfigError
 
 SPLITS = ("layers", "ends", "parameters")
@@ -33,10 +33,10 @@ def stage_steps(run: RunConfig) -> tuple[range, ...]:
     split = run.parallel.pipeline_split
     if split not in SPLITS:
         return _listed(split, stages, layers)
+    if stages == 1:
+        return (range(layers + 2),)
     if stages > layers:
-        raise ConfigError(
-            f"PP={stages} stages can not share NLAYERS={layers} layers; use PP={layers} or less, or more layers"
-        )
+        raise _too_many(stages, layers, layers)
     weights = {
         "layers": (0, *[1] * layers, 0),
         "ends": (1, *[1] * layers, 1),
@@ -65,6 +65,12 @@ def step_parameters(model: ModelConfig, tensor: int = 1) -> list[int]:
     return [rows + positions, *[split // tensor + whole] * model.num_layers, norm + rows]
 
 
+def _too_many(stages: int, layers: int, most: int) -> ConfigError:
+    return ConfigError(
+        f"PP={stages} stages can not share NLAYERS={layers} layers; use PP={most} or less, or more layers"
+    )
+
+
 def _listed(split: str, stages: int, layers: int) -> tuple[range, ...]:
     """Return the stages that a list such as ``6,8,8,6`` describes."""
     try:
@@ -74,15 +80,28 @@ def _listed(split: str, stages: int, layers: int) -> tuple[range, ...]:
             f"PIPELINE_SPLIT={split!r} is not {', '.join(SPLITS)} or a list of layers such as 6,8,8,6"
         ) from None
     # The ends hold the embedding and the output, so they may do without a layer.
+    if stages > layers + 2:
+        raise _too_many(stages, layers, layers + 2)
     empty = min(counts) < 0 or 0 in counts[1:-1]
     if len(counts) != stages or sum(counts) != layers or empty:
-        share = ",".join(str(layers // stages + (stage < layers % stages)) for stage in range(min(stages, 64)))
+        share = ",".join(map(str, _even_share(layers, stages)))
         raise ConfigError(
             f"PIPELINE_SPLIT={split} must name a number of layers for each of PP={stages} stages, together "
             f"NLAYERS={layers}; use for example PIPELINE_SPLIT={share}"
         )
     cuts = [0, *(1 + sum(counts[:stage]) for stage in range(1, stages)), layers + 2]
     return tuple(itertools.starmap(range, itertools.pairwise(cuts)))
+
+
+def _even_share(layers: int, stages: int) -> list[int]:
+    """Return an even number of layers for each stage; what is missing is missing at the ends."""
+    if stages > layers:
+        return [0, *[1] * layers, *[0] * (stages - layers - 1)]
+    cuts = balanced_cuts((0, *[1] * layers, 0), stages)
+    counts = [after - start for start, after in itertools.pairwise(cuts)]
+    counts[0] -= 1  # the embedding
+    counts[-1] -= 1  # the output
+    return counts
 
 
 @cache

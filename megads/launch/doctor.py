@@ -83,7 +83,7 @@ def check_gradients(ask: Ask, out: IO[str]) -> int:
     resolved = derive(asked, num_hosts=len(allocation.hosts), ranks_per_host=allocation.ranks_per_host, vocab_size=0)
     run = resolved.run
     check(run, allocation.world_size)
-    check_versions()
+    check_versions(run)
     folder = Path(tempfile.mkdtemp(prefix=".megads-doctor-", dir=Path.cwd()))
     try:
         save_config(run, resolved.origins, folder / CONFIG)

@@ -1,0 +1,122 @@
+"""The model as pipeline stages, on DeepSpeed's 1F1B schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megads.config.schema import RunConfig
+from megads.dist.groups import Groups
+from megads.engine.base import StepResult
+from megads.engine.deepspeed import DeepSpeedEngine
+from megads.engine.tied import tie
+from megads.models.gpt import GPT
+
+
+class PipelineEngine(DeepSpeedEngine):
+    """An :class:`megads.engine.base.Engine` whose model is cut over the pipe axis; ZeRO 0 or 1.
+
+    A rank holds one stage. Micro-batches pass through the stages and their gradients come
+    back, at most ``PP - stage`` of them under way at a time (the 1F1B schedule of
+    arXiv 1806.03377). A micro-batch sends ``[B, s, H]`` over each boundary, once in each
+    direction and in the model's type; s is ``SEQ / SP``, or that over TP with ``scatter_norms``.
+
+    Args:
+        module: this rank's stage, float32 on the CPU.
+        run: the derived settings.
+        groups: the grid's process groups.
+        device: where the stage goes.
+        eod: what follows this token does not count in the loss; None: every token counts.
+    """
+
+    module: GPT
+
+    def __init__(self, module: GPT, run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None):
+        self.hidden = run.model.hidden_size
+        self.scattered_over = groups.tensor_size if run.parallel.scatter_norms else 1
+        self.plain_norm: float | None = None
+        self.tied = tie(module, groups)
+        super().__init__(module, run, groups, device, eod)
+        self.engine.may_step = self.may_step
+
+    def _initialize(self, deepspeed: Any, module: GPT, optimizer: torch.optim.Optimizer) -> Any:
+        from megads.engine.stage import make_stage_engine
+
+        return make_stage_engine(module, optimizer, self.config, self.groups, self.tied)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank's stage begins with the embedding."""
+        return self.groups.pipe_rank == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this rank's stage ends with the loss."""
+        return self.groups.pipe_rank == self.groups.pipe_size - 1
+
+    # Training
+
+    def _train_step(self, batches: Sequence[Tensor], lr: float) -> StepResult:
+        engine = self.engine
+        self.set_lr(lr)
+        skipped = engine.skipped_steps
+        scale = self.loss_scale
+        self.plain_norm = None
+        parts = self.split(batches)
+        engine.shape = self.boundary(parts[0][0])
+        weight = self.weight_of(parts)
+        loss = engine.train_batch(iter([(tokens, (labels, weight)) for tokens, labels in parts]))
+        norm = self.plain_norm if self.plain_norm is not None else engine.get_global_grad_norm()
+        return StepResult(loss, float(norm), engine.skipped_steps > skipped, scale)
+
+    def may_step(self) -> bool:
+        """Return whether the gradients are finite on every rank, or the optimizer finds out by itself."""
+        if not self.state.holds_plain_gradients:
+            return True
+        self.plain_norm = self.plain_grad_norm()
+        if math.isfinite(self.plain_norm):
+            return True
+        self.skip_step()
+        return False
+
+    def weight_of(self, parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return the weight of a token's loss; elsewhere than on the last stage nobody needs it."""
+        return super().weight_of(parts) if self.is_last else torch.zeros((), device=self.device)
+
+    def boundary(self, tokens: Tensor) -> tuple[int, ...]:
+        """Return the shape of what passes between two stages for these ``tokens``."""
+        micro_batch, length = tokens.shape
+        return micro_batch, length // self.scattered_over, self.hidden
+
+    def eval_loss(self, batches: Sequence[Tensor]) -> Tensor:
+        """Return the mean loss on ``batches``; see :class:`megads.engine.base.Engine`."""
+        self.module.eval()
+        parts = self.split(batches)
+        weight = self.weight_of(parts)
+        total = torch.zeros((), device=self.device)
+        with torch.no_grad():
+            for tokens, labels in parts:
+                stage = self.groups.pipe_rank
+                x = tokens if self.is_first else self.engine.receive(self.boundary(tokens), stage - 1)
+                x = self.module(x)
+                if self.is_last:
+                    total += self.module.loss(x, labels, weight)
+                else:
+                    self.engine.send(x, stage + 1)
+        if self.is_last:
+            total = self.mean_over_data(total / len(parts))
+        dist.broadcast(total, self.groups.ranks("pipe")[-1], group=self.groups.pipe)
+        return total
+
+    # State
+
+    def load(self, read: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Set weight and moments of the parameters in ``read``; of a tied copy the weight."""
+        super().load(read)
+        if self.tied is not None and self.tied.is_copy and "embedding.weight" in read:
+            self.tied.weight.data.copy_(read["embedding.weight"]["weight"])

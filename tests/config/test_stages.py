@@ -1,0 +1,118 @@
+"""Where a model is cut into pipeline stages."""
+
+import itertools
+
+import pytest
+
+from megads.config.schema import ModelConfig, ParallelConfig, RunConfig
+from megads.config.stages import balanced_cuts, stage_steps, step_parameters
+from megads.errors import ConfigError
+
+
+def run(layers, stages, split="layers", **model):
+    return RunConfig(
+        model=ModelConfig(num_layers=layers, **model),
+        parallel=ParallelConfig(pipeline=stages, pipeline_split=split),
+    )
+
+
+def layers_of(layers, stages, split="layers", **model):
+    """Return how many layers each stage has, after checking that the stages are the whole model."""
+    steps = stage_steps(run(layers, stages, split, **model))
+    assert list(itertools.chain(*steps)) == list(range(layers + 2))
+    assert all(steps)
+    return [len([step for step in stage if 0 < step <= layers]) for stage in steps]
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "expected"),
+    [
+        (4, 1, [4]),
+        (4, 2, [2, 2]),
+        (4, 4, [1, 1, 1, 1]),
+        (10, 4, [2, 3, 3, 2]),
+        (7, 3, [2, 3, 2]),
+        (32, 12, [2, 3, 3, 3, 3, 3, 3, 3, 3, 2, 2, 2]),
+    ],
+)
+def test_layers_are_shared_evenly_and_the_ends_have_fewer(layers, stages, expected):
+    found = layers_of(layers, stages)
+    assert sorted(found) == sorted(expected)
+    assert found[0] == min(found)
+    assert found[-1] == min(found)
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "expected"), [(6, 4, [1, 2, 2, 1]), (30, 4, [7, 8, 8, 7]), (4, 4, [0, 2, 2, 0])]
+)
+def test_ends_count_the_embedding_and_the_output_as_layers(layers, stages, expected):
+    assert layers_of(layers, stages, "ends") == expected
+
+
+def test_a_large_vocabulary_takes_layers_off_the_ends():
+    sizes = {
+        "hidden_size": 64,
+        "ffn_hidden_size": 128,
+        "num_heads": 4,
+        "num_kv_heads": 4,
+        "head_dim": 16,
+        "vocab_multiple": 1,
+    }
+    small = layers_of(12, 4, "parameters", vocab_size=64, **sizes)
+    large = layers_of(12, 4, "parameters", vocab_size=2000, **sizes)
+    assert small == [3, 3, 3, 3]
+    assert large[0] < 3
+    assert large[-1] < 3
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5])
+@pytest.mark.parametrize("weights", [(3, 1, 4, 1, 5, 9, 2, 6), (0, 1, 1, 1, 1, 0), (100, 1, 1, 1, 1, 100), (1,) * 9])
+def test_no_other_cut_has_a_smaller_largest_stage_or_is_more_even(weights, parts):
+    def cost(cuts):
+        loads = [sum(weights[a:b]) for a, b in itertools.pairwise(cuts)]
+        return max(loads), sum(load * load for load in loads)
+
+    every = [(0, *inner, len(weights)) for inner in itertools.combinations(range(1, len(weights)), parts - 1)]
+    assert cost(balanced_cuts(weights, parts)) == min(map(cost, every))
+
+
+@pytest.mark.parametrize(("split", "expected"), [("1,3", [1, 3]), ("4,0", [4, 0]), (" 0, 4", [0, 4])])
+def test_a_list_is_taken_as_it_is(split, expected):
+    assert layers_of(4, 2, split) == expected
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "split", "message"),
+    [
+        (4, 8, "layers", r"PP=8 stages can not share NLAYERS=4 layers; use PP=4 or less"),
+        (4, 8, "1,1,1,1,0,0,0,0", r"PP=8 stages can not share NLAYERS=4 layers; use PP=6 or less"),
+        (4, 2, "2,3", r"PIPELINE_SPLIT=2,3 .* PP=2 stages, together NLAYERS=4; use for example PIPELINE_SPLIT=2,2"),
+        (4, 3, "4", r"use for example PIPELINE_SPLIT=1,2,1"),
+        (10, 4, "10", r"use for example PIPELINE_SPLIT=2,3,3,2"),
+        (4, 6, "4", r"use for example PIPELINE_SPLIT=0,1,1,1,1,0"),
+        (4, 3, "2,0,2", r"use for example PIPELINE_SPLIT=1,2,1"),
+        (4, 2, "5,-1", r"use for example PIPELINE_SPLIT=2,2"),
+        (4, 2, "even", r"PIPELINE_SPLIT='even' is not layers, ends, parameters or a list of layers such as 6,8,8,6"),
+        (4, 2, "", r"PIPELINE_SPLIT='' is not layers"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_would(layers, stages, split, message):
+    with pytest.raises(ConfigError, match=message) as refused:
+        stage_steps(run(layers, stages, split))
+    _, advised, advice = str(refused.value).partition("use for example PIPELINE_SPLIT=")
+    if advised:
+        assert sum(layers_of(layers, stages, advice)) == layers
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama-gqa", "gpt", "mixed"])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_the_parameters_of_a_step_are_those_it_is_built_with(kind, tensor):
+    from megads.dist.grid import Grid
+    from megads.dist.groups import Groups
+    from megads.models.gpt import GPT
+    from tests.models.shapes import KINDS
+
+    model = KINDS[kind]
+    built = [GPT(model, Groups(Grid(), 0), steps=range(step, step + 1)) for step in range(model.num_layers + 2)]
+    counted = [sum(p.numel() // (tensor if p.shard else 1) for p in each.parameters()) for each in built]
+    assert step_parameters(model, tensor) == counted

@@ -1,0 +1,323 @@
+"""Pipeline stages against a loop anyone can read: plain torch, one rank, float32."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.engine.test_deepspeed import CLIP, _let_fp16_run, batches, plain_loop, settings, train
+from tests.ranks import groups_of, run_ranks
+
+LLAMA = {"model.num_layers": "4"}
+# Tied embeddings, learned positions and biases.
+GPT = {**LLAMA, "model.family": "gpt", "model.hidden_dropout": "0", "model.attention_dropout": "0"}
+MODELS = {"llama": LLAMA, "gpt": GPT}
+ZERO = [{"parallel.zero_stage": "0"}, {"parallel.zero_stage": "1"}]
+FP16 = {"train.dtype": "fp16", "optim.initial_loss_scale_power": "8"}
+KINDS = [*ZERO, {"train.dtype": "bf16"}, FP16]
+KIND_IDS = ["zero0", "zero1", "bf16", "fp16"]
+
+
+def make_engine(run, groups, *, rng=None, eod=None):
+    _let_fp16_run()
+    import torch
+
+    from megads.engine.make import make_engine
+
+    return make_engine(run, groups, rng, torch.device("cpu"), eod)
+
+
+def run_grid(check, grid, *args):
+    """Run ``check(grid, ...)`` on the ranks of ``grid``, which may have to import DeepSpeed first."""
+    run_ranks(math.prod(grid.values()), check, grid, *args, timeout_s=180)
+
+
+def numbers_of(results):
+    return [(float(r.loss), r.grad_norm, r.skipped, r.loss_scale) for r in results]
+
+
+def _matches_plain_loop(grid, model, changes) -> None:
+    import torch
+
+    from megads.parallel.tensor import take_shard
+
+    run, groups = settings(grid, **MODELS[model], **changes), groups_of(**grid)
+    losses, norms, weights = plain_loop(settings({}, **MODELS[model]))
+    engine = make_engine(run, groups)
+    results = train(engine, run, groups)
+    assert [float(r.loss) for r in results] == pytest.approx(losses, rel=1e-5)
+    assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)
+    assert min(norms) > CLIP
+    assert not any(r.skipped for r in results)
+    for state in engine.states():
+        local = take_shard(weights[state.name].detach(), state.parameter.shard, groups.tensor_rank, groups.tensor_size)
+        torch.testing.assert_close(state.tensors["weight"], local, rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(state.parameter.data, state.tensors["weight"], rtol=0, atol=0)
+
+
+LAYOUTS = {
+    "pp2": ({"pipe": 2}, {}),
+    "pp4": ({"pipe": 4}, {}),
+    "pp2-tp2": ({"pipe": 2, "tensor": 2}, {}),
+    "pp2-tp2-scatter": ({"pipe": 2, "tensor": 2}, {"parallel.scatter_norms": "1"}),
+    "pp2-dp2": ({"pipe": 2, "data": 2}, {}),
+    "pp2-sp2": ({"pipe": 2, "seq": 2}, {}),
+    "pp2-uneven": ({"pipe": 2}, {"parallel.pipeline_split": "1,3"}),
+    "pp2-tp2-empty-end": ({"pipe": 2, "tensor": 2}, {"parallel.pipeline_split": "4,0"}),
+    "pp4-empty-ends": ({"pipe": 4}, {"parallel.pipeline_split": "0,3,1,0"}),
+}
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("changes", ZERO, ids=["zero0", "zero1"])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_stages_train_like_one_rank(layout, model, changes):
+    grid, more = LAYOUTS[layout]
+    run_grid(_matches_plain_loop, grid, model, {**changes, **more})
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "grid",
+    [{"pipe": 4, "data": 2}, {"pipe": 2, "seq": 2, "tensor": 2}, {"pipe": 2, "data": 2, "seq": 2}],
+    ids=["pp4-dp2", "pp2-sp2-tp2", "pp2-dp2-sp2"],
+)
+def test_eight_ranks_train_like_one(grid, model):
+    run_grid(_matches_plain_loop, grid, model, {"parallel.zero_stage": "1"})
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("changes", ZERO, ids=["zero0", "zero1"])
+@pytest.mark.parametrize(("micro_batch", "steps"), [(8, 1), (4, 2), (1, 8)])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_every_accumulation_count_trains_the_same(stages, micro_batch, steps, changes):
+    batch = {"train.micro_batch": str(micro_batch), "train.grad_acc_steps": str(steps)}
+    run_grid(_matches_plain_loop, {"pipe": stages}, "gpt", {**batch, **changes})
+
+
+def _gradients_have_the_right_size(grid, model, changes) -> None:
+    """Adam hides the scale of a gradient; its first moment after one step from zero does not."""
+    import torch
+
+    from megads.dist.grid import Grid
+    from megads.dist.groups import Groups
+    from megads.models.build import build_model
+    from megads.parallel.tensor import take_shard
+
+    run, groups = settings(grid, **MODELS[model], **{"optim.clip_grad": "0"}, **changes), groups_of(**grid)
+    whole = build_model(settings({}, **MODELS[model]), Groups(Grid(), 0))
+    samples = torch.cat(batches(settings({}), 0, 0))
+    whole(samples[:, :-1], samples[:, 1:]).backward()
+    expected = {name: weight.grad for name, weight in whole.named_parameters()}
+    engine = make_engine(run, groups)
+    engine.train_step(batches(run, 0, groups.data_rank), 1e-2)
+    for state in engine.states():
+        ours = state.tensors["exp_avg"] / (1 - run.optim.adam_beta1)
+        theirs = take_shard(expected[state.name], state.parameter.shard, groups.tensor_rank, groups.tensor_size)
+        torch.testing.assert_close(
+            ours, theirs, rtol=1e-4, atol=1e-7, msg=lambda text, name=state.name: f"{name} {text}"
+        )
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("changes", ZERO, ids=["zero0", "zero1"])
+@pytest.mark.parametrize(("micro_batch", "steps"), [(8, 1), (2, 4)])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("grid", [{"pipe": 2}, {"pipe": 4}], ids=["pp2", "pp4"])
+def test_gradients_of_every_stage_have_the_right_size(grid, model, micro_batch, steps, changes):
+    batch = {"train.micro_batch": str(micro_batch), "train.grad_acc_steps": str(steps)}
+    run_grid(_gradients_have_the_right_size, grid, model, {**batch, **changes})
+
+
+def _half_is_near(grid, model, changes) -> None:
+    run, groups = settings(grid, **MODELS[model], **changes), groups_of(**grid)
+    losses, norms, _ = plain_loop(settings({}, **MODELS[model]))
+    results = train(make_engine(run, groups), run, groups)
+    assert [float(r.loss) for r in results] == pytest.approx(losses, abs=5e-3)
+    assert [r.grad_norm for r in results] == pytest.approx(norms, rel=2e-2)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("changes", KINDS[2:], ids=KIND_IDS[2:])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("layout", ["pp2", "pp2-tp2", "pp2-dp2", "pp2-tp2-empty-end"])
+def test_half_precision_is_near_fp32(layout, model, changes):
+    grid, more = LAYOUTS[layout]
+    run_grid(_half_is_near, grid, model, {**changes, **more})
+
+
+def _bad_gradients_change_nothing(grid, changes, bad_rank) -> None:
+    import torch
+
+    run, groups = settings(grid, **GPT, **changes), groups_of(**grid)
+    engine = make_engine(run, groups)
+    train(engine, run, groups, 0, 1)
+    before = [p.detach().clone() for p in engine.module.parameters()]
+    if groups.rank == bad_rank:
+        # On the last stage the first parameter is the copy of the embedding.
+        hook = next(engine.module.parameters()).register_hook(lambda grad: grad * float("nan"))
+    result = engine.train_step(batches(run, 1, groups.data_rank), 1e-2)
+    assert result.skipped
+    assert engine.scalars()["skipped_steps"] == 1
+    assert all(torch.equal(p, old) for p, old in zip(engine.module.parameters(), before, strict=True))
+    if groups.rank == bad_rank:
+        hook.remove()
+    assert not engine.train_step(batches(run, 1, groups.data_rank), 1e-2).skipped
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("changes", KINDS, ids=KIND_IDS)
+@pytest.mark.parametrize(("grid", "bad_rank"), [({"pipe": 2}, 0), ({"pipe": 2}, 1), ({"pipe": 2, "data": 2}, 1)])
+def test_a_gradient_that_is_not_finite_on_one_stage_changes_no_weight_on_any(grid, bad_rank, changes):
+    run_grid(_bad_gradients_change_nothing, grid, changes, bad_rank)
+
+
+def _overflow_is_skipped(grid) -> None:
+    changes = {"train.dtype": "fp16", "optim.initial_loss_scale_power": "32", "optim.loss_scale_hysteresis": "1"}
+    run, groups = settings(grid, **GPT, **changes), groups_of(**grid)
+    engine = make_engine(run, groups)
+    first = engine.train_step(batches(run, 0, groups.data_rank), 1e-2)
+    assert first.skipped
+    assert (first.loss_scale, engine.loss_scale) == (2.0**32, 2.0**31)
+    later = [engine.train_step(batches(run, 0, groups.data_rank), 1e-2) for _ in range(30)]
+    assert not later[-1].skipped
+    assert float(later[-1].loss) < float(first.loss)
+
+
+@pytest.mark.dist
+def test_a_step_that_overflows_is_skipped_on_every_stage():
+    run_grid(_overflow_is_skipped, {"pipe": 2})
+
+
+def _evaluates_as_without(grid, changes) -> None:
+    import torch
+
+    from megads.dist.rng import seed_everything
+
+    dropout = {**GPT, "model.hidden_dropout": "0.1", "model.attention_dropout": "0.1"}
+    run, groups = settings(grid, **dropout, **changes), groups_of(**grid)
+    device = torch.device("cpu")
+    generator = torch.Generator().manual_seed(3)
+    # More micro-batches than a step has, of other sizes: [micro-batches, data ranks, samples, tokens + 1].
+    held_out = [torch.randint(0, 100, shape, generator=generator) for shape in ((5, 2, 3, 9), (1, 2, 2, 13))]
+
+    def steps(with_eval):
+        engine = make_engine(run, groups, rng=seed_everything(1, groups, device))
+        losses = []
+        for step in range(3):
+            losses += numbers_of([engine.train_step(batches(run, step, groups.data_rank), 1e-2)])
+            if with_eval:
+                evaluated.append([float(engine.eval_loss(list(b[:, groups.data_rank]))) for b in held_out])
+        return losses
+
+    evaluated: list[list[float]] = []
+    assert steps(with_eval=True) == steps(with_eval=False)
+    assert evaluated[0] != evaluated[1]
+    alone = settings({"data": 2}, **dropout, **changes)
+    fresh = make_engine(run, groups)
+    for samples in held_out:
+        whole = _plain_model(alone)
+        expected = whole.loss(whole(samples.flatten(0, 2)[:, :-1]), samples.flatten(0, 2)[:, 1:])
+        ours = fresh.eval_loss(list(samples[:, groups.data_rank]))
+        assert ours.shape == ()
+        assert float(ours) == pytest.approx(expected.item(), rel=1e-5 if run.train.dtype == "fp32" else 1e-2)
+
+
+def _plain_model(run):
+    from megads.dist.grid import Grid
+    from megads.dist.groups import Groups
+    from megads.models.build import build_model
+
+    return build_model(run.model_copy(update={"parallel": settings({}).parallel}), Groups(Grid(), 0)).eval()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("changes", [*ZERO, {"train.dtype": "bf16"}], ids=KIND_IDS[:3])
+def test_evaluation_gives_what_one_rank_gives_and_leaves_training_alone(changes):
+    run_grid(_evaluates_as_without, {"pipe": 2, "data": 2}, changes)
+
+
+def _masked_tokens_do_not_count(grid) -> None:
+    """Micro-batches and data-parallel ranks hold unequal numbers of counted tokens."""
+    import torch
+
+    eod = 3
+    run, groups = settings(grid, **GPT), groups_of(**grid)
+    whole = _plain_model(run).train()
+    parts = [batches(run, 0, rank) for rank in range(run.parallel.data)]
+    for micro_batches in parts:
+        micro_batches[0][:, ::2] = eod
+    samples = torch.cat([part for micro_batches in parts for part in micro_batches])
+    labels = samples[:, 1:].masked_fill(samples[:, :-1] == eod, -100)
+    expected = whole(samples[:, :-1], labels)
+    expected.backward()
+    norm = torch.stack([p.grad.norm() for p in whole.parameters()]).norm()
+    engine = make_engine(run, groups, eod=eod)
+    assert float(engine.eval_loss(parts[groups.data_rank])) == pytest.approx(expected.item(), rel=1e-5)
+    result = engine.train_step(parts[groups.data_rank], 1e-2)
+    assert float(result.loss) == pytest.approx(expected.item(), rel=1e-5)
+    assert result.grad_norm == pytest.approx(float(norm), rel=1e-4)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("grid", [{"pipe": 2}, {"pipe": 2, "data": 2}], ids=["pp2", "pp2dp2"])
+def test_the_loss_is_the_mean_over_counted_tokens(grid):
+    run_grid(_masked_tokens_do_not_count, grid)
+
+
+def _groups_made(grid, folder) -> None:
+    import torch.distributed as dist
+
+    made = []
+    new_group = dist.new_group
+
+    def counted(*args, **kwargs):
+        made.append(args)
+        return new_group(*args, **kwargs)
+
+    run, groups = settings(grid, **GPT), groups_of(**grid)
+    groups.process_group("tensor")  # of one rank; made once per grid, whatever the engine
+    dist.new_group = counted
+    try:
+        engine = make_engine(run, groups)
+        engine.train_step(batches(run, 0, groups.data_rank), 1e-2)
+        engine.eval_loss(batches(run, 0, groups.data_rank))
+    finally:
+        dist.new_group = new_group
+    (Path(folder) / str(groups.rank)).write_text(str(len(made)))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "grid",
+    [
+        {"pipe": 2},
+        {"pipe": 2, "data": 2},
+        {"pipe": 4},
+        pytest.param({"pipe": 2, "data": 2, "tensor": 2}, marks=pytest.mark.slow),
+        pytest.param({"pipe": 4, "data": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_an_engine_makes_no_groups_however_large_the_world(grid, tmp_path):
+    run_grid(_groups_made, grid, str(tmp_path))
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["0"] * math.prod(grid.values())
+
+
+def _prints_nothing(grid, folder) -> None:
+    """What DeepSpeed would print goes through sys.stdout of this process."""
+    import contextlib
+
+    run, groups = settings(grid, **LLAMA), groups_of(**grid)
+    with open(Path(folder) / str(groups.rank), "w") as file, contextlib.redirect_stdout(file):
+        train(make_engine(run, groups), run, groups, 0, 2)
+
+
+@pytest.mark.dist
+def test_nothing_is_printed(tmp_path):
+    run_grid(_prints_nothing, {"pipe": 2}, str(tmp_path))
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["", ""]

@@ -1,0 +1,120 @@
+"""What a pipeline's checkpoint holds and who goes on from it; the embedding that two stages hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine.test_deepspeed import STEPS, batches, plain_loop, settings, train
+from tests.engine.test_pipeline import GPT, KIND_IDS, KINDS, LAYOUTS, MODELS, make_engine, numbers_of, run_grid
+from tests.ranks import groups_of
+
+
+def _the_same_bits(ours, theirs) -> None:
+    import torch
+
+    for mine, other in zip(ours.states(), theirs.states(), strict=True):
+        for kind, tensor in other.tensors.items():
+            assert torch.equal(mine.tensors[kind], tensor), f"{mine.name} {kind}"
+    for (name, mine), other in zip(ours.module.named_parameters(), theirs.module.parameters(), strict=True):
+        assert torch.equal(mine, other), name
+    assert ours.scalars() == theirs.scalars()
+
+
+def _continues_bitwise(grid, model, changes, folder) -> None:
+    from megads.checkpoint.layout import read_manifest
+    from megads.checkpoint.state import load
+
+    run, groups = settings(grid, **MODELS[model], **changes), groups_of(**grid)
+    whole = make_engine(run, groups)
+    expected = train(whole, run, groups)
+    first = make_engine(run, groups)
+    train(first, run, groups, 0, 3)
+    path = _save(first, groups, folder)
+    second = make_engine(run, groups)
+    names = [name for name, _ in second.module.named_parameters()]
+    for read in load(path, read_manifest(path), groups, names):
+        second.load(read)
+    second.load_scalars(read_manifest(path)["scalars"])
+    assert numbers_of(train(second, run, groups, 3, STEPS)) == numbers_of(expected[3:])
+    _the_same_bits(second, whole)
+
+
+def _save(engine, groups, folder):
+    from megads.checkpoint.state import Progress, Snapshot, save
+
+    parameters = ((s.name, getattr(s.parameter, "shard", None), s.tensors) for s in engine.states())
+    return save(Path(folder), Snapshot(Progress(3), parameters, engine.scalars(), {}), groups)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("changes", KINDS, ids=KIND_IDS)
+@pytest.mark.parametrize(
+    ("layout", "model"), [("pp2", "llama"), ("pp2", "gpt"), ("pp2-tp2", "gpt"), ("pp2-dp2", "gpt")]
+)
+def test_a_checkpoint_goes_on_bitwise(layout, model, changes, tmp_path):
+    run_grid(_continues_bitwise, LAYOUTS[layout][0], model, changes, str(tmp_path))
+
+
+OTHERS = [
+    ({"pipe": 2, "data": 2}, "1", {"pipe": 4}, "0"),
+    ({"pipe": 4}, "0", {"data": 4}, "1"),
+    ({"data": 2, "seq": 2}, "1", {"pipe": 2, "data": 2}, "1"),
+    ({"pipe": 2, "tensor": 2}, "1", {"data": 2, "tensor": 2}, "3"),
+    ({"data": 4}, "3", {"pipe": 2, "seq": 2}, "0"),
+]
+
+
+def _goes_on_elsewhere(here, model, stage_here, there, stage_there, folder) -> None:
+    from megads.checkpoint.layout import read_manifest
+    from megads.checkpoint.state import load
+
+    losses, norms, _ = plain_loop(settings({}, **MODELS[model]))
+    run, groups = settings(here, **MODELS[model], **{"parallel.zero_stage": stage_here}), groups_of(**here)
+    engine = make_engine(run, groups)
+    train(engine, run, groups, 0, 3)
+    path = _save(engine, groups, folder)
+    run, groups = settings(there, **MODELS[model], **{"parallel.zero_stage": stage_there}), groups_of(**there)
+    engine = make_engine(run, groups)
+    names = {name for name, _ in engine.module.named_parameters()}
+    for read in load(path, read_manifest(path), groups, names):
+        engine.load(read)
+        names -= read.keys()
+    assert not names
+    engine.load_scalars(read_manifest(path)["scalars"])
+    results = train(engine, run, groups, 3, STEPS)
+    assert [float(r.loss) for r in results] == pytest.approx(losses[3:], rel=1e-5)
+    assert [r.grad_norm for r in results] == pytest.approx(norms[3:], rel=1e-4)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("here", "stage_here", "there", "stage_there"), OTHERS)
+def test_another_layout_goes_on_from_a_checkpoint(here, stage_here, there, stage_there, model, tmp_path):
+    run_grid(_goes_on_elsewhere, here, model, stage_here, there, stage_there, str(tmp_path))
+
+
+def _copies_stay_equal(grid, changes) -> None:
+    """The embedding at both ends is the same bits after steps whose sums are rounded in another order."""
+    import torch
+    import torch.distributed as dist
+
+    run, groups = settings(grid, **GPT, **changes), groups_of(**grid)
+    engine = make_engine(run, groups)
+    for step in range(3):
+        engine.train_step(batches(run, step, groups.data_rank), 1e-2)
+        if groups.pipe_rank in (0, groups.pipe_size - 1):
+            mine = engine.module.embedding.weight.detach().clone()
+            theirs = mine.clone()
+            dist.broadcast(theirs, groups.ranks("ends")[0], group=groups.ends)
+            assert torch.equal(mine, theirs)
+    held = {state.name for state in engine.states()}
+    assert ("embedding.weight" in held) == (groups.pipe_rank == 0)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("changes", KINDS, ids=KIND_IDS)
+@pytest.mark.parametrize("grid", [{"pipe": 2, "data": 2}, {"pipe": 4}], ids=["pp2dp2", "pp4"])
+def test_the_tied_embedding_is_one_parameter_at_both_ends(grid, changes):
+    run_grid(_copies_stay_equal, grid, changes)
