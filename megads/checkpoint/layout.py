@@ -4,11 +4,16 @@ A folder of checkpoints::
 
     checkpoints/
         iter_0000050/
-            manifest.json                        what the run was, every tensor and every file's size
-            tensor-00000-of-00002-00000.safetensors    of tensor-parallel rank 0 of 2, in pieces of some GiB
-            tensor-00001-of-00002-00000.safetensors
+            manifest.json                                      what the run was, where every tensor lies
+            stage-00000-of-00002-tensor-00000-of-00001-00000.safetensors    of pipeline stage 0 of 2 and
+            stage-00001-of-00002-tensor-00000-of-00001-00000.safetensors    tensor-parallel rank 0 of 1
+            rng-pipe-00000-seq-00000-tensor-00000.safetensors    generator states at these coordinates
+            rng-pipe-00001-seq-00000-tensor-00000.safetensors
         iter_0000100/
             ...
+
+A stage and tensor-parallel rank writes its tensors in pieces of some GiB, numbered at the
+end of the name. A parameter's weight and moments lie in one file; the manifest says in which.
 
 A checkpoint is written under a name ending in ``.tmp`` and renamed when every byte is on
 disk, so a folder named ``iter_*`` is complete unless something damaged it later.
@@ -20,14 +25,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from megads.errors import CheckpointError
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)
+"""Format 1 had one stage and no word on which file holds a tensor, and kept the generator states among them."""
 NAME = re.compile(r"^iter_(\d{7,})$")
 
 
@@ -45,14 +52,32 @@ def checkpoint_name(iteration: int) -> str:
     return f"iter_{iteration:07d}"
 
 
-def shard_name(rank: int, degree: int, piece: int) -> str:
-    """Return the name of a file of tensor-parallel rank ``rank``."""
-    return f"tensor-{rank:05d}-of-{degree:05d}-{piece:05d}.safetensors"
+def shard_name(stage: int, stages: int, rank: int, degree: int, piece: int) -> str:
+    """Return the name of a file of pipeline stage ``stage`` and tensor-parallel rank ``rank``."""
+    return f"stage-{stage:05d}-of-{stages:05d}-tensor-{rank:05d}-of-{degree:05d}-{piece:05d}.safetensors"
 
 
-def shards_of(manifest: Mapping[str, Any], rank: int, degree: int) -> list[str]:
-    """Return the names of all files of tensor-parallel rank ``rank``, in order."""
-    return sorted(name for name in manifest["files"] if name.startswith(f"tensor-{rank:05d}-of-{degree:05d}-"))
+def rng_name(coordinate: Mapping[str, int]) -> str:
+    """Return the name of the file of the generator states at ``coordinate``, which data-parallel ranks share."""
+    return (
+        f"rng-pipe-{coordinate['pipe']:05d}-seq-{coordinate['seq']:05d}-tensor-{coordinate['tensor']:05d}.safetensors"
+    )
+
+
+def files_of(manifest: Mapping[str, Any], names: Iterable[str], rank: int) -> dict[str, list[str]]:
+    """Return the files that hold the parameters ``names`` of tensor-parallel rank ``rank``, and which each holds.
+
+    Parameters that the checkpoint does not know are left out. Of format 1 every file of the
+    rank is named with every parameter.
+    """
+    if manifest["format"] == 1:
+        mine = sorted(name for name in manifest["files"] if name.startswith(f"tensor-{rank:05d}-of-"))
+        return {file: list(names) for file in mine}
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if name in manifest["tensors"]:
+            found.setdefault(manifest["tensors"][name]["files"][rank], []).append(name)
+    return found
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -111,8 +136,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
         version = manifest["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path / 'manifest.json'}: not a readable manifest ({error})") from None
-    if version != FORMAT:
-        raise CheckpointError(f"{path}: checkpoint format {version}, this version reads {FORMAT}")
+    if version not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise CheckpointError(
+            f"{path}: checkpoint format {version}, this version reads {known}; resume with the version that wrote it"
+        )
     for name, facts in files.items():
         file = path / name
         actual = file.stat().st_size if file.is_file() else "no"

@@ -1,8 +1,9 @@
 """Write a run's state to disk and read it back, bit for bit.
 
-Every parameter is stored in float32 with its moments, joined over the data-parallel ranks
-and split over the tensor-parallel ones. Its global shape and the way it is split are in
-the manifest, so that any other layout can be cut from it.
+Every parameter is stored in float32 with its moments, joined over the data-parallel and the
+sequence-parallel ranks, by the pipeline stage that owns it, split over the tensor-parallel
+ranks. Its global shape, the way it is split and the files it lies in are in the manifest,
+so that another number of stages, sequence or data-parallel ranks reads what it needs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ from megads.checkpoint.layout import (
     FORMAT,
     Found,
     checkpoint_name,
+    files_of,
     find_latest,
     list_checkpoints,
+    rng_name,
     shard_name,
-    shards_of,
 )
 from megads.checkpoint.match import check_layout
 from megads.dist.groups import Groups
@@ -74,9 +76,9 @@ class Progress:
 class Snapshot:
     """Everything that goes into a checkpoint on one rank.
 
-    ``parameters`` yields (name, shard, tensors); it is consumed on every rank, because
-    reading a parameter is collective, but only the first data rank of each tensor rank
-    keeps and writes what it yields.
+    ``parameters`` yields (name, shard, tensors) of those that this rank's stage owns; it is
+    consumed on every rank, because reading a parameter is collective, but only the first of
+    the ranks that hold the same keeps and writes what it yields.
     """
 
     progress: Progress
@@ -100,25 +102,19 @@ def save(folder: Path, snapshot: Snapshot, groups: Groups, keep: int = 0) -> Pat
     """
     final = folder / checkpoint_name(snapshot.progress.iteration)
     part = final.with_name(final.name + ".tmp")
-    shapes: dict[str, Any] = {}
-    pieces = _Pieces(part, groups)
+    writer = _Writer(part, groups)
     for name, shard, kinds in snapshot.parameters:
-        if pieces.writes:
-            pieces.add({f"{kind}/{name}": tensor for kind, tensor in kinds.items()})
-            shapes[name] = _describe(shard, kinds["weight"], groups.tensor_size)
-    if pieces.writes:
-        pieces.add({f"rng/{name}": state for name, state in snapshot.rng.items()})
-        pieces.flush()
-    problem = pieces.problem
-    files = _agree(problem, pieces.files, groups, part)
-    if groups.rank == 0:
+        writer.add(name, shard, kinds)
+    writer.finish(snapshot.rng)
+    problem = _first_problem(written := _gather(writer.written, groups))
+    if groups.rank == 0 and not problem:
         try:
-            _write_manifest(part / "manifest.json", snapshot, shapes, files, groups)
+            _write_manifest(part / "manifest.json", snapshot, written, groups)
             _swap_in(part, final)
             _sync(folder)
         except OSError as error:
-            problem = f"{final}: {error}"
-    _agree(problem, {}, groups, part)
+            problem = f"rank 0: {final}: {error}"
+    _raise_together(problem, groups, part)
     if groups.rank == 0 and keep:
         prune(folder, final, keep)
     return final
@@ -162,7 +158,17 @@ def _describe(shard: Any, local: Tensor, degree: int) -> dict[str, Any]:
     return {"shape": shape, "dim": shard.dim, "parts": list(shard.parts)}
 
 
-class _Pieces:
+@dataclass
+class _Written:
+    """What one rank has put on disk."""
+
+    problem: str = ""
+    files: Files = field(default_factory=dict)
+    tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tensor_rank: int = 0
+
+
+class _Writer:
     """Writes one rank's tensors as they come, in files of about :data:`PIECE_BYTES`.
 
     The state of a rank never lies in host memory as a whole. Reading a parameter is
@@ -171,32 +177,52 @@ class _Pieces:
 
     def __init__(self, folder: Path, groups: Groups):
         self.folder, self.groups = folder, groups
-        self.writes = groups.data_seq is None or dist.get_rank(groups.data_seq) == 0
-        self.problem = ""
-        self.files: Files = {}
+        self.written = _Written(tensor_rank=groups.tensor_rank)
         self.held: dict[str, Tensor] = {}
+        self.pieces = 0
 
-    def add(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take tensors; write a file when enough are held."""
-        if not self.problem:
-            self.held |= {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        if sum(tensor.nbytes for tensor in self.held.values()) >= PIECE_BYTES:
-            self.flush()
+    @property
+    def piece(self) -> str:
+        """The name of the file that is being filled."""
+        groups = self.groups
+        return shard_name(groups.pipe_rank, groups.pipe_size, groups.tensor_rank, groups.tensor_size, self.pieces)
 
-    def flush(self) -> None:
-        """Write what is held, to the disk itself."""
-        if self.problem or not self.held:
+    def add(self, name: str, shard: Any, kinds: Mapping[str, Tensor]) -> None:
+        """Take one parameter; write a file when enough are held."""
+        if self.groups.data_rank or self.groups.seq_rank:
             return
-        path = self.folder / shard_name(self.groups.tensor_rank, self.groups.tensor_size, len(self.files))
+        described = _describe(shard, kinds["weight"], self.groups.tensor_size)
+        self.written.tensors[name] = {**described, "file": self.piece}
+        if not self.written.problem:
+            self.held |= {f"{kind}/{name}": tensor.detach().cpu().contiguous() for kind, tensor in kinds.items()}
+        if sum(tensor.nbytes for tensor in self.held.values()) >= PIECE_BYTES:
+            self._flush()
+
+    def finish(self, rng: Mapping[str, Tensor]) -> None:
+        """Write what is still held, and the generator states."""
+        self._flush()
+        if self.groups.data_rank == 0:
+            self._write(rng_name(self.groups.coordinate), rng)
+
+    def _flush(self) -> None:
+        if self.held:
+            self._write(self.piece, self.held)
+            self.held = {}
+            self.pieces += 1
+
+    def _write(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Write a file, to the disk itself."""
+        if self.written.problem:
+            return
+        path = self.folder / name
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file(self.held, path)
+            save_file(dict(tensors), path)
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
-            self.files[path.name] = {"bytes": path.stat().st_size, "crc32": crc32(path)}
+            self.written.files[name] = {"bytes": path.stat().st_size, "crc32": crc32(path)}
         except (OSError, SafetensorError) as error:
-            self.problem = f"{self.folder}: {error}"
-        self.held = {}
+            self.written.problem = f"{self.folder}: {error}"
 
 
 def crc32(path: Path) -> int:
@@ -208,16 +234,21 @@ def crc32(path: Path) -> int:
     return value
 
 
-def _write_manifest(path: Path, snapshot: Snapshot, shapes: Any, files: Files, groups: Groups) -> None:
+def _write_manifest(path: Path, snapshot: Snapshot, written: list[_Written], groups: Groups) -> None:
     grid = groups.grid
+    tensors: dict[str, dict[str, Any]] = {}
+    for each in sorted(written, key=lambda each: each.tensor_rank):
+        for name, described in each.tensors.items():
+            facts = {key: value for key, value in described.items() if key != "file"}
+            tensors.setdefault(name, {**facts, "files": []})["files"].append(described["file"])
     manifest = {
         "format": FORMAT,
         **snapshot.about,
         "progress": vars(snapshot.progress),
         "scalars": dict(snapshot.scalars),
         "layout": {"pipe": grid.pipe, "data": grid.data, "seq": grid.seq, "tensor": grid.tensor},
-        "files": files,
-        "tensors": shapes,
+        "files": {name: facts for each in written for name, facts in each.files.items()},
+        "tensors": tensors,
     }
     with open(path, "w", encoding="utf8") as file:
         json.dump(manifest, file, indent=1)
@@ -234,20 +265,32 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _agree(problem: str, written: Files, groups: Groups, part: Path) -> Files:
-    """Return what all ranks wrote; raise on every rank if any has a problem. Also a barrier."""
-    answers: list[tuple[str, Files]] = [(problem, written)] * groups.grid.world_size
+def _gather(mine: _Written, groups: Groups) -> list[_Written]:
+    """Return what all ranks wrote, by rank, on rank 0; elsewhere an empty list. Also a barrier for rank 0."""
+    if groups.grid.world_size == 1:
+        return [mine]
+    answers: list[Any] = [None] * groups.grid.world_size if groups.rank == 0 else []
+    dist.gather_object(mine, answers if groups.rank == 0 else None, dst=0)
+    return answers
+
+
+def _first_problem(written: list[_Written]) -> str:
+    return next((f"rank {rank}: {each.problem}" for rank, each in enumerate(written) if each.problem), "")
+
+
+def _raise_together(problem: str, groups: Groups, part: Path) -> None:
+    """Raise on every rank if rank 0 knows of a problem. Also a barrier."""
+    verdict = [problem]
     if groups.grid.world_size > 1:
-        dist.all_gather_object(answers, (problem, written))
-    for rank, (text, _) in enumerate(answers):
-        if text:
-            if groups.rank == 0:
-                shutil.rmtree(part, ignore_errors=True)
-            raise CheckpointError(
-                f"the checkpoint was not saved: rank {rank}: {text}; free some space or set CKPT_DIR, "
-                "and give the same command again; older checkpoints are as they were"
-            )
-    return {name: facts for _, files in answers for name, facts in files.items()}
+        dist.broadcast_object_list(verdict, src=0)
+    if not verdict[0]:
+        return
+    if groups.rank == 0:
+        shutil.rmtree(part, ignore_errors=True)
+    raise CheckpointError(
+        f"the checkpoint was not saved: {verdict[0]}; free some space or set CKPT_DIR, "
+        "and give the same command again; older checkpoints are as they were"
+    )
 
 
 def find_together(folder: Path, groups: Groups) -> Found | None:
@@ -272,35 +315,66 @@ def find_together(folder: Path, groups: Groups) -> Found | None:
     return answer[0]
 
 
-@dataclass(frozen=True)
-class Piece:
-    """What one file gives back: tensors by name and kind, generator states."""
+def load(
+    path: Path, manifest: Mapping[str, Any], groups: Groups, names: Iterable[str]
+) -> Iterator[dict[str, dict[str, Tensor]]]:
+    """Yield this rank's part of the parameters ``names``, file by file: name -> kind -> tensor.
 
-    read: dict[str, dict[str, Tensor]]
-    rng: dict[str, Tensor]
-
-
-def load(path: Path, manifest: Mapping[str, Any], groups: Groups) -> Iterator[Piece]:
-    """Yield this rank's part of the checkpoint ``path``, file by file; a parameter lies in one file.
+    Files that hold none of them are not read. A name that the checkpoint does not hold is
+    not among what is yielded.
 
     Raises:
         CheckpointError: it was written with another tensor-parallel degree, or a file is damaged.
     """
     check_layout(path, manifest, groups.tensor_size)
-    for shard in shards_of(manifest, groups.tensor_rank, groups.tensor_size):
-        file = path / shard
-        piece = Piece({}, {})
-        try:
-            if crc32(file) != manifest["files"][shard]["crc32"]:
-                raise CheckpointError(
-                    f"{file}: its content changed since it was written (CRC-32 differs from the manifest's); "
-                    f"remove {path} to resume from the checkpoint before it"
-                )
-            with safe_open(file, framework="pt") as tensors:
-                for key in tensors.keys():  # noqa: SIM118 - not a mapping
-                    kind, name = key.split("/", 1)
-                    target = piece.rng if kind == "rng" else piece.read.setdefault(name, {})
-                    target[name if kind == "rng" else kind] = tensors.get_tensor(key)
-        except (OSError, SafetensorError, ValueError) as error:
-            raise CheckpointError(f"{file}: {error}") from None
-        yield piece
+    for file, held in files_of(manifest, names, groups.tensor_rank).items():
+        read: dict[str, dict[str, Tensor]] = {}
+        for key, tensor in _read(path, manifest, file, set(held)):
+            kind, name = key.split("/", 1)
+            read.setdefault(name, {})[kind] = tensor
+        yield read
+
+
+def load_rng(path: Path, manifest: Mapping[str, Any], groups: Groups) -> dict[str, Tensor] | None:
+    """Return the generator states of this rank's place, None when the checkpoint's layout has no such place.
+
+    That is: another number of pipeline stages, sequence-parallel or tensor-parallel ranks.
+
+    Raises:
+        CheckpointError: the file is damaged or missing.
+    """
+    layout, grid = manifest["layout"], groups.grid
+    if any(layout[axis] != grid.degree(axis) for axis in ("pipe", "seq", "tensor")):
+        return None
+    if manifest["format"] > 1:
+        return dict(_read(path, manifest, rng_name(groups.coordinate)))
+    pairs = (pair for file in files_of(manifest, (), groups.tensor_rank) for pair in _read(path, manifest, file))
+    return {key.removeprefix("rng/"): tensor for key, tensor in pairs if key.startswith("rng/")}
+
+
+def _read(
+    path: Path, manifest: Mapping[str, Any], name: str, only: Collection[str] | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a file by key, once its bytes are known to be what was written.
+
+    Args:
+        path: of the checkpoint.
+        manifest: its manifest.
+        name: of the file.
+        only: parameters of which every kind is wanted; None: everything.
+    """
+    file = path / name
+    if name not in manifest["files"]:
+        raise CheckpointError(f"{path}: the manifest names no {name}; it is not a whole checkpoint")
+    try:
+        if crc32(file) != manifest["files"][name]["crc32"]:
+            raise CheckpointError(
+                f"{file}: its content changed since it was written (CRC-32 differs from the manifest's); "
+                f"remove {path} to resume from the checkpoint before it"
+            )
+        with safe_open(file, framework="pt") as tensors:
+            for key in tensors.keys():  # noqa: SIM118 - not a mapping
+                if only is None or key.split("/", 1)[1] in only:
+                    yield key, tensors.get_tensor(key)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{file}: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,10 +11,10 @@ from typing import Any
 
 import torch
 
-from megads.checkpoint.layout import remove_unfinished
+from megads.checkpoint.layout import Found, remove_unfinished
 from megads.checkpoint.match import changes, check_model, checkpoint_folder, shape_of
 from megads.checkpoint.rng import pack, unpack
-from megads.checkpoint.state import Progress, Snapshot, find_together
+from megads.checkpoint.state import Progress, Snapshot, find_together, load_rng
 from megads.checkpoint.state import load as load_checkpoint
 from megads.checkpoint.state import save as save_checkpoint
 from megads.cluster.ranks import RankInfo
@@ -94,18 +95,42 @@ class Training:
         ]:
             if self.groups.rank == 0:
                 LOG.warning("checkpoint %s", line)
-        missing = {name for name, _ in self.engine.module.named_parameters()}
-        rng: dict[str, torch.Tensor] = {}
-        for piece in load_checkpoint(found.path, found.manifest, self.groups):
-            self.engine.load(piece.read)
-            missing -= piece.read.keys()
-            rng |= piece.rng
+        names = [name for name, _ in self.engine.module.named_parameters()]
+        missing = set(names)
+        for read in load_checkpoint(found.path, found.manifest, self.groups, names):
+            self.engine.load(read)
+            missing -= read.keys()
         if missing:
             raise CheckpointError(f"{found.path}: holds no {', '.join(sorted(missing))}; it is not a whole checkpoint")
         self.engine.load_scalars(found.manifest["scalars"])
-        self.rng.load_state_dict(unpack(rng))
         self.progress = Progress.read(found.manifest)
+        self.resume_generators(found)
         return found.path
+
+    def resume_generators(self, found: Found) -> None:
+        """Set the generators as they were; in another layout, from the seed and the iteration."""
+        packed = load_rng(found.path, found.manifest, self.groups)
+        if packed is not None:
+            self.rng.load_state_dict(unpack(packed))
+            return
+        iteration = self.progress.iteration
+        self.rng.load_state_dict(
+            seed_everything(seed_at(self.run.train.seed, iteration), self.groups, self.device).state_dict()
+        )
+        if self.groups.rank == 0 and (self.run.model.hidden_dropout or self.run.model.attention_dropout):
+            was = found.manifest["layout"]
+            LOG.warning(
+                "checkpoint of TP=%d PP=%d SP=%d: its random numbers belong to other ranks; "
+                "dropout starts anew from SEED=%d and iteration %d",
+                *(was[axis] for axis in ("tensor", "pipe", "seq")),
+                self.run.train.seed,
+                iteration,
+            )
+
+
+def seed_at(seed: int, iteration: int) -> int:
+    """Return a seed for generators that start at ``iteration``, far from those of other iterations."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{iteration}".encode(), digest_size=6).digest(), "little")
 
 
 def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Training:

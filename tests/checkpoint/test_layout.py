@@ -2,17 +2,19 @@ import json
 
 import pytest
 
-from megads.checkpoint.layout import find_latest, list_checkpoints, read_manifest, remove_unfinished
+from megads.checkpoint.layout import files_of, find_latest, list_checkpoints, read_manifest, remove_unfinished
 from megads.errors import CheckpointError
+
+SHARD = "stage-00000-of-00001-tensor-00000-of-00001-00000.safetensors"
 
 
 def make(folder, iteration, data=b"12345", **changes):
     path = folder / f"iter_{iteration:07d}"
     path.mkdir(parents=True)
-    (path / "tensor-00000-of-00001-00000.safetensors").write_bytes(data)
+    (path / SHARD).write_bytes(data)
     manifest = {
-        "format": 1,
-        "files": {"tensor-00000-of-00001-00000.safetensors": {"bytes": 5, "crc32": 0}},
+        "format": 2,
+        "files": {SHARD: {"bytes": 5, "crc32": 0}},
         "progress": {"iteration": iteration},
     }
     (path / "manifest.json").write_text(json.dumps(manifest | changes))
@@ -59,7 +61,7 @@ def test_when_all_are_damaged_the_run_does_not_start_over(tmp_path):
         (lambda path: (path / "manifest.json").unlink(), "not a readable manifest"),
         (lambda path: (path / "manifest.json").write_text('{"format": 1'), "not a readable manifest"),
         (lambda path: (path / "manifest.json").write_text("[]"), "not a readable manifest"),
-        (lambda path: (path / "tensor-00000-of-00001-00000.safetensors").unlink(), "no bytes, the manifest says 5"),
+        (lambda path: (path / SHARD).unlink(), "no bytes, the manifest says 5"),
     ],
 )
 def test_damage_is_told_in_one_line(tmp_path, break_it, message):
@@ -70,5 +72,12 @@ def test_damage_is_told_in_one_line(tmp_path, break_it, message):
 
 
 def test_a_later_format_is_refused_by_number(tmp_path):
-    with pytest.raises(CheckpointError, match="format 2, this version reads 1"):
-        read_manifest(make(tmp_path, 50, format=2))
+    with pytest.raises(CheckpointError, match="format 3, this version reads 1 and 2; resume with the version"):
+        read_manifest(make(tmp_path, 50, format=3))
+
+
+def test_only_files_that_hold_what_is_wanted_are_named():
+    tensors = {"a": {"files": ["f0", "f1"]}, "b": {"files": ["f0", "f1"]}, "c": {"files": ["g0", "g1"]}}
+    manifest = {"format": 2, "tensors": tensors}
+    assert files_of(manifest, ["a", "b"], 1) == {"f1": ["a", "b"]}
+    assert files_of(manifest, ["c", "b", "no-such"], 0) == {"g0": ["c"], "f0": ["b"]}

@@ -4,18 +4,21 @@ import json
 import os
 import resource
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from megads.checkpoint.layout import list_checkpoints
+from megads.checkpoint.layout import list_checkpoints, read_manifest
 from megads.checkpoint.match import changes
-from megads.checkpoint.state import Piece, Progress, Snapshot, find_together, load, prune, save
+from megads.checkpoint.state import Progress, Snapshot, crc32, find_together, load, load_rng, prune, save
 from megads.config.schema import OptimConfig, RunConfig, TrainConfig
 from megads.dist.grid import Grid
 from megads.dist.groups import Groups
 from megads.errors import CheckpointError
 from megads.parallel.tensor import Shard
+from tests.ranks import groups_of, run_ranks
 
 ALONE = Groups(Grid(), 0)
 WEIGHT = {"weight": torch.randn(6, 4), "exp_avg": torch.randn(6, 4), "exp_avg_sq": torch.rand(6, 4)}
@@ -28,12 +31,14 @@ def snapshot(iteration, **about):
     return Snapshot(Progress(iteration, iteration * 8), parameters, {"optimizer_step": 3.0}, rng, about)
 
 
-def whole(path, manifest):
-    """Return all pieces of a checkpoint as one."""
-    joined = Piece({}, {})
-    for piece in load(path, manifest, ALONE):
-        joined.read.update(piece.read)
-        joined.rng.update(piece.rng)
+NAMES = ("qkv.weight", "norm.weight")
+
+
+def whole(path, manifest, names=NAMES, groups=ALONE):
+    """Return all that the files of a checkpoint give, as one."""
+    joined = {}
+    for read in load(path, manifest, groups, names):
+        joined |= read
     return joined
 
 
@@ -43,25 +48,129 @@ def test_everything_comes_back_bit_for_bit(tmp_path):
     assert found.path == path
     restored = whole(path, found.manifest)
     for kind, tensor in WEIGHT.items():
-        assert torch.equal(restored.read["qkv.weight"][kind], tensor)
-    assert torch.equal(restored.rng["default.cpu"], torch.get_rng_state())
+        assert torch.equal(restored["qkv.weight"][kind], tensor)
+    assert torch.equal(load_rng(path, found.manifest, ALONE)["default.cpu"], torch.get_rng_state())
     assert Progress.read(found.manifest) == Progress(5, 40)
     assert found.manifest["scalars"] == {"optimizer_step": 3.0}
-    assert found.manifest["tensors"]["qkv.weight"] == {"shape": [6, 4], "dim": 0, "parts": [2, 2, 2]}
-    assert found.manifest["tensors"]["norm.weight"] == {"shape": [4], "dim": None, "parts": []}
+    files = ["stage-00000-of-00001-tensor-00000-of-00001-00000.safetensors"]
+    tensors = found.manifest["tensors"]
+    assert tensors["qkv.weight"] == {"shape": [6, 4], "dim": 0, "parts": [2, 2, 2], "files": files}
+    assert tensors["norm.weight"] == {"shape": [4], "dim": None, "parts": [], "files": files}
 
 
 def test_a_large_state_is_written_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr("megads.checkpoint.state.PIECE_BYTES", 100)
     path = save(tmp_path, snapshot(5), ALONE)
     assert [file.name for file in sorted(path.glob("*.safetensors"))] == [
-        "tensor-00000-of-00001-00000.safetensors",
-        "tensor-00000-of-00001-00001.safetensors",
+        "rng-pipe-00000-seq-00000-tensor-00000.safetensors",
+        "stage-00000-of-00001-tensor-00000-of-00001-00000.safetensors",
+        "stage-00000-of-00001-tensor-00000-of-00001-00001.safetensors",
     ]
-    restored = whole(path, find_together(tmp_path, ALONE).manifest)
-    assert torch.equal(restored.read["qkv.weight"]["exp_avg"], WEIGHT["exp_avg"])
-    assert torch.equal(restored.read["norm.weight"]["weight"], NORM["weight"])
-    assert set(restored.rng) == {"default.cpu"}
+    manifest = find_together(tmp_path, ALONE).manifest
+    restored = whole(path, manifest)
+    assert torch.equal(restored["qkv.weight"]["exp_avg"], WEIGHT["exp_avg"])
+    assert torch.equal(restored["norm.weight"]["weight"], NORM["weight"])
+    assert set(load_rng(path, manifest, ALONE)) == {"default.cpu"}
+
+
+def test_what_is_not_wanted_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("megads.checkpoint.state.PIECE_BYTES", 100)
+    path = save(tmp_path, snapshot(5), ALONE)
+    manifest = find_together(tmp_path, ALONE).manifest
+    (path / manifest["tensors"]["qkv.weight"]["files"][0]).unlink()
+    assert set(whole(path, manifest, ["norm.weight", "no-such.weight"])) == {"norm.weight"}
+    with pytest.raises(CheckpointError, match="No such file"):
+        whole(path, manifest)
+
+
+def test_a_checkpoint_of_format_1_is_read(tmp_path):
+    """One stage, generator states among the tensors, and no word on which file holds what."""
+    path = tmp_path / "iter_0000007"
+    path.mkdir()
+    name = "tensor-00000-of-00001-00000.safetensors"
+    tensors = {f"{kind}/qkv.weight": tensor for kind, tensor in WEIGHT.items()}
+    save_file({**tensors, "rng/default.cpu": torch.get_rng_state()}, path / name)
+    facts = {"bytes": (path / name).stat().st_size, "crc32": crc32(path / name)}
+    layout = {"pipe": 1, "data": 2, "seq": 1, "tensor": 1}
+    (path / "manifest.json").write_text(json.dumps({"format": 1, "layout": layout, "files": {name: facts}}))
+    found = find_together(tmp_path, ALONE)
+    restored = whole(path, found.manifest)
+    assert set(restored) == {"qkv.weight"}
+    assert torch.equal(restored["qkv.weight"]["weight"], WEIGHT["weight"])
+    assert torch.equal(load_rng(path, found.manifest, ALONE)["default.cpu"], torch.get_rng_state())
+
+
+def _of_stage(groups):
+    """Return this rank's snapshot of a model of two stages: what it holds tells where it comes from."""
+    stage, rank = groups.pipe_rank, groups.tensor_rank
+    number = torch.tensor([[10.0 * stage + rank]])
+    local = {"weight": number, "exp_avg": number + 100}
+    own = {"weight": torch.full((3,), float(stage))}
+    parameters = [(f"{stage}.split", Shard(1, (groups.tensor_size,)), local), (f"{stage}.whole", None, own)]
+    place = torch.tensor([groups.coordinate[axis] for axis in ("pipe", "seq", "tensor")])
+    return Snapshot(Progress(3), parameters, {}, {"place": place})
+
+
+def _other_layouts_read_it(folder) -> None:
+    wrote = groups_of(pipe=2, tensor=2)
+    path = save(Path(folder), _of_stage(wrote), wrote)
+    manifest = read_manifest(path)
+    assert manifest["tensors"]["1.split"]["shape"] == [1, 2]
+    assert [name.split("-tensor")[0] for name in manifest["tensors"]["1.split"]["files"]] == [
+        "stage-00001-of-00002"
+    ] * 2
+    assert len(list(path.glob("stage-*"))) == len(list(path.glob("rng-*"))) == 4
+
+    names = [f"{stage}.{kind}" for stage in (0, 1) for kind in ("split", "whole")]
+    one_stage = groups_of(data=2, tensor=2)
+    read = whole(path, manifest, names, one_stage)
+    assert [float(read[f"{stage}.split"]["weight"]) for stage in (0, 1)] == [
+        10.0 * stage + one_stage.tensor_rank for stage in (0, 1)
+    ]
+    assert [float(read[f"{stage}.whole"]["weight"][0]) for stage in (0, 1)] == [0.0, 1.0]
+    assert load_rng(path, manifest, one_stage) is None
+    where = [wrote.coordinate[axis] for axis in ("pipe", "seq", "tensor")]
+    assert load_rng(path, manifest, wrote)["place"].tolist() == where
+    with pytest.raises(CheckpointError, match="written with TP=2, this run has TP=4"):
+        whole(path, manifest, names, groups_of(tensor=4))
+
+
+def _ranks_of_the_first_sample_write(folder) -> None:
+    groups = groups_of(data=2, seq=2)
+    path = save(Path(folder), _of_stage(groups), groups)
+    manifest = read_manifest(path)
+    assert len(list(path.glob("stage-*"))) == 1
+    assert len(list(path.glob("rng-*"))) == 2
+    assert load_rng(path, manifest, groups)["place"].tolist() == [0, groups.seq_rank, 0]
+    assert load_rng(path, manifest, groups_of(data=4)) is None
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("check", [_other_layouts_read_it, _ranks_of_the_first_sample_write])
+def test_stages_and_tensor_ranks_write_their_own_and_other_layouts_read_it(check, tmp_path):
+    run_ranks(4, check, str(tmp_path))
+
+
+def _one_rank_can_not_write(folder) -> None:
+    groups = groups_of(pipe=2)
+    target = Path(folder) / "checkpoints"
+    if groups.rank == 0:
+        save(target, snapshot(1), ALONE)
+    torch.distributed.barrier()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if groups.pipe_rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(CheckpointError, match="was not saved: rank 1: "):
+            save(target, _of_stage(groups), groups)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in target.iterdir()] == ["iter_0000001"]
+
+
+@pytest.mark.dist
+def test_a_stage_that_can_not_write_is_heard_by_all(tmp_path):
+    run_ranks(2, _one_rank_can_not_write, str(tmp_path))
 
 
 def names(folder):
@@ -109,15 +218,16 @@ def test_what_can_not_be_removed_does_not_end_the_run(tmp_path, monkeypatch, cap
     assert names(tmp_path) == ["iter_0000001", "iter_0000002"]
 
 
-def test_a_changed_byte_is_noticed(tmp_path):
+@pytest.mark.parametrize(("kind", "read"), [("stage", whole), ("rng", lambda *where: load_rng(*where, ALONE))])
+def test_a_changed_byte_is_noticed(tmp_path, kind, read):
     path = save(tmp_path, snapshot(5), ALONE)
-    shard = next(path.glob("*.safetensors"))
+    shard = next(path.glob(f"{kind}-*.safetensors"))
     content = bytearray(shard.read_bytes())
     content[-3] ^= 1
     shard.write_bytes(content)
     found = find_together(tmp_path, ALONE)
     with pytest.raises(CheckpointError, match="its content changed since it was written"):
-        whole(path, found.manifest)
+        read(path, found.manifest)
 
 
 def test_a_disk_that_fills_up_leaves_the_older_checkpoint_and_no_half(tmp_path, monkeypatch):
