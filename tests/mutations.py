@@ -1,0 +1,200 @@
+"""Plant bugs, one at a time, and show that the tests catch each of them.
+
+    python -m tests.mutations            # all; one line each, exit code 1 if a bug goes unseen
+    python -m tests.mutations rotary     # those whose name holds the word
+
+Each bug is one piece of text in one file, replaced in a copy of the tree; the tests named with
+it must then fail. `tests/parity/test_mutations.py` runs the same in CI.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LAYOUT = "tests/parity/test_layouts.py::test_a_layout_trains_like_one_rank"
+LONG = "tests/parity/test_layouts.py::test_every_layout_trains_like_one_rank"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A bug: ``old``, which stands once in ``file``, becomes ``new``; ``tests`` must notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def layout(word: str, where: str = LAYOUT) -> tuple[str, ...]:
+    """Return the arguments that run the layouts of the matrix whose id holds ``word``."""
+    return (where, "-k", word)
+
+
+MUTATIONS = (
+    Mutation(
+        "the all-reduce behind a row-parallel layer is dropped",
+        "megads/parallel/tensor.py",
+        "        dist.all_reduce(y, group=group)\n",
+        "",
+        layout("llama-tp2pp1sp1dp1-z0"),
+    ),
+    Mutation(
+        "the gradient of a column-parallel layer's input is not summed",
+        "megads/parallel/tensor.py",
+        "work = dist.all_reduce(grad_x, group=ctx.group, async_op=True)",
+        "pass",
+        layout("llama-tp2pp1sp1dp1-z0"),
+    ),
+    Mutation(
+        "the sums of the split cross entropy stay local",
+        "megads/parallel/loss.py",
+        "        dist.all_reduce(sums, group=group)\n",
+        "",
+        layout("llama-tp2pp1sp1dp1-z0"),
+    ),
+    Mutation(
+        "rotary positions are local to a sequence rank",
+        "megads/models/attention.py",
+        "self.num_kv_heads, self.seq_rank * length)",
+        "self.num_kv_heads, 0)",
+        layout("llama-tp1pp1sp2dp1-z1"),
+    ),
+    Mutation(
+        "learned positions are local to a sequence rank",
+        "megads/models/gpt.py",
+        "first = groups.seq_rank * length",
+        "first = 0",
+        layout("gpt-tp1pp2sp2dp1-z0", LONG),
+    ),
+    Mutation(
+        "key heads go to the sequence ranks in the opposite order",
+        "megads/parallel/ulysses.py",
+        "self._keys = tuple(share.keys for share in shares)",
+        "self._keys = tuple(share.keys for share in reversed(shares))",
+        layout("gqa-tp1pp2sp2dp1-z1"),
+    ),
+    Mutation(
+        "labels are the tokens themselves",
+        "megads/parallel/ulysses.py",
+        "tokens, labels = batch[:, :-1], batch[:, 1:]",
+        "tokens, labels = batch[:, :-1], batch[:, :-1]",
+        layout("llama-tp1pp1sp2dp1-z1"),
+    ),
+    Mutation(
+        "gradients average over the data axis and not over the sequence axis",
+        "megads/engine/library.py",
+        'return self.groups.process_group("data_seq")',
+        'return self.groups.process_group("data")',
+        layout("gqa-tp1pp2sp2dp1-z1"),
+    ),
+    Mutation(
+        "the loss is a mean over ranks of means over their tokens",
+        "megads/engine/deepspeed.py",
+        "dist.all_reduce(count, group=self.groups.data_seq)",
+        "count *= sharers",
+        layout("eod_mask_loss"),
+    ),
+    Mutation(
+        "the gradients of norms are not summed under scatter_norms",
+        "megads/models/layers.py",
+        "copy_all_to_group((self.weight, self.bias), self.group)",
+        "(self.weight, self.bias)",
+        layout("gpt-tp2pp1sp1dp1-z1-scatter_norms"),
+    ),
+    Mutation(
+        "whole parameters count in the gradient norm once per tensor rank",
+        "megads/engine/library.py",
+        "sharded or tensor_rank == 0",
+        "True",
+        layout("llama-tp2pp1sp1dp1-z0"),
+    ),
+    Mutation(
+        "the gradient of the tied output does not reach the embedding",
+        "megads/engine/stage.py",
+        "            self.tied.add_gradients()\n",
+        "            self.tied._collected = None\n",
+        layout("gpt-tp2pp2sp1dp1-z1"),
+    ),
+    Mutation(
+        "the tied output keeps its old weight",
+        "megads/engine/stage.py",
+        "            self.tied.share()\n",
+        "            pass\n",
+        layout("gpt-tp2pp2sp1dp1-z1"),
+    ),
+    Mutation(
+        "micro-batches of a pipeline are summed, not averaged",
+        "megads/engine/stage.py",
+        "loss = self.loss / self.gradient_accumulation_steps()",
+        "loss = self.loss",
+        layout("llama-tp1pp2sp1dp1-z1"),
+    ),
+    Mutation(
+        "a data rank reads the samples of its neighbour",
+        "megads/data/loader.py",
+        "first = self.consumed + self.data_rank * self.micro_batch",
+        "first = self.consumed",
+        ("tests/data/test_loader.py",),
+    ),
+)
+
+
+def copy_tree(folder: Path) -> None:
+    """Copy what the tests need into ``folder``."""
+    for name in ("megads", "tests", "envs", "launchers", "ALCF", "setup.cfg", "pyproject.toml", "train_7B.sh"):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder / name)
+
+
+def is_caught(mutation: Mutation, folder: Path) -> tuple[bool, str]:
+    """Plant ``mutation`` in the copy ``folder``, run its tests, take it back; return whether they failed, and why.
+
+    Raises:
+        ValueError: the text does not stand exactly once in the file.
+    """
+    path = folder / mutation.file
+    whole = path.read_text()
+    if whole.count(mutation.old) != 1:
+        raise ValueError(f"{mutation.name}: {mutation.file} holds {whole.count(mutation.old)} times {mutation.old!r}")
+    path.write_text(whole.replace(mutation.old, mutation.new))
+    try:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutation.tests]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    finally:
+        path.write_text(whole)
+    # pytest: 0 all passed, 1 some failed; anything else (nothing collected, an import error) proves nothing.
+    if done.returncode not in (0, 1):
+        raise ValueError(f"{mutation.name}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr}")
+    reasons = re.findall(r"^E\s+(.+)$", done.stdout, re.MULTILINE)
+    return done.returncode == 1, reasons[-1] if reasons else ""
+
+
+def main(word: str = "") -> int:
+    """Try the mutations whose name holds ``word``; return the exit code."""
+    unseen = 0
+    with tempfile.TemporaryDirectory(prefix="megads-mutations-") as name:
+        folder = Path(name)
+        copy_tree(folder)
+        for mutation in MUTATIONS:
+            if word not in mutation.name:
+                continue
+            caught, reason = is_caught(mutation, folder)
+            unseen += not caught
+            sys.stdout.write(f"{'caught' if caught else 'UNSEEN'}  {mutation.name}: {reason[:100]}\n")
+            sys.stdout.flush()
+    return 1 if unseen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:2]))

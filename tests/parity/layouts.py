@@ -1,0 +1,159 @@
+"""Every layout on the same model and the same samples, and the one-rank loop they must equal."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from megads.config.derive import derive
+from megads.config.resolve import resolve
+from megads.config.schema import RunConfig
+
+VOCAB = 100
+SAMPLES = 8  # a step
+STEPS = 10
+SIZES = {
+    "model.num_layers": "4",
+    "model.hidden_size": "32",
+    "model.num_heads": "8",
+    "model.num_kv_heads": "8",
+    "model.head_dim": "4",
+    "model.ffn_hidden_size": "48",
+    "model.seq_length": "16",
+    "model.vocab_multiple": "8",
+    "train.micro_batch": "2",
+    "train.global_batch": str(SAMPLES),
+    "train.train_iters": "20",
+    "train.dtype": "fp32",
+    "optim.clip_grad": "0.3",
+    "optim.weight_decay": "0.1",
+}
+KINDS: dict[str, dict[str, str]] = {
+    "llama": {},
+    "gqa": {"model.num_kv_heads": "4"},
+    "mqa": {"model.num_kv_heads": "1"},
+    "uneven": {"model.num_heads": "6", "model.num_kv_heads": "3", "model.hidden_size": "24"},
+    "gpt": {"model.family": "gpt", "model.hidden_dropout": "0", "model.attention_dropout": "0"},
+    "gpt-dropout": {"model.family": "gpt"},
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to share the work: a kind of model, degrees, and further settings."""
+
+    kind: str = "llama"
+    tp: int = 1
+    pp: int = 1
+    sp: int = 1
+    dp: int = 1
+    zero: int = 1
+    more: dict[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def ranks(self) -> int:
+        return self.tp * self.pp * self.sp * self.dp
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        return {"pipe": self.pp, "data": self.dp, "seq": self.sp, "tensor": self.tp}
+
+    def __str__(self) -> str:
+        more = "".join(f"-{key.rpartition('.')[2]}={value}" for key, value in self.more.items())
+        return f"{self.kind}-tp{self.tp}pp{self.pp}sp{self.sp}dp{self.dp}-z{self.zero}{more}"
+
+    def run(self, **changes: str) -> RunConfig:
+        """Return the derived settings."""
+        overrides = {
+            **SIZES,
+            **KINDS[self.kind],
+            "parallel.tensor": str(self.tp),
+            "parallel.pipeline": str(self.pp),
+            "parallel.sequence": str(self.sp),
+            "parallel.zero_stage": str(self.zero),
+            **self.more,
+            **changes,
+        }
+        asked = resolve(None, env={}, overrides=overrides, machine="generic", root=Path(__file__).parents[2])
+        return derive(asked, num_hosts=1, ranks_per_host=self.ranks, vocab_size=VOCAB).run
+
+
+def batches(run: RunConfig, step: int, data_rank: int) -> list[Any]:
+    """Return a data rank's micro-batches of ``step``: every layout gets the same samples.
+
+    Documents end unevenly (token 7), so that with ``eod_mask_loss`` the counted tokens differ
+    from rank to rank.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(step)
+    samples = torch.randint(0, VOCAB, (SAMPLES, run.model.seq_length + 1), generator=generator)
+    samples[: SAMPLES // 2, : run.model.seq_length // 4 + step] = 7
+    blocks = samples.view(run.train.grad_acc_steps, run.parallel.data, run.train.micro_batch, -1)
+    return [block[data_rank] for block in blocks]
+
+
+def rate(step: int) -> float:
+    return 1e-2 * (step + 1) / STEPS
+
+
+def eod_of(run: RunConfig) -> int | None:
+    return 7 if run.data.eod_mask_loss else None
+
+
+@cache
+def one_rank(kind: str, masked: bool = False) -> tuple[list[float], list[float]]:
+    """Return the losses and gradient norms of a plain torch loop: no engine, no groups, no micro-batches."""
+    import torch
+
+    from megads.dist.grid import Grid
+    from megads.dist.groups import Groups
+    from megads.engine.base import decay_groups
+    from megads.models.build import build_model
+
+    run = Layout(kind).run(**{"train.micro_batch": str(SAMPLES)})
+    model = build_model(run, Groups(Grid(), 0))
+    optimizer = torch.optim.AdamW(
+        decay_groups(model, run.optim.weight_decay),
+        betas=(run.optim.adam_beta1, run.optim.adam_beta2),
+        eps=run.optim.adam_eps,
+    )
+    losses, norms = [], []
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step)
+        (batch,) = batches(run, step, 0)
+        tokens, labels = batch[:, :-1], batch[:, 1:]
+        if masked:
+            labels = labels.masked_fill(tokens == 7, -100)
+        logits = model(tokens)[..., :VOCAB]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss.backward()
+        losses.append(float(loss.detach()))
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), run.optim.clip_grad)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, norms
+
+
+def train(layout: Layout, steps: int = STEPS, **changes: str) -> list[Any]:
+    """Train this rank's part of ``layout``; return every step's result."""
+    engine, run, groups = engine_of(layout, **changes)
+    return [engine.train_step(batches(run, step, groups.data_rank), rate(step)) for step in range(steps)]
+
+
+def engine_of(layout: Layout, **changes: str) -> tuple[Any, RunConfig, Any]:
+    """Return this rank's engine, the settings and the groups."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import torch
+
+    from megads.dist.rng import seed_everything
+    from megads.engine.make import make_engine
+    from tests.ranks import groups_of
+
+    run, groups, device = layout.run(**changes), groups_of(**layout.degrees), torch.device("cpu")
+    rng = seed_everything(run.train.seed, groups, device)
+    return make_engine(run, groups, rng, device, eod_of(run)), run, groups

@@ -1,0 +1,157 @@
+"""The parity matrix: every layout gives the losses and gradient norms of one rank."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.parity.layouts import Layout, one_rank, train
+from tests.ranks import run_ranks
+
+SCATTER = {"parallel.scatter_norms": "true"}
+MASK = {"data.eod_mask_loss": "true"}
+FULL = {"recompute.granularity": "full"}
+FULL2 = {**FULL, "recompute.num_layers": "2"}
+BLOCK = {**FULL, "recompute.method": "block", "recompute.num_layers": "1"}
+SELECTIVE = {"recompute.granularity": "selective"}
+PARTITIONED = {"deepspeed.param_persistence_threshold": "0"}
+MANY = {"train.micro_batch": "1"}  # twice the accumulation steps
+
+QUICK = [
+    Layout(tp=2, zero=0),
+    Layout(sp=2, zero=1),
+    Layout(pp=2, zero=1),
+    Layout(dp=2, zero=2),
+    Layout("gqa", dp=2, zero=3, more=PARTITIONED),
+    Layout("gpt", tp=2, more=SCATTER),
+    Layout("gpt", pp=2, tp=2, zero=1),
+    Layout("gqa", pp=2, sp=2, zero=1),
+    Layout("gqa", tp=2, sp=2, zero=3, more={**PARTITIONED, **SCATTER, **FULL}),
+    Layout(sp=2, dp=2, zero=1, more=MASK),
+]
+LONG = [
+    # one axis
+    Layout("gqa", tp=4, zero=1),
+    Layout("gpt", tp=4, zero=0, more={**SCATTER, **MANY}),
+    Layout("gpt", sp=4, zero=1),
+    Layout("mqa", sp=4, zero=0),
+    Layout("uneven", sp=4, zero=1),
+    Layout("gpt", pp=4, zero=1),
+    Layout(pp=4, zero=0, more={"parallel.pipeline_split": "0,3,1,0"}),
+    Layout("gqa", dp=4, zero=0),
+    Layout("gpt", dp=4, zero=2),
+    Layout("llama", dp=8, zero=3, more={**PARTITIONED, **MANY}),
+    # two axes
+    Layout("gqa", tp=2, dp=2, zero=2, more=SCATTER),
+    Layout("gpt", tp=2, dp=2, zero=3),
+    Layout("llama", tp=2, sp=2, zero=0, more=MANY),
+    Layout("gpt", tp=2, sp=2, zero=2, more={**SCATTER, **MASK}),
+    Layout("uneven", tp=1, sp=2, dp=2, zero=3, more={**PARTITIONED, **MASK}),
+    Layout("gqa", tp=2, sp=4, zero=1),
+    Layout("gpt", tp=4, sp=2, zero=1, more=SCATTER),
+    Layout("llama", pp=2, tp=2, zero=0, more=SCATTER),
+    Layout("gpt", pp=2, dp=2, zero=0),
+    Layout("gqa", pp=2, dp=2, zero=1, more={"parallel.pipeline_split": "1,3"}),
+    Layout("gpt", pp=2, sp=2, zero=0, more=MASK),
+    Layout("gpt", pp=2, sp=4, zero=1),
+    Layout("llama", pp=4, tp=2, zero=1, more=MANY),
+    Layout("mqa", sp=4, dp=2, zero=2),
+    Layout("gpt", sp=2, dp=4, zero=3, more=PARTITIONED),
+    # three and four axes
+    Layout("llama", tp=2, sp=2, dp=2, zero=1, more=SCATTER),
+    Layout("gpt", tp=2, sp=2, dp=2, zero=3, more={**PARTITIONED, **SCATTER, **MASK}),
+    Layout("gqa", pp=2, tp=2, sp=2, zero=1, more=SCATTER),
+    Layout("gpt", pp=2, tp=2, sp=2, zero=0, more={**SCATTER, **MASK}),
+    Layout("gpt", pp=2, tp=2, dp=2, zero=1, more={"parallel.pipeline_split": "ends"}),
+    Layout("llama", pp=2, sp=2, dp=2, zero=1, more={**MASK, **MANY}),
+    # recomputation
+    Layout("gpt", tp=2, more=SELECTIVE),
+    Layout("gqa", sp=2, dp=2, zero=2, more=FULL2),
+    Layout("gpt", pp=2, tp=2, more={**BLOCK, **SCATTER}),
+    Layout("llama", pp=2, sp=2, more=FULL2),
+    Layout("gqa", dp=2, zero=3, more={**PARTITIONED, **BLOCK}),
+    Layout("gpt", tp=2, dp=2, zero=1, more={**FULL, "recompute.engine": "deepspeed"}),
+    Layout(
+        "llama", tp=2, zero=1, more={**FULL, "recompute.engine": "deepspeed", "recompute.partition_activations": "true"}
+    ),
+    # ZeRO's own
+    Layout("gqa", dp=4, zero=3, more={**PARTITIONED, "deepspeed.hpz_partition_size": "2"}),
+    Layout("gpt", dp=2, zero=1, more={"deepspeed.offload_optimizer": "cpu"}),
+    Layout("llama", tp=2, dp=2, zero=3, more={"deepspeed.offload_optimizer": "cpu", "deepspeed.offload_params": "cpu"}),
+    Layout("llama", dp=2, zero=2, more={"parallel.ddp_impl": "torch"}),
+]
+
+
+def _equals_one_rank(layout: Layout) -> None:
+    masked = "data.eod_mask_loss" in layout.more
+    losses, norms = one_rank(layout.kind, masked)
+    results = train(layout)
+    assert [float(r.loss) for r in results] == pytest.approx(losses, rel=1e-5)
+    assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)
+    assert not any(r.skipped for r in results)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("layout", QUICK, ids=str)
+def test_a_layout_trains_like_one_rank(layout):
+    run_ranks(layout.ranks, _equals_one_rank, layout)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LONG, ids=str)
+def test_every_layout_trains_like_one_rank(layout):
+    run_ranks(layout.ranks, _equals_one_rank, layout, timeout_s=120)
+
+
+def test_the_matrix_is_wide():
+    layouts = [*QUICK, *LONG]
+    assert len({str(layout) for layout in layouts}) == len(layouts) >= 50
+    for degree in ("tp", "pp", "sp"):
+        assert {getattr(layout, degree) for layout in layouts} == {1, 2, 4}
+    assert {layout.zero for layout in layouts} == {0, 1, 2, 3}
+    assert {layout.ranks for layout in layouts} == {2, 4, 8}
+
+
+def _bf16_is_near(layout: Layout) -> None:
+    losses, norms = one_rank(layout.kind)
+    results = train(layout, **{"train.dtype": "bf16"})
+    assert [float(r.loss) for r in results] == pytest.approx(losses, abs=1e-2)
+    assert [r.grad_norm for r in results] == pytest.approx(norms, rel=3e-2)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout("gqa", tp=2, sp=2, more=SCATTER),
+        Layout("gpt", pp=2, tp=2),
+        Layout("llama", sp=2, dp=2, zero=2),
+        Layout("gpt", dp=2, zero=3, more=PARTITIONED),
+    ],
+    ids=str,
+)
+def test_bf16_stays_within_a_hundredth_of_a_nat(layout):
+    run_ranks(layout.ranks, _bf16_is_near, layout)
+
+
+def _recompute_changes_no_bit(layout: Layout, recompute: dict[str, str]) -> None:
+    kept, again = train(layout, 4), train(layout, 4, **recompute)
+    assert [float(r.loss) for r in again] == [float(r.loss) for r in kept]
+    assert [r.grad_norm for r in again] == [r.grad_norm for r in kept]
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", [SELECTIVE, FULL2, BLOCK], ids=["selective", "uniform", "block"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout("gpt-dropout", tp=2, more=SCATTER),
+        Layout("gpt-dropout", sp=2, dp=2, zero=2),
+        Layout("gpt-dropout", pp=2, tp=2),
+        Layout("gpt-dropout", dp=2, zero=3, more=PARTITIONED),
+    ],
+    ids=str,
+)
+def test_with_dropout_recomputing_changes_no_bit(layout, recompute):
+    run_ranks(layout.ranks, _recompute_changes_no_bit, layout, recompute)
