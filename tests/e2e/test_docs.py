@@ -24,7 +24,8 @@ def test_there_are_commands_to_try():
 
 @pytest.mark.slow
 @pytest.mark.mpi
-def test_the_commands_of_running_md_work(tmp_path, cache):
+@pytest.mark.parametrize("document", ["running", "parallelism"])
+def test_the_commands_of_a_document_work(document, tmp_path, cache):
     for name in ("train_7B.sh", "launchers", "ALCF", "envs"):
         (tmp_path / name).symlink_to(ROOT / name)
     programs = tmp_path / "bin"
@@ -41,6 +42,6 @@ def test_the_commands_of_running_md_work(tmp_path, cache):
         "MACHINE": "cpu",
         **SMALL,
     }
-    for line in commands(ROOT / "docs/running.md"):
+    for line in commands(ROOT / f"docs/{document}.md"):
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, f"$ {line}\n{done.stderr}"
