@@ -22,6 +22,9 @@ from typing import Any
 
 _pools: dict[int, Ranks] = {}
 
+RUNS_OF_A_POOL = 40
+"""Then it is made anew: every group ever made keeps a gloo thread that wakes up all the time."""
+
 
 class Ranks:
     """A pool of ``size`` processes joined in one process group."""
@@ -32,6 +35,7 @@ class Ranks:
         # tenth of the time spawn needs. Safe as long as torch has started no threads here,
         # which conftest sees to.
         context = multiprocessing.get_context("fork")
+        self.runs = 0
         self.pipes: list[Any] = []
         self.processes: list[Any] = []
         for rank in range(size):
@@ -75,8 +79,13 @@ class Ranks:
 
 def run_ranks(size: int, check: Callable[..., None], *args: Any, timeout_s: float = 60) -> None:
     """Call ``check(*args)`` on ``size`` ranks; raise the first failing rank's traceback."""
+    for other in [each for each in _pools if each != size and each > 4]:
+        _pools.pop(other).close()
+    if size in _pools and _pools[size].runs >= RUNS_OF_A_POOL:
+        _pools.pop(size).close()
     if size not in _pools or not _pools[size].is_alive:
         _pools[size] = Ranks(size)
+    _pools[size].runs += 1
     _pools[size].run(check, *args, timeout_s=timeout_s)
 
 

@@ -116,7 +116,9 @@ def _without_effect(run: RunConfig) -> Iterator[Problem]:
         if given.granularity == "none" or of_layers:
             with_deepspeed: Change = {} if given.engine == "deepspeed" else {WITH: "deepspeed"}
             text = f"{env_name(name)}=1 is of RECOMPUTE=full, and {kind}"
-            yield Problem(text, [{**full, **with_deepspeed}, off])
+            # One option may have asked for both.
+            both: list[Change] = [{**off, WITH: "torch"}] if given.engine == "deepspeed" else []
+            yield Problem(text, [{**full, **with_deepspeed}, off, *both])
     if wanted and given.engine != "deepspeed":
         text = f"{env_name(wanted[0])}=1 is of DeepSpeed's checkpoint function, and RECOMPUTE_WITH={given.engine}"
         yield Problem(text, [{WITH: "deepspeed"}, off])

@@ -64,8 +64,8 @@ def stages(run: RunConfig, world_size: int) -> Iterator[Problem]:
 
 def _other_splits(run: RunConfig) -> Iterator[Change]:
     count, layers, split = run.parallel.pipeline, run.model.num_layers, run.parallel.pipeline_split
-    words = split.split(",")
-    if all(word.strip().isdigit() and len(word) < 5 for word in words):
+    words = [word.strip() for word in split.split(",")]
+    if all(word.isascii() and word.isdigit() and len(word) < 5 for word in words):
         counts = [int(word) for word in words]
         if sum(counts) == layers and len(counts) != count:
             yield {PP: len(counts)}

@@ -151,14 +151,21 @@ def merge(config: dict[str, Any], text: str, setting_of: Mapping[str, str]) -> N
     if not text:
         return
     shown = "DS_CONFIG_OVERRIDES"
+    sections = {key.rpartition(".")[0] for key in setting_of}
     for key, value in _leaves(_read(text), shown):
-        if key in FOLLOWS and get(config, key.replace("bfloat16.", "bf16.")) != value:
-            now = get(config, key.replace("bfloat16.", "bf16."))
+        ours = key.replace("bfloat16.", "bf16.")  # DeepSpeed reads the old name only where the new one is not
+        if key in sections:
+            raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, not an object; give {{...}}")
+        for place in (at for at, letter in enumerate(ours) if letter == "."):
+            if ours[:place] in setting_of or not isinstance(get(config, ours[:place]), (dict, type(None))):
+                raise ConfigError(f"{shown}: {ours[:place]} is an object, not one value")
+        if key in FOLLOWS and get(config, ours) != value:
+            now = get(config, ours)
             raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, but the settings give {now}; use {FOLLOWS[key]}")
         if key in setting_of and get(config, key) != value:
             raise ConfigError(f"{shown}: {key} is {json.dumps(value)}; use {env_name(setting_of[key])}")
         if key not in FOLLOWS:
-            put(config, key, value)
+            put(config, ours, value)
 
 
 def _read(given: str) -> dict[str, Any]:
@@ -167,13 +174,22 @@ def _read(given: str) -> dict[str, Any]:
     if not given.lstrip().startswith("{"):
         shown = f"DS_CONFIG_OVERRIDES={given}"
         try:
+            if Path(given).exists() and not (Path(given).is_file() or Path(given).is_dir()):
+                raise ConfigError(f"{shown}: not a regular file; give a JSON file such as {{}}")
             text = Path(given).read_text(encoding="utf8")
         except OSError as error:
             raise ConfigError(f"{shown}: {error.strerror}; give a JSON file such as {{}}") from None
         except UnicodeDecodeError:
             raise ConfigError(f"{shown}: not text in UTF-8; give a JSON file such as {{}}") from None
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in pairs]
+        for key in (key for key in keys if len(pairs) < 1000 and keys.count(key) > 1):
+            raise ConfigError(f"{shown}: {key} is given twice in one object; drop one of them")
+        return dict(pairs)
+
     try:
-        content = json.loads(text, parse_constant=_no_constant)
+        content = json.loads(text, parse_constant=_no_constant, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{shown}: not JSON: {error}; comments and trailing commas are not allowed") from None
     if not isinstance(content, dict):
@@ -202,7 +218,8 @@ def _flat(key: str, value: Any, shown: str) -> Iterator[tuple[str, Any]]:
     for inner in value if known else ():
         if inner not in known:
             raise ConfigError(f"{shown}: {key} has no key {inner!r}{did_you_mean(inner, known)}")
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict):
+        # An empty section says nothing; passed on, it would take the place of ours.
         for inner, each in value.items():
             yield from _flat(f"{key}.{inner}", each, shown)
     else:
@@ -210,7 +227,8 @@ def _flat(key: str, value: Any, shown: str) -> Iterator[tuple[str, Any]]:
 
 
 def _as_setting(key: str, value: Any, name: str, shown: str) -> Any:
-    if value is None:
+    is_null = value is None
+    if is_null:
         default = fields()[name].default
         value = (
             "" if isinstance(default, str) and default != "none" else {int: 0, bool: False}.get(type(default), default)
@@ -218,7 +236,8 @@ def _as_setting(key: str, value: Any, name: str, shown: str) -> Any:
     try:
         return parse(value, fields()[name])
     except ValueError as error:
-        raise ConfigError(f"{shown}: {key}: {error}") from None
+        why = "null is no value for it; leave it out" if is_null else error
+        raise ConfigError(f"{shown}: {key}: {why}") from None
 
 
 def put(config: dict[str, Any], key: str, value: Any) -> None:

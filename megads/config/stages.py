@@ -8,8 +8,10 @@ always begins with the embedding and the last ends with the output.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.sizes import padded_vocab_size
@@ -73,12 +75,11 @@ def _too_many(stages: int, layers: int, most: int) -> ConfigError:
 
 def _listed(split: str, stages: int, layers: int) -> tuple[range, ...]:
     """Return the stages that a list such as ``6,8,8,6`` describes."""
-    try:
-        counts = [int(word) for word in split.split(",")]
-    except ValueError:
-        raise ConfigError(
-            f"PIPELINE_SPLIT={split!r} is not {', '.join(SPLITS)} or a list of layers such as 6,8,8,6"
-        ) from None
+    words = [word.strip() for word in split.split(",")]
+    split = split if len(split) <= 60 else f"{split[:57]}..."
+    if not all(re.fullmatch("-?[0-9]{1,18}", word) for word in words):
+        raise ConfigError(f"PIPELINE_SPLIT={split!r} is not {', '.join(SPLITS)} or a list of layers such as 6,8,8,6")
+    counts = [int(word) for word in words]
     # The ends hold the embedding and the output, so they may do without a layer.
     if stages > layers + 2:
         raise _too_many(stages, layers, layers + 2)
@@ -114,21 +115,28 @@ def balanced_cuts(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
     before = tuple(itertools.accumulate(weights, initial=0))
     limit = _smallest_maximum(before, parts)
     size = len(weights)
-    # best[end]: cost of cutting weights[:end] into the runs so far, and where they were cut.
-    best: dict[int, tuple[int, int, tuple[int, ...]]] = {0: (0, 0, (0,))}
+    # best[end]: cost of cutting weights[:end] into the runs so far, and where they were cut, the last first.
+    best: dict[int, tuple[int, int, tuple[Any, ...]]] = {0: (0, 0, ())}
     for part in range(parts):
-        reached: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+        reached: dict[int, tuple[int, int, tuple[Any, ...]]] = {}
         is_end = part in (0, parts - 1)
+        least = before[-1] - limit * (parts - part - 1)  # what the other runs can not hold
         for start, (squares, ends, cuts) in best.items():
             for end in range(start + 1, size - (parts - part - 1) + 1):
                 load = before[end] - before[start]
                 if load > limit:
                     break
-                cost = (squares + load * load, ends + load * is_end, (*cuts, end))
+                if before[end] < least:
+                    continue
+                cost = (squares + load * load, ends + load * is_end, (end, cuts))
                 if end not in reached or cost[:2] < reached[end][:2]:
                     reached[end] = cost
         best = reached
-    return best[size][2]
+    found, cuts = [0], best[size][2]
+    while cuts:
+        found.insert(1, cuts[0])
+        cuts = cuts[1]
+    return tuple(found)
 
 
 def _smallest_maximum(before: Sequence[int], parts: int) -> int:

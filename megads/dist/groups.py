@@ -156,7 +156,7 @@ def make_groups(grid: Grid, rank: int, *, timeout_s: float | None = None) -> Gro
     Args:
         grid: must cover the whole world.
         rank: this process's global rank.
-        timeout_s: longest wait in a collective; None: that of the world's group.
+        timeout_s: longest wait in a collective; None: the backend's default.
 
     Raises:
         ConfigError: the grid does not cover the world.

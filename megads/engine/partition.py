@@ -83,7 +83,7 @@ def set_second_partition_group(run: RunConfig, groups: Groups) -> None:
         lines = groups.grid.groups(*GROUPS["data_seq"])
         everyone = [line[i : i + size] for line in lines for i in range(0, len(line), size)]
         mine = next(ranks for ranks in everyone if groups.rank in ranks)
-        theirs._ZERO_PARAM_INTRA_PARALLEL_GROUP = join(mine, lambda: everyone, None)
+        theirs._ZERO_PARAM_INTRA_PARALLEL_GROUP = join(mine, lambda: everyone, run.launch.timeout_s)
 
 
 def forget_second_partitions(module: nn.Module) -> None:

@@ -140,9 +140,13 @@ class StageEngine(PipelineEngine):
         self.shape: tuple[int, ...] = ()
         self.activation_type: torch.dtype = next(module.parameters()).dtype
         self.may_step: Callable[[], bool] = lambda: True
-        if not self.wall_clock_breakdown():
+        if self.steps_per_print() is None:
             # Nobody would read the times, and the list of them would grow with every step.
             self.timers = NoopTimer()
+
+    def wall_clock_breakdown(self) -> bool:
+        """Return whether times are printed; the base class would ask for the step modulo None."""
+        return bool(super().wall_clock_breakdown()) and self.steps_per_print() is not None
 
     # Messages
 

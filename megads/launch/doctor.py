@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from megads.cluster.machine import machine_name
+from megads.cluster.machine import available_memory, machine_name
 from megads.config.checks import check
+from megads.config.deepspeed import SETTING_OF
 from megads.config.derive import derive
 from megads.config.files import CONFIG, save_config
+from megads.config.memory import check_fits
 from megads.config.names import names_of
+from megads.config.overrides import adopt
 from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
 from megads.launch.ask import Ask
+from megads.launch.host import check_host
 from megads.launch.run import run_plan
 from megads.launch.scheduler import find_allocation
 from megads.launch.starter import plan_launch
 from megads.launch.versions import check_versions
 
 HEAD_DIM, TOKENS, VOCAB = 8, 8, 64
+SIZES_OF_DEEPSPEED = (
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"),
+    *("fp16.loss_scale", "fp16.initial_scale_power", "fp16.min_loss_scale"),
+)
 
 
 def tiny(run: RunConfig) -> dict[str, str]:
@@ -52,11 +61,16 @@ def tiny(run: RunConfig) -> dict[str, str]:
         "train.grad_acc_steps": "4",
         "train.global_batch": "0",
         "train.train_iters": "1",
+        "train.eval_iters": "0",
         "optim.clip_grad": "0",
+        "optim.lr_warmup_iters": "0",
+        "optim.lr_decay_iters": "0",
         "optim.loss_scale": "0",
         "optim.initial_loss_scale_power": "8",
+        "optim.min_loss_scale": "1",
         "recompute.num_layers": "1",
         "data.file_list": "",
+        "data.train_split": "990",
         "data.tokenizer_type": "HFTokenizer",
     }
 
@@ -80,9 +94,13 @@ def check_gradients(ask: Ask, out: IO[str]) -> int:
     overrides = {**ask.overrides(), **tiny(given.run)}
     asked = resolve(ask.preset, env=env, overrides=overrides, machine=machine, root=ask.root)
     allocation = find_allocation(asked.run, ask.env)
-    resolved = derive(asked, num_hosts=len(allocation.hosts), ranks_per_host=allocation.ranks_per_host, vocab_size=0)
-    run = resolved.run
+    hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
+    resolved = adopt(derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=0), SETTING_OF)
+    run = _without_sizes(resolved.run)
     check(run, allocation.world_size)
+    check_host(run, ask.env)
+    if machine == "cpu":
+        check_fits(run, allocation.world_size, allocation.ranks_per_host, available_memory(), ask.hostname)
     check_versions(run)
     folder = Path(tempfile.mkdtemp(prefix=".megads-doctor-", dir=Path.cwd()))
     try:
@@ -99,6 +117,16 @@ def check_gradients(ask: Ask, out: IO[str]) -> int:
         return run_plan(plan, folder, ask.env)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _without_sizes(run: RunConfig) -> RunConfig:
+    """Return ``run`` without what its DeepSpeed JSON says of numbers that :func:`tiny` replaces."""
+    config = json.loads(run.deepspeed.config_overrides or "{}")
+    for key in SIZES_OF_DEEPSPEED:
+        section, _, name = key.rpartition(".")
+        (config.get(section, {}) if section else config).pop(name, None)
+    text = json.dumps(config) if config else ""
+    return run.model_copy(update={"deepspeed": run.deepspeed.model_copy(update={"config_overrides": text})})
 
 
 def _sizes() -> set[str]:

@@ -226,6 +226,13 @@ def test_what_follows_from_settings_can_not_be_changed(key, file):
     assert FOLLOWS[key] in str(problem.value)
 
 
+@pytest.mark.parametrize("section", ["zero_optimization", "bf16", "comms_logger"])
+def test_an_empty_section_changes_nothing(section, file):
+    env = {"ZERO_STAGE": "2", "COMMS_LOGGER": "1"}
+    ours = deepspeed_config(_adopted({}, file, env).run, 4)
+    assert deepspeed_config(_adopted({section: {}}, file, env).run, 4) == ours
+
+
 def test_a_setting_and_the_file_that_differ_are_refused(file):
     content = {"zero_optimization": {"reduce_bucket_size": 1000}}
     with pytest.raises(ConfigError, match=r"REDUCE_BUCKET_SIZE=2000 \(env REDUCE_BUCKET_SIZE\); drop one of them"):
