@@ -64,6 +64,8 @@ def _without_effect(run: RunConfig, world_size: int) -> Iterator[str]:
             yield "DDP_IMPL=torch has no effect with ZERO_STAGE=0: DeepSpeed sums gradients after the backward pass"
         elif grid.pipeline > 1:
             yield f"DDP_IMPL=torch has no effect with PP={grid.pipeline}: a pipeline sums gradients at its end"
+    if run.deepspeed.wall_clock_breakdown and grid.pipeline > 1:
+        yield f"WALL_CLOCK_BREAKDOWN=1 has no effect with PP={grid.pipeline}: its timers do not work there"
     # Ranks of DP x SP are TP apart, and a host's are neighbours.
     if size > 1 and size * grid.tensor > run.launch.ranks_per_host:
         yield (

@@ -19,6 +19,7 @@ from megads.config.names import names_of
 from megads.config.overrides import adopt
 from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
+from megads.errors import LaunchError
 from megads.launch.ask import Ask
 from megads.launch.host import check_host
 from megads.launch.run import run_plan
@@ -102,7 +103,10 @@ def check_gradients(ask: Ask, out: IO[str]) -> int:
     if machine == "cpu":
         check_fits(run, allocation.world_size, allocation.ranks_per_host, available_memory(), ask.hostname)
     check_versions(run)
-    folder = Path(tempfile.mkdtemp(prefix=".megads-doctor-", dir=Path.cwd()))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".megads-doctor-", dir=Path.cwd()))
+    except OSError as error:
+        raise LaunchError(f"this folder can not be written ({error.strerror}); run megads doctor in another") from None
     try:
         save_config(run, resolved.origins, folder / CONFIG)
         command = [ask.python, "-m", "megads", "worker", "--config", str(folder / CONFIG), "--gradients"]

@@ -62,10 +62,10 @@ def _check_nvme(asked: list[str], folder: str, env: Mapping[str, str]) -> None:
         )
     if not os.access(folder, os.W_OK | os.X_OK):
         raise LaunchError(f"{given}: NVME_PATH={folder} can not be written; give another folder, or use {instead}")
-    if _built_async_io():
-        return
     missing = ""
-    if ctypes.util.find_library("aio") is None:
+    if _built_async_io():
+        pass
+    elif ctypes.util.find_library("aio") is None:
         missing = "libaio is not on this host"
     elif not shutil.which("ninja", path=env.get("PATH")):
         missing = "ninja, with which DeepSpeed builds async_io, is not on PATH"
@@ -73,6 +73,8 @@ def _check_nvme(asked: list[str], folder: str, env: Mapping[str, str]) -> None:
         missing = "no C++ compiler (CXX) finds libaio.h"
     if missing:
         raise LaunchError(f"{given}: {missing}; install it (libaio and its headers), or use {instead}")
+    # What DeepSpeed has swapped out can be neither filled with initial weights nor read for a checkpoint.
+    raise LaunchError(f"{given}: no run here can start from or save state that is on NVMe yet; use {instead}")
 
 
 def _built_async_io() -> bool:

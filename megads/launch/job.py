@@ -160,7 +160,7 @@ def write_run_files(job: Job) -> None:
 
 def environment_names(origins: Mapping[str, Any]) -> list[str]:
     """Return the environment variables that decided a setting."""
-    return [origin.detail.split()[0] for origin in origins.values() if origin.layer == "env"]
+    return list(dict.fromkeys(origin.detail.split()[0] for origin in origins.values() if origin.layer == "env"))
 
 
 def make_demo_with_bar(run: RunConfig, out: IO[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,39 @@ def test_files_that_are_refused(content, words, file):
     with pytest.raises(ConfigError) as problem:
         _adopted(content, file)
     assert all(word in str(problem.value) for word in (*words, "DS_CONFIG_OVERRIDES"))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"zero_optimization": {"reduce_bucket_size": {"a": 1}}}, ["reduce_bucket_size is an object, not one value"]),
+        ({"steps_per_print": {"a": 1}}, ["steps_per_print is an object"]),
+        ({"train_batch_size": {"a": 1}}, ["train_batch_size is an object"]),
+        ({"prescale_gradients": {"a": 1}}, ["prescale_gradients is an object"]),
+        ({"flops_profiler": 5}, ["flops_profiler is 5, not an object"]),
+        ({"comms_logger": True}, ["comms_logger is true, not an object"]),
+        ({"zero_optimization": {"reduce_bucket_size": None}}, ["reduce_bucket_size: null is no value"]),
+        ('{"zero_optimization": {"stage": 2, "stage": 1}}', ["stage is given twice"]),
+    ],
+)
+def test_values_of_the_wrong_shape_are_refused(content, words, file):
+    with pytest.raises(ConfigError) as problem:
+        deepspeed_config(_adopted(content, file).run, 4)
+    assert all(word in str(problem.value) for word in (*words, "DS_CONFIG_OVERRIDES"))
+
+
+def test_the_old_name_of_bf16_is_the_new_one(file):
+    config = deepspeed_config(_adopted({"bfloat16": {"check_grad_overflow": False}}, file).run, 4)
+    assert "bfloat16" not in config
+    assert config["bf16"]["check_grad_overflow"] is False
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    env = {"DS_CONFIG_OVERRIDES": str(tmp_path / "pipe")}
+    resolved = derive(resolve("tiny", env=env, machine="generic"), num_hosts=1, ranks_per_host=4, vocab_size=500)
+    with pytest.raises(ConfigError, match="not a regular file"):
+        adopt(resolved, SETTING_OF)
 
 
 def test_a_file_that_is_not_there():

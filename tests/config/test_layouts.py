@@ -30,6 +30,12 @@ REFUSED = [
     (2, {"TP": "2", "PP": "2", "SP": "2"}, "2 ranks can not be split into TP=2 x PP=2 x SP=2 (= 8); use "),
     (4, {"DP": "3"}, "DP=3, but 4 ranks / (TP=1 x PP=1 x SP=1) = 4; use DP=4 or NGPU_PER_HOST=3"),
     (4, {"DP": "4", "TP": "2"}, "DP=4, but 4 ranks / (TP=2 x PP=1 x SP=1) = 2; use DP=2 or NGPU_PER_HOST=8"),
+    (
+        2,
+        {"PP": "2", "PIPELINE_SPLIT": "\u00b2,2"},
+        "PIPELINE_SPLIT='\u00b2,2' is not layers, ends, parameters or a list",
+    ),
+    (1, {"DISTRIBUTE_SAVED_ACTIVATIONS": "1"}, "PARTITION_ACTIVATIONS=1 is of RECOMPUTE=full, and RECOMPUTE=none; use"),
     (2, {"LAUNCH_WITH": "direct"}, "LAUNCH_WITH=direct starts one rank, not 2; use LAUNCH_WITH=auto"),
     # Tensor parallelism.
     (3, {"TP": "3", "FFN_HIDDEN_SIZE": "192"}, "HEADS=8 can not be split over TP=3 ranks; use "),

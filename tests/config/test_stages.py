@@ -76,6 +76,10 @@ def test_no_other_cut_has_a_smaller_largest_stage_or_is_more_even(weights, parts
     assert cost(balanced_cuts(weights, parts)) == min(map(cost, every))
 
 
+def test_many_stages_share_many_layers():
+    assert sorted(set(layers_of(2000, 500))) == [4]
+
+
 @pytest.mark.parametrize(("split", "expected"), [("1,3", [1, 3]), ("4,0", [4, 0]), (" 0, 4", [0, 4])])
 def test_a_list_is_taken_as_it_is(split, expected):
     assert layers_of(4, 2, split) == expected
@@ -94,6 +98,9 @@ def test_a_list_is_taken_as_it_is(split, expected):
         (4, 2, "5,-1", r"use for example PIPELINE_SPLIT=2,2"),
         (4, 2, "even", r"PIPELINE_SPLIT='even' is not layers, ends, parameters or a list of layers such as 6,8,8,6"),
         (4, 2, "", r"PIPELINE_SPLIT='' is not layers"),
+        (4, 2, "\u00b2,2", "PIPELINE_SPLIT='\u00b2,2' is not layers"),
+        (4, 2, "\u0662,2", "PIPELINE_SPLIT='\u0662,2' is not layers"),
+        (4, 2, ",".join(["1"] * 99), r"PIPELINE_SPLIT=(1,){28}1\.\.\. must name"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_would(layers, stages, split, message):

@@ -49,6 +49,7 @@ def test_nvme_needs_what_builds_the_op(tmp_path, monkeypatch):
         check_host(run, {**ENV, "PATH": str(tmp_path)})
 
 
-def test_an_op_that_is_there_is_enough(tmp_path, monkeypatch):
+def test_nvme_is_refused_also_where_deepspeed_could(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "_built_async_io", lambda: True)
-    check_host(_run({**NVME, "NVME_PATH": str(tmp_path)}), ENV)
+    with pytest.raises(LaunchError, match="on NVMe yet"):
+        check_host(_run({**NVME, "NVME_PATH": str(tmp_path)}), ENV)
