@@ -280,13 +280,14 @@ def _first_problem(written: list[_Written]) -> str:
 
 def _raise_together(problem: str, groups: Groups, part: Path) -> None:
     """Raise on every rank if rank 0 knows of a problem. Also a barrier."""
+    if problem and groups.rank == 0:
+        # Before anybody hears of it: every rank has reported, so nobody writes there any more.
+        shutil.rmtree(part, ignore_errors=True)
     verdict = [problem]
     if groups.grid.world_size > 1:
         dist.broadcast_object_list(verdict, src=0)
     if not verdict[0]:
         return
-    if groups.rank == 0:
-        shutil.rmtree(part, ignore_errors=True)
     raise CheckpointError(
         f"the checkpoint was not saved: {verdict[0]}; free some space or set CKPT_DIR, "
         "and give the same command again; older checkpoints are as they were"
