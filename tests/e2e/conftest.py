@@ -59,7 +59,7 @@ class Command:
 
     def __call__(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*words, **settings)
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=400)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def train(self, run_dir: str, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
