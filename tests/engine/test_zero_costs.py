@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import pytest
@@ -34,8 +35,6 @@ def test_partitioned_weights_start_as_whole_ones_do(kind):
 
 
 def _lets_go_of_gathered_weights() -> None:
-    import torch
-
     # Nothing is kept for later: every module gathers anew.
     changes = {**SPLIT_ALL, "deepspeed.max_live_parameters": "1", "deepspeed.max_reuse_distance": "0"}
     changes["deepspeed.prefetch_bucket_size"] = "0"
@@ -53,10 +52,26 @@ def _lets_go_of_gathered_weights() -> None:
     engine.engine.train()
     with engine.surroundings():
         loss = engine.engine(part[:, :-1], part[:, 1:])
-        held = {name: torch._C._storage_Use_Count(storage._cdata) for name, storage in seen.items()}
+        kept = _still_held(seen)
         engine.engine.backward(loss)
     assert len(seen) == len(engine.state.parameters)
-    assert {name for name, count in held.items() if count > 1} == set()
+    assert kept == set()
+
+
+def _still_held(storages: dict[str, Any]) -> set[str]:
+    """Names whose storage somebody besides us holds for ten seconds.
+
+    gloo's thread drops its own reference a moment after it has reported a gather as done: on a busy machine the
+    last gather of a forward pass can still be in its hands when the pass returns.
+    """
+    import torch
+
+    end = time.monotonic() + 10
+    while True:
+        kept = {name for name, storage in storages.items() if torch._C._storage_Use_Count(storage._cdata) > 1}
+        if not kept or time.monotonic() > end:
+            return kept
+        time.sleep(0.01)
 
 
 @pytest.mark.dist
