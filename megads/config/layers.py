@@ -5,7 +5,7 @@ Both are YAML of one form::
     aliases: [AuroraGPT-7B]       # presets only: other names
     fits: [cpu]                   # presets only: machines that need not change this preset
     note: text                    # machines only: how to get a preset's full width
-    facts: {device: cpu}          # machines only: what the host is
+    facts: {device: cpu}          # machines only: see megads.config.facts
     settings:
       model.num_layers: 32        # section.key: value; only what differs from the default
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from megads.config.facts import Facts, parse_facts
 from megads.config.parse import did_you_mean, parse
 from megads.config.setting import Origin
 from megads.config.tree import fields
@@ -36,7 +37,7 @@ class Layer:
     settings: dict[str, Any]
     aliases: tuple[str, ...] = ()
     fits: tuple[str, ...] = ()
-    facts: dict[str, str] = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
     note: str = ""
 
 
@@ -99,7 +100,7 @@ def _read(kind: str, name: str, folder: Path) -> Layer:
         settings=settings,
         aliases=tuple(str(alias) for alias in _part(content, "aliases", list, where)),
         fits=tuple(str(machine) for machine in _part(content, "fits", list, where)),
-        facts={str(key): str(value) for key, value in _part(content, "facts", dict, where).items()},
+        facts=parse_facts(_part(content, "facts", dict, where), where),
         note=_part(content, "note", str, where),
     )
 

@@ -31,7 +31,6 @@ NO_EFFECT = {
     "AZUREML_EXPERIMENT_ID": _OWN_LOG,
     "BE": _OWN_BACKEND,
     "CCL": _OWN_BACKEND,
-    "CPU_BIND": "ranks are not bound to cores",
     "DATA_PARENT": "give data in DATA_FILE_LIST",
     "DEBUG": _OWN_DEBUG,
     "DLIO_PROFILER_DATASET_DIR": "there is no profiler",

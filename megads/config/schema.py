@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from megads.config.engine_settings import DeepSpeedConfig, RecomputeConfig
+from megads.config.facts import StarterName
 from megads.config.setting import Section, setting
 
 
@@ -282,17 +283,38 @@ class LogConfig(Section):
 class LaunchConfig(Section):
     """How ranks are started."""
 
-    launch_with: Literal["auto", "direct", "torchrun", "openmpi", "mpich"] = setting(
-        "auto", env="LAUNCH_WITH", help="starter of ranks; auto: one process runs in place, several with torchrun"
+    launch_with: Literal["auto", StarterName] = setting(
+        "auto", env="LAUNCH_WITH", help="starter of ranks; auto: the machine's, else by scheduler and number of hosts"
     )
     ranks_per_host: int = setting(
         0, env="NGPU_PER_HOST", help="ranks on each host; 0: its accelerators, on CPU hosts TP PP SP DP", ge=0
     )
+    num_hosts: int = setting(
+        0, env="NHOSTS", help="hosts to use, the first of the allocation; 0: all; the others are spare", ge=0
+    )
     hostfile: str = setting("", env="HOSTFILE", help="one host a line; empty: what the scheduler says")
+    cpu_bind: str = setting(
+        "",
+        env="CPU_BIND",
+        help="the starter's own option, as list:0-7:8-15, or none; empty: the machine's cores",
+    )
+    walltime: str = setting(
+        "",
+        env="WALLTIME",
+        flags={"--walltime": None},
+        help="hours the run may take, as 6:00:00; empty: what the scheduler says",
+    )
+    max_restarts: int = setting(
+        0,
+        env="MAX_RESTARTS",
+        flags={"--max-restarts": None},
+        help="new starts from the last checkpoint after ranks failed",
+        ge=0,
+    )
     timeout_s: float = setting(
         600.0,
         env="DIST_TIMEOUT",
-        aliases=("TORCH_DDP_TIMEOUT",),
+        aliases=("TORCH_DDP_TIMEOUT", "MEGADS_TIMEOUT_S"),
         help="longest wait for another rank",
         unit="s",
         gt=0,

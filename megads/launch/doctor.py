@@ -89,11 +89,11 @@ def check_gradients(ask: Ask, out: IO[str]) -> int:
         MegadsError: the layout is impossible, or a package is missing.
     """
     machine = machine_name(ask.hostname, ask.env, ask.root)
-    given = resolve(ask.preset, env=ask.env, overrides=ask.overrides(), machine=machine, root=ask.root)
+    given = resolve(ask.preset, env=ask.env, overrides=ask.overrides(), flags=ask.flags, machine=machine, root=ask.root)
     # What a layout is asked to do alone decides nothing here: sizes come from its degrees.
     env = {name: value for name, value in ask.env.items() if name not in _sizes()}
     overrides = {**ask.overrides(), **tiny(given.run)}
-    asked = resolve(ask.preset, env=env, overrides=overrides, machine=machine, root=ask.root)
+    asked = resolve(ask.preset, env=env, overrides=overrides, flags=ask.flags, machine=machine, root=ask.root)
     allocation = find_allocation(asked.run, ask.env)
     hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
     resolved = adopt(derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=0), SETTING_OF)

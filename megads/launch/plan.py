@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,8 @@ class LaunchPlan:
 
     ``in_place`` means that the command takes the place of the launching process, which is
     possible when there is one rank. ``forwards_signals`` means that the starter hands a
-    SIGUSR1 on to its ranks.
+    SIGUSR1 on to its ranks. ``files`` (path -> text) are written before the command runs:
+    a list of ten thousand hosts is too long for a command line.
     """
 
     argv: tuple[str, ...]
@@ -21,6 +22,7 @@ class LaunchPlan:
     unset: tuple[str, ...] = ()
     in_place: bool = False
     forwards_signals: bool = True
+    files: dict[str, str] = field(default_factory=dict)
 
     def line(self) -> str:
         """Return one shell line that does the same when pasted into a terminal."""

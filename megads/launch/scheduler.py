@@ -15,17 +15,23 @@ from megads.errors import LaunchError
 
 @dataclass(frozen=True)
 class Allocation:
-    """The hosts of a run and how many ranks each of them takes."""
+    """The hosts of a run and how many ranks each of them takes.
+
+    ``spare`` are hosts of the same job that are not used; they replace hosts that fail.
+    ``num_ranks`` is given when the last host takes fewer ranks than the others.
+    """
 
     scheduler: str
     hosts: tuple[str, ...]
     ranks_per_host: int
     job_id: str = ""
+    spare: tuple[str, ...] = ()
+    num_ranks: int = 0
 
     @property
     def world_size(self) -> int:
         """Ranks on all hosts together."""
-        return len(self.hosts) * self.ranks_per_host
+        return self.num_ranks or len(self.hosts) * self.ranks_per_host
 
 
 def find_allocation(run: RunConfig, env: Mapping[str, str]) -> Allocation:

@@ -6,6 +6,7 @@ import pytest
 
 from megads.config.checks import check
 from megads.config.derive import derive
+from megads.config.facts import Facts
 from megads.config.layers import presets, read_machine, read_preset
 from megads.config.memory import count_parameters
 from megads.config.resolve import resolve
@@ -87,10 +88,18 @@ def test_presets_hold_only_what_differs():
 
 def test_machine_facts(tmp_path):
     (tmp_path / "envs").mkdir()
-    (tmp_path / "envs" / "mine.yaml").write_text("facts: {device: xpu, description: a box}\nnote: hello\n")
+    (tmp_path / "envs" / "mine.yaml").write_text("facts: {device: intel, description: a box}\nnote: hello\n")
     layer = read_machine("mine", tmp_path)
-    assert layer.facts == {"device": "xpu", "description": "a box"}
+    assert layer.facts == Facts(device="intel", description="a box")
     assert (layer.note, layer.settings) == ("hello", {})
+
+
+@pytest.mark.parametrize(("facts", "said"), [("device: xpu", "facts.device"), ("gpus: 4", "facts.gpus: no fact")])
+def test_wrong_facts(tmp_path, facts, said):
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs" / "mine.yaml").write_text(f"facts: {{{facts}}}\n")
+    with pytest.raises(ConfigError, match=f"machine mine.yaml: {said}"):
+        read_machine("mine", tmp_path)
 
 
 def test_no_preset_reads_outside_its_folder():
