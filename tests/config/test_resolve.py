@@ -223,6 +223,8 @@ FLAGS = [
     ("--synchronize-each-layer", "recompute.synchronize=true"),
     ("--profile-backward", "recompute.profile=true"),
     ("--cpu-optimizer", "deepspeed.offload_optimizer=cpu"),
+    ("--walltime 6:00:00", "launch.walltime=6:00:00"),
+    ("--max-restarts 3", "launch.max_restarts=3"),
 ]
 
 
