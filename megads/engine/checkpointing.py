@@ -16,7 +16,7 @@ from megads.config.stages import stage_steps
 from megads.dist.groups import Groups
 from megads.dist.rng import RngStreams
 from megads.engine.library import Mpu, import_deepspeed
-from megads.errors import ConfigError, DeviceError
+from megads.errors import DeviceError
 from megads.parallel.recompute import Recompute, reentrant_checkpoint, torch_checkpoint
 
 LOG = logging.getLogger("megads")
@@ -36,14 +36,12 @@ def make_recompute(run: RunConfig, groups: Groups, rng: RngStreams | None, devic
         device: this rank's.
 
     Raises:
-        ConfigError: options of DeepSpeed's checkpointing that would give wrong numbers.
         DeviceError: see :class:`DeepSpeedCheckpoint`.
     """
     asked = run.recompute
     plan = Recompute(asked.granularity, asked.method, asked.num_layers, rng)
     if asked.granularity == "none":
         return plan
-    _check_options(run)
     if asked.engine == "torch":
         gathers = asked.granularity == "full" and effective_zero_stage(run) == 3
         return replace(plan, checkpoint=reentrant_checkpoint if gathers else torch_checkpoint)
@@ -51,40 +49,6 @@ def make_recompute(run: RunConfig, groups: Groups, rng: RngStreams | None, devic
     # A stage begins this many micro-batches before the first of them comes back.
     in_flight = min(run.train.grad_acc_steps, groups.pipe_size - groups.pipe_rank)
     return replace(plan, checkpoint=DeepSpeedCheckpoint(run, groups, device, plan.segments(layers) * in_flight))
-
-
-def _check_options(run: RunConfig) -> None:
-    """Refuse what would be ignored, what DeepSpeed would get wrong, and what it asserts in the first step."""
-    asked, grid = run.recompute, run.parallel
-    moved = {
-        "PARTITION_ACTIVATIONS": asked.partition_activations,
-        "CPU_CHECKPOINTING": asked.cpu_checkpointing,
-        "CONTIGUOUS_CHECKPOINTING": asked.contiguous_memory,
-    }
-    watched = {"SYNCHRONIZE_EACH_LAYER": asked.synchronize, "PROFILE_BACKWARD": asked.profile}
-    for name, wanted in {**moved, **watched}.items():
-        if wanted and asked.engine != "deepspeed":
-            raise ConfigError(f"{name}=1 is an option of DeepSpeed's checkpointing; add RECOMPUTE_WITH=deepspeed")
-        if wanted and name in moved and asked.granularity != "full":
-            raise ConfigError(
-                f"{name}=1 moves the inputs of layers, and RECOMPUTE={asked.granularity} keeps those of attention; "
-                "use RECOMPUTE=full"
-            )
-    if asked.contiguous_memory and not asked.partition_activations:
-        raise ConfigError("CONTIGUOUS_CHECKPOINTING=1 holds partitioned inputs; add PARTITION_ACTIVATIONS=1")
-    if not asked.partition_activations:
-        return
-    if grid.scatter_norms and grid.tensor > 1:
-        raise ConfigError(
-            "PARTITION_ACTIVATIONS=1 splits inputs that are the same on every TP rank, and SCATTER_NORMS=1 has "
-            "split them already; use one of the two"
-        )
-    numbers = run.train.micro_batch * (run.model.seq_length // grid.sequence) * run.model.hidden_size
-    if numbers % grid.tensor:
-        raise ConfigError(
-            f"PARTITION_ACTIVATIONS=1 can not split MICRO_BATCH x SEQ/SP x HIDDEN = {numbers} numbers over "
-            f"TP={grid.tensor} ranks; use MICRO_BATCH={run.train.micro_batch * grid.tensor}"
-        )
 
 
 class DeepSpeedCheckpoint:

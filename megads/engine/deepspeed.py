@@ -64,9 +64,9 @@ class DeepSpeedEngine:
         deepspeed = import_deepspeed()
         if run.train.dtype == "fp16" and not deepspeed.get_accelerator().is_fp16_supported():
             raise DeviceError(f"DTYPE=fp16: the {device.type} of this host computes no fp16; use DTYPE=bf16 or fp32")
-        # DeepSpeed reports memory and op builds with bare prints; a run's log is ours.
         if not is_partitioned:
             set_second_partition_group(run, groups)
+        # DeepSpeed reports memory and op builds with bare prints; a run's log is ours.
         quiet = contextlib.redirect_stdout(io.StringIO())
         with quiet, exported_local_rank(device.index or 0), warnings.catch_warnings():
             warnings.simplefilter("ignore")

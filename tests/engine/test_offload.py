@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.test_deepspeed import settings, train
+from tests.engine.plain import goes_on_bitwise, make_engine, settings, train, trains_like_one_rank
 from tests.engine.test_zero import (
     GRIDS,
     HPZ,
@@ -15,12 +15,9 @@ from tests.engine.test_zero import (
     SHARING,
     SLOW_TP,
     SPLIT_ALL,
-    _goes_on_bitwise,
     _half_is_near_fp32,
     _moves_between,
     _size,
-    _trains_like_one_rank,
-    make,
 )
 from tests.ranks import groups_of, run_ranks
 
@@ -30,7 +27,7 @@ from tests.ranks import groups_of, run_ranks
 @pytest.mark.parametrize("grid", SLOW_TP)
 def test_an_optimizer_in_host_memory_trains_the_same(grid, kind):
     changes = {**KINDS[kind], "deepspeed.offload_optimizer": "cpu"}
-    run_ranks(_size(GRIDS[grid]), _trains_like_one_rank, GRIDS[grid], changes)
+    run_ranks(_size(GRIDS[grid]), trains_like_one_rank, GRIDS[grid], changes)
 
 
 @pytest.mark.dist
@@ -38,16 +35,16 @@ def test_an_optimizer_in_host_memory_trains_the_same(grid, kind):
 @pytest.mark.parametrize("kind", ["zero3", "zero3-all"])
 def test_weights_in_host_memory_train_the_same(kind, optimizer):
     changes = {**KINDS[kind], "deepspeed.offload_params": "cpu", "deepspeed.offload_optimizer": optimizer}
-    run_ranks(2, _trains_like_one_rank, GRIDS["dp2"], changes)
+    run_ranks(2, trains_like_one_rank, GRIDS["dp2"], changes)
 
 
 @pytest.mark.dist
 @pytest.mark.parametrize("kind", ["zero1", "zero3-all"])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_offloaded_state_goes_on_bitwise(kind, dtype):
+def test_offloaded_stategoes_on_bitwise(kind, dtype):
     params = "cpu" if kind == "zero3-all" else "none"
     changes = {"deepspeed.offload_optimizer": "cpu", "deepspeed.offload_params": params, "train.dtype": dtype}
-    run_ranks(2, _goes_on_bitwise, GRIDS["dp2"], {**KINDS[kind], **changes})
+    run_ranks(2, goes_on_bitwise, GRIDS["dp2"], {**KINDS[kind], **changes})
 
 
 def _offloads_without_a_compiler(folder: str) -> None:
@@ -55,7 +52,7 @@ def _offloads_without_a_compiler(folder: str) -> None:
     os.environ["PATH"] = ""
     changes = {**SPLIT_ALL, "deepspeed.offload_optimizer": "cpu", "deepspeed.offload_params": "cpu"}
     run, groups = settings({"data": 2}, **changes), groups_of(data=2)
-    train(make(run, groups), run, groups, 0, 1)
+    train(make_engine(run, groups), run, groups, 0, 1)
     assert os.listdir(folder) == []
 
 
@@ -78,7 +75,7 @@ def _keep_environment(check: Any, *args: Any) -> None:
 @pytest.mark.parametrize("grid", ["dp4", "tp2dp2"])
 def test_a_second_copy_of_the_weights_trains_the_same(grid, dtype):
     if dtype == "fp32":
-        run_ranks(4, _trains_like_one_rank, GRIDS[grid], HPZ)
+        run_ranks(4, trains_like_one_rank, GRIDS[grid], HPZ)
     else:
         run_ranks(4, _half_is_near_fp32, GRIDS[grid], {**HPZ, "train.dtype": dtype})
 
@@ -92,7 +89,7 @@ def _second_copy_is_of_the_same_shard() -> None:
     import torch.distributed as dist
     from deepspeed.utils import groups as theirs
 
-    make(settings(GRIDS["tp2dp2"], **HPZ), groups_of(**GRIDS["tp2dp2"]))
+    make_engine(settings(GRIDS["tp2dp2"], **HPZ), groups_of(**GRIDS["tp2dp2"]))
     mine = dist.get_process_group_ranks(theirs._ZERO_PARAM_INTRA_PARALLEL_GROUP)
     assert mine == ([0, 2] if dist.get_rank() in (0, 2) else [1, 3])
 

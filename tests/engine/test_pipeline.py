@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.test_deepspeed import CLIP, _let_fp16_run, batches, plain_loop, settings, train
+from tests.engine.plain import batches, make_engine, plain_loop, settings, train, trains_like_one_rank
 from tests.ranks import groups_of, run_ranks
 
 LLAMA = {"model.num_layers": "4"}
@@ -20,15 +20,6 @@ KINDS = [*ZERO, {"train.dtype": "bf16"}, FP16]
 KIND_IDS = ["zero0", "zero1", "bf16", "fp16"]
 
 
-def make_engine(run, groups, *, rng=None, eod=None):
-    _let_fp16_run()
-    import torch
-
-    from megads.engine.make import make_engine
-
-    return make_engine(run, groups, rng, torch.device("cpu"), eod)
-
-
 def run_grid(check, grid, *args):
     """Run ``check(grid, ...)`` on the ranks of ``grid``, which may have to import DeepSpeed first."""
     run_ranks(math.prod(grid.values()), check, grid, *args, timeout_s=180)
@@ -36,25 +27,6 @@ def run_grid(check, grid, *args):
 
 def numbers_of(results):
     return [(float(r.loss), r.grad_norm, r.skipped, r.loss_scale) for r in results]
-
-
-def _matches_plain_loop(grid, model, changes) -> None:
-    import torch
-
-    from megads.parallel.tensor import take_shard
-
-    run, groups = settings(grid, **MODELS[model], **changes), groups_of(**grid)
-    losses, norms, weights = plain_loop(settings({}, **MODELS[model]))
-    engine = make_engine(run, groups)
-    results = train(engine, run, groups)
-    assert [float(r.loss) for r in results] == pytest.approx(losses, rel=1e-5)
-    assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)
-    assert min(norms) > CLIP
-    assert not any(r.skipped for r in results)
-    for state in engine.states():
-        local = take_shard(weights[state.name].detach(), state.parameter.shard, groups.tensor_rank, groups.tensor_size)
-        torch.testing.assert_close(state.tensors["weight"], local, rtol=1e-4, atol=2e-6)
-        torch.testing.assert_close(state.parameter.data, state.tensors["weight"], rtol=0, atol=0)
 
 
 LAYOUTS = {
@@ -76,7 +48,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_stages_train_like_one_rank(layout, model, changes):
     grid, more = LAYOUTS[layout]
-    run_grid(_matches_plain_loop, grid, model, {**changes, **more})
+    run_grid(trains_like_one_rank, grid, {**MODELS[model], **changes, **more})
 
 
 @pytest.mark.dist
@@ -88,7 +60,7 @@ def test_stages_train_like_one_rank(layout, model, changes):
     ids=["pp4-dp2", "pp2-sp2-tp2", "pp2-dp2-sp2"],
 )
 def test_eight_ranks_train_like_one(grid, model):
-    run_grid(_matches_plain_loop, grid, model, {"parallel.zero_stage": "1"})
+    run_grid(trains_like_one_rank, grid, {**MODELS[model], "parallel.zero_stage": "1"})
 
 
 @pytest.mark.dist
@@ -97,7 +69,7 @@ def test_eight_ranks_train_like_one(grid, model):
 @pytest.mark.parametrize("stages", [2, 4])
 def test_every_accumulation_count_trains_the_same(stages, micro_batch, steps, changes):
     batch = {"train.micro_batch": str(micro_batch), "train.grad_acc_steps": str(steps)}
-    run_grid(_matches_plain_loop, {"pipe": stages}, "gpt", {**batch, **changes})
+    run_grid(trains_like_one_rank, {"pipe": stages}, {**GPT, **batch, **changes})
 
 
 def _gradients_have_the_right_size(grid, model, changes) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.test_deepspeed import STEPS, batches, plain_loop, settings, train
-from tests.engine.test_pipeline import GPT, KIND_IDS, KINDS, LAYOUTS, MODELS, make_engine, numbers_of, run_grid
+from tests.engine.plain import STEPS, batches, make_engine, plain_loop, settings, train
+from tests.engine.test_pipeline import GPT, KIND_IDS, KINDS, LAYOUTS, MODELS, numbers_of, run_grid
 from tests.ranks import groups_of
 
 

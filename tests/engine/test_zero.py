@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 
-from tests.engine.test_deepspeed import (
-    CLIP,
+from tests.engine.plain import (
     STEPS,
-    _let_fp16_run,
     batches,
+    goes_on_bitwise,
+    make_engine,
     plain_loop,
     rate,
+    saved,
     settings,
     train,
+    trains_like_one_rank,
+    working_weights,
 )
 from tests.ranks import groups_of, run_ranks
 
@@ -33,69 +35,15 @@ SLOW_TP = [pytest.param("dp2"), pytest.param("tp2dp2", marks=pytest.mark.slow)]
 SHARING = {name: changes for name, changes in KINDS.items() if name != "zero0"}
 
 
-def make(run: Any, groups: Any) -> Any:
-    """Return the engine, as a run makes it."""
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    _let_fp16_run()
-    import torch
-
-    from megads.engine.make import make_engine
-
-    return make_engine(run, groups, None, torch.device("cpu"))
-
-
-def saved(engine: Any) -> dict[str, dict[str, Any]]:
-    return {state.name: {kind: t.clone() for kind, t in state.tensors.items()} for state in engine.states()}
-
-
-def working_weights(engine: Any) -> list[Any]:
-    """Return the weights that the next forward pass computes with."""
-    import torch.distributed as dist
-
-    from megads.engine.base import whole_shape
-
-    whole = []
-    for parameter in engine.module.parameters():
-        if not hasattr(parameter, "ds_tensor"):
-            whole.append(parameter.detach().clone())
-            continue
-        group = parameter.ds_process_group
-        pieces = parameter.ds_tensor.new_empty(parameter.ds_tensor.numel() * dist.get_world_size(group))
-        dist.all_gather_into_tensor(pieces, parameter.ds_tensor, group=group)
-        whole.append(pieces[: parameter.ds_numel].view(whole_shape(parameter)))
-    return whole
-
-
 def _size(grid: dict[str, int]) -> int:
     return grid.get("tensor", 1) * grid.get("data", 1)
-
-
-def _trains_like_one_rank(grid: dict[str, int], changes: dict[str, str]) -> None:
-    import torch
-
-    from megads.parallel.tensor import take_shard
-
-    run, groups = settings(grid, **changes), groups_of(**grid)
-    model = {name: value for name, value in changes.items() if name.startswith("model.")}
-    losses, norms, weights = plain_loop(settings({}, **model))
-    engine = make(run, groups)
-    results = train(engine, run, groups)
-    assert [float(r.loss) for r in results] == pytest.approx(losses, rel=1e-5)
-    assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)
-    assert min(norms) > CLIP
-    assert not any(r.skipped for r in results)
-    for state, working in zip(engine.states(), working_weights(engine), strict=True):
-        whole = weights[state.name].detach()
-        local = take_shard(whole, state.parameter.shard, groups.tensor_rank, groups.tensor_size)
-        torch.testing.assert_close(state.tensors["weight"], local, rtol=1e-4, atol=2e-6)
-        torch.testing.assert_close(working, state.tensors["weight"], rtol=0, atol=0)
 
 
 @pytest.mark.dist
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("grid", GRIDS)
 def test_every_stage_trains_like_one_rank(grid, kind):
-    run_ranks(_size(GRIDS[grid]), _trains_like_one_rank, GRIDS[grid], KINDS[kind])
+    run_ranks(_size(GRIDS[grid]), trains_like_one_rank, GRIDS[grid], KINDS[kind])
 
 
 @pytest.mark.dist
@@ -103,33 +51,33 @@ def test_every_stage_trains_like_one_rank(grid, kind):
 @pytest.mark.parametrize("steps", ["1", "4"])
 def test_any_accumulation_gives_the_same(kind, steps):
     batch = {"train.grad_acc_steps": steps, "train.micro_batch": str(4 // int(steps))}
-    run_ranks(2, _trains_like_one_rank, GRIDS["dp2"], {**KINDS[kind], **batch})
+    run_ranks(2, trains_like_one_rank, GRIDS["dp2"], {**KINDS[kind], **batch})
 
 
 @pytest.mark.dist
 @pytest.mark.parametrize("kind", ["zero1", "zero2", "zero3-all"])
 def test_tied_embeddings_and_biases(kind):
     gpt = {"model.family": "gpt", "model.hidden_dropout": "0", "model.attention_dropout": "0"}
-    run_ranks(4, _trains_like_one_rank, GRIDS["tp2dp2"], {**KINDS[kind], **gpt})
+    run_ranks(4, trains_like_one_rank, GRIDS["tp2dp2"], {**KINDS[kind], **gpt})
 
 
 @pytest.mark.dist
 @pytest.mark.parametrize("kind", ["zero1", "zero2", "zero3"])
 def test_reducing_while_the_backward_pass_runs(kind):
-    run_ranks(2, _trains_like_one_rank, GRIDS["dp2"], {**KINDS[kind], "parallel.ddp_impl": "torch"})
+    run_ranks(2, trains_like_one_rank, GRIDS["dp2"], {**KINDS[kind], "parallel.ddp_impl": "torch"})
 
 
 @pytest.mark.dist
 @pytest.mark.parametrize("kind", ["zero1", "zero2", "zero3"])
 def test_reducing_to_every_rank(kind):
-    run_ranks(2, _trains_like_one_rank, GRIDS["dp2"], {**KINDS[kind], "deepspeed.reduce_scatter": "false"})
+    run_ranks(2, trains_like_one_rank, GRIDS["dp2"], {**KINDS[kind], "deepspeed.reduce_scatter": "false"})
 
 
 @pytest.mark.dist
 @pytest.mark.parametrize("kind", ["zero2", "zero3-all"])
 def test_buckets_smaller_than_a_parameter(kind):
     small = {"deepspeed.reduce_bucket_size": "1000", "deepspeed.prefetch_bucket_size": "1000"}
-    run_ranks(4, _trains_like_one_rank, GRIDS["tp2dp2"], {**KINDS[kind], **small})
+    run_ranks(4, trains_like_one_rank, GRIDS["tp2dp2"], {**KINDS[kind], **small})
 
 
 @pytest.mark.dist
@@ -143,11 +91,11 @@ def _shares_unevenly(changes: dict[str, str]) -> None:
     import torch
 
     run, groups = settings({"data": 3}, **changes), groups_of(data=3)
-    engine = make(run, groups)
+    engine = make_engine(run, groups)
     generator = torch.Generator().manual_seed(groups.rank)
     parts = [torch.randint(0, 100, (2, run.model.seq_length + 1), generator=generator)]
     first = [engine.train_step(parts, 1e-2) for _ in range(2)]
-    again = make(run, groups)
+    again = make_engine(run, groups)
     again.load(saved(engine))
     again.load_scalars(engine.scalars())
     assert float(engine.train_step(parts, 1e-2).loss) == float(again.train_step(parts, 1e-2).loss)
@@ -164,7 +112,7 @@ def test_deepspeeds_own_reports_change_nothing(kind, tmp_path):
         "deepspeed.wall_clock_breakdown": "true",
         "deepspeed.steps_per_print": "2",
     }
-    run_ranks(2, _trains_like_one_rank, GRIDS["dp2"], {**KINDS[kind], **reports})
+    run_ranks(2, trains_like_one_rank, GRIDS["dp2"], {**KINDS[kind], **reports})
     assert "flops" in (tmp_path / "flops.txt").read_text()
 
 
@@ -174,7 +122,7 @@ def test_deepspeeds_own_reports_change_nothing(kind, tmp_path):
 def _half_is_near_fp32(grid: dict[str, int], changes: dict[str, str]) -> None:
     run, groups = settings(grid, **changes), groups_of(**grid)
     losses, norms, _ = plain_loop(settings({}))
-    results = train(make(run, groups), run, groups)
+    results = train(make_engine(run, groups), run, groups)
     assert [float(r.loss) for r in results] == pytest.approx(losses, abs=5e-3)
     assert [r.grad_norm for r in results] == pytest.approx(norms, rel=2e-2)
 
@@ -206,7 +154,7 @@ def _accumulates_in_float32(changes: dict[str, str]) -> None:
         batch = {"train.grad_acc_steps": str(count), "train.global_batch": str(4 * count)}
         run = settings(grid, **changes, **batch)
         part = torch.randint(0, 100, (2, run.model.seq_length + 1), generator=torch.Generator().manual_seed(0))
-        norms.append(make(run, groups).train_step([part] * count, 0.0).grad_norm)
+        norms.append(make_engine(run, groups).train_step([part] * count, 0.0).grad_norm)
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
 
 
@@ -221,43 +169,22 @@ def test_gradients_accumulate_in_float32(kind, dtype):
 # State
 
 
-def _goes_on_bitwise(grid: dict[str, int], changes: dict[str, str]) -> None:
-    import torch
-
-    run, groups = settings(grid, **changes), groups_of(**grid)
-    whole = make(run, groups)
-    expected = train(whole, run, groups)
-    first = make(run, groups)
-    train(first, run, groups, 0, 3)
-    second = make(run, groups)
-    second.load(saved(first))
-    second.load_scalars(first.scalars())
-    rest = train(second, run, groups, 3, STEPS)
-    for ours, theirs in zip(rest, expected[3:], strict=True):
-        assert float(ours.loss) == float(theirs.loss)
-        assert ours.grad_norm == theirs.grad_norm
-    for ours, theirs in zip(second.states(), whole.states(), strict=True):
-        for kind, tensor in theirs.tensors.items():
-            assert torch.equal(ours.tensors[kind], tensor), f"{ours.name} {kind}"
-    assert second.scalars() == whole.scalars()
-
-
 @pytest.mark.dist
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("kind", ["zero2", "zero3", "zero3-all"])
 @pytest.mark.parametrize("grid", SLOW_TP)
-def test_a_new_engine_goes_on_bitwise(grid, kind, dtype):
+def test_a_new_enginegoes_on_bitwise(grid, kind, dtype):
     changes = {**KINDS[kind], "train.dtype": dtype, "optim.initial_loss_scale_power": "24"}
-    run_ranks(_size(GRIDS[grid]), _goes_on_bitwise, GRIDS[grid], changes)
+    run_ranks(_size(GRIDS[grid]), goes_on_bitwise, GRIDS[grid], changes)
 
 
 def _moves_between(grid: dict[str, int], before: dict[str, str], after: dict[str, str]) -> None:
     groups = groups_of(**grid)
     losses, norms, _ = plain_loop(settings({}))
     first, second = settings(grid, **before), settings(grid, **after)
-    writer = make(first, groups)
+    writer = make_engine(first, groups)
     train(writer, first, groups, 0, 3)
-    reader = make(second, groups)
+    reader = make_engine(second, groups)
     train(reader, second, groups, 4, 6)  # what it has learned by itself must not survive
     reader.load(saved(writer))
     reader.load_scalars(writer.scalars())
@@ -281,7 +208,7 @@ def _bad_gradients_change_nothing(grid: dict[str, int], changes: dict[str, str])
     import torch
 
     run, groups = settings(grid, **changes), groups_of(**grid)
-    engine = make(run, groups)
+    engine = make_engine(run, groups)
     train(engine, run, groups, 0, 1)
     before = working_weights(engine)
     states = saved(engine)
@@ -318,7 +245,7 @@ def _evaluates_between_steps(changes: dict[str, str]) -> None:
     grid = GRIDS["dp2"]
     run, groups = settings(grid, **changes), groups_of(**grid)
     losses, _, _ = plain_loop(settings({}))
-    engine = make(run, groups)
+    engine = make_engine(run, groups)
     for step in range(STEPS):
         parts = batches(run, step, groups.data_rank)
         assert float(engine.eval_loss(parts)) == pytest.approx(losses[step], rel=1e-5)

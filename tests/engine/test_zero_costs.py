@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.test_deepspeed import batches, settings, train
-from tests.engine.test_zero import HPZ, KINDS, SPLIT_ALL, make, working_weights
+from tests.engine.plain import batches, make_engine, settings, train, working_weights
+from tests.engine.test_zero import HPZ, KINDS, SPLIT_ALL
 from tests.ranks import groups_of, run_ranks
 
 
@@ -22,7 +22,7 @@ def _starts_with_the_same_weights(kind: str) -> None:
     grid = {"tensor": 2, "data": 2}
     run, groups = settings(grid, **SPLIT_ALL, **changes), groups_of(**grid)
     plain = dict(build_model(run, groups).named_parameters())
-    engine = make(run, groups)
+    engine = make_engine(run, groups)
     for state, working in zip(engine.states(), working_weights(engine), strict=True):
         assert torch.equal(state.tensors["weight"], plain[state.name]), state.name
         assert torch.equal(working, plain[state.name]), state.name
@@ -39,7 +39,7 @@ def _lets_go_of_gathered_weights() -> None:
     changes = {**SPLIT_ALL, "deepspeed.max_live_parameters": "1", "deepspeed.max_reuse_distance": "0"}
     changes["deepspeed.prefetch_bucket_size"] = "0"
     run, groups = settings({"data": 2}, **changes), groups_of(data=2)
-    engine = make(run, groups)
+    engine = make_engine(run, groups)
     seen: dict[str, Any] = {}
     for name, parameter in engine.module.named_parameters():
         owner = engine.module.get_submodule(name.rpartition(".")[0])
@@ -96,7 +96,7 @@ def _makes_no_groups(changes: dict[str, str]) -> None:
 
     try:
         dist.new_group = distributed_c10d.new_group = counted
-        make(settings(grid, **changes), groups)
+        make_engine(settings(grid, **changes), groups)
     finally:
         dist.new_group = distributed_c10d.new_group = real
     assert len(made) == (1 if "deepspeed.hpz_partition_size" in changes else 0)
@@ -122,7 +122,7 @@ def _sends_what_is_published(kind: str, steps: int, dtype: str) -> None:
     once = {"deepspeed.max_live_parameters": "1", "deepspeed.max_reuse_distance": "0"}
     changes = {**KINDS[kind], **once, **batch, "train.dtype": dtype}
     run, groups = settings(grid, **changes), groups_of(**grid)
-    engine = make(run, groups)
+    engine = make_engine(run, groups)
     count = sum(math.prod(whole_shape(parameter)) for parameter in engine.module.parameters())
     train(engine, run, groups, 0, 3)
     with Traffic(groups) as traffic:

@@ -1,0 +1,177 @@
+"""A loop anyone can read (plain torch, one rank, float32), engines on small models, and how they are compared."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megads.config.derive import derive
+from megads.config.resolve import resolve
+from megads.config.schema import RunConfig
+from tests.ranks import groups_of
+
+CLIP = 0.3  # gradient norms are about 1, so clipping acts at every step
+STEPS = 6
+
+
+def settings(grid: dict[str, int], **changes: str) -> RunConfig:
+    """Return a derived run of 8 samples a step on ``grid``."""
+    data, ranks = grid.get("data", 1), math.prod(grid.values())
+    overrides = {
+        "model.num_layers": "2",
+        "model.hidden_size": "32",
+        "model.num_heads": "4",
+        "model.num_kv_heads": "4",
+        "model.seq_length": "16",
+        "train.micro_batch": "2",
+        "train.global_batch": "8",
+        "train.grad_acc_steps": str(4 // data),
+        "train.train_iters": "20",
+        "train.dtype": "fp32",
+        "parallel.tensor": str(grid.get("tensor", 1)),
+        "parallel.pipeline": str(grid.get("pipe", 1)),
+        "parallel.sequence": str(grid.get("seq", 1)),
+        "optim.clip_grad": str(CLIP),
+        **changes,
+    }
+    asked = resolve(None, env={}, overrides=overrides, machine="generic", root=Path(__file__).parents[2])
+    return derive(asked, num_hosts=1, ranks_per_host=ranks, vocab_size=100).run
+
+
+def batches(run: RunConfig, step: int, data_rank: int):
+    """Return this data rank's micro-batches of ``step``: the same 8 samples on every grid."""
+    import torch
+
+    generator = torch.Generator().manual_seed(step)
+    samples = torch.randint(0, 100, (8, run.model.seq_length + 1), generator=generator)
+    size = run.train.micro_batch
+    blocks = samples.view(run.train.grad_acc_steps, run.parallel.data, size, -1)
+    return [block[data_rank] for block in blocks]
+
+
+def rate(step: int) -> float:
+    return 1e-2 * (step + 1) / STEPS
+
+
+def plain_loop(run: RunConfig):
+    """Return losses, norms and weights of a plain torch loop on one rank."""
+    import torch
+
+    from megads.dist.grid import Grid
+    from megads.dist.groups import Groups
+    from megads.engine.base import decay_groups
+    from megads.models.build import build_model
+
+    model = build_model(run, Groups(Grid(), 0))
+    optimizer = torch.optim.AdamW(
+        decay_groups(model, run.optim.weight_decay),
+        betas=(run.optim.adam_beta1, run.optim.adam_beta2),
+        eps=run.optim.adam_eps,
+    )
+    losses, norms = [], []
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step)
+        parts = batches(run, step, 0)
+        total = 0.0
+        for part in parts:
+            loss = model(part[:, :-1], part[:, 1:]) / len(parts)
+            loss.backward()
+            total += float(loss.detach())
+        losses.append(total)
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), run.optim.clip_grad or 1e9)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, norms, dict(model.named_parameters())
+
+
+def train(engine, run, groups, first=0, last=STEPS):
+    return [engine.train_step(batches(run, step, groups.data_rank), rate(step)) for step in range(first, last)]
+
+
+def make_engine(run: RunConfig, groups: Any, *, rng: Any = None, eod: int | None = None) -> Any:
+    """Return the engine, as a run makes it."""
+    let_fp16_run()
+    import torch
+
+    from megads.engine.make import make_engine
+
+    return make_engine(run, groups, rng, torch.device("cpu"), eod)
+
+
+def let_fp16_run() -> None:
+    """Half precision computes on every CPU, only slowly; DeepSpeed asks for the fast instructions."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+    CPU_Accelerator.is_fp16_supported = lambda self: True
+
+
+def saved(engine: Any) -> dict[str, dict[str, Any]]:
+    return {state.name: {kind: t.clone() for kind, t in state.tensors.items()} for state in engine.states()}
+
+
+def working_weights(engine: Any) -> list[Any]:
+    """Return the weights that the next forward pass computes with."""
+    return [_working(parameter) for parameter in engine.module.parameters()]
+
+
+def _working(parameter: Any) -> Any:
+    import torch.distributed as dist
+
+    from megads.engine.base import whole_shape
+
+    if not hasattr(parameter, "ds_tensor"):
+        return parameter.detach().clone()
+    group = parameter.ds_process_group
+    pieces = parameter.ds_tensor.new_empty(parameter.ds_tensor.numel() * dist.get_world_size(group))
+    dist.all_gather_into_tensor(pieces, parameter.ds_tensor, group=group)
+    return pieces[: parameter.ds_numel].view(whole_shape(parameter))
+
+
+def trains_like_one_rank(grid: dict[str, int], changes: dict[str, str]) -> None:
+    """Check losses, norms and weights of ``grid`` against the plain loop on a model of the same kind."""
+    import torch
+
+    from megads.parallel.tensor import take_shard
+
+    run, groups = settings(grid, **changes), groups_of(**grid)
+    model = {name: value for name, value in changes.items() if name.startswith("model.")}
+    losses, norms, weights = plain_loop(settings({}, **model))
+    engine = make_engine(run, groups)
+    results = train(engine, run, groups)
+    assert [float(r.loss) for r in results] == pytest.approx(losses, rel=1e-5)
+    assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)
+    assert min(norms) > CLIP
+    assert not any(r.skipped for r in results)
+    for state in engine.states():
+        whole = weights[state.name].detach()
+        local = take_shard(whole, state.parameter.shard, groups.tensor_rank, groups.tensor_size)
+        torch.testing.assert_close(state.tensors["weight"], local, rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(_working(state.parameter), state.tensors["weight"], rtol=0, atol=0)
+
+
+def goes_on_bitwise(grid: dict[str, int], changes: dict[str, str]) -> None:
+    """Check that an engine filled with another one's state goes on as that one does."""
+    import torch
+
+    run, groups = settings(grid, **changes), groups_of(**grid)
+    whole = make_engine(run, groups)
+    expected = train(whole, run, groups)
+    first = make_engine(run, groups)
+    train(first, run, groups, 0, 3)
+    second = make_engine(run, groups)
+    second.load(saved(first))
+    second.load_scalars(first.scalars())
+    rest = train(second, run, groups, 3, STEPS)
+    for ours, theirs in zip(rest, expected[3:], strict=True):
+        assert float(ours.loss) == float(theirs.loss)
+        assert ours.grad_norm == theirs.grad_norm
+    for ours, theirs in zip(second.states(), whole.states(), strict=True):
+        for kind, tensor in theirs.tensors.items():
+            assert torch.equal(ours.tensors[kind], tensor), f"{ours.name} {kind}"
+    assert second.scalars() == whole.scalars()
