@@ -173,7 +173,7 @@ def test_gradients_accumulate_in_float32(kind, dtype):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("kind", ["zero2", "zero3", "zero3-all"])
 @pytest.mark.parametrize("grid", SLOW_TP)
-def test_a_new_enginegoes_on_bitwise(grid, kind, dtype):
+def test_a_new_engine_goes_on_bitwise(grid, kind, dtype):
     changes = {**KINDS[kind], "train.dtype": dtype, "optim.initial_loss_scale_power": "24"}
     run_ranks(_size(GRIDS[grid]), goes_on_bitwise, GRIDS[grid], changes)
 
