@@ -1,12 +1,14 @@
 """Exit 0 when this Python is new enough and has the packages of setup.cfg; else name the first that is missing.
 
-Run as ``python envs/has_packages.py [EXTRA...]``, possibly by a Python that is too old for
-megads. Only metadata is read: importing torch to see whether it is there takes seconds.
+Run as ``python envs/has_packages.py [EXTRA...]``, possibly by a Python that is too old for megads.
+With ``--found`` it prints what is there of them, as ``name==version``, instead. Only metadata is
+read: importing torch to see whether it is there takes seconds.
 """
 
 from __future__ import annotations
 
 import configparser
+import contextlib
 import operator
 import re
 import sys
@@ -28,12 +30,7 @@ def missing(extras: list[str]) -> str:
         return "python >= 3.10"
     from importlib.metadata import PackageNotFoundError, version
 
-    config = configparser.ConfigParser()
-    config.read(Path(__file__).resolve().parents[1] / "setup.cfg")
-    wanted = config["options"]["install_requires"].split("\n")
-    for extra in extras:
-        wanted += config["options.extras_require"][extra].split("\n")
-    for line in filter(None, wanted):
+    for line in _wanted(extras):
         name = re.match(r"[\w.-]+", line)[0]
         try:
             found = version(name)
@@ -45,11 +42,35 @@ def missing(extras: list[str]) -> str:
     return ""
 
 
+def found() -> list[str]:
+    """Return ``name==version`` of every requirement that is installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    lines = []
+    for line in _wanted([]):
+        name = re.match(r"[\w.-]+", line)[0]
+        with contextlib.suppress(PackageNotFoundError):
+            lines.append(f"{name}=={version(name)}")
+    return lines
+
+
+def _wanted(extras: list[str]) -> list[str]:
+    config = configparser.ConfigParser()
+    config.read(Path(__file__).resolve().parents[1] / "setup.cfg")
+    wanted = config["options"]["install_requires"].split("\n")
+    for extra in extras:
+        wanted += config["options.extras_require"][extra].split("\n")
+    return [line for line in wanted if line]
+
+
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.match(r"[\d.]*", text)[0].split(".") if number]
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--found"]:
+        sys.stdout.write("".join(f"{line}\n" for line in found()))
+        sys.exit(0)
     lacking = missing(sys.argv[1:])
     sys.stderr.write(lacking + "\n" if lacking else "")
     sys.exit(1 if lacking else 0)

@@ -1,20 +1,25 @@
 # shellcheck shell=bash
 # Find a Python with everything that megads needs, or make one. Sourced by envs/<machine>.sh.
 #
-# In order: MEGADS_PYTHON as it is; the active environment; <checkout>/.venv made earlier;
-# python3 on PATH; a new .venv. The middle ones count only when they have the packages of
-# setup.cfg (and of the extras in MEGADS_EXTRAS).
+# In order: MEGADS_PYTHON as it is; the active environment; the site's Python, where modules gave one;
+# <checkout>/.venv made earlier; python3 on PATH; a new .venv. The middle ones count only when they
+# have the packages of setup.cfg (and of the extras in MEGADS_EXTRAS). On a machine with a Python of
+# the site the new one is .venv-<machine> on top of it, and keeps its torch.
 
 declare -F megads_find_python >/dev/null || megads_find_python() {
-  local active stamp="" base venv="${MEGADS_ROOT}/.venv"
+  local active stamp="" base="${MEGADS_SITE_PYTHON:-}" venv="${MEGADS_ROOT}/.venv${MEGADS_SITE_PYTHON:+-${MACHINE}}"
   if [[ -n "${MEGADS_PYTHON:-}" ]]; then
     type -P "${MEGADS_PYTHON}" >/dev/null ||
       megads_fail "MEGADS_PYTHON=${MEGADS_PYTHON} is not an executable; give the path of a Python 3.10 or later"
     return
   fi
-  active="${VIRTUAL_ENV:-${CONDA_PREFIX:-}}"
+  active="${MEGADS_ACTIVE:-${VIRTUAL_ENV:-${CONDA_PREFIX:-}}}"
   if [[ -n "${active}" && "${active}" != "${venv}" ]] && megads_has_packages "${active}/bin/python"; then
     MEGADS_PYTHON="${active}/bin/python"
+    return
+  fi
+  if [[ -n "${base}" ]] && megads_has_packages "${base}"; then
+    MEGADS_PYTHON="${base}"
     return
   fi
   megads_stamp
@@ -22,12 +27,16 @@ declare -F megads_find_python >/dev/null || megads_find_python() {
     MEGADS_PYTHON="${venv}/bin/python"
     return
   fi
-  base="$(type -P python3 || true)"
+  [[ -n "${base}" ]] || base="$(type -P python3 || true)"
   if [[ -n "${base}" ]] && megads_has_packages "${base}"; then
     MEGADS_PYTHON="${base}"
     return
   fi
-  megads_make_venv
+  if [[ -n "${MEGADS_NO_VENV:-}" ]]; then
+    megads_fail "${MEGADS_NO_VENV}"
+    return
+  fi
+  megads_make_venv || return
   MEGADS_PYTHON="${venv}/bin/python"
 }
 
@@ -37,19 +46,21 @@ declare -F megads_has_packages >/dev/null || megads_has_packages() {
   [[ -x "$1" ]] && "$1" "${MEGADS_ROOT}/envs/has_packages.py" ${MEGADS_EXTRAS:-} >/dev/null 2>&1
 }
 
-# Set stamp to the file whose presence says that .venv was finished for these package lists.
+# Set stamp to the file whose presence says that the caller's venv was finished for these package lists.
 declare -F megads_stamp >/dev/null || megads_stamp() {
   local sum
-  sum="$(cat "${MEGADS_ROOT}/envs/constraints.txt" "${MEGADS_ROOT}/setup.cfg" | cksum)"
-  stamp="${MEGADS_ROOT}/.venv/.megads-${sum// /-}${MEGADS_EXTRAS:+-${MEGADS_EXTRAS// /-}}"
+  sum="$(cat "${MEGADS_ROOT}/envs/constraints.txt" "${MEGADS_ROOT}/setup.cfg" - <<<"${MEGADS_SITE_PYTHON:-}" | cksum)"
+  stamp="${venv}/.megads-${sum// /-}${MEGADS_EXTRAS:+-${MEGADS_EXTRAS// /-}}"
 }
 
-# Make .venv, or finish one that a killed shell left half made. One shell at a time.
+# Make the caller's venv, or finish one that a killed shell left half made. One shell at a time.
 declare -F megads_make_venv >/dev/null || megads_make_venv() {
-  local python venv="${MEGADS_ROOT}/.venv" stamp="" log
-  megads_base_python
-  mkdir -p "${venv}" 2>/dev/null ||
+  local python stamp="" log pins="${MEGADS_ROOT}/envs/constraints.txt"
+  megads_base_python || return
+  if ! mkdir -p "${venv}" 2>/dev/null; then
     megads_fail "can not make ${venv}; use a checkout you can write to, or set MEGADS_PYTHON"
+    return
+  fi
   log="${venv}/install.log"
   megads_stamp
   (
@@ -66,18 +77,23 @@ declare -F megads_make_venv >/dev/null || megads_make_venv() {
     : >"${venv}/.megads-making"
     rm -f "${venv}"/.megads-[0-9]*
     echo "megads: making ${venv} with $("${python}" -V 2>&1); once, a few minutes (log: ${log})" >&2
-    "${python}" -m venv "${venv}" >"${log}" 2>&1 || megads_install_failed "${log}"
-    "${venv}/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
-      -c "${MEGADS_ROOT}/envs/constraints.txt" \
+    "${python}" -m venv "${venv}" ${MEGADS_SITE_PYTHON:+--system-site-packages} >"${log}" 2>&1 ||
+      { megads_install_failed "${log}"; exit 2; }
+    if [[ -n "${MEGADS_SITE_PYTHON:-}" ]]; then
+      # What the site built for its devices stays as it is.
+      pins="${venv}/site.txt"
+      "${python}" "${MEGADS_ROOT}/envs/has_packages.py" --found >"${pins}"
+    fi
+    "${venv}/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off -c "${pins}" \
       -e "${MEGADS_ROOT}${MEGADS_EXTRAS:+[${MEGADS_EXTRAS// /,}]}" >>"${log}" 2>&1 9>&- &
-    megads_show_progress "$!" "${log}" || megads_install_failed "${log}"
+    megads_show_progress "$!" "${log}" || { megads_install_failed "${log}"; exit 2; }
     : >"${stamp}"
     # With the extras in, the plain set is in as well.
     local MEGADS_EXTRAS=""
     megads_stamp
     : >"${stamp}"
     rm -f "${venv}/.megads-making"
-  ) 9>"${venv}/.lock" || exit $?
+  ) 9>"${venv}/.lock"
 }
 
 # Wait for process $1 and show what pip, writing to $2, is at: one line that changes on a
@@ -116,9 +132,15 @@ declare -F megads_install_failed >/dev/null || megads_install_failed() {
   megads_fail "could not make ${1%/*}: ${why}"
 }
 
-# Set python to the first Python on PATH that is new enough.
+# Set python to the site's Python, else to the first on PATH that is new enough.
 declare -F megads_base_python >/dev/null || megads_base_python() {
   local name found="none"
+  if [[ -n "${MEGADS_SITE_PYTHON:-}" ]]; then
+    python="${MEGADS_SITE_PYTHON}"
+    "${python}" "${MEGADS_ROOT}/envs/has_packages.py" --found | grep -q '^torch==' ||
+      megads_fail "machine ${MACHINE}: ${python} of its modules has no torch; set MEGADS_PYTHON to a Python that has"
+    return
+  fi
   for name in python3 python3.13 python3.12 python3.11 python3.10; do
     python="$(type -P "${name}" || true)"
     if [[ -n "${python}" ]]; then

@@ -3,11 +3,21 @@
 #   TP=2 bash launchers/train.sh --preset 7B
 # Settings come from the environment and from the options of `megads train`; none are set here.
 set -euo pipefail
+me="${BASH_SOURCE[0]}"
 root="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)"
-# qsub and sbatch run a copy of this file from a spool folder; look where they were called.
-[[ -f "${root}/ALCF/helpers.sh" ]] || root="${MEGADS_ROOT:-${PBS_O_WORKDIR:-${SLURM_SUBMIT_DIR:-${PWD}}}}"
+# qsub and sbatch run a copy of this file from a spool folder; look where they were called, and where the file was.
 if [[ ! -f "${root}/ALCF/helpers.sh" ]]; then
-  echo "megads: no checkout in ${root}; submit from the checkout, or set MEGADS_ROOT to it" >&2
+  here="${PBS_O_WORKDIR:-${SLURM_SUBMIT_DIR:-${PWD}}}"
+  was='s/^ *Command=\(.*\)\/launchers\/.*/\1/p'
+  [[ -z "${SLURM_JOB_ID:-}" ]] ||
+    script="$(scontrol show job "${SLURM_JOB_ID}" 2>/dev/null | sed -n "${was}")" || true
+  for root in "${MEGADS_ROOT:-${here}}" "${PWD}" "${script:-}"; do
+    [[ ! -f "${root}/ALCF/helpers.sh" ]] || break
+  done
+  me="${root}/launchers/train.sh"
+fi
+if [[ ! -f "${root}/ALCF/helpers.sh" ]]; then
+  echo "megads: no checkout in ${MEGADS_ROOT:-${here}}; submit from the checkout, or set MEGADS_ROOT to it" >&2
   exit 2
 fi
 # A PBS batch job starts in the home folder; run folders belong where qsub was called.
@@ -21,7 +31,7 @@ megads_setup_env
 # Files of the working folder are data here; none of them is to stand in for a Python module.
 export PYTHONSAFEPATH=1
 if [[ -z "${MEGADS_COMMAND:-}" ]]; then
-  printf -v MEGADS_COMMAND ' %q' "${BASH_SOURCE[0]}" "$@"
+  printf -v MEGADS_COMMAND ' %q' "${me}" "$@"
   export MEGADS_COMMAND="bash${MEGADS_COMMAND}" # what the log calls this command
 fi
 exec "${MEGADS_PYTHON}" -m megads train "$@"

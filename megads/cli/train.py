@@ -1,13 +1,27 @@
-"""``megads train``: from settings to ranks."""
+"""``megads train``: from settings to ranks, or to a batch job."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from megads.cli.ask import ask_of
 from megads.cli.flags import EPILOG, FlagCommand
+from megads.cli.submit import JOB_OPTIONS, refuse_job_options, wish_of
+
+if TYPE_CHECKING:
+    from megads.launch.ask import Ask
+
+
+def job_options(command: Any) -> Any:
+    """Add the options that say what a job asks of its scheduler."""
+    for option in reversed(JOB_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command(cls=FlagCommand, epilog=EPILOG)
@@ -16,14 +30,57 @@ from megads.cli.flags import EPILOG, FlagCommand
     "--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated."
 )
 @click.option("--dry-run", is_flag=True, help="Print settings, DeepSpeed's dictionary and the command; start nothing.")
-def train(preset: str | None, pairs: tuple[str, ...], dry_run: bool, flags: tuple[tuple[str, str], ...]) -> None:
+@click.option("--no-env", is_flag=True, help="Take no settings from the environment.")
+@click.option("--submit", is_flag=True, help="Submit a job for it; needs --walltime 6:00:00.")
+@job_options
+def train(
+    preset: str | None,
+    pairs: tuple[str, ...],
+    dry_run: bool,
+    no_env: bool,
+    submit: bool,
+    flags: tuple[tuple[str, str], ...],
+    **job: Any,
+) -> None:
     """Train a model. Settings: default < preset < machine < environment < --set."""
+    ask = ask_of(preset, pairs, flags)
+    if no_env:
+        from megads.launch.submit_train import without_settings
+
+        env = without_settings(ask.env)
+        # The line that goes on with the run may say TRAIN_ITERS=200 in front.
+        if "MEGADS_COMMAND" in env:
+            env["MEGADS_COMMAND"] = env["MEGADS_COMMAND"].replace(" --no-env", "", 1)
+        ask = replace(ask, env=env)
+    if submit:
+        _submit(ask, job, dry_run)
+        return
+    refuse_job_options(job)
     from megads.launch.job import describe, prepare, start
 
-    job = prepare(ask_of(preset, pairs, flags))
+    prepared = prepare(ask)
     if dry_run:
-        for note in job.resolved.notes:
+        for note in prepared.resolved.notes:
             click.echo(f"megads: {note}", err=True)
-        click.echo(describe(job))
+        click.echo(describe(prepared))
         return
-    sys.exit(start(job, sys.stderr))
+    sys.exit(start(prepared, sys.stderr))
+
+
+def _submit(ask: Ask, job: dict[str, Any], dry_run: bool) -> None:
+    from megads.launch.submit_train import JOB, prepare_submission, submit
+
+    submission = prepare_submission(ask, wish_of(job), Path.cwd())
+    folder = submission.folder
+    for note in (*submission.resolved.notes, folder.note):
+        if note:
+            click.echo(f"megads: {note}", err=True)
+    if dry_run:
+        click.echo(submission.text, nl=False)
+    elif folder.complete:
+        click.echo(f"{folder.path} is complete; a larger TRAIN_ITERS trains longer, another RUN_NAME starts anew")
+    else:
+        jobs = submit(submission, ask.env)
+        click.echo("\n".join(jobs))
+        where = folder.path
+        click.echo(f"megads: {where / JOB} is submitted; `megads stop {where}` saves and stops the run", err=True)

@@ -21,12 +21,24 @@ _FP16_FLAGS = {"avx512_fp16", "avx_ne_convert", "asimdhp"}
 
 
 def machine_name(
-    hostname: str, env: Mapping[str, str], root: Path, *, dev: Path = Path("/dev"), sys: Path = Path("/sys")
+    hostname: str,
+    env: Mapping[str, str],
+    root: Path,
+    *,
+    dev: Path = Path("/dev"),
+    sys: Path = Path("/sys"),
+    top: Path = Path("/"),
 ) -> str:
     """Return the name of the machine whose facts are in ``<root>/envs/<name>.yaml``.
 
-    In order: ``MACHINE``; the first pattern of ``envs/machines.txt`` that matches the host
-    name; ``generic`` when an accelerator is visible; ``cpu``.
+    In order: ``MACHINE``; the first row of ``envs/machines.txt`` that holds here; on a host
+    with an accelerator ``pbs`` or ``slurm`` inside a job and ``generic`` outside; ``cpu``.
+
+    Args:
+        hostname: of this host.
+        env: the environment.
+        root: the checkout.
+        dev, sys, top: stand in for /dev, /sys and / in tests.
 
     Raises:
         ConfigError: when ``MACHINE`` names no machine of ``envs/``.
@@ -38,17 +50,44 @@ def machine_name(
                 f"MACHINE={name} is not known; known machines: {', '.join(known) or f'none in {root}/envs'}"
             )
         return name
-    for pattern, name in read_machines(root / "envs" / "machines.txt"):
-        if fnmatchcase(hostname, pattern):
+    if name := known_machine(hostname, env, root, top):
+        return name
+    if not count_accelerators(env, dev=dev, sys=sys):
+        return "cpu"
+    return job_scheduler(env) or "generic"
+
+
+def job_scheduler(env: Mapping[str, str]) -> str:
+    """Return ``pbs`` or ``slurm`` inside a job of one of them, else ""."""
+    jobs = {"pbs": "PBS_JOBID", "slurm": "SLURM_JOB_ID"}
+    return next((name for name, variable in jobs.items() if env.get(variable)), "")
+
+
+def known_machine(hostname: str, env: Mapping[str, str], root: Path, top: Path = Path("/")) -> str:
+    """Return the machine of the first row of ``envs/machines.txt`` that holds, "" when none does."""
+    for conditions, name in read_machines(root / "envs" / "machines.txt"):
+        if all(_holds(condition, hostname, env, top) for condition in conditions):
             return name
-    return "generic" if count_accelerators(env, dev=dev, sys=sys) else "cpu"
+    return ""
 
 
-def read_machines(path: Path) -> list[tuple[str, str]]:
-    """Return the (host pattern, machine) rows of machines.txt in order; ``#`` starts a comment.
+def _holds(condition: str, hostname: str, env: Mapping[str, str], top: Path) -> bool:
+    if condition.startswith("/"):
+        return os.path.exists(top / condition[1:])
+    variable, equals, pattern = condition.partition("=")
+    if equals:
+        return bool(env.get(variable)) and fnmatchcase(env[variable], pattern)
+    return fnmatchcase(hostname, condition)
+
+
+def read_machines(path: Path) -> list[tuple[tuple[str, ...], str]]:
+    """Return the rows of machines.txt in order: conditions that must all hold, and a machine.
+
+    A condition is a pattern of host names, ``VARIABLE=PATTERN``, or a path that exists;
+    ``#`` starts a comment.
 
     Raises:
-        ConfigError: when it can not be read, or a line has not exactly two words.
+        ConfigError: when it can not be read, or a line has fewer than two words.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -57,10 +96,10 @@ def read_machines(path: Path) -> list[tuple[str, str]]:
     rows = []
     for number, line in enumerate(lines, start=1):
         words = line.split("#", 1)[0].split()
-        if len(words) not in (0, 2):
-            raise ConfigError(f"{path}:{number}: expected 'HOST-PATTERN MACHINE', got {line!r}")
+        if len(words) == 1:
+            raise ConfigError(f"{path}:{number}: expected 'CONDITION [CONDITION ...] MACHINE', got {line!r}")
         if words:
-            rows.append((words[0], words[1]))
+            rows.append((tuple(words[:-1]), words[-1]))
     return rows
 
 

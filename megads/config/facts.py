@@ -5,6 +5,8 @@ No module knows a machine's name; everything that differs between machines is a 
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
@@ -19,11 +21,62 @@ Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: value.split() i
 """A list of words; one string is split at blanks."""
 
 
+@dataclass(frozen=True)
+class Hosts:
+    """A range of numbers of hosts; ``last`` 0 has no end."""
+
+    first: int
+    last: int
+
+    def __contains__(self, count: int) -> bool:
+        return self.first <= count and (count <= self.last or not self.last)
+
+    def __str__(self) -> str:
+        if self.first == self.last:
+            return f"{self.first} host{'s' if self.first > 1 else ''}"
+        if self.last:
+            return f"{self.first}-{self.last} hosts"
+        return f"{self.first} hosts or more" if self.first > 1 else "any number of hosts"
+
+
+def parse_hosts_range(value: Any) -> Hosts:
+    """Return ``"1-15"``, ``"256-"`` or ``"7"`` as a range.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if isinstance(value, Hosts):
+        return value
+    match = re.fullmatch(r"([1-9]\d*)(-([1-9]\d*)?)?", str(value))
+    if match is None:
+        raise ValueError(f"{value!r} is no number of hosts such as 1-15, 256- or 7")
+    first = int(match[1])
+    last = first if match[2] is None else int(match[3] or 0)
+    if last and last < first:
+        raise ValueError(f"{value!r} ends before it begins")
+    return Hosts(first, last)
+
+
+class Queue(Section):
+    """A queue, and the jobs that it takes."""
+
+    name: str
+    hosts: Annotated[Hosts, BeforeValidator(parse_hosts_range)] = Hosts(1, 0)
+    hours: float = Field(0, description="longest walltime; 0: not known", ge=0)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.hosts}{f', {self.hours:g} h' if self.hours else ''})"
+
+
 class SubmitFacts(Section):
     """What a job script of this machine says besides nodes, time and account."""
 
-    queue: str = Field("", description="queue (PBS), partition or QOS (SLURM) when the user names none")
-    filesystems: str = Field("", description="PBS: file systems the job needs, as home:flare")
+    queue_option: str = Field("", description="option that names a queue; empty: -q (PBS), --partition (SLURM)")
+    queues: tuple[Queue, ...] = Field((), description="the first that takes a job is used when the user names none")
+    needs_account: bool = Field(False, description="the scheduler refuses jobs without an account")
+    filesystems: str = Field("", description="PBS: file systems the job needs, as home:scratch")
+    chunk: str = Field("", description="PBS: what each host of select has, as system=big; {ranks} is ranks per host")
+    gpus: str = Field("", description="added to the chunk (PBS) or an option (SLURM), except on device cpu; {ranks}")
     constraint: str = Field("", description="SLURM: -C")
     directives: Words = Field((), description="further options of qsub or sbatch, one word each")
     signal_lead_s: int = Field(0, description="SLURM: seconds before the end at which it sends USR1; 0: never", ge=0)

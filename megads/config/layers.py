@@ -6,27 +6,29 @@ Both are YAML of one form::
     fits: [cpu]                   # presets only: machines that need not change this preset
     note: text                    # machines only: how to get a preset's full width
     facts: {device: cpu}          # machines only: see megads.config.facts
+    by_hosts:                     # machines only: settings by the number of hosts, where a preset has none
+      1-15: {train.grad_acc_steps: 16}
     settings:
       model.num_layers: 32        # section.key: value; only what differs from the default
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from megads.config.facts import Facts, parse_facts
+from megads.config.facts import Facts, Hosts, parse_facts, parse_hosts_range
 from megads.config.parse import did_you_mean, parse
 from megads.config.setting import Origin
 from megads.config.tree import fields
 from megads.errors import ConfigError
 
 PRESETS = Path(__file__).parent / "presets"
-_TOP_KEYS = {"preset": {"aliases", "fits", "settings"}, "machine": {"facts", "note", "settings"}}
+_TOP_KEYS = {"preset": {"aliases", "fits", "settings"}, "machine": {"by_hosts", "facts", "note", "settings"}}
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,16 @@ class Layer:
     fits: tuple[str, ...] = ()
     facts: Facts = field(default_factory=Facts)
     note: str = ""
+    by_hosts: tuple[tuple[Hosts, dict[str, Any]], ...] = ()
+
+    def for_hosts(self, count: int) -> dict[str, tuple[Any, Origin]]:
+        """Return the settings of the range that ``count`` hosts are in, with their origin, by dotted name."""
+        return {
+            name: (value, Origin(self.origin.layer, f"{self.origin.detail}, {hosts}"))
+            for hosts, settings in self.by_hosts
+            if count in hosts
+            for name, value in settings.items()
+        }
 
 
 def read_preset(name: str, folder: Path = PRESETS) -> Layer:
@@ -102,7 +114,24 @@ def _read(kind: str, name: str, folder: Path) -> Layer:
         fits=tuple(str(machine) for machine in _part(content, "fits", list, where)),
         facts=parse_facts(_part(content, "facts", dict, where), where),
         note=_part(content, "note", str, where),
+        by_hosts=tuple(_by_hosts(_part(content, "by_hosts", dict, where), where)),
     )
+
+
+def _by_hosts(content: Mapping[str, Any], where: str) -> Iterator[tuple[Hosts, dict[str, Any]]]:
+    seen: list[Hosts] = []
+    for text, settings in content.items():
+        here = f"{where}: by_hosts"
+        try:
+            hosts = parse_hosts_range(text)
+        except ValueError as error:
+            raise ConfigError(f"{here}: {error}") from None
+        if any(hosts.first in other or other.first in hosts for other in seen):
+            raise ConfigError(f"{here}: {text} overlaps another range")
+        if not isinstance(settings, dict):
+            raise ConfigError(f"{here}: {text} must hold 'key: value' lines, not {settings!r}")
+        seen.append(hosts)
+        yield hosts, _parsed(settings, f"{here}: {text}")
 
 
 def _part(content: Mapping[str, Any], key: str, kind: type, where: str) -> Any:

@@ -69,6 +69,7 @@ def resolve(
     flags: Iterable[tuple[str, str]] = (),
     machine: str,
     root: Path | None = None,
+    num_hosts: int = 0,
 ) -> Resolved:
     """Build a run's settings from default < family < preset < machine < env < cli.
 
@@ -83,6 +84,7 @@ def resolve(
         flags: other options of the command line (``megads.config.flags``) and the words that follow them.
         machine: name of ``envs/<machine>.yaml``.
         root: the checkout; None: the one this file is in.
+        num_hosts: hosts of the run, by which a machine's batches differ; 0: not known, taken as NHOSTS or 1.
 
     Raises:
         ConfigError: one line that names the value, where it came from, and what would work.
@@ -100,6 +102,9 @@ def resolve(
         stack.put(name, each.default, Origin("default"))
     layers = [*([chosen] if chosen else []), *([] if fits else [machine_layer])]
     _put_family(stack, layers, from_env, given)
+    if not fits:
+        asked_hosts = {**from_env, **given}.get("launch.num_hosts", (0,))[0]
+        _put_by_hosts(stack, machine_layer, chosen, num_hosts or asked_hosts or 1)
     for layer in layers:
         below = dict(stack.values)
         for name, value in layer.settings.items():
@@ -205,6 +210,19 @@ def _put_family(stack: _Stack, layers: list[Layer], from_env: Given, given: Give
         stack.put(name, value, Origin("family", family))
 
 
+def _put_by_hosts(stack: _Stack, machine: Layer, preset: Layer | None, count: int) -> None:
+    """Put the machine's settings for ``count`` hosts where the preset has none.
+
+    A preset that says one number of the batch means all of them.
+    """
+    said = set(preset.settings) if preset else set()
+    if said & set(_BATCH):
+        said |= set(_BATCH)
+    for name, (value, origin) in machine.for_hosts(count).items():
+        if name not in said:
+            stack.put(name, value, origin)
+
+
 def _note_width(stack: _Stack, machine: Layer, below: Mapping[str, Any]) -> None:
     """Say once that the machine changed the preset's width, and how to get it back."""
     changed = [
@@ -219,6 +237,7 @@ def _note_width(stack: _Stack, machine: Layer, below: Mapping[str, Any]) -> None
 # Settings that determine each other: of these one is enough.
 _LENGTHS = ("train.train_tokens", "train.train_samples", "train.train_iters")
 _BATCHES = ("train.global_batch", "train.grad_acc_steps")
+_BATCH = ("train.micro_batch", *_BATCHES)
 
 
 def _settle(stack: _Stack) -> None:

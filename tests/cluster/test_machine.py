@@ -60,7 +60,7 @@ def test_unknown_machine_lists_the_known(root):
 
 def test_a_broken_row_names_its_line(root):
     write(root / "envs/machines.txt", "a b\nc\n")
-    with pytest.raises(ConfigError, match=r"machines.txt:2: expected 'HOST-PATTERN MACHINE', got 'c'"):
+    with pytest.raises(ConfigError, match=r"machines.txt:2: expected 'CONDITION .* MACHINE', got 'c'"):
         machine_name("x", {}, root)
 
 

@@ -111,7 +111,7 @@ OVERRIDES = [
     ({"num_layers": "2"}, ["no setting is called 'num_layers'; did you mean model.num_layers?"]),
     ({"xyzzy": "2"}, ["no setting is called 'xyzzy'; `megads config` lists them"]),
     ({"model.num_layers": ""}, ["--set model.num_layers: '' is not an int"]),
-    ({"machine": "cray"}, ["no machine 'cray'; known machines: ", "cpu, generic"]),
+    ({"machine": "cray"}, ["no machine 'cray'; known machines: ", "cpu, ", "generic"]),
     ({"preset": "2B"}, ["--preset tiny and --set preset=2B name different presets; drop --set preset"]),
 ]
 

@@ -224,3 +224,17 @@ def test_packages_are_judged_by_their_metadata(checkout, tmp_path, wanted, extra
         text=True,
     )
     assert (done.returncode, done.stderr.strip()) == (1 if expected else 0, expected)
+
+
+def test_packages_that_are_there_are_listed(checkout, tmp_path):
+    info = tmp_path / "site" / "alpha-2.9.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: alpha\nVersion: 2.9.1+cpu\n")
+    (checkout / "setup.cfg").write_text("[options]\ninstall_requires =\n    alpha>=3\n    beta\n")
+    done = subprocess.run(
+        [sys.executable, "-S", str(checkout / "envs/has_packages.py"), "--found"],
+        env={"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "alpha==2.9.1+cpu\n")

@@ -82,6 +82,35 @@ def test_a_copy_in_a_spool_folder_finds_the_checkout(bash, checkout, stub, tmp_p
     assert f"cwd={tmp_path}\n" in done.stdout
 
 
+@pytest.mark.parametrize("script", ["train_7B.sh", "launchers/train.sh"])
+def test_a_copy_made_by_sbatch_of_a_file_elsewhere_finds_the_checkout(bash, checkout, stub, tmp_path, script):
+    spool = tmp_path / "spool" / "slurm_script"
+    spool.parent.mkdir()
+    shutil.copy(checkout / script, spool)
+    scontrol = stub.parent / "scontrol"
+    scontrol.write_text(f'#!/bin/bash\n[[ "$*" == "show job 7" ]] && echo "   Command={checkout / script}"\n')
+    scontrol.chmod(0o755)
+    job = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": tmp_path, "MEGADS_PYTHON": stub}
+    done = bash(spool, **job)
+    assert f"path={checkout}\n" in done.stdout, done.stderr
+    scontrol.write_text("#!/bin/bash\nexit 1\n")
+    assert "set MEGADS_ROOT" in bash(spool, **job).stderr
+    assert f"path={checkout}\n" in bash(spool, cwd=checkout, **job).stdout
+
+
+@pytest.mark.parametrize("script", ["train_7B.sh", "launchers/train.sh"])
+def test_the_command_that_is_logged_names_no_spool_file(bash, checkout, tmp_path, script):
+    shutil.copy(checkout / script, tmp_path / "7.pbs.SC")
+    program = tmp_path / "show"
+    program.write_text('#!/bin/bash\necho "${MEGADS_COMMAND}"\n')
+    program.chmod(0o755)
+    done = bash(tmp_path / "7.pbs.SC", "--set", "a=b c", MEGADS_PYTHON=program, PBS_O_WORKDIR=checkout)
+    name = str(checkout / script).replace(" ", "\\ ")
+    assert done.stdout == f"bash {name} --set a=b\\ c\n", done.stderr
+    done = bash(checkout / script, MEGADS_PYTHON=program)
+    assert done.stdout == f"bash {name}\n"
+
+
 def test_a_pbs_batch_job_runs_where_qsub_was_called(bash, checkout, stub, tmp_path):
     pbs = {"PBS_ENVIRONMENT": "PBS_BATCH", "PBS_O_WORKDIR": checkout}
     done = bash(checkout / "train_7B.sh", cwd=tmp_path, MEGADS_PYTHON=stub, **pbs)
@@ -103,7 +132,9 @@ def test_a_copy_without_checkout_says_what_to_set(bash, checkout, tmp_path, scri
 def test_unknown_machine_is_one_line_with_the_known_ones(bash, checkout, stub):
     done = bash(checkout / "train_7B.sh", MEGADS_PYTHON=stub, MACHINE="cpx")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "megads: MACHINE=cpx is not known; known machines: cpu, generic\n"
+    known = sorted(path.stem for path in (checkout / "envs").glob("*.yaml"))
+    assert {"aurora", "cpu", "generic", "pbs", "slurm"} <= set(known)
+    assert done.stderr == f"megads: MACHINE=cpx is not known; known machines: {', '.join(known)}\n"
 
 
 def test_any_function_can_be_replaced(bash, checkout, stub):

@@ -1,0 +1,78 @@
+"""``megads submit``: any script as a PBS or SLURM job of this machine; and the options of jobs."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from megads.cli.ask import ask_of
+
+if TYPE_CHECKING:
+    from megads.launch.submit_train import Wish
+
+JOB_OPTIONS = (
+    click.option("--nodes", type=click.IntRange(1), metavar="N", help="Job: hosts; without it NHOSTS, or 1."),
+    click.option("--account", metavar="PROJECT", help="Job: who pays."),
+    click.option("--queue", metavar="NAME", help="Job: queue, partition or QOS; without it one that takes the job."),
+    click.option("--chunk", metavar="TEXT", help="Job, PBS: what each host has, as ncpus=64:ngpus=4."),
+    click.option("--option", "options", multiple=True, metavar="WORDS", help="Job: more for qsub or sbatch."),
+    click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Job: a variable it gets."),
+    click.option("--chain", type=click.IntRange(1), metavar="N", help="Job: N of them, each after the one before."),
+)
+
+
+def wish_of(job: dict[str, Any]) -> Wish:
+    """Return what the options of JOB_OPTIONS say."""
+    from megads.launch.submit_train import Wish
+
+    return Wish(
+        nodes=job["nodes"] or 0,
+        account=job["account"] or "",
+        queue=job["queue"] or "",
+        chunk=job["chunk"] or "",
+        options=tuple(word for text in job["options"] for word in shlex.split(text)),
+        variables=job["variables"],
+        chain=job["chain"] or 1,
+    )
+
+
+def refuse_job_options(job: dict[str, Any]) -> None:
+    """Refuse options of a job where none is submitted.
+
+    Raises:
+        ConfigError: one is given.
+    """
+    from megads.errors import ConfigError
+
+    given = next((name for name, value in job.items() if value), "")
+    if given:
+        name = {"options": "option", "variables": "env"}.get(given, given)
+        raise ConfigError(f"--{name} is of a job; give --submit too")
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--walltime", metavar="H:MM:SS", help="Longest time of the job.")
+@click.option("--dry-run", is_flag=True, help="Print the job; submit nothing.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def submit(walltime: str | None, dry_run: bool, script: str, words: tuple[str, ...], **job: Any) -> None:
+    """Submit SCRIPT with its arguments as a job; settings in the environment go along.
+
+    megads submit --nodes 2 --walltime 1:00:00 train_7B.sh --set train.train_iters=500
+    """
+    from megads.launch.submit import send
+    from megads.launch.submit_script import script_job
+
+    ask = ask_of(None, ())
+    text, scheduler = script_job(ask, wish_of(job), walltime or ask.env.get("WALLTIME", ""), script, words, Path.cwd())
+    if dry_run:
+        click.echo(text, nl=False)
+    else:
+        click.echo("\n".join(send(text, scheduler, ask.env, chain=job["chain"] or 1)))
+
+
+for _option in reversed(JOB_OPTIONS):
+    submit = _option(submit)

@@ -1,0 +1,50 @@
+"""Any script as a batch job of this machine."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from megads.config.names import setting_names
+from megads.errors import LaunchError
+from megads.launch.ask import Ask
+from megads.launch.ending import parse_walltime
+from megads.launch.submit import Request, account_of, find_place, job_name, job_text
+from megads.launch.submit_train import Wish, on_cpu, program_lines, submit_machine
+
+
+def script_job(ask: Ask, wish: Wish, walltime: str, script: str, words: Sequence[str], cwd: Path) -> tuple[str, str]:
+    """Return the job that runs ``script`` with ``words`` in ``cwd``, and its scheduler.
+
+    Variables of the environment that are settings go along, which PBS would drop.
+
+    Raises:
+        ConfigError: a value that is none, or can not be in a directive.
+        LaunchError: what the machine's jobs need is missing.
+    """
+    if not walltime:
+        raise LaunchError("a job needs its longest time; give --walltime 1:00:00")
+    machine = submit_machine(ask)
+    place = find_place(machine, ask.root, ask.env)
+    given = ask.env.get("NGPU_PER_HOST", "")
+    hosts = ask.env.get("NHOSTS", "")
+    request = Request(
+        nodes=wish.nodes or (int(hosts) if hosts.isdigit() else 0) or 1,
+        seconds=parse_walltime(walltime, "--walltime"),
+        account=account_of(wish.account, place.scheduler, ask.env),
+        queue=wish.queue,
+        chunk=wish.chunk,
+        options=wish.options,
+        ranks_per_host=int(given) if given.isdigit() else place.facts.ranks_per_host or int(on_cpu(place, ask.env)),
+        gpus=not on_cpu(place, ask.env),
+        name=job_name(Path(script).stem),
+    )
+    settings = [name for name in setting_names() if ask.env.get(name) and name != "MACHINE"]
+    body = [
+        f"cd -- {shlex.quote(str(cwd))}",
+        *program_lines(ask, machine, wish.variables),
+        *(f"export {name}={shlex.quote(ask.env[name])}" for name in settings),
+        f"exec bash {shlex.join([script, *words])}",
+    ]
+    return job_text(request, place, body), place.scheduler

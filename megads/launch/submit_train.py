@@ -1,0 +1,235 @@
+"""A training run as a batch job: settings that were resolved and checked before it waits in a queue."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from megads.cluster.machine import known_machine, machine_name
+from megads.config.checks import check
+from megads.config.deepspeed import SETTING_OF
+from megads.config.derive import derive
+from megads.config.files import save_config, write_whole
+from megads.config.names import NO_EFFECT, PROGRAM_NAMES, REFUSED, setting_names
+from megads.config.overrides import adopt
+from megads.config.resolve import Resolved, resolve
+from megads.config.schema import RunConfig
+from megads.config.sizes import model_degree
+from megads.config.tree import fields, value_of
+from megads.errors import LaunchError
+from megads.launch.ask import BESIDE_SETTINGS, Ask
+from megads.launch.ending import parse_walltime
+from megads.launch.folder import Folder, choose_folder
+from megads.launch.submit import (
+    Place,
+    Request,
+    account_of,
+    find_place,
+    job_name,
+    job_text,
+    scheduler_on_path,
+    send,
+)
+
+JOB = "job.sh"  # in the run folder: what was submitted
+SUBMITTED = "submitted.yaml"  # the settings it was resolved to; the job writes its own config.yaml
+JOBS = "jobs.txt"  # ids of the jobs
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line says of the job itself."""
+
+    nodes: int = 0  # 0: NHOSTS, or 1
+    account: str = ""
+    queue: str = ""
+    chunk: str = ""
+    options: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()  # NAME or NAME=VALUE, handed to the job
+    chain: int = 1
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job that is ready to be handed over."""
+
+    text: str
+    place: Place
+    folder: Folder
+    resolved: Resolved
+    chain: int
+
+
+def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
+    """Resolve and check a run for ``wish.nodes`` hosts and write its job; nothing is submitted.
+
+    Raises:
+        MegadsError: the first rule that the settings, the data or the job break.
+    """
+    from megads.data.check import check_data
+    from megads.data.tokenizer import vocab_size_of
+
+    machine = submit_machine(ask)
+    first = _resolve(ask, machine, wish.nodes)
+    nodes = wish.nodes or first.run.launch.num_hosts or 1
+    used = first.run.launch.num_hosts or nodes
+    if used > nodes:
+        raise LaunchError(f"NHOSTS={used} is more than the {nodes} hosts of the job; give --nodes {used}")
+    asked = _resolve(ask, machine, used)
+    place = find_place(asked.run.machine, ask.root, ask.env)
+    ranks = _ranks_per_host(asked.run, place, used, ask.env)
+    vocab = vocab_size_of(asked.run)
+    resolved = adopt(derive(asked, num_hosts=used, ranks_per_host=ranks, vocab_size=vocab), SETTING_OF)
+    check(resolved.run, used * ranks)
+    # Whether the order of the samples fits is asked again on a host of the job; this one may be smaller.
+    train = resolved.run.train.model_copy(update={"force": True})
+    check_data(resolved.run.model_copy(update={"train": train}), vocab)
+    if not resolved.run.launch.walltime:
+        raise LaunchError("a job needs its longest time; give --walltime 6:00:00")
+    named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
+    folder = choose_folder(resolved.run, named=named, in_job=False)
+    request = Request(
+        nodes=nodes,
+        seconds=parse_walltime(resolved.run.launch.walltime),
+        account=account_of(wish.account, place.scheduler, ask.env),
+        queue=wish.queue,
+        chunk=wish.chunk,
+        options=wish.options,
+        ranks_per_host=ranks,
+        gpus=not on_cpu(place, ask.env),
+        name=job_name(resolved.run.name),
+        output=str((cwd / folder.path / "log").resolve()),
+    )
+    text = job_text(request, place, _body(ask, asked, place, folder, cwd, wish.variables))
+    return Submission(text, place, folder, resolved, wish.chain)
+
+
+def submit(submission: Submission, env: Mapping[str, str]) -> list[str]:
+    """Keep what is submitted in the run folder, submit it, and return the ids of the jobs.
+
+    Raises:
+        ConfigError: the run folder can not be written.
+        LaunchError: the scheduler's program is missing, or refuses the job.
+    """
+    folder = submission.folder.path
+    write_whole(folder / JOB, submission.text)
+    save_config(submission.resolved.run, submission.resolved.origins, folder / SUBMITTED)
+    (folder / "log").mkdir(exist_ok=True)
+    jobs = send(submission.text, submission.place.scheduler, env, chain=submission.chain)
+    write_whole(folder / JOBS, "".join(f"{job}\n" for job in jobs))
+    return jobs
+
+
+def submit_machine(ask: Ask) -> str:
+    """Return the machine that jobs from this host run on: a login node has no accelerator and is of it all the same."""
+    if ask.env.get("MACHINE"):
+        return machine_name(ask.hostname, ask.env, ask.root)
+    if found := known_machine(ask.hostname, ask.env, ask.root):
+        return found
+    if ask.env.get("MEGADS_DEVICE") == "cpu":
+        return "cpu"
+    return scheduler_on_path(ask.env) or machine_name(ask.hostname, ask.env, ask.root)
+
+
+def on_cpu(place: Place, env: Mapping[str, str]) -> bool:
+    """Return whether the job needs no accelerators."""
+    return env.get("MEGADS_DEVICE") == "cpu" or (place.facts.device == "cpu" and not env.get("MEGADS_DEVICE"))
+
+
+def without_settings(env: Mapping[str, str]) -> dict[str, str]:
+    """Return ``env`` without variables that are settings here or in other toolkits; MACHINE stays.
+
+    A job takes its settings from its command line alone: what the shell that submitted it or a
+    start-up file exports changes nothing.
+    """
+    dropped = {*setting_names(), *REFUSED, *NO_EFFECT} - {"MACHINE"}
+    return {name: value for name, value in env.items() if name not in dropped}
+
+
+def program_lines(ask: Ask, machine: str, variables: tuple[str, ...] = ()) -> list[str]:
+    """Return shell lines that give a job the variables of this program that hold here, and no others.
+
+    The Python of this command is used in the job too: on top of the machine's modules, unless
+    the user gave it as MEGADS_PYTHON, which says that everything is set up already.
+    """
+    given = {name: ask.env[name] for name in (*BESIDE_SETTINGS, "MEGADS_PYTHON") if ask.env.get(name)}
+    if given.get("MEGADS_PYTHON") == ask.env.get("MEGADS_FOUND_PYTHON"):
+        given.pop("MEGADS_PYTHON", None)
+    if "MEGADS_PYTHON" not in given:
+        given["MEGADS_ACTIVE"] = str(Path(ask.python).parent.parent)
+    given |= {"MACHINE": machine, "MEGADS_ROOT": str(ask.root.resolve())}
+    given |= dict(_variable(text, ask.env) for text in variables)
+    stale = sorted({*PROGRAM_NAMES, "MEGADS_ACTIVE", "MEGADS_COMMAND", "MEGADS_FOUND_PYTHON"} - given.keys())
+    return [f"unset {' '.join(stale)}", *(f"export {name}={shlex.quote(text)}" for name, text in given.items())]
+
+
+def _variable(text: str, env: Mapping[str, str]) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name.isidentifier() or not name.isascii():
+        raise LaunchError(f"--env {text!r}: expected NAME or NAME=VALUE")
+    if not equals and name not in env:
+        raise LaunchError(f"--env {name}: this shell has no such variable; give --env {name}=VALUE")
+    return name, value if equals else env[name]
+
+
+def _resolve(ask: Ask, machine: str, num_hosts: int) -> Resolved:
+    return resolve(
+        ask.preset,
+        env=ask.env,
+        overrides=ask.overrides(),
+        flags=ask.flags,
+        machine=machine,
+        root=ask.root,
+        num_hosts=num_hosts,
+    )
+
+
+def _ranks_per_host(run: RunConfig, place: Place, hosts: int, env: Mapping[str, str]) -> int:
+    known = run.launch.ranks_per_host or place.facts.ranks_per_host
+    if known:
+        return known
+    if on_cpu(place, env):
+        wanted = model_degree(run) * max(run.parallel.data, 1)
+        return -(-wanted // hosts)
+    raise LaunchError(
+        f"machine {place.machine} does not say how many accelerators a host has; give NGPU_PER_HOST "
+        "(MEGADS_DEVICE=cpu submits a run without)"
+    )
+
+
+def _body(ask: Ask, asked: Resolved, place: Place, folder: Folder, cwd: Path, variables: tuple[str, ...]) -> list[str]:
+    words = ["bash", str(ask.root.resolve() / "launchers/train.sh"), "--no-env"]
+    if asked.run.preset:
+        words += ["--preset", asked.run.preset]
+    for name, value in given_settings(asked, folder).items():
+        words += ["--set", f"{name}={value}"]
+    return [f"cd -- {shlex.quote(str(cwd))}", *program_lines(ask, asked.run.machine, variables), _command(words)]
+
+
+def given_settings(asked: Resolved, folder: Folder) -> dict[str, str]:
+    """Return every setting that the environment or the command line gave, as ``--set`` takes it, and the run folder."""
+    given = {
+        name: _text(value_of(asked.run, name))
+        for name in fields()
+        if asked.origins[name].layer in ("env", "cli") and name not in ("preset", "machine", "dir")
+    }
+    return {"dir": str(folder.path), **given}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _command(words: list[str]) -> str:
+    """Return one command, a line for each option, that takes the place of the job's shell."""
+    quoted = [shlex.quote(word) for word in words]
+    lines, line = [], "exec"
+    for word in quoted:
+        if word.startswith("--"):
+            lines.append(line)
+            line = f"  {word}"
+        else:
+            line += f" {word}"
+    return " \\\n".join([*lines, line])
