@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.slurm import Slurm, missing, slurm_cluster
+
 # Before torch is imported: pools of ranks are forked from this process, and a forked
 # child of a process with OpenMP threads may hang.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -39,6 +41,17 @@ def _rank_pools() -> Iterator[None]:
     from tests.ranks import close_pools
 
     close_pools()
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[Slurm]:
+    """Give a real SLURM of two nodes, shared by all tests of the session; see tests/cluster/slurm.py."""
+    why = missing()
+    if why and not os.environ.get("MEGADS_REQUIRE_ALL"):
+        pytest.skip(why)
+    assert not why, why
+    with slurm_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)

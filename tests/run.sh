@@ -13,6 +13,7 @@ if [[ "${CI:-}" == true ]]; then
   missing=()
   command -v mpirun.openmpi >/dev/null || missing+=(openmpi-bin)
   command -v mpiexec.hydra >/dev/null || missing+=(mpich)
+  command -v slurmctld >/dev/null || missing+=(slurm-wlm)
   if ((${#missing[@]})); then
     sudo=()
     ((EUID == 0)) || sudo=(sudo)

@@ -1,8 +1,8 @@
 """Which rank this process is, read from the variables its launcher set.
 
-Launchers are rows of :data:`FAMILIES`. All four numbers come from one row: taking the
-rank from one launcher and the size from another is how jobs hang (a stale ``RANK`` in
-the user's shell, ``SLURM_NTASKS`` in a batch script that is no rank at all).
+Launchers are rows of :data:`FAMILIES`. All numbers come from one row: taking the rank
+from one launcher and the size from another is how jobs hang (a stale ``RANK`` in the
+user's shell, ``SLURM_NTASKS`` in a batch script that is no rank at all).
 """
 
 from __future__ import annotations
@@ -10,13 +10,21 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from megads.cluster.mpi import ask_mpi_for_size
 from megads.errors import LaunchError
 
 EXPLICIT = ("MEGADS_RANK", "MEGADS_WORLD_SIZE", "MEGADS_LOCAL_RANK", "MEGADS_LOCAL_SIZE")
+"""What overrides every launcher; the last one may be left out."""
+
+NUM_RANKS = "MEGADS_NUM_RANKS"
+"""Set by ``megads launch``: how many ranks it started."""
+
+UNKNOWN = -1
+"""The local rank where no variable gives it; ``megads.dist.place.find_local`` then finds it."""
 
 # SLURM numbers its batch, extern, interactive and pending steps from here on, sometimes
 # printed as a negative number; none of them was started as a rank by srun.
@@ -27,7 +35,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RankInfo:
-    """This process among all (``rank`` of ``world_size``) and on its host."""
+    """This process among all (``rank`` of ``world_size``) and on its host.
+
+    ``local_rank`` is :data:`UNKNOWN` and ``local_size`` 0 where the launcher does not say.
+    """
 
     rank: int
     world_size: int
@@ -36,175 +47,257 @@ class RankInfo:
     family: str  # the launcher that said so
 
 
+def _always(env: Mapping[str, str], is_shell: bool) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Family:
     """The variables of one launcher; of several names the first that is set counts.
 
-    A process belongs to the family when its rank, its local rank and every variable of
-    ``needs`` are set. ``num_hosts`` gives the local size where no variable does.
+    A process belongs to the family when its rank and every variable of ``needs`` are set,
+    and ``when(env, is_shell)`` holds; ``is_shell``: what srun started is a terminal's shell.
     """
 
     name: str
     rank: tuple[str, ...]
-    world_size: tuple[str, ...]
-    local_rank: tuple[str, ...]
-    local_size: tuple[str, ...]
+    world_size: tuple[str, ...] = ()
+    local_rank: tuple[str, ...] = ()
+    local_size: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    num_hosts: str = ""
+    when: Callable[[Mapping[str, str], bool], bool] = _always
 
-    def matches(self, env: Mapping[str, str]) -> bool:
+    def matches(self, env: Mapping[str, str], is_shell: bool) -> bool:
         """Return whether ``env`` was set by this launcher."""
-        found = _first(env, self.rank) and _first(env, self.local_rank)
-        return bool(found) and all(env.get(name) for name in self.needs)
+        return bool(_first(env, self.rank)) and all(env.get(name) for name in self.needs) and self.when(env, is_shell)
+
+
+def in_slurm_step(env: Mapping[str, str]) -> bool:
+    """Return whether srun started this process or the shell it comes from."""
+    step = env.get("SLURM_STEP_ID", "")
+    return step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
+
+
+def _is_srun(env: Mapping[str, str], is_shell: bool) -> bool:
+    """Return whether srun started this process as a rank, not as a shell or batch script."""
+    return in_slurm_step(env) and not is_shell
+
+
+def _is_pals(env: Mapping[str, str], is_shell: bool) -> bool:
+    """Return whether the PALS variables are not those that ``srun --mpi=cray_shasta`` sets, all or some of them."""
+    if not env.get("SLURM_JOB_ID"):
+        return True
+    if is_shell or not env.get("PALS_LOCAL_RANKID"):
+        return False
+    return bool(env.get("PMI_SIZE")) or env.get("SLURM_PROCID") != env.get("PALS_RANKID")
+
+
+def _is_not_slurm(env: Mapping[str, str], is_shell: bool) -> bool:
+    """Return whether PMI and PMIx variables are not those that ``srun --mpi=pmi2`` and ``pmix`` set."""
+    return not env.get("SLURM_JOB_ID")
+
+
+_OVERRIDE = Family("MEGADS_RANK", EXPLICIT[:1], EXPLICIT[1:2], EXPLICIT[2:3], EXPLICIT[3:])
 
 
 def _ompi_like(name: str, prefix: str) -> Family:
     return Family(name, (prefix + "RANK",), (prefix + "SIZE",), (prefix + "LOCAL_RANK",), (prefix + "LOCAL_SIZE",))
 
 
+def _torch_like(name: str, local_size: str, needs: tuple[str, ...]) -> Family:
+    return Family(name, ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",), (local_size,), ("WORLD_SIZE", *needs))
+
+
 FAMILIES = (
-    Family(
-        "torchrun",
-        ("RANK",),
-        ("WORLD_SIZE",),
-        ("LOCAL_RANK",),
-        ("LOCAL_WORLD_SIZE",),
-        needs=("GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-    ),
+    _torch_like("torchrun", "LOCAL_WORLD_SIZE", ("GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")),
+    _torch_like("DeepSpeed", "LOCAL_SIZE", ("CROSS_RANK", "LOCAL_RANK", "LOCAL_SIZE")),
     _ompi_like("Open MPI", "OMPI_COMM_WORLD_"),
     _ompi_like("MVAPICH2", "MV2_COMM_WORLD_"),
     _ompi_like("jsrun", "JSM_NAMESPACE_"),
+    Family("Flux", ("FLUX_TASK_RANK",), ("FLUX_JOB_SIZE",), ("FLUX_TASK_LOCAL_ID",)),
+    # Under PMIx PALS gives no size; PALS_SIZE does not exist.
     Family(
-        "Flux", ("FLUX_TASK_RANK",), ("FLUX_JOB_SIZE",), ("FLUX_TASK_LOCAL_ID",), (), (), num_hosts="FLUX_JOB_NNODES"
+        "PALS",
+        ("PALS_RANKID",),
+        ("PMI_SIZE",),
+        ("PALS_LOCAL_RANKID",),
+        ("PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"),
+        when=_is_pals,
     ),
-    # Under PMIx PALS gives no size. srun with cray_shasta sets PALS_RANKID without a
-    # local rank; such a process is srun's.
-    Family("PALS", ("PALS_RANKID",), ("PMI_SIZE",), ("PALS_LOCAL_RANKID",), ("PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE")),
-    # srun --mpi=pmi2 sets PMI_RANK too, but not MPI_LOCALRANKID.
-    Family("MPICH", ("PMI_RANK",), ("PMI_SIZE",), ("MPI_LOCALRANKID",), ("MPI_LOCALNRANKS",)),
+    # srun --mpi=pmi2 sets PMI_RANK too, but not MPI_LOCALRANKID. With -pmi-port Hydra sets
+    # PMI_ID in the place of PMI_RANK, and no size.
+    Family(
+        "MPICH",
+        ("PMI_RANK", "PMI_ID"),
+        ("PMI_SIZE",),
+        ("MPI_LOCALRANKID",),
+        ("MPI_LOCALNRANKS",),
+        ("MPI_LOCALRANKID",),
+    ),
+    # The local size is in SLURM_STEP_TASKS_PER_NODE. SLURM_NTASKS may be the whole job's.
+    Family("SLURM", ("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS",), ("SLURM_LOCALID",), when=_is_srun),
+    Family("PMI", ("PMI_RANK",), ("PMI_SIZE",), needs=("PMI_SIZE",), when=_is_not_slurm),
+    Family("PMIx", ("PMIX_RANK",), needs=("PMIX_NAMESPACE",), when=_is_not_slurm),
+    _torch_like("RANK", "LOCAL_WORLD_SIZE", ()),
 )
-"""Launchers in order of precedence; tests/cluster holds the variables that real runs of them set."""
+"""Launchers in order of precedence; tests/cluster/recorded holds the variables that real runs of them set."""
+
+# In the ranks of Open MPI or Hydra, srun's variables number the hosts; in those of torchrun and
+# DeepSpeed all others do, where one agent a host was started by them.
+_STARTS_AGENTS = "SLURM"
+_AGENTS = ("torchrun", "DeepSpeed")
 
 
-def find_ranks(env: Mapping[str, str] | None = None) -> RankInfo:
+def find_ranks(env: Mapping[str, str] | None = None, *, has_terminal: bool | None = None) -> RankInfo:
     """Return this process's rank; 0 of 1 when no launcher started it.
 
-    In order: ``MEGADS_RANK`` and its three companions, all or none; a complete torchrun
-    set; one of the MPI-like launchers; SLURM, only inside a step that srun started; a
-    hand-made ``RANK`` and ``WORLD_SIZE``.
+    In order: ``MEGADS_RANK``, ``_WORLD_SIZE`` and ``_LOCAL_RANK``, all or none; then the
+    first of :data:`FAMILIES` whose variables are set. Where it gives no number of ranks,
+    ``MEGADS_NUM_RANKS`` does, else MPI itself through mpi4py. A local rank that no variable
+    gives is left :data:`UNKNOWN`: ``rank % n`` is wrong for cyclic and uneven layouts.
 
     Args:
         env: the environment to read; None for this process's own.
+        has_terminal: whether a terminal controls this process; None to ask. It tells a shell
+            of ``srun --pty`` from the ranks that an srun inside of it starts.
 
     Raises:
         LaunchError: when the launcher's numbers are incomplete or contradict each other.
     """
     env = os.environ if env is None else env
     if any(env.get(name) for name in EXPLICIT):
-        return _checked("MEGADS_RANK", [_required(env, (name,), "MEGADS_RANK") for name in EXPLICIT])
-    found = [family for family in FAMILIES if family.matches(env)]
-    if found:
-        info = _from_family(env, found[0])
-        _warn_about_others(env, info, found[1:])
-        return info
-    if _in_slurm_step(env):
-        return _from_slurm(env)
-    if env.get("RANK") and env.get("WORLD_SIZE"):
-        return _from_hand(env)
+        return _with_size(env, _read(env, _OVERRIDE, needs=EXPLICIT[:3]))
+    is_shell = _is_shell(env, has_terminal)
+    found = [family for family in FAMILIES if family.matches(env, is_shell)]
+    if not found:
+        return _alone(env)
+    info = _with_size(env, _read(env, found[0]))
+    _warn_about_others(env, info, found[1:])
+    return info
+
+
+def _read(env: Mapping[str, str], family: Family, needs: tuple[str, ...] = ()) -> RankInfo:
+    """Return what the family's variables say; a world size that they do not give is UNKNOWN."""
+    for name in needs:
+        if not env.get(name):
+            raise LaunchError(f"{family.name} needs {', '.join(needs)} to be set together; {name} is not")
+    return RankInfo(
+        _number(env, family.rank, family.name, UNKNOWN),
+        _number(env, family.world_size, family.name, UNKNOWN),
+        _number(env, family.local_rank, family.name, UNKNOWN),
+        _slurm_tasks(env) if family.name == "SLURM" else _number(env, family.local_size, family.name, 0),
+        family.name,
+    )
+
+
+def _with_size(env: Mapping[str, str], info: RankInfo) -> RankInfo:
+    """Return ``info`` with the number of ranks, checked."""
+    started = _number(env, (NUM_RANKS,), "megads launch", UNKNOWN)
+    size = info.world_size
+    if size == UNKNOWN:
+        size = started if started != UNKNOWN else ask_mpi_for_size(info.rank, info.local_size, info.family)
+    if started not in (UNKNOWN, size):
+        raise LaunchError(
+            f"{info.family} says rank {info.rank} of {size}, but {started} ranks were started ({NUM_RANKS}): the MPI "
+            "or PMI of what started them is not the one that set these variables; choose the starter that fits with "
+            f"LAUNCH_WITH, or unset {NUM_RANKS} if nothing started this process"
+        )
+    info = replace(info, world_size=size)
+    if size == 1 and info.rank == 0 and info.local_size <= 1:
+        return replace(info, local_rank=0, local_size=1)
+    # A local size of 0 is not known, and no local rank is too high for it.
+    below = info.local_size or size
+    if not (0 <= info.rank < size and UNKNOWN <= info.local_rank < below <= size):
+        local = f", local rank {info.local_rank} of {info.local_size or 'an unknown number'}"
+        raise LaunchError(
+            f"{info.family} says rank {info.rank} of {size}{'' if info.local_rank == UNKNOWN else local}; "
+            "ranks count from 0 and a host has no more of them than there are in all"
+        )
+    return info
+
+
+def _alone(env: Mapping[str, str]) -> RankInfo:
+    started = _number(env, (NUM_RANKS,), "megads launch", 1)
+    if started > 1:
+        raise LaunchError(
+            f"{started} ranks were started ({NUM_RANKS}), but no variable says which of them this process is, and it "
+            "takes itself for the only one: what started it is not the program expected; choose one with LAUNCH_WITH"
+        )
     return RankInfo(0, 1, 0, 1, "single")
 
 
-def _from_family(env: Mapping[str, str], family: Family) -> RankInfo:
-    rank = _required(env, family.rank, family.name)
-    world_size = _required(env, family.world_size, family.name)
-    local_rank = _required(env, family.local_rank, family.name)
-    if family.num_hosts:
-        num_hosts = _required(env, (family.num_hosts,), family.name)
-        if num_hosts < 1 or world_size % num_hosts:
-            raise LaunchError(
-                f"{family.name}: {world_size} ranks do not divide over {family.num_hosts}={num_hosts} hosts; "
-                "use a multiple, or set MEGADS_RANK, MEGADS_WORLD_SIZE, MEGADS_LOCAL_RANK and MEGADS_LOCAL_SIZE"
-            )
-        return _checked(family.name, [rank, world_size, local_rank, world_size // num_hosts])
-    return _checked(family.name, [rank, world_size, local_rank, _required(env, family.local_size, family.name)])
-
-
-def _from_slurm(env: Mapping[str, str]) -> RankInfo:
-    node = _required(env, ("SLURM_NODEID",), "SLURM")
-    tasks = tasks_per_node(env.get("SLURM_STEP_TASKS_PER_NODE", ""))
+def _slurm_tasks(env: Mapping[str, str]) -> int:
+    """Return the step's tasks on this node, 0 where SLURM does not say."""
+    text = env.get("SLURM_STEP_TASKS_PER_NODE", "")
+    node = _number(env, ("SLURM_NODEID",), "SLURM", UNKNOWN)
+    tasks = tasks_per_node(text)
+    if not tasks or node == UNKNOWN:
+        return 0
     if node >= len(tasks):
         raise LaunchError(
             f"SLURM: SLURM_NODEID={node} is not among the {len(tasks)} nodes of "
-            f"SLURM_STEP_TASKS_PER_NODE={env.get('SLURM_STEP_TASKS_PER_NODE', '')!r}; start the ranks with srun"
+            f"SLURM_STEP_TASKS_PER_NODE={text!r}; start the ranks with srun"
         )
-    rank = _required(env, ("SLURM_PROCID",), "SLURM")
-    size = _required(env, ("SLURM_STEP_NUM_TASKS",), "SLURM")
-    return _checked("SLURM", [rank, size, _required(env, ("SLURM_LOCALID",), "SLURM"), tasks[node]])
-
-
-def _from_hand(env: Mapping[str, str]) -> RankInfo:
-    rank, size = _required(env, ("RANK",), "RANK"), _required(env, ("WORLD_SIZE",), "RANK")
-    if size == 1:
-        return _checked("RANK", [rank, 1, 0, 1])
-    if not (env.get("LOCAL_RANK") and env.get("LOCAL_WORLD_SIZE")):
-        raise LaunchError(
-            f"RANK={rank} and WORLD_SIZE={size} are set without LOCAL_RANK and LOCAL_WORLD_SIZE; "
-            "set these too, or unset RANK and WORLD_SIZE and start the ranks with torchrun"
-        )
-    local = [_required(env, (name,), "RANK") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")]
-    return _checked("RANK", [rank, size, *local])
+    return tasks[node]
 
 
 def tasks_per_node(text: str) -> list[int]:
     """Return the number of tasks on each node of SLURM's ``2(x3),1``: ``[2, 2, 2, 1]``."""
     tasks: list[int] = []
     for part in filter(None, text.split(",")):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part)
         if not match:
             raise LaunchError(f"SLURM_STEP_TASKS_PER_NODE={text!r} is not of the form 2(x3),1")
         tasks += [int(match[1])] * int(match[2] or 1)
     return tasks
 
 
-def _in_slurm_step(env: Mapping[str, str]) -> bool:
-    """Return whether srun started this process as a rank, not as a shell or batch script."""
-    step = env.get("SLURM_STEP_ID", "")
-    return step.isdigit() and int(step) < _FIRST_SPECIAL_STEP and "SLURM_PROCID" in env and "SLURM_PTY_PORT" not in env
+def _is_shell(env: Mapping[str, str], has_terminal: bool | None) -> bool:
+    """Return whether this process runs in a terminal that srun opened, in which a user types.
+
+    srun names the terminal's port, and every srun inside of it hands the name on; only
+    what the user typed himself is still under the terminal's control.
+    """
+    if not env.get("SLURM_PTY_PORT"):
+        return False
+    return _controlled_by_terminal() if has_terminal is None else has_terminal
+
+
+def _controlled_by_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _first(env: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next((name for name in names if env.get(name)), "")
 
 
-def _required(env: Mapping[str, str], names: tuple[str, ...], family: str) -> int:
+def _number(env: Mapping[str, str], names: tuple[str, ...], family: str, default: int) -> int:
     name = _first(env, names)
     if not name:
-        raise LaunchError(
-            f"{family} set a rank but not {' or '.join(names)}; set all of {', '.join(EXPLICIT)} "
-            "or start the ranks with torchrun"
-        )
+        return default
     try:
         return int(env[name])
     except ValueError:
         raise LaunchError(f"{name}={env[name]!r} ({family}) is not an integer") from None
 
 
-def _checked(family: str, numbers: list[int]) -> RankInfo:
-    rank, size, local_rank, local_size = numbers
-    if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
-        raise LaunchError(
-            f"{family} says rank {rank} of {size}, local rank {local_rank} of {local_size}; "
-            "ranks count from 0 and a host has no more of them than there are in all"
-        )
-    return RankInfo(rank, size, local_rank, local_size, family)
-
-
 def _warn_about_others(env: Mapping[str, str], info: RankInfo, others: list[Family]) -> None:
-    rivals = [(family.name, _first(env, family.rank)) for family in others]
-    if info.family != "torchrun" and env.get("RANK"):
+    """Tell of variables that name another rank; once, not on every rank.
+
+    Rank 0 speaks; of a number that is the same everywhere and happens to be 0, which is
+    how stale ones are, rank 1 does.
+    """
+    if info.family in _AGENTS:
+        return
+    rivals = [(other.name, _first(env, other.rank)) for other in others if other.name not in (_STARTS_AGENTS, "RANK")]
+    if env.get("RANK") and info.family != "RANK":
         rivals.append(("the environment", "RANK"))
     for name, variable in rivals:
-        if env[variable] != str(info.rank):
+        if env[variable] != str(info.rank) and (info.rank == 0 or (info.rank == 1 and env[variable] == "0")):
             _log.warning(
                 "%s says rank %d, %s says %s=%s; using %s", info.family, info.rank, name, variable, env[variable],
                 info.family,

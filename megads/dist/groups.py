@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -225,44 +224,34 @@ def init_distributed(
     timeout_s: float,
     *,
     device: torch.device | None = None,
-    store: Path | None = None,
+    store: dist.Store | Path | None = None,
 ) -> None:
     """Join the other ranks of the run.
 
-    The rank and the world size come from ``info``, never from the environment. Ranks meet
-    through the file ``store`` (its folder must be shared by all), else through
-    ``MASTER_ADDR`` and ``MASTER_PORT``; one rank alone needs neither and opens no port.
+    The rank and the world size come from ``info``, never from the environment.
 
     Args:
         backend: name of a ``torch.distributed`` backend; ``Vendor.backend``.
         info: rank and world size.
         timeout_s: longest wait for another rank, here and in every collective.
         device: this rank's accelerator, which binds the communicator to it; None or a cpu: no binding.
-        store: a file that does not exist yet.
+        store: where the ranks have met, :func:`megads.dist.place.meet`; or a file that does
+            not exist yet, in a folder that all share; None for one rank alone.
 
     Raises:
         LaunchError: several ranks, but nowhere to meet.
     """
-    bound = device if device is not None and device.type != "cpu" else None
-    join = functools.partial(
-        dist.init_process_group,
+    if store is None and info.world_size > 1:
+        raise LaunchError(f"rank {info.rank} of {info.world_size} has no store in which the ranks could meet")
+    if store is None:
+        store = dist.HashStore()
+    elif isinstance(store, Path):
+        store = dist.FileStore(str(store), info.world_size)
+    dist.init_process_group(
         backend,
+        store=store,
         rank=info.rank,
         world_size=info.world_size,
         timeout=timedelta(seconds=timeout_s),
-        device_id=bound,
+        device_id=device if device is not None and device.type != "cpu" else None,
     )
-    if store is not None:
-        join(store=dist.FileStore(str(store), info.world_size))
-    elif info.world_size == 1:
-        join(store=dist.HashStore())
-    else:
-        try:
-            join(init_method="env://")
-        except ValueError as problem:
-            if "environment variable" not in str(problem):
-                raise
-            raise LaunchError(
-                f"rank {info.rank} of {info.world_size}: MASTER_ADDR and MASTER_PORT must name where ranks meet; "
-                "start the run with megads train or megads launch, which set them"
-            ) from None

@@ -1,0 +1,201 @@
+"""Where the ranks of a run meet, and which place each of them has on its host.
+
+Everything goes through one store, which ``torch.distributed`` then uses as well: one port,
+and a rank that does not come is named before any collective waits for it.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+
+from megads.cluster.hosts import this_host
+from megads.cluster.ranks import UNKNOWN, RankInfo
+from megads.errors import LaunchError
+
+GRACE_S = 10.0
+"""How much longer than rank 0 the others wait, so that it is rank 0 who says which rank is missing."""
+
+NAMES = 8
+"""More missing ranks than this are counted, not named."""
+
+
+def meet(info: RankInfo, timeout_s: float, env: Mapping[str, str]) -> dist.Store:
+    """Return a store that all ranks share; every one of them is there when it returns.
+
+    Rank 0 listens on ``MASTER_PORT`` of all its interfaces and the others come to
+    ``MASTER_ADDR``; under torchrun its agent listens already. One rank alone opens no port.
+
+    Args:
+        info: rank and world size.
+        timeout_s: longest wait for another rank.
+        env: this process's environment.
+
+    Raises:
+        LaunchError: no address, one that does not resolve, a port in use, ranks that do not
+            come (rank 0 names them), or two processes with one rank.
+    """
+    if info.world_size == 1:
+        return dist.HashStore()
+    host, port = _address(info, env)
+    # A torchrun that starts its ranks again may keep its store.
+    attempt = env.get("TORCHELASTIC_RESTART_COUNT", "0")
+    until = time.monotonic() + timeout_s
+    served = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if info.rank == 0 and not served:
+        store = _serve(info, port, timeout_s)
+    else:
+        _wait_for_listener(info, host, port, until)
+        store = _store(host, port, info, timeout_s, serves=False)
+    store = dist.PrefixStore(f"megads/{attempt}", store)
+    _arrive(info, store, until)
+    return store
+
+
+def find_local(info: RankInfo, store: dist.Store, *, host: str = "") -> RankInfo:
+    """Return ``info`` with the local rank and size that its launcher did not give.
+
+    Ranks exchange the names of their hosts; those on one host count in the order of their
+    ranks. Where the launcher gave both numbers nothing is sent: all ranks of a launch know
+    the same, so either all of them call this to exchange or none does.
+
+    Args:
+        info: this rank.
+        store: what :func:`meet` returned.
+        host: this host's name; empty to ask the kernel.
+    """
+    if info.local_rank != UNKNOWN and info.local_size:
+        return info
+    store.set(f"at/{info.rank}", host or _host_identity())
+    if info.rank == 0:
+        for rank, place in enumerate(_places(_get_all(store, "at", info.world_size))):
+            store.set(f"place/{rank}", "{} {}".format(*place))
+    local_rank, local_size = (int(number) for number in store.get(f"place/{info.rank}").split())
+    # A local rank that the launcher gave is the one its binding of cores and devices follows.
+    kept = local_rank if info.local_rank == UNKNOWN else info.local_rank
+    return replace(info, local_rank=kept, local_size=local_size)
+
+
+def _places(hosts: list[str]) -> list[tuple[int, int]]:
+    """Return (local rank, local size) of every rank, given the hosts by rank."""
+    sizes, seen = Counter(hosts), Counter[str]()
+    places = []
+    for host in hosts:
+        places.append((seen[host], sizes[host]))
+        seen[host] += 1
+    return places
+
+
+def _get_all(store: dist.Store, key: str, count: int) -> list[str]:
+    return [store.get(f"{key}/{rank}").decode() for rank in range(count)]
+
+
+def _host_identity() -> str:
+    """Return what tells this host from others: images of one cluster may share a host name."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{this_host()} {boot.read_text().strip() if boot.exists() else ''}"
+
+
+def _address(info: RankInfo, env: Mapping[str, str]) -> tuple[str, int]:
+    host, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
+    if not (host and port):
+        raise LaunchError(
+            f"rank {info.rank} of {info.world_size}: MASTER_ADDR and MASTER_PORT must name where ranks meet; "
+            "start the run with megads train or megads launch, which set them"
+        )
+    if not (port.isdigit() and 0 < int(port) < 2**16):
+        raise LaunchError(f"MASTER_PORT={port} is not a port; use a number from 1 to 65535")
+    return host, int(port)
+
+
+def _serve(info: RankInfo, port: int, timeout_s: float) -> dist.Store:
+    try:
+        # Not MASTER_ADDR: a host need not be able to reach itself by the name others know it by.
+        return _store("127.0.0.1", port, info, timeout_s, serves=True)
+    except dist.DistNetworkError as error:
+        if "EADDRINUSE" not in str(error):
+            raise LaunchError(f"rank 0 cannot listen on port {port} of {this_host()}: {_line(error)}") from None
+        raise LaunchError(
+            f"MASTER_PORT={port} is in use on {this_host()}, by another program or a second process that takes "
+            "itself for rank 0; start again, with another MASTER_PORT if it is set by hand"
+        ) from None
+
+
+def _store(host: str, port: int, info: RankInfo, timeout_s: float, *, serves: bool) -> dist.Store:
+    timeout = timedelta(seconds=timeout_s + (GRACE_S if info.rank else 0))
+    return dist.TCPStore(host, port, info.world_size, serves, timeout, wait_for_workers=False, multi_tenant=serves)
+
+
+def _wait_for_listener(info: RankInfo, host: str, port: int, until: float) -> None:
+    """Wait until somebody listens where rank 0 should; torch would print pages while it tries."""
+    wait_s, why = 0.05, ""
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=max(1.0, min(10.0, until - time.monotonic()))).close()
+            return
+        except OSError as error:
+            why = error.strerror or str(error)
+            if time.monotonic() + wait_s > until or (isinstance(error, socket.gaierror) and wait_s > 1):
+                break
+        # Thousands of ranks must not knock at the same moment.
+        time.sleep(wait_s * random.uniform(0.5, 1.5))
+        wait_s = min(2 * wait_s, 5.0)
+    raise LaunchError(
+        f"rank {info.rank} of {info.world_size} on {this_host()} does not reach rank 0 at "
+        f"MASTER_ADDR={host} MASTER_PORT={port}: {why}; MASTER_ADDR should be a name or address of rank 0's host "
+        "that every host can reach"
+    )
+
+
+def _arrive(info: RankInfo, store: dist.Store, until: float) -> None:
+    """Tell the others that this rank is there, and wait until all are."""
+    if store.add(f"claim/{info.rank}", 1) > 1:
+        other = store.get(f"host/{info.rank}").decode()
+        raise LaunchError(
+            f"two processes say that they are rank {info.rank} of {info.world_size}, on {other} and {this_host()}; "
+            f"{info.family} gives the ranks: its variables may be left from another launch"
+        )
+    store.set(f"host/{info.rank}", this_host())
+    if info.rank == 0:
+        _wait_for_others(info, store, until)
+        store.set("all", "here")
+    else:
+        try:
+            store.wait(["all"])
+        except RuntimeError as error:
+            raise LaunchError(
+                f"rank {info.rank} of {info.world_size} on {this_host()} waited for the others in vain: {_line(error)}"
+            ) from None
+
+
+def _wait_for_others(info: RankInfo, store: dist.Store, until: float) -> None:
+    missing = list(range(1, info.world_size))
+    wait_s = 0.01
+    while missing:
+        missing = [rank for rank in missing if not store.check([f"host/{rank}"])]
+        if missing and time.monotonic() > until:
+            raise LaunchError(_who_is_missing(info, store, missing))
+        time.sleep(wait_s if missing else 0)
+        wait_s = min(2 * wait_s, 0.5)
+
+
+def _who_is_missing(info: RankInfo, store: dist.Store, missing: list[int]) -> str:
+    there = sorted({store.get(f"host/{r}").decode() for r in range(info.world_size) if r not in set(missing)})
+    names = ", ".join(str(rank) for rank in missing[:NAMES]) + (" ..." if len(missing) > NAMES else "")
+    hosts = ", ".join(there[:NAMES]) + (" ..." if len(there) > NAMES else "")
+    return (
+        f"{len(missing)} of {info.world_size} ranks did not come in time: {names}; "
+        f"those that did are on {hosts}; see what the missing ones printed, or raise DIST_TIMEOUT"
+    )
+
+
+def _line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0]
