@@ -6,6 +6,7 @@ Subcommands are imported when they are used: ``megads --help`` needs neither pyd
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -18,11 +19,14 @@ from megads.errors import MegadsError
 COMMANDS = {
     "train": ("megads.cli.train", "Resolve the settings, check them, and train."),
     "config": ("megads.cli.config", "Show every setting: value, unit, origin, help."),
-    "doctor": ("megads.cli.doctor", "Check that a layout computes what one rank computes."),
+    "doctor": ("megads.cli.doctor", "Check hosts, versions, devices, network and disks; or a layout's gradients."),
+    "launch": ("megads.cli.launch", "Start any program as ranks on the hosts of a job."),
+    "submit": ("megads.cli.submit", "Submit a script as a PBS or SLURM job of this machine."),
     "stop": ("megads.cli.stop", "Ask a run to save and stop at the next step."),
+    "health": ("megads.cli.health", "One rank of doctor; launchers call this."),
     "worker": ("megads.cli.worker", "The life of one rank; launchers call this."),
 }
-HIDDEN = {"worker"}
+HIDDEN = {"health", "worker"}
 
 
 class _Group(click.Group):
@@ -51,6 +55,7 @@ class _Group(click.Group):
             raise MegadsError(f"{message}; `{path} --help` lists what there is") from None
 
     def main(self, args: Sequence[str] | None = None, **extra: Any) -> Any:  # type: ignore[override]
+        _open_closed_streams()
         try:
             return super().main(args, **{**extra, "standalone_mode": False})
         except click.exceptions.NoArgsIsHelpError as error:
@@ -63,6 +68,18 @@ class _Group(click.Group):
         except MegadsError as error:
             click.echo(f"megads: {error}", err=True)
         sys.exit(2)
+
+
+def _open_closed_streams() -> None:
+    """Give the null device to what the caller closed (``>&-``), so that no file gets the number of a stream."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDWR)
+            if handle != number:
+                os.dup2(handle, number)
+                os.close(handle)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

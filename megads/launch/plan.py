@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from megads.errors import LaunchError
+
+_END = "end-of-file"
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,36 @@ class LaunchPlan:
         added = [f"{name}={value}" for name, value in self.env.items()]
         return shlex.join(["env", *removed, *added, *self.argv])
 
+    def script(self) -> str:
+        """Return shell lines that do the same when pasted: they write :attr:`files`, then run the command.
+
+        Every change to the environment has a line of its own, sorted, so that two plans can be compared.
+        """
+        folders = sorted({str(Path(path).parent) for path in self.files})
+        lines = [shlex.join(["mkdir", "-p", *folders])] if folders else []
+        for path, text in self.files.items():
+            lines += [f"cat >{shlex.quote(path)} <<'{_END}'", text.rstrip("\n"), _END]
+        words = [f"-u {shlex.quote(name)}" for name in self.unset]
+        words += [shlex.quote(f"{name}={value}") for name, value in sorted(self.env.items())]
+        return "\n".join([*lines, " \\\n  ".join(["env", *words, shlex.join(self.argv)])])
+
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return ``env`` with the plan's changes."""
         return {name: value for name, value in env.items() if name not in self.unset} | self.env
+
+    def write_files(self) -> None:
+        """Write :attr:`files`; folders that are missing are made, for this user only.
+
+        Raises:
+            LaunchError: a file can not be written.
+        """
+        for name, text in self.files.items():
+            path = Path(name)
+            try:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                # A name in a shared temporary folder may be somebody else's link: never write through one.
+                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+                with open(handle, "w", encoding="utf8") as file:
+                    file.write(text)
+            except OSError as error:
+                raise LaunchError(f"{path}: {error.strerror}; the starter reads its hosts from this file") from None

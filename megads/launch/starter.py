@@ -1,74 +1,196 @@
-"""How ranks are started: one function per starter builds its command and runs nothing."""
+"""From hosts to a command: which starter, and what every rank gets whoever starts it."""
 
 from __future__ import annotations
 
 import os
-import random
-import re
-import shutil
-import socket
+import secrets
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from megads.cluster.hosts import this_host
 from megads.cluster.machine import count_accelerators, count_cores
-from megads.cluster.ranks import EXPLICIT
+from megads.cluster.ranks import in_slurm_step
+from megads.config.facts import Facts
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError
+from megads.launch.address import master_address, master_port, port_is_free
+from megads.launch.cpu_bind import Binding, cpus_per_host, find_binding
 from megads.launch.plan import LaunchPlan
-from megads.launch.scheduler import Allocation
+from megads.launch.programs import on_path
+from megads.launch.scheduler import UNKNOWN, Allocation, is_here
+from megads.launch.stale import ALWAYS_UNSET, stale_variables
+from megads.launch.starters.agents import AGENTS, DEEPSPEED, DIRECT, TORCHRUN
+from megads.launch.starters.call import Call, Starter
+from megads.launch.starters.mpi import MPICH, OPENMPI, PALS
+from megads.launch.starters.schedulers import FLUX, JSRUN, SRUN
 
-IN_PLACE = "MEGADS_IN_PLACE"
-"""Set to 1 for a rank that no launcher watches: its own exit code is the run's."""
+STARTERS = {row.name: row for row in (DIRECT, TORCHRUN, OPENMPI, MPICH, PALS, SRUN, FLUX, JSRUN, DEEPSPEED)}
+"""Every starter by its name in LAUNCH_WITH."""
 
-# What launchers tell their ranks. A user's shell may hold such variables from an earlier
-# job, and every starter hands them on. OMPI_MCA_* and PMIX_MCA_* that do not describe a
-# running job are a user's settings and stay.
-_STALE = re.compile(
-    r"MASTER_(ADDR|PORT)|(LOCAL_)?RANK|(LOCAL_)?WORLD_SIZE|(GROUP|ROLE)_\w+|TORCHELASTIC_\w+|"
-    r"OMPI_(COMM_WORLD_\w+|UNIVERSE_SIZE|APP_CTX_NUM_PROCS|NUM_APP_CTX|FIRST_RANKS|FILE_LOCATION|COMMAND|ARGV)|"
-    r"OMPI_MCA_(ess\w*|orte_\w+|pmix|initial_wdir|shmem_RUNTIME_QUERY_hint)|PMI_\w+|PMIX_(?!MCA_)\w+|"
-    r"MPI_LOCALN?RANK(ID|S)|HYDI_CONTROL_FD|MV2_COMM_WORLD_\w+|JSM_NAMESPACE_\w+|PALS_\w+|FLUX_TASK_\w+"
-)
-_ALWAYS_UNSET = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+OWN_STARTERS = {"slurm": ("srun",), "flux": ("flux",), "lsf": ("jsrun",), "pbs": ("pals",), "none": ()}
+"""What comes with a scheduler and knows its hosts."""
+
+ANY_MPI = ("openmpi", "mpich")
+"""What reaches other hosts through the scheduler or ssh, best first."""
 
 
-def plan_launch(run: RunConfig, allocation: Allocation, command: Sequence[str], env: Mapping[str, str]) -> LaunchPlan:
+def plan_launch(
+    run: RunConfig,
+    allocation: Allocation,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    facts: Facts = UNKNOWN,
+    attempt: int = 0,
+    folder: Path | None = None,
+    python: str = "",
+    extra: Mapping[str, str] | None = None,
+    for_torch: bool = False,
+) -> LaunchPlan:
     """Return the plan that runs ``command`` as every rank of ``allocation``.
 
-    The starter is ``launch.launch_with``; ``auto`` is the process itself for one rank and
-    torchrun for several.
+    The starter is ``launch.launch_with``; see :func:`choose_starter` for ``auto``. Nothing is
+    started or written, except that an mpiexec may be asked for its version.
 
     Args:
         run: its ``launch`` section is read.
-        allocation: one host.
-        command: of a rank, beginning with the Python to use.
+        allocation: the hosts and the ranks on each.
+        command: of a rank.
         env: the environment the launch happens in.
+        facts: of the machine.
+        attempt: 0, 1, ... of the restarts of one launch; each meets on a port of its own.
+        folder: for the list of hosts; None: one in the temporary folder, made when the plan is run.
+        python: that agents (torchrun, DeepSpeed) run; "": the first word of ``command``.
+        extra: variables for the ranks besides.
+        for_torch: whether each rank gets RANK, LOCAL_RANK and WORLD_SIZE, whatever its starter sets.
 
     Raises:
-        LaunchError: when the starter is not installed or cannot start so many ranks.
+        LaunchError: the starter is not installed or can not start these ranks on these
+            hosts; no name of the first host resolves; CPU_BIND can not be read.
     """
+    binding = find_binding(run.launch.cpu_bind, facts, allocation.ranks_per_host)
+    folder = folder or Path(tempfile.gettempdir()) / f"megads-{os.getuid()}-{secrets.token_hex(4)}"
+    call = Call(allocation, tuple(command), env, {}, facts, binding, folder, python or command[0])
     wanted = run.launch.launch_with
-    if wanted == "auto":
-        wanted = "direct" if allocation.world_size == 1 else "torchrun"
-    added = _common_env(allocation, env)
-    stale = {name for name in env if _STALE.fullmatch(name)} | {*_ALWAYS_UNSET, *EXPLICIT, IN_PLACE}
-    argv, extra = STARTERS[wanted](allocation, command, added, env)
-    added |= extra
-    unset = tuple(sorted(name for name in stale - added.keys() if name in env or name in _ALWAYS_UNSET))
-    return LaunchPlan(argv, added, unset, in_place=wanted == "direct", forwards_signals=wanted != "torchrun")
+    row = STARTERS[choose_starter(call) if wanted == "auto" else wanted]
+    by_agents = row.name in AGENTS and not call.local
+    outer = STARTERS[_under_agents(row.name, call)] if by_agents else row
+    outer.require_job(env)
+    added = {**rank_env(allocation, env, facts, binding, attempt), **(extra or {})}
+    call = replace(_with_args_of(outer, call), added=added)
+    if for_torch:
+        call = replace(call, command=_with_ranks(row, call.command))
+    start = AGENTS[row.name](call, outer) if by_agents else row.build(call)
+    added |= start.env
+    stale = (stale_variables(env, under_srun=outer is SRUN) | {*ALWAYS_UNSET}) - added.keys()
+    return LaunchPlan(
+        start.argv,
+        added,
+        tuple(sorted(stale)),
+        in_place=row.in_place,
+        forwards_signals=outer.forwards_signals,
+        files=start.files,
+    )
 
 
-def _common_env(allocation: Allocation, env: Mapping[str, str]) -> dict[str, str]:
-    """Return what every starter sets for the ranks."""
-    added = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONUNBUFFERED": "1"}
-    if not env.get("OMP_NUM_THREADS"):
-        added["OMP_NUM_THREADS"] = str(max(1, count_cores() // allocation.ranks_per_host))
-    if not env.get("DS_ACCELERATOR") and not count_accelerators(env):
+def _with_ranks(row: Starter, command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``command`` with the numbers of ``row`` under the names that torch reads."""
+    if row.name in AGENTS:  # these set them
+        return command
+    numbers = {"RANK": row.rank, "LOCAL_RANK": row.local_rank, "WORLD_SIZE": "MEGADS_NUM_RANKS"}
+    exports = " ".join(f'{name}="${source}"' for name, source in numbers.items())
+    return ("sh", "-c", f'export {exports}; exec "$@"', "sh", *command)
+
+
+def choose_starter(call: Call) -> str:
+    """Return the starter that ``auto`` means.
+
+    The machine's, where it says one, inside its scheduler's jobs. Else for one rank on this
+    host the process itself, and for several what comes with the scheduler (srun, Flux,
+    jsrun, PALS) when it is on PATH, else torchrun. Other hosts without a starter of the
+    scheduler: an MPI on PATH.
+
+    Raises:
+        LaunchError: the ranks belong on other hosts and nothing on PATH reaches them.
+    """
+    scheduler = call.allocation.scheduler
+    if call.facts.starter and (scheduler != "none" or call.facts.scheduler == "none"):
+        return call.facts.starter
+    if call.local and call.allocation.world_size == 1:
+        return "direct"
+    own = _first_on_path(OWN_STARTERS[scheduler], call.env)
+    if own or call.local:
+        return own or "torchrun"
+    return _first_on_path(ANY_MPI, call.env) or _nothing_reaches(call, "LAUNCH_WITH=auto")
+
+
+def _under_agents(name: str, call: Call) -> str:
+    """Return the starter that brings the agent ``name`` to every host."""
+    own = OWN_STARTERS[call.allocation.scheduler]
+    machine = (call.facts.starter,) if call.facts.starter and STARTERS[call.facts.starter].remote else ()
+    return _first_on_path((*machine, *own, *ANY_MPI), call.env) or _nothing_reaches(call, f"LAUNCH_WITH={name}")
+
+
+def _first_on_path(names: Iterable[str], env: Mapping[str, str]) -> str:
+    return next((name for name in names if on_path(name, env)), "")
+
+
+def _nothing_reaches(call: Call, asked: str) -> str:
+    scheduler = call.allocation.scheduler
+    others = next((host for host in call.allocation.hosts if not is_here(host, call.env)), "")
+    names = ", ".join((*OWN_STARTERS[scheduler], *ANY_MPI))
+    raise LaunchError(
+        f"{asked}: the run is on {others} too, and nothing on PATH starts ranks there; looked for {names}; "
+        "load the module of one of them, or use this host alone (NHOSTS=1 where it is the first)"
+    )
+
+
+def _with_args_of(row: Starter, call: Call) -> Call:
+    """Return ``call`` without the machine's options when they are another starter's."""
+    if not call.facts.starter or call.facts.starter == row.name:
+        return call
+    return replace(call, facts=call.facts.model_copy(update={"starter_args": ()}))
+
+
+def rank_env(
+    allocation: Allocation, env: Mapping[str, str], facts: Facts, binding: Binding, attempt: int
+) -> dict[str, str]:
+    """Return what every starter sets for the ranks.
+
+    Raises:
+        LaunchError: no name of the first host resolves, or no port is free.
+    """
+    first_here = is_here(allocation.hosts[0], env)
+    job = allocation.job_id or str(os.getuid())
+    port = master_port(job, this_launch(), attempt, is_free=port_is_free if first_here else None)
+    added = {name: value for name, value in facts.environment.items() if not env.get(name)}
+    added |= {
+        "MASTER_ADDR": master_address(allocation.hosts, facts, further=lambda host: _slurm_address(host, env)),
+        "MASTER_PORT": str(port),
+        "MEGADS_NUM_RANKS": str(allocation.world_size),
+        "MEGADS_ATTEMPT": str(attempt),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if not env.get("OMP_NUM_THREADS") and "OMP_NUM_THREADS" not in added:
+        cores = binding.smallest() or (cpus_per_host(env) or count_cores()) // allocation.ranks_per_host
+        added["OMP_NUM_THREADS"] = str(max(1, cores))
+    if not env.get("DS_ACCELERATOR") and facts.device in ("", "cpu") and not count_accelerators(env):
         added["DS_ACCELERATOR"] = "cpu"
+    if in_slurm_step(env):
+        # The step that this process is in holds the CPUs; one inside it, also one that an
+        # mpiexec makes for its daemons, would wait for ever.
+        added["SLURM_OVERLAP"] = "1"
     if path := _python_path(env.get("PYTHONPATH", "")):
         added["PYTHONPATH"] = path
     return added
+
+
+def this_launch() -> str:
+    """Return what tells this launch from others of the same job, which may run at the same time."""
+    return f"{this_host()} {os.getpid()}"
 
 
 def _python_path(given: str) -> str:
@@ -80,104 +202,18 @@ def _python_path(given: str) -> str:
     return os.pathsep.join([str(root), *entries])
 
 
-def free_port() -> int:
-    """Return a TCP port that nobody listens on, below the range the kernel hands to outgoing connections."""
-    for _ in range(200):
-        port = random.SystemRandom().randint(20000, 32000)
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-        return port
-    raise LaunchError("no free TCP port between 20000 and 32000 on this host; end the programs that hold them")
-
-
-# Both MPIs reset signals for their ranks. A stop request that comes before a rank has its
-# handler must not kill it (the stop file is still there then), so it starts by ignoring it.
-_DEAF_TO_USR1 = ("sh", "-c", 'trap "" USR1; exec "$@"', "sh")
-
-Starter = Callable[
-    [Allocation, Sequence[str], Mapping[str, str], Mapping[str, str]], tuple[tuple[str, ...], dict[str, str]]
-]
-"""(allocation, command, what is set already, environment) -> (argv, what else is set)."""
-
-
-def _direct(
-    allocation: Allocation, command: Sequence[str], added: Mapping[str, str], env: Mapping[str, str]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    if allocation.world_size != 1:
-        raise LaunchError(
-            f"LAUNCH_WITH=direct starts one rank and this run has {allocation.world_size}; "
-            "use LAUNCH_WITH=torchrun, openmpi or mpich, or NGPU_PER_HOST=1"
-        )
-    # Inside `srun --pty bash` SLURM's own variables would call this rank 0 of several.
-    return tuple(command), {**dict(zip(EXPLICIT, "0101", strict=True)), IN_PLACE: "1"}
-
-
-def _torchrun(
-    allocation: Allocation, command: Sequence[str], added: Mapping[str, str], env: Mapping[str, str]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    # Static rendezvous: nothing is negotiated, so nothing but the address can be wrong.
-    argv = (
-        command[0], "-m", "torch.distributed.run", "--nnodes=1", "--node-rank=0", "--rdzv-backend=static",
-        f"--nproc-per-node={allocation.ranks_per_host}",
-        f"--master-addr={added['MASTER_ADDR']}", f"--master-port={added['MASTER_PORT']}",
-        "--max-restarts=0", "--no-python",
-        *command,
-    )  # fmt: skip
-    return argv, {}
-
-
-def _openmpi(
-    allocation: Allocation, command: Sequence[str], added: Mapping[str, str], env: Mapping[str, str]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    program = _find_mpi(
-        ("mpirun.openmpi", "mpirun", "mpiexec.openmpi", "mpiexec", "orterun"),
-        ("Open MPI", "OpenRTE", "PRRTE"),
-        "LAUNCH_WITH=openmpi: no Open MPI mpirun on PATH; install it (apt-get install openmpi-bin, "
-        "conda install openmpi), load its module, or use LAUNCH_WITH=torchrun",
-        env,
-    )
-    # A container gives root; the variables, unlike the flag, do not change the command.
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
-    argv = (program, "-n", str(allocation.world_size), "--oversubscribe", "--bind-to", "none")
-    return (*argv, *_DEAF_TO_USR1, *command), as_root
-
-
-def _mpich(
-    allocation: Allocation, command: Sequence[str], added: Mapping[str, str], env: Mapping[str, str]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    program = _find_mpi(
-        ("mpiexec.hydra", "mpiexec.mpich", "mpiexec", "mpirun.mpich", "mpirun"),
-        ("HYDRA", "Intel(R) MPI Library"),
-        "LAUNCH_WITH=mpich: no MPICH mpiexec on PATH; install it (apt-get install mpich, conda install mpich), "
-        "load its module, or use LAUNCH_WITH=torchrun",
-        env,
-    )
-    return (program, "-n", str(allocation.world_size), *_DEAF_TO_USR1, *command), {}
-
-
-STARTERS: dict[str, Starter] = {"direct": _direct, "torchrun": _torchrun, "openmpi": _openmpi, "mpich": _mpich}
-
-
-def _find_mpi(names: Sequence[str], marks: Sequence[str], missing: str, env: Mapping[str, str]) -> str:
-    """Return the first of ``names`` on PATH whose version text has one of ``marks``.
-
-    Several MPIs install programs of the same name, so the name alone says nothing.
-    """
-    for name in names:
-        program = shutil.which(name, path=env.get("PATH", ""))
-        if program and any(mark in _version(program, env) for mark in marks):
-            return program
-    raise LaunchError(missing)
-
-
-def _version(program: str, env: Mapping[str, str]) -> str:
+def _slurm_address(host: str, env: Mapping[str, str]) -> Iterable[str]:
+    """Yield the address that SLURM has for a node whose name is no host's name."""
+    if not env.get("SLURM_JOB_ID"):
+        return
     try:
         done = subprocess.run(
-            [program, "--version"], env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20
-        )
+            ["scontrol", "show", "node", "--oneliner", host],
+            env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout + done.stderr
+        return
+    for word in done.stdout.split():
+        name, _, value = word.partition("=")
+        if name in ("NodeAddr", "NodeHostName") and value:
+            yield value

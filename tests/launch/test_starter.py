@@ -3,24 +3,25 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 
 import pytest
 
+from megads.cluster.hosts import this_host
+from megads.config.facts import Facts
 from megads.config.schema import LaunchConfig, RunConfig
 from megads.errors import LaunchError
 from megads.launch.plan import LaunchPlan
 from megads.launch.scheduler import Allocation
-from megads.launch.starter import free_port, plan_launch
+from megads.launch.starter import plan_launch
 
 COMMAND = [sys.executable, "-c", "pass"]
 
 
 def plan(starter: str, ranks: int, env: dict[str, str] | None = None) -> LaunchPlan:
     run = RunConfig(launch=LaunchConfig(launch_with=starter))
-    return plan_launch(run, Allocation("none", ("here",), ranks), COMMAND, {"MEGADS_DEVICE": "cpu", **(env or {})})
+    return plan_launch(run, Allocation("none", (this_host(),), ranks), COMMAND, {"MEGADS_DEVICE": "cpu", **(env or {})})
 
 
 def fake_mpi(folder, **versions: str) -> dict[str, str]:
@@ -79,8 +80,10 @@ def test_openmpi_runs_as_root_without_a_flag(tmp_path, monkeypatch):
 def test_what_an_earlier_launcher_left_is_unset_and_a_users_settings_stay():
     stale = ["RANK", "GROUP_RANK", "ROLE_NAME", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_SIZE", "OMPI_UNIVERSE_SIZE"]
     stale += ["OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri", "PMI_FD", "PMIX_NAMESPACE", "MPI_LOCALNRANKS"]
-    stale += ["MEGADS_WORLD_SIZE", "MEGADS_IN_PLACE", "HYDI_CONTROL_FD"]
+    stale += ["MEGADS_WORLD_SIZE", "MEGADS_IN_PLACE", "MEGADS_ENDS_AT", "HYDI_CONTROL_FD", "CROSS_RANK"]
+    stale += ["PALS_RANKID", "PALS_LOCAL_SIZE", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_PTY_PORT", "FLUX_TASK_RANK"]
     kept = ["OMPI_MCA_btl", "PMIX_MCA_gds", "MPIR_CVAR_NEMESIS", "NCCL_DEBUG", "RANKS", "MEGADS_DEVICE", "HOME"]
+    kept += ["PALS_PING_PERIOD", "PALS_PMI", "PMI_MAX_KVS_ENTRIES", "SLURM_JOB_ID", "SLURM_NTASKS", "MEGADS_TIMEOUT_S"]
     made = plan("torchrun", 2, dict.fromkeys([*stale, *kept], "x"))
     assert set(stale) <= set(made.unset)
     assert not set(kept) & set(made.unset)
@@ -95,17 +98,41 @@ def test_threads_and_accelerator_follow_the_user():
     assert not {"OMP_NUM_THREADS", "DS_ACCELERATOR"} & made.env.keys()
 
 
+def test_the_machine_gives_variables_that_the_user_may_override():
+    facts = Facts(environment={"NCCL_CROSS_NIC": "1", "FI_PROVIDER": "cxi", "OMP_NUM_THREADS": "7"})
+    run = RunConfig(launch=LaunchConfig(launch_with="torchrun"))
+    env = {"MEGADS_DEVICE": "cpu", "FI_PROVIDER": "tcp"}
+    made = plan_launch(run, Allocation("none", (this_host(),), 2), COMMAND, env, facts=facts)
+    assert made.environment(env)["FI_PROVIDER"] == "tcp"
+    assert (made.env["NCCL_CROSS_NIC"], made.env["OMP_NUM_THREADS"]) == ("1", "7")
+
+
+def test_ranks_are_told_how_many_they_are_and_which_attempt_it_is():
+    run = RunConfig(launch=LaunchConfig(launch_with="torchrun"))
+    ends = {"MEGADS_ENDS_AT": "17"}
+    env = {"MEGADS_ATTEMPT": "9", "MEGADS_ENDS_AT": "3", "MEGADS_NUM_RANKS": "4"}
+    one, two = (
+        plan_launch(run, Allocation("none", (this_host(),), 2, "7"), COMMAND, env, attempt=n, extra=ends)
+        for n in (0, 1)
+    )
+    assert [made.env["MEGADS_ATTEMPT"] for made in (one, two)] == ["0", "1"]
+    assert (one.env["MEGADS_NUM_RANKS"], one.env["MEGADS_ENDS_AT"]) == ("2", "17")
+    assert one.env["MASTER_PORT"] != two.env["MASTER_PORT"]
+
+
+def test_two_launches_in_one_job_do_not_meet_on_one_port(monkeypatch):
+    run, allocation = RunConfig(launch=LaunchConfig(launch_with="torchrun")), Allocation("pbs", (this_host(),), 2, "7")
+    ports = set()
+    for process in (os.getpid(), 1234567):
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        ports.add(plan_launch(run, allocation, COMMAND, {}).env["MASTER_PORT"])
+    assert len(ports) == 2
+
+
 def test_ranks_find_megads_wherever_they_start():
     assert plan("auto", 1, {"PYTHONPATH": "/mine"}).env["PYTHONPATH"].endswith(":/mine")
     root = plan("auto", 1).env["PYTHONPATH"]
     assert "PYTHONPATH" not in plan("auto", 1, {"PYTHONPATH": f"/mine:{root}"}).env
-
-
-def test_the_port_is_free_and_outside_the_ephemeral_range():
-    port = free_port()
-    assert 20000 <= port <= 32000
-    with socket.socket() as listener:
-        listener.bind(("", port))
 
 
 def test_the_line_does_the_same_when_pasted_into_a_shell(tmp_path):
@@ -127,7 +154,7 @@ def test_the_line_does_the_same_when_pasted_into_a_shell(tmp_path):
 def test_the_line_of_a_real_launch_works_in_a_shell(tmp_path):
     command = [sys.executable, "-c", "from megads.cluster.ranks import find_ranks; print(find_ranks())"]
     run = RunConfig(launch=LaunchConfig(launch_with="mpich"))
-    made = plan_launch(run, Allocation("none", ("here",), 2), command, {"PATH": os.environ["PATH"]})
+    made = plan_launch(run, Allocation("none", ("localhost",), 2), command, {"PATH": os.environ["PATH"]})
     env = {"PATH": os.environ["PATH"], "RANK": "7", "WORLD_SIZE": "9"}
     done = subprocess.run(["bash", "-c", made.line()], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert sorted(re.findall(r"rank=(\d), world_size=2", done.stdout)) == ["0", "1"], done.stderr

@@ -1,0 +1,122 @@
+"""Starters of one host: the command itself, and agents (torchrun, DeepSpeed) that start the ranks of theirs.
+
+For several hosts another starter starts an agent on each.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from megads.cluster.hosts import this_host
+from megads.cluster.ranks import EXPLICIT
+from megads.errors import LaunchError
+from megads.launch.stale import IN_PLACE
+from megads.launch.starters.call import Call, Start, Starter, agents_of, cores_to_set, rank_words, refuse_option
+
+
+def direct(call: Call) -> Start:
+    """Return the command itself: one rank, in the place of this process.
+
+    Raises:
+        LaunchError: there are several ranks, or the rank belongs on another host.
+    """
+    size, hosts = call.allocation.world_size, call.allocation.hosts
+    if size != 1:
+        raise LaunchError(
+            f"LAUNCH_WITH=direct starts one rank and this run has {size}; "
+            "use LAUNCH_WITH=torchrun, openmpi or mpich, or NGPU_PER_HOST=1"
+        )
+    if not call.local:
+        raise LaunchError(f"LAUNCH_WITH=direct starts on this host, {this_host()}, and the run is on {hosts[0]}")
+    # Inside `srun --pty bash` SLURM's own variables would call this rank 0 of several.
+    return Start(call.command, {**dict(zip(EXPLICIT, "0101", strict=True)), IN_PLACE: "1"})
+
+
+def torchrun(call: Call) -> Start:
+    """Build the agent of a run on this host alone."""
+    return Start((call.python, *_torchrun(call, "--node-rank=0")))
+
+
+def _torchrun(call: Call, node_rank: str) -> tuple[str, ...]:
+    # Static rendezvous: nothing is negotiated, so nothing but the address can be wrong.
+    refuse_option(call, "torchrun")
+    cores = cores_to_set(call)
+    return (
+        "-m", "torch.distributed.run", f"--nnodes={len(call.allocation.hosts)}", node_rank, "--rdzv-backend=static",
+        f"--nproc-per-node={_even(call, 'torchrun')}",
+        f"--master-addr={call.added['MASTER_ADDR']}", f"--master-port={call.added['MASTER_PORT']}",
+        "--max-restarts=0", "--no-python",
+        *(rank_words(call.command, TORCHRUN.local_rank, cores) if cores else call.command),
+    )  # fmt: skip
+
+
+def deepspeed(call: Call) -> Start:
+    """Build DeepSpeed's launcher for a run on this host alone."""
+    argv, start = _deepspeed(call, ())
+    return Start((call.python, *argv), start.env, start.files)
+
+
+def _deepspeed(call: Call, where: tuple[str, ...]) -> tuple[tuple[str, ...], Start]:
+    refuse_option(call, "deepspeed")
+    cores, each = cores_to_set(call), _even(call, "deepspeed")
+    # It numbers the devices itself and forgets a mask, unless the mask is what it is to use.
+    mask = call.env.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    shown = [int(word) for word in mask if word.strip().isdigit()][:each]
+    named = len(shown) == each
+    path, files = call.host_file(f"{{host}} slots={max(shown) + 1 if named else each}", "hosts.deepspeed")
+    included = "@".join(f"{host}:{','.join(map(str, shown))}" for host in call.allocation.hosts)
+    argv = (
+        "-m", "deepspeed.launcher.runner", f"--hostfile={path}", *where, "--no_ssh_check",
+        *((f"--include={included}",) if named else ()),
+        f"--master_addr={call.added['MASTER_ADDR']}", f"--master_port={call.added['MASTER_PORT']}",
+        "--no_python", "--no_local_rank",
+        *(rank_words(call.command, DEEPSPEED.local_rank, cores) if cores else call.command),
+    )  # fmt: skip
+    # It sets LOCAL_SIZE, which nobody else reads.
+    return argv, Start((), {"LOCAL_WORLD_SIZE": str(each)}, files)
+
+
+def torchrun_agents(call: Call, under: Starter) -> Start:
+    """Build a line of ``under`` that starts a torchrun agent on every host."""
+    return _agents(call, under, _torchrun(call, _NODE), Start(()))
+
+
+def deepspeed_agents(call: Call, under: Starter) -> Start:
+    """Build a line of ``under`` that starts DeepSpeed's launcher on every host, each for its own ranks.
+
+    The file of hosts is read on every host, so the run folder has to be shared, as it is.
+    """
+    argv, start = _deepspeed(call, ("--no_ssh", _NODE))
+    return _agents(call, under, argv, start)
+
+
+_NODE = "--node_rank=$NODE"
+
+
+def _agents(call: Call, under: Starter, argv: tuple[str, ...], start: Start) -> Start:
+    """Start ``argv`` on every host, with the number of the host in the place of ``$NODE``."""
+    at = argv.index(_NODE)
+    before, after = shlex.join(argv[:at]), argv[at + 1 :]
+    # The ranks must not take the number of their agent for their own.
+    forget = f"unset {' '.join((under.rank, under.local_rank, *under.others))}"
+    script = f'n=${under.rank}; {forget}; exec "$0" {before} --node_rank="$n" "$@"'
+    outer = under.build(agents_of(call, ("sh", "-c", script, call.python, *after)))
+    return Start(outer.argv, outer.env | start.env, outer.files | start.files)
+
+
+def _even(call: Call, name: str) -> int:
+    allocation = call.allocation
+    if len(allocation.hosts) == 1:
+        return allocation.world_size
+    if allocation.world_size != len(allocation.hosts) * allocation.ranks_per_host:
+        raise LaunchError(
+            f"LAUNCH_WITH={name} starts {allocation.ranks_per_host} ranks on each of {len(allocation.hosts)} hosts, "
+            f"and {allocation.world_size} do not fill them; use a multiple of {allocation.ranks_per_host}"
+        )
+    return allocation.ranks_per_host
+
+
+DIRECT = Starter("direct", direct, remote=False, rank="MEGADS_RANK", local_rank="MEGADS_LOCAL_RANK", in_place=True)
+TORCHRUN = Starter("torchrun", torchrun, remote=False, forwards_signals=False)
+DEEPSPEED = Starter("deepspeed", deepspeed, remote=False, forwards_signals=False)
+AGENTS = {"torchrun": torchrun_agents, "deepspeed": deepspeed_agents}

@@ -1,0 +1,141 @@
+"""What every starter is given, and what it gives back."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from megads.config.facts import Facts
+from megads.errors import LaunchError
+from megads.launch.cpu_bind import FREE, Binding, cpus_per_host
+from megads.launch.scheduler import Allocation, is_here
+
+HOSTS_FILE = "hosts"
+
+
+@dataclass(frozen=True)
+class Call:
+    """Everything that a starter may look at; building a command reads nothing else."""
+
+    allocation: Allocation
+    command: tuple[str, ...]  # of a rank
+    env: Mapping[str, str]  # that the launch happens in
+    added: Mapping[str, str]  # what ranks get besides
+    facts: Facts
+    binding: Binding
+    folder: Path  # for files that the starter reads
+    python: str  # the interpreter that agents run
+
+    @property
+    def local(self) -> bool:
+        """Whether all ranks run on this host."""
+        hosts = self.allocation.hosts
+        return len(hosts) == 1 and is_here(hosts[0], self.env)
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of a host as far as the scheduler says, else 0."""
+        return cpus_per_host(self.env)
+
+    def host_file(self, line: str = "{host}", name: str = HOSTS_FILE) -> tuple[str, dict[str, str]]:
+        """Return the path of a file with one host a line, and the file itself."""
+        path = str((self.folder / name).absolute())
+        return path, {path: "".join(line.replace("{host}", host) + "\n" for host in self.allocation.hosts)}
+
+
+@dataclass(frozen=True)
+class Start:
+    """The command of a starter and what it needs around it."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Starter:
+    """One way to start ranks.
+
+    ``remote``: it reaches other hosts. ``rank`` and ``local_rank``: the variables in which a
+    process finds its numbers. ``others`` are further variables that would mislead a process
+    started by a process of this starter. ``job``: what it has to be inside of, with its
+    article, and the variable that tells.
+    """
+
+    name: str
+    build: Callable[[Call], Start]
+    remote: bool = True
+    rank: str = "RANK"
+    local_rank: str = "LOCAL_RANK"
+    others: tuple[str, ...] = ()
+    job: tuple[str, str] = ("", "")
+    forwards_signals: bool = True
+    in_place: bool = False
+
+    def require_job(self, env: Mapping[str, str]) -> None:
+        """Refuse to start ranks outside of a job; the starter would wait for one, or ask for hosts of its own.
+
+        Raises:
+            LaunchError: the starter belongs to a scheduler and this is none of its jobs.
+        """
+        title, variable = self.job
+        if variable and not env.get(variable):
+            raise LaunchError(
+                f"LAUNCH_WITH={self.name} starts ranks inside {title}, and {variable} is not set; "
+                "submit a job, or use LAUNCH_WITH=auto"
+            )
+
+
+def rank_words(command: Sequence[str], local_rank: str = "", cores: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return ``command`` in a shell that ignores SIGUSR1 and binds itself to the cores of its local rank.
+
+    Starters reset signals for their ranks. A stop request that comes before a rank has its
+    handler must not kill it (the stop file is still there then), so it starts by ignoring it.
+
+    Args:
+        command: of a rank.
+        local_rank: the variable that holds its number on the host.
+        cores: of each local rank; empty: it is not bound here.
+    """
+    script = 'trap "" USR1; exec "$@"'
+    if cores:
+        lists = " ".join(shlex.quote(each) for each in cores)
+        script = (
+            f'trap "" USR1; n=${local_rank}; for c in {lists}; do [ "$n" -eq 0 ] && break; n=$((n-1)); done; '
+            'exec taskset -c "$c" "$@"'
+        )
+    return ("sh", "-c", script, "sh", *command)
+
+
+def cores_to_set(call: Call) -> tuple[str, ...]:
+    """Return the cores that :func:`rank_words` binds to, for starters without words of their own for that.
+
+    Raises:
+        LaunchError: there are some, and no ``taskset``.
+    """
+    if call.binding.cores and not shutil.which("taskset", path=call.env.get("PATH", "")):
+        raise LaunchError("binding ranks to cores needs taskset (util-linux), which is not on PATH; or CPU_BIND=none")
+    return call.binding.cores
+
+
+def refuse_option(call: Call, name: str) -> None:
+    """Refuse words of CPU_BIND that the starter ``name`` can not be given.
+
+    Raises:
+        LaunchError: CPU_BIND is neither a list of cores nor ``none``.
+    """
+    if call.binding.option:
+        raise LaunchError(
+            f"CPU_BIND={call.binding.option}: {name} has no such option; use CPU_BIND=list:0-7:8-15 "
+            "with one list for each rank of a host, or none"
+        )
+
+
+def agents_of(call: Call, command: Sequence[str]) -> Call:
+    """Return the call that starts ``command`` once on every host, bound to nothing."""
+    allocation = call.allocation
+    once = Allocation(allocation.scheduler, allocation.hosts, 1, allocation.job_id, allocation.spare)
+    return Call(once, tuple(command), call.env, call.added, call.facts, FREE, call.folder, call.python)
