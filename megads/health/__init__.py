@@ -1,0 +1,1 @@
+"""What ``megads doctor`` does on every rank."""

@@ -1,0 +1,187 @@
+"""The protocol on real ranks: who does not come, hangs or fails is named, and nobody waits for ever."""
+
+import random
+import socket
+import time
+
+import pytest
+import torch.distributed as dist
+
+from megads.cluster.ranks import RankInfo
+from megads.errors import LaunchError
+from megads.health import conduct
+from megads.health.conduct import Conduct, Stage
+from megads.health.meet import meet
+from megads.monitor.stages import Verdict
+from tests.ranks import run_ranks
+
+HOSTS = ["a", "b", "b", "b"]
+
+
+def _port():
+    for _ in range(100):
+        port = random.randint(20000, 30000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+    raise AssertionError("no port")
+
+
+def _conduct(port, limit_s=20.0, **more):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    info = RankInfo(rank, world_size, rank, world_size, "test")
+    meeting = meet(info, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}, limit_s)
+    return Conduct(meeting.store, rank, world_size, limit_s, list(HOSTS[:world_size]), **more)
+
+
+def _go(mine, stages):
+    """Return the findings by stage on rank 0, nothing on the others."""
+    if mine.rank:
+        mine.follow(stages)
+        return {}
+    findings = {each.stage: each.verdict for each in mine.lead(stages)}
+    # The store goes with this object; the others still read the last word from it.
+    dist.barrier()
+    return findings
+
+
+def _fine(reports):
+    return Verdict("ok", str(reports))
+
+
+def _all_is_told(port):
+    mine = _conduct(port)
+    heard = []
+    stages = [
+        Stage("first", lambda: 10 * mine.rank, _fine, tell=lambda reports: [r + 1 for r in reports], hear=heard.append),
+        Stage("second", lambda: heard[0], lambda reports: Verdict("failed", str(reports))),
+        Stage("third", lambda: 0, _fine, needs=("second",)),
+    ]
+    found = _go(mine, stages)
+    assert heard == [10 * mine.rank + 1]
+    if mine.rank == 0:
+        assert (found["first"].text, found["second"].text) == ("[0, 10, 20, 30]", "[1, 11, 21, 31]")
+        assert (found["third"].status, found["third"].text) == ("skipped", "second failed")
+    else:
+        dist.barrier()
+    assert abs(mine.lag_s) < 5 or mine.rank == 0
+
+
+def _one_never_comes(port):
+    mine = _conduct(port, limit_s=1.0)
+    stages = [Stage("store", lambda: 1, _fine), Stage("later", lambda: 1, _fine)]
+    if mine.rank == 1:
+        dist.barrier()
+        return
+    found = _go(mine, stages)
+    if mine.rank == 0:
+        assert found["store"].text == "no word within 1 s from rank 1 (host b)"
+        assert (found["later"].status, found["later"].text) == ("skipped", "after store failed")
+
+
+def _one_hangs(port):
+    mine = _conduct(port, limit_s=1.0)
+
+    def work():
+        mine.progress("all_reduce fp32")
+        if mine.rank == 2:
+            time.sleep(4)
+        mine.progress("all_gather fp32")
+        time.sleep(3)
+
+    stages = [Stage("host", work, _fine, meets=True), Stage("later", lambda: 1, _fine)]
+    found = _go(mine, stages)
+    if mine.rank == 0:
+        assert found["host"].text == "not finished in 1 s, furthest behind in all_reduce fp32: rank 2 (host b)"
+        assert "rank 2 is at" in found["host"].details[0]
+        assert "test_conduct.py" in found["host"].details[0]
+        assert found["host"].details[1] == "waiting in all_gather fp32: rank 0 (host a), ranks 1, 3 (host b)"
+        assert found["later"].status == "skipped"
+    else:
+        dist.barrier()
+
+
+def _one_fails(port, meets):
+    mine = _conduct(port)
+
+    def work():
+        if mine.rank == 3:
+            mine.progress("broadcast int64")
+            raise ValueError("no such device\nmore")
+        if meets:
+            raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
+
+    found = _go(mine, [Stage("host", work, _fine, meets=meets), Stage("later", lambda: 1, _fine)])
+    if mine.rank == 0:
+        assert found["host"].text == "rank 3 (host b): ValueError in broadcast int64: no such device"
+        assert "in work" in found["host"].data["trace"]
+        assert found["later"].status == ("skipped" if meets else "ok")
+        if meets:
+            assert "RuntimeError: Connection closed by peer" in found["host"].details[0]
+    else:
+        dist.barrier()
+
+
+def _slow_stage_tells_for_whom_it_waits(port):
+    lines = []
+    mine = _conduct(port, running=lines.append)
+    conduct.RUNNING_AFTER_S = 0.2
+    found = _go(mine, [Stage("disk", lambda: time.sleep(0.5 * (mine.rank == 1)), _fine)])
+    conduct.RUNNING_AFTER_S = 10.0
+    if mine.rank == 0:
+        assert found["disk"].status == "ok"
+        assert lines[0].startswith("disk           running ")
+        assert lines[0].endswith("waiting for rank 1 (host b)\n")
+    else:
+        dist.barrier()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("check", [_all_is_told, _one_hangs])
+def test_four_ranks(check):
+    run_ranks(4, check, _port())
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("meets", [True, False], ids=["in a collective", "alone"])
+def test_a_rank_that_fails_is_told_before_those_that_lost_it(meets):
+    run_ranks(4, _one_fails, _port(), meets)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("check", [_one_never_comes, _slow_stage_tells_for_whom_it_waits])
+def test_two_ranks(check):
+    run_ranks(2, check, _port())
+
+
+def test_ten_thousand_ranks_report_in_seconds():
+    world_size = 10_000
+    store = dist.HashStore()
+    for rank in range(1, world_size):
+        store.set(f"report/0/{rank}", '{"ok": {"host": "a"}}')
+    store.add("count/0", world_size - 1)
+    store.add("bye", world_size - 1)
+    mine = Conduct(store, 0, world_size, 20.0)
+    told = []
+    stage = Stage(
+        "store", lambda: {"host": "a"}, lambda reports: Verdict("ok", str(len(reports))),
+        tell=lambda reports: [0] * len(reports), hear=told.append,
+    )  # fmt: skip
+    started = time.perf_counter()
+    (found,) = mine.lead([stage])
+    assert found.verdict.text == str(world_size)
+    assert told == [0]
+    assert time.perf_counter() - started < 5
+
+
+def test_nobody_at_the_address_is_told_with_it():
+    info = RankInfo(1, 2, 1, 2, "test")
+    port = _port()
+    with pytest.raises(LaunchError, match=rf"nobody answers at MASTER_ADDR=localhost \(127.0.0.1\) port {port}"):
+        meet(info, {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}, 1.0)
+
+
+def test_an_address_that_does_not_resolve_is_told():
+    info = RankInfo(1, 2, 1, 2, "test")
+    with pytest.raises(LaunchError, match=r"MASTER_ADDR=no-such-host\.invalid does not resolve on this host"):
+        meet(info, {"MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": "1"}, 1.0)

@@ -1,0 +1,20 @@
+import io
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from megads.errors import LaunchError
+from megads.launch.ask import Ask
+from megads.launch.gradients import check_gradients
+
+
+def test_a_folder_that_can_not_be_written_is_one_line(monkeypatch):
+    def refuse(**where):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    ask = Ask(None, (), {"MACHINE": "cpu"}, "host", Path(__file__).parents[2], sys.executable)
+    with pytest.raises(LaunchError, match=r"can not be written \(Permission denied\); run megads doctor in another"):
+        check_gradients(ask, io.StringIO())
