@@ -58,6 +58,7 @@ class Progress:
     last_valid_loss: float | None = None
     first_loss: float | None = None
     last_loss: float | None = None
+    owes_validation: bool = False  # the one after this iteration was given up for a stop request
 
     @staticmethod
     def read(manifest: Mapping[str, Any]) -> Progress:

@@ -24,7 +24,12 @@ from megads.errors import ConfigError
 CONFIG = "config.yaml"
 LOG_FILE = "log/run.log"  # what the launcher and rank 0 said, all starts of the run in one file
 OUTCOME = "outcome.json"  # how the run ended, written by the ranks
+HEARTBEAT = "heartbeat.json"  # where rank 0 is, rewritten while it runs
+ATTEMPTS = "attempts.jsonl"  # one line for each start of a run with --max-restarts
 STOP = "stop"  # asks the run to save and stop; made by the launcher or by `megads stop`
+
+ENDS_AT = "MEGADS_ENDS_AT"
+"""Tells the ranks when the allocation ends, in unix seconds; absent when nobody knows."""
 
 
 def save_config(run: RunConfig, origins: Mapping[str, Origin], path: Path) -> None:

@@ -14,6 +14,7 @@ from megads.cluster.ranks import exported_local_rank
 from megads.config.deepspeed import deepspeed_config, effective_zero_stage
 from megads.config.schema import RunConfig
 from megads.dist.groups import GROUPS, Groups, join
+from megads.dist.timeout import group_timeout_s
 from megads.engine.library import import_deepspeed
 
 
@@ -83,7 +84,7 @@ def set_second_partition_group(run: RunConfig, groups: Groups) -> None:
         lines = groups.grid.groups(*GROUPS["data_seq"])
         everyone = [line[i : i + size] for line in lines for i in range(0, len(line), size)]
         mine = next(ranks for ranks in everyone if groups.rank in ranks)
-        theirs._ZERO_PARAM_INTRA_PARALLEL_GROUP = join(mine, lambda: everyone, run.launch.timeout_s)
+        theirs._ZERO_PARAM_INTRA_PARALLEL_GROUP = join(mine, lambda: everyone, group_timeout_s(run.launch.timeout_s))
 
 
 def forget_second_partitions(module: nn.Module) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import IO, Any
@@ -12,7 +13,9 @@ from megads.cluster.machine import available_memory, machine_name
 from megads.config.checks import check
 from megads.config.deepspeed import SETTING_OF, deepspeed_config
 from megads.config.derive import attempts, derive
-from megads.config.files import CONFIG, save_config, write_whole
+from megads.config.facts import Facts
+from megads.config.files import CONFIG, ENDS_AT, save_config, write_whole
+from megads.config.layers import read_machine
 from megads.config.memory import Memory, check_fits, estimate
 from megads.config.overrides import adopt
 from megads.config.remarks import remarks
@@ -21,12 +24,15 @@ from megads.config.schema import RunConfig
 from megads.errors import MegadsError
 from megads.launch.ask import Ask
 from megads.launch.banner import banner
+from megads.launch.ending import ends_at
 from megads.launch.folder import Folder, append_to_log, choose_folder, claim, claim_checkpoints
 from megads.launch.host import check_host
 from megads.launch.plan import LaunchPlan
-from megads.launch.run import run_plan
-from megads.launch.scheduler import Allocation, find_allocation
+from megads.launch.restart import Restarts
+from megads.launch.run import run_plan, say
+from megads.launch.scheduler import Allocation, find_allocation, find_hosts
 from megads.launch.starter import plan_launch
+from megads.monitor.text import clock, duration
 
 BATCH_JOB = ("PBS_JOBID", "SLURM_JOB_ID")
 
@@ -43,6 +49,7 @@ class Job:
     available_bytes: int  # of the host, 0 on hosts whose accelerators hold the model
     deepspeed: dict[str, Any]
     plan: LaunchPlan
+    facts: Facts  # of the machine
 
     @property
     def run(self) -> RunConfig:
@@ -60,14 +67,14 @@ def prepare(ask: Ask) -> Job:
     from megads.data.check import check_data
     from megads.data.tokenizer import vocab_size_of
 
-    machine = machine_name(ask.hostname, ask.env, ask.root)
-    asked = resolve(ask.preset, env=ask.env, overrides=ask.overrides(), flags=ask.flags, machine=machine, root=ask.root)
-    allocation = find_allocation(asked.run, ask.env)
+    asked = resolve_here(ask)
+    facts = read_machine(asked.run.machine, ask.root).facts
+    allocation = find_allocation(asked.run, ask.env, facts)
     hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
     vocab = vocab_size_of(asked.run)
 
     def ranks_of(other: RunConfig) -> tuple[int, int]:
-        found = find_allocation(other, ask.env)
+        found = find_allocation(other, ask.env, facts)
         return len(found.hosts), found.ranks_per_host
 
     derived = derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab, ranks_of=ranks_of)
@@ -78,16 +85,45 @@ def prepare(ask: Ask) -> Job:
     check_host(run, ask.env)
     check_data(run, vocab)
     memory = estimate(run, world_size)
-    available = available_memory() if machine == "cpu" else 0
+    available = available_memory() if run.machine == "cpu" else 0
     if available:
         check_fits(run, world_size, per_host, available, ask.hostname, attempt)
     resolved = replace(resolved, notes=(*resolved.notes, *remarks(run, world_size)))
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
     check_resume(run, folder.path)
-    command = [ask.python, "-m", "megads", "worker", "--config", str(folder.path / CONFIG)]
-    plan = plan_launch(run, allocation, command, ask.env)
-    return Job(ask, resolved, allocation, folder, memory, available, deepspeed_config(run, world_size), plan)
+    plan = plan_launch(run, allocation, worker(ask, folder), ask.env, facts=facts, folder=folder.path)
+    return Job(ask, resolved, allocation, folder, memory, available, deepspeed_config(run, world_size), plan, facts)
+
+
+def worker(ask: Ask, folder: Folder) -> list[str]:
+    """Return the command of a rank."""
+    return [ask.python, "-m", "megads", "worker", "--config", str(folder.path / CONFIG)]
+
+
+def resolve_here(ask: Ask) -> Resolved:
+    """Return the settings of this host; a machine's own batches follow from the number of hosts.
+
+    Raises:
+        ConfigError: a setting is wrong.
+        LaunchError: the list of hosts can not be read.
+    """
+    machine = machine_name(ask.hostname, ask.env, ask.root)
+
+    def resolved(num_hosts: int) -> Resolved:
+        return resolve(
+            ask.preset,
+            env=ask.env,
+            overrides=ask.overrides(),
+            flags=ask.flags,
+            machine=machine,
+            root=ask.root,
+            num_hosts=num_hosts,
+        )
+
+    first = resolved(1)
+    hosts = find_hosts(first.run.launch, ask.env)[2]
+    return first if len(hosts) == 1 else resolved(len(hosts))
 
 
 def describe(job: Job) -> str:
@@ -134,6 +170,7 @@ def start(job: Job, out: IO[str]) -> int:
             "a larger TRAIN_ITERS trains longer, another RUN_NAME starts anew\n"
         )
         return 0
+    ends = ends_at(job.allocation, job.ask.env, job.run.launch.walltime, time.time(), say=say)
     check_versions(job.run)
     checkpoints = checkpoint_folder(job.run, job.folder.path)
     with claim(job.folder.path), claim_checkpoints(checkpoints, shared=bool(job.run.checkpoint.dir)):
@@ -141,12 +178,71 @@ def start(job: Job, out: IO[str]) -> int:
             make_demo_with_bar(job.run, out)
             check_data(job.run, job.run.model.vocab_size)
         write_run_files(job)
+        plan = plan_attempt(job, job.allocation, 0, ends)
         notes = "".join(f"megads: {note}\n" for note in (*job.resolved.notes, job.folder.note) if note)
-        opening = f"{notes}{summary(job)}\n\n$ {job.plan.line()}\n"
+        opening = f"{notes}{summary(job)}{ending_line(ends)}\n\n$ {plan.line()}\n"
         append_to_log(job.folder.path, opening)
         out.write(opening)
         out.flush()
-        return run_plan(job.plan, job.folder.path, job.ask.env)
+        if not job.run.launch.max_restarts:
+            return run_plan(plan, job.folder.path, job.ask.env)
+        return Restarts(
+            job.folder.path,
+            checkpoints,
+            job.ask.env,
+            job.allocation,
+            plan=lambda allocation, attempt: plan_attempt(job, allocation, attempt, ends),
+            shrink=lambda allocation: shrink(job, allocation),
+            max_restarts=job.run.launch.max_restarts,
+            ends_at=ends,
+        ).run()
+
+
+def plan_attempt(job: Job, allocation: Allocation, attempt: int, ends: float) -> LaunchPlan:
+    """Return the plan of a start of ``job``; ranks are told when the allocation ends, in unix seconds, 0: not known."""
+    return plan_launch(
+        job.run,
+        allocation,
+        worker(job.ask, job.folder),
+        job.ask.env,
+        facts=job.facts,
+        attempt=attempt,
+        folder=job.folder.path,
+        extra={ENDS_AT: str(int(ends))} if ends else None,
+    )
+
+
+def ending_line(ends: float) -> str:
+    """Return the line of the banner that says when the allocation ends, nothing when that is not known."""
+    now = time.time()
+    if not ends:
+        return ""
+    left = duration(ends - now) if ends > now else "the past"
+    return f"\nends     at {clock(ends, now)}, in {left}; the run saves and exits with 75 before"
+
+
+def shrink(job: Job, allocation: Allocation) -> str:
+    """Rewrite the settings of a run for fewer hosts, with the same global batch; return what changed.
+
+    Raises:
+        MegadsError: the layout or the global batch does not fit these hosts.
+    """
+    from megads.data.tokenizer import vocab_size_of
+
+    batch = job.run.train.global_batch
+    asked = resolve_here(replace(job.ask, pairs=(*job.ask.pairs, f"train.global_batch={batch}")))
+    vocab = vocab_size_of(asked.run)
+    hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
+    resolved = adopt(derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab), SETTING_OF)
+    check(resolved.run, allocation.world_size)
+    settings_now = deepspeed_config(resolved.run, allocation.world_size)
+    write_run_files(replace(job, resolved=resolved, allocation=allocation, deepspeed=settings_now))
+    was, new = job.run, resolved.run
+    return (
+        f"DP {was.parallel.data} -> {new.parallel.data}, micro-batch {was.train.micro_batch} -> "
+        f"{new.train.micro_batch}, accumulation {was.train.grad_acc_steps} -> {new.train.grad_acc_steps}, "
+        f"the global batch stays {new.train.global_batch}"
+    )
 
 
 def write_run_files(job: Job) -> None:

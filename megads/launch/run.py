@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -14,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from megads.config.files import OUTCOME, STOP
 from megads.errors import LaunchError
 from megads.launch.plan import LaunchPlan
+from megads.launch.processes import Family, children, die_with_parent, orphans_adopted, send
+from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, EXIT_WRONG, Outcome, last_seen, read_outcome
 
-RESUME = 75  # exit code: stopped on purpose with a checkpoint
+RESUME = EXIT_STOPPED  # exit code: stopped on purpose with a checkpoint
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 POLL_S = 0.1
@@ -29,10 +28,32 @@ KILL_AFTER_S = 10.0  # from TERM to KILL
 FAILED_GRACE_S = 5.0  # for the other ranks to end, once one has reported its failure
 TERM_GRACE_S = 300.0  # from a SIGTERM's stop request to the end of patience
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+@dataclass(frozen=True)
+class Ended:
+    """How a plan ended: the starter's exit code (-n after signal n), what the ranks left, what was asked meanwhile."""
+
+    starter: int
+    outcome: Outcome | None
+    aborted_by: int = 0
+    stop_asked: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the run; 0 only if starter and ranks ended well."""
+        said = self.outcome.exit_code if self.outcome else None
+        # A checkpoint that was saved on request stays saved, also when a scheduler's signal
+        # then reached the starter; a success counts only if everything ended well.
+        if said is not None and (self.starter == 0 or said != 0) and not (said == RESUME and self.aborted_by):
+            return said
+        if self.aborted_by:
+            return 128 + self.aborted_by
+        if self.starter == 0:
+            return 1
+        return 128 - self.starter if self.starter < 0 else self.starter
 
 
-def run_plan(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str]) -> int:
+def run_plan(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: bool = True) -> int:
     """Run ``plan`` and return the exit code of the run.
 
     A plan that is ``in_place`` replaces this process and does not return. Otherwise the
@@ -43,51 +64,62 @@ def run_plan(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str]) -> int:
 
     Args:
         plan: what to run.
-        run_dir: the run folder; an ``outcome.json`` or ``stop`` of an earlier run in it is removed.
+        run_dir: the run folder; files of an earlier run in it that tell of its end are removed.
         env: the environment to start from.
+        saves: whether the ranks listen to a stop request; if not, the first signal ends them.
 
     Returns:
         What ``outcome.json`` says, except that 0 counts only if the starter ended well too;
         else the starter's own code, 128 + n after signal n; never 0 without an outcome.
 
     Raises:
-        LaunchError: when the program of the plan can not be started.
+        LaunchError: when the program of the plan can not be started, or a file of it not be written.
     """
     for name in (OUTCOME, STOP):
         (run_dir / name).unlink(missing_ok=True)
     if plan.in_place:
+        plan.write_files()
         return _replace_process(plan, env)
+    ended = run_once(plan, run_dir, env, saves=saves)
+    tell_end(ended, run_dir)
+    return ended.exit_code
+
+
+def run_once(
+    plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: bool = True, stop_asked: bool = False
+) -> Ended:
+    """Run ``plan`` in processes of its own and return how it ended; see :func:`run_plan`.
+
+    Args:
+        plan: what to run; its ``in_place`` does not count.
+        run_dir: the run folder, whose ``outcome.json`` is not of an earlier run.
+        env: the environment to start from.
+        saves: as in :func:`run_plan`.
+        stop_asked: whether a stop request came before; the next one then ends the ranks.
+    """
+    plan.write_files()
     signals: list[int] = []
-    with _caught(signals.append), _orphans_adopted():
-        family = _Family(_start(plan, env))
+    with caught(signals.append), orphans_adopted():
+        family = Family(_start(plan, env))
+        watch = _Watch(family, plan, run_dir, signals, saves, stop_asked)
         try:
-            aborted_by = _Watch(family, plan, run_dir, signals).wait()
+            watch.wait()
         finally:
             family.kill()
-    return _exit_code(family.starter.returncode, read_outcome(run_dir), aborted_by)
+    return Ended(family.starter.returncode, read_outcome(run_dir), watch.aborted_by, watch.stop_asked)
 
 
-def read_outcome(run_dir: Path) -> dict[str, Any] | None:
-    """Return what the ranks left in ``outcome.json``: exit_code, message, iteration; None if there is none."""
-    try:
-        outcome = json.loads((run_dir / OUTCOME).read_text())
-    except (OSError, ValueError):
-        return None
-    return outcome if isinstance(outcome, dict) and isinstance(outcome.get("exit_code"), int) else None
-
-
-def _exit_code(child: int, outcome: dict[str, Any] | None, aborted_by: int) -> int:
-    said = outcome["exit_code"] if outcome else None
-    # A checkpoint that was saved on request stays saved, also when a scheduler's signal
-    # then reached the starter; a success counts only if everything ended well.
-    if said is not None and (child == 0 or said != 0) and not (said == RESUME and aborted_by):
-        return int(said)
-    if aborted_by:
-        return 128 + aborted_by
-    if child == 0:
-        _say("the ranks ended without an outcome; what they printed last is above")
-        return 1
-    return 128 - child if child < 0 else child
+def tell_end(ended: Ended, run_dir: Path) -> None:
+    """Say how a run failed that did not end well; the ranks have said what they could before."""
+    outcome = ended.outcome
+    if outcome is not None and outcome.exit_code not in (EXIT_DONE, EXIT_WRONG, EXIT_STOPPED) and outcome.message:
+        say(f"the run failed: {outcome.message.splitlines()[0]}")
+    elif outcome is None and not ended.aborted_by:
+        how = {True: f"was killed by signal {-ended.starter}", False: f"ended with {ended.starter}"}[ended.starter < 0]
+        say(
+            f"the ranks ended without an outcome (the starter {how}); what they printed last is above"
+            f"{last_seen(run_dir)}"
+        )
 
 
 def _replace_process(plan: LaunchPlan, env: Mapping[str, str]) -> int:
@@ -118,93 +150,47 @@ def _in_child() -> None:
     # A stop request may come before a rank has its handler; the stop file waits for it, so
     # the signal may be missed but must not kill.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-class _Family:
-    """The starter and every process below it, wherever it moved.
-
-    torchrun puts its ranks into sessions of their own, so process groups do not find
-    them; and the ranks of a starter that died are found because this process adopts
-    orphans. Processes that were there before are not of the family.
-    """
-
-    def __init__(self, starter: subprocess.Popen[bytes]) -> None:
-        self.starter = starter
-        self._others = set(children(os.getpid())) - {starter.pid}
-
-    def members(self) -> list[int]:
-        """Return the living processes of the family, parents first."""
-        found = [pid for pid in children(os.getpid()) if pid not in self._others]
-        for pid in found:
-            found += children(pid)
-        return found
-
-    def send(self, number: int) -> None:
-        """Send a signal to every member."""
-        for pid in self.members():
-            _send(pid, number)
-
-    def kill(self) -> None:
-        """Kill what is left and wait until it is gone."""
-        for _ in range(100):
-            alive = self.members()
-            if not alive:
-                break
-            self.send(signal.SIGKILL)
-            for pid in alive:
-                with contextlib.suppress(ChildProcessError):
-                    if pid != self.starter.pid:
-                        os.waitpid(pid, os.WNOHANG)
-            self.starter.poll()
-            time.sleep(0.02)
-        self.starter.wait()
-
-
-def children(pid: int) -> list[int]:
-    """Return the living children of a process, from /proc."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # The name in parentheses may hold anything, the fields behind it are fixed.
-            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if int(parent) == pid and state != "Z":
-                found.append(int(stat.parent.name))
-    return sorted(found)
+    die_with_parent(signal.SIGTERM)
 
 
 @dataclass
 class _Watch:
     """Waits for the starter and acts on signals and time meanwhile."""
 
-    family: _Family
+    family: Family
     plan: LaunchPlan
     run_dir: Path
     signals: list[int]
+    saves: bool = True
     stop_asked: bool = False
     terminate_at: float = float("inf")
     kill_at: float = float("inf")
     look_at: float = 0.0
     aborted_by: int = 0
 
-    def wait(self) -> int:
-        """Return when the starter has ended: the signal it was ended for, or 0."""
+    def wait(self) -> None:
+        """Return when the starter has ended."""
         while self.family.starter.poll() is None:
             while self.signals:
                 self._on_signal(self.signals.pop(0))
             self._on_time(time.monotonic())
             time.sleep(POLL_S)
-        return self.aborted_by
 
     def _on_signal(self, number: int) -> None:
-        if not self.stop_asked:
+        if not self.saves:
+            self._abort(number, "stopping")
+        elif not self.stop_asked:
             self.stop_asked = True
-            _say("stopping after this step and saving; press Ctrl-C again to abort")
+            say("stopping after this step and saving; press Ctrl-C again to abort")
             self._ask_to_stop()
             if number == signal.SIGTERM:
                 self.terminate_at = time.monotonic() + TERM_GRACE_S
-        elif number in (signal.SIGINT, signal.SIGTERM) and not self.aborted_by:
-            _say(f"aborting; what does not end within {KILL_AFTER_S:g} s is killed")
+        elif number in (signal.SIGINT, signal.SIGTERM):
+            self._abort(number, "aborting")
+
+    def _abort(self, number: int, word: str) -> None:
+        if not self.aborted_by:
+            say(f"{word}; what does not end within {KILL_AFTER_S:g} s is killed")
             self.aborted_by = number
             self._terminate()
 
@@ -212,7 +198,7 @@ class _Watch:
         if now >= self.look_at:
             self.look_at = now + LOOK_S
             outcome = read_outcome(self.run_dir)
-            if outcome and outcome["exit_code"] not in (0, RESUME):
+            if outcome and outcome.exit_code not in (EXIT_DONE, EXIT_STOPPED):
                 self.terminate_at = min(self.terminate_at, now + FAILED_GRACE_S)
         if now >= self.terminate_at and self.kill_at == float("inf"):
             self._terminate()
@@ -224,7 +210,7 @@ class _Watch:
             (self.run_dir / STOP).touch()
         starter = self.family.starter.pid
         for pid in [starter] if self.plan.forwards_signals else children(starter):
-            _send(pid, signal.SIGUSR1)
+            send(pid, signal.SIGUSR1)
 
     def _terminate(self) -> None:
         self.kill_at = time.monotonic() + KILL_AFTER_S
@@ -232,27 +218,7 @@ class _Watch:
 
 
 @contextlib.contextmanager
-def _orphans_adopted() -> Iterator[None]:
-    """Make this process the parent of processes below it whose own parent dies."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    try:
-        yield
-    finally:
-        _prctl(_PR_SET_CHILD_SUBREAPER, 0)
-
-
-def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # not Linux
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def _send(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
-
-
-@contextlib.contextmanager
-def _caught(note: Callable[[int], None]) -> Iterator[None]:
+def caught(note: Callable[[int], None]) -> Iterator[None]:
     """Call ``note`` for each of STOP_SIGNALS instead of dying of it; nohup's ignored SIGHUP stays ignored."""
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -270,6 +236,8 @@ def _caught(note: Callable[[int], None]) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"megads: {text}\n")
-    sys.stderr.flush()
+def say(text: str) -> None:
+    """Write one line of the launcher to stderr."""
+    with contextlib.suppress(OSError):  # nobody reads any more; the run goes on
+        sys.stderr.write(f"megads: {text}\n")
+        sys.stderr.flush()

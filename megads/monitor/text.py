@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 from megads.monitor.throughput import Speed
 
@@ -38,6 +39,19 @@ def duration(seconds: float) -> str:
     if total < 86400:
         return f"{total // 3600}h{total % 3600 // 60:02d}m"
     return f"{total // 86400}d{total % 86400 // 3600:02d}h"
+
+
+def clock(then: float, now: float) -> str:
+    """Return a time as ``18:00``, with its date when that is not today, with seconds in the next ten minutes.
+
+    Args:
+        then: unix seconds.
+        now: unix seconds.
+    """
+    parts = time.localtime(then)
+    if parts[:3] != time.localtime(now)[:3]:
+        return time.strftime("%H:%M on %Y-%m-%d", parts)
+    return time.strftime("%H:%M:%S" if then - now < 600 else "%H:%M", parts)
 
 
 def step_line(

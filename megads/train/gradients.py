@@ -8,20 +8,16 @@ its first moment is ``(1 - beta1)`` times the gradient.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megads.cluster.ranks import RankInfo
 from megads.config.schema import RunConfig
-from megads.device.vendor import vendor
 from megads.dist.grid import Grid
-from megads.dist.groups import Groups, init_distributed, make_groups
+from megads.dist.groups import Groups
 from megads.engine.make import make_engine
 from megads.models.build import build_model
 from megads.parallel.tensor import take_shard
@@ -122,16 +118,6 @@ def _reference(run: RunConfig, samples: Tensor, device: torch.device) -> tuple[f
         loss.backward()
         total += float(loss.detach())
     return total, {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
-
-
-@contextlib.contextmanager
-def joined(run: RunConfig, info: RankInfo, env: Mapping[str, str]) -> Iterator[tuple[Groups, torch.device]]:
-    """Join the other ranks; yield this rank's groups and device."""
-    row = vendor(env)
-    device = row.device(info.local_rank)
-    grid = Grid(run.parallel.pipeline, run.parallel.data, run.parallel.sequence, run.parallel.tensor)
-    init_distributed(row.backend, info, run.launch.timeout_s, device=device)
-    yield make_groups(grid, info.rank, timeout_s=run.launch.timeout_s), device
 
 
 def report(found: Comparison) -> str:

@@ -9,9 +9,10 @@ import torch
 
 from megads.monitor.log import LOG
 from megads.monitor.metrics import read_metrics
+from megads.monitor.outcome import EXIT_DONE, Outcome
 from megads.monitor.plot import loss_sketch, save_loss_plot
 from megads.monitor.text import count, duration, size
-from megads.train.loop import EXIT_DONE, Loop, Outcome
+from megads.train.loop import Loop
 from megads.train.setup import Training
 
 

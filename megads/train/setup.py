@@ -28,7 +28,9 @@ from megads.device.peaks import peak_tflops
 from megads.device.vendor import Vendor, vendor
 from megads.dist.grid import Grid
 from megads.dist.groups import Groups, init_distributed, make_groups
+from megads.dist.place import find_local, meet
 from megads.dist.rng import RngStreams, seed_everything
+from megads.dist.timeout import group_timeout_s
 from megads.engine.base import Engine
 from megads.engine.make import make_engine
 from megads.errors import CheckpointError
@@ -136,12 +138,8 @@ def seed_at(seed: int, iteration: int) -> int:
 def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Training:
     """Build everything a rank needs, in the order in which failures are cheapest."""
     timings: dict[str, float] = {}
-    row = vendor(env)
-    device = row.device(info.local_rank)
-    grid = Grid(run.parallel.pipeline, run.parallel.data, run.parallel.sequence, run.parallel.tensor)
     with timed(timings, "groups"):
-        init_distributed(row.backend, info, run.launch.timeout_s, device=device)
-        groups = make_groups(grid, info.rank, timeout_s=run.launch.timeout_s)
+        row, device, groups = join_ranks(run, info, env, group_timeout_s(run.launch.timeout_s))
     rng = seed_everything(run.train.seed, groups, device)
     with timed(timings, "data"):
         splits = build_splits(run, read_shards(run))
@@ -152,6 +150,23 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     if groups.rank == 0:
         remove_unfinished(training.checkpoints)
     return training
+
+
+def join_ranks(
+    run: RunConfig, info: RankInfo, env: Mapping[str, str], wait_s: float = 0.0
+) -> tuple[Vendor, torch.device, Groups]:
+    """Meet the other ranks, claim this rank's device, and make its groups.
+
+    Ranks meet first: which device is a rank's may hang on who else is on its host. The
+    longest wait in a collective is ``wait_s``, or ``launch.timeout_s``.
+    """
+    wait_s = wait_s or run.launch.timeout_s
+    row = vendor(env)
+    store = meet(info, run.launch.timeout_s, env)
+    device = row.device(find_local(info, store).local_rank)
+    init_distributed(row.backend, info, wait_s, device=device, store=store)
+    grid = Grid(run.parallel.pipeline, run.parallel.data, run.parallel.sequence, run.parallel.tensor)
+    return row, device, make_groups(grid, info.rank, timeout_s=wait_s)
 
 
 def read_shards(run: RunConfig) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Asking a run to stop after the current step, from outside, on any rank."""
+"""Asking a run to stop after the current step, from outside, on any rank; and stopping in time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import torch.distributed as dist
 
 from megads.config.files import STOP
 from megads.dist.groups import Groups
+from megads.train.deadline import Deadline
+
+GO_ON, ASKED, OUT_OF_TIME = 0, 1, 2
 
 
 class StopRequest:
-    """Collects stop requests: signals to this rank, and the control file in the run folder.
+    """Collects stop requests: signals to this rank, the control file in the run folder, the end of the allocation.
 
     SIGUSR1 is the request on every launcher, and SIGTERM too, which a scheduler sends to
     every process of a job at its end. A rank that nobody launches for (it runs in place)
@@ -25,11 +28,15 @@ class StopRequest:
         groups: all ranks agree over the world.
         device: of the flag the ranks exchange.
         in_place: whether this process is the one the user's terminal talks to.
+        deadline: of the allocation, by rank 0's clock; None: the end is not known.
     """
 
-    def __init__(self, run_dir: Path, groups: Groups, device: torch.device, *, in_place: bool):
+    def __init__(
+        self, run_dir: Path, groups: Groups, device: torch.device, *, in_place: bool, deadline: Deadline | None = None
+    ):
         self.file = run_dir / STOP
         self.groups = groups
+        self.deadline = deadline or Deadline(0.0, 0.0)
         self.flag = torch.zeros((), dtype=torch.int32, device=device)
         self.heard = False
         signal.signal(signal.SIGUSR1, self._hear)
@@ -46,11 +53,20 @@ class StopRequest:
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def agreed(self) -> bool:
-        """Return whether any rank was asked to stop; the same on every rank. Collective."""
-        asked = self.heard or (self.groups.rank == 0 and self.file.exists())
-        if self.groups.grid.world_size == 1:
-            return asked
-        self.flag.fill_(int(asked))
-        dist.all_reduce(self.flag, op=dist.ReduceOp.MAX)
-        return bool(self.flag.item())
+    def agreed(self, *, step: bool = True, validation: bool = False) -> str:
+        """Return why to stop now, the same on every rank; empty: go on. Collective.
+
+        Args:
+            step: whether the next question comes only after another step.
+            validation: whether it comes only after another validation.
+        """
+        wish = ASKED if self.heard else GO_ON
+        if self.groups.rank == 0:
+            # One clock decides: ranks whose clocks differ would else leave at different steps.
+            wish = max(wish, ASKED if self.file.exists() else GO_ON)
+            wish = OUT_OF_TIME if self.deadline.is_near(step=step, validation=validation) else wish
+        if self.groups.grid.world_size > 1:
+            self.flag.fill_(wish)
+            dist.all_reduce(self.flag, op=dist.ReduceOp.MAX)
+            wish = int(self.flag.item())
+        return {GO_ON: "", ASKED: "asked to stop"}[wish] if wish != OUT_OF_TIME else self.deadline.why()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
+import re
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -12,20 +13,31 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+import torch
+
+from megads.cluster.hosts import this_host
+from megads.cluster.mpi import finish_mpi
 from megads.cluster.ranks import RankInfo, find_ranks
-from megads.config.files import LOG_FILE, OUTCOME, load_config, write_whole
+from megads.config.files import LOG_FILE, OUTCOME, load_config
 from megads.config.schema import RunConfig
+from megads.dist.timeout import connect_again
 from megads.errors import ConfigError, LaunchError, MegadsError
 from megads.monitor.log import failure_text, start_log, where
 from megads.monitor.metrics import MetricsFile
-from megads.train.gradients import compare_gradients, joined, report
-from megads.train.loop import EXIT_DONE, Loop, Outcome
+from megads.monitor.outcome import EXIT_DONE, EXIT_FAILED, EXIT_WRONG, Outcome, read_heartbeat, write_outcome
+from megads.train.deadline import Deadline
+from megads.train.gradients import compare_gradients, report
+from megads.train.hang import Board
+from megads.train.loop import Loop
 from megads.train.report import announce, summarise
-from megads.train.setup import set_up
+from megads.train.setup import join_ranks, set_up
 from megads.train.stop import StopRequest
+from megads.train.watchdog import END, Watchdog
 
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """What gloo says to the ranks that did not fail."""
+
+LOST_WAIT_S = 5.0  # for the rank that failed, or its guard, to be the one that tells
 
 
 def work(config_path: Path, env: Mapping[str, str], *, gradients: bool = False) -> NoReturn:
@@ -44,27 +56,41 @@ def work(config_path: Path, env: Mapping[str, str], *, gradients: bool = False) 
     run_dir = config_path.parent
     info = find_ranks(env)
     start_log(info.rank, run.log.log_level, run_dir / LOG_FILE)
+    watch = watchdog(run, run_dir, info, env)
     try:
-        outcome = (_compare if gradients else _train)(run, run_dir, info, env)
+        outcome = _compare(run, run_dir, info, env) if gradients else _train(run, run_dir, info, env, watch)
     except KeyboardInterrupt:
         _leave("megads: interrupted before the run could save\n" if info.rank == 0 else "", 130)
     except BaseException as error:
-        _fail(_curable(error, run_dir), run_dir, info, env)
+        _fail(_curable(error, run_dir), run_dir, info, env, watch.iteration)
+    finish_mpi()
     # A launcher takes a code other than 0 for a failure; the outcome file tells it of a stop.
     _leave("", outcome.exit_code if is_in_place(env) else EXIT_DONE)
 
 
-def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Outcome:
+def watchdog(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Watchdog:
+    """Return what watches the calling thread of this rank, not started yet."""
+    attempt = int(env.get("MEGADS_ATTEMPT") or 0)
+    board = Board(lambda: connect_again(env, info.rank), (run_dir / LOG_FILE).parent, attempt)
+    return Watchdog(info.rank, info.world_size, run_dir, run.launch.timeout_s, board, attempt)
+
+
+def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str], watch: Watchdog) -> Outcome:
     started = time.perf_counter()
+    earlier = read_heartbeat(run_dir)
+    watch.save_s = earlier.save_s if earlier else 0.0
+    watch.start()
     training = set_up(run, run_dir, info, env)
     resumed = training.resume()
     speaks = info.rank == 0
     if speaks:
         announce(training, resumed, time.perf_counter() - started)
     metrics = MetricsFile(run_dir / "metrics.jsonl", training.progress.iteration) if speaks else None
-    stop = StopRequest(run_dir, training.groups, training.device, in_place=is_in_place(env))
-    loop = Loop(training, stop, metrics)
+    deadline = Deadline.of(run, env, info.world_size, watch.save_s)
+    stop = StopRequest(run_dir, training.groups, training.device, in_place=is_in_place(env), deadline=deadline)
+    loop = Loop(training, stop, metrics, watch)
     outcome = loop.run()
+    loop.enter(END)
     if metrics is not None:
         metrics.close()
         # The outcome first: nothing in the summary can turn a run that ended well into a failure.
@@ -74,9 +100,9 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
 
 
 def _compare(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Outcome:
-    with joined(run, info, env) as (groups, device):
-        found = compare_gradients(run, groups, device)
-    outcome = Outcome(EXIT_DONE if found.is_equal else 1, "equal" if found.is_equal else "not equal", 0)
+    _, device, groups = join_ranks(run, info, env)
+    found = compare_gradients(run, groups, device)
+    outcome = Outcome(EXIT_DONE, "equal", 0) if found.is_equal else Outcome(EXIT_FAILED, "not equal", 0)
     if info.rank == 0:
         sys.stdout.write(report(found))
         write_outcome(run_dir, outcome)
@@ -88,28 +114,66 @@ def is_in_place(env: Mapping[str, str]) -> bool:
     return env.get("MEGADS_IN_PLACE") == "1"
 
 
-def _fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> NoReturn:
+def _fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str, str], iteration: int) -> NoReturn:
     """Tell of ``error`` and leave the process without touching another collective.
 
     The first rank to fail writes the outcome, which tells the launcher; ranks then leave
     with 0, because a starter that sees another code adds pages of its own.
     """
-    told = run_dir / OUTCOME
-    code, text = 1, failure_text(info.rank, error)
-    if isinstance(error, MegadsError):
-        code, text = 2, f"megads: {error}\n"
-        if info.rank != 0:
-            # Most wrong inputs are found by every rank; one line is enough.
-            time.sleep(1.0)
-            text = "" if told.exists() else text
-    elif _is_lost_peer(error):
-        # The rank that failed first tells the reason; let it speak before this one.
+    told, kind = run_dir / OUTCOME, kind_of(error)
+    code = EXIT_WRONG if kind == "wrong" else EXIT_FAILED
+    text = f"megads: {error}\n" if kind == "wrong" else failure_text(info.rank, error)
+    rank, host = info.rank, this_host()
+    if kind == "wrong" and info.rank != 0:
+        # Most wrong inputs are found by every rank; one line is enough.
         time.sleep(1.0)
-        text = f"[{where(info.rank)}] lost another rank: {str(error).splitlines()[0]}\n"
-    if not told.exists() and not _is_lost_peer(error):
+        text = "" if told.exists() else text
+    elif kind == "lost":
+        rank = -1
+        text = "" if _told_in_time(told) else f"[{where(info.rank)}] lost another rank: {str(error).splitlines()[0]}\n"
+    if not told.exists():
+        message = f"{where(info.rank)}: {error}"
+        if kind == "lost":
+            host = peer_host(str(error))
+            message = f"{where(info.rank)}: lost another rank{f' on {host}' if host else ''}: {error}"
         with suppress(ConfigError):  # a full disk; the reason still goes to stderr
-            write_outcome(run_dir, Outcome(code, f"{where(info.rank)}: {error}", 0))
+            write_outcome(run_dir, Outcome(code, message, iteration, kind, rank, host))
     _leave(text, EXIT_DONE if told.exists() and not is_in_place(env) else code)
+
+
+def _told_in_time(told: Path) -> bool:
+    """Wait for the rank that failed first: it knows the reason."""
+    until = time.monotonic() + LOST_WAIT_S
+    while time.monotonic() < until and not told.exists():
+        time.sleep(0.1)
+    return told.exists()
+
+
+def peer_host(text: str) -> str:
+    """Return the host of the rank that is gone, from the address in gloo's message; empty where it has none."""
+    match = re.search(r"\[([0-9a-fA-F.:]+)\]:\d+", text)
+    if not match:
+        return ""
+    address = match[1].removeprefix("::ffff:")
+    if address.startswith("127.") or address == "::1":
+        return this_host()
+    try:
+        return socket.gethostbyaddr(address)[0].split(".")[0]
+    except OSError:
+        return address
+
+
+def kind_of(error: BaseException) -> str:
+    """Return which kind of failure ``error`` is; see :class:`megads.monitor.outcome.Outcome`."""
+    if isinstance(error, MegadsError):
+        return "wrong"
+    if isinstance(error, ImportError):
+        return "import"
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return "memory"
+    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST_PEER):
+        return "lost"
+    return "error"
 
 
 def _curable(error: BaseException, run_dir: Path) -> BaseException:
@@ -127,12 +191,3 @@ def _leave(text: str, code: int) -> NoReturn:
         sys.stderr.flush()
         sys.stdout.flush()
     os._exit(code)
-
-
-def _is_lost_peer(error: BaseException) -> bool:
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST_PEER)
-
-
-def write_outcome(run_dir: Path, outcome: Outcome) -> None:
-    """Write ``outcome.json``, which tells the launcher how the run ended."""
-    write_whole(run_dir / OUTCOME, json.dumps(vars(outcome)) + "\n")

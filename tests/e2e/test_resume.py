@@ -5,11 +5,10 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
-from megads.launch.run import children
+from megads.launch.processes import children
 
 SAME = ("iteration", "consumed_samples", "consumed_tokens", "lm_loss", "learning_rate", "grad_norm", "loss_scale",
         "skipped_iterations", "nan_iterations", "valid_loss", "valid_ppl")  # fmt: skip
@@ -106,25 +105,6 @@ def below(launcher):
     for pid in found:
         found += children(pid)
     return found
-
-
-def ranks_of(launcher):
-    """Return the process ids of the ranks below a launcher."""
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in below(launcher)}
-    return [pid for pid, words in commands.items() if "worker" in words and "torch.distributed.run" not in words]
-
-
-def test_a_killed_rank_takes_the_run_down_at_once(megads):
-    process = megads.start("train", RUN_DIR="r", TRAIN_ITERS="4000", EVAL_INTERVAL="0", TP="2")
-    wait_for_step(process, megads.folder / "r", 3)
-    ranks = ranks_of(process.pid)
-    assert len(ranks) == 2
-    killed = time.time()
-    os.kill(ranks[1], signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
-    assert time.time() - killed < 20
-    assert process.returncode not in (0, 2, 75), err
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in ranks)
 
 
 def test_another_model_in_the_folder_is_refused(megads):

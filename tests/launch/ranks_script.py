@@ -11,9 +11,12 @@ import traceback
 from pathlib import Path
 
 from megads.cluster.ranks import find_ranks
+from megads.launch.guard import stand_guard
 
 RUN_DIR, MODE = Path(sys.argv[1]), sys.argv[2]
 INFO = find_ranks()
+if os.environ.get("MEGADS_IN_PLACE") != "1":
+    stand_guard(RUN_DIR, os.environ)
 
 
 def leave(exit_code: int) -> None:
@@ -78,6 +81,42 @@ def kill_rank_1() -> None:
     wait()
 
 
+def stop_rank_1() -> None:
+    meet()
+    if INFO.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    stop_on_file()
+
+
+def hang() -> None:
+    """Wait for a rank 1 that is stuck, as ranks of a run do; their watchdogs end them."""
+    from datetime import timedelta
+
+    from megads.dist.place import meet
+    from megads.dist.timeout import connect_again
+    from megads.train import hang as positions
+    from megads.train import watchdog
+
+    watchdog.TICK_S, watchdog.COLLECT_S, watchdog.SPOKESMAN_S, positions.ANSWER_S = 0.1, 1.0, 0.5, 2.0
+    store = meet(INFO, 30.0, os.environ)
+    board = positions.Board(lambda: connect_again(os.environ, INFO.rank), RUN_DIR / "log")
+    watch = watchdog.Watchdog(INFO.rank, INFO.world_size, RUN_DIR, 2.0, board)
+    watch.start()
+    for _ in range(2):
+        watch.enter("step")
+    mark("ready")
+    if INFO.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    store.wait(["never"], timedelta(seconds=60))
+
+
+def leave_without_a_word() -> None:
+    meet()
+    if INFO.rank == 1:
+        os._exit(7)
+    wait()
+
+
 def never_end() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
@@ -108,6 +147,9 @@ MODES = {
     "file": stop_on_file,
     "raise": raise_on_rank_1,
     "killed": kill_rank_1,
+    "stopped": stop_rank_1,
+    "hang": hang,
+    "wordless": leave_without_a_word,
     "stubborn": never_end,
     "failed": report_failure_and_hang,
     "wrong": wrong_input,

@@ -1,5 +1,19 @@
+import os
+import re
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from megads.config.files import load_config
 from megads.config.setting import Origin
-from megads.launch.job import environment_names
+from megads.errors import ConfigError
+from megads.launch.ask import Ask
+from megads.launch.job import ending_line, environment_names, prepare, shrink
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_variable_that_decided_several_settings_is_named_once():
@@ -7,3 +21,29 @@ def test_a_variable_that_decided_several_settings_is_named_once():
     adopted = Origin("env", "DS_CONFIG_OVERRIDES steps_per_print")
     origins = {"a": twice, "b": Origin("default"), "c": twice, "d": adopted}
     assert environment_names(origins) == ["DISTRIBUTE_SAVED_ACTIVATIONS", "DS_CONFIG_OVERRIDES"]
+
+
+def test_fewer_hosts_keep_the_global_batch(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = {
+        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        **{"MACHINE": "cpu", "MEGADS_DEVICE": "cpu", "NLAYERS": "2", "HIDDEN": "64", "HEADS": "4", "SEQ": "32"},
+        **{"NUM_KV_HEAD": "4", "FFN_HIDDEN_SIZE": "128", "RUN_DIR": str(tmp_path / "r"), "TRAIN_ITERS": "3"},
+        **{"GLOBAL_BATCH": "24", "MICRO_BATCH": "2", "NGPU_PER_HOST": "3", "DATA_CACHE_PATH": str(tmp_path)},
+    }
+    job = prepare(Ask(None, (), env, "h", ROOT, sys.executable))
+    assert job.run.parallel.data == 3
+    fewer = replace(job.allocation, hosts=("a", "b"), ranks_per_host=1)
+    assert shrink(job, fewer) == ("DP 3 -> 2, micro-batch 2 -> 2, accumulation 4 -> 6, the global batch stays 24")
+    written = load_config(tmp_path / "r/config.yaml")
+    assert (written.parallel.data, written.train.grad_acc_steps, written.train.global_batch) == (2, 6, 24)
+    with pytest.raises(ConfigError):
+        shrink(job, replace(job.allocation, hosts=("a", "b", "c", "d", "e"), ranks_per_host=1))
+
+
+def test_the_banner_says_when_the_job_ends():
+    assert ending_line(0.0) == ""
+    assert re.fullmatch(
+        r"\nends     at \d\d:\d\d(:\d\d)?( on \S+)?, in 1h00m; the run saves and exits with 75 before",
+        ending_line(time.time() + 3600),
+    )

@@ -1,0 +1,98 @@
+"""How a run ended (``outcome.json``) and where it is (``heartbeat.json``): what ranks leave for the launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from megads.config.files import HEARTBEAT, OUTCOME, write_whole
+
+EXIT_DONE, EXIT_FAILED, EXIT_WRONG, EXIT_STOPPED = 0, 1, 2, 75
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, for the launcher and the summary.
+
+    ``kind`` is one of: done, stopped, wrong (a MegadsError), import, memory, error (any other
+    exception), killed (by a signal), lost (another rank went without a word), hang.
+    ``rank`` and ``host`` are those to blame, rank -1 and no host when nobody is.
+    """
+
+    exit_code: int
+    message: str
+    iteration: int
+    kind: str = ""
+    rank: int = -1
+    host: str = ""
+
+
+def write_outcome(run_dir: Path, outcome: Outcome) -> None:
+    """Write ``outcome.json``, which tells the launcher how the run ended.
+
+    Raises:
+        ConfigError: the folder can not be written, or its disk is full.
+    """
+    write_whole(run_dir / OUTCOME, json.dumps(asdict(outcome)) + "\n")
+
+
+def read_outcome(run_dir: Path) -> Outcome | None:
+    """Return what the ranks left in ``outcome.json``, or None when there is none that can be read."""
+    try:
+        given = json.loads((run_dir / OUTCOME).read_text(encoding="utf8"))
+        known = {name: given[name] for name in Outcome.__dataclass_fields__ if name in given}
+        outcome = Outcome(**{"message": "", "iteration": 0, **known})
+        return outcome if isinstance(outcome.exit_code, int) else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """Where rank 0 was when it last wrote.
+
+    ``time`` and ``since`` are unix seconds: of writing, and of the beginning of ``phase``.
+    ``save_s`` is the longest that a checkpoint took so far, 0 when there was none.
+    """
+
+    iteration: int
+    phase: str
+    since: float
+    time: float
+    pid: int
+    host: str
+    attempt: int = 0
+    save_s: float = 0.0
+
+
+def write_heartbeat(run_dir: Path, beat: Heartbeat) -> None:
+    """Replace ``heartbeat.json``. A disk that is full keeps the old one; a run does not fail for it."""
+    part = run_dir / f".{HEARTBEAT}.{os.getpid()}"
+    # Not synced: it is rewritten all the time, and worth nothing after a crash of the host.
+    with suppress(OSError):
+        part.write_text(json.dumps(asdict(beat)) + "\n", encoding="utf8")
+        os.replace(part, run_dir / HEARTBEAT)
+
+
+def read_heartbeat(run_dir: Path) -> Heartbeat | None:
+    """Return the heartbeat of the run in ``run_dir``, None when there is none that can be read."""
+    try:
+        given: Mapping[str, Any] = json.loads((run_dir / HEARTBEAT).read_text(encoding="utf8"))
+        return Heartbeat(**{name: given[name] for name in Heartbeat.__dataclass_fields__ if name in given})
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def last_seen(run_dir: Path) -> str:
+    """Return ``; rank 0 was last seen in step 7, 12 s ago``, or nothing without a heartbeat."""
+    beat = read_heartbeat(run_dir)
+    if beat is None:
+        return ""
+    ago = time.time() - beat.time
+    return f"; rank 0 on {beat.host} was last seen in {beat.phase}, after step {beat.iteration}, {ago:.0f} s ago"

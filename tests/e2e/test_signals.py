@@ -1,0 +1,224 @@
+"""Stops, ends and failures of real runs under the real starters: checkpoint, exit code, time to exit, message.
+
+What needs no model (every signal under every starter) is in tests/launch/test_run.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from megads.monitor.outcome import Heartbeat, write_heartbeat
+from tests.e2e.test_resume import numbers, wait_for_step
+
+HOST = socket.gethostname()
+LONG = {"TRAIN_ITERS": "4000", "EVAL_INTERVAL": "0"}
+OPENMPI, MPICH = (pytest.param(name, marks=pytest.mark.mpi) for name in ("openmpi", "mpich"))
+STARTERS = ["torchrun", OPENMPI, MPICH]
+SOON_S = 60
+
+
+def outcome_of(folder: Path) -> dict[str, object]:
+    return json.loads((folder / "outcome.json").read_text())
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+def ranks_in(folder: Path) -> list[int]:
+    """Return the process ids of the ranks whose working folder this is, by rank: the children of their guards."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = process.joinpath("stat").read_text().rpartition(")")[2].split()[1]
+            command = process.joinpath("cmdline").read_bytes()
+            is_rank = b"\0worker\0" in command and command == Path(f"/proc/{parent}/cmdline").read_bytes()
+            if not is_rank or process.joinpath("cwd").resolve() != folder:
+                continue
+            env = process.joinpath("environ").read_text(errors="replace").split("\0")
+        except OSError:
+            continue
+        names = r"(RANK|OMPI_COMM_WORLD_RANK|PMI_RANK|SLURM_PROCID)=(\d+)"
+        # srun, too, is two processes of one command line, but it has no rank.
+        found |= {int(match[2]): int(process.name) for each in env if (match := re.fullmatch(names, each))}
+    return [found[rank] for rank in sorted(found)]
+
+
+def gone(pids: list[int]) -> bool:
+    """Return whether none of the processes runs any more, or soon does."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        if not any(_runs(pid) for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def stopped_well(folder: Path, code: int, err: str) -> int:
+    """Check that a run stopped with a checkpoint of its last iteration; return the iteration."""
+    assert code == 75, err
+    outcome = outcome_of(folder)
+    assert (outcome["exit_code"], outcome["kind"]) == (75, "stopped")
+    assert checkpoints(folder)[-1] == f"iter_{outcome['iteration']:07d}"
+    return int(str(outcome["iteration"]))
+
+
+@pytest.mark.parametrize(
+    ("starter", "number"),
+    [
+        ("torchrun", signal.SIGTERM),
+        pytest.param("openmpi", signal.SIGUSR1, marks=pytest.mark.mpi),
+        pytest.param("mpich", signal.SIGINT, marks=pytest.mark.mpi),
+    ],
+)
+def test_a_signal_to_the_launcher_saves_and_stops(megads, starter, number):
+    process = megads.start("train", RUN_DIR="r", TP="2", LAUNCH_WITH=starter, **LONG)
+    wait_for_step(process, megads.folder / "r", 3)
+    begin = time.monotonic()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=SOON_S)
+    assert time.monotonic() - begin < SOON_S
+    assert stopped_well(megads.folder / "r", process.returncode, err) >= 3
+    assert "asked to stop; saved at iteration" in err
+    beat = json.loads((megads.folder / "r/heartbeat.json").read_text())
+    assert (beat["phase"], beat["host"]) == ("end", HOST)
+    assert beat["save_s"] > 0
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_a_killed_rank_is_named_and_the_run_ends(megads, starter):
+    process = megads.start("train", RUN_DIR="r", TP="2", LAUNCH_WITH=starter, **LONG, SAVE_INTERVAL="2")
+    wait_for_step(process, megads.folder / "r", 3)
+    ranks = ranks_in(megads.folder)
+    assert len(ranks) == 2
+    begin = time.monotonic()
+    os.kill(ranks[1], signal.SIGKILL)
+    _, err = process.communicate(timeout=SOON_S)
+    assert time.monotonic() - begin < SOON_S
+    assert process.returncode == 1, err
+    assert f"[rank 1 host {HOST}] killed by signal 9 (SIGKILL)\n" in err
+    assert f"megads: the run failed: rank 1 host {HOST}: killed by signal 9 (SIGKILL)\n" in err
+    outcome = outcome_of(megads.folder / "r")
+    assert (outcome["kind"], outcome["rank"], outcome["host"]) == ("killed", 1, HOST)
+    assert "iter_0000002" in checkpoints(megads.folder / "r")
+    assert gone(ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+def test_a_stuck_rank_is_named_and_the_run_ends(megads):
+    """Rank 0, which holds the store: the others can not even ask who is missing."""
+    settings = {**LONG, "SAVE_INTERVAL": "2", "MEGADS_TIMEOUT_S": "8", "LAUNCH_WITH": "openmpi"}
+    process = megads.start("train", RUN_DIR="r", TP="2", **settings)
+    wait_for_step(process, megads.folder / "r", 5)
+    ranks = ranks_in(megads.folder)
+    begin = time.monotonic()
+    os.kill(ranks[0], signal.SIGSTOP)
+    _, err = process.communicate(timeout=SOON_S)
+    assert time.monotonic() - begin < SOON_S
+    assert process.returncode == 1, err
+    assert f"[rank 0 host {HOST}] stopped by signal 19 (SIGSTOP)" in err
+    assert re.search(r"megads: no progress for \d+ s in \w+ after iteration \d+: rank 0 host \? did not answer", err)
+    # The stack of the rank that waits.
+    assert f"[rank 1 host {HOST}]   File " in err
+    assert "megads/train/loop.py" in err
+    outcome = outcome_of(megads.folder / "r")
+    assert (outcome["exit_code"], outcome["kind"], outcome["rank"]) == (1, "hang", 0)
+    assert "iter_0000002" in checkpoints(megads.folder / "r")
+    assert gone(ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("starter", STARTERS)
+def test_the_end_of_the_allocation_is_kept(megads, starter):
+    (megads.folder / "r").mkdir()
+    # An earlier start measured a save; else the first one is given more time.
+    write_heartbeat(megads.folder / "r", Heartbeat(0, "end", 0.0, 0.0, 1, HOST, save_s=0.1))
+    begin = time.time()
+    done = megads.train("r", "--walltime", "30s", TP="2", LAUNCH_WITH=starter, **LONG)
+    assert 10 < time.time() - begin < 30
+    assert stopped_well(megads.folder / "r", done.returncode, done.stderr) >= 1
+    assert re.search(r"ends     at \d\d:\d\d:\d\d( on \S+)?, in \d+s; the run saves and exits with 75", done.stderr)
+    assert re.search(r"stopped  \d+ of 4000 iterations; the allocation ends at \d\d:\d\d:\d\d", done.stderr)
+    assert re.search(
+        r"time     \d+ iterations left need about \S+; the allocation ends at .*: about \d+ fit", done.stderr
+    )
+
+
+def test_without_time_for_a_step_nothing_is_begun(megads):
+    done = megads.train("r", TP="2", WALLTIME="11s", **LONG)
+    assert done.returncode == 75, done.stderr
+    assert "before the first step" in done.stderr
+    assert megads.losses("r") == []
+
+
+def test_a_wrong_wall_time_is_refused(megads):
+    done = megads.train("r", WALLTIME="6")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "megads: WALLTIME=6: not a time; write hours as 6:00:00 or 6h, minutes as 30:00 or 30m, days as 1-00:00:00\n"
+    )
+    assert not (megads.folder / "r").exists()
+
+
+def test_a_stop_during_a_validation_does_not_wait_for_its_end_and_loses_nothing(megads):
+    settings = {"TRAIN_ITERS": "4", "EVAL_INTERVAL": "2", "EVAL_ITERS": "100", "EVAL_AT_START": "0", "TP": "2"}
+    process = megads.start("train", RUN_DIR="r", **settings)
+    wait_for_step(process, megads.folder / "r", 2)
+    process.send_signal(signal.SIGUSR1)
+    _, err = process.communicate(timeout=SOON_S)
+    assert stopped_well(megads.folder / "r", process.returncode, err) == 2
+    assert not any("valid_loss" in row for row in megads.rows("r"))
+    assert megads.train("r", **settings).returncode == 0
+    assert [row["iteration"] for row in megads.rows("r") if "valid_loss" in row] == [2, 4]
+
+
+@pytest.mark.slow
+def test_three_killed_ranks_are_survived_with_the_losses_of_an_undisturbed_run(megads):
+    settings = {"TP": "2", "TRAIN_ITERS": "40", "EVAL_INTERVAL": "40", "SAVE_INTERVAL": "10", "CKPT_KEEP": "0"}
+    whole = megads.train("whole", **settings)
+    assert whole.returncode == 0, whole.stderr
+    process = megads.start("train", "--max-restarts", "3", RUN_DIR="r", **settings)
+    for rank, step in ((1, 12), (0, 22), (1, 32)):
+        wait_for_step(process, megads.folder / "r", step)
+        os.kill(ranks_in(megads.folder)[rank], signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert err.count("killed by signal 9 (SIGKILL)\n") == 6
+    assert "megads: restart 3 of 3 from iteration " in err
+    assert numbers(megads.rows("r")) == numbers(megads.rows("whole"))
+    rows = [json.loads(line) for line in (megads.folder / "r/attempts.jsonl").read_text().splitlines()]
+    assert [(row["exit_code"], row["rank"], row["kind"]) for row in rows] == [
+        (1, 1, "killed"),
+        (1, 0, "killed"),
+        (1, 1, "killed"),
+        (0, -1, "done"),
+    ]
+    assert all(row["began"] % 10 == 0 for row in rows)
+    log = (megads.folder / "r/log/run.log").read_text()
+    assert "restart 1 of 3 from iteration 10" in log
+
+
+def test_a_wrong_setting_is_not_tried_again(megads):
+    assert megads.train("r", EXIT_INTERVAL="1").returncode == 75
+    planted = megads.folder / "planted"
+    planted.mkdir()
+    (planted / "deepspeed.py").write_text("import nothing_of_this_name\n")
+    done = megads.train("r", "--max-restarts", "5", TP="1", PYTHONPATH=f"{planted}:{os.environ.get('PYTHONPATH', '')}")
+    assert done.returncode != 0
+    assert done.stderr.count("restart ") == 0, done.stderr

@@ -1,0 +1,75 @@
+"""Leaving before the allocation ends."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from megads.config.schema import ModelConfig, ParallelConfig, RunConfig
+from megads.train.deadline import RECENT, TEARDOWN_PER_RANK_S, TEARDOWN_S, Deadline
+
+NOON = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
+
+
+def deadline(left: float, save_s: float = 20.0) -> Deadline:
+    """Return a deadline that is ``left`` seconds ahead."""
+    return Deadline(NOON + left, save_s, teardown_s=10.0, now=lambda: NOON)
+
+
+def test_twice_a_save_and_the_teardown_must_fit():
+    assert not deadline(50.1).is_near(step=False, validation=False)
+    assert deadline(50.0).is_near(step=False, validation=False)
+
+
+def test_the_next_step_and_a_validation_that_is_due_must_fit_as_well():
+    near = deadline(100.0)
+    near.steps.extend([9.0, 30.0, 12.0])
+    near.validated(15.0)
+    near.validated(25.0)
+    near.validated(5.0)
+    assert near.needs_s(step=True, validation=True) == 40 + 10 + 30 + 25
+    assert near.is_near(step=True, validation=True)
+    assert not near.is_near(step=True, validation=False)
+
+
+def test_the_slow_first_step_is_forgotten():
+    near = deadline(100.0)
+    near.steps.extend([300.0, *([1.0] * RECENT)])
+    assert near.needs_s(step=True, validation=False) == 51.0
+
+
+def test_what_a_save_took_replaces_the_guess_and_the_longest_counts():
+    near = deadline(1000.0, save_s=300.0)
+    near.saved(8.0)
+    assert near.needs_s(step=False, validation=False) == 26.0
+    near.saved(12.0)
+    near.saved(9.0)
+    assert near.needs_s(step=False, validation=False) == 34.0
+
+
+def test_without_an_end_nothing_is_near():
+    assert not Deadline(0.0, 1e9).is_near(step=True, validation=True)
+
+
+def test_the_guess_grows_with_what_one_rank_writes():
+    model = ModelConfig(num_layers=32, hidden_size=4096, num_heads=32, ffn_hidden_size=11008, vocab_size=32000)
+    env = {"MEGADS_ENDS_AT": "1700000000"}
+    one = Deadline.of(RunConfig(model=model), env, 1, 0.0)
+    four = Deadline.of(RunConfig(model=model, parallel=ParallelConfig(tensor=4)), env, 10_000, 0.0)
+    assert one.ends_at == 1700000000.0
+    assert 200 < one.save_s < 600
+    assert four.save_s - 2 == pytest.approx((one.save_s - 2) / 4)
+    assert four.teardown_s == TEARDOWN_S + TEARDOWN_PER_RANK_S * 10_000
+    assert Deadline.of(RunConfig(model=model), env, 1, 77.0).save_s == 77.0
+    assert Deadline.of(RunConfig(model=model), {}, 1, 0.0).ends_at == 0.0
+
+
+def test_the_forecast_says_whether_the_iterations_fit():
+    assert deadline(7200.0).forecast(3600.0, 100) == (
+        "100 iterations left need about 1h00m; the allocation ends at 14:00: they fit"
+    )
+    assert deadline(1850.0).forecast(3600.0, 100) == (
+        "100 iterations left need about 1h00m; the allocation ends at 12:30: about 50 fit, "
+        "then the run saves and exits with 75; the same command goes on"
+    )

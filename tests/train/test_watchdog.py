@@ -1,0 +1,220 @@
+"""A hang: who is told of, by whom, and what is none."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from megads.dist.timeout import MARGIN_S, connect_again, group_timeout_s
+from megads.monitor.outcome import read_heartbeat, read_outcome
+from megads.train import hang as hang_module
+from megads.train import watchdog
+from megads.train.hang import Board, Hang, Position, spans
+from megads.train.watchdog import END, Watchdog
+
+HOST = socket.gethostname()
+WAITING = (
+    '  File "/x/megads/train/loop.py", line 88, in step\n    result = engine.train_step()\n',
+    '  File "/v/torch/distributed/distributed_c10d.py", line 2810, in all_reduce\n    work.wait()\n',
+)
+LOADING = (
+    '  File "/x/megads/data/loader.py", line 40, in __next__\n    row = self.dataset[i]\n',
+    '  File "/v/numpy/memmap.py", line 3, in __getitem__\n    res = super()\n',
+)
+
+
+def at(rank, host="a", phase="step", iteration=7, waited=600.0, stack=WAITING):
+    return Position(rank, host, phase, iteration, waited, stack)
+
+
+def hang(*positions, size=0, hosts=None):
+    return Hang({each.rank: each for each in positions}, hosts or {}, size or len(positions))
+
+
+def test_a_silent_rank_is_named_with_the_host_it_had_at_the_start():
+    found = hang(at(0), at(1), at(3, "b"), size=4, hosts={2: "b"})
+    assert found.headline() == "no progress for 600 s in step after iteration 7: rank 2 host b did not answer"
+    assert found.blamed() == (2, "b")
+    assert "silent (stopped, gone, or in code that holds Python's lock): rank 2\n" in found.report()
+    place = "megads/train/loop.py:88 step > torch/distributed/distributed_c10d.py:2810 all_reduce"
+    assert f"step after iteration 7, in {place}: ranks 0-1, 3\n" in found.report()
+    assert '[rank 0 host a]   File "/x/megads/train/loop.py", line 88, in step\n' in found.report()
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        at(1, "b", iteration=6),
+        at(1, "b", "save"),
+        at(1, "b", "validation"),
+        at(1, "b", "set-up", 0),
+        at(1, "b", stack=LOADING),
+    ],
+)
+def test_the_rank_that_the_others_wait_for_is_named(late):
+    found = hang(at(0), late, at(2))
+    assert found.headline() == "no progress for 600 s in step after iteration 7: rank 1 host b did not arrive"
+    assert found.blamed() == (1, "b")
+    lines = found.report().splitlines()
+    assert ": rank 1" in lines[1]
+    assert ": ranks 0, 2" in lines[2]
+
+
+def test_nobody_is_blamed_when_all_are_alike():
+    found = hang(at(0), at(1, "b"))
+    assert found.blamed() == (-1, "")
+    assert found.headline().endswith("all ranks are in the same place")
+
+
+def test_a_report_of_ten_thousand_ranks_is_short():
+    found = Hang({rank: at(rank) for rank in range(9_990)}, {}, 10_000)
+    text = found.report()
+    assert len(text.splitlines()) < 12
+    assert len(text) < 2000
+    assert "rank 9990 host ?, " in text
+    assert "2 more ranks did not answer" in text
+
+
+def test_spans_of_ranks():
+    assert spans([3]) == "rank 3"
+    assert spans([0, 1, 2, 5, 7, 8]) == "ranks 0-2, 5, 7-8"
+
+
+def test_a_position_travels_as_text():
+    assert Position.read(at(3).text()) == at(3)
+
+
+def one(folder: Path, **more) -> Watchdog:
+    return Watchdog(0, 2, folder, 10.0, Board(lambda: pytest.fail("no hang"), folder), **more)
+
+
+def test_how_long_a_phase_may_take(tmp_path):
+    watch = one(tmp_path)
+    assert watch.allowed_s() == 20.0
+    watch.enter("step")
+    assert watch.allowed_s() == 20.0
+    watch.enter("step")
+    assert watch.allowed_s() == 10.0
+    watch.longest["step"] = 100.0
+    assert watch.allowed_s() == 300.0
+
+
+def test_torch_waits_longer_than_the_watchdog():
+    assert group_timeout_s(600.0) >= 2 * 600.0 + MARGIN_S
+    spent = watchdog.COLLECT_S * 2 + watchdog.SPOKESMAN_S + 2.0 + 5.0 + watchdog.TICK_S
+    assert spent < MARGIN_S
+
+
+def _port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _wait_here(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def _rank(rank: int, size: int, folder: Path, port: int, timeout_s: float) -> None:
+    """Be a rank that waits for the others, until its watchdog ends it."""
+    sys.stderr = open(folder / f"err-{rank}", "w", buffering=1)  # noqa: SIM115
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    if rank == 0:
+        kept = dist.TCPStore("127.0.0.1", port, size, True, timedelta(seconds=5), wait_for_workers=False)
+    connect_again(env, rank).set(f"host/{rank}", HOST)
+    board = Board(lambda: connect_again(env, rank), folder / "log")
+    watch = Watchdog(rank, size, folder, timeout_s, board, iteration=3)
+    watch.start()
+    watch.enter("step")
+    watch.enter("step")
+    (folder / f"ready-{rank}").touch()
+    _wait_here(60)
+    del kept
+
+
+@pytest.fixture
+def ranks(tmp_path, monkeypatch):
+    """Starts ranks and returns their processes; nothing of them is left."""
+    monkeypatch.setattr(hang_module, "ANSWER_S", 1.0)
+    for name, value in {"TICK_S": 0.1, "PAUSE_S": 0.3, "COLLECT_S": 1.5, "SPOKESMAN_S": 0.6}.items():
+        monkeypatch.setattr(watchdog, name, value)
+    started = []
+
+    def start(size: int, timeout_s: float) -> list[multiprocessing.process.BaseProcess]:
+        port, context = _port(), multiprocessing.get_context("fork")
+        for rank in range(size):
+            process = context.Process(target=_rank, args=(rank, size, tmp_path, port, timeout_s), daemon=True)
+            process.start()
+            started.append(process)
+        end = time.monotonic() + 20
+        while not all((tmp_path / f"ready-{rank}").exists() for rank in range(size)):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("silent", [2, 0])
+def test_ranks_report_one_that_is_stopped_and_end(ranks, tmp_path, silent):
+    processes = ranks(3, 1.5)
+    os.kill(processes[silent].pid, signal.SIGSTOP)
+    others = [process for rank, process in enumerate(processes) if rank != silent]
+    for process in others:
+        process.join(20)
+        assert process.exitcode == 1
+    outcome = read_outcome(tmp_path)
+    assert outcome is not None
+    assert (outcome.kind, outcome.rank, outcome.iteration) == ("hang", silent, 3)
+    # The store of rank 0 is as silent as rank 0, and only it knew the hosts.
+    assert outcome.host == ("" if silent == 0 else HOST)
+    assert f"rank {silent} host {outcome.host or '?'} did not answer" in outcome.message
+    told = "".join((tmp_path / f"err-{rank}").read_text() for rank in range(3))
+    assert told.count("megads: no progress for") == 1
+    assert "in _wait_here" in told
+    assert f"ranks {'0-1' if silent else '1-2'}\n" in told
+
+
+@pytest.mark.dist
+def test_a_process_that_was_stopped_itself_wakes_up_without_an_alarm(ranks, tmp_path):
+    (process, _) = ranks(2, 1.0)
+    other = multiprocessing.active_children()[-1]
+    for each in (process, other):
+        os.kill(each.pid, signal.SIGSTOP)
+    time.sleep(1.5)
+    for each in (process, other):
+        os.kill(each.pid, signal.SIGCONT)
+    time.sleep(0.4)
+    assert process.is_alive()
+    assert read_outcome(tmp_path) is None
+    process.join(20)
+    assert read_outcome(tmp_path).kind == "hang"
+
+
+def test_rank_0_leaves_a_heartbeat_and_one_rank_alone_is_not_watched(tmp_path, monkeypatch):
+    monkeypatch.setattr(watchdog, "TICK_S", 0.02)
+    ended = []
+    watch = Watchdog(0, 1, tmp_path, 0.01, Board(lambda: pytest.fail("no hang"), tmp_path), 2, end=ended.append)
+    watch.start()
+    watch.iteration = 5
+    watch.enter("step")
+    end = time.monotonic() + 10
+    while not (beat := read_heartbeat(tmp_path)) or beat.phase != "step":
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert (beat.iteration, beat.attempt, beat.pid, beat.host) == (5, 2, os.getpid(), HOST)
+    assert ended == []
+    watch.enter(END)
