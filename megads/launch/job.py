@@ -136,9 +136,9 @@ def describe(job: Job) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["settings"]
     lines += [f"  {n:{widths[0]}}  {v:>{widths[1]}} {u:{widths[2]}}  {o}".rstrip() for n, v, u, o in rows]
-    return "\n".join(
-        [*lines, "", "deepspeed", json.dumps(job.deepspeed, indent=2), "", summary(job), "", "command", job.plan.line()]
-    )
+    command = job.plan.script() if job.plan.files else job.plan.line()
+    parts = [*lines, "", "deepspeed", json.dumps(job.deepspeed, indent=2), "", summary(job), "", "command", command]
+    return "\n".join(parts)
 
 
 def value_of(run: RunConfig, name: str) -> Any:

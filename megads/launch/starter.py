@@ -74,16 +74,13 @@ def plan_launch(
     binding = find_binding(run.launch.cpu_bind, facts, allocation.ranks_per_host)
     folder = folder or Path(tempfile.gettempdir()) / f"megads-{os.getuid()}-{secrets.token_hex(4)}"
     call = Call(allocation, tuple(command), env, {}, facts, binding, folder, python or command[0])
-    wanted = run.launch.launch_with
-    row = STARTERS[choose_starter(call) if wanted == "auto" else wanted]
-    by_agents = row.name in AGENTS and not call.local
-    outer = STARTERS[_under_agents(row.name, call)] if by_agents else row
+    row, outer = _rows(run.launch.launch_with, call)
     outer.require_job(env)
     added = {**rank_env(allocation, env, facts, binding, attempt), **(extra or {})}
     call = replace(_with_args_of(outer, call), added=added)
     if for_torch:
         call = replace(call, command=_with_ranks(row, call.command))
-    start = AGENTS[row.name](call, outer) if by_agents else row.build(call)
+    start = row.build(call) if outer is row else AGENTS[row.name](call, outer)
     added |= start.env
     stale = (stale_variables(env, under_srun=outer is SRUN) | {*ALWAYS_UNSET}) - added.keys()
     return LaunchPlan(
@@ -94,6 +91,13 @@ def plan_launch(
         forwards_signals=outer.forwards_signals,
         files=start.files,
     )
+
+
+def _rows(wanted: str, call: Call) -> tuple[Starter, Starter]:
+    """Return the starter of the ranks, and the one that brings its agents to every host: itself where it needs none."""
+    row = STARTERS[choose_starter(call) if wanted == "auto" else wanted]
+    by_agents = row.name in AGENTS and not call.local
+    return row, STARTERS[_under_agents(row.name, call)] if by_agents else row
 
 
 def _with_ranks(row: Starter, command: tuple[str, ...]) -> tuple[str, ...]:

@@ -55,6 +55,13 @@ def test_options_that_exclude_each_other_are_refused(megads):
     assert "--json and --gradients do not go together" in done.stderr
 
 
+@pytest.mark.parametrize("limit", ["nan", "inf", "0"])
+def test_a_limit_that_is_no_time_is_refused(megads, limit):
+    done = megads("doctor", "--timeout", limit)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{limit} is not from 1 to 86400 seconds" in done.stderr
+
+
 STAGES = (
     *("machine", "python", "checkout", "run folder", "accelerators", "limits", "names", "port"),
     *("store", "versions", "clocks", "addresses", "devices", "products", "disk"),
@@ -64,8 +71,7 @@ STAGES = (
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("starter", ["torchrun", "openmpi", "mpich"])
+@pytest.mark.parametrize(("starter", "ranks"), [("torchrun", 4), ("openmpi", 2), ("mpich", 2)])
 def test_a_host_that_is_right_passes(megads, starter, ranks):
     done = megads("doctor", "--json", LAUNCH_WITH=starter, NGPU_PER_HOST=str(ranks))
     assert done.returncode == 0, done.stderr

@@ -70,6 +70,7 @@ def test_a_run_trains_and_says_what_it_did(reference):
 def test_the_loss_does_not_depend_on_the_layout(reference, megads, layout):
     done = megads.train("r", TRAIN_ITERS="20", INIT_METHOD_STD="0.02", **layout)
     assert done.returncode == 0, done.stderr
+    assert ("torch.distributed.run" in done.stderr) is (layout != {"TP": "1"})
     assert megads.losses("r") == pytest.approx(reference.losses("r"), rel=1e-5)
     norms = [[row["grad_norm"] for row in c.rows("r") if "grad_norm" in row] for c in (megads, reference)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
