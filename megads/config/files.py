@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -94,12 +94,41 @@ def _scalar(value: bool | int | float | str) -> str:
     return str(text).removesuffix("\n").removesuffix("\n...").strip()
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that appears whole or not at all.
+def write_whole(path: Path, text: str, *, private: bool = False) -> None:
+    """Write a file that appears whole or not at all; a ``private`` one can be read by this user only.
 
     Raises:
         ConfigError: the folder can not be written, or its disk is full.
     """
+    _write(path, text, os.replace, private=private)
+
+
+def write_once(path: Path, text: str) -> bool:
+    """Write a file that appears whole, unless there is one already; return whether this call wrote it.
+
+    Raises:
+        ConfigError: the folder can not be written, or its disk is full.
+    """
+    try:
+        _write(path, text, _link)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _link(temporary: str, path: Path) -> None:
+    """Give ``temporary`` the name ``path``, which nobody else has."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if isinstance(error, FileExistsError) or os.path.exists(path):
+            raise FileExistsError(path) from None
+        os.replace(temporary, path)  # a file system without links
+    else:
+        os.unlink(temporary)
+
+
+def _write(path: Path, text: str, publish: Callable[[str, Path], None], *, private: bool = False) -> None:
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,11 +138,14 @@ def write_whole(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes the file private; others may read a run's settings as the umask allows.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
+        if not private:
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(temporary, 0o666 & ~mask)
+        publish(temporary, path)
     except OSError as error:
         with suppress(OSError):
             os.unlink(temporary)
+        if temporary and isinstance(error, FileExistsError):
+            raise
         raise ConfigError(f"{path}: can not be written: {error.strerror}; free space or give another RUN_DIR") from None

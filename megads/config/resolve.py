@@ -100,15 +100,10 @@ def resolve(
     stack = _Stack()
     for name, each in fields().items():
         stack.put(name, each.default, Origin("default"))
+    asked_hosts = {**from_env, **given}.get("launch.num_hosts", (0,))[0]
     layers = [*([chosen] if chosen else []), *([] if fits else [machine_layer])]
     _put_family(stack, layers, from_env, given)
-    if not fits:
-        asked_hosts = {**from_env, **given}.get("launch.num_hosts", (0,))[0]
-        _put_by_hosts(stack, machine_layer, chosen, num_hosts or asked_hosts or 1)
-    for layer in layers:
-        below = dict(stack.values)
-        for name, value in layer.settings.items():
-            stack.put(name, value, layer.origin)
+    below = _put_files(stack, chosen, None if fits else machine_layer, num_hosts or asked_hosts or 1)
     for name, (value, origin) in [*from_env.items(), *given.items()]:
         stack.put(name, value, origin)
     if not fits:
@@ -208,6 +203,18 @@ def _put_family(stack: _Stack, layers: list[Layer], from_env: Given, given: Give
         family = source.get("model.family", (family,))[0]
     for name, value in FAMILIES[family].items():
         stack.put(name, value, Origin("family", family))
+
+
+def _put_files(stack: _Stack, preset: Layer | None, machine: Layer | None, num_hosts: int) -> dict[str, Any]:
+    """Put what preset and machine say, where there is one; return the values below the highest of them."""
+    if machine:
+        _put_by_hosts(stack, machine, preset, num_hosts)
+    below = dict(stack.values)
+    for layer in filter(None, (preset, machine)):
+        below = dict(stack.values)
+        for name, value in layer.settings.items():
+            stack.put(name, value, layer.origin)
+    return below
 
 
 def _put_by_hosts(stack: _Stack, machine: Layer, preset: Layer | None, count: int) -> None:

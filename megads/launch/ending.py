@@ -7,11 +7,13 @@ scheduler, after a warning of some seconds (PBS) or none.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from megads.errors import ConfigError
 from megads.launch.scheduler import Allocation
@@ -68,6 +70,21 @@ class Question:
     read: Callable[[str, float], float]
 
 
+def started_at(proc: Path = Path("/proc")) -> float:
+    """Return when this process came to be, in unix seconds.
+
+    A job script that becomes the launcher by ``exec`` is the same process, so what it did
+    before (loading modules, making an environment) counts, as it does for the scheduler.
+    """
+    now = time.time()
+    try:
+        ticks = int((proc / "self/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        age = float((proc / "uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return now
+    return now - age if ticks and age > 0 else now
+
+
 def ends_at(
     allocation: Allocation,
     env: Mapping[str, str],
@@ -86,7 +103,7 @@ def ends_at(
         allocation: its scheduler and job.
         env: the environment of the job.
         walltime: ``launch.walltime``, or empty.
-        started: when the launcher started, in unix seconds.
+        started: when the job's time began, as far as this process knows, in unix seconds.
         say: takes one line when the scheduler could not be asked.
 
     Raises:
@@ -143,7 +160,7 @@ def _ask(questions: Sequence[Question], env: Mapping[str, str]) -> tuple[float, 
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         except (OSError, subprocess.TimeoutExpired) as error:
             last = getattr(error, "strerror", None) or f"no answer in {PATIENCE_S:g} s"
-        except ValueError:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
             last = f"{done.stdout.strip()[:60]!r} is not understood"
         problem = problem or f"{question.argv[0]}: {last}"
     return 0.0, problem

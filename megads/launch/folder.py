@@ -12,16 +12,21 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from megads.config.files import CONFIG, LOG_FILE, OUTCOME, STOP, write_whole
+from megads.config.files import CONFIG, HEARTBEAT, LOG_FILE, OUTCOME, STOP, write_whole
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError, MegadsError
+from megads.monitor.outcome import find_outcome, read_heartbeat
 
 RUNS = Path("runs")
+ALIVE_S = 60.0  # since the last heartbeat
+BEATS_S = 3.0  # in which a run that lives writes another one
+DYING_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,9 @@ def claim(folder: Path) -> Iterator[None]:
     except OSError as error:
         _remove_new(folder, missing)
         raise LaunchError(f"run folder {folder}: {error.strerror}; set RUN_DIR to a folder you can write") from None
+    if handle is not None and _stays_alive(folder):
+        os.close(handle)
+        handle = None
     if handle is None:
         raise LaunchError(
             f"run folder {folder}: another run is using it; `megads stop {folder}` ends that one, "
@@ -176,5 +184,34 @@ def request_stop(folder: Path) -> None:
         handle = _lock(folder)
         if handle is not None:
             os.close(handle)
-            raise LaunchError(f"{folder}: its run is not running; nothing to stop")
+            # Where locks do not exist, or hold on one host only, the heartbeat tells.
+            if not _is_alive(folder):
+                raise LaunchError(f"{folder}: its run is not running; nothing to stop")
     write_whole(folder / STOP, "")
+
+
+def _stays_alive(folder: Path) -> bool:
+    """Return whether a run is writing heartbeats although its lock is not seen, and goes on doing so.
+
+    Locks of some file systems hold on one host only; and ranks whose launcher was killed
+    may take some seconds to end.
+    """
+    until = time.monotonic() + DYING_S
+    while _is_alive(folder):
+        before = read_heartbeat(folder)
+        time.sleep(BEATS_S)
+        if read_heartbeat(folder) == before:
+            return False
+        if time.monotonic() > until:
+            return True
+    return False
+
+
+def _is_alive(folder: Path) -> bool:
+    """Return whether rank 0 of the run in ``folder`` wrote its heartbeat a moment ago, by the file system's clock."""
+    try:
+        os.utime(folder / "lock")
+        now = (folder / "lock").stat().st_mtime
+        return now - (folder / HEARTBEAT).stat().st_mtime < ALIVE_S and find_outcome(folder) is None
+    except OSError:
+        return False

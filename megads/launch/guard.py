@@ -22,7 +22,7 @@ from megads.cluster.ranks import find_ranks
 from megads.config.files import OUTCOME
 from megads.errors import MegadsError
 from megads.launch.processes import die_with_parent, send
-from megads.monitor.outcome import EXIT_FAILED, Outcome, read_heartbeat, write_outcome
+from megads.monitor.outcome import EXIT_FAILED, Outcome, read_heartbeat, tell_first
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LOOK_S = 1.0  # between looks at whether the starter is still there
@@ -57,7 +57,7 @@ def stand_guard(run_dir: Path, env: Mapping[str, str]) -> None:
         return
     status = _wait(child, starter, _name(env))
     code = os.waitstatus_to_exitcode(status)
-    if code and not (run_dir / OUTCOME).exists():
+    if code and not os.path.exists(run_dir / OUTCOME):
         _tell(code, run_dir, env, out_of_memory=memory_kills() > kills)
     os._exit(code if code >= 0 else 128 - code)
 
@@ -86,7 +86,7 @@ def _wait(child: int, starter: int, name: str) -> int:
 def _tell(code: int, run_dir: Path, env: Mapping[str, str], *, out_of_memory: bool) -> None:
     """Say how a rank ended that left no outcome, unless the whole job is being ended or another rank tells."""
     time.sleep(HEARSAY_S if code < 0 else WORDS_S)
-    if (run_dir / OUTCOME).exists() or -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    if os.path.exists(run_dir / OUTCOME) or -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         return
     kind, how = "error", f"ended with exit code {code} and without a word"
     if code < 0:
@@ -99,7 +99,7 @@ def _tell(code: int, run_dir: Path, env: Mapping[str, str], *, out_of_memory: bo
     with suppress(MegadsError):  # a full disk; the line above is said
         rank = find_ranks(env).rank
         iteration = beat.iteration if beat else 0
-        write_outcome(run_dir, Outcome(EXIT_FAILED, f"{name}: {how}", iteration, kind, rank, socket.gethostname()))
+        tell_first(run_dir, Outcome(EXIT_FAILED, f"{name}: {how}", iteration, kind, rank, socket.gethostname()))
 
 
 def _name(env: Mapping[str, str]) -> str:

@@ -21,10 +21,11 @@ from megads.config.overrides import adopt
 from megads.config.remarks import remarks
 from megads.config.resolve import Resolved, resolve, settings
 from megads.config.schema import RunConfig
+from megads.config.tree import value_of
 from megads.errors import MegadsError
 from megads.launch.ask import Ask
 from megads.launch.banner import banner
-from megads.launch.ending import ends_at
+from megads.launch.ending import ends_at, parse_walltime, started_at
 from megads.launch.folder import Folder, append_to_log, choose_folder, claim, claim_checkpoints
 from megads.launch.host import check_host
 from megads.launch.plan import LaunchPlan
@@ -81,6 +82,8 @@ def prepare(ask: Ask) -> Job:
     resolved = adopt(derived, SETTING_OF)
     attempt = attempts(asked, ranks_of, vocab, lambda other: adopt(other, SETTING_OF))
     run, world_size = resolved.run, allocation.world_size
+    if run.launch.walltime:
+        parse_walltime(run.launch.walltime)
     check(run, world_size, attempt)
     check_host(run, ask.env)
     check_data(run, vocab)
@@ -141,14 +144,6 @@ def describe(job: Job) -> str:
     return "\n".join(parts)
 
 
-def value_of(run: RunConfig, name: str) -> Any:
-    """Return the setting with the dotted ``name``."""
-    value: Any = run
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
-
-
 def summary(job: Job) -> str:
     """Return the banner of ``job``."""
     return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path)
@@ -170,7 +165,7 @@ def start(job: Job, out: IO[str]) -> int:
             "a larger TRAIN_ITERS trains longer, another RUN_NAME starts anew\n"
         )
         return 0
-    ends = ends_at(job.allocation, job.ask.env, job.run.launch.walltime, time.time(), say=say)
+    ends = ends_at(job.allocation, job.ask.env, job.run.launch.walltime, started_at(), say=say)
     check_versions(job.run)
     checkpoints = checkpoint_folder(job.run, job.folder.path)
     with claim(job.folder.path), claim_checkpoints(checkpoints, shared=bool(job.run.checkpoint.dir)):

@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from megads.monitor.text import clock
 
 WAIT_S = 1.0  # before the first restart, twice as long before each further one
 LONGEST_WAIT_S = 30.0  # devices and ports of the ranks that died are free again within it
+PROBES = 32  # hosts that are tried at the same time
 NEEDED_S = 120.0  # an allocation that ends sooner is not worth a start
 
 BLAMES_HOST = ("killed", "memory", "hang", "error", "lost")
@@ -140,17 +142,28 @@ class Restarts:
         return bool(asked or out_of_time) and worth and not ended.aborted_by and self.newest() > 0
 
     def choose_hosts(self) -> str:
-        """Leave out the host that failed, if that can be; return why no hosts are left to run on, or nothing."""
+        """Leave out hosts that failed, if that can be; return why no hosts are left to run on, or nothing."""
         last = self.past[-1]
+        if last.kind and last.kind not in BLAMES_HOST:
+            return ""
         failed = _named(last.host, self.allocation.hosts)
-        if last.kind not in BLAMES_HOST or not failed:
-            return ""
-        if self.allocation.spare:
-            new, *spare = self.allocation.spare
-            hosts = tuple(new if host == failed else host for host in self.allocation.hosts)
-            self.allocation = replace(self.allocation, hosts=hosts, spare=tuple(spare))
-            self.retire(failed, f"{new} takes its place")
-            return ""
+        # A host that went down takes its ranks with it before one of them can say a word.
+        for host in [failed] if failed else self.gone():
+            if self.allocation.spare:
+                self.replace_host(host)
+            elif reason := self.go_without(host):
+                return reason
+        return ""
+
+    def replace_host(self, failed: str) -> None:
+        """Let a spare host take the place of one that failed."""
+        new, *spare = self.allocation.spare
+        hosts = tuple(new if host == failed else host for host in self.allocation.hosts)
+        self.allocation = replace(self.allocation, hosts=hosts, spare=tuple(spare))
+        self.retire(failed, f"{new} takes its place")
+
+    def go_without(self, failed: str) -> str:
+        """Leave out ``failed`` if it can not be reached; return why the others can not run without it, or nothing."""
         if not self.is_gone(failed):
             return ""
         hosts = tuple(host for host in self.allocation.hosts if host != failed)
@@ -171,8 +184,20 @@ class Restarts:
 
     def is_gone(self, host: str) -> bool:
         """Return whether ``host`` can not be reached although another one can."""
-        others = [other for other in self.allocation.hosts if other not in (host, this_host())][:3]
+        others = [other for other in self.other_hosts() if other != host][:3]
         return not self.answers(host) and any(self.answers(other) for other in others)
+
+    def gone(self) -> list[str]:
+        """Return the hosts that can not be reached although other ones can."""
+        hosts = self.other_hosts()
+        with ThreadPoolExecutor(PROBES) as pool:
+            silent = [host for host, answers in zip(hosts, pool.map(self.answers, hosts), strict=True) if not answers]
+        return silent if len(silent) < len(hosts) else []
+
+    def other_hosts(self) -> list[str]:
+        """Return the hosts of the run but this one, which always answers itself."""
+        here = _named(this_host(), self.allocation.hosts)
+        return [host for host in self.allocation.hosts if host != here]
 
     def announce(self) -> None:
         """Say that the run starts again, and from where."""

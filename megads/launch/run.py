@@ -17,7 +17,15 @@ from megads.config.files import OUTCOME, STOP
 from megads.errors import LaunchError
 from megads.launch.plan import LaunchPlan
 from megads.launch.processes import Family, children, die_with_parent, orphans_adopted, send
-from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, EXIT_WRONG, Outcome, last_seen, read_outcome
+from megads.monitor.outcome import (
+    EXIT_DONE,
+    EXIT_STOPPED,
+    EXIT_WRONG,
+    Outcome,
+    find_outcome,
+    last_seen,
+    read_heartbeat,
+)
 
 RESUME = EXIT_STOPPED  # exit code: stopped on purpose with a checkpoint
 
@@ -26,7 +34,9 @@ POLL_S = 0.1
 LOOK_S = 1.0  # between looks at outcome.json while the ranks run
 KILL_AFTER_S = 10.0  # from TERM to KILL
 FAILED_GRACE_S = 5.0  # for the other ranks to end, once one has reported its failure
-TERM_GRACE_S = 300.0  # from a SIGTERM's stop request to the end of patience
+TERM_GRACE_S = 300.0  # from a SIGTERM's stop request to the end of patience; and twice the longest save
+END_GRACE_S = 300.0  # for the starter to end, once the ranks have said that the run did
+OUTCOME_WAIT_S = 1.0  # for what a rank on another host has written
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,8 @@ def run_plan(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: 
     A plan that is ``in_place`` replaces this process and does not return. Otherwise the
     ranks get a session of their own, so that a terminal's Ctrl-C reaches only this
     process. SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask the ranks to save and stop, by
-    SIGUSR1 and by the file ``<run_dir>/stop``; a second SIGINT or SIGTERM ends them.
+    SIGUSR1 and by the file ``<run_dir>/stop``; a further SIGINT or SIGTERM ends them, but not
+    the first SIGTERM, which a scheduler sends after its warning.
     When this returns, or dies, no process of the run is left.
 
     Args:
@@ -85,9 +96,7 @@ def run_plan(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: 
     return ended.exit_code
 
 
-def run_once(
-    plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: bool = True, stop_asked: bool = False
-) -> Ended:
+def run_once(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: bool = True) -> Ended:
     """Run ``plan`` in processes of its own and return how it ended; see :func:`run_plan`.
 
     Args:
@@ -95,18 +104,18 @@ def run_once(
         run_dir: the run folder, whose ``outcome.json`` is not of an earlier run.
         env: the environment to start from.
         saves: as in :func:`run_plan`.
-        stop_asked: whether a stop request came before; the next one then ends the ranks.
     """
     plan.write_files()
     signals: list[int] = []
     with caught(signals.append), orphans_adopted():
         family = Family(_start(plan, env))
-        watch = _Watch(family, plan, run_dir, signals, saves, stop_asked)
+        watch = _Watch(family, plan, run_dir, signals, saves)
         try:
             watch.wait()
         finally:
             family.kill()
-    return Ended(family.starter.returncode, read_outcome(run_dir), watch.aborted_by, watch.stop_asked)
+    outcome = find_outcome(run_dir, 0.0 if watch.aborted_by else OUTCOME_WAIT_S)
+    return Ended(family.starter.returncode, outcome, watch.aborted_by, watch.stop_asked)
 
 
 def tell_end(ended: Ended, run_dir: Path) -> None:
@@ -163,6 +172,8 @@ class _Watch:
     signals: list[int]
     saves: bool = True
     stop_asked: bool = False
+    insisted: bool = False  # by SIGINT or SIGTERM
+    ended_well: bool = False  # the run, by its outcome
     terminate_at: float = float("inf")
     kill_at: float = float("inf")
     look_at: float = 0.0
@@ -179,14 +190,19 @@ class _Watch:
     def _on_signal(self, number: int) -> None:
         if not self.saves:
             self._abort(number, "stopping")
-        elif not self.stop_asked:
-            self.stop_asked = True
-            say("stopping after this step and saving; press Ctrl-C again to abort")
-            self._ask_to_stop()
-            if number == signal.SIGTERM:
-                self.terminate_at = time.monotonic() + TERM_GRACE_S
-        elif number in (signal.SIGINT, signal.SIGTERM):
+        elif self.stop_asked and (number == signal.SIGINT or (number == signal.SIGTERM and self.insisted)):
             self._abort(number, "aborting")
+        else:
+            if not self.stop_asked:
+                self.stop_asked = True
+                say("stopping after this step and saving; press Ctrl-C again to abort")
+                self._ask_to_stop()
+            if number == signal.SIGTERM:
+                self._be_patient(TERM_GRACE_S + 2 * _longest_save_s(self.run_dir))
+        self.insisted = self.insisted or number in (signal.SIGINT, signal.SIGTERM)
+
+    def _be_patient(self, seconds: float) -> None:
+        self.terminate_at = min(self.terminate_at, time.monotonic() + seconds)
 
     def _abort(self, number: int, word: str) -> None:
         if not self.aborted_by:
@@ -197,10 +213,13 @@ class _Watch:
     def _on_time(self, now: float) -> None:
         if now >= self.look_at:
             self.look_at = now + LOOK_S
-            outcome = read_outcome(self.run_dir)
-            if outcome and outcome.exit_code not in (EXIT_DONE, EXIT_STOPPED):
-                self.terminate_at = min(self.terminate_at, now + FAILED_GRACE_S)
+            outcome = find_outcome(self.run_dir)
+            if outcome:
+                self.ended_well = outcome.exit_code in (EXIT_DONE, EXIT_STOPPED)
+                self._be_patient(END_GRACE_S if self.ended_well else FAILED_GRACE_S)
         if now >= self.terminate_at and self.kill_at == float("inf"):
+            if self.ended_well:
+                say("the run has ended, but not the program that started its ranks, nor all of them; ending them")
             self._terminate()
         if now >= self.kill_at:
             self.family.kill()
@@ -215,6 +234,11 @@ class _Watch:
     def _terminate(self) -> None:
         self.kill_at = time.monotonic() + KILL_AFTER_S
         self.family.send(signal.SIGTERM)
+
+
+def _longest_save_s(run_dir: Path) -> float:
+    beat = read_heartbeat(run_dir)
+    return beat.save_s if beat else 0.0
 
 
 @contextlib.contextmanager

@@ -83,6 +83,18 @@ def scheduler_on_path(env: Mapping[str, str]) -> str:
     return "pbs" if "pbs_version" in said.stdout + said.stderr else "slurm"
 
 
+def refuse_host_file(path: str) -> None:
+    """Refuse a list of hosts that was there before the job: its hosts are known when it starts.
+
+    Raises:
+        LaunchError: ``path`` is one.
+    """
+    if path:
+        raise LaunchError(
+            f"HOSTFILE={path}: the scheduler chooses the hosts of a job; unset HOSTFILE and say how many with --nodes"
+        )
+
+
 def job_text(request: Request, place: Place, body: Sequence[str]) -> str:
     """Return the job script that runs the lines ``body``.
 

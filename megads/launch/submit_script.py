@@ -10,7 +10,7 @@ from megads.config.names import setting_names
 from megads.errors import LaunchError
 from megads.launch.ask import Ask
 from megads.launch.ending import parse_walltime
-from megads.launch.submit import Request, account_of, find_place, job_name, job_text
+from megads.launch.submit import Request, account_of, find_place, job_name, job_text, refuse_host_file
 from megads.launch.submit_train import Wish, on_cpu, program_lines, submit_machine
 
 
@@ -27,6 +27,7 @@ def script_job(ask: Ask, wish: Wish, walltime: str, script: str, words: Sequence
         raise LaunchError("a job needs its longest time; give --walltime 1:00:00")
     machine = submit_machine(ask)
     place = find_place(machine, ask.root, ask.env)
+    refuse_host_file(ask.env.get("HOSTFILE", ""))
     given = ask.env.get("NGPU_PER_HOST", "")
     hosts = ask.env.get("NHOSTS", "")
     request = Request(
@@ -40,11 +41,13 @@ def script_job(ask: Ask, wish: Wish, walltime: str, script: str, words: Sequence
         gpus=not on_cpu(place, ask.env),
         name=job_name(Path(script).stem),
     )
-    settings = [name for name in setting_names() if ask.env.get(name) and name != "MACHINE"]
+    apart = {"MACHINE", "WALLTIME", *(text.partition("=")[0] for text in wish.variables)}
+    settings = {name: ask.env[name] for name in setting_names() if ask.env.get(name) and name not in apart}
+    settings["WALLTIME"] = walltime  # a host of the job need not have a program to ask for it
     body = [
         f"cd -- {shlex.quote(str(cwd))}",
         *program_lines(ask, machine, wish.variables),
-        *(f"export {name}={shlex.quote(ask.env[name])}" for name in settings),
+        *(f"export {name}={shlex.quote(value)}" for name, value in settings.items()),
         f"exec bash {shlex.join([script, *words])}",
     ]
     return job_text(request, place, body), place.scheduler

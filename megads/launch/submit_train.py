@@ -29,6 +29,7 @@ from megads.launch.submit import (
     find_place,
     job_name,
     job_text,
+    refuse_host_file,
     scheduler_on_path,
     send,
 )
@@ -60,6 +61,7 @@ class Submission:
     folder: Folder
     resolved: Resolved
     chain: int
+    private: bool = False  # whether the text holds values that nobody else is to read
 
 
 def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
@@ -74,6 +76,7 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
     machine = submit_machine(ask)
     first = _resolve(ask, machine, wish.nodes)
     nodes = wish.nodes or first.run.launch.num_hosts or 1
+    refuse_host_file(first.run.launch.hostfile)
     used = first.run.launch.num_hosts or nodes
     if used > nodes:
         raise LaunchError(f"NHOSTS={used} is more than the {nodes} hosts of the job; give --nodes {used}")
@@ -103,7 +106,7 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
         output=str((cwd / folder.path / "log").resolve()),
     )
     text = job_text(request, place, _body(ask, asked, place, folder, cwd, wish.variables))
-    return Submission(text, place, folder, resolved, wish.chain)
+    return Submission(text, place, folder, resolved, wish.chain, private=bool(wish.variables))
 
 
 def submit(submission: Submission, env: Mapping[str, str]) -> list[str]:
@@ -114,7 +117,7 @@ def submit(submission: Submission, env: Mapping[str, str]) -> list[str]:
         LaunchError: the scheduler's program is missing, or refuses the job.
     """
     folder = submission.folder.path
-    write_whole(folder / JOB, submission.text)
+    write_whole(folder / JOB, submission.text, private=submission.private)
     save_config(submission.resolved.run, submission.resolved.origins, folder / SUBMITTED)
     (folder / "log").mkdir(exist_ok=True)
     jobs = send(submission.text, submission.place.scheduler, env, chain=submission.chain)
@@ -144,8 +147,12 @@ def without_settings(env: Mapping[str, str]) -> dict[str, str]:
     A job takes its settings from its command line alone: what the shell that submitted it or a
     start-up file exports changes nothing.
     """
-    dropped = {*setting_names(), *REFUSED, *NO_EFFECT} - {"MACHINE"}
+    dropped = _read_as_settings()
     return {name: value for name, value in env.items() if name not in dropped}
+
+
+def _read_as_settings() -> set[str]:
+    return {*setting_names(), *REFUSED, *NO_EFFECT} - {"MACHINE"}
 
 
 def program_lines(ask: Ask, machine: str, variables: tuple[str, ...] = ()) -> list[str]:
@@ -205,6 +212,9 @@ def _body(ask: Ask, asked: Resolved, place: Place, folder: Folder, cwd: Path, va
         words += ["--preset", asked.run.preset]
     for name, value in given_settings(asked, folder).items():
         words += ["--set", f"{name}={value}"]
+    for text in variables:
+        if (name := text.partition("=")[0]) in _read_as_settings():
+            raise LaunchError(f"--env {text}: {name} is a setting, which the job takes from this command: {name}=...")
     return [f"cd -- {shlex.quote(str(cwd))}", *program_lines(ask, asked.run.machine, variables), _command(words)]
 
 

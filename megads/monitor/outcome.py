@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from megads.config.files import HEARTBEAT, OUTCOME, write_whole
+from megads.config.files import HEARTBEAT, OUTCOME, write_once, write_whole
 
 EXIT_DONE, EXIT_FAILED, EXIT_WRONG, EXIT_STOPPED = 0, 1, 2, 75
 
@@ -40,6 +40,33 @@ def write_outcome(run_dir: Path, outcome: Outcome) -> None:
         ConfigError: the folder can not be written, or its disk is full.
     """
     write_whole(run_dir / OUTCOME, json.dumps(asdict(outcome)) + "\n")
+
+
+def tell_first(run_dir: Path, outcome: Outcome) -> bool:
+    """Write ``outcome.json`` unless a rank has written it; return whether this one is the first.
+
+    The file system decides, not a look at it: on a network file system a host may see for
+    a minute that there is no file which another host has written.
+
+    Raises:
+        ConfigError: as :func:`write_outcome`.
+    """
+    return write_once(run_dir / OUTCOME, json.dumps(asdict(outcome)) + "\n")
+
+
+def find_outcome(run_dir: Path, patience_s: float = 0.0) -> Outcome | None:
+    """Return what the ranks left, which another host may have written a moment ago; wait for it up to ``patience_s``.
+
+    A network file system remembers that there was no file; listing the folder makes it ask again.
+    """
+    until = time.monotonic() + patience_s
+    while True:
+        with suppress(OSError):
+            os.listdir(run_dir)
+        outcome = read_outcome(run_dir)
+        if outcome is not None or time.monotonic() >= until:
+            return outcome
+        time.sleep(0.1)
 
 
 def read_outcome(run_dir: Path) -> Outcome | None:

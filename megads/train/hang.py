@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from megads.monitor.stages import spans as number_spans
+
 Answer = TypeVar("Answer")
 
 PHASES = ("set-up", "validation", "save", "step")
@@ -115,7 +117,7 @@ def within(seconds: float, call: Callable[[], Answer]) -> Answer:
     def run() -> None:
         try:
             answers.append(call())
-        except BROKEN as error:
+        except Exception as error:
             problems.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -150,6 +152,7 @@ class Board:
         def set_in_store() -> Store:
             store = self.open_store()
             store.set(f"hang/{rank}", text)
+            store.set("hang/called", "1")
             return store
 
         try:
@@ -160,6 +163,13 @@ class Board:
                 with suppress(OSError):  # a full disk
                     self.folder.mkdir(parents=True, exist_ok=True)
                     self._file(str(rank)).write_text(text, encoding="utf8")
+
+    def called(self) -> bool:
+        """Return whether a rank has left its position, so that the others are to leave theirs."""
+        try:
+            return within(ANSWER_S, lambda: self.open_store().check(["hang/called"]))
+        except BROKEN:
+            return False
 
     def claim(self) -> bool:
         """Return whether this rank is the first to ask, and so the one that reports."""
@@ -236,7 +246,18 @@ class Hang:
         if len(behind) < len(self.found):
             return behind
         busy = [rank for rank, each in sorted(self.found.items()) if not each.waits]
-        return busy if len(busy) < len(self.found) else []
+        if len(busy) < len(self.found):
+            return busy
+        # A rank that waits for its accelerator, and that for other ranks, looks busy: what most do is waiting.
+        *few, most = sorted(self.places().values(), key=len)
+        return sorted(rank for ranks in few for rank in ranks) if 2 * len(most) > len(self.found) else []
+
+    def places(self) -> dict[tuple[str, int, str], list[int]]:
+        """Return the ranks that answered by phase, iteration and place."""
+        found: dict[tuple[str, int, str], list[int]] = {}
+        for rank, each in sorted(self.found.items()):
+            found.setdefault((each.phase, each.iteration, each.place), []).append(rank)
+        return found
 
     def blamed(self) -> tuple[int, str]:
         """Return the rank and the host to blame, -1 and nothing when that is not clear."""
@@ -256,6 +277,8 @@ class Hang:
             who = f"{self.names(self.silent)} did not answer"
         elif self.late:
             who = f"{self.names(self.late)} did not arrive"
+        elif len(self.places()) > 1:
+            who = "they are in several places, and none is clearly late"
         else:
             who = "all ranks are in the same place"
         return f"no progress for {waiting.waited_s:.0f} s in {where}: {who}"
@@ -271,9 +294,7 @@ class Hang:
         lines = [f"megads: {self.headline()}"]
         if self.silent:
             lines.append(f"  silent (stopped, gone, or in code that holds Python's lock): {spans(self.silent)}")
-        places: dict[tuple[str, int, str], list[int]] = {}
-        for rank, each in sorted(self.found.items()):
-            places.setdefault((each.phase, each.iteration, each.place), []).append(rank)
+        places = self.places()
         # The few that are somewhere else tell more than the many that wait.
         for (phase, iteration, place), ranks in sorted(places.items(), key=lambda item: len(item[1])):
             lines.append(f"  {phase} after iteration {iteration}, in {place}: {spans(ranks)}")
@@ -285,12 +306,7 @@ class Hang:
 
 
 def spans(ranks: Sequence[int]) -> str:
-    """Return ascending ranks as ``rank 3`` or ``ranks 0-4, 7``."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], rank]
-        else:
-            parts.append([rank])
-    text = ", ".join("-".join(map(str, part)) for part in parts[:50]) + (", ..." if len(parts) > 50 else "")
+    """Return ascending ranks as ``rank 3`` or ``ranks 0-4, 7``, of many parts the first."""
+    parts = number_spans(ranks).split(", ")
+    text = ", ".join(parts[:50]) + (", ..." if len(parts) > 50 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {text}"

@@ -207,6 +207,8 @@ class Loop:
         self.enter("validation")
 
         def give_up() -> str:
+            if self.watch is not None:
+                self.watch.come_further()
             why[0] = self.stop.agreed(step=False)
             return why[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from types import FrameType
@@ -63,7 +64,8 @@ class StopRequest:
         wish = ASKED if self.heard else GO_ON
         if self.groups.rank == 0:
             # One clock decides: ranks whose clocks differ would else leave at different steps.
-            wish = max(wish, ASKED if self.file.exists() else GO_ON)
+            # A file system that has a bad moment is no reason to end (os.path.exists raises nothing).
+            wish = max(wish, ASKED if os.path.exists(self.file) else GO_ON)
             wish = OUT_OF_TIME if self.deadline.is_near(step=step, validation=validation) else wish
         if self.groups.grid.world_size > 1:
             self.flag.fill_(wish)

@@ -1,10 +1,11 @@
 """Says which ranks did not arrive when ranks wait for each other for too long.
 
 In every rank a thread looks once a second at how long the main thread has been in its phase
-(set-up, step, validation, save). Nothing is sent for that. When a phase takes longer than
-it may, all ranks leave their position (phase, iteration, host, stack of the main thread)
-with the store at ``MASTER_ADDR``, and one of them reports: who is where, who is silent. Then
-the run ends, so that it can be started again.
+(set-up, step, validation, save). When a phase takes longer than it may, the rank leaves its
+position (phase, iteration, host, stack of the main thread) with the store at ``MASTER_ADDR``,
+and so do the others, whose own time need not be over: a rank that is in a phase for long
+asks there now and then whether another one has. One of them reports: who is where, who is
+silent. Then the run ends, so that it can be started again.
 
 A phase may take ``launch.timeout_s`` or :data:`USUAL_TIMES` times the longest of its kind so
 far, whichever is longer; the first of each kind, the set-up included, twice ``timeout_s``. Only
@@ -28,8 +29,8 @@ from typing import NoReturn
 
 from megads.dist.timeout import FIRST_TIMES
 from megads.errors import MegadsError
-from megads.monitor.outcome import EXIT_FAILED, Heartbeat, Outcome, read_outcome, write_heartbeat, write_outcome
-from megads.train.hang import Board, Hang, Position
+from megads.monitor.outcome import EXIT_FAILED, Heartbeat, Outcome, find_outcome, tell_first, write_heartbeat
+from megads.train.hang import ANSWER_S, Board, Hang, Position, within
 
 TICK_S = 1.0
 PAUSE_S = 5.0  # a tick that came so much later than it should: this process did not run
@@ -37,6 +38,9 @@ USUAL_TIMES = 3.0
 COLLECT_S = 5.0  # for every rank to leave its position
 END = "end"  # the phase in which ranks no longer wait for each other
 SPOKESMAN_S = 4.0  # for rank 0 to report before another one does
+ASK_AFTER_S = 20.0  # in a phase: from then on a rank asks whether another one has left its position
+ASK_S, LONGEST_ASK_S = 2.0, 20.0  # between these questions, of few ranks and of many
+ASKED_PER_S = 500  # ranks, by the store
 
 
 @dataclass
@@ -68,19 +72,27 @@ class Watchdog:
     _begun: float = field(default_factory=time.monotonic)
     _since: float = field(default_factory=time.time)
     _main: int = field(default_factory=threading.get_ident)
+    _ask_at: float = 0.0
 
     def start(self) -> None:
         """Start watching the thread that made this object."""
         if self.rank == 0:
             with suppress(OSError):  # files of another user
                 self.board.clear()
+            # On its own: a file system that hangs must not hold up the watchdog.
+            threading.Thread(target=self._keep_beating, name="megads-heartbeat", daemon=True).start()
         threading.Thread(target=self._watch, name="megads-watchdog", daemon=True).start()
 
     def enter(self, phase: str) -> None:
         """Note that the main thread begins ``phase``; what it was in before is over."""
+        self.come_further()
+        self.phase, self._since = phase, time.time()
+
+    def come_further(self) -> None:
+        """Note that the main thread came further within its phase, whose time begins anew."""
         took = time.monotonic() - self._begun
         self.longest[self.phase] = max(took, self.longest.get(self.phase, 0.0))
-        self.phase, self._begun, self._since, self._ran_s = phase, time.monotonic(), time.time(), 0.0
+        self._begun, self._ran_s = time.monotonic(), 0.0
 
     def allowed_s(self) -> float:
         """Return how long the present phase may take."""
@@ -103,6 +115,11 @@ class Watchdog:
             ),
         )
 
+    def _keep_beating(self) -> None:
+        while True:
+            time.sleep(TICK_S)
+            self.beat()
+
     def _watch(self) -> None:
         last = time.monotonic()
         while True:
@@ -111,22 +128,44 @@ class Watchdog:
             if now - last < TICK_S + PAUSE_S:
                 self._ran_s += now - last
             last = now
-            if self.rank == 0:
-                self.beat()
-            if self.world_size > 1 and self.phase != END and self._ran_s > self.allowed_s():
-                self._end_hang()
+            if self.world_size > 1 and self.phase != END:
+                if self._ran_s > self.allowed_s() or (self._asks(now) and self.board.called()):
+                    self._end_hang()
+                # A store that does not answer takes its time, in which this thread waits and runs.
+                spent = min(time.monotonic() - now, 2 * ANSWER_S)
+                self._ran_s, last = self._ran_s + spent, time.monotonic()
+
+    def _asks(self, now: float) -> bool:
+        """Return whether it is time to ask whether another rank has left its position."""
+        # The store is there once ranks have met, for which they have timeout_s.
+        after = self.timeout_s if self.phase == "set-up" else min(ASK_AFTER_S, self.timeout_s / 2)
+        if self._ran_s < after or now < self._ask_at:
+            return False
+        self._ask_at = now + self._ask_every_s()
+        return True
+
+    def _ask_every_s(self) -> float:
+        return min(LONGEST_ASK_S, max(ASK_S, self.world_size / ASKED_PER_S))
 
     def _end_hang(self) -> None:
         """Leave this rank's position, report unless another rank does, and end the process."""
         mine = self.position()
         self.board.post(self.rank, mine.text())
-        time.sleep(COLLECT_S if self.rank == 0 else COLLECT_S + SPOKESMAN_S + 0.02 * min(self.rank, 100))
-        if read_outcome(self.run_dir) is None and self.board.claim():
+        turn = 0.0 if self.rank == 0 else SPOKESMAN_S + 0.02 * min(self.rank, 100)
+        time.sleep(COLLECT_S + self._ask_every_s() + turn)
+        if not self._is_told() and self.board.claim():
             self._report(mine)
         until = time.monotonic() + COLLECT_S
-        while time.monotonic() < until and read_outcome(self.run_dir) is None:
-            time.sleep(0.2)
+        while time.monotonic() < until and not self._is_told():
+            time.sleep(0.5)
         self.end(1)
+
+    def _is_told(self) -> bool:
+        """Return whether some rank has said how the run ended, as far as the file system answers."""
+        try:
+            return within(ANSWER_S, lambda: find_outcome(self.run_dir)) is not None
+        except RuntimeError:
+            return False
 
     def _report(self, mine: Position) -> None:
         found, hosts = self.board.collect(self.world_size)
@@ -138,5 +177,6 @@ class Watchdog:
             )
             sys.stderr.flush()
         rank, host = hang.blamed()
-        with suppress(MegadsError):  # a full disk; the report is said
-            write_outcome(self.run_dir, Outcome(EXIT_FAILED, hang.headline(), self.iteration, "hang", rank, host))
+        outcome = Outcome(EXIT_FAILED, hang.headline(), self.iteration, "hang", rank, host)
+        with suppress(MegadsError, RuntimeError):  # a disk that is full or does not answer; the report is said
+            within(ANSWER_S, lambda: tell_first(self.run_dir, outcome))

@@ -24,7 +24,15 @@ from megads.dist.timeout import connect_again
 from megads.errors import ConfigError, LaunchError, MegadsError
 from megads.monitor.log import failure_text, start_log, where
 from megads.monitor.metrics import MetricsFile
-from megads.monitor.outcome import EXIT_DONE, EXIT_FAILED, EXIT_WRONG, Outcome, read_heartbeat, write_outcome
+from megads.monitor.outcome import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_WRONG,
+    Outcome,
+    read_heartbeat,
+    tell_first,
+    write_outcome,
+)
 from megads.train.deadline import Deadline
 from megads.train.gradients import compare_gradients, report
 from megads.train.hang import Board
@@ -34,8 +42,11 @@ from megads.train.setup import join_ranks, set_up
 from megads.train.stop import StopRequest
 from megads.train.watchdog import END, Watchdog
 
-LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
-"""What gloo says to the ranks that did not fail."""
+LOST_PEER = (
+    *("Connection closed by peer", "Connection reset by peer", "Broken pipe"),
+    *("ncclRemoteError", "remote process exit"),
+)
+"""What gloo and NCCL say to the ranks that did not fail."""
 
 LOST_WAIT_S = 5.0  # for the rank that failed, or its guard, to be the one that tells
 
@@ -127,26 +138,27 @@ def _fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str,
     if kind == "wrong" and info.rank != 0:
         # Most wrong inputs are found by every rank; one line is enough.
         time.sleep(1.0)
-        text = "" if told.exists() else text
+        text = "" if os.path.exists(told) else text
     elif kind == "lost":
         rank = -1
         text = "" if _told_in_time(told) else f"[{where(info.rank)}] lost another rank: {str(error).splitlines()[0]}\n"
-    if not told.exists():
+    if not os.path.exists(told):
         message = f"{where(info.rank)}: {error}"
         if kind == "lost":
             host = peer_host(str(error))
             message = f"{where(info.rank)}: lost another rank{f' on {host}' if host else ''}: {error}"
         with suppress(ConfigError):  # a full disk; the reason still goes to stderr
-            write_outcome(run_dir, Outcome(code, message, iteration, kind, rank, host))
-    _leave(text, EXIT_DONE if told.exists() and not is_in_place(env) else code)
+            tell_first(run_dir, Outcome(code, message, iteration, kind, rank, host))
+    _leave(text, EXIT_DONE if os.path.exists(told) and not is_in_place(env) else code)
 
 
 def _told_in_time(told: Path) -> bool:
     """Wait for the rank that failed first: it knows the reason."""
-    until = time.monotonic() + LOST_WAIT_S
-    while time.monotonic() < until and not told.exists():
-        time.sleep(0.1)
-    return told.exists()
+    until, pause = time.monotonic() + LOST_WAIT_S, 0.05
+    while time.monotonic() < until and not os.path.exists(told):
+        time.sleep(pause)
+        pause = min(2 * pause, 1.0)  # ten thousand ranks may ask the same file system
+    return os.path.exists(told)
 
 
 def peer_host(text: str) -> str:

@@ -97,7 +97,8 @@ def hang() -> None:
     from megads.train import hang as positions
     from megads.train import watchdog
 
-    watchdog.TICK_S, watchdog.COLLECT_S, watchdog.SPOKESMAN_S, positions.ANSWER_S = 0.1, 1.0, 0.5, 2.0
+    watchdog.TICK_S, watchdog.COLLECT_S, watchdog.SPOKESMAN_S = 0.1, 1.0, 0.5
+    watchdog.ASK_S, positions.ANSWER_S = 0.3, 2.0
     store = meet(INFO, 30.0, os.environ)
     board = positions.Board(lambda: connect_again(os.environ, INFO.rank), RUN_DIR / "log")
     watch = watchdog.Watchdog(INFO.rank, INFO.world_size, RUN_DIR, 2.0, board)

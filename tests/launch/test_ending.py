@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from megads.errors import ConfigError
 from megads.launch import ending
-from megads.launch.ending import ends_at, parse_walltime
+from megads.launch.ending import ends_at, parse_walltime, started_at
 from megads.launch.scheduler import Allocation
 
 NOWHERE = Allocation("none", ("a",), 1)
@@ -69,6 +71,16 @@ def test_nothing_is_known_outside_of_a_job():
 
 def test_the_user_s_wall_time_counts_from_the_start():
     assert ends_at(NOWHERE, {}, "1h", NOW) == NOW + 3600
+
+
+def test_what_a_job_script_did_before_it_became_the_launcher_counts():
+    code = "from megads.launch.ending import started_at; print(started_at())"
+    begun = time.time()
+    done = subprocess.run(
+        ["bash", "-c", 'sleep 1; exec "$@"', "", sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert abs(float(done.stdout) - begun) < 0.5
+    assert abs(started_at(Path("/none")) - time.time()) < 1
 
 
 def test_slurm_s_own_variable_needs_no_question(tmp_path):

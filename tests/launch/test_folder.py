@@ -1,14 +1,19 @@
+import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from megads.config.schema import RunConfig, TrainConfig
 from megads.errors import LaunchError
+from megads.launch import folder
 from megads.launch.folder import choose_folder, claim, claim_checkpoints, request_stop
+from megads.monitor.outcome import Heartbeat, write_heartbeat
 
 
 def run(iters=100, **changes):
@@ -112,6 +117,39 @@ def test_stop_wants_a_run(tmp_path):
         assert (tmp_path / "r/stop").exists()
     with pytest.raises(LaunchError, match="its run is not running"):
         request_stop(tmp_path / "r")
+
+
+def test_where_locks_tell_nothing_the_heartbeat_does(tmp_path):
+    (tmp_path / "config.yaml").write_text("")
+    (tmp_path / "heartbeat.json").write_text("{}")
+    request_stop(tmp_path)
+    assert (tmp_path / "stop").exists()
+    os.utime(tmp_path / "heartbeat.json", (0, 0))
+    with pytest.raises(LaunchError, match="its run is not running"):
+        request_stop(tmp_path)
+
+
+def test_a_run_of_another_host_whose_lock_is_not_seen_holds_its_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "BEATS_S", 0.2)
+    monkeypatch.setattr(folder, "DYING_S", 0.5)
+    beats = itertools.count()
+    ended = threading.Event()
+
+    def beat():
+        while not ended.wait(0.05):
+            write_heartbeat(tmp_path, Heartbeat(0, "step", 0.0, next(beats), 1, "b"))
+
+    other = threading.Thread(target=beat)
+    other.start()
+    try:
+        time.sleep(0.2)
+        with pytest.raises(LaunchError, match="another run is using it"), claim(tmp_path):
+            pass
+    finally:
+        ended.set()
+        other.join()
+    with claim(tmp_path):
+        pass
 
 
 def test_two_runs_can_not_share_their_checkpoints(tmp_path):

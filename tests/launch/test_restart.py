@@ -154,6 +154,13 @@ def test_a_failure_of_no_known_host_retires_none(tmp_path, end):
     assert run.ran() == ["0 a,b", "1 a,b"]
 
 
+@pytest.mark.parametrize("end", [failed("lost", ""), {"dies": signal.SIGKILL}])
+def test_a_host_that_went_down_without_a_word_is_found_and_replaced(tmp_path, end):
+    run = Run(tmp_path, end, OK, hosts=("a", "b", "c"), spare=("d",), answers=lambda host: host != "b")
+    assert run.job.run() == 0
+    assert run.ran() == ["0 a,b,c", "1 a,d,c"]
+
+
 def test_without_spares_a_host_that_answers_is_used_again(tmp_path):
     run = Run(tmp_path, failed(), OK, shrink=lambda allocation: pytest.fail("not asked for"))
     assert run.job.run() == 0

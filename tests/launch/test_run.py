@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from megads.launch import run
+from megads.launch.plan import LaunchPlan
 from megads.launch.processes import children
-from megads.monitor.outcome import read_outcome
+from megads.monitor.outcome import Heartbeat, Outcome, read_outcome, write_heartbeat, write_outcome
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -294,6 +296,36 @@ def test_ranks_that_save_nothing_are_ended_by_the_first_signal(tmp_path, number,
     _, errors = process.communicate(timeout=20)
     assert process.returncode == code
     assert errors == "megads: stopping; what does not end within 10 s is killed\n"
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """What waits for a starter, a sleep here, and is told of signals and time by the test."""
+    starter = subprocess.Popen(["sleep", "60"])
+    watch = run._Watch(run.Family(starter), LaunchPlan(("sleep",), {}, forwards_signals=False), tmp_path, [])
+    yield watch
+    watch.family.kill()
+
+
+def test_a_schedulers_term_after_its_warning_leaves_time_to_save(watched, tmp_path):
+    write_heartbeat(tmp_path, Heartbeat(7, "save", 0.0, 0.0, 1, "a", save_s=1000.0))
+    watched._on_signal(signal.SIGUSR1)
+    watched._on_signal(signal.SIGTERM)
+    assert not watched.aborted_by
+    assert 2200 < watched.terminate_at - time.monotonic() <= 2300
+    watched._on_signal(signal.SIGTERM)
+    assert watched.aborted_by == signal.SIGTERM
+
+
+def test_a_starter_that_outlives_its_run_is_ended(watched, tmp_path, monkeypatch, capfd):
+    write_outcome(tmp_path, Outcome(0, "done", 9))
+    watched._on_time(time.monotonic())
+    assert watched.kill_at == float("inf")
+    monkeypatch.setattr(run, "END_GRACE_S", 0.0)
+    watched._on_time(time.monotonic() + 2 * run.LOOK_S)
+    watched._on_time(time.monotonic() + 2 * run.LOOK_S)
+    assert watched.family.starter.wait(10) == -signal.SIGTERM
+    assert "the run has ended, but not the program that started its ranks" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("starter", STARTERS)

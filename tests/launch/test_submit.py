@@ -172,6 +172,8 @@ def test_a_job_that_no_queue_takes_is_told_of_chains():
         (ask(WALLTIME="1h"), Wish(account="X", options=("-l", "`id`")), "--option"),
         (ask(WALLTIME="1h"), Wish(account="X", variables=("A",)), "--env A: this shell has no such variable"),
         (ask(WALLTIME="1h"), Wish(account="X", variables=("A;b=1",)), "--env 'A;b=1': expected NAME or NAME=VALUE"),
+        (ask(WALLTIME="1h"), Wish(account="X", variables=("TP=4",)), "--env TP=4: TP is a setting"),
+        (ask(WALLTIME="1h", HOSTFILE="h"), Wish(account="X"), "HOSTFILE=h: the scheduler chooses the hosts of a job"),
     ],
 )
 def test_what_is_missing_is_one_line(asked, wish, said):
@@ -318,6 +320,14 @@ def test_what_is_kept_in_the_run_folder(tmp_path, monkeypatch):
     assert yaml.safe_load((folder / SUBMITTED).read_text())["parallel"]["tensor"] == 2
 
 
+def test_a_job_with_the_users_variables_is_for_his_eyes_only(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = fake(tmp_path / "bin", "qsub", "cat >/dev/null; echo 7.pbs")
+    submit(prepared(ask(WALLTIME="1h"), Wish(account="X", variables=("KEY=secret",)), cwd=tmp_path), env)
+    assert (tmp_path / "runs/7B" / JOB).stat().st_mode & 0o077 == 0
+    assert (tmp_path / "runs/7B" / SUBMITTED).stat().st_mode & 0o004
+
+
 def test_the_machine_of_a_login_node(tmp_path):
     fake(tmp_path, "qsub", "")
     env = {"PATH": str(tmp_path)}
@@ -372,6 +382,11 @@ def test_a_script_as_a_job(tmp_path, monkeypatch):
     assert "-l select=2:system=polaris" in directives(shown.stdout)
     done = subprocess.run(["bash"], input=shown.stdout, capture_output=True, text=True)
     assert done.stdout == "2 --lr a b\n"
+    # The job's own time, whatever the shell says; --env counts more than the shell.
+    shown = cli(*words, "--env", "TP=8", "--dry-run", "my job.sh", TP="2", WALLTIME="2h")
+    assert "export WALLTIME=1h\n" in shown.stdout
+    assert shown.stdout.count(" TP=") == 1
+    assert "export TP=8\n" in shown.stdout
     assert "give --walltime" in cli("submit", "my job.sh").output
 
 

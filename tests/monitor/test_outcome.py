@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 
 import pytest
 
 from megads.monitor.outcome import (
     Heartbeat,
     Outcome,
+    find_outcome,
     last_seen,
     read_heartbeat,
     read_outcome,
+    tell_first,
     write_heartbeat,
     write_outcome,
 )
@@ -22,6 +25,29 @@ def test_an_outcome_comes_back_as_it_was(tmp_path):
     outcome = Outcome(1, "rank 3 host b: gone", 7, "killed", 3, "b")
     write_outcome(tmp_path, outcome)
     assert read_outcome(tmp_path) == outcome
+
+
+def test_the_first_to_tell_is_believed(tmp_path):
+    first = Outcome(1, "rank 3 died", 7, "killed", 3, "b")
+    assert tell_first(tmp_path, first)
+    assert not tell_first(tmp_path, Outcome(1, "lost another rank", 7, "lost"))
+    assert read_outcome(tmp_path) == first
+    assert [path.name for path in tmp_path.iterdir()] == ["outcome.json"]
+
+
+def test_the_first_is_believed_on_a_file_system_without_links_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "link", lambda *names: (_ for _ in ()).throw(PermissionError()))
+    assert tell_first(tmp_path, Outcome(1, "rank 3 died", 7))
+    assert not tell_first(tmp_path, Outcome(1, "lost another rank", 7))
+    assert [path.name for path in tmp_path.iterdir()] == ["outcome.json"]
+
+
+def test_an_outcome_of_another_host_is_waited_for(tmp_path):
+    late = threading.Timer(0.3, lambda: write_outcome(tmp_path, Outcome(0, "", 3)))
+    late.start()
+    assert find_outcome(tmp_path) is None
+    assert find_outcome(tmp_path, 5.0) == Outcome(0, "", 3)
+    late.join()
 
 
 def test_an_outcome_of_an_older_version_is_read(tmp_path):

@@ -26,6 +26,7 @@ WAITING = (
     '  File "/x/megads/train/loop.py", line 88, in step\n    result = engine.train_step()\n',
     '  File "/v/torch/distributed/distributed_c10d.py", line 2810, in all_reduce\n    work.wait()\n',
 )
+SYNCING = ('  File "/x/megads/train/loop.py", line 99, in step\n    loss = float(result.loss)\n',)
 LOADING = (
     '  File "/x/megads/data/loader.py", line 40, in __next__\n    row = self.dataset[i]\n',
     '  File "/v/numpy/memmap.py", line 3, in __getitem__\n    res = super()\n',
@@ -75,6 +76,14 @@ def test_nobody_is_blamed_when_all_are_alike():
     assert found.headline().endswith("all ranks are in the same place")
 
 
+def test_ranks_that_wait_for_their_accelerator_are_told_from_the_one_that_is_late():
+    found = hang(at(0, stack=SYNCING), at(1, "b", stack=LOADING), at(2, stack=SYNCING))
+    assert found.blamed() == (1, "b")
+    unclear = hang(at(0, stack=SYNCING), at(1, "b", stack=LOADING))
+    assert unclear.blamed() == (-1, "")
+    assert unclear.headline().endswith("they are in several places, and none is clearly late")
+
+
 def test_a_report_of_ten_thousand_ranks_is_short():
     found = Hang({rank: at(rank) for rank in range(9_990)}, {}, 10_000)
     text = found.report()
@@ -110,7 +119,7 @@ def test_how_long_a_phase_may_take(tmp_path):
 
 def test_torch_waits_longer_than_the_watchdog():
     assert group_timeout_s(600.0) >= 2 * 600.0 + MARGIN_S
-    spent = watchdog.COLLECT_S * 2 + watchdog.SPOKESMAN_S + 2.0 + 5.0 + watchdog.TICK_S
+    spent = watchdog.COLLECT_S * 2 + watchdog.SPOKESMAN_S + 2.0 + 5.0 + watchdog.TICK_S + watchdog.LONGEST_ASK_S
     assert spent < MARGIN_S
 
 
@@ -124,7 +133,7 @@ def _wait_here(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _rank(rank: int, size: int, folder: Path, port: int, timeout_s: float) -> None:
+def _rank(rank: int, size: int, folder: Path, port: int, timeout_s: float, slow: int = -1) -> None:
     """Be a rank that waits for the others, until its watchdog ends it."""
     sys.stderr = open(folder / f"err-{rank}", "w", buffering=1)  # noqa: SIM115
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -135,6 +144,8 @@ def _rank(rank: int, size: int, folder: Path, port: int, timeout_s: float) -> No
     watch = Watchdog(rank, size, folder, timeout_s, board, iteration=3)
     watch.start()
     watch.enter("step")
+    if rank == slow:
+        watch.longest["step"] = 30.0  # it may take longer than the others
     watch.enter("step")
     (folder / f"ready-{rank}").touch()
     _wait_here(60)
@@ -145,14 +156,14 @@ def _rank(rank: int, size: int, folder: Path, port: int, timeout_s: float) -> No
 def ranks(tmp_path, monkeypatch):
     """Starts ranks and returns their processes; nothing of them is left."""
     monkeypatch.setattr(hang_module, "ANSWER_S", 1.0)
-    for name, value in {"TICK_S": 0.1, "PAUSE_S": 0.3, "COLLECT_S": 1.5, "SPOKESMAN_S": 0.6}.items():
+    for name, value in {"TICK_S": 0.1, "PAUSE_S": 0.3, "COLLECT_S": 1.5, "SPOKESMAN_S": 0.6, "ASK_S": 0.3}.items():
         monkeypatch.setattr(watchdog, name, value)
     started = []
 
-    def start(size: int, timeout_s: float) -> list[multiprocessing.process.BaseProcess]:
+    def start(size: int, timeout_s: float, slow: int = -1) -> list[multiprocessing.process.BaseProcess]:
         port, context = _port(), multiprocessing.get_context("fork")
         for rank in range(size):
-            process = context.Process(target=_rank, args=(rank, size, tmp_path, port, timeout_s), daemon=True)
+            process = context.Process(target=_rank, args=(rank, size, tmp_path, port, timeout_s, slow), daemon=True)
             process.start()
             started.append(process)
         end = time.monotonic() + 20
@@ -186,6 +197,22 @@ def test_ranks_report_one_that_is_stopped_and_end(ranks, tmp_path, silent):
     assert told.count("megads: no progress for") == 1
     assert "in _wait_here" in told
     assert f"ranks {'0-1' if silent else '1-2'}\n" in told
+
+
+@pytest.mark.dist
+def test_a_rank_whose_own_time_is_not_over_answers_all_the_same(ranks, tmp_path):
+    for process in ranks(2, 1.0, slow=1):
+        process.join(20)
+        assert process.exitcode == 1
+    assert read_outcome(tmp_path).message.endswith("all ranks are in the same place")
+
+
+def test_a_validation_that_goes_on_is_no_hang(tmp_path):
+    watch = one(tmp_path)
+    watch.enter("validation")
+    since, watch._ran_s = watch._since, 19.0
+    watch.come_further()
+    assert (watch.phase, watch._ran_s, watch._since) == ("validation", 0.0, since)
 
 
 @pytest.mark.dist
