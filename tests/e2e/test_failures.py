@@ -57,13 +57,3 @@ def test_a_run_does_not_fail_for_want_of_a_picture(megads, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "no picture of the loss: ImportError: broken on this machine" in done.stderr
     assert "done     2 of 2 iterations" in done.stderr
-
-
-@pytest.mark.mpi
-@pytest.mark.slow
-@pytest.mark.parametrize("starter", ["openmpi", "mpich"])
-def test_every_starter_trains_alike(megads, starter):
-    assert megads.train("torchrun", TP="2", TRAIN_ITERS="3").returncode == 0
-    done = megads.train("mpi", TP="2", TRAIN_ITERS="3", LAUNCH_WITH=starter)
-    assert done.returncode == 0, done.stderr
-    assert megads.losses("mpi") == megads.losses("torchrun")

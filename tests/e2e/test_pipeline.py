@@ -11,9 +11,7 @@ PIPELINE = {"PP": "2", "NLAYERS": "4"}
 @pytest.mark.parametrize(
     "layout",
     [
-        pytest.param({**PIPELINE, "ZERO_STAGE": "0"}, id="pp2-zero0"),
         pytest.param({**PIPELINE, "MODEL_FAMILY": "gpt"}, id="pp2-gpt-dropout"),
-        pytest.param({**PIPELINE, "DTYPE": "bf16", **DROPOUT}, id="pp2-bf16-dropout"),
         pytest.param({**PIPELINE, "SP": "2", **DROPOUT}, id="pp2-sp2-dropout"),
     ],
 )

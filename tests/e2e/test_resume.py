@@ -15,7 +15,6 @@ SAME = ("iteration", "consumed_samples", "consumed_tokens", "lm_loss", "learning
 DROPOUT = {"HIDDEN_DROPOUT": "0.1", "ATTENTION_DROPOUT": "0.1"}
 RUNS = [
     pytest.param({"ZERO_STAGE": "0"}, id="one-rank-zero0"),
-    pytest.param({"TP": "2"}, id="tp2"),
     pytest.param({"DP": "2", **DROPOUT}, id="dp2-dropout"),
     pytest.param({"TP": "2", "DTYPE": "bf16", **DROPOUT}, id="tp2-bf16-dropout"),
 ]
