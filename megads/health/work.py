@@ -21,7 +21,7 @@ from megads.health.meet import meet
 from megads.health.place import host_name
 from megads.health.stages import stages_of
 from megads.monitor.log import failure_text
-from megads.monitor.outcome import Outcome, write_outcome
+from megads.monitor.outcome import Outcome, tell_first, write_outcome
 from megads.monitor.stages import OPTIONS, RECORD, Finding
 
 SPEAKERS = 4
@@ -51,7 +51,7 @@ def work(folder: Path, env: Mapping[str, str]) -> NoReturn:
         code = 1
         with suppress(OSError, MegadsError):  # nobody reads any more, or a full disk
             if info.rank == 0:
-                write_outcome(folder, Outcome(1, "", 0, "error", info.rank, host_name(env)))
+                tell_first(folder, Outcome(1, "", 0, "error", info.rank, host_name(env)))
             sys.stderr.write(_last_words(error, info, host_name(env)))
     with suppress(OSError):  # nobody reads any more
         sys.stderr.flush()
