@@ -1,16 +1,5 @@
 # shellcheck shell=bash
 # machine: sirius
-# Sirius: the conda module has torch for NVIDIA GPUs in its base environment. Sourced by ALCF/helpers.sh.
-# shellcheck source=python.sh
-source "${MEGADS_ROOT}/envs/python.sh"
-# shellcheck source=modules.sh
-source "${MEGADS_ROOT}/envs/modules.sh"
-megads_load_modules use:/soft/modulefiles conda conda:base && megads_find_site_python &&
-  megads_find_python && megads_put_first || return
-# NCCL over Slingshot needs this plugin; without it, it uses TCP at a third of the bandwidth or less.
-# Training that hangs in NCCL goes without: NCCL_NET=Socket.
-if [[ -e /soft/libraries/aws-ofi-nccl/v1.9.1-aws/lib/libnccl-net.so ]]; then
-  megads_prepend LD_LIBRARY_PATH /soft/libraries/hwloc/lib
-  megads_prepend LD_LIBRARY_PATH /soft/libraries/aws-ofi-nccl/v1.9.1-aws/lib
-  export NCCL_NET="${NCCL_NET:-AWS Libfabric}"
-fi
+# Sirius: its modules and NCCL plugin are Polaris's. Sourced by ALCF/helpers.sh.
+# shellcheck source=polaris.sh
+source "${MEGADS_ROOT}/envs/polaris.sh"

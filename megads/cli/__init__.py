@@ -5,6 +5,7 @@ Subcommands are imported when they are used: ``megads --help`` needs neither pyd
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -67,6 +68,10 @@ class _Group(click.Group):
             sys.exit(130)
         except MegadsError as error:
             click.echo(f"megads: {error}", err=True)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            click.echo(f"megads: {error.filename or 'output'}: {error.strerror}; free some space", err=True)
         sys.exit(2)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from megads.config.resolve import Resolved, resolve
 from megads.errors import ConfigError
 
 BESIDE_SETTINGS = ("MEGADS_DEVICE", "MEGADS_BACKEND", "MEGADS_PEAK_TFLOPS")
@@ -55,3 +56,20 @@ class Ask:
         script = self.env.get("MEGADS_COMMAND", "")
         words = [script] if script else ["megads", *map(shlex.quote, self.words)]
         return " ".join([*given, *words])
+
+
+def resolve_ask(ask: Ask, machine: str, num_hosts: int) -> Resolved:
+    """Return the settings of ``ask`` on ``num_hosts`` hosts of ``machine``.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    return resolve(
+        ask.preset,
+        env=ask.env,
+        overrides=ask.overrides(),
+        flags=ask.flags,
+        machine=machine,
+        root=ask.root,
+        num_hosts=num_hosts,
+    )

@@ -19,11 +19,11 @@ from megads.config.layers import read_machine
 from megads.config.memory import Memory, check_fits, estimate
 from megads.config.overrides import adopt
 from megads.config.remarks import remarks
-from megads.config.resolve import Resolved, resolve, settings
+from megads.config.resolve import Resolved, settings
 from megads.config.schema import RunConfig
 from megads.config.tree import value_of
 from megads.errors import MegadsError
-from megads.launch.ask import Ask
+from megads.launch.ask import Ask, resolve_ask
 from megads.launch.banner import banner
 from megads.launch.ending import ends_at, parse_walltime, started_at
 from megads.launch.folder import Folder, append_to_log, choose_folder, claim, claim_checkpoints
@@ -113,20 +113,9 @@ def resolve_here(ask: Ask) -> Resolved:
     """
     machine = machine_name(ask.hostname, ask.env, ask.root)
 
-    def resolved(num_hosts: int) -> Resolved:
-        return resolve(
-            ask.preset,
-            env=ask.env,
-            overrides=ask.overrides(),
-            flags=ask.flags,
-            machine=machine,
-            root=ask.root,
-            num_hosts=num_hosts,
-        )
-
-    first = resolved(1)
+    first = resolve_ask(ask, machine, 1)
     hosts = find_hosts(first.run.launch, ask.env)[2]
-    return first if len(hosts) == 1 else resolved(len(hosts))
+    return first if len(hosts) == 1 else resolve_ask(ask, machine, len(hosts))
 
 
 def describe(job: Job) -> str:

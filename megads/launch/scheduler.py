@@ -70,6 +70,11 @@ def _flux_hosts(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _pbs_hosts(env: Mapping[str, str]) -> tuple[str, ...]:
+    if not env.get("PBS_NODEFILE"):
+        raise LaunchError(
+            f"PBS job {env['PBS_JOBID']}: PBS_NODEFILE is not set, so its hosts are not known; name them in HOSTFILE, "
+            "or unset PBS_JOBID to use this host alone"
+        )
     path = Path(env["PBS_NODEFILE"])
     if not path.exists():
         raise LaunchError(
@@ -101,13 +106,11 @@ def _lsf_hosts(env: Mapping[str, str]) -> tuple[str, ...]:
 SCHEDULERS = (
     # A Flux instance may run inside a job of another scheduler.
     Scheduler("flux", "Flux job", ("FLUX_URI",), ("FLUX_ENCLOSING_ID", "FLUX_JOB_ID"), _flux_hosts),
-    Scheduler("pbs", "PBS job", ("PBS_JOBID", "PBS_NODEFILE"), ("PBS_JOBID",), _pbs_hosts, only_its_own=False),
+    Scheduler("pbs", "PBS job", ("PBS_JOBID",), ("PBS_JOBID",), _pbs_hosts, only_its_own=False),
     Scheduler("slurm", "SLURM job", ("SLURM_JOB_ID",), ("SLURM_JOB_ID",), _slurm_hosts),
     Scheduler("lsf", "LSF job", ("LSB_JOBID",), ("LSB_JOBID",), _lsf_hosts),
 )
-NO_SCHEDULER = Scheduler(
-    "none", "this host", (), ("PBS_JOBID", "SLURM_JOB_ID"), lambda env: (this_host(),), only_its_own=False
-)
+NO_SCHEDULER = Scheduler("none", "this host", (), (), lambda env: (this_host(),), only_its_own=False)
 
 
 def find_allocation(run: RunConfig, env: Mapping[str, str], facts: Facts = UNKNOWN) -> Allocation:
@@ -145,7 +148,8 @@ def find_hosts(launch: LaunchConfig, env: Mapping[str, str]) -> tuple[Scheduler,
     found = next((row for row in SCHEDULERS if all(env.get(name) for name in row.inside)), NO_SCHEDULER)
     job_id = next((env[name] for name in found.job_id if env.get(name)), "")
     origin = f"{found.title} {job_id}".rstrip()
-    hosts = found.hosts(env)
+    needs_the_jobs = found.only_its_own or not launch.hostfile
+    hosts = found.hosts(env) if needs_the_jobs else ()
     if launch.hostfile:
         given = f"HOSTFILE={launch.hostfile}"
         listed = read_host_file(Path(os.path.expanduser(launch.hostfile)), "HOSTFILE")

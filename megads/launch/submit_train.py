@@ -14,12 +14,12 @@ from megads.config.derive import derive
 from megads.config.files import save_config, write_whole
 from megads.config.names import NO_EFFECT, PROGRAM_NAMES, REFUSED, setting_names
 from megads.config.overrides import adopt
-from megads.config.resolve import Resolved, resolve
+from megads.config.resolve import Resolved
 from megads.config.schema import RunConfig
 from megads.config.sizes import model_degree
 from megads.config.tree import fields, value_of
 from megads.errors import LaunchError
-from megads.launch.ask import BESIDE_SETTINGS, Ask
+from megads.launch.ask import BESIDE_SETTINGS, Ask, resolve_ask
 from megads.launch.ending import parse_walltime
 from megads.launch.folder import Folder, choose_folder
 from megads.launch.submit import (
@@ -74,13 +74,13 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
     from megads.data.tokenizer import vocab_size_of
 
     machine = submit_machine(ask)
-    first = _resolve(ask, machine, wish.nodes)
+    first = resolve_ask(ask, machine, wish.nodes)
     nodes = wish.nodes or first.run.launch.num_hosts or 1
     refuse_host_file(first.run.launch.hostfile)
     used = first.run.launch.num_hosts or nodes
     if used > nodes:
         raise LaunchError(f"NHOSTS={used} is more than the {nodes} hosts of the job; give --nodes {used}")
-    asked = _resolve(ask, machine, used)
+    asked = resolve_ask(ask, machine, used)
     place = find_place(asked.run.machine, ask.root, ask.env)
     ranks = _ranks_per_host(asked.run, place, used, ask.env)
     vocab = vocab_size_of(asked.run)
@@ -179,18 +179,6 @@ def _variable(text: str, env: Mapping[str, str]) -> tuple[str, str]:
     if not equals and name not in env:
         raise LaunchError(f"--env {name}: this shell has no such variable; give --env {name}=VALUE")
     return name, value if equals else env[name]
-
-
-def _resolve(ask: Ask, machine: str, num_hosts: int) -> Resolved:
-    return resolve(
-        ask.preset,
-        env=ask.env,
-        overrides=ask.overrides(),
-        flags=ask.flags,
-        machine=machine,
-        root=ask.root,
-        num_hosts=num_hosts,
-    )
 
 
 def _ranks_per_host(run: RunConfig, place: Place, hosts: int, env: Mapping[str, str]) -> int:

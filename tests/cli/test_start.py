@@ -1,5 +1,6 @@
 """What a person sees first, and how soon."""
 
+import os
 import subprocess
 import sys
 
@@ -59,3 +60,16 @@ def test_stop_without_a_run_is_one_line(tmp_path):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"megads: {tmp_path}: no run here")
+
+
+def test_a_full_disk_behind_the_output_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "megads", "train", "--preset", "tiny", "--dry-run"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "MACHINE": "cpu"},
+        )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "megads: output: No space left on device; free some space"

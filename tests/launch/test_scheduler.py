@@ -73,7 +73,6 @@ STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "n2"}
         ("", SLURM | STEP | {"SLURM_STEP_ID": "4294967290"}, ("slurm", ("n1", "n2", "n3"), "9")),
         ("", {"SLURM_JOB_ID": "9", "SLURM_JOB_NUM_NODES": "1"}, ("slurm", (this_host(),), "9")),
         ("x\nx\ny\n", LSF, ("lsf", ("x", "y"), "5")),
-        ("", {"PBS_JOBID": "7.pbs"}, ("none", (this_host(),), "7.pbs")),
     ],
 )
 def test_hosts_come_from_the_scheduler(tmp_path, text, env, expected):
@@ -206,3 +205,11 @@ def test_a_login_node_without_accelerators_needs_to_be_told(monkeypatch):
     assert find_allocation(RunConfig(machine="x"), SLURM, Facts(device="nvidia", ranks_per_host=4)).world_size == 12
     with pytest.raises(LaunchError, match="none is visible here"):
         find_allocation(RunConfig(machine="x"), {}, Facts(device="nvidia", ranks_per_host=4))
+
+
+def test_a_pbs_job_without_its_list_of_hosts_is_not_taken_for_one_host(tmp_path):
+    with pytest.raises(LaunchError, match=r"PBS job 7.pbs: PBS_NODEFILE is not set.*HOSTFILE.*unset PBS_JOBID"):
+        find_allocation(RunConfig(), CPU | {"PBS_JOBID": "7.pbs"})
+    (tmp_path / "hosts").write_text("a\nb\n")
+    run = RunConfig(launch=LaunchConfig(hostfile=str(tmp_path / "hosts")))
+    assert find_allocation(run, CPU | {"PBS_JOBID": "7.pbs"}).hosts == ("a", "b")
