@@ -57,21 +57,29 @@ def rate(step: int) -> float:
     return 1e-2 * (step + 1) / STEPS
 
 
+def plain_optimizer(model: Any, run: RunConfig) -> Any:
+    """Return torch's AdamW with the options of ``run``; the rate is set at every step."""
+    import torch
+
+    from megads.engine.base import decay_groups
+
+    return torch.optim.AdamW(
+        decay_groups(model, run.optim.weight_decay),
+        betas=(run.optim.adam_beta1, run.optim.adam_beta2),
+        eps=run.optim.adam_eps,
+    )
+
+
 def plain_loop(run: RunConfig):
     """Return losses, norms and weights of a plain torch loop on one rank."""
     import torch
 
     from megads.dist.grid import Grid
     from megads.dist.groups import Groups
-    from megads.engine.base import decay_groups
     from megads.models.build import build_model
 
     model = build_model(run, Groups(Grid(), 0))
-    optimizer = torch.optim.AdamW(
-        decay_groups(model, run.optim.weight_decay),
-        betas=(run.optim.adam_beta1, run.optim.adam_beta2),
-        eps=run.optim.adam_eps,
-    )
+    optimizer = plain_optimizer(model, run)
     losses, norms = [], []
     for step in range(STEPS):
         for group in optimizer.param_groups:

@@ -111,16 +111,12 @@ def one_rank(kind: str, masked: bool = False) -> tuple[list[float], list[float]]
 
     from megads.dist.grid import Grid
     from megads.dist.groups import Groups
-    from megads.engine.base import decay_groups
     from megads.models.build import build_model
+    from tests.engine.plain import plain_optimizer
 
     run = Layout(kind).run(**{"train.micro_batch": str(SAMPLES)})
     model = build_model(run, Groups(Grid(), 0))
-    optimizer = torch.optim.AdamW(
-        decay_groups(model, run.optim.weight_decay),
-        betas=(run.optim.adam_beta1, run.optim.adam_beta2),
-        eps=run.optim.adam_eps,
-    )
+    optimizer = plain_optimizer(model, run)
     losses, norms = [], []
     for step in range(STEPS):
         for group in optimizer.param_groups:
