@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from megads.config.data_settings import DataConfig
 from megads.config.engine_settings import DeepSpeedConfig, RecomputeConfig
 from megads.config.facts import StarterName
 from megads.config.setting import Section, setting
@@ -169,6 +170,18 @@ class TrainConfig(Section):
         ge=0,
     )
     train_samples: int = setting(0, env="TRAIN_SAMPLES", help="sample budget; 0: derived", unit="samples", ge=0)
+    rampup_batch_size: str = setting(
+        "",
+        env="RAMPUP_BATCH_SIZE",
+        flags={"--rampup-batch-size": None},
+        help="START INCREMENT SAMPLES: GLOBAL_BATCH is reached from START in steps of INCREMENT over SAMPLES",
+    )
+    skip_iterations: str = setting(
+        "",
+        env="SKIP_TRAIN_ITERATION_RANGE",
+        flags={"--skip-train-iteration-range": None},
+        help="steps whose data is passed over, as 101-200 301-400",
+    )
     train_iters: int = setting(
         0,
         env="TRAIN_ITERS",
@@ -240,27 +253,6 @@ class OptimConfig(Section):
         2, env="LOSS_SCALE_HYSTERESIS", help="fp16: bad steps before the scale halves", gt=0
     )
     min_loss_scale: int = setting(1, env="MIN_LOSS_SCALE", help="fp16: smallest scale", gt=0)
-
-
-class DataConfig(Section):
-    """What is read, and how it is split."""
-
-    file_list: str = setting("", env="DATA_FILE_LIST", help="lines of WEIGHT PREFIX CORPUS; empty: the demo corpus")
-    train_split: float = setting(990.0, env="TRAIN_SPLIT", help="share of documents to train on", ge=0)
-    val_split: float = setting(10.0, env="VAL_SPLIT", help="share of documents to validate on", ge=0)
-    test_split: float = setting(0.0, env="TEST_SPLIT", help="share of documents kept for the final test", ge=0)
-    tokenizer_type: Literal["HFTokenizer", "NullTokenizer"] = setting(
-        "HFTokenizer", env="TOKENIZER_TYPE", help="a tokenizer.json (file or folder), or none: ids up to VOCAB_SIZE"
-    )
-    tokenizer_model: str = setting("", env="TOKENIZER_MODEL", help="path of the tokenizer; empty: the demo's own")
-    eod_mask_loss: bool = setting(
-        False, env="EOD_MASK_LOSS", help="what follows an end-of-document token does not count in the loss"
-    )
-    cache_dir: str = setting(".cache/megads", env="DATA_CACHE_PATH", help="demo corpus and sample indices")
-    demo_vocab_size: int = setting(
-        2048, env="DEMO_VOCAB_SIZE", help="of the tokenizer trained on the demo corpus", ge=512
-    )
-    demo_bytes: int = setting(12_000_000, env="DEMO_BYTES", help="text in the demo corpus, at most", unit="bytes", gt=0)
 
 
 class CheckpointConfig(Section):

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from megads.config.schema import RunConfig
 from megads.data import demo
-from megads.data.blend import split_documents
 from megads.data.file_list import Shard, read_file_list
-from megads.data.gpt import GPTSamples
-from megads.data.indexed import IndexedDataset
-from megads.data.mix import Mix, requested_samples
+from megads.data.indexed.mmap import IndexedDataset
+from megads.data.samples.blend import split_documents
+from megads.data.samples.gpt import GPTSamples
+from megads.data.samples.mix import Mix, requested_samples
 from megads.errors import DataError
 
 SPLITS = ("train", "valid", "test")

@@ -11,7 +11,7 @@ from megads.config.schema import RunConfig
 from megads.data import demo
 from megads.data.build import allow_open_files, read_shards, samples_of, split_files
 from megads.data.file_list import Shard
-from megads.data.indexed import IndexedDataset
+from megads.data.indexed.mmap import IndexedDataset
 from megads.errors import ConfigError, DataError
 
 _LOOKED_AT = 4096  # tokens of a document

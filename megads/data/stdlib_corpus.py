@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from megads.data.demo import FILES, FORMAT
-from megads.data.indexed import IndexedWriter, best_dtype
+from megads.data.indexed.mmap import IndexedWriter, best_dtype
 from megads.errors import DataError, MegadsError
 
 EOD = "<|endoftext|>"

@@ -66,7 +66,7 @@ def prepare(ask: Ask) -> Job:
     """
     from megads.checkpoint.match import check_resume
     from megads.data.check import check_data
-    from megads.data.tokenizer import vocab_size_of
+    from megads.data.tokenize.run import vocab_size_of
 
     asked = resolve_here(ask)
     facts = read_machine(asked.run.machine, ask.root).facts
@@ -211,7 +211,7 @@ def shrink(job: Job, allocation: Allocation) -> str:
     Raises:
         MegadsError: the layout or the global batch does not fit these hosts.
     """
-    from megads.data.tokenizer import vocab_size_of
+    from megads.data.tokenize.run import vocab_size_of
 
     batch = job.run.train.global_batch
     asked = resolve_here(replace(job.ask, pairs=(*job.ask.pairs, f"train.global_batch={batch}")))

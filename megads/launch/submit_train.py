@@ -71,7 +71,7 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
         MegadsError: the first rule that the settings, the data or the job break.
     """
     from megads.data.check import check_data
-    from megads.data.tokenizer import vocab_size_of
+    from megads.data.tokenize.run import vocab_size_of
 
     machine = submit_machine(ask)
     first = resolve_ask(ask, machine, wish.nodes)

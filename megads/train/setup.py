@@ -23,7 +23,7 @@ from megads.data.build import build_splits
 from megads.data.demo import make_demo
 from megads.data.file_list import read_file_list
 from megads.data.loader import Batches
-from megads.data.tokenizer import load_tokenizer
+from megads.data.tokenize.run import load_tokenizer
 from megads.device.peaks import peak_tflops
 from megads.device.vendor import Vendor, vendor
 from megads.dist.grid import Grid

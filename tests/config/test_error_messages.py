@@ -98,7 +98,7 @@ ENVIRONMENT = [
     ({"VAL_SPLIT": "-1"}, ["env VAL_SPLIT: -1.0 must be at least 0"]),
     ({"VAL_SPLIT": "0"}, ["VAL_SPLIT=0 leaves nothing to validate on (EVAL_ITERS=2)", "or EVAL_ITERS=0"]),
     ({"TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "2000"}, ["NullTokenizer can not read the demo corpus"]),
-    ({"TOKENIZER_TYPE": "GPT2BPETokenizer"}, ["env TOKENIZER_TYPE: 'GPT2BPETokenizer' is not one of HFTokenizer"]),
+    ({"TOKENIZER_TYPE": "GPT9BPETokenizer"}, ["env TOKENIZER_TYPE: 'GPT9BPETokenizer' is not one of HFTokenizer"]),
     ({"RUN_NAME": "a/b"}, ["RUN_NAME='a/b' is not one folder's name", "give RUN_DIR"]),
     ({"RUN_NAME": ".."}, ["RUN_NAME='..' is not one folder's name"]),
     ({"RUN_DIR": "a\nb"}, ["RUN_DIR='a\\nb' is not a path"]),

@@ -202,6 +202,23 @@ def test_duplicate_key_in_yaml_is_refused(tmp_path):
 
 # Every option of an older toolkit, and the settings that say the same.
 FLAGS = [
+    ("--data-path a", "data.path=a"),
+    ("--split 9,1,0", "data.split=9,1,0"),
+    ("--blend-sample-in-corpus", "data.blend_in_corpus=true"),
+    ("--shuffle-sample-in-corpus", "data.shuffle_in_corpus=true"),
+    ("--tokenizer-type NullTokenizer", "data.tokenizer_type=NullTokenizer"),
+    ("--tokenizer-model a", "data.tokenizer_model=a"),
+    ("--tokenizer-name-or-path a", "data.tokenizer_model=a"),
+    ("--vocab-file a", "data.vocab_file=a"),
+    ("--vocab a", "data.vocab_file=a"),
+    ("--merge-file a", "data.merge_file=a"),
+    ("--vocab-extra-ids 100", "data.vocab_extra_ids=100"),
+    ("--eod-mask-loss", "data.eod_mask_loss=true"),
+    ("--reset-position-ids", "data.reset_position_ids=true"),
+    ("--reset-attention-mask", "data.reset_attention_mask=true"),
+    ("--num-workers 3", "data.num_workers=3"),
+    ("--rampup-batch-size 1,1,100", "train.rampup_batch_size=1,1,100"),
+    ("--skip-train-iteration-range 1-2", "train.skip_iterations=1-2"),
     ("--tensor-model-parallel-size 2", "parallel.tensor=2"),
     ("--pipeline-model-parallel-size 2", "parallel.pipeline=2"),
     ("--ds-sequence-parallel-size 2", "parallel.sequence=2"),

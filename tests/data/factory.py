@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from megads.config.schema import RunConfig
-from megads.data.indexed import IndexedWriter, best_dtype
+from megads.data.indexed.mmap import IndexedWriter, best_dtype
 
 
 def write_dataset(

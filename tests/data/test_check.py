@@ -71,7 +71,7 @@ def test_splits(tmp_path, data_list):
 
 def test_everything_the_launcher_needs_is_free_of_torch():
     program = (
-        "import sys; import megads.data.check, megads.data.tokenizer, megads.data.demo, megads.data.build; "
+        "import sys; import megads.data.check, megads.data.tokenize.run, megads.data.demo, megads.data.build; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'tokenizers', 'transformers')))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

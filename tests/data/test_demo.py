@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from megads.data.demo import FILES, demo_prefix, make_demo
-from megads.data.indexed import IndexedDataset
+from megads.data.indexed.mmap import IndexedDataset
 from megads.data.stdlib_corpus import choose_sources
-from megads.data.tokenizer import load_tokenizer
+from megads.data.tokenize.run import load_tokenizer
 from megads.errors import DataError
 from tests.data.factory import make_run
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megads.data import blend
-from megads.data.blend import blend_all, blend_index, split_documents
+from megads.data.samples import blend
+from megads.data.samples.blend import blend_all, blend_index, split_documents
 from megads.errors import DataError
 
 

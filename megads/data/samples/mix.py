@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.blend import blend_index, normalised
 from megads.data.file_list import Shard
-from megads.data.gpt import GPTSamples
+from megads.data.samples.blend import blend_index, normalised
+from megads.data.samples.gpt import GPTSamples
 from megads.errors import DataError
 
 SURPLUS = 1.005

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megads.data.indexed import IndexedDataset, IndexedWriter, best_dtype, byte_offsets
+from megads.data.indexed.mmap import IndexedDataset, IndexedWriter, best_dtype, byte_offsets
 from megads.errors import DataError
 from tests.data.factory import write_dataset
 

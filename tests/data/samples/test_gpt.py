@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megads.data.gpt import GPTSamples, build_sample_index, count_epochs
-from megads.data.indexed import IndexedDataset
+from megads.data.indexed.mmap import IndexedDataset
+from megads.data.samples.gpt import GPTSamples, build_sample_index, count_epochs
 from megads.errors import DataError
 from tests.data.factory import write_dataset
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megads.data.stdlib_corpus import train_bpe
-from megads.data.tokenizer import load_tokenizer, read_tokenizer, vocab_size_of
+from megads.data.tokenize.run import load_tokenizer, read_tokenizer, vocab_size_of
 from megads.errors import ConfigError, DataError
 from tests.data.factory import make_run
 

@@ -5,11 +5,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from megads.data.blend import blend_index
 from megads.data.file_list import Shard
-from megads.data.gpt import GPTSamples
-from megads.data.indexed import IndexedDataset
-from megads.data.mix import Mix, requested_samples
+from megads.data.indexed.mmap import IndexedDataset
+from megads.data.samples.blend import blend_index
+from megads.data.samples.gpt import GPTSamples
+from megads.data.samples.mix import Mix, requested_samples
 from megads.errors import DataError
 from tests.data.factory import write_dataset
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.indexed import IndexedDataset
+from megads.data.indexed.mmap import IndexedDataset
 from megads.errors import DataError
 
 LAST_EPOCH_CUTOFF = 0.80

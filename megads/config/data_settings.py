@@ -1,0 +1,127 @@
+"""Settings of the data: what is read, how it is split and mixed, and with which tokenizer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from megads.config.setting import Section, setting
+
+
+class DataConfig(Section):
+    """What is read, and how it is split."""
+
+    file_list: str = setting("", env="DATA_FILE_LIST", help="lines of WEIGHT PREFIX CORPUS; empty: the demo corpus")
+    path: str = setting(
+        "",
+        env="DATA_PATH",
+        flags={"--data-path": None},
+        help="one prefix, or WEIGHT PREFIX WEIGHT PREFIX ...; instead of DATA_FILE_LIST",
+    )
+    valid_file_list: str = setting(
+        "",
+        env="VALID_DATA_FILE_LIST",
+        help="files to validate on, whole; empty: VAL_SPLIT of the data",
+    )
+    test_file_list: str = setting(
+        "", env="TEST_DATA_FILE_LIST", help="files of the final test, whole; empty: TEST_SPLIT of the data"
+    )
+    train_split: float = setting(990.0, env="TRAIN_SPLIT", help="share of documents to train on", ge=0)
+    val_split: float = setting(10.0, env="VAL_SPLIT", help="share of documents to validate on", ge=0)
+    test_split: float = setting(0.0, env="TEST_SPLIT", help="share of documents kept for the final test", ge=0)
+    split: str = setting(
+        "",
+        env="SPLIT",
+        flags={"--split": None},
+        help="the three shares in one, as 969,30,1; instead of TRAIN_SPLIT, VAL_SPLIT and TEST_SPLIT",
+    )
+    split_rule: Literal["core", "legacy"] = setting(
+        "core", env="SPLIT_RULE", help="how the borders of shares are rounded: Megatron-core's, or older Megatron's"
+    )
+    blend_in_corpus: bool = setting(
+        False,
+        env="BLEND_SAMPLE_IN_CORPUS",
+        flags={"--blend-sample-in-corpus": True},
+        help="blend the files of a corpus by weight; else they are laid end to end",
+    )
+    shuffle_in_corpus: bool = setting(
+        True,
+        env="SHUFFLE_SAMPLE_IN_CORPUS",
+        flags={"--shuffle-sample-in-corpus": True},
+        help="shuffle the samples of a corpus across its files",
+    )
+    last_epoch_cutoff: float = setting(
+        0.80,
+        env="LAST_EPOCH_CUTOFF",
+        help="a last epoch of which less is needed is shuffled on its own; 0.95 in BigScience's Megatron-DeepSpeed",
+        ge=0,
+        le=1,
+    )
+    tokenizer_type: Literal[
+        "HFTokenizer",
+        "PretrainedFromHF",
+        "GPT2BPETokenizer",
+        "BertWordPieceLowerCase",
+        "BertWordPieceCase",
+        "SentencePieceTokenizer",
+        "GPTSentencePieceTokenizer",
+        "Llama2Tokenizer",
+        "NullTokenizer",
+    ] = setting(
+        "HFTokenizer",
+        env="TOKENIZER_TYPE",
+        flags={"--tokenizer-type": None},
+        help="kind of tokenizer; NullTokenizer: ids up to VOCAB_SIZE",
+    )
+    tokenizer_model: str = setting(
+        "",
+        env="TOKENIZER_MODEL",
+        flags={"--tokenizer-model": None, "--tokenizer-name-or-path": None},
+        help="file or folder of the tokenizer; empty: the demo's own",
+    )
+    vocab_file: str = setting(
+        "",
+        env="VOCAB_FILE",
+        flags={"--vocab-file": None, "--vocab": None},
+        help="GPT2BPETokenizer: vocab.json; BertWordPiece: vocab.txt",
+    )
+    merge_file: str = setting(
+        "", env="MERGE_FILE", flags={"--merge-file": None}, help="GPT2BPETokenizer: merges.txt, empty: beside it"
+    )
+    vocab_extra_ids: int = setting(
+        0,
+        env="VOCAB_EXTRA_IDS",
+        flags={"--vocab-extra-ids": None},
+        help="tokens <extra_id_N> added to a WordPiece or SentencePiece vocabulary",
+        ge=0,
+    )
+    eod_mask_loss: bool = setting(
+        False,
+        env="EOD_MASK_LOSS",
+        flags={"--eod-mask-loss": True},
+        help="what follows an end-of-document token does not count in the loss",
+    )
+    reset_position_ids: bool = setting(
+        False,
+        env="RESET_POSITION_IDS",
+        flags={"--reset-position-ids": True},
+        help="positions start again behind an end-of-document token",
+    )
+    reset_attention_mask: bool = setting(
+        False,
+        env="RESET_ATTENTION_MASK",
+        flags={"--reset-attention-mask": True},
+        help="a token attends to its own document only",
+    )
+    num_workers: int = setting(
+        2,
+        env="NUM_WORKERS",
+        flags={"--num-workers": None},
+        help="threads of a rank that read samples ahead; 0: none, the step reads",
+        ge=0,
+        le=64,
+    )
+    cache_dir: str = setting(".cache/megads", env="DATA_CACHE_PATH", help="demo corpus and sample indices")
+    demo_vocab_size: int = setting(
+        2048, env="DEMO_VOCAB_SIZE", help="of the tokenizer trained on the demo corpus", ge=512
+    )
+    demo_bytes: int = setting(12_000_000, env="DEMO_BYTES", help="text in the demo corpus, at most", unit="bytes", gt=0)

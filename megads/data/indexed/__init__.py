@@ -1,0 +1,1 @@
+"""Token files: the formats of this family, written, read, joined and checked."""
