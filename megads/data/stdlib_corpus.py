@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from megads.data.demo import FILES, FORMAT
-from megads.data.indexed.mmap import IndexedWriter, best_dtype
+from megads.data.indexed.dtypes import best_dtype
+from megads.data.indexed.writer import IndexedWriter
+from megads.data.tokenize.train import EOD, train_bpe
 from megads.errors import DataError, MegadsError
 
-EOD = "<|endoftext|>"
 _SKIPPED = {"site-packages", "dist-packages", "__pycache__", "lib2to3", "idlelib"}
 _TESTS = {"test", "tests", "idle_test"}
 _SEED = 1234
@@ -68,23 +69,6 @@ def read_texts(paths: Iterable[Path]) -> Iterator[str]:
             yield path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-
-
-def train_bpe(texts: Iterable[str], vocab_size: int) -> Any:
-    """Return a byte-level BPE (``tokenizers.Tokenizer``) of at most ``vocab_size`` tokens; id 0 is :data:`EOD`."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[EOD],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
 
 
 def make(folder: Path, vocab_size: int, most_bytes: int, progress: Progress) -> None:

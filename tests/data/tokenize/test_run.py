@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from megads.data.stdlib_corpus import train_bpe
-from megads.data.tokenize.run import load_tokenizer, read_tokenizer, vocab_size_of
+from megads.config.derive import derive, padded_vocab_size
+from megads.config.resolve import resolve
+from megads.data.tokenize.run import load_tokenizer, vocab_size_of
+from megads.data.tokenize.train import train_bpe
 from megads.errors import ConfigError, DataError
 from tests.data.factory import make_run
 
@@ -40,7 +45,7 @@ def test_added_tokens_beyond_the_base_vocabulary_count(folder, tmp_path):
     content["added_tokens"].append({**content["added_tokens"][0], "id": base, "content": "<|extra|>"})
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     assert vocab_size_of(_run(tmp_path)) == base + 1
-    assert read_tokenizer(str(tmp_path)).inner.get_vocab_size() == base + 1
+    assert load_tokenizer(_run(tmp_path)).inner.get_vocab_size() == base + 1
 
 
 @pytest.mark.parametrize("token", ["def", {"content": "def"}])
@@ -48,23 +53,23 @@ def test_eos_of_the_folders_config_comes_first(folder, tmp_path, token):
     content = json.loads((folder / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": token}))
-    assert read_tokenizer(str(tmp_path)).eod == content["model"]["vocab"]["def"]
+    assert load_tokenizer(_run(tmp_path)).eod == content["model"]["vocab"]["def"]
 
 
 def test_limits_saved_in_the_file_are_not_applied(folder, tmp_path):
-    whole = read_tokenizer(str(folder))
-    limited = read_tokenizer(str(folder)).inner
+    whole = load_tokenizer(_run(folder))
+    limited = load_tokenizer(_run(folder)).inner
     limited.enable_truncation(3)
     limited.enable_padding(length=50)
     limited.save(str(tmp_path / "tokenizer.json"))
     text = "def f(x): return x"
-    assert read_tokenizer(str(tmp_path)).encode(text) == whole.encode(text)
+    assert load_tokenizer(_run(tmp_path)).encode(text) == whole.encode(text)
 
 
 def test_unigram_vocabulary_is_a_list(tmp_path):
     model = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["</s>", 0.0], ["a", -1.0]]}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
-    tokenizer = read_tokenizer(str(tmp_path))
+    tokenizer = load_tokenizer(_run(tmp_path))
     assert (tokenizer.vocab_size, tokenizer.eod, tokenizer.encode("a")) == (3, 1, [2])
 
 
@@ -93,13 +98,13 @@ def test_broken_tokenizers(folder, tmp_path):
         load_tokenizer(_run(path))
     assert "\n" not in str(error.value)
     path.write_text(json.dumps({"version": "1.0", "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0}}}))
-    with pytest.raises(DataError, match=r"has none of <\|endoftext\|>, </s>"):
-        load_tokenizer(_run(path))
+    with pytest.raises(ConfigError, match=r"has none of <\|endoftext\|>, </s>.*name its token as eos_token"):
+        _ = load_tokenizer(_run(path)).eod
 
 
 def test_null_tokenizer_ends_documents_with_its_last_id():
     tokenizer = load_tokenizer(make_run())
-    assert (tokenizer.vocab_size, tokenizer.eod) == (100, 99)
+    assert (tokenizer.vocab_size, tokenizer.eod) == (100, 99), "Megatron's --vocab-size 99"
     assert tokenizer.encode("3 1 99") == [3, 1, 99]
     assert tokenizer.decode([3, 1]) == "3 1"
     with pytest.raises(DataError, match=r"ids must be 0..99, got 3..100"):
@@ -120,3 +125,70 @@ def test_demo_vocabulary_is_known_before_it_is_made(tmp_path):
     assert vocab_size_of(run) == 700
     with pytest.raises(DataError, match="the demo corpus is not there"):
         load_tokenizer(run)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["vocab.json", "merges.txt"], "TOKENIZER_TYPE=GPT2BPETokenizer"),
+        (["tokenizer.model"], "TOKENIZER_TYPE=Llama2Tokenizer or GPTSentencePieceTokenizer"),
+        (["vocab.txt"], "TOKENIZER_TYPE=BertWordPieceCase"),
+        ([], "transformers writes one"),
+    ],
+)
+def test_folders_of_slow_tokenizers_are_told_what_works(tmp_path, files, expected):
+    for name in files:
+        (tmp_path / name).write_text("x")
+    with pytest.raises(DataError, match=rf"has no tokenizer.json; .*{expected}"):
+        vocab_size_of(_run(tmp_path))
+
+
+def test_tokens_with_a_meaning(folder, tmp_path):
+    tokenizer = load_tokenizer(_run(folder))
+    assert (tokenizer.specials.eos, tokenizer.specials.bos, tokenizer.specials.extra) == (0, None, ())
+    content = json.loads((folder / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"pad_token": "def", "bos_token": {"content": "f"}}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"pad_token": "x", "eos_token": None}))
+    found = load_tokenizer(_run(tmp_path)).specials
+    vocab = content["model"]["vocab"]
+    assert (found.pad, found.bos, found.eos) == (vocab["x"], vocab["f"], 0), "tokenizer_config.json comes first"
+
+
+def test_the_padded_vocabulary_does_not_depend_on_the_layout():
+    """Megatron rounds 50257 up to 50304, 50432, 50688 with TP=1, 2, 4; a checkpoint is then bound to its TP."""
+    padded = []
+    for tensor in (1, 2, 4):
+        env = {"TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "50257", "TP": str(tensor), "GLOBAL_BATCH": "8"}
+        run = derive(resolve(env=env, machine="cpu"), num_hosts=1, ranks_per_host=4, vocab_size=0).run
+        padded.append(padded_vocab_size(run.model))
+        assert padded[-1] % tensor == 0
+    assert padded == [50_304] * 3
+
+
+def test_a_large_vocabulary_is_measured_in_a_moment(tmp_path):
+    """128,000 tokens and as many merges, as Llama 3: no library is loaded for it."""
+    size = 128_000
+    vocab = {f"token{number}": number for number in range(size)}
+    merges = [[f"tok{number}", f"en{number}"] for number in range(2 * size)]
+    added = [{"id": size + 255, "content": "<|end|>"}]
+    model = {"type": "BPE", "vocab": vocab, "merges": merges}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"version": "1.0", "added_tokens": added, "model": model}))
+    began = time.process_time()
+    assert vocab_size_of(_run(path)) == size + 256
+    assert time.process_time() - began < 0.5
+
+
+def test_measuring_loads_no_library(folder):
+    lines = [
+        "import sys",
+        "from megads.config.schema import RunConfig",
+        "from megads.data.tokenize import fast, match",
+        "from megads.data.tokenize.run import vocab_size_of",
+        f"vocab_size_of(RunConfig.model_validate({{'data': {{'tokenizer_model': {str(folder)!r}}}}}))",
+        "heavy = ('torch', 'tokenizers', 'transformers', 'sentencepiece', 'fastokens', 'kitoken')",
+        "print([name for name in heavy if name in sys.modules])",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,50 @@
+"""``megads data train-tokenizer``: JSON lines to a byte-level BPE."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from megads.cli.many import ManyWords
+
+_SMALLEST = 257  # as tokenize.train.SMALLEST, which would load more than --help needs
+
+
+@click.command(cls=ManyWords)
+@click.option("--input", "inputs", multiple=True, required=True, help="Files, patterns, or - for stdin; several.")
+@click.option(
+    "--json-keys", "--json-key", "keys", multiple=True, default=("text",), help="Keys to learn from; several."
+)
+@click.option("--vocab-size", type=click.IntRange(min=_SMALLEST), required=True, help="Tokens, special ones included.")
+@click.option("--output", required=True, help="Folder to make, with tokenizer.json, vocab.json and merges.txt.")
+@click.option("--special-tokens", multiple=True, help="Found in texts as they are, besides <|endoftext|>; several.")
+@click.option("--max-bytes", type=click.IntRange(min=0), default=0, help="Text to learn from, at most; 0: all.")
+def train_tokenizer(
+    inputs: tuple[str, ...],
+    keys: tuple[str, ...],
+    vocab_size: int,
+    output: str,
+    special_tokens: tuple[str, ...],
+    max_bytes: int,
+) -> None:
+    """Make a byte-level BPE, as GPT-2's, from JSON lines; the same input gives the same files.
+
+    \b
+      megads data train-tokenizer --input corpus.jsonl --vocab-size 32000 --output my-tokenizer
+
+    A hundred megabytes of text like the data's are plenty: --max-bytes 100000000.
+    """
+    from megads.data.tokenize.train import check_output, read_texts, save, train_bpe
+
+    folder = Path(os.path.expanduser(output)).absolute()
+    check_output(folder)
+    texts = read_texts(inputs, keys, max_bytes)
+    tokenizer = train_bpe(texts, vocab_size, special_tokens, show_progress=sys.stderr.isatty())
+    save(tokenizer, folder)
+    made = tokenizer.get_vocab_size()
+    less = f"; the text yields no more than that of {vocab_size}" if made < vocab_size else ""
+    click.echo(f"{folder}: {made} tokens{less}")
+    click.echo(f"use it with TOKENIZER_MODEL={folder}, or --tokenizer-model {folder}")

@@ -1,0 +1,99 @@
+"""Reads the files of tokenizers, and says whether two of them are the same."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from megads.errors import ConfigError, DataError, DependencyError
+
+
+def fingerprint(*content: object) -> str:
+    """Return a short hex digest of JSON-like ``content``; the order of keys does not count."""
+    digest = hashlib.sha256()
+    for part in content:
+        digest.update(part if isinstance(part, bytes) else orjson.dumps(part, option=orjson.OPT_SORT_KEYS))
+        digest.update(b"\n")
+    return digest.hexdigest()[:16]
+
+
+def find_file(name: str, setting: str, what: str) -> Path:
+    """Return the file ``name``.
+
+    Raises:
+        ConfigError: no name is given; ``setting`` is the variable to set, ``what`` the file expected.
+        DataError: there is no such file.
+    """
+    if not name:
+        raise ConfigError(f"{setting} is not given; set it to {what}")
+    path = Path(os.path.expanduser(name))
+    if not path.is_file():
+        found = "is a folder" if path.is_dir() else "no such file"
+        raise DataError(f"{setting} {name}: {found}; expected {what}; nothing is downloaded")
+    return path
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return what is in the file.
+
+    Raises:
+        DataError: it can not be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {str(error.strerror).lower()}") from None
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file, its line ends as they are."""
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text (byte {error.start})") from None
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Return the JSON object in the file; ``what`` is what it should be."""
+    raw = read_bytes(path)
+    try:
+        with _no_collection():
+            content = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        content = _read_odd_json(raw, path, what)
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: expected a JSON object, {what}")
+    return content
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector from walking over hundreds of thousands of new lists: half of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _read_odd_json(raw: bytes, path: Path, what: str) -> Any:
+    """Read what orjson is too strict for: NaN, halves of surrogate pairs, other encodings."""
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}: is not JSON; expected {what}") from None
+
+
+def missing(package: str, wanted_by: str) -> DependencyError:
+    """Return the error for an optional package that is not installed."""
+    return DependencyError(f"{wanted_by} needs the package {package}: pip install 'megads[data]'")

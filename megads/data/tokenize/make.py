@@ -1,0 +1,99 @@
+"""From a description of a tokenizer to the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from megads.config.schema import RunConfig
+from megads.data import demo
+from megads.data.tokenize import bert, gpt2, hf, null, sentence
+from megads.data.tokenize.base import Tokenizer, TokenizerSpec
+from megads.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Family:
+    """What can be done with the files of one kind of tokenizer."""
+
+    make: Callable[[TokenizerSpec], Tokenizer]
+    vocab_size: Callable[[TokenizerSpec], int]  # largest id + 1, without loading the tokenizer where that is faster
+    identity: Callable[[TokenizerSpec], str]  # the same as Tokenizer.fingerprint, likewise
+
+
+_HF = Family(hf.make, hf.vocab_size, hf.identity)
+_BERT = Family(bert.make, bert.vocab_size, bert.identity)
+_SENTENCE = Family(sentence.make, sentence.vocab_size, sentence.identity)
+
+FAMILIES = {
+    "HFTokenizer": _HF,
+    "PretrainedFromHF": _HF,
+    "GPT2BPETokenizer": Family(gpt2.make, gpt2.vocab_size, gpt2.identity),
+    "BertWordPieceLowerCase": _BERT,
+    "BertWordPieceCase": _BERT,
+    "SentencePieceTokenizer": _SENTENCE,
+    "GPTSentencePieceTokenizer": _SENTENCE,
+    "Llama2Tokenizer": _SENTENCE,
+    "NullTokenizer": Family(null.make, null.vocab_size, null.identity),
+}
+"""TOKENIZER_TYPE and how its tokenizers are made."""
+
+
+def make_tokenizer(spec: TokenizerSpec) -> Tokenizer:
+    """Return the tokenizer that ``spec`` describes.
+
+    Raises:
+        ConfigError: the type is unknown, or something it needs is not named.
+        DataError: a file is not there or is broken.
+        DependencyError: its library is not installed.
+    """
+    return _family(spec).make(spec)
+
+
+def vocab_size(spec: TokenizerSpec) -> int:
+    """Return the largest id + 1; errors as in :func:`make_tokenizer`."""
+    return _family(spec).vocab_size(spec)
+
+
+def identity(spec: TokenizerSpec) -> str:
+    """Return the fingerprint of the tokenizer; errors as in :func:`make_tokenizer`."""
+    return _family(spec).identity(spec)
+
+
+def spec_of(run: RunConfig) -> TokenizerSpec:
+    """Return the description of the run's tokenizer; the demo corpus' own where the run names none.
+
+    Raises:
+        ConfigError: the settings name data but no tokenizer.
+    """
+    data = run.data
+    model = data.tokenizer_model
+    if uses_demo(run):
+        model = str(demo.demo_prefix(run).parent)
+    return TokenizerSpec(
+        data.tokenizer_type, model, data.vocab_file, data.merge_file, run.model.vocab_size, data.vocab_extra_ids
+    )
+
+
+def uses_demo(run: RunConfig) -> bool:
+    """Return whether the run takes the demo corpus' tokenizer.
+
+    Raises:
+        ConfigError: it names no tokenizer, but data of its own.
+    """
+    data = run.data
+    if data.tokenizer_type not in ("HFTokenizer", "PretrainedFromHF") or data.tokenizer_model:
+        return False
+    for setting, value in (("DATA_FILE_LIST", data.file_list), ("DATA_PATH", data.path)):
+        if value:
+            raise ConfigError(
+                f"{setting}={value} is given without a tokenizer; set TOKENIZER_MODEL to the tokenizer.json "
+                "the data was made with, or TOKENIZER_TYPE=NullTokenizer and VOCAB_SIZE"
+            )
+    return True
+
+
+def _family(spec: TokenizerSpec) -> Family:
+    if spec.type not in FAMILIES:
+        raise ConfigError(f"tokenizer type {spec.type!r}: unknown; known types: {', '.join(FAMILIES)}")
+    return FAMILIES[spec.type]

@@ -1,0 +1,226 @@
+"""The library that is taken gives the ids of the original; one that differs is never taken.
+
+Found while looking for differences (tokenizers 0.23.3, sentencepiece 0.2.3; 200,000 characters in odd company, random
+pieces, program code, translations):
+
+* fastokens 0.3.5, byte-level BPE with the expressions of GPT-2, Llama 3, Qwen (NFC), DeepSeek v1 and v3, and Llama 2's
+  tokenizer.json: no difference, but for added tokens that the vocabulary has already (it takes the id the file
+  declares, tokenizers the vocabulary's), and for ``<0x60>`` in a text where the vocabulary has no ``6``. It refuses
+  Metaspace, BERT's normalizer, NFKC and RobertaProcessing.
+* kitoken 0.11.1: GPT-2's expression behind a run of odd blanks (``<NBSP>'server``), NFC of characters of Unicode 16,
+  WordPiece with final sigmas and characters without a name, ties of Unigram scores, byte fallback of Unigram models
+  (order of bytes), two unknown tokens in a row; it puts nothing around texts and keeps the padding of the file. No
+  difference for sentencepiece BPE models.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import numpy as np
+import pytest
+
+from megads.data.tokenize import encoders as libraries
+from megads.data.tokenize import fast
+from megads.data.tokenize.encoders import BatchEncoder, UnfitError
+from megads.data.tokenize.fast import choose_encoder, encoders, make_encoder
+from megads.data.tokenize.make import make_tokenizer
+from megads.data.tokenize.proof import adversarial
+from megads.errors import ConfigError, DataError
+from tests.data.tokenize.vocabularies import ODD, PROSE, SPECIAL, llama_json, noise, sentence_piece
+
+CHOSEN = {
+    "gpt2": "fastokens",
+    "gpt2-json": "fastokens",
+    "llama3-json": "fastokens",
+    "llama2-json": "fastokens",
+    "metaspace-json": "fastokens",
+    "wordpiece-json": "words",
+    "unigram-json": "tokenizers",
+    "bert-lower": "words",
+    "bert-case": "words",
+    "sp": "kitoken",
+    "gpt-sp": "kitoken",
+    "llama2": "kitoken",
+    "sp-unigram": "sentencepiece",
+    "gpt-sp-unigram": "sentencepiece",
+    "null": "original",
+}
+
+
+def _encode(encoder, texts) -> list[list[int]]:
+    ids, offsets = encoder.encode_batch(texts)
+    assert offsets.dtype == np.int64
+    assert offsets[0] == 0
+    assert offsets[-1] == len(ids)
+    assert ids.dtype.itemsize == 4
+    return [part.tolist() for part in np.split(ids, offsets[1:-1])] if len(texts) else []
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_the_library_taken_gives_the_ids_of_the_original(specs, name):
+    tokenizer = make_tokenizer(specs[name])
+    numbers = ["3 1 4", "", "99"]
+    choice = choose_encoder(tokenizer, numbers if name == "null" else PROSE[:2])
+    assert choice.name == CHOSEN[name], choice.reason
+    assert "\n" not in choice.reason
+    texts = numbers if name == "null" else [*ODD, *SPECIAL, *PROSE[2:6], *noise(2, 300)]
+    expected = [tokenizer.encode(text) for text in texts]
+    assert _encode(choice.encoder, texts) == expected
+    assert _encode(make_encoder(tokenizer, choice.name), texts) == expected, "as a worker process makes it"
+    assert _encode(choice.encoder, []) == []
+    assert _encode(choice.encoder, texts[:1] * 3) == expected[:1] * 3
+
+
+def test_another_process_makes_the_same(specs):
+    for spec in specs.values():
+        again = pickle.loads(pickle.dumps(spec))
+        assert make_tokenizer(again).fingerprint == make_tokenizer(spec).fingerprint
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt-sp", "bert-lower", "llama3-json"])
+def test_half_a_pair_of_surrogates_is_refused_by_every_library(specs, name):
+    tokenizer = make_tokenizer(specs[name])
+    for library in dict.fromkeys([CHOSEN[name], "kitoken", "tokenizers", "sentencepiece", "words"]):
+        try:
+            encoder = fast._make(tokenizer, library)
+        except UnfitError:
+            continue
+        with pytest.raises(DataError, match="half of a surrogate pair"):
+            encoder.encode_batch(["good", "a\ud800b"])
+
+
+def test_a_library_that_differs_is_refused(specs):
+    """These differences are real ones; what they are found out by is not in the user's sample."""
+    for name in ("gpt2", "wordpiece-json", "unigram-json", "metaspace-json"):
+        with pytest.raises(ConfigError, match=r"--encoder kitoken: kitoken [\d.]+ gives other ids.*use --encoder auto"):
+            choose_encoder(make_tokenizer(specs[name]), ["plain text"], wanted="kitoken")
+
+
+def test_bytes_spelled_out_in_a_text_are_found_out(tmp_path):
+    """fastokens 0.3.5 takes ``<0x60>`` in a text for that byte where the vocabulary lacks one of these characters."""
+    model = sentence_piece(tmp_path, required_chars="")
+    choice = choose_encoder(make_tokenizer(llama_json(tmp_path, model, metaspace=False)), ["plain text"])
+    assert choice.name == "tokenizers"
+    assert "fastokens" in choice.reason
+
+
+@pytest.fixture
+def proof(specs, monkeypatch) -> list[tuple[str, list[int]]]:
+    """The proof of one tokenizer, made once; the user's sample has nothing odd."""
+    if "llama3-json" not in _PROOFS:
+        _PROOFS["llama3-json"] = fast._proof(make_tokenizer(specs["llama3-json"]), ["plain text"])
+    made = _PROOFS["llama3-json"]
+    monkeypatch.setattr(fast, "_proof", lambda tokenizer, sample: made)
+    return made
+
+
+_PROOFS: dict[str, list[tuple[str, list[int]]]] = {}
+
+DAMAGES = {
+    "drops the empty text's prefix": lambda text: not text,
+    "takes special tokens for text": lambda text: "<|end_of_text|>" in text,
+    "composes marks": lambda text: "e\u0301" in text,
+    "breaks on long runs": lambda text: len(text) > 2000,
+    "turns CRLF to LF": lambda text: "\r\n" in text,
+    "knows no astral characters": lambda text: any(char > "\uffff" for char in text),
+    "drops NUL": lambda text: "\0" in text,
+    "splits digits otherwise": lambda text: "12345678901234567890" in text,
+    "merges runs of blanks": lambda text: "a" + " " * 9 + "b" in text,
+    "knows no Tibetan": lambda text: "\u0f40" in text,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_built_in_sample_finds_planted_differences(specs, proof, monkeypatch, damage):
+    """Each planted library is wrong on one kind of text only."""
+    expected = dict(proof)
+
+    def wrong(tokenizer) -> BatchEncoder:
+        return BatchEncoder(
+            damage,
+            lambda batch: libraries.pack([[7] if DAMAGES[damage](text) else expected[text] for text in batch]),
+            True,
+        )
+
+    for name in ("fastokens", "kitoken"):
+        monkeypatch.setitem(fast.ENCODERS, name, wrong)
+    choice = choose_encoder(make_tokenizer(specs["llama3-json"]), ["plain text"])
+    assert choice.name == "tokenizers"
+    assert f"{damage} gives other ids" in choice.reason
+
+
+def test_the_users_own_texts_count(specs, monkeypatch):
+    tokenizer = make_tokenizer(specs["gpt2"])
+
+    def wrong(tokenizer) -> BatchEncoder:
+        return BatchEncoder(
+            "w", lambda batch: libraries.pack([[] if "zebra" in t else tokenizer.encode(t) for t in batch]), True
+        )
+
+    monkeypatch.setattr(fast, "adversarial", lambda tokenizer: [])
+    monkeypatch.setitem(fast.ENCODERS, "fastokens", wrong)
+    assert choose_encoder(tokenizer, ["horse"]).name == "fastokens"
+    assert choose_encoder(tokenizer, ["horse", "a zebra"]).name != "fastokens"
+
+
+def test_a_library_that_is_missing_or_fails_is_passed_over(specs, proof, monkeypatch):
+    tokenizer = make_tokenizer(specs["llama3-json"])
+    monkeypatch.setitem(sys.modules, "fastokens", None)
+    assert choose_encoder(tokenizer, ["a"]).name in ("kitoken", "tokenizers")
+    with pytest.raises(ConfigError, match=r"fastokens is not installed: pip install 'megads\[data\]'"):
+        choose_encoder(tokenizer, ["a"], wanted="fastokens")
+
+    def failing(tokenizer) -> BatchEncoder:
+        return BatchEncoder("failing 1", lambda batch: 1 / 0, True)
+
+    monkeypatch.setitem(fast.ENCODERS, "kitoken", failing)
+    choice = choose_encoder(tokenizer, ["a"])
+    assert choice.name == "tokenizers"
+    assert "fastokens is not installed" in choice.reason
+    assert "failing 1 fails on a text of the sample (division by zero)" in choice.reason
+
+
+def test_names(specs):
+    assert encoders() == ("auto", "fastokens", "words", "kitoken", "sentencepiece", "tokenizers", "original")
+    tokenizer = make_tokenizer(specs["bert-lower"])
+    assert choose_encoder(tokenizer, [], wanted="original").name == "original"
+    for name, expected in [
+        ("magic", "unknown; one of auto, fastokens"),
+        ("fastokens", "made for tokenizer.json only; use --encoder auto"),
+        ("sentencepiece", "reads .model files only"),
+    ]:
+        with pytest.raises(ConfigError, match=expected):
+            choose_encoder(tokenizer, [], wanted=name)
+
+
+def test_the_sample_holds_this_vocabularys_tokens_in_odd_places(specs):
+    texts = adversarial(make_tokenizer(specs["llama3-json"]))
+    assert {"<|begin_of_text|>", "<|begin_of_text|><|begin_of_text|>", "a<|end_of_text|>b", "<|end_of_text|"} <= set(
+        texts
+    )
+    assert texts == adversarial(make_tokenizer(specs["llama3-json"])), "the same every time"
+    assert "" in texts
+
+
+def test_the_memory_of_words_is_bounded_and_exact(specs, monkeypatch):
+    tokenizer = make_tokenizer(specs["bert-lower"])
+    monkeypatch.setattr(libraries._Chunks, "MOST", 50)
+    encoder = make_encoder(tokenizer, "words")
+    for _ in range(2):
+        for text in PROSE[:3]:
+            assert _encode(encoder, [text]) == [tokenizer.encode(text)]
+
+
+def test_limits_in_the_file_change_nothing(specs, tmp_path):
+    whole = make_tokenizer(specs["llama3-json"])
+    limited = make_tokenizer(specs["llama3-json"]).inner
+    limited.enable_truncation(3)
+    limited.enable_padding(length=50)
+    path = tmp_path / "tokenizer.json"
+    limited.save(str(path))
+    tokenizer = make_tokenizer(type(specs["llama3-json"])("HFTokenizer", str(path)))
+    choice = choose_encoder(tokenizer, PROSE[:1])
+    assert choice.name == "fastokens"
+    assert _encode(choice.encoder, [PROSE[3]]) == [whole.encode(PROSE[3])]
