@@ -1,12 +1,23 @@
-"""Read the list of data files of a run: ``WEIGHT PREFIX CORPUS`` on each line."""
+"""Which data files a run reads: a list with ``WEIGHT PREFIX [CORPUS]`` on each line, or the text of ``DATA_PATH``."""
 
 from __future__ import annotations
 
 import math
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from megads.data.regular import cannot_read, open_regular
 from megads.errors import DataError
+
+_LINE = "'WEIGHT PREFIX CORPUS'"
+_WHAT = f"give a text file with {_LINE} on each line"
+_LONGEST = 1 << 26  # bytes of a list; hundreds of thousands of lines
+_COMMENT = re.compile(r"(^|\s)#.*")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -18,59 +29,177 @@ class Shard:
     corpus: str  # shards of the same corpus are concatenated, corpora are blended
 
 
-def read_file_list(path: Path) -> list[Shard]:
+@dataclass(frozen=True)
+class _Entry:
+    """One line: where it stands, and what it says."""
+
+    where: str
+    weight: float
+    prefix: str
+    corpus: str  # empty: not given
+
+
+def read_file_list(path: Path, env: Mapping[str, str] | None = None, *, name: str = "DATA_FILE_LIST") -> list[Shard]:
     """Return the list's shards in order; their weights have a positive sum.
 
-    Blank lines and everything behind a ``#`` are skipped; a ``.bin`` or ``.idx`` suffix is
-    removed; without a third column the corpus is the prefix's last part. A relative prefix
-    starts at the folder of the list, wherever the run is started.
+    Blank lines are skipped, and everything from a ``#`` on that begins a line or follows a blank.
+    In the prefix, ``$NAME``, ``${NAME}`` and a leading ``~`` are replaced; a ``.bin`` or ``.idx``
+    suffix is removed; a relative one starts at the folder of the list, wherever the run is started.
+    Without a third column each prefix is a corpus of its own, called by its last part, or by as many
+    of its last parts as it takes to tell it from the others.
+
+    Args:
+        path: of the list.
+        env: values of variables; None: those of this process.
+        name: of the setting that named the list, for messages; empty: none did.
 
     Raises:
-        DataError: the list can not be read, is empty, or has a line that is not understood.
+        DataError: the list can not be read, is empty, uses a variable that is not set, or has a
+            line that is not understood.
     """
-    shards = []
-    for number, line in enumerate(_read_text(path).splitlines(), start=1):
-        words = line.split("#", 1)[0].split()
+    entries = []
+    for number, line in enumerate(_read_text(path, name).splitlines(), start=1):
+        words = _COMMENT.sub("", line).split()
         if words:
-            shards.append(_parse(words, line.strip(), path.absolute().parent, f"{path}:{number}"))
-    if not shards:
-        raise DataError(f"{path}: lists no data; write 'WEIGHT PREFIX CORPUS' on each line")
-    if not sum(shard.weight for shard in shards) > 0:
-        raise DataError(f"{path}: all weights are 0; at least one must be positive")
-    return shards
+            entries.append(_parse(words, line.strip(), path.absolute().parent, f"{path}:{number}", env))
+    if not entries:
+        raise DataError(f"{path}: lists no data; write {_LINE} on each line")
+    return _shards(entries, str(path))
+
+
+def parse_data_path(text: str, env: Mapping[str, str] | None = None) -> list[Shard]:
+    """Return the shards that ``DATA_PATH`` names; each prefix is a corpus of its own.
+
+    As Megatron's ``--data-path``: one prefix; or ``WEIGHT PREFIX WEIGHT PREFIX ...``; or several prefixes,
+    which then weigh as many tokens as they hold, so that every token is seen equally often. A relative
+    prefix starts at the working directory; variables and suffixes are treated as in lists.
+
+    Raises:
+        DataError: the text names nothing, a weight is wrong, a variable is not set, or (for
+            several prefixes) a file can not be opened.
+    """
+    words, where = text.split(), "DATA_PATH"
+    if not words:
+        raise DataError(f"{where}: names no data; give one prefix, or WEIGHT PREFIX WEIGHT PREFIX ...")
+    folder = Path(os.path.abspath(os.curdir))
+    if len(words) > 1 and len(words) % 2 == 0 and all(_is_number(word) for word in words[::2]):
+        pairs = zip(words[::2], words[1::2], strict=True)
+        return _shards([_parse([*pair], " ".join(pair), folder, where, env) for pair in pairs], where)
+    prefixes = [_prefix(word, folder, where, env) for word in words]
+    if len(words) == 1:
+        return _shards([_Entry(where, 1.0, prefixes[0], "")], where)
+    stray = [word for word, prefix in zip(words, prefixes, strict=True) if _is_number(word) and not _exists(prefix)]
+    if stray:
+        raise DataError(f"{where}: {stray[0]} is a weight without a prefix; give WEIGHT PREFIX WEIGHT PREFIX ...")
+    return _shards([_Entry(where, _tokens(prefix), prefix, "") for prefix in prefixes], where)
+
+
+def repeated(shards: Sequence[Shard]) -> list[tuple[Shard, Shard]]:
+    """Return each shard whose files an earlier one has already, with that one; links to the same file count."""
+    seen: dict[object, Shard] = {}
+    found = []
+    for shard in shards:
+        key: object = os.path.realpath(shard.prefix + ".bin")
+        if _exists(shard.prefix):
+            status = os.stat(shard.prefix + ".idx")
+            key = (status.st_dev, status.st_ino)
+        if key in seen:
+            found.append((shard, seen[key]))
+        seen.setdefault(key, shard)
+    return found
 
 
 def strip_suffix(prefix: str) -> str:
     """Return ``prefix`` without a ``.bin`` or ``.idx`` at its end."""
     for suffix in (".bin", ".idx"):
-        if prefix.endswith(suffix) and prefix != suffix:
+        if prefix.endswith(suffix) and Path(prefix).name != suffix:
             return prefix[: -len(suffix)]
     return prefix
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        reason = "is a folder" if isinstance(error, IsADirectoryError) else str(error.strerror).lower()
-        raise DataError(
-            f"DATA_FILE_LIST {path}: {reason}; give a text file with 'WEIGHT PREFIX CORPUS' on each line"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"DATA_FILE_LIST {path}: not UTF-8 text (byte {error.start}); "
-            "give a text file with 'WEIGHT PREFIX CORPUS' on each line"
-        ) from None
+def _read_text(path: Path, setting: str) -> str:
+    name = f"{setting} {path}".lstrip()
+    handle, size = open_regular(path, missing=lambda: _WHAT, expected=_WHAT, name=name)
+    with os.fdopen(handle, "rb") as file:
+        if size > _LONGEST:
+            raise DataError(f"{name}: has {size / 2**20:.0f} MiB, too much for a list; {_WHAT}")
+        try:
+            return file.read(_LONGEST).decode("utf-8-sig")
+        except OSError as error:
+            raise cannot_read(name, error) from None
+        except UnicodeDecodeError as error:
+            raise DataError(f"{name}: not UTF-8 text (byte {error.start}); {_WHAT}") from None
 
 
-def _parse(words: list[str], line: str, folder: Path, where: str) -> Shard:
+def _parse(words: list[str], line: str, folder: Path, where: str, env: Mapping[str, str] | None) -> _Entry:
     if not 2 <= len(words) <= 3:
-        raise DataError(f"{where}: expected 'WEIGHT PREFIX CORPUS', got {line!r}")
-    try:
-        weight = float(words[0])
-    except ValueError:
-        raise DataError(f"{where}: expected 'WEIGHT PREFIX CORPUS', but {words[0]!r} is not a number") from None
+        raise DataError(f"{where}: expected {_LINE}, got {line!r:.200}")
+    if not _is_number(words[0]):
+        raise DataError(f"{where}: expected {_LINE}, but {words[0]!r:.200} is not a number")
+    weight = float(words[0])
     if not (math.isfinite(weight) and weight >= 0):
         raise DataError(f"{where}: weight {words[0]} must be a finite number, 0 or larger")
-    prefix = str(folder / strip_suffix(words[1]))
-    return Shard(weight, prefix, words[2] if len(words) == 3 else Path(prefix).name)
+    return _Entry(where, weight, _prefix(words[1], folder, where, env), words[2] if len(words) == 3 else "")
+
+
+def _prefix(word: str, folder: Path, where: str, env: Mapping[str, str] | None) -> str:
+    """Return the absolute prefix that ``word`` stands for."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        found = os.path.expandvars(f"${{{name}}}") if env is None else env.get(name, "")
+        if not found or (env is None and found == f"${{{name}}}"):
+            raise DataError(f"{where}: {word}: {name} is not set; export {name}=FOLDER, or write the path out")
+        return found
+
+    path = strip_suffix(_VARIABLE.sub(value, word))
+    home = None if env is None else env.get("HOME")
+    if path.startswith("~/") and home:
+        path = home + path[1:]
+    path = os.path.expanduser(path)
+    if path.startswith("~"):
+        raise DataError(f"{where}: {word}: there is no such user; write the path out")
+    return str(folder / path)
+
+
+def _shards(entries: Sequence[_Entry], where: str) -> list[Shard]:
+    total = sum(entry.weight for entry in entries)
+    if total == 0:
+        raise DataError(f"{where}: all weights are 0; at least one must be positive")
+    if total == math.inf:
+        raise DataError(f"{where}: the weights add up to more than a float holds; divide them by their largest")
+    names = _names({entry.prefix for entry in entries if not entry.corpus})
+    return [Shard(entry.weight, entry.prefix, entry.corpus or names[entry.prefix]) for entry in entries]
+
+
+def _names(prefixes: set[str]) -> dict[str, str]:
+    """Return for each prefix the fewest of its last parts that no other one ends in."""
+    parts = {prefix: Path(prefix).parts for prefix in prefixes}
+    names, length = {}, 1
+    while parts:
+        tails = {prefix: "/".join(each[-length:]) for prefix, each in parts.items()}
+        count = Counter(tails.values())
+        for prefix, tail in tails.items():
+            if count[tail] == 1 or length > len(parts[prefix]):
+                names[prefix] = tail
+                del parts[prefix]
+        length += 1
+    return names
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _exists(prefix: str) -> bool:
+    return os.path.exists(prefix + ".idx")
+
+
+def _tokens(prefix: str) -> float:
+    from megads.data.indexed.open import open_dataset  # numpy: not needed by those who only read a list
+
+    return float(open_dataset(prefix).num_tokens)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from megads.config.schema import RunConfig
-from megads.data.indexed.mmap import IndexedWriter, best_dtype
+from megads.data.indexed.dtypes import best_dtype
+from megads.data.indexed.writer import IndexedWriter
 
 
 def write_dataset(
@@ -39,5 +44,14 @@ def make_run(**sections: dict[str, object]) -> RunConfig:
     """Return a run of 4 steps of 4 samples of 8 tokens, vocabulary 100, with some sections changed."""
     model = {"seq_length": 8, "vocab_size": 100, **sections.get("model", {})}
     train = {"train_iters": 4, "global_batch": 4, "eval_iters": 1, "eval_interval": 2, **sections.get("train", {})}
-    data = {"tokenizer_type": "NullTokenizer", "train_split": 8, "val_split": 2, **sections.get("data", {})}
+    data = {"tokenizer_type": "NullTokenizer", "train_split": 8, "val_split": 2, "cache_dir": _cache()}
+    data = {**data, **sections.get("data", {})}
     return RunConfig.model_validate({"model": model, "train": train, "data": data})
+
+
+@functools.cache
+def _cache() -> str:
+    """Return a folder for sample indices that goes with the process."""
+    folder = tempfile.mkdtemp(prefix="megads-cache-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -1,1 +1,17 @@
-"""Token files: the formats of this family, written, read, joined and checked."""
+"""Token files: the formats of this family, written, read, joined and checked.
+
+``.bin`` holds tokens back to back and is the same in all of them; ``.idx`` says where sequences and
+documents begin.
+
+===============  =========================================================================
+dtypes           the integer types and their codes; ``best_dtype``
+files            files opened, read and published so that nothing of them can hang or crash
+base             ``TokenFile``: what every reader offers
+mmap, tnt        one format each: ``IndexedDataset``, ``TntDataset``, and their index files
+open             ``open_dataset``: the reader for whatever is there
+writer           ``IndexedWriter``, ``make_writer``, ``write_index``
+record           ``<prefix>.info.json``: which tokenizer made the file
+merge            several files into one
+inspect, verify  what is in a file, and whether it is sound
+===============  =========================================================================
+"""

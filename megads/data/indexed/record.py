@@ -9,9 +9,13 @@ from typing import Any
 
 from megads.config.files import write_whole
 from megads.data.file_list import strip_suffix
-from megads.errors import DataError
+from megads.data.regular import open_regular
+from megads.errors import ConfigError, DataError
 
 FORMAT = 1
+RECORD_SUFFIX = ".info.json"
+_LARGEST = 1 << 26  # bytes; hundreds of thousands of input files
+_COUNTS = ("vocab_size", "documents", "sequences", "tokens")
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,21 @@ class Record:
 
 def record_path(prefix: str | Path) -> Path:
     """Return the path of the record beside the token file ``prefix``."""
-    return Path(strip_suffix(str(prefix)) + ".info.json")
+    return Path(strip_suffix(str(prefix)) + RECORD_SUFFIX)
 
 
 def write_record(prefix: str | Path, record: Record) -> None:
-    """Write ``record`` beside the token file, whole or not at all."""
-    write_whole(record_path(prefix), json.dumps({"format": FORMAT, **asdict(record)}, indent=2) + "\n")
+    """Write ``record`` beside the token file, whole or not at all.
+
+    Raises:
+        DataError: it can not be written.
+    """
+    path = record_path(prefix)
+    try:
+        write_whole(path, json.dumps({"format": FORMAT, **asdict(record)}, indent=2) + "\n")
+    except ConfigError as error:
+        reason = str(error).partition(": ")[2].partition(";")[0]
+        raise DataError(f"{path}: {reason}; the data is whole, but nothing says which tokenizer made it") from None
 
 
 def read_record(prefix: str | Path) -> Record | None:
@@ -49,11 +62,10 @@ def read_record(prefix: str | Path) -> Record | None:
     """
     path = record_path(prefix)
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content = json.loads(_read(path))
         version = content.pop("format")
-        content["sources"] = tuple(content.get("sources", ()))
         if version == FORMAT:
-            return Record(**content)
+            return _record(content)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -62,3 +74,28 @@ def read_record(prefix: str | Path) -> Record | None:
             "record, or preprocess again"
         ) from None
     raise DataError(f"{path}: format {version}, expected {FORMAT}; it was made by a newer megads")
+
+
+def _read(path: Path) -> bytes:
+    path.stat()  # there may be none: no error
+    handle, size = open_regular(path, missing=lambda: "it has just been removed", expected="expected a record")
+    with open(handle, "rb") as file:
+        if size > _LARGEST:
+            raise ValueError(f"{size} bytes")
+        return file.read(_LARGEST)
+
+
+def _record(content: dict[str, Any]) -> Record:
+    """Return the record, whose values have the types they should have."""
+    sources = content.pop("sources", [])
+    record = Record(**content, sources=tuple(sources))
+    for name, value in asdict(record).items():
+        if name == "sources":
+            right = all(isinstance(each, str) for each in value)
+        elif name in _COUNTS:
+            right = isinstance(value, int)
+        else:
+            right = value is None or isinstance(value, int) if name == "eod" else isinstance(value, str)
+        if not right:
+            raise TypeError(f"{name} is {value!r:.40}")
+    return record

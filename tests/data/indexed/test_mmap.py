@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megads.data.indexed.mmap import IndexedDataset, IndexedWriter, best_dtype, byte_offsets
+from megads.data.indexed.content import starts
+from megads.data.indexed.dtypes import best_dtype
+from megads.data.indexed.mmap import IndexedDataset
+from megads.data.indexed.writer import IndexedWriter
 from megads.errors import DataError
 from tests.data.factory import write_dataset
 
@@ -94,7 +97,7 @@ def test_byte_offsets_beyond_32_bits(tmp_path):
 
 def test_written_offsets_are_64_bits():
     lengths = np.full(3, 2**30, np.int32)
-    assert byte_offsets(lengths, 4).tolist() == [0, 2**32, 2**33]
+    assert np.concatenate(list(starts(lambda: iter([lengths[:1], lengths[1:]]), 4))).tolist() == [0, 2**32, 2**33]
 
 
 def _patch(golden: Path, offset: int, content: bytes) -> None:
@@ -107,7 +110,7 @@ def _patch(golden: Path, offset: int, content: bytes) -> None:
     ("offset", "content", "expected"),
     [
         (0, b"GARBAGE!!", "expected b'MMIDIDX"),
-        (0, b"TNTIDX\0\0", "old cached/lazy format"),
+        (0, b"TNTIDX\0\0", "expected b'MMIDIDX"),
         (9, struct.pack("<Q", 2), "format version 2, expected 1"),
         (17, b"\x06", "dtype code 6 is floats"),
         (17, b"\x07", "dtype code 7 is floats"),
@@ -146,13 +149,13 @@ def test_cut_arrays(golden, size):
 def test_missing_empty_and_folder(golden, suffix):
     path = golden.with_suffix(suffix)
     path.write_bytes(b"")
-    with pytest.raises(DataError, match=f"g{suffix}: is empty"):
+    with pytest.raises(DataError, match=r"g.bin: has 0 bytes, expected 80" if suffix == ".bin" else r"g.idx: is empty"):
         IndexedDataset(golden)
     path.unlink()
     with pytest.raises(DataError, match=f"g{suffix}: no such file"):
         IndexedDataset(golden)
     path.mkdir()
-    with pytest.raises(DataError, match=f"g{suffix}: is a directory"):
+    with pytest.raises(DataError, match=f"g{suffix}: is a folder"):
         IndexedDataset(golden)
 
 
@@ -166,6 +169,12 @@ def test_tokens_that_do_not_belong_to_the_index(golden, size):
 def test_no_sequences(golden):
     golden.with_suffix(".idx").write_bytes(struct.pack("<9sQBQQq", b"MMIDIDX\0\0", 1, 8, 0, 1, 0))
     with pytest.raises(DataError, match="holds no sequences"):
+        IndexedDataset(golden)
+
+
+def test_no_document_index(golden):
+    golden.with_suffix(".idx").write_bytes(GOLDEN[:26] + bytes(8) + GOLDEN[34:106])
+    with pytest.raises(DataError, match="has no document index"):
         IndexedDataset(golden)
 
 
