@@ -38,6 +38,11 @@ def layout(word: str, where: str = LAYOUT) -> tuple[str, ...]:
     return (where, "-k", word)
 
 
+def documents(word: str) -> tuple[str, ...]:
+    """Return the arguments that run the tests of packed documents whose id holds ``word``."""
+    return ("tests/engine/test_documents.py", "-k", word)
+
+
 MUTATIONS = (
     Mutation(
         "the all-reduce behind a row-parallel layer is dropped",
@@ -63,8 +68,8 @@ MUTATIONS = (
     Mutation(
         "rotary positions are local to a sequence rank",
         "megads/models/attention.py",
-        "self.num_kv_heads, self.seq_rank * length)",
-        "self.num_kv_heads, 0)",
+        "Where(self.seq_rank * length, ",
+        "Where(0, ",
         layout("llama-tp1pp1sp2dp1-z1"),
     ),
     Mutation(
@@ -136,6 +141,62 @@ MUTATIONS = (
         "loss = self.loss / self.gradient_accumulation_steps()",
         "loss = self.loss",
         layout("llama-tp1pp2sp1dp1-z1"),
+    ),
+    Mutation(
+        "the first layer of every stage attends across documents",
+        "megads/models/gpt.py",
+        "[partial(layer, documents=documents) for layer in self.layers.values()]",
+        "[partial(layer, documents=documents if i else None) for i, layer in enumerate(self.layers.values())]",
+        documents("like_documents_alone and pp2-full"),
+    ),
+    Mutation(
+        "the last stage is told of no documents",
+        "megads/engine/stage.py",
+        "documents=next(self.documents)",
+        "documents=None if self.stage_id else next(self.documents)",
+        documents("like_documents_alone and pp2-full"),
+    ),
+    Mutation(
+        "stages take the documents of another micro-batch",
+        "megads/engine/pipeline.py",
+        "iter([part.documents for part in parts])",
+        "iter([part.documents for part in reversed(parts)])",
+        documents("like_documents_alone and pp2-full"),
+    ),
+    Mutation(
+        "an end token belongs to the document that follows",
+        "megads/parallel/documents.py",
+        "begins[:, 1:] = here[:, :-1] == end",
+        "begins[:, 1:] = here[:, 1:] == end",
+        documents("like_documents_alone and one"),
+    ),
+    Mutation(
+        "sequence ranks all take the first one's positions in documents",
+        "megads/parallel/documents.py",
+        "dim=1)[groups.seq_rank]",
+        "dim=1)[0]",
+        documents("like_documents_alone and sp2 and not pp2"),
+    ),
+    Mutation(
+        "the gradients of learned positions in documents are not summed under scatter_norms",
+        "megads/models/gpt.py",
+        "copy_to_group(self.weight, scattered_over)",
+        "self.weight",
+        documents("like_documents_alone and tp2-sp2"),
+    ),
+    Mutation(
+        "the repeated tokens behind a segment are taken for its own",
+        "megads/parallel/documents.py",
+        "place[source[own]] = laid + own.flatten().nonzero().squeeze(1)",
+        "place[source.flatten()] = laid + torch.arange(source.numel())",
+        documents("like_documents_alone and one"),
+    ),
+    Mutation(
+        "every tensor rank adds its loss of a sample",
+        "megads/engine/deepspeed.py",
+        "found is not None and groups.tensor_rank == 0",
+        "found is not None",
+        documents("evaluated and tp2-sp2"),
     ),
     Mutation(
         "a data rank reads the samples of its neighbour",

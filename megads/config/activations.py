@@ -65,7 +65,7 @@ def layer_bytes(run: RunConfig) -> int:
     joined = model.num_heads * model.head_dim
     scattered = tensor if run.parallel.scatter_norms else 1
     outside = whole * model.hidden_size // scattered + size * (inner + joined) // tensor
-    return rank_tokens(run) * outside + _heads_bytes(run) + _core_bytes(run)
+    return rank_tokens(run) * outside + _attention_bytes(run)
 
 
 def _size(run: RunConfig) -> int:
@@ -90,21 +90,51 @@ def _heads_bytes(run: RunConfig) -> int:
     return run.train.micro_batch * model.seq_length * count * model.head_dim * _size(run)
 
 
-def _core_bytes(run: RunConfig) -> int:
-    """Return what the attention core keeps beside its inputs and what it hands on.
+SHORTEST_IN_STACK = 0.75
+"""Of the longest segment beside it, see ``megads.parallel.documents``: so little of a stack is filling."""
 
-    One float32 for every query head and token, and on a CPU with dropout all weights. The
-    result itself is kept by the output projection; with sequence ranks that is another copy.
-    Keys and values that serve unequal numbers of queries are repeated for them.
+
+def _attention_bytes(run: RunConfig) -> int:
+    """Return what attention keeps: of its inputs, and in its core, which keeps copies of them where it stacks them."""
+    heads, plain = _heads_bytes(run), _plain_core_bytes(run)
+    if run.recompute.granularity == "selective":
+        return heads + _core_bytes(run)
+    return max(heads + plain, _stacked_core_bytes(run))
+
+
+def _core_bytes(run: RunConfig) -> int:
+    """Return what the attention core keeps beside its inputs, of rows that are whole or cut into segments."""
+    return max(_plain_core_bytes(run), _stacked_core_bytes(run))
+
+
+def _stacked_core_bytes(run: RunConfig) -> int:
+    """Return what the core keeps of segments that are stacked: its inputs and its result, filling included."""
+    if not run.data.reset_attention_mask or run.model.attention == "flash":
+        return 0
+    model, most = run.model, _most_heads(run)
+    keys = most.keys if most.alike else most.queries
+    numbers = 2 * (most.queries + keys) * model.head_dim * _size(run) + most.queries * _weights_bytes(run)
+    return int(run.train.micro_batch * model.seq_length * numbers / SHORTEST_IN_STACK)
+
+
+def _weights_bytes(run: RunConfig) -> int:
+    """Return what the core keeps of a query's weights: one float32, and on a CPU with dropout all of them."""
+    on_cpu = run.model.attention_dropout and run.machine == "cpu"
+    return 4 + (CPU_WEIGHTS * 4 * run.model.seq_length if on_cpu else 0)
+
+
+def _plain_core_bytes(run: RunConfig) -> int:
+    """Return what the core keeps of rows that are whole, beside its inputs and what it hands on.
+
+    The result itself is kept by the output projection; with sequence ranks that is another
+    copy. Keys and values that serve unequal numbers of queries are repeated for them.
     """
     model = run.model
     most = _most_heads(run)
     tokens = run.train.micro_batch * model.seq_length
-    numbers = 4
+    numbers = _weights_bytes(run)
     if run.parallel.sequence > 1:
         numbers += model.head_dim * _size(run) * (1 if most.alike else 3)
-    if model.attention_dropout and run.machine == "cpu":
-        numbers += CPU_WEIGHTS * 4 * model.seq_length
     return tokens * most.queries * numbers
 
 

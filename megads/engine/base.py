@@ -41,7 +41,9 @@ class ParameterState:
 class Engine(Protocol):
     """A model and its optimizer on this rank."""
 
-    module: nn.Module
+    @property
+    def module(self) -> nn.Module:
+        """The model, or this stage of it."""
 
     def train_step(self, batches: Sequence[Tensor], lr: float) -> StepResult:
         """Update the weights once.
@@ -59,6 +61,21 @@ class Engine(Protocol):
 
         Returns:
             [] float32, the same on every rank. Dropout is off and no generator moves.
+        """
+
+    def eval_losses(self, batches: Sequence[Tensor]) -> Tensor:
+        """Return the loss of every sample of ``batches`` on all ranks; :meth:`eval_loss` is sum / count of all.
+
+        One all-reduce, however many batches.
+
+        Args:
+            batches: ``[micro_batch, seq_length + 1]`` int64 tensors of one size, as many on every rank.
+
+        Returns:
+            ``[samples, 2]`` float32, the same on every rank: of each sample the summed loss of its
+            counted tokens, in nats, and their number. Samples come as loaders deal them out:
+            ``micro_batch`` of every data-parallel rank in turn for each of ``batches``. Dropout is
+            off and no generator moves.
         """
 
     def states(self) -> Iterator[ParameterState]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from megads.cluster.ranks import exported_local_rank
 from megads.config.deepspeed import deepspeed_config
@@ -26,14 +26,11 @@ from megads.dist.groups import Groups
 from megads.engine.base import ParameterState, StepResult, decay_groups
 from megads.engine.library import Mpu, import_deepspeed, mark_counted
 from megads.engine.partition import set_second_partition_group
+from megads.engine.parts import Part, Splitter
 from megads.engine.state import EngineState
 from megads.engine.zero import keep_gathered, reduce_once, share_buffers
 from megads.errors import DeviceError
 from megads.models.gpt import GPT
-from megads.parallel.ulysses import split_batch
-
-Part = tuple[Tensor, Tensor]
-"""Tokens and labels of one micro-batch on this rank."""
 
 
 class DeepSpeedEngine:
@@ -44,15 +41,16 @@ class DeepSpeedEngine:
         run: the derived settings.
         groups: the grid's process groups.
         device: where the model goes.
-        eod: what follows this token does not count in the loss; None: every token counts.
+        eod: the token that ends a document; None where no setting of ``run.data`` needs it.
     """
 
     def __init__(self, module: GPT, run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None):
-        self.groups, self.device, self.eod = groups, device, eod
+        self.groups, self.device = groups, device
+        self.split = Splitter(run, groups, eod)
         self.config = deepspeed_config(run, groups.grid.world_size)
         names = {parameter: name for name, parameter in module.named_parameters()}
         is_partitioned = any(hasattr(parameter, "ds_id") for parameter in names)
-        self.module: nn.Module = module if is_partitioned else module.to(device)
+        self.module: GPT = module if is_partitioned else module.to(device)
         mark_counted(module, groups.tensor_rank)
         optimizer = torch.optim.AdamW(
             decay_groups(module, run.optim.weight_decay),
@@ -86,6 +84,7 @@ class DeepSpeedEngine:
 
     def train_step(self, batches: Sequence[Tensor], lr: float) -> StepResult:
         """Update the weights once; see :class:`megads.engine.base.Engine`."""
+        self.take_micro_batches(len(batches))
         with self.surroundings():
             return self._train_step(batches, lr)
 
@@ -99,8 +98,8 @@ class DeepSpeedEngine:
         weight = self.weight_of(parts)
         total = torch.zeros((), device=self.device)
         plain_norm = None
-        for tokens, labels in parts:
-            loss = engine(tokens, labels, weight)
+        for part in parts:
+            loss = engine(part.tokens, part.labels, weight, documents=part.documents)
             total += loss.detach()
             engine.backward(loss)
             if self.state.holds_plain_gradients and engine.is_gradient_accumulation_boundary():
@@ -115,12 +114,37 @@ class DeepSpeedEngine:
 
     def eval_loss(self, batches: Sequence[Tensor]) -> Tensor:
         """Return the mean loss on ``batches``; see :class:`megads.engine.base.Engine`."""
+        total, count = self.eval_losses(batches).sum(dim=0)
+        return total / count.clamp(min=1)
+
+    def eval_losses(self, batches: Sequence[Tensor]) -> Tensor:
+        """Return every sample's loss; see :class:`megads.engine.base.Engine`."""
         self.module.eval()
-        parts = self.split(batches)
-        weight = self.weight_of(parts)
+        groups = self.groups
+        shape = (len(batches), groups.data_size, len(batches[0]), 2)
+        sums = torch.zeros(shape, dtype=torch.float32, device=self.device)
         with self.surroundings(), torch.no_grad():
-            total = sum((self.engine(*part, weight) for part in parts), torch.zeros((), device=self.device))
-        return self.mean_over_data(total / len(parts))
+            for mine, part in zip(sums[:, groups.data_rank], self.split(batches), strict=True):
+                found = self.sample_losses(part)
+                # Every tensor rank finds the same; it is to be summed once.
+                if found is not None and groups.tensor_rank == 0:
+                    mine.copy_(found)
+        if groups.world is not None:
+            dist.all_reduce(sums, group=groups.world)
+        return sums.flatten(0, 2)
+
+    def sample_losses(self, part: Part) -> Tensor | None:
+        """Return sum and count of every sample's tokens on this rank, ``[micro_batch, 2]``; None: on another stage."""
+        return self.module.sample_losses(self.engine(part.tokens, documents=part.documents), part.labels)
+
+    def take_micro_batches(self, count: int) -> None:
+        """Have the next step take ``count`` micro-batches: DeepSpeed scales by them and finds its last one by them."""
+        engine = self.engine
+        if count == engine.gradient_accumulation_steps():
+            return
+        engine.set_train_batch_size(engine.train_batch_size() // engine.gradient_accumulation_steps() * count)
+        # The end of a step is where this is a multiple of the count.
+        engine.micro_steps = 0
 
     def surroundings(self) -> contextlib.AbstractContextManager[None]:
         """Return what a forward or backward pass runs in: ZeRO 3 reads the environment while it runs."""
@@ -131,10 +155,6 @@ class DeepSpeedEngine:
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
 
-    def split(self, batches: Sequence[Tensor]) -> list[Part]:
-        """Return this rank's tokens and labels of every micro-batch."""
-        return [split_batch(batch, self.groups, self.eod) for batch in batches]
-
     def weight_of(self, parts: Sequence[Part]) -> Tensor:
         """Return what the sum of a micro-batch's token losses is multiplied by, [] float32.
 
@@ -143,10 +163,10 @@ class DeepSpeedEngine:
         tokens of the step, whatever the layout.
         """
         sharers = self.groups.data_seq_size
-        if self.eod is None:
-            count = torch.tensor(sum(labels.numel() for _, labels in parts) * sharers, device=self.device)
+        if not self.split.masks_loss:
+            count = torch.tensor(sum(part.labels.numel() for part in parts) * sharers, device=self.device)
         else:
-            count = torch.stack([(labels >= 0).sum() for _, labels in parts]).sum()
+            count = torch.stack([(part.labels >= 0).sum() for part in parts]).sum()
             if self.groups.data_seq is not None:
                 dist.all_reduce(count, group=self.groups.data_seq)
         return len(parts) * sharers / count.clamp(min=1).float()

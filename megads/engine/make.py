@@ -25,7 +25,7 @@ def make_engine(
         groups: the grid's process groups.
         rng: streams for dropout in split regions.
         device: where the model goes.
-        eod: what follows this token does not count in the loss; None: every token counts.
+        eod: the token that ends a document; None where no setting of ``run.data`` needs it.
 
     Raises:
         ConfigError, DependencyError, DeviceError: see the model and the engine.

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from megads.config.schema import RunConfig
 from megads.dist.groups import Groups
 from megads.engine.base import StepResult
 from megads.engine.deepspeed import DeepSpeedEngine
+from megads.engine.parts import Part
 from megads.engine.tied import tie
 from megads.models.gpt import GPT
 
@@ -31,10 +31,8 @@ class PipelineEngine(DeepSpeedEngine):
         run: the derived settings.
         groups: the grid's process groups.
         device: where the stage goes.
-        eod: what follows this token does not count in the loss; None: every token counts.
+        eod: the token that ends a document; None where no setting of ``run.data`` needs it.
     """
-
-    module: GPT
 
     def __init__(self, module: GPT, run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None):
         self.hidden = run.model.hidden_size
@@ -68,9 +66,10 @@ class PipelineEngine(DeepSpeedEngine):
         scale = self.loss_scale
         self.plain_norm = None
         parts = self.split(batches)
-        engine.shape = self.boundary(parts[0][0])
+        engine.shape = self.boundary(parts[0].tokens)
         weight = self.weight_of(parts)
-        loss = engine.train_batch(iter([(tokens, (labels, weight)) for tokens, labels in parts]))
+        engine.module.documents = iter([part.documents for part in parts])
+        loss = engine.train_batch(iter([(part.tokens, (part.labels, weight)) for part in parts]))
         norm = self.plain_norm if self.plain_norm is not None else engine.get_global_grad_norm()
         return StepResult(loss, float(norm), engine.skipped_steps > skipped, scale)
 
@@ -84,7 +83,7 @@ class PipelineEngine(DeepSpeedEngine):
         self.skip_step()
         return False
 
-    def weight_of(self, parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    def weight_of(self, parts: Sequence[Part]) -> Tensor:
         """Return the weight of a token's loss; elsewhere than on the last stage nobody needs it."""
         return super().weight_of(parts) if self.is_last else torch.zeros((), device=self.device)
 
@@ -93,25 +92,15 @@ class PipelineEngine(DeepSpeedEngine):
         micro_batch, length = tokens.shape
         return micro_batch, length // self.scattered_over, self.hidden
 
-    def eval_loss(self, batches: Sequence[Tensor]) -> Tensor:
-        """Return the mean loss on ``batches``; see :class:`megads.engine.base.Engine`."""
-        self.module.eval()
-        parts = self.split(batches)
-        weight = self.weight_of(parts)
-        total = torch.zeros((), device=self.device)
-        with torch.no_grad():
-            for tokens, labels in parts:
-                stage = self.groups.pipe_rank
-                x = tokens if self.is_first else self.engine.receive(self.boundary(tokens), stage - 1)
-                x = self.module(x)
-                if self.is_last:
-                    total += self.module.loss(x, labels, weight)
-                else:
-                    self.engine.send(x, stage + 1)
+    def sample_losses(self, part: Part) -> Tensor | None:
+        """Pass a micro-batch through the stages; the last one returns sum and count of every sample."""
+        stage = self.groups.pipe_rank
+        x = part.tokens if self.is_first else self.engine.receive(self.boundary(part.tokens), stage - 1)
+        x = self.module(x, documents=part.documents)
         if self.is_last:
-            total = self.mean_over_data(total / len(parts))
-        dist.broadcast(total, self.groups.ranks("pipe")[-1], group=self.groups.pipe)
-        return total
+            return self.module.sample_losses(x, part.labels)
+        self.engine.send(x, stage + 1)
+        return None
 
     # State
 

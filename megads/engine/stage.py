@@ -9,7 +9,7 @@ messages between stages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +29,7 @@ from megads.dist.groups import Groups
 from megads.engine.library import Mpu
 from megads.engine.tied import TiedEmbedding
 from megads.models.gpt import GPT
+from megads.parallel.documents import Documents
 
 PARAMETER_GROUPS = 2
 """Of the optimizer, see ``megads.engine.base.decay_groups``."""
@@ -100,10 +101,11 @@ class StageModule(PipelineModule):
         self.activation_checkpoint_interval = 0
         self.activation_checkpoint_func = non_reentrant_checkpoint
         self.dynamic_shape = False
+        self.documents: Iterator[Documents | None] = iter(())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the stage's steps."""
-        return self.gpt(x)
+        """Run the stage's steps on the next micro-batch; they come in the order of :attr:`documents` at every stage."""
+        return self.gpt(x, documents=next(self.documents))
 
     def loss_fn(self, logits: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
         """Return the loss of a micro-batch; ``target`` is its labels and the weight of a token."""

@@ -75,6 +75,9 @@ def tiny(run: RunConfig) -> dict[str, str]:
         "data.file_list": "",
         "data.train_split": "990",
         "data.tokenizer_type": "HFTokenizer",
+        "data.eod_mask_loss": "0",
+        "data.reset_position_ids": "0",
+        "data.reset_attention_mask": "0",
     }
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megads.config.schema import ModelConfig
-from megads.errors import ConfigError, DependencyError, DeviceError
+from megads.errors import ConfigError
+from megads.models.flash import load_flash
 from megads.models.layers import Context
-from megads.models.rope import Rotary
+from megads.models.rope import Rotary, Where
+from megads.parallel.documents import Documents, Segments
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear
 from megads.parallel.ulysses import HeadExchange, spread_heads
 
@@ -41,7 +42,8 @@ class Attention(nn.Module):
         groups = context.groups
         _check_heads(model, groups.tensor_size)
         self.head_dim, self.rotary = model.head_dim, rotary
-        self.rng, self.recompute, self.seq_rank = context.rng, context.recompute, groups.seq_rank
+        self.rng, self.recompute = context.rng, context.recompute
+        self.seq_rank, self.seq_size = groups.seq_rank, groups.seq_size
         self.num_heads = model.num_heads // groups.tensor_size
         self.num_kv_heads = model.num_kv_heads // groups.tensor_size
         self.exchange = HeadExchange(self.num_heads, self.num_kv_heads, groups.seq) if groups.seq else None
@@ -49,54 +51,58 @@ class Attention(nn.Module):
         uses = self.exchange.share.uses if self.exchange else (1,)
         self.uses = uses if len(set(uses)) > 1 else None
         self.dropout = model.attention_dropout
-        self.flash = _load_flash() if model.attention == "flash" else None
+        self.flash = load_flash() if model.attention == "flash" else None
         q_width, kv_width = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
         kind = {"bias": model.bias, "scattered": context.scatter_norms}
         self.qkv = ColumnParallelLinear(model.hidden_size, (q_width, kv_width, kv_width), groups.tensor, **kind)
         self.out = RowParallelLinear(q_width, model.hidden_size, groups.tensor, **kind)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence."""
+    def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
+        """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence.
+
+        Args:
+            x: the input of the layer.
+            documents: where positions start again, and who attends to whom; None: rows are whole.
+        """
+        documents = documents or Documents()
         qkv = self.qkv(x)
         batch, length, _ = qkv.shape
         sizes = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         heads = qkv.view(batch, length, sum(sizes), self.head_dim)
         if self.rotary is not None:
-            q, k, v = self.rotary(heads, self.num_heads, self.num_kv_heads, self.seq_rank * length)
+            where = Where(self.seq_rank * length, self.seq_size * length, documents.positions)
+            q, k, v = self.rotary(heads, self.num_heads, self.num_kv_heads, where)
         else:
             q, k, v = heads.split(sizes, dim=2)
         if self.exchange is not None:
             q, k, v = self.exchange.to_heads(q, k, v)
-        mixed = self.recompute.core(self._attend, q, k, v)
+        mixed = self.recompute.core(partial(self._attend, documents.segments), q, k, v)
         if self.exchange is not None:
             mixed = self.exchange.to_tokens(mixed)
         return self.out(mixed.reshape(batch, length, -1))
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _attend(self, segments: Segments | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Return ``softmax(causal(q k^T / sqrt(D))) v`` of the heads at hand, ``[B, S, heads, D]``."""
         dropout = self.dropout if self.training else 0.0
         if self.uses is not None:
             k, v = spread_heads(k, self.uses), spread_heads(v, self.uses)
         with self._stream(dropout):
-            return self._flash_attention(q, k, v, dropout) if self.flash else self._sdpa(q, k, v, dropout)
+            if self.flash is not None:
+                return self.flash(q, k, v, dropout, segments)
+            if segments is None:
+                return _sdpa(q, k, v, dropout)
+            stacks = zip(segments.stack(q), segments.stack(k), segments.stack(v), strict=True)
+            return segments.unstack([_sdpa(*each, dropout) for each in stacks], len(q))
 
     def _stream(self, dropout: float) -> AbstractContextManager[None]:
         return self.rng.fork() if dropout > 0 and self.rng is not None else nullcontext()
 
-    def _sdpa(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-        grouped = q.shape[2] != k.shape[2]
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=grouped)
-        return mixed.transpose(1, 2)
 
-    def _flash_attention(self, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-        if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16):
-            raise DeviceError(
-                f"ATTENTION=flash works on nvidia and amd devices in bf16 or fp16, not on {q.device.type} in "
-                f"{q.dtype}; use ATTENTION=sdpa (NO_FLASH_ATTN=1)"
-            )
-        assert self.flash is not None
-        return self.flash(q, k, v, dropout_p=dropout, causal=True)
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+    grouped = q.shape[2] != k.shape[2]
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=grouped)
+    return mixed.transpose(1, 2)
 
 
 def _check_heads(model: ModelConfig, degree: int) -> None:
@@ -112,15 +118,3 @@ def _check_heads(model: ModelConfig, degree: int) -> None:
         )
     if model.position_embedding == "rope" and model.head_dim % 2:
         raise ConfigError(f"HEAD_DIM={model.head_dim} is odd; rotary positions pair channels, use an even HEAD_DIM")
-
-
-def _load_flash() -> Callable[..., Tensor]:
-    try:
-        from flash_attn import flash_attn_func
-    except ImportError as problem:
-        raise DependencyError(
-            f"ATTENTION=flash needs the package flash-attn ({problem}); "
-            "pip install flash-attn --no-build-isolation, or use ATTENTION=sdpa (NO_FLASH_ATTN=1)"
-        ) from None
-    load: Callable[..., Tensor] = flash_attn_func
-    return load

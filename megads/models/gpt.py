@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megads.config.derive import padded_vocab_size
 from megads.config.schema import ModelConfig
-from megads.dist.collectives import split_rows
+from megads.dist.collectives import copy_to_group, split_rows
 from megads.dist.groups import Groups
 from megads.dist.rng import RngStreams
 from megads.errors import ConfigError
 from megads.models.attention import Attention
 from megads.models.layers import Context, make_mlp, make_norm
 from megads.models.rope import Rotary
+from megads.parallel.documents import Documents
 from megads.parallel.loss import vocab_parallel_cross_entropy
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import ColumnParallelLinear, VocabParallelEmbedding, column_parallel_linear, parameter
@@ -28,16 +32,29 @@ class Positions(nn.Module):
         self.weight = parameter((num_positions, width), None)
         self.context = context
 
-    def forward(self, length: int) -> Tensor:
-        """Return the rows of this rank's tokens, ``[s, width]``; ``length`` is a sequence rank's part."""
+    def forward(self, length: int, positions: Tensor | None = None) -> Tensor:
+        """Return the rows of this rank's tokens, ``[s, width]``; with ``positions`` ``[B, s, width]``.
+
+        Args:
+            length: a sequence rank's part.
+            positions: ``[B, length]`` int64 of that part; None: those in the sequence.
+
+        Raises:
+            ConfigError: the sequence is longer than the table.
+        """
         groups, rows = self.context.groups, self.weight.shape[0]
         if length * groups.seq_size > rows:
             raise ConfigError(
                 f"a sequence of {length * groups.seq_size} tokens does not fit MAX_POSITIONS={rows}; "
                 "raise MAX_POSITIONS or lower SEQ"
             )
+        scattered_over = self.context.scattered_over
+        if positions is not None:
+            if scattered_over is not None:
+                positions = positions.chunk(groups.tensor_size, dim=1)[groups.tensor_rank]
+            return F.embedding(positions, copy_to_group(self.weight, scattered_over))
         first = groups.seq_rank * length
-        return split_rows(self.weight[first : first + length], self.context.scattered_over)
+        return split_rows(self.weight[first : first + length], scattered_over)
 
 
 class Block(nn.Module):
@@ -65,9 +82,10 @@ class Block(nn.Module):
         self.post_norm = make_norm(model, context)
         self.mlp = make_mlp(model, context)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence."""
-        x = x + self.context.dropout(self.attention(self.input_norm(x)), self.probability, self.training)
+    def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
+        """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence, see :class:`Attention`."""
+        mixed = self.attention(self.input_norm(x), documents)
+        x = x + self.context.dropout(mixed, self.probability, self.training)
         return x + self.context.dropout(self.mlp(self.post_norm(x)), self.probability, self.training)
 
 
@@ -124,7 +142,13 @@ class GPT(nn.Module):
                 kind = {"bias": False, "scattered": scatter_norms}
                 self.head = ColumnParallelLinear(model.hidden_size, rows, groups.tensor, **kind)
 
-    def forward(self, x: Tensor, labels: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        labels: Tensor | None = None,
+        weight: Tensor | None = None,
+        documents: Documents | None = None,
+    ) -> Tensor:
         """Return the loss, or without labels what this stage's last step gives.
 
         Args:
@@ -133,24 +157,28 @@ class GPT(nn.Module):
             labels: ``[B, S]`` int64: the token that follows each, or a negative number where
                 none counts.
             weight: [] float32, see :meth:`loss`.
+            documents: where positions start again, and who attends to whom; None: rows are whole.
 
         Returns:
             ``[]`` float32 (float64 in a float64 model), or ``[B, S, V/t]`` with V the
             padded vocabulary; columns of padding carry no meaning.
         """
-        for step in self.steps():
+        for step in self.steps(documents):
             x = step(x)
         return x if labels is None else self.loss(x, labels, weight)
 
-    def steps(self) -> list[Callable[[Tensor], Tensor]]:
-        """Return what this stage does, in order; each step's output is the next one's input."""
+    def steps(self, documents: Documents | None = None) -> list[Callable[[Tensor], Tensor]]:
+        """Return what this stage does to one micro-batch, in order; each step's output is the next one's input.
+
+        The steps keep ``documents``: micro-batches take turns, and a step may be done again long after.
+        """
         return [
-            *([self.embed] if self.has_embedding else []),
-            *self.recompute.layers(list(self.layers.values())),
+            *([partial(self.embed, documents=documents)] if self.has_embedding else []),
+            *self.recompute.layers([partial(layer, documents=documents) for layer in self.layers.values()]),
             *([self.logits] if self.has_head else []),
         ]
 
-    def embed(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
         """Map ``[B, S]`` tokens to ``[B, s, H]``; s is S, or S/t with ``scatter_norms``.
 
         Raises:
@@ -166,7 +194,7 @@ class GPT(nn.Module):
             )
         x = self.embedding(tokens)
         if self.config.position_embedding == "learned":
-            x = x + self.positions(length)
+            x = x + self.positions(length, documents.positions if documents else None)
         return context.dropout(x, self.config.hidden_dropout, self.training)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -182,7 +210,17 @@ class GPT(nn.Module):
         A token counts unless its label is negative. Without a weight: their mean, 0 when
         none counts. It is the loss of this sequence rank's tokens only.
         """
-        ignored = labels < 0
+        total = self._token_losses(logits, labels).sum()
+        return total * weight if weight is not None else total / (labels >= 0).sum().clamp(min=1)
+
+    def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return ``[B, 2]``: of every sample the sum of its counted tokens' cross entropies, and their number.
+
+        Of this sequence rank's tokens only; see :meth:`loss`.
+        """
+        losses = self._token_losses(logits, labels)
+        return torch.stack([losses.sum(dim=1), (labels >= 0).sum(dim=1).to(losses)], dim=1)
+
+    def _token_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         losses = vocab_parallel_cross_entropy(logits, labels.clamp(min=0), self.group, self.config.vocab_size)
-        total = losses.masked_fill(ignored, 0.0).sum()
-        return total * weight if weight is not None else total / (~ignored).sum().clamp(min=1)
+        return losses.masked_fill(labels < 0, 0.0)

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+
+@dataclass(frozen=True)
+class Where:
+    """The positions of ``[B, s]`` tokens, which may be a rank's part of a sequence.
+
+    Attributes:
+        first: of the first token in the sequence; neighbours follow.
+        whole: length of the sequence.
+        positions: ``[B, s]`` int64, below ``whole``, where they start again inside the sequence; None: they do not.
+    """
+
+    first: int
+    whole: int
+    positions: Tensor | None = None
 
 
 class Rotary:
@@ -26,22 +42,25 @@ class Rotary:
         self._tables: dict[tuple[torch.device, torch.dtype, int, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(
-        self, heads: Tensor, num_heads: int, num_kv_heads: int, first: int = 0
+        self, heads: Tensor, num_heads: int, num_kv_heads: int, where: Where | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Split fused heads into queries, keys and values, and turn the queries and keys.
 
         Args:
-            heads: ``[B, S, num_heads + 2 num_kv_heads, D]``; index ``s`` is position ``first + s``.
+            heads: ``[B, S, num_heads + 2 num_kv_heads, D]``.
             num_heads: query heads.
             num_kv_heads: key heads, and value heads.
-            first: position of the first token, where a rank holds a part of the sequence.
+            where: positions of the tokens; None: 0 to S - 1.
 
         Returns:
             ``[B, S, num_heads, D]``, ``[B, S, num_kv_heads, D]`` and ``[B, S, num_kv_heads, D]``;
             the values are a view of ``heads``.
         """
-        cos, sin = self.tables(heads.device, heads.dtype, heads.shape[1], first)
-        q, k, v = _SplitAndTurn.apply(heads, cos, sin, num_heads, num_kv_heads)
+        length = heads.shape[1]
+        where = where or Where(0, length)
+        first, count = (where.first, length) if where.positions is None else (0, where.whole)
+        cos, sin = self.tables(heads.device, heads.dtype, count, first)
+        q, k, v = _SplitAndTurn.apply(heads, cos, sin, where.positions, num_heads, num_kv_heads)
         return q, k, v
 
     def tables(self, device: torch.device, dtype: torch.dtype, length: int, first: int = 0) -> tuple[Tensor, Tensor]:
@@ -64,18 +83,23 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, direction: float, out: Tensor) ->
     torch.mul(second, cos, out=out[..., half:]).addcmul_(first, sin, value=direction)
 
 
+def _rows(cos: Tensor, sin: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+    return (cos, sin) if positions is None else (cos[positions], sin[positions])
+
+
 class _SplitAndTurn(Function):
     """One function, so that neither the turn nor the split allocates what it throws away.
 
     The gradient is the turn back, written straight into the fused gradient; only the
-    tables are kept.
+    tables are kept, and which of their rows are used where that is not all of them.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor, num_heads: int, num_kv_heads: int
+        ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, num_heads: int, num_kv_heads: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(cos, sin)
+        ctx.save_for_backward(cos, sin, positions)
+        cos, sin = _rows(cos, sin, positions)
         ctx.sizes = (num_heads, num_kv_heads)
         batch, length, _, width = heads.shape
         turned = num_heads + num_kv_heads
@@ -86,7 +110,7 @@ class _SplitAndTurn(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> tuple[Tensor | None, ...]:
-        cos, sin = ctx.saved_tensors
+        cos, sin = _rows(*ctx.saved_tensors)
         num_heads, num_kv_heads = ctx.sizes
         turned = num_heads + num_kv_heads
         batch, length, _, width = grad_q.shape
@@ -94,4 +118,4 @@ class _SplitAndTurn(Function):
         _turn(grad_q, cos, sin, -1.0, out=grad[:, :, :num_heads])
         _turn(grad_k, cos, sin, -1.0, out=grad[:, :, num_heads:turned])
         grad[:, :, turned:] = grad_v
-        return grad, None, None, None, None
+        return grad, None, None, None, None, None

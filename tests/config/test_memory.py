@@ -212,6 +212,10 @@ MEASURED = [
     ({"seq": 3}, {"SP": "3", "SEQ": "126", "HEADS": "8", "NUM_KV_HEAD": "4"}),
     ({"seq": 3}, {"SP": "3", "SEQ": "126", "HEADS": "8", "NUM_KV_HEAD": "4", "RECOMPUTE": "selective"}),
     ({"tensor": 2, "seq": 2}, {"TP": "2", "SP": "2", "SCATTER_NORMS": "1", "RECOMPUTE": "full"}),
+    ({}, {"RESET_ATTENTION_MASK": "1"}),
+    ({}, {"RESET_ATTENTION_MASK": "1", "NO_LLAMA": "1", "RECOMPUTE": "selective"}),
+    ({"seq": 2}, {"SP": "2", "NUM_KV_HEAD": "2", "RESET_ATTENTION_MASK": "1", "DTYPE": "bf16"}),
+    ({"seq": 3}, {"SP": "3", "SEQ": "126", "HEADS": "8", "NUM_KV_HEAD": "4", "RESET_ATTENTION_MASK": "1"}),
 ]
 
 
@@ -269,6 +273,18 @@ def _kept_by_autograd(run: RunConfig, groups: Any) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = model(tokens, tokens)
+        loss = model(tokens, tokens, documents=_documents(run, groups))
     assert loss.isfinite()
     return sum(kept.values())
+
+
+def _documents(run: RunConfig, groups: Any) -> Any:
+    """Return documents of 4, 3, 3, 3 ... tokens: when stacked, more filling than with these there never is."""
+    import torch
+
+    from megads.parallel.documents import find_documents
+
+    tokens = torch.zeros(run.train.micro_batch, run.model.seq_length, dtype=torch.long)
+    tokens[:, 3::3] = 1
+    resets = {"reset_positions": False, "reset_attention": run.data.reset_attention_mask}
+    return find_documents(tokens, 1, groups, **resets)

@@ -219,7 +219,7 @@ def _masked_tokens_do_not_count(grid) -> None:
     import torch
 
     eod = 3
-    run, groups = settings(grid, **GPT), groups_of(**grid)
+    run, groups = settings(grid, **GPT, **{"data.eod_mask_loss": "1"}), groups_of(**grid)
     whole = _plain_model(run).train()
     parts = [batches(run, 0, rank) for rank in range(run.parallel.data)]
     for micro_batches in parts:

@@ -19,6 +19,7 @@ from megads.config.schema import ModelConfig
 from megads.dist.grid import Grid
 from megads.dist.groups import Groups
 from megads.models.gpt import GPT
+from megads.parallel.documents import find_documents
 from tests.models import shapes
 
 VOCAB, LENGTH = 56, 12
@@ -145,6 +146,49 @@ def test_logits_and_gradients_equal_transformers(family, model, dtype, tolerance
     expected_loss = nn.functional.cross_entropy(expected.flatten(0, 1), tokens[:, 1:].flatten())
     expected_loss.backward()
     loss = ours(tokens[:, :-1], tokens[:, 1:])
+    loss.backward()
+    _assert_near(loss, expected_loss, tolerance, "loss")
+    gradients = rename({name: weight.grad for name, weight in theirs.named_parameters()}, model.num_layers)
+    for name, weight in ours.named_parameters():
+        _assert_near(weight.grad, gradients[name], tolerance, name)
+
+
+RESETS = {"both": (True, True), "positions": (True, False), "attention": (False, True)}
+
+
+def _packed(theirs: nn.Module, tokens: Tensor, end: int, positions: bool, attention: bool) -> Tensor:
+    """Return transformers' logits with every position and the whole mask spelled out."""
+    size, length = tokens.shape
+    segment = ((tokens == end).cumsum(dim=1) - (tokens == end).long())[:, None, :]
+    past = torch.ones(length, length, dtype=torch.bool).tril()
+    alike = segment.transpose(1, 2) == segment
+    mask = (past & alike if attention else past.expand(size, -1, -1)).unsqueeze(1)
+    place = (past & alike).sum(dim=2) - 1 if positions else torch.arange(length).expand(size, -1)
+    return theirs(tokens, attention_mask=mask, position_ids=place).logits
+
+
+@pytest.mark.parametrize(("positions", "attention"), RESETS.values(), ids=RESETS)
+@pytest.mark.parametrize(("family", "model", "dtype", "tolerance"), [CASES[1], CASES[2], CASES[4]])
+def test_packed_documents_equal_transformers_with_an_explicit_mask(
+    family, model, dtype, tolerance, positions, attention
+):
+    make, rename = FAMILIES[family]
+    model = model.model_copy(update={"vocab_size": VOCAB})
+    theirs = make(model).to(dtype).train()
+    ours = GPT(model, Groups(Grid(), 0)).to(dtype)
+    ours.load_state_dict(rename(theirs.state_dict(), model.num_layers))
+    tokens = torch.randint(1, VOCAB, (3, LENGTH + 1))
+    tokens[0, 4] = tokens[1, 0] = tokens[1, 1] = tokens[1, 9] = 0
+    documents = find_documents(
+        tokens[:, :-1], 0, Groups(Grid(), 0), reset_positions=positions, reset_attention=attention
+    )
+    expected = _packed(theirs, tokens[:, :-1], 0, positions, attention)
+    assert (expected - theirs(tokens[:, :-1]).logits).abs().max() > 1e-3
+    _assert_near(ours(tokens[:, :-1], documents=documents), expected, tolerance, "logits")
+
+    expected_loss = nn.functional.cross_entropy(expected.flatten(0, 1), tokens[:, 1:].flatten())
+    expected_loss.backward()
+    loss = ours(tokens[:, :-1], tokens[:, 1:], documents=documents)
     loss.backward()
     _assert_near(loss, expected_loss, tolerance, "loss")
     gradients = rename({name: weight.grad for name, weight in theirs.named_parameters()}, model.num_layers)

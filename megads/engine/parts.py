@@ -1,0 +1,58 @@
+"""Micro-batches as one rank computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from megads.config.schema import RunConfig
+from megads.dist.groups import Groups
+from megads.errors import ConfigError
+from megads.parallel.documents import Documents, find_documents
+from megads.parallel.ulysses import split_batch
+
+
+@dataclass(frozen=True)
+class Part:
+    """This rank's part of one micro-batch."""
+
+    tokens: Tensor  # [micro_batch, S / SP] int64
+    labels: Tensor  # the same; negative where a token does not count
+    documents: Documents | None  # None: nothing begins anew inside the rows
+
+
+class Splitter:
+    """Cuts micro-batches for one rank, and finds the documents in them, as the settings ask.
+
+    Args:
+        run: the derived settings.
+        groups: for the sequence axis.
+        end: the token that ends a document; None where no setting needs it.
+
+    Raises:
+        ConfigError: a setting needs it.
+    """
+
+    def __init__(self, run: RunConfig, groups: Groups, end: int | None):
+        data = run.data
+        self.groups, self.end = groups, end
+        self.masks_loss = data.eod_mask_loss
+        self.resets = {"reset_positions": data.reset_position_ids, "reset_attention": data.reset_attention_mask}
+        if end is None and (self.masks_loss or any(self.resets.values())):
+            raise ConfigError(
+                "EOD_MASK_LOSS, RESET_POSITION_IDS and RESET_ATTENTION_MASK need the token that ends a document, "
+                "and none is known; leave them unset, or use a tokenizer that has one"
+            )
+
+    def __call__(self, batches: Sequence[Tensor]) -> list[Part]:
+        """Return this rank's part of every ``[micro_batch, S + 1]`` batch."""
+        return [self._part(batch) for batch in batches]
+
+    def _part(self, batch: Tensor) -> Part:
+        tokens, labels = split_batch(batch, self.groups, self.end if self.masks_loss else None)
+        documents = None
+        if self.end is not None:
+            documents = find_documents(batch[:, :-1], self.end, self.groups, **self.resets)
+        return Part(tokens, labels, documents)

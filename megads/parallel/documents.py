@@ -1,0 +1,166 @@
+"""Documents that lie end to end in the rows of a batch: where positions start again, and who attends to whom.
+
+A document ends with its end token, which belongs to it. The part of a document that lies in
+one row is a segment. Everything here is made once for a micro-batch, of tokens that every
+rank has, and is handed to the layers; nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from megads.config.activations import SHORTEST_IN_STACK
+from megads.dist.groups import Groups
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments of rows ``[B, S]``, for attention inside each.
+
+    Segments of similar length are laid side by side as ``[n, L]``, with L that of the longest;
+    behind a shorter one its last token is repeated. Causal attention over such a stack is
+    what each segment gives alone: no token sees what is behind it, and what the repeated ones
+    give is left out. So the kernels need no mask, of which one would be S x S.
+
+    Attributes:
+        source: ``[N]`` int64: the token, counted along the rows, at every place of the stacks.
+        place: ``[B * S]`` int64: where in the stacks each token is.
+        stacks: n and L of every stack, the longest first.
+        bounds: ``[segments + 1]`` int32: the token with which each segment begins, in the order of the rows,
+            and the number of tokens; flash-attn's ``cu_seqlens``.
+        longest: tokens of the longest segment.
+    """
+
+    source: Tensor
+    place: Tensor
+    stacks: tuple[tuple[int, int], ...]
+    bounds: Tensor
+    longest: int
+
+    def stack(self, x: Tensor) -> list[Tensor]:
+        """Return the stacks ``[n, L, ...]`` of ``x``, which is ``[B, S, ...]``."""
+        laid = _Stack.apply(x, self.source, self.place)
+        sizes = [count * length for count, length in self.stacks]
+        return [part.unflatten(0, stack) for part, stack in zip(laid.split(sizes), self.stacks, strict=True)]
+
+    def unstack(self, parts: Sequence[Tensor], rows: int) -> Tensor:
+        """Return ``[rows, S, ...]``, of whose stacks ``parts`` are."""
+        return _Unstack.apply(torch.cat([part.flatten(0, 1) for part in parts]), self.place, rows)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """What the ends of documents change for one micro-batch.
+
+    Attributes:
+        positions: ``[B, S / SP]`` int64, of this sequence rank's tokens; None: those in the row.
+        segments: of the whole rows; None: a token attends to all that precede it.
+    """
+
+    positions: Tensor | None = None
+    segments: Segments | None = None
+
+
+def find_documents(
+    tokens: Tensor, end: int, groups: Groups, *, reset_positions: bool, reset_attention: bool
+) -> Documents | None:
+    """Return what documents that end inside the rows change; None where that is nothing.
+
+    Waits for ``tokens``, where they are on a device.
+
+    Args:
+        tokens: ``[B, S]`` int64, whole rows; S a multiple of SP.
+        end: the token that ends a document.
+        groups: for the sequence axis.
+        reset_positions: positions start again at 0 behind an end.
+        reset_attention: a token attends to its own segment only.
+    """
+    if not (reset_positions or reset_attention):
+        return None
+    here = tokens.cpu()
+    begins = torch.zeros_like(here, dtype=torch.bool)
+    begins[:, 1:] = here[:, :-1] == end
+    if not begins.any():
+        return None
+    begins[:, 0] = True
+    positions = segments = None
+    if reset_positions:
+        positions = _positions(begins).chunk(groups.seq_size, dim=1)[groups.seq_rank].to(tokens.device)
+    if reset_attention:
+        segments = _stacked(begins.flatten(), tokens.device)
+    return Documents(positions, segments)
+
+
+def _positions(begins: Tensor) -> Tensor:
+    place = torch.arange(begins.shape[1]).expand(begins.shape)
+    return place - place.masked_fill(~begins, 0).cummax(dim=1).values
+
+
+def _stacked(begins: Tensor, device: torch.device) -> Segments:
+    """Return the segments that begin where ``begins``, all rows end to end, says so."""
+    starts = begins.nonzero().squeeze(1)
+    bounds = torch.cat([starts, torch.tensor([len(begins)])])
+    lengths = bounds.diff()
+    order = lengths.argsort(descending=True, stable=True)
+    sorted_lengths = lengths[order].tolist()
+    sources, stacks = [], []
+    place = torch.empty(len(begins), dtype=torch.int64)
+    first = laid = 0
+    while first < len(order):
+        longest = sorted_lengths[first]
+        last = first
+        while last < len(order) and sorted_lengths[last] >= SHORTEST_IN_STACK * longest:
+            last += 1
+        which, step = order[first:last], torch.arange(longest)
+        source = starts[which, None] + torch.minimum(step, lengths[which, None] - 1)
+        # Of the places that hold one token the first is its own.
+        own = step < lengths[which, None]
+        place[source[own]] = laid + own.flatten().nonzero().squeeze(1)
+        sources.append(source.flatten())
+        stacks.append((last - first, longest))
+        laid, first = laid + source.numel(), last
+    return Segments(
+        torch.cat(sources).to(device),
+        place.to(device),
+        tuple(stacks),
+        bounds.to(device, torch.int32),
+        sorted_lengths[0],
+    )
+
+
+class _Stack(Function):
+    """Both directions copy rows and add none: what the repeated tokens give is not used, so their gradient is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, source: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(place)
+        ctx.rows = x.shape[0]
+        return x.flatten(0, 1).index_select(0, source)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (place,) = ctx.saved_tensors
+        return grad.index_select(0, place).unflatten(0, (ctx.rows, -1)), None, None
+
+
+class _Unstack(Function):
+    @staticmethod
+    def forward(ctx: Any, laid: Tensor, place: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(place)
+        ctx.places = laid.shape[0]
+        return laid.index_select(0, place).unflatten(0, (rows, -1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (place,) = ctx.saved_tensors
+        laid = grad.new_zeros(ctx.places, *grad.shape[2:])
+        return laid.index_copy_(0, place, grad.flatten(0, 1)), None, None
