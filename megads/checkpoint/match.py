@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from megads.checkpoint.layout import find_latest
+from megads.config.batches import BatchSchedule
 from megads.config.schema import RunConfig
 from megads.errors import CheckpointError
 
@@ -33,8 +34,9 @@ SHAPE_SETTINGS = (
 FREE = {
     *("force", "exit_interval", "eval_at_start", "max_skipped"),
     *("micro_batch", "grad_acc_steps", "train_samples", "train_tokens"),
+    *("cache_dir", "num_workers"),
 }
-"""Settings of ``train`` that change no number of a run, or follow from others."""
+"""Settings of ``train`` and ``data`` that change no number of a run, or follow from others."""
 
 
 def checkpoint_folder(run: RunConfig, run_dir: Path) -> Path:
@@ -105,11 +107,12 @@ def changes(before: Mapping[str, Any], run: RunConfig) -> list[str]:
     lines = []
     for section in ("model", "train", "optim", "data"):
         for key, now in getattr(run, section).model_dump().items():
-            old = before.get(section, {}).get(key)
-            if old != now and key not in FREE and key != "cache_dir":
+            # A setting that is newer than the checkpoint had its default then.
+            old = before.get(section, {}).get(key, type(getattr(run, section)).model_fields[key].default)
+            if old != now and key not in FREE:
                 lines.append(f"had {section}.{key}={old}, this run has {now}")
-    planned = before["train"]["train_iters"] * before["train"]["global_batch"]
-    plans = run.train.train_iters * run.train.global_batch
+    planned = BatchSchedule.of_settings(before["train"]).samples_after(before["train"]["train_iters"])
+    plans = BatchSchedule.of(run).samples_after(run.train.train_iters)
     if planned != plans:
         lines.append(
             f"planned {planned} samples, this run plans {plans}: they come in another order now, "

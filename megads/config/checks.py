@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import gcd
 
 from megads.config import engine_rules, layout_rules
 from megads.config.advice import Attempt, Change, Layout, Problem, divisors, each_of, nearest, put, refusal
+from megads.config.batches import BatchSchedule, SkipRanges
 from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree, model_degree
 from megads.errors import ConfigError
@@ -34,8 +36,8 @@ def check(run: RunConfig, world_size: int, attempt: Attempt | None = None) -> No
 def problem_of(run: RunConfig, world_size: int) -> Problem | None:
     """Return the first rule that a derived ``run`` breaks."""
     data_degree(run, world_size)
-    rules: tuple[Rule, ...] = (_shape, *layout_rules.RULES, *engine_rules.RULES, _batch, _schedule, _precision)
-    for rule in (*rules, _data, _names):
+    rules: tuple[Rule, ...] = (_shape, *layout_rules.RULES, *engine_rules.RULES, _batch, _ramp, _skips)
+    for rule in (*rules, _schedule, _precision, _data, _names):
         for problem in rule(run, world_size):
             return replace(problem, rule=rule.__name__)
     return None
@@ -97,6 +99,36 @@ def _batch(run: RunConfig, world_size: int) -> Iterator[Problem]:
         )
 
 
+def _ramp(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    """Every batch on the way must be whole micro-batches on every rank: found now, not after a week."""
+    train, data = run.train, data_degree(run, world_size)
+    schedule, rows = BatchSchedule.of(run), train.micro_batch * data
+    if not schedule.is_ramp or (schedule.start % rows == 0 and schedule.increment % rows == 0):
+        return
+    wrong = next(size for size in schedule.sizes if size % rows)
+    share = gcd(schedule.start, schedule.increment)
+    smaller = [each for each in divisors(share) if each < train.micro_batch and share % (each * data) == 0]
+    yield Problem(
+        f"RAMPUP_BATCH_SIZE={train.rampup_batch_size!r}: a batch of {wrong} on the way is not a multiple of "
+        f"MICRO_BATCH x DP = {train.micro_batch} x {data} = {rows}",
+        [
+            *each_of("train.micro_batch", reversed(smaller)),
+            {"train.rampup_batch_size": f"{rows},{rows},{schedule.ramp_samples}"},
+        ],
+    )
+
+
+def _skips(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    train, skips = run.train, SkipRanges.parse(run.train.skip_iterations)
+    if skips.ranges and skips.count_until(train.train_iters) == train.train_iters:
+        yield Problem(
+            f"SKIP_TRAIN_ITERATION_RANGE={train.skip_iterations!r} passes over all of "
+            f"TRAIN_ITERS={train.train_iters} iterations",
+            [{"train.skip_iterations": ""}],
+            "leave some to train on",
+        )
+
+
 def _schedule(run: RunConfig, world_size: int) -> Iterator[Problem]:
     optim = run.optim
     if optim.min_lr > optim.lr:
@@ -143,6 +175,15 @@ def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if data.tokenizer_type == "NullTokenizer" and not data.file_list:
         text = "TOKENIZER_TYPE=NullTokenizer can not read the demo corpus"
         yield Problem(text, otherwise="give DATA_FILE_LIST or leave it unset")
+    asked = {
+        "EOD_MASK_LOSS": data.eod_mask_loss,
+        "RESET_POSITION_IDS": data.reset_position_ids,
+        "RESET_ATTENTION_MASK": data.reset_attention_mask,
+    }
+    needs_end = " ".join(f"{name}=1" for name, is_on in asked.items() if is_on)
+    if needs_end and data.tokenizer_type.startswith("BertWordPiece"):
+        text = f"{needs_end}: a TOKENIZER_TYPE={data.tokenizer_type} has no token that ends a document"
+        yield Problem(text, otherwise="use another tokenizer, or leave it unset")
 
 
 def _names(run: RunConfig, world_size: int) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from megads.config.advice import Attempt, Change, Layout, Problem, divisors, multiples, put, refusal, shown
+from megads.config.batches import BatchSchedule
 from megads.config.checks import problem_of
 from megads.config.parse import LARGEST
 from megads.config.resolve import Resolved, rank_of
@@ -273,34 +274,42 @@ _TOKENS, _SAMPLES, _ITERS = "train.train_tokens", "train.train_samples", "train.
 def _fill_length(filler: _Filler) -> None:
     """Make TRAIN_ITERS the number of whole batches in the budget that was given."""
     batch, seq = filler[_GLOBAL], filler["model.seq_length"]
+    schedule = BatchSchedule.parse(filler["train.rampup_batch_size"], batch)
+    of_batches = f"GLOBAL_BATCH={batch} x SEQ={seq}" + (_RAMP if schedule.is_ramp else "")
     iters = {}
     if filler[_TOKENS]:
-        iters[_TOKENS] = filler[_TOKENS] // (seq * batch)
+        iters[_TOKENS] = schedule.iterations_within(filler[_TOKENS] // seq)
     if filler[_SAMPLES]:
-        iters[_SAMPLES] = filler[_SAMPLES] // batch
+        iters[_SAMPLES] = schedule.iterations_within(filler[_SAMPLES])
     if filler[_ITERS]:
         iters[_ITERS] = filler[_ITERS]
     if not iters:
         raise ConfigError("TRAIN_TOKENS, TRAIN_SAMPLES and TRAIN_ITERS are all 0; give one of them")
     if len(set(iters.values())) > 1:
         each = ", ".join(f"{filler.shown(name)} is {count} steps" for name, count in iters.items())
-        raise ConfigError(f"{each} of GLOBAL_BATCH={batch} x SEQ={seq}; give only one of them")
+        raise ConfigError(f"{each} of {of_batches}; give only one of them")
     source, count = next(iter(iters.items()))
     if not count:
-        one = f"{batch * seq} tokens" if source == _TOKENS else f"{batch} samples"
+        first = schedule.batch_at(0)
+        one = f"{first * seq} tokens" if source == _TOKENS else f"{first} samples"
         raise ConfigError(
-            f"{filler.shown(source)} is less than one batch of {one} (GLOBAL_BATCH={batch} x SEQ={seq}); "
+            f"{filler.shown(source)} is less than one batch of {one} ({of_batches}); "
             f"give at least one batch, or TRAIN_ITERS"
         )
-    if count * batch * seq > LARGEST:
+    samples = schedule.samples_after(count)
+    if samples * seq > LARGEST:
         raise ConfigError(
-            f"{filler.shown(source)} of GLOBAL_BATCH={batch} x SEQ={seq} are {count * batch * seq} tokens, "
+            f"{filler.shown(source)} of {of_batches} are {samples * seq} tokens, "
             f"more than 2**63 - 1; give a smaller {env_name(source)}"
         )
+    ramp = _RAMP if schedule.is_ramp else ""
     formula = "TRAIN_TOKENS / (SEQ x GLOBAL_BATCH)" if source == _TOKENS else "TRAIN_SAMPLES / GLOBAL_BATCH"
-    filler.fill(_ITERS, count, formula)
-    filler.fill(_SAMPLES, count * batch, "TRAIN_ITERS x GLOBAL_BATCH")
-    filler.fill(_TOKENS, count * batch * seq, "TRAIN_ITERS x GLOBAL_BATCH x SEQ")
+    filler.fill(_ITERS, count, formula + ramp)
+    filler.fill(_SAMPLES, samples, "TRAIN_ITERS x GLOBAL_BATCH" + ramp)
+    filler.fill(_TOKENS, samples * seq, f"TRAIN_ITERS x GLOBAL_BATCH x SEQ{ramp}")
+
+
+_RAMP = ", less in the ramp"
 
 
 def _fill_schedule(filler: _Filler) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from megads.config.advice import divisors, nearest
+from megads.config.batches import BatchSchedule, SkipRanges
 from megads.config.deepspeed import effective_zero_stage
 from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree, heads_of_rank
@@ -16,7 +17,14 @@ LARGEST_BUBBLE = 0.2
 def remarks(run: RunConfig, world_size: int) -> tuple[str, ...]:
     """Return a line for every wasteful or ineffective choice of a derived ``run``."""
     return tuple(
-        [*_pipeline(run), *_sequence(run), *_without_effect(run, world_size), *_precision(run), *_offload(run)]
+        [
+            *_pipeline(run),
+            *_sequence(run),
+            *_without_effect(run, world_size),
+            *_precision(run),
+            *_offload(run),
+            *_length(run),
+        ]
     )
 
 
@@ -91,3 +99,18 @@ def _offload(run: RunConfig) -> Iterator[str]:
     for name, place in places.items():
         if place == "cpu" and run.machine == "cpu":
             yield f"{name}=cpu saves nothing on a host without accelerators"
+
+
+def _length(run: RunConfig) -> Iterator[str]:
+    train, schedule = run.train, BatchSchedule.of(run)
+    if schedule.is_ramp and schedule.ramp_iterations >= train.train_iters:
+        yield (
+            f"RAMPUP_BATCH_SIZE={train.rampup_batch_size!r} reaches GLOBAL_BATCH={train.global_batch} after "
+            f"{schedule.ramp_iterations} iterations, and TRAIN_ITERS={train.train_iters} end before"
+        )
+    late = [each for each in SkipRanges.parse(train.skip_iterations).ranges if each[1] > train.train_iters]
+    if late:
+        yield (
+            f"SKIP_TRAIN_ITERATION_RANGE: {late[0][0]}-{late[0][1]} reaches beyond the last of "
+            f"TRAIN_ITERS={train.train_iters} iterations"
+        )

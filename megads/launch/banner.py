@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from megads.config.batches import BatchSchedule
 from megads.config.memory import Memory, count_parameters, stages
 from megads.config.remarks import bubble, query_heads
 from megads.config.schema import RunConfig
 from megads.config.sizes import padded_vocab_size
+from megads.data.shares import Share
+from megads.launch.data_lines import corpora_lines, ramp_line, skips_line
 from megads.launch.scheduler import Allocation
 from megads.monitor.text import count
 
 GIB = 1024**3
+DEMO = "demo corpus: this Python's standard library"
 
 
-def banner(run: RunConfig, allocation: Allocation, memory: Memory, available: int, folder: Path) -> str:
-    """Return the lines that say what will run. ``run`` is derived; ``available`` in bytes, 0 if not known."""
+def banner(
+    run: RunConfig,
+    allocation: Allocation,
+    memory: Memory,
+    available: int,
+    folder: Path,
+    shares: Sequence[Share] = (),
+) -> str:
+    """Return the lines that say what will run.
+
+    Args:
+        run: derived.
+        allocation: the hosts.
+        memory: of a rank.
+        available: bytes on a host, 0 if not known.
+        folder: of the run.
+        shares: corpora of the training data, empty if not known.
+    """
     model, train, parallel = run.model, run.train, run.parallel
-    data = Path(run.data.file_list).name if run.data.file_list else "demo corpus: this Python's standard library"
+    samples = BatchSchedule.of(run).samples_after(train.train_iters)
     hosts = f"{len(allocation.hosts)} host" + ("s" if len(allocation.hosts) > 1 else "")
     total = memory.total * allocation.ranks_per_host
     fits = f", {total / GIB:.2f} GiB a host of {available / GIB:.1f} GiB free" if available else ""
@@ -42,12 +62,14 @@ def banner(run: RunConfig, allocation: Allocation, memory: Memory, available: in
             f" x DP {parallel.data}; {model.seq_length} tokens a sample,"
             f" {count(train.global_batch * model.seq_length)} tokens a step",
         ),
+        ("ramp-up", ramp_line(run)),
         (
             "train",
-            f"{train.train_iters} iterations, {count(train.train_iters * train.global_batch * model.seq_length)}"
+            f"{train.train_iters} iterations, {count(samples * model.seq_length)}"
             f" tokens; {run.optim.optimizer}, lr {run.optim.lr:g} {run.optim.lr_decay_style}",
         ),
-        ("data", data),
+        ("skips", skips_line(run)),
+        *_data_rows(run, shares),
         (
             "memory",
             f"about {memory.total / GIB:.2f} GiB a rank (weights {memory.weights / GIB:.2f}, gradients"
@@ -56,7 +78,19 @@ def banner(run: RunConfig, allocation: Allocation, memory: Memory, available: in
             f" program {memory.program / GIB:.2f}){fits}",
         ),
     ]
-    return "\n".join(f"{name:8} {text}" for name, text in rows)
+    return "\n".join(f"{name:8} {text}" for name, text in rows if text)
+
+
+def _data_rows(run: RunConfig, shares: Sequence[Share]) -> Iterator[tuple[str, str]]:
+    given = run.data.file_list or run.data.path
+    name = Path(run.data.file_list).name if run.data.file_list else given or DEMO
+    readers = run.data.num_workers
+    reading = (
+        f"{readers} thread{'s' if readers > 1 else ''} of a rank read ahead" if readers else "the step itself reads"
+    )
+    yield "data", f"{name}; {reading}"
+    for line in corpora_lines(shares) if shares and given else ():
+        yield "", line
 
 
 def _layout_rows(run: RunConfig) -> Iterator[tuple[str, str]]:

@@ -135,7 +135,12 @@ def describe(job: Job) -> str:
 
 def summary(job: Job) -> str:
     """Return the banner of ``job``."""
-    return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path)
+    from megads.data.build import read_shards
+    from megads.data.shares import train_shares
+
+    given = job.run.data.file_list or job.run.data.path
+    shares = train_shares(job.run, read_shards(job.run)) if given else ()
+    return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path, shares)
 
 
 def start(job: Job, out: IO[str]) -> int:

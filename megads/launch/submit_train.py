@@ -82,7 +82,7 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
         raise LaunchError(f"NHOSTS={used} is more than the {nodes} hosts of the job; give --nodes {used}")
     asked = resolve_ask(ask, machine, used)
     place = find_place(asked.run.machine, ask.root, ask.env)
-    ranks = _ranks_per_host(asked.run, place, used, ask.env)
+    ranks = ranks_of_host(asked.run, place, used, ask.env)
     vocab = vocab_size_of(asked.run)
     resolved = adopt(derive(asked, num_hosts=used, ranks_per_host=ranks, vocab_size=vocab), SETTING_OF)
     check(resolved.run, used * ranks)
@@ -181,7 +181,12 @@ def _variable(text: str, env: Mapping[str, str]) -> tuple[str, str]:
     return name, value if equals else env[name]
 
 
-def _ranks_per_host(run: RunConfig, place: Place, hosts: int, env: Mapping[str, str]) -> int:
+def ranks_of_host(run: RunConfig, place: Place, hosts: int, env: Mapping[str, str]) -> int:
+    """Return the ranks on each of ``hosts`` hosts of a job.
+
+    Raises:
+        LaunchError: nobody says how many.
+    """
     known = run.launch.ranks_per_host or place.facts.ranks_per_host
     if known:
         return known

@@ -7,6 +7,8 @@ import time
 
 from megads.monitor.throughput import Speed
 
+WAITING = 0.05  # of a step's time: less is not worth a word
+
 SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
@@ -63,16 +65,26 @@ def step_line(
     speed: Speed,
     eta_s: float,
     *,
+    batch: int = 0,
     scale: float = 1.0,
+    waited: float = 0.0,
     skipped: bool = False,
 ) -> str:
-    """Return the log line of one step. ``skipped``: the weights stayed as they were."""
+    """Return the log line of one step.
+
+    ``batch``: samples of the step, shown unless 0. ``waited``: share of the step spent waiting
+    for data, shown from :data:`WAITING` on.
+    ``skipped``: the weights stayed as they were.
+    """
     width = len(str(train_iters))
     mfu = f" | mfu {speed.mfu:.1%}" if speed.mfu is not None else ""
+    shown_batch = f" | batch {batch}" if batch else ""
     shown_scale = f" | scale {scale:g}" if scale != 1 else ""
+    shown_wait = f" | waited {waited:.0%} for data" if waited > WAITING else ""
     shown_skip = " | SKIPPED, the gradient is not finite" if skipped else ""
     return (
         f"step {iteration:{width}d}/{train_iters} | loss {loss:.4f} | lr {lr:.2e} | grad norm {grad_norm:.3f}"
-        f"{shown_scale}"
-        f" | {count(speed.tokens_per_s)} tok/s | {speed.step_time_s:.3g} s{mfu} | left {duration(eta_s)}{shown_skip}"
+        f"{shown_batch}{shown_scale}"
+        f" | {count(speed.tokens_per_s)} tok/s | {speed.step_time_s:.3g} s{mfu}{shown_wait} | left {duration(eta_s)}"
+        f"{shown_skip}"
     )

@@ -20,23 +20,21 @@ class Speed:
 
 @dataclass(frozen=True)
 class SpeedOf:
-    """Turns a step's duration into :class:`Speed`.
+    """Turns a step's tokens and duration into :class:`Speed`.
 
     Args:
-        tokens_per_step: over all ranks.
         flops_per_token: of the model, forward and backward, without recomputation.
         num_devices: ranks of the run.
         peak_tflops: dense peak of one device in the run's dtype, or None.
     """
 
-    tokens_per_step: int
     flops_per_token: float
     num_devices: int
     peak_tflops: float | None
 
-    def __call__(self, step_time_s: float) -> Speed:
-        """Return the speed of a step that took ``step_time_s`` seconds."""
-        tokens = self.tokens_per_step / step_time_s
+    def __call__(self, step_tokens: int, step_time_s: float) -> Speed:
+        """Return the speed of a step of ``step_tokens`` tokens over all ranks that took ``step_time_s`` seconds."""
+        tokens = step_tokens / step_time_s
         tflops = tokens * self.flops_per_token / self.num_devices / 1e12
         return Speed(
             step_time_s,
@@ -50,26 +48,31 @@ class SpeedOf:
 class Remaining:
     """Guesses when a run ends, from the wall time between its steps: validations and saves count.
 
-    The first step, which is slow everywhere, is left out as soon as there is another.
+    Time is taken to go with samples, since steps may grow. The first step, which is slow
+    everywhere, is left out as soon as there is another.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self.clock = clock
         self.marks: list[float] = []  # start, end of the first step, end of the latest
         self.steps = 0
+        self.samples = 0  # of all steps
+        self.first_samples = 0
 
     def start(self) -> None:
         """Take note that the first step begins."""
         self.marks = [self.clock()]
 
-    def step_done(self) -> None:
-        """Take note that a step has ended."""
+    def step_done(self, samples: int) -> None:
+        """Take note that a step of ``samples`` has ended."""
         self.steps += 1
+        self.samples += samples
+        self.first_samples = self.first_samples or samples
         self.marks = [*self.marks[:2], self.clock()]
 
-    def seconds(self, steps_left: int) -> float:
-        """Return the expected seconds for ``steps_left`` more steps, nan before the first."""
+    def seconds(self, samples_left: int) -> float:
+        """Return the expected seconds for ``samples_left`` more samples, nan before the first step."""
         if self.steps == 0:
             return float("nan")
-        first = 0 if self.steps == 1 else 1
-        return (self.marks[-1] - self.marks[first]) / (self.steps - first) * steps_left
+        first, counted = (0, self.samples) if self.steps == 1 else (1, self.samples - self.first_samples)
+        return (self.marks[-1] - self.marks[first]) / counted * samples_left

@@ -1,14 +1,46 @@
-"""Loss on held-out data."""
+"""Loss on held-out data, of all of it and of each corpus."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from megads.engine.base import Engine
+
+MOST_SHOWN = 6  # corpora of a log line
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What :func:`evaluate` found, in nats per token; the same on every rank.
+
+    ``loss`` is the mean over global batches of the mean over their counted tokens.
+    ``corpora`` has for each corpus the mean over all of its counted tokens, in the order of
+    the data list; a corpus without one is left out, and so are all of them where there is
+    but one corpus.
+    """
+
+    loss: float
+    corpora: Mapping[str, float] = field(default_factory=dict)
+
+    def row(self, name: str) -> dict[str, float]:
+        """Return the entries of a metrics row: ``name`` and ``name/<corpus>``."""
+        return {name: self.loss, **{f"{name}/{corpus}": loss for corpus, loss in self.corpora.items()}}
+
+    def line(self) -> str:
+        """Return ``loss 2.3456, perplexity 10.4 (books 2.1234, code 1.4321)``, of many corpora the worst."""
+        text = f"loss {self.loss:.4f}, perplexity {perplexity(self.loss):.4g}"
+        shown = list(self.corpora.items())
+        if len(shown) > MOST_SHOWN:
+            shown = sorted(shown, key=lambda each: -each[1])[: MOST_SHOWN - 1]
+        words = [f"{corpus} {loss:.4f}" for corpus, loss in shown]
+        if len(shown) < len(self.corpora):
+            words.append(f"{len(self.corpora) - len(shown)} lower")
+        return f"{text} ({', '.join(words)})" if words else text
 
 
 def perplexity(loss: float) -> float:
@@ -21,8 +53,11 @@ def evaluate(
     steps: Iterable[Sequence[Tensor]],
     device: torch.device,
     give_up: Callable[[], object] = lambda: False,
-) -> float | None:
-    """Return the mean loss over ``steps``, in nats per token, the same on every rank; None when it was given up.
+    *,
+    corpora: Sequence[str] = (),
+    corpus_of: Callable[[int], str] = lambda sample: "",
+) -> HeldOut | None:
+    """Return the loss over ``steps``, the same on every rank; None when it was given up.
 
     Dropout is off and no generator moves, so evaluating does not change the training that follows.
 
@@ -32,10 +67,23 @@ def evaluate(
             int64; as many on every rank.
         device: of the model.
         give_up: asked before each global batch but the first; the same on every rank.
+        corpora: names, of two or more; fewer: their losses are not looked at.
+        corpus_of: returns the corpus of a sample, counted from the first of ``steps`` over all ranks.
     """
     losses: list[float] = []
+    sums = {corpus: [0.0, 0.0] for corpus in corpora}
+    first = 0
     for batches in steps:
         if losses and give_up():
             return None
-        losses.append(float(engine.eval_loss([batch.to(device) for batch in batches])))
-    return math.fsum(losses) / len(losses)
+        found = engine.eval_losses([batch.to(device) for batch in batches])
+        total, count = found.sum(dim=0)
+        losses.append(float(total / count.clamp(min=1)))
+        if len(corpora) > 1:
+            for sample, (loss, tokens) in enumerate(found.tolist(), start=first):
+                entry = sums[corpus_of(sample)]
+                entry[0] += loss
+                entry[1] += tokens
+        first += len(found)
+    means = {corpus: loss / tokens for corpus, (loss, tokens) in sums.items() if tokens}
+    return HeldOut(math.fsum(losses) / len(losses), means)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-
 from megads.checkpoint.state import Progress
+from megads.config.batches import BatchSchedule, SkipRanges
+from megads.data.prefetch import Prefetch
 from megads.engine.base import StepResult
 from megads.errors import TrainingError
 from megads.models.flops import train_flops_per_token
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
 from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Outcome
-from megads.monitor.text import step_line
+from megads.monitor.text import count, step_line
 from megads.monitor.throughput import Remaining, Speed, SpeedOf
-from megads.train.evaluate import evaluate, perplexity
+from megads.train.evaluate import HeldOut, evaluate, perplexity
 from megads.train.schedule import Schedule
 from megads.train.setup import Training
 from megads.train.stop import StopRequest
@@ -44,11 +43,14 @@ class Loop:
         self.metrics = metrics  # on rank 0
         self.watch = watch
         self.schedule = Schedule.of(run)
+        self.sizes = BatchSchedule.of(run)
+        self.skips = SkipRanges.parse(run.train.skip_iterations)
         self.remaining = Remaining()
         self.speeds: list[float] = []
+        self.waited_s = 0.0  # for data, of the steps since this start
+        self.stepped_s = 0.0
         self.skips_in_a_row = 0
         self.speed_of = SpeedOf(
-            tokens_per_step=run.train.global_batch * run.model.seq_length,
             flops_per_token=train_flops_per_token(run.model, run.model.seq_length),
             num_devices=training.groups.grid.world_size,
             peak_tflops=training.peak_tflops,
@@ -60,17 +62,20 @@ class Loop:
         why = ""
         if t.progress.owes_validation or (t.progress.iteration == 0 and train.eval_at_start):
             why = self.validate()
-        batches = t.batches("train", t.progress.consumed_samples)
         why = why or self.why_stop()
-        self.remaining.start()
-        while t.progress.iteration < train.train_iters and not why:
-            self.step(batches)
-            iteration = t.progress.iteration
-            why = (self.validate() if self.validates_after(iteration) else "") or self.why_stop()
-            if not why and _multiple(iteration, train.exit_interval):
-                why = f"EXIT_INTERVAL={train.exit_interval}"
-            if iteration == train.train_iters or why or _multiple(iteration, t.run.checkpoint.save_interval):
-                self.save()
+        with t.batches("train", t.progress.consumed_samples) as batches:
+            self.remaining.start()
+            while t.progress.iteration < train.train_iters and not why:
+                if last := self.skips.last_of(t.progress.iteration + 1):
+                    self.pass_over(min(last, train.train_iters), batches)
+                else:
+                    self.step(batches)
+                iteration = t.progress.iteration
+                why = (self.validate() if self.validates_after(iteration) else "") or self.why_stop()
+                if not why and _multiple(iteration, train.exit_interval):
+                    why = f"EXIT_INTERVAL={train.exit_interval}"
+                if iteration == train.train_iters or why or _multiple(iteration, t.run.checkpoint.save_interval):
+                    self.save()
         iteration = t.progress.iteration
         if iteration >= train.train_iters:
             self.test()
@@ -96,32 +101,70 @@ class Loop:
             self.watch.save_s = self.stop.deadline.measured_save_s or self.watch.save_s
             self.watch.enter(phase)
 
-    def step(self, batches: Iterator[torch.Tensor]) -> None:
+    def step(self, batches: Prefetch) -> None:
         """Do one optimizer step and tell of it. Its time is that of the whole step, data included."""
         self.enter("step")
         t = self.training
         started = time.perf_counter()
+        batch = self.sizes.batch_at(t.progress.consumed_samples)
         lr = self.schedule.lr(t.progress.scheduled_samples)
-        parts = [next(batches).to(t.device) for _ in range(t.micro_batches_per_step)]
-        result = t.engine.train_step(parts, lr)
+        parts = [next(batches) for _ in range(t.micro_batches_of(batch))]
+        waited = time.perf_counter() - started
+        result = t.engine.train_step([part.to(t.device) for part in parts], lr)
         loss = float(result.loss)
         took = time.perf_counter() - started
-        speed = self.speed_of(took)
+        speed = self.speed_of(batch * t.run.model.seq_length, took)
         self.stop.deadline.steps.append(took)
-        t.progress = advance(t.progress, result, loss, t.run.train.global_batch)
-        self.remaining.step_done()
+        t.progress = advance(t.progress, result, loss, batch)
+        self.remaining.step_done(batch)
         self.speeds.append(speed.tokens_per_s)
+        self.waited_s += waited
+        self.stepped_s += took
         if t.groups.rank == 0 and (result.skipped or _multiple(t.progress.iteration, t.run.log.log_interval)):
-            self.tell(result, loss, lr, speed)
+            self.tell(result, loss, lr, speed, batch, waited)
         if t.groups.rank == 0 and self.remaining.steps == FORECAST_AFTER:
             self.forecast()
         self.check_progress(result.skipped)
+
+    def pass_over(self, last: int, batches: Prefetch) -> None:
+        """Go on behind iteration ``last`` as if the steps until then had been done, except that no weight changes.
+
+        Iteration, samples and learning rate are where they would be without the range, so
+        that the steps behind it do what they were planned to do. (BigScience's loop leaves
+        the count of iterations where it is and forgets on resume what it passed over;
+        ALCF's counts as here.)
+        """
+        t, done = self.training, self.training.progress
+        steps = last - done.iteration
+        samples = self.sizes.after(done.consumed_samples, steps) - done.consumed_samples
+        t.progress = replace(
+            done,
+            iteration=last,
+            consumed_samples=done.consumed_samples + samples,
+            scheduled_samples=done.scheduled_samples + samples,
+        )
+        batches.seek(t.progress.consumed_samples)
+        if self.metrics is not None:
+            which = f"steps {done.iteration + 1}-{last}" if steps > 1 else f"step {last}"
+            LOG.info("%s: %s samples passed over by SKIP_TRAIN_ITERATION_RANGE", which, count(samples))
+            self.metrics.write({"iteration": last, "passed_over_iterations": steps, **self.consumed()})
+
+    def consumed(self) -> dict[str, int]:
+        """Return the entries of a metrics row that say how far the run is."""
+        samples = self.training.progress.consumed_samples
+        return {"consumed_samples": samples, "consumed_tokens": samples * self.training.run.model.seq_length}
+
+    def seconds_left(self) -> float:
+        """Return the seconds that the remaining steps need at the present speed; nan before the first."""
+        t, done = self.training, self.training.progress
+        left = self.skips.samples_left(self.sizes, done.iteration, done.consumed_samples, t.run.train.train_iters)
+        return self.remaining.seconds(left)
 
     def forecast(self) -> None:
         """Say whether the planned iterations fit into the allocation."""
         left = self.training.run.train.train_iters - self.training.progress.iteration
         if self.stop.deadline.ends_at and left:
-            LOG.info("time     %s", self.stop.deadline.forecast(self.remaining.seconds(left), left))
+            LOG.info("time     %s", self.stop.deadline.forecast(self.seconds_left(), left))
 
     def check_progress(self, skipped: bool) -> None:
         """End a run that only skips steps: it looks busy and learns nothing.
@@ -138,10 +181,10 @@ class Loop:
                 "or raise MAX_SKIPPED_STEPS"
             )
 
-    def tell(self, result: StepResult, loss: float, lr: float, speed: Speed) -> None:
+    def tell(self, result: StepResult, loss: float, lr: float, speed: Speed, batch: int, waited: float) -> None:
         """Log one step on rank 0: a line for people, a row for programs."""
         t, done = self.training, self.training.progress
-        left = self.remaining.seconds(t.run.train.train_iters - done.iteration)
+        share = waited / speed.step_time_s
         line = step_line(
             done.iteration,
             t.run.train.train_iters,
@@ -149,23 +192,26 @@ class Loop:
             lr,
             result.grad_norm,
             speed,
-            left,
+            self.seconds_left(),
+            batch=batch if batch < self.sizes.final else 0,
             scale=result.loss_scale,
+            waited=share,
             skipped=result.skipped,
         )
         LOG.info("%s", line)
         row = {
             "iteration": done.iteration,
-            "consumed_samples": done.consumed_samples,
-            "consumed_tokens": done.consumed_samples * t.run.model.seq_length,
+            **self.consumed(),
             "lm_loss": loss,
             "learning_rate": lr,
             "grad_norm": result.grad_norm,
             "loss_scale": result.loss_scale,
             "skipped_iterations": done.skipped_iterations,
             "nan_iterations": done.nan_iterations,
-            "global_batch_size": t.run.train.global_batch,
+            "global_batch_size": batch,
             **vars(speed),
+            "data_wait_s": waited,
+            "data_wait_share": share,
             "memory_bytes": t.vendor.memory_bytes(t.device),
         }
         assert self.metrics is not None
@@ -178,29 +224,29 @@ class Loop:
             Why it was given up, for a stop request; the run does it again when it goes on.
         """
         t, started = self.training, time.perf_counter()
-        loss, why = self.held_out("valid")
+        found, why = self.held_out("valid")
         t.progress = replace(t.progress, owes_validation=bool(why))
-        if loss is None:
+        if found is None:
             return why
         self.stop.deadline.validated(time.perf_counter() - started)
         if t.progress.first_valid_loss is None:
-            t.progress = replace(t.progress, first_valid_loss=loss)
-        t.progress = replace(t.progress, last_valid_loss=loss)
+            t.progress = replace(t.progress, first_valid_loss=found.loss)
+        t.progress = replace(t.progress, last_valid_loss=found.loss)
         if self.metrics is not None:
-            LOG.info("step %d: validation loss %.4f, perplexity %.4g", t.progress.iteration, loss, perplexity(loss))
-            row = {"iteration": t.progress.iteration, "valid_loss": loss, "valid_ppl": perplexity(loss)}
+            LOG.info("step %d: validation %s", t.progress.iteration, found.line())
+            row = {"iteration": t.progress.iteration, **found.row("valid_loss"), "valid_ppl": perplexity(found.loss)}
             self.metrics.write({**row, "consumed_samples": t.progress.consumed_samples})
         return ""
 
     def test(self) -> None:
         """Measure the loss on the test samples, at the end of a run. Collective."""
-        loss, _ = self.held_out("test")
-        if loss is not None and self.metrics is not None:
-            LOG.info("test loss %.4f, perplexity %.4g", loss, perplexity(loss))
-            self.metrics.write({"iteration": self.training.progress.iteration, "test_loss": loss})
+        found, _ = self.held_out("test")
+        if found is not None and self.metrics is not None:
+            LOG.info("test %s", found.line())
+            self.metrics.write({"iteration": self.training.progress.iteration, **found.row("test_loss")})
 
-    def held_out(self, split: str) -> tuple[float | None, str]:
-        """Return the mean loss on ``split``, None if the run has no such samples, and why it was given up if so."""
+    def held_out(self, split: str) -> tuple[HeldOut | None, str]:
+        """Return the loss on ``split``, None if the run has no such samples, and why it was given up if so."""
         t, why = self.training, [""]
         if t.splits.get(split) is None or not t.run.train.eval_iters:
             return None, ""
@@ -212,9 +258,11 @@ class Loop:
             why[0] = self.stop.agreed(step=False)
             return why[0]
 
-        batches = t.batches(split)
-        steps = ([next(batches) for _ in range(t.micro_batches_per_step)] for _ in range(t.run.train.eval_iters))
-        return evaluate(t.engine, steps, t.device, give_up), why[0]
+        data, micro_batches = t.splits[split], t.micro_batches_of(t.run.train.global_batch)
+        with t.batches(split) as batches:
+            steps = ([next(batches) for _ in range(micro_batches)] for _ in range(t.run.train.eval_iters))
+            found = evaluate(t.engine, steps, t.device, give_up, corpora=data.corpora, corpus_of=data.corpus_of)
+        return found, why[0]
 
     def save(self) -> None:
         """Write a checkpoint and say where and how fast. Collective."""
@@ -231,13 +279,13 @@ class Loop:
         return statistics.median(self.speeds) if self.speeds else float("nan")
 
 
-def advance(progress: Progress, result: StepResult, loss: float, global_batch: int) -> Progress:
-    """Return the progress after one step."""
+def advance(progress: Progress, result: StepResult, loss: float, batch: int) -> Progress:
+    """Return the progress after a step of ``batch`` samples."""
     return replace(
         progress,
         iteration=progress.iteration + 1,
-        consumed_samples=progress.consumed_samples + global_batch,
-        scheduled_samples=progress.scheduled_samples + (0 if result.skipped else global_batch),
+        consumed_samples=progress.consumed_samples + batch,
+        scheduled_samples=progress.scheduled_samples + (0 if result.skipped else batch),
         skipped_iterations=progress.skipped_iterations + result.skipped,
         nan_iterations=progress.nan_iterations + (not math.isfinite(loss)),
         first_loss=loss if progress.first_loss is None else progress.first_loss,

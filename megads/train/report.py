@@ -11,7 +11,7 @@ from megads.monitor.log import LOG
 from megads.monitor.metrics import read_metrics
 from megads.monitor.outcome import EXIT_DONE, Outcome
 from megads.monitor.plot import loss_sketch, save_loss_plot
-from megads.monitor.text import count, duration, size
+from megads.monitor.text import WAITING, count, duration, size
 from megads.train.loop import Loop
 from megads.train.setup import Training
 
@@ -47,6 +47,11 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
         LOG.info("skipped  %d steps, for a gradient that was not finite", done.skipped_iterations)
     if loop.speeds:
         LOG.info("speed    %s tokens/s (median step)", count(loop.median_tokens_per_s()))
+    if loop.waited_s > WAITING * loop.stepped_s:
+        LOG.info(
+            "waited   %.0f%% of the steps' time for data on rank 0; raise NUM_WORKERS, or look at the file system",
+            100 * loop.waited_s / loop.stepped_s,
+        )
     LOG.info("memory   %s at most on rank 0", size(t.vendor.memory_bytes(t.device)))
     LOG.info("folder   %s (metrics.jsonl, loss.png, config.yaml)", t.run_dir)
     command = t.run_dir / "command.txt"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from megads.config.batches import BatchSchedule
 from megads.config.schema import RunConfig
 
 
@@ -24,10 +25,10 @@ class Schedule:
 
     @staticmethod
     def of(run: RunConfig) -> Schedule:
-        """Return the schedule of ``run``, which is derived."""
-        batch = run.train.global_batch
-        decay = run.optim.lr_decay_iters * batch
-        warmup = run.optim.lr_warmup_iters * batch or run.optim.lr_warmup_frac * decay
+        """Return the schedule of ``run``, which is derived; its first iterations may be of fewer samples."""
+        sizes = BatchSchedule.of(run)
+        decay = sizes.samples_after(run.optim.lr_decay_iters)
+        warmup = sizes.samples_after(run.optim.lr_warmup_iters) or run.optim.lr_warmup_frac * decay
         return Schedule(run.optim.lr, run.optim.min_lr, warmup, decay, run.optim.lr_decay_style)
 
     def lr(self, samples: int) -> float:

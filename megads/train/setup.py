@@ -19,10 +19,11 @@ from megads.checkpoint.state import load as load_checkpoint
 from megads.checkpoint.state import save as save_checkpoint
 from megads.cluster.ranks import RankInfo
 from megads.config.schema import RunConfig
-from megads.data.build import build_splits
+from megads.data.build import build_splits, read_shards, uses_demo
 from megads.data.demo import make_demo
-from megads.data.file_list import read_file_list
+from megads.data.file_list import Shard
 from megads.data.loader import Batches
+from megads.data.prefetch import Prefetch, read_ahead
 from megads.data.tokenize.run import load_tokenizer
 from megads.device.peaks import peak_tflops
 from megads.device.vendor import Vendor, vendor
@@ -35,6 +36,7 @@ from megads.engine.base import Engine
 from megads.engine.make import make_engine
 from megads.errors import CheckpointError
 from megads.monitor.log import LOG
+from megads.train.team import make_team
 
 
 @dataclass
@@ -58,21 +60,21 @@ class Training:
         """The folder of the run's checkpoints."""
         return checkpoint_folder(self.run, self.run_dir)
 
-    @property
-    def micro_batches_per_step(self) -> int:
-        """Micro-batches that each data-parallel rank contributes to a step."""
-        return self.run.train.grad_acc_steps
+    def micro_batches_of(self, batch: int) -> int:
+        """Return the micro-batches that each data-parallel rank contributes to a step of ``batch`` samples."""
+        return batch // (self.run.train.micro_batch * self.groups.data_size)
 
-    def batches(self, split: str, consumed: int = 0) -> Batches:
-        """Return this rank's micro-batches of ``split`` from sample ``consumed`` on."""
-        return Batches(
+    def batches(self, split: str, consumed: int = 0) -> Prefetch:
+        """Return this rank's micro-batches of ``split`` from sample ``consumed`` on, read ahead."""
+        run = self.run
+        batches = Batches(
             self.splits[split],
-            micro_batch=self.run.train.micro_batch,
+            micro_batch=run.train.micro_batch,
             data_rank=self.groups.data_rank,
             data_size=self.groups.data_size,
             consumed=consumed,
-            wrap=split != "train",
         )
+        return read_ahead(batches, run.data.num_workers, run.train.grad_acc_steps, run.model.seq_length)
 
     def save(self) -> Path:
         """Write a checkpoint of this moment. Collective."""
@@ -142,7 +144,7 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         row, device, groups = join_ranks(run, info, env, group_timeout_s(run.launch.timeout_s))
     rng = seed_everything(run.train.seed, groups, device)
     with timed(timings, "data"):
-        splits = build_splits(run, read_shards(run))
+        splits = build_splits(run, find_shards(run), make_team(groups))
     with timed(timings, "engine"):
         engine = make_engine(run, groups, rng, device, end_of_document(run))
     peak = peak_tflops(row.device_name(device), run.train.dtype, env)
@@ -169,16 +171,16 @@ def join_ranks(
     return row, device, make_groups(grid, info.rank, timeout_s=wait_s)
 
 
-def read_shards(run: RunConfig) -> list[Any]:
-    """Return the run's data: the lines of its list, or the demo corpus that the launcher made."""
-    if run.data.file_list:
-        return list(read_file_list(Path(run.data.file_list)))
-    return list(make_demo(run, _no_progress))
+def find_shards(run: RunConfig) -> list[Shard]:
+    """Return the run's data files; where another host made the demo corpus, this one makes its own."""
+    return make_demo(run, _no_progress) if uses_demo(run) else read_shards(run)
 
 
 def end_of_document(run: RunConfig) -> int | None:
-    """Return the token whose followers do not count in the loss, None where all count."""
-    return load_tokenizer(run).eod if run.data.eod_mask_loss else None
+    """Return the token that ends a document, None where no setting needs it."""
+    data = run.data
+    is_needed = data.eod_mask_loss or data.reset_position_ids or data.reset_attention_mask
+    return load_tokenizer(run).eod if is_needed else None
 
 
 def _no_progress(what: str, done: int, total: int) -> None:

@@ -272,3 +272,14 @@ def test_changed_science_is_named():
 def test_another_length_changes_the_order_of_the_data():
     longer = RunConfig(train=TrainConfig(global_batch=8, train_iters=20), optim=OptimConfig(lr=1e-3))
     assert "planned 80 samples, this run plans 160" in changes(run().model_dump(), longer)[-1]
+
+
+def test_a_plan_counts_the_samples_of_a_growing_batch_and_knows_settings_that_are_newer_than_the_checkpoint():
+    before = run().model_dump()
+    del before["train"]["rampup_batch_size"], before["train"]["skip_iterations"], before["data"]["num_workers"]
+    assert changes(before, run()) == []
+    assert changes(before, run(rampup_batch_size="4 4 16")) == [
+        "had train.rampup_batch_size=, this run has 4 4 16",
+        "planned 80 samples, this run plans 64: they come in another order now, so that samples seen before may be "
+        "seen again",
+    ]

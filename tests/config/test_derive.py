@@ -92,6 +92,24 @@ def test_lengths_follow_iterations():
     assert (train.train_samples, train.train_tokens) == (80, 80 * 4096)
 
 
+@pytest.mark.parametrize(
+    ("env", "iters", "samples"),
+    [
+        # Each size is for 32 samples: 16 16 32 48, and then 112 samples are used and every batch is whole.
+        ({"TRAIN_ITERS": "4"}, 4, 112),
+        ({"TRAIN_ITERS": "10"}, 10, 16 + 16 + 32 + 48 + 6 * 64),
+        ({"TRAIN_SAMPLES": "95"}, 3, 95),
+        ({"TRAIN_SAMPLES": "1000"}, 17, 1000),
+        ({"TRAIN_TOKENS": "1e5", "SEQ": "100"}, 17, 16 + 16 + 32 + 48 + 13 * 64),
+    ],
+)
+def test_lengths_with_a_growing_batch(env, iters, samples):
+    ramp = {"GLOBAL_BATCH": "64", "RAMPUP_BATCH_SIZE": "16 16 96"}
+    resolved = _derive({**ramp, **env})
+    assert (resolved.run.train.train_iters, resolved.run.train.train_samples) == (iters, samples)
+    assert derive(resolved, num_hosts=1, ranks_per_host=8, vocab_size=32_000).run == resolved.run
+
+
 def test_model_sizes():
     llama = _derive({"HIDDEN": "128", "HEADS": "4"}).run.model
     assert (llama.num_kv_heads, llama.head_dim, llama.ffn_hidden_size) == (4, 32, 320)

@@ -79,6 +79,25 @@ ENVIRONMENT = [
     ),
     ({"TRAIN_SAMPLES": "7"}, ["TRAIN_SAMPLES=7 (env TRAIN_SAMPLES) is less than one batch of 8 samples"]),
     ({"TRAIN_ITERS": "0", "TRAIN_TOKENS": "0"}, ["TRAIN_TOKENS, TRAIN_SAMPLES and TRAIN_ITERS are all 0; give one"]),
+    (
+        {"GLOBAL_BATCH": "32", "MICRO_BATCH": "4", "RAMPUP_BATCH_SIZE": "8 8 100"},
+        ["'8 8 100': a batch of 8 on the way is not a multiple of MICRO_BATCH x DP = 4 x 4 = 16; use MICRO_BATCH=2,"],
+    ),
+    (
+        {"GLOBAL_BATCH": "32", "MICRO_BATCH": "2", "RAMPUP_BATCH_SIZE": "8 12 100"},
+        ["a batch of 20 on the way is not a multiple of", "use MICRO_BATCH=1 or RAMPUP_BATCH_SIZE=8,8,100"],
+    ),
+    ({"GLOBAL_BATCH": "32", "RAMPUP_BATCH_SIZE": "64 8 100"}, ["START=64 must be", "at most GLOBAL_BATCH=32"]),
+    ({"GLOBAL_BATCH": "32", "RAMPUP_BATCH_SIZE": "16"}, ["RAMPUP_BATCH_SIZE='16' is not START INCREMENT SAMPLES"]),
+    (
+        {"GLOBAL_BATCH": "32", "RAMPUP_BATCH_SIZE": "16 16 64", "TRAIN_SAMPLES": "15"},
+        ["TRAIN_SAMPLES=15 (env TRAIN_SAMPLES) is less than one batch of 16 samples", "less in the ramp"],
+    ),
+    ({"SKIP_TRAIN_ITERATION_RANGE": "5"}, ["SKIP_TRAIN_ITERATION_RANGE='5': '5' is not FIRST-LAST"]),
+    (
+        {"SKIP_TRAIN_ITERATION_RANGE": "1-50", "TRAIN_ITERS": "50"},
+        ["passes over all of TRAIN_ITERS=50 iterations", "leave some to train on"],
+    ),
     # schedule and precision
     ({"LR": "1e-5", "MIN_LR": "1e-4"}, ["MIN_LR=0.0001 is larger than LR=1e-05", "use MIN_LR=1e-06"]),
     ({"LR_WARMUP_ITERS": "50"}, ["LR_WARMUP_ITERS=50 takes the whole decay of 50 steps", "use LR_WARMUP_ITERS=5"]),
@@ -98,6 +117,10 @@ ENVIRONMENT = [
     ({"VAL_SPLIT": "-1"}, ["env VAL_SPLIT: -1.0 must be at least 0"]),
     ({"VAL_SPLIT": "0"}, ["VAL_SPLIT=0 leaves nothing to validate on (EVAL_ITERS=2)", "or EVAL_ITERS=0"]),
     ({"TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "2000"}, ["NullTokenizer can not read the demo corpus"]),
+    (
+        {"TOKENIZER_TYPE": "BertWordPieceCase", "RESET_POSITION_IDS": "1", "EOD_MASK_LOSS": "1"},
+        ["EOD_MASK_LOSS=1 RESET_POSITION_IDS=1", "BertWordPieceCase has no token that ends a document"],
+    ),
     ({"TOKENIZER_TYPE": "GPT9BPETokenizer"}, ["env TOKENIZER_TYPE: 'GPT9BPETokenizer' is not one of HFTokenizer"]),
     ({"RUN_NAME": "a/b"}, ["RUN_NAME='a/b' is not one folder's name", "give RUN_DIR"]),
     ({"RUN_NAME": ".."}, ["RUN_NAME='..' is not one folder's name"]),

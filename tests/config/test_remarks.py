@@ -37,6 +37,12 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
         (2, {"DDP_IMPL": "torch", "PP": "2", "GRAD_ACC_STEPS": "9"}, "DDP_IMPL=torch has no effect with PP=2"),
         (2, {"WALL_CLOCK_BREAKDOWN": "1", "PP": "2", "GRAD_ACC_STEPS": "9"}, "BREAKDOWN=1 has no effect with PP=2"),
         (4, {"ZERO_STAGE": "3", "ZERO_HPZ_PARTITION_SIZE": "4"}, "ZERO_HPZ_PARTITION_SIZE=4 is all of DP x SP"),
+        (
+            1,
+            {"GLOBAL_BATCH": "8", "RAMPUP_BATCH_SIZE": "2 2 100"},
+            "reaches GLOBAL_BATCH=8 after 31 iterations, and TRAIN_ITERS=10 end before",
+        ),
+        (1, {"SKIP_TRAIN_ITERATION_RANGE": "2-3 9-12"}, "9-12 reaches beyond the last of TRAIN_ITERS=10"),
         (2, {"DTYPE": "bf16", "ZERO_STAGE": "0"}, "ZERO_STAGE=0 with DTYPE=bf16 runs as ZeRO 1"),
         (
             1,

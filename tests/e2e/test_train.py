@@ -22,6 +22,8 @@ FIELDS = {
     "learning_rate",
     "grad_norm",
     "loss_scale",
+    "data_wait_s",
+    "data_wait_share",
     "skipped_iterations",
     "nan_iterations",
     "global_batch_size",

@@ -50,3 +50,12 @@ def test_second_copies_and_weights_on_the_host():
     lines = _lines({"ZERO_STAGE": "3", "ZERO_HPZ_PARTITION_SIZE": "2"}, 4)
     assert lines["hpZ"] == "a second copy of the weights over every 2 ranks of DP x SP"
     assert _lines({"ZERO_STAGE": "3", "OFFLOAD_PARAMS": "cpu"}, 2)["offload"] == "weights to cpu"
+
+
+def test_a_growing_batch_and_skipped_iterations_have_their_lines():
+    env = {"GLOBAL_BATCH": "16", "RAMPUP_BATCH_SIZE": "4 4 60", "SKIP_TRAIN_ITERATION_RANGE": "3-5 9-99"}
+    lines = _lines({**env, "TRAIN_ITERS": "20", "NUM_WORKERS": "0"}, 1)
+    assert lines["ramp-up"] == "from 4 samples by 4 to 16 over 60 samples: 10 iterations"
+    assert lines["train"].startswith(f"20 iterations, {(5 * 4 + 3 * 8 + 2 * 12 + 10 * 16) * 64 / 1e3:.3g}k tokens;")
+    assert lines["skips"] == "iterations 3-5 9-99: the data of 15 steps is passed over"
+    assert lines["data"] == "demo corpus: this Python's standard library; the step itself reads"

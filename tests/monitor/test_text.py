@@ -38,8 +38,19 @@ def test_loss_scale_and_mfu_are_shown_when_they_mean_something():
     assert "| mfu 41.2% |" in line
 
 
+def test_a_batch_that_grows_is_shown():
+    line = step_line(7, 200, 5.4, 2e-4, 1.25, Speed(0.5, 8192, 4096, 0.1, None), 96, batch=48)
+    assert "| grad norm 1.250 | batch 48 | 8.19k tok/s" in line
+
+
+def test_waiting_for_data_is_shown_when_it_matters():
+    speed = Speed(0.5, 8192, 4096, 0.1, None)
+    assert "for data" not in step_line(7, 200, 5.4, 2e-4, 1.25, speed, 96, waited=0.05)
+    assert "| 0.5 s | waited 30% for data | left" in step_line(7, 200, 5.4, 2e-4, 1.25, speed, 96, waited=0.3)
+
+
 def test_speed_counts_all_ranks_and_divides_by_them():
-    speed = SpeedOf(tokens_per_step=4096, flops_per_token=1e9, num_devices=4, peak_tflops=2.0)(0.5)
+    speed = SpeedOf(flops_per_token=1e9, num_devices=4, peak_tflops=2.0)(4096, 0.5)
     assert speed.tokens_per_s == 8192
     assert speed.tokens_per_s_per_device == 2048
     assert speed.tflops_per_device == pytest.approx(2.048)
@@ -47,7 +58,7 @@ def test_speed_counts_all_ranks_and_divides_by_them():
 
 
 def test_unknown_peak_means_unknown_mfu():
-    assert SpeedOf(4096, 1e9, 4, None)(0.5).mfu is None
+    assert SpeedOf(1e9, 4, None)(4096, 0.5).mfu is None
 
 
 def test_a_skipped_step_is_told():
@@ -60,8 +71,17 @@ def test_remaining_time_counts_what_lies_between_steps_but_not_the_first():
     remaining = Remaining(clock=lambda: next(clock))
     remaining.start()
     for _ in range(5):
-        remaining.step_done()
-    assert remaining.seconds(100) == 100 * (174 - 160) / 4
+        remaining.step_done(8)
+    assert remaining.seconds(800) == 100 * (174 - 160) / 4
+
+
+def test_remaining_time_goes_with_samples_while_the_batch_grows():
+    clock = iter([0.0, 1.0, 3.0, 7.0])
+    remaining = Remaining(clock=lambda: next(clock))
+    remaining.start()
+    for samples in (1, 2, 4):
+        remaining.step_done(samples)
+    assert remaining.seconds(60) == 60 * (7 - 1) / (2 + 4)
 
 
 def test_remaining_time_is_unknown_before_there_is_anything_to_go_by():

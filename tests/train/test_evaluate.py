@@ -3,7 +3,19 @@ import math
 import pytest
 import torch
 
-from megads.train.evaluate import evaluate, perplexity
+from megads.train.evaluate import HeldOut, evaluate, perplexity
+
+CPU = torch.device("cpu")
+
+
+class Losses:
+    """An engine whose samples have the losses and counted tokens that are given, one row per global batch."""
+
+    def __init__(self, *rows):
+        self.rows = iter(rows)
+
+    def eval_losses(self, batches):
+        return torch.tensor(next(self.rows))
 
 
 def test_perplexity_is_not_capped():
@@ -17,15 +29,38 @@ def test_a_validation_is_given_up_between_two_batches():
     asked = []
 
     class Counting:
-        def eval_loss(self, batches):
+        def eval_losses(self, batches):
             asked.append("batch")
-            return torch.tensor(1.0)
+            return torch.tensor([[2.0, 2.0]])
 
     def give_up():
         asked.append("stop?")
         return asked.count("stop?") == 2
 
     steps = [[torch.zeros(1, 2)]] * 5
-    assert evaluate(Counting(), steps, torch.device("cpu"), give_up) is None
+    assert evaluate(Counting(), steps, CPU, give_up) is None
     assert asked == ["batch", "stop?", "batch", "stop?"]
-    assert evaluate(Counting(), steps, torch.device("cpu"), lambda: False) == 1.0
+    assert evaluate(Counting(), steps, CPU, lambda: False) == HeldOut(1.0)
+
+
+def test_losses_of_corpora_are_weighted_by_counted_tokens_and_the_whole_by_batches():
+    """Two batches of three samples; corpus c has no counted token, and d no sample."""
+    engine = Losses([[4.0, 2.0], [9.0, 3.0], [0.0, 0.0]], [[1.0, 1.0], [6.0, 1.0], [2.0, 2.0]])
+    names = {0: "a", 1: "b", 2: "c", 3: "a", 4: "b", 5: "a"}
+    found = evaluate(engine, [[torch.zeros(3, 2)]] * 2, CPU, corpora=["a", "b", "c", "d"], corpus_of=names.__getitem__)
+    assert found.loss == pytest.approx((13 / 5 + 9 / 4) / 2)
+    assert found.corpora == {"a": pytest.approx((4 + 1 + 2) / (2 + 1 + 2)), "b": pytest.approx((9 + 6) / (3 + 1))}
+    assert list(found.row("valid_loss")) == ["valid_loss", "valid_loss/a", "valid_loss/b"]
+
+
+def test_one_corpus_is_the_whole():
+    found = evaluate(Losses([[4.0, 2.0]]), [[torch.zeros(1, 2)]], CPU, corpora=["a"], corpus_of=lambda i: "a")
+    assert found.row("valid_loss") == {"valid_loss": 2.0}
+    assert found.line() == "loss 2.0000, perplexity 7.389"
+
+
+def test_of_many_corpora_a_line_has_the_worst():
+    few = HeldOut(2.0, {"web": 2.5, "code": 1.25})
+    assert few.line() == "loss 2.0000, perplexity 7.389 (web 2.5000, code 1.2500)"
+    many = HeldOut(2.0, {f"c{i}": i / 10 for i in range(14)})
+    assert many.line().endswith("(c13 1.3000, c12 1.2000, c11 1.1000, c10 1.0000, c9 0.9000, 9 lower)")

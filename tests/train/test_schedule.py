@@ -52,3 +52,12 @@ def test_warmup_iterations_win_over_the_fraction():
         optim=OptimConfig(lr_decay_iters=100, lr_warmup_frac=0.1, lr_warmup_iters=5),
     )
     assert Schedule.of(run).warmup_samples == 40
+
+
+def test_while_the_batch_grows_iterations_are_of_fewer_samples():
+    run = RunConfig(
+        train=TrainConfig(global_batch=16, train_iters=20, rampup_batch_size="4 4 60"),
+        optim=OptimConfig(lr=0.5, lr_decay_iters=20, lr_warmup_iters=6),
+    )
+    ramp = 5 * 4 + 3 * 8 + 2 * 12
+    assert Schedule.of(run) == Schedule(0.5, 0.0, 5 * 4 + 8, ramp + 10 * 16, "cosine")

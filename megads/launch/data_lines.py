@@ -1,0 +1,65 @@
+"""The lines of a banner that tell of data: corpora, and how often each is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from megads.config.batches import BatchSchedule, SkipRanges
+from megads.config.schema import RunConfig
+from megads.data.shares import Share
+from megads.monitor.text import count
+
+MOST_ROWS = 8
+OFTEN = 4.0
+"""Epochs; beyond about four, repeated text teaches clearly less than new text (arXiv 2305.16264)."""
+
+
+def ramp_line(run: RunConfig) -> str:
+    """Return how the batch grows, empty when it does not."""
+    sizes = BatchSchedule.of(run)
+    if not sizes.is_ramp:
+        return ""
+    return (
+        f"from {sizes.start} samples by {sizes.increment} to {sizes.final} over {count(sizes.ramp_samples)} samples: "
+        f"{sizes.ramp_iterations} iterations"
+    )
+
+
+def skips_line(run: RunConfig) -> str:
+    """Return which iterations are passed over, empty when none is."""
+    skips = SkipRanges.parse(run.train.skip_iterations)
+    steps = skips.count_until(run.train.train_iters)
+    return f"iterations {skips}: the data of {steps} steps is passed over" if steps else ""
+
+
+def corpora_lines(shares: Sequence[Share]) -> Iterator[str]:
+    """Yield a line for all corpora together, and when there are several one for each of the largest."""
+    tokens, drawn = sum(share.tokens for share in shares), sum(share.drawn for share in shares)
+    files = sum(share.files for share in shares)
+    most = max(share.most_epochs for share in shares)
+    ends = f", one file {most:.3g}" if most > 1.1 * max(share.epochs for share in shares) else ""
+    yield (
+        f"{_number(len(shares), 'corpus', 'corpora')} of {_number(files, 'file', 'files')}, {count(tokens)} tokens to "
+        f"train on; {count(drawn)} are drawn, {drawn / tokens:.3g} epochs{ends}"
+    )
+    if len(shares) == 1:
+        return
+    shown = shares if len(shares) <= MOST_ROWS else shares[: MOST_ROWS - 1]
+    width = max(len(share.corpus) for share in shown)
+    for share in shown:
+        often = "  <- read often" if share.epochs > OFTEN else ""
+        yield (
+            f"{share.corpus:{width}} {share.weight:6.1%} {_number(share.files, 'file', 'files'):>10} "
+            f"{count(share.tokens):>6} tokens {share.epochs:8.3g} epochs{often}"
+        )
+    rest = shares[len(shown) :]
+    if rest:
+        worst = max(rest, key=lambda share: share.epochs)
+        yield (
+            f"{len(rest)} more: {sum(share.weight for share in rest):.1%}, up to {worst.epochs:.3g} epochs "
+            f"({worst.corpus})"
+        )
+
+
+def _number(value: int, one: str, many: str) -> str:
+    return f"{value} {one if value == 1 else many}"

@@ -1,0 +1,39 @@
+"""The ranks of a run as a team that builds sample indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from megads.cluster.hosts import this_host
+from megads.data.samples.team import Team
+from megads.dist.groups import Groups
+
+
+def make_team(groups: Groups) -> Team:
+    """Return the team of all ranks of ``groups``. Collective.
+
+    Ranks of one host count in the order of their ranks, whatever the launcher called them.
+    """
+    size = groups.grid.world_size
+    if size == 1:
+        return Team()
+    hosts = _gather(this_host(), size)
+    local_rank = list(hosts[: groups.rank]).count(hosts[groups.rank])
+    return Team(groups.rank, size, local_rank, share=_share, gather=lambda text: _gather(text, size))
+
+
+def _share(value: Any) -> Any:
+    """Return rank 0's value."""
+    found = [value]
+    dist.broadcast_object_list(found, src=0)
+    return found[0]
+
+
+def _gather(text: str, size: int) -> Sequence[str]:
+    """Return the texts of all ranks."""
+    found = [""] * size
+    dist.all_gather_object(found, text)
+    return found

@@ -1,0 +1,134 @@
+"""The real loop, loader and checkpoints on real groups, around an engine that only writes down its tokens."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from megads.config.derive import derive
+from megads.config.resolve import resolve
+from megads.config.schema import RunConfig
+from megads.data.build import build_splits
+from megads.data.file_list import Shard
+from megads.device.vendor import vendor
+from megads.dist.rng import seed_everything
+from megads.engine.base import StepResult
+from megads.train.loop import Loop
+from megads.train.setup import Training
+from megads.train.stop import StopRequest
+from tests.ranks import groups_of
+
+SEQ, VOCAB, ITERATIONS = 12, 100, 40
+SETTINGS = {
+    "model.num_layers": "4",
+    "model.hidden_size": "16",
+    "model.num_heads": "4",
+    "model.seq_length": str(SEQ),
+    "model.vocab_size": str(VOCAB),
+    "train.global_batch": "16",
+    # 4 samples a step at first, then 8, 12 and 16, and two ranges that are passed over.
+    "train.rampup_batch_size": "4 4 60",
+    "train.skip_iterations": "4-6 15-15",
+    "train.train_iters": str(ITERATIONS),
+    "train.eval_interval": "0",
+    "train.dtype": "fp32",
+    "data.tokenizer_type": "NullTokenizer",
+    "checkpoint.save_interval": "0",
+}
+
+Steps = dict[int, list[list[int]]]
+"""Iteration -> the tokens of its samples, in order."""
+
+
+class Killed(Exception):
+    """This start of the run is over."""
+
+
+class Recorder:
+    """An engine without a model: it keeps what every rank is given, and ends the start when it is told to."""
+
+    def __init__(self, groups: Any, die_after: int):
+        self.module = nn.Module()
+        self.groups, self.steps_left = groups, die_after
+        self.seen: list[list[list[int]]] = []
+
+    def train_step(self, batches: list[torch.Tensor], lr: float) -> StepResult:
+        if self.steps_left == 0:
+            raise Killed
+        self.steps_left -= 1
+        self.seen.append(together([batch.tolist() for batch in batches], self.groups))
+        return StepResult(torch.tensor(1.0), 1.0, False, 1.0)
+
+    def states(self) -> Any:
+        return iter(())
+
+    def load(self, read: Any) -> None:
+        assert not read
+
+    def scalars(self) -> dict[str, float]:
+        return {}
+
+    def load_scalars(self, values: Any) -> None:
+        assert not values
+
+
+def together(mine: list[list[list[int]]], groups: Any) -> list[list[int]]:
+    """Return the samples of a step over all ranks: micro-batch by micro-batch, data rank by data rank.
+
+    Raises:
+        AssertionError: two ranks of the same place along the data axis were given different samples.
+    """
+    everyone: list[Any] = [(groups.data_rank, mine)]
+    if groups.grid.world_size > 1:
+        everyone = everyone * groups.grid.world_size
+        dist.all_gather_object(everyone, (groups.data_rank, mine))
+    by_rank: dict[int, Any] = {}
+    for data_rank, given in everyone:
+        assert by_rank.setdefault(data_rank, given) == given, f"data rank {data_rank} reads different samples"
+    blocks = zip(*(by_rank[rank] for rank in sorted(by_rank)), strict=True)
+    return [sample for block in blocks for batch in block for sample in batch]
+
+
+def settings(grid: dict[str, int], micro_batch: int, workers: int, cache: Path, **more: str) -> RunConfig:
+    """Return the derived run of ``grid``; ``cache`` is for its sample indices."""
+    names = {"tensor": "tensor", "pipe": "pipeline", "seq": "sequence"}
+    degrees = {f"parallel.{names[axis]}": str(size) for axis, size in grid.items() if axis != "data"}
+    asked = {"train.micro_batch": micro_batch, "data.num_workers": workers, "data.cache_dir": cache}
+    overrides = {**SETTINGS, **{name: str(value) for name, value in asked.items()}, **degrees, **more}
+    resolved = resolve(None, env={}, overrides=overrides, machine="generic", root=Path(__file__).parents[2])
+    return derive(resolved, num_hosts=1, ranks_per_host=math.prod(grid.values()), vocab_size=0).run
+
+
+def one_start(run: RunConfig, shards: list[Shard], folder: Path, grid: dict[str, int], die_after: int = -1) -> Steps:
+    """Train in ``folder`` from its newest checkpoint on; return the tokens of every step, the same on every rank.
+
+    Args:
+        run: of :func:`settings`.
+        shards: its data.
+        folder: of the run.
+        grid: of its ranks.
+        die_after: steps; in the next one the start ends as if it were killed. -1: it does not.
+    """
+    groups = groups_of(**grid)
+    device = torch.device("cpu")
+    engine = Recorder(groups, die_after)
+    rng = seed_everything(run.train.seed, groups, device)
+    row, splits = vendor({"MEGADS_DEVICE": "cpu"}), build_splits(run, shards)
+    training = Training(run, folder, groups, row, device, engine, splits, rng)  # type: ignore[arg-type]
+    training.resume()
+    loop = Loop(training, StopRequest(folder, groups, device, in_place=False), None)
+    numbers: list[int] = []
+    loop.tell = lambda *args: numbers.append(training.progress.iteration)  # type: ignore[method-assign]
+    first = training.progress.iteration
+    try:
+        loop.run()
+    except Killed:
+        assert die_after >= 0
+    done = [i for i in range(first + 1, ITERATIONS + 1) if not loop.skips.last_of(i)]
+    assert groups.rank != 0 or numbers == done[: len(engine.seen)]
+    return dict(zip(done, engine.seen, strict=False))
