@@ -21,6 +21,7 @@ class FlagCommand(click.Command):
         own = {word for option in self.params for word in (*option.opts, "--help")}
         names = {word.partition("=")[0] for word in args if word.startswith("--")}
         made = _options() if names - own else {}
+        args = _joined(args) if made else args
         self.params.extend(made.values())
         try:
             rest = super().parse_args(ctx, args)
@@ -42,6 +43,25 @@ def _options() -> dict[str, click.Option]:
         kind: dict[str, Any] = {"multiple": True, "type": str} if flag.takes_value else {"is_flag": True}
         made[name] = click.Option([name, f"flag_{number}"], hidden=True, **kind)
     return made
+
+
+def _joined(args: list[str]) -> list[str]:
+    """Return ``args`` with the words of an option that takes several made one."""
+    from megads.config.flags import flags
+
+    many = {name for name, flag in flags().items() if flag.takes_words}
+    joined: list[str] = []
+    option, words = "", 0
+    for word in args:
+        if word.startswith("-"):
+            option, words = word if word in many else "", 0
+        elif option:
+            words += 1
+        if words > 1:
+            joined[-1] += f" {word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def flag_table() -> str:

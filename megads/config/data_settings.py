@@ -15,6 +15,7 @@ class DataConfig(Section):
         "",
         env="DATA_PATH",
         flags={"--data-path": None},
+        words=True,
         help="one prefix, or WEIGHT PREFIX WEIGHT PREFIX ...; instead of DATA_FILE_LIST",
     )
     valid_file_list: str = setting(

@@ -23,10 +23,12 @@ class Flag:
     Attributes:
         name: with its dashes.
         gives: dotted name of a setting -> its value; None: the word that follows the option.
+        takes_words: whether all words up to the next option are its value.
     """
 
     name: str
     gives: Mapping[str, Any]
+    takes_words: bool = False
 
     @property
     def takes_value(self) -> bool:
@@ -38,10 +40,13 @@ class Flag:
 def flags() -> Mapping[str, Flag]:
     """Return every option by name, in the order of the settings."""
     found: dict[str, dict[str, Any]] = {}
+    many = set()
     for name, field in fields().items():
         for flag, value in extra(field, "flags").items():
             found.setdefault(flag, {})[name] = value
-    return {flag: Flag(flag, gives) for flag, gives in found.items()}
+            if extra(field, "words"):
+                many.add(flag)
+    return {flag: Flag(flag, gives, flag in many) for flag, gives in found.items()}
 
 
 def read_flags(words: Iterable[tuple[str, str]]) -> Given:

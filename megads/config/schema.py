@@ -174,12 +174,14 @@ class TrainConfig(Section):
         "",
         env="RAMPUP_BATCH_SIZE",
         flags={"--rampup-batch-size": None},
+        words=True,
         help="START INCREMENT SAMPLES: GLOBAL_BATCH is reached from START in steps of INCREMENT over SAMPLES",
     )
     skip_iterations: str = setting(
         "",
         env="SKIP_TRAIN_ITERATION_RANGE",
         flags={"--skip-train-iteration-range": None},
+        words=True,
         help="steps whose data is passed over, as 101-200 301-400",
     )
     train_iters: int = setting(
@@ -213,7 +215,11 @@ class TrainConfig(Section):
         unit="steps",
         ge=0,
     )
-    force: bool = setting(False, env="FORCE", help="start even if the memory estimate says it will not fit")
+    force: bool = setting(
+        False,
+        env="FORCE",
+        help="start even if the memory estimate says it will not fit, or the data was made with another tokenizer",
+    )
 
 
 class OptimConfig(Section):

@@ -33,6 +33,7 @@ def setting(
     aliases: tuple[str, ...] = (),
     switches: Mapping[str, Any] | None = None,
     flags: Mapping[str, Any] | None = None,
+    words: bool = False,
     help: str,
     unit: str = "",
     **limits: Any,
@@ -51,6 +52,7 @@ def setting(
         flags: option of the command line -> the value it gives this setting, ``None`` when
             the value follows it, as ``{"--zero-stage": None}``. Names of older toolkits; an
             option may give several settings a value.
+        words: its options take all the words up to the next option, as one text.
         help: one line, shown by ``megads config``.
         unit: of the value, e.g. ``"tokens"``.
         limits: pydantic limits such as ``gt=0`` or ``le=1``.
@@ -60,6 +62,7 @@ def setting(
         "aliases": aliases,
         "switches": dict(switches or {}),
         "flags": dict(flags or {}),
+        "words": words,
         "unit": unit,
     }
     return Field(default=default, description=help, json_schema_extra=extra, **limits)

@@ -67,6 +67,16 @@ def read_file_list(path: Path, env: Mapping[str, str] | None = None, *, name: st
     return _shards(entries, str(path))
 
 
+def variables_of(data_path: str, lists: Sequence[Path]) -> set[str]:
+    """Return the names of the variables in the text of ``DATA_PATH`` and in lists.
+
+    Raises:
+        DataError: a list can not be read.
+    """
+    lines = [_COMMENT.sub("", line) for path in lists for line in _read_text(path, "").splitlines()]
+    return {match[1] or match[2] for line in (data_path, *lines) for match in _VARIABLE.finditer(line)}
+
+
 def parse_data_path(text: str, env: Mapping[str, str] | None = None) -> list[Shard]:
     """Return the shards that ``DATA_PATH`` names; each prefix is a corpus of its own.
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, Any
 
 from megads.cluster.machine import available_memory, machine_name
@@ -95,13 +96,23 @@ def prepare(ask: Ask) -> Job:
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
     check_resume(run, folder.path)
-    plan = plan_launch(run, allocation, worker(ask, folder), ask.env, facts=facts, folder=folder.path)
+    extra = list_variables(run, ask.env)
+    plan = plan_launch(run, allocation, worker(ask, folder), ask.env, facts=facts, folder=folder.path, extra=extra)
     return Job(ask, resolved, allocation, folder, memory, available, deepspeed_config(run, world_size), plan, facts)
 
 
 def worker(ask: Ask, folder: Folder) -> list[str]:
     """Return the command of a rank."""
     return [ask.python, "-m", "megads", "worker", "--config", str(folder.path / CONFIG)]
+
+
+def list_variables(run: RunConfig, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the run's data lists use: not every starter gives ranks all that is in ``env``."""
+    from megads.data.file_list import variables_of
+
+    data = run.data
+    lists = [Path(path) for path in (data.file_list, data.valid_file_list, data.test_file_list) if path]
+    return {name: env[name] for name in sorted(variables_of(data.path, lists)) if name in env}
 
 
 def resolve_here(ask: Ask) -> Resolved:
@@ -197,7 +208,7 @@ def plan_attempt(job: Job, allocation: Allocation, attempt: int, ends: float) ->
         facts=job.facts,
         attempt=attempt,
         folder=job.folder.path,
-        extra={ENDS_AT: str(int(ends))} if ends else None,
+        extra={**list_variables(job.run, job.ask.env), **({ENDS_AT: str(int(ends))} if ends else {})},
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from megads.data.file_list import Shard, parse_data_path, read_file_list, repeated
+from megads.data.file_list import Shard, parse_data_path, read_file_list, repeated, variables_of
 from megads.errors import DataError
 from tests.data.factory import write_dataset
 
@@ -92,6 +92,12 @@ def test_variables_and_homes_in_paths(tmp_path, monkeypatch):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     assert [shard.prefix for shard in read_file_list(path)] == prefixes
+
+
+def test_the_variables_of_lists_are_found(tmp_path):
+    (tmp_path / "list").write_text("1 $ROOT/a\n# 1 $OLD/b\n2 ${OTHER}/c x  # $COMMENT\n")
+    assert variables_of("0.3 $HERE/a 0.7 b", [tmp_path / "list"]) == {"ROOT", "OTHER", "HERE"}
+    assert variables_of("", []) == set()
 
 
 def test_a_value_may_hold_blanks_and_dollars(tmp_path):

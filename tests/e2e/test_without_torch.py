@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
     *("click", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
-    *("PyYAML", "numpy", "tokenizers"),
+    *("PyYAML", "numpy", "orjson", "tokenizers"),
 )
 
 

@@ -79,7 +79,7 @@ def cut(name: str, size: int) -> Callable[[Path], object]:
         pytest.param(cut("data.idx", 0), "data.idx: is empty, expected token data; write the files", id="empty idx"),
         pytest.param(cut("data.bin", -2), "data.bin: has 3998 bytes, expected 4000 from data.idx", id="short bin"),
         pytest.param(change("data.idx", 0, b"PK\3\4"), "Megatron's mmap format", id="bad magic"),
-        pytest.param(change("data.idx", 0, b"TNTIDX\0\0"), "data.idx: format version 256, expected 1", id="other format"),
+        pytest.param(change("data.idx", 0, b"TNTIDX\0\0"), "data.idx: format version 256, expected 1", id="other"),
         pytest.param(change("data.idx", 9, b"\2"), "data.idx: format version 2, expected 1", id="version"),
         pytest.param(change("data.idx", 17, b"\x09"), "dtype code 9 is unknown; expected one of 1, 2", id="dtype"),
         pytest.param(change("data.idx", 17, b"\7"), "dtype code 7 is floats, not tokens", id="float dtype"),

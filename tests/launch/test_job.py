@@ -9,9 +9,10 @@ import pytest
 
 from megads.config.files import load_config
 from megads.config.setting import Origin
-from megads.errors import ConfigError
+from megads.errors import ConfigError, DataError
 from megads.launch.ask import Ask
-from megads.launch.job import ending_line, environment_names, prepare, shrink
+from megads.launch.job import ending_line, environment_names, plan_attempt, prepare, shrink
+from tests.data.factory import write_dataset
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +40,26 @@ def test_fewer_hosts_keep_the_global_batch(tmp_path, monkeypatch):
     assert (written.parallel.data, written.train.grad_acc_steps, written.train.global_batch) == (2, 6, 24)
     with pytest.raises(ConfigError):
         shrink(job, replace(job.allocation, hosts=("a", "b", "c", "d", "e"), ranks_per_host=1))
+
+
+def test_ranks_get_the_variables_of_the_data_lists(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_dataset(tmp_path, [40] * 40, vocab=500)
+    (tmp_path / "list.txt").write_text(f"1 $BOOKS/{next(tmp_path.glob('*.bin')).name} books\n")
+    env = {
+        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        **{"MACHINE": "cpu", "MEGADS_DEVICE": "cpu", "NLAYERS": "2", "SEQ": "32", "TP": "2", "TRAIN_ITERS": "3"},
+        **{"GLOBAL_BATCH": "4", "DATA_CACHE_PATH": str(tmp_path), "DATA_FILE_LIST": "list.txt", "BOOKS": str(tmp_path)},
+        **{"TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "512", "EVAL_INTERVAL": "0", "OTHER": "1"},
+    }
+    monkeypatch.setenv("BOOKS", env["BOOKS"])
+    job = prepare(Ask(None, (), env, "h", ROOT, sys.executable))
+    for plan in (job.plan, plan_attempt(job, job.allocation, 1, 0.0), plan_attempt(job, job.allocation, 1, 1e9)):
+        assert plan.env["BOOKS"] == str(tmp_path)
+        assert "OTHER" not in plan.env
+    monkeypatch.delenv("BOOKS")
+    with pytest.raises(DataError, match="BOOKS is not set; export BOOKS=FOLDER"):
+        prepare(Ask(None, (), env, "h", ROOT, sys.executable))
 
 
 def test_the_banner_says_when_the_job_ends():
