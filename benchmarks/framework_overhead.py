@@ -28,7 +28,7 @@ from megads.cluster.ranks import find_ranks
 from megads.config.derive import derive
 from megads.config.resolve import resolve
 from megads.config.schema import ModelConfig, RunConfig
-from megads.data.indexed.mmap import IndexedWriter
+from megads.data.indexed.writer import IndexedWriter
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
 from megads.train.loop import Loop

@@ -1,31 +1,52 @@
-"""From the run's settings and data files to its train, valid and test samples."""
+"""From the run's settings and data files to its train, valid and test samples.
+
+What is drawn from which file is a plan: small, and made from the settings, the lists, and the
+headers of the files. Rank 0 makes it and tells the others, so all ranks read the same whatever their
+file systems show. The long arrays that a plan needs are in the cache and are mapped.
+"""
 
 from __future__ import annotations
 
 import resource
+import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from megads.config.batches import BatchSchedule
 from megads.config.schema import RunConfig
 from megads.data import demo
-from megads.data.file_list import Shard, read_file_list
-from megads.data.indexed.mmap import IndexedDataset
-from megads.data.samples.blend import split_documents
-from megads.data.samples.gpt import GPTSamples
-from megads.data.samples.mix import Mix, requested_samples
-from megads.errors import DataError
+from megads.data.file_list import Shard, parse_data_path, read_file_list
+from megads.data.indexed.base import TokenFile
+from megads.data.indexed.open import open_dataset
+from megads.data.samples.cache import Cache
+from megads.data.samples.gpt import Stamp
+from megads.data.samples.mix import Manner, Mix, MixPlan, Source, plan_mix
+from megads.data.samples.split import parse_split, split_documents
+from megads.data.samples.team import Team, build_together
+from megads.errors import ConfigError, DataError
 
 SPLITS = ("train", "valid", "test")
 _FILES_BESIDE_DATA = 256  # sockets, logs, libraries
-_ENOUGH_DOCUMENTS = 100_000  # more are not added up to see whether a split holds one sample
+_FILES_OF_SHARD = 5  # tokens and their index, and an index for each split
+_LENGTHS = 4096  # read at once to see whether a split holds one sample
+
+Plans = dict[str, MixPlan | None]
+"""A plan for each of :data:`SPLITS`, None where nothing is asked for."""
 
 
 class Dataset(Protocol):
     """A row of samples, each int64 [seq_length + 1]."""
+
+    corpora: list[str]
+    """Names of the corpora that the samples come from, in the order of the data list."""
+
+    def corpus_of(self, i: int) -> str:
+        """Return the corpus of sample ``i``."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -38,60 +59,152 @@ def samples_of(run: RunConfig) -> dict[str, int]:
     """Return how many samples each split needs; 0 where nothing is asked for.
 
     Every validation reads the same ``eval_iters`` global batches, so its losses compare.
-    Validation is not asked for with ``VAL_SPLIT=0`` or ``EVAL_INTERVAL=0``, the final test not with
-    ``TEST_SPLIT=0``.
+    Validation is not asked for with ``EVAL_INTERVAL=0``, or without a share of the data and a list
+    of its own; the final test not without one of these two.
     """
     evaluation = run.train.eval_iters * run.train.global_batch
+    _, valid, test = shares_of(run)
     return {
-        "train": run.train.train_iters * run.train.global_batch,
-        "valid": evaluation if run.train.eval_interval > 0 and run.data.val_split > 0 else 0,
-        "test": evaluation if run.data.test_split > 0 else 0,
+        "train": BatchSchedule.of(run).samples_after(run.train.train_iters),
+        "valid": evaluation if run.train.eval_interval > 0 and (valid > 0 or run.data.valid_file_list) else 0,
+        "test": evaluation if test > 0 or run.data.test_file_list else 0,
     }
 
 
+def shares_of(run: RunConfig) -> tuple[float, float, float]:
+    """Return the shares of train, valid and test in the run's data.
+
+    A split with a list of its own has none; what it would have had is trained on.
+
+    Raises:
+        DataError: ``SPLIT`` is not understood.
+    """
+    data = run.data
+    train, valid, test = parse_split(data.split) if data.split else (data.train_split, data.val_split, data.test_split)
+    if data.valid_file_list:
+        train, valid = train + valid, 0.0
+    if data.test_file_list:
+        train, test = train + test, 0.0
+    return train, valid, test
+
+
+def uses_demo(run: RunConfig) -> bool:
+    """Return whether the run names no data of its own."""
+    return not run.data.file_list and not run.data.path
+
+
 def read_shards(run: RunConfig) -> list[Shard]:
-    """Return the run's data files: those of its list, else the demo corpus, which must have been made."""
+    """Return the run's data files: those of its list or path, else the demo corpus, which must have been made.
+
+    Raises:
+        ConfigError: both a list and a path are given.
+        DataError: they are not understood, or the demo corpus is not there.
+    """
+    if run.data.path and run.data.file_list:
+        raise ConfigError(f"DATA_PATH={run.data.path} and DATA_FILE_LIST={run.data.file_list}: give one of them")
+    if run.data.path:
+        return parse_data_path(run.data.path)
     return read_file_list(Path(run.data.file_list)) if run.data.file_list else demo.read_demo(run)
 
 
-def build_splits(run: RunConfig, shards: list[Shard]) -> dict[str, Dataset | None]:
-    """Return the samples of train, valid and test; None where nothing is asked for.
+def build_splits(run: RunConfig, shards: Sequence[Shard], team: Team | None = None) -> dict[str, Dataset | None]:
+    """Return the samples of train, valid and test; None where nothing is asked for. Collective.
 
-    A pure function of the files and the settings: every rank builds the same.
+    The samples are a pure function of files and settings; how many ranks there are changes nothing.
+
+    Args:
+        run: derived settings.
+        shards: the run's data; see :func:`read_shards`.
+        team: the ranks that build together; None: this process alone.
 
     Raises:
-        DataError: a file is broken, or a split gets no documents or less than one sample.
+        DataError: a file is broken, a split gets no documents or less than one sample, or the
+            cache can not be written; on every rank the same.
     """
-    shards = [shard for shard in shards if shard.weight > 0]
-    allow_open_files(2 * len(shards))
-    datasets = [IndexedDataset(shard.prefix) for shard in shards]
-    ranges = split_files(run, shards, datasets)
-    return {split: _build(run, split, shards, datasets, ranges.get(split)) for split in SPLITS}
+    team = team or Team()
+    plans: Plans = team.from_first(lambda: make_plans(run, shards, Files()))
+    cache = Cache.of(run)
+    build_together([recipe for plan in plans.values() if plan for recipe in plan.recipes()], cache, team)
+    files = Files()
+    allow_open_files(
+        _FILES_OF_SHARD * max((sum(1 for _ in plan.files()) for plan in plans.values() if plan), default=0)
+    )
+    return {split: Mix(plan, cache.columns, files.open) if plan else None for split, plan in plans.items()}
 
 
-def split_files(run: RunConfig, shards: Sequence[Shard], datasets: Sequence[IndexedDataset]) -> dict[str, list[range]]:
-    """Return, for each split that is asked for, the documents of each file; an empty range leaves a file out.
+class Files:
+    """Token files by prefix, each opened once, when it is needed."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, TokenFile] = {}
+        self._lock = threading.Lock()
+
+    def open(self, prefix: str) -> TokenFile:
+        """Return the reader of a file; errors as :func:`open_dataset`."""
+        with self._lock:
+            if prefix not in self._open:
+                self._open[prefix] = open_dataset(prefix)
+            return self._open[prefix]
+
+
+def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
+    """Return how each split is drawn.
 
     Every file must have documents to train on. A file too small to spare any for validation
     or test is left out there, as long as another one has some.
 
     Raises:
-        DataError: a split has no documents, or less than one sample.
+        DataError: a file is broken, or a split has no documents or less than one sample.
     """
-    shares = (run.data.train_split, run.data.val_split, run.data.test_split)
-    cut = [split_documents(shares, len(dataset)) for dataset in datasets]
-    found = {}
-    for number, (split, samples) in enumerate(samples_of(run).items()):
-        if samples:
-            found[split] = [ranges[number] for ranges in cut]
-            _check_split(run, split, samples, shards, datasets, found[split])
-    return found
+    samples, data = samples_of(run), run.data
+    manner = Manner(
+        run.model.seq_length,
+        run.train.seed,
+        data.last_epoch_cutoff,
+        data.blend_in_corpus,
+        data.shuffle_in_corpus,
+        vocab_size=run.model.vocab_size,
+    )
+    ours = [shard for shard in shards if shard.weight > 0]
+    lists = {"valid": data.valid_file_list, "test": data.test_file_list}
+    plans: Plans = dict.fromkeys(SPLITS)
+    for number, split in enumerate(SPLITS):
+        if not samples[split]:
+            continue
+        name = lists.get(split, "")
+        mine = [shard for shard in read_file_list(Path(name)) if shard.weight > 0] if name else ours
+        allow_open_files(_FILES_OF_SHARD * len(mine))
+        sources = _whole(mine, files) if name else _cut(run, mine, number, files)
+        used = [source for source in sources if source.documents]
+        _check_split(run, split, sources, name, files)
+        plain = bool(data.path) and not name
+        plans[split] = plan_mix(used, samples[split], replace(manner, plain=plain))
+    return plans
+
+
+def _whole(shards: Sequence[Shard], files: Files) -> list[Source]:
+    return [_source(shard, files.open(shard.prefix), range(len(files.open(shard.prefix)))) for shard in shards]
+
+
+def _cut(run: RunConfig, shards: Sequence[Shard], number: int, files: Files) -> list[Source]:
+    """Return what each file gives to the split ``number`` of :data:`SPLITS`."""
+    shares, rule = shares_of(run), run.data.split_rule
+    opened = [files.open(shard.prefix) for shard in shards]
+    return [
+        _source(shard, file, split_documents(shares, len(file), rule)[number])
+        for shard, file in zip(shards, opened, strict=True)
+    ]
+
+
+def _source(shard: Shard, file: TokenFile, documents: range) -> Source:
+    tokens = round(file.num_tokens * len(documents) / max(1, len(file)))
+    return Source(shard.weight, file.prefix, shard.corpus, Stamp.of(file.prefix), documents, tokens)
 
 
 def allow_open_files(count: int) -> None:
     """Let this process keep ``count`` more files open, as far as its hard limit allows.
 
-    A mapped file keeps a descriptor; lists of 2400 pairs exist, and the usual soft limit is 1024.
+    An open file keeps a descriptor; lists of 2400 pairs exist, and the usual soft limit is 1024.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _FILES_BESIDE_DATA
@@ -104,50 +217,34 @@ def allow_open_files(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _check_split(
-    run: RunConfig,
-    split: str,
-    samples: int,
-    shards: Sequence[Shard],
-    datasets: Sequence[IndexedDataset],
-    ranges: Sequence[range],
-) -> None:
-    split_of = f"split {run.data.train_split:g},{run.data.val_split:g},{run.data.test_split:g} (train,valid,test)"
-    name = {"train": "TRAIN_SPLIT", "valid": "VAL_SPLIT", "test": "TEST_SPLIT"}[split]
+def _check_split(run: RunConfig, split: str, sources: Sequence[Source], name: str, files: Files) -> None:
+    samples, shares = samples_of(run)[split], shares_of(run)
+    split_of = "split {:g},{:g},{:g} (train,valid,test)".format(*shares)
+    setting = {"train": "TRAIN_SPLIT", "valid": "VAL_SPLIT", "test": "TEST_SPLIT"}[split]
     cure = {"train": "", "valid": ", or EVAL_INTERVAL=0 for no validation", "test": ", or 0 for no test"}[split]
-    empty = [shard.prefix for shard, documents in zip(shards, ranges, strict=True) if not documents]
-    if empty and (split == "train" or len(empty) == len(shards)):
-        total = sum(len(dataset) for dataset in datasets)
-        where = f"{empty[0]} ({len(IndexedDataset(empty[0]))} documents)" if split == "train" else f"{total} documents"
+    more = f"raise {'its share in SPLIT' if run.data.split else setting}{cure}"
+    empty = [source for source in sources if not source.documents]
+    if empty and (split == "train" or len(empty) == len(sources)):
+        total = sum(len(files.open(source.prefix)) for source in sources)
+        first = empty[0].prefix
+        where = f"{first} ({len(files.open(first))} documents)" if split == "train" else f"{total} documents"
         raise DataError(
             f"{split}: {samples} samples are asked for, but the {split_of} leaves no document of {where}; "
-            f"raise {name}{cure}, or use files with more documents"
+            f"{more}, or use files with more documents"
         )
-    tokens = sum(
-        int(dataset.lengths[documents.start : documents.stop][:_ENOUGH_DOCUMENTS].sum(dtype=np.int64))
-        for dataset, documents in zip(datasets, ranges, strict=True)
-    )
-    if tokens < run.model.seq_length + 1:
-        raise DataError(
-            f"{split}: {tokens} tokens are less than one sample of SEQ + 1 = {run.model.seq_length + 1}; "
-            f"raise {name}{cure}, lower SEQ, or use more data"
-        )
+    least = run.model.seq_length + 1
+    if (tokens := _count_tokens(sources, least, files)) < least:
+        what = f"{name}: lower SEQ, or list more data" if name else f"{more}, lower SEQ, or use more data"
+        raise DataError(f"{split}: {tokens} tokens are less than one sample of SEQ + 1 = {least}; {what}")
 
 
-def _build(
-    run: RunConfig,
-    split: str,
-    shards: Sequence[Shard],
-    datasets: Sequence[IndexedDataset],
-    ranges: Sequence[range] | None,
-) -> Mix | None:
-    if ranges is None:
-        return None
-    size = samples_of(run)[split]
-    used = [i for i, documents in enumerate(ranges) if documents]
-    requests = requested_samples([shards[i].weight for i in used], size)
-    files = [
-        GPTSamples(datasets[i], ranges[i], run.model.seq_length, count, run.train.seed)
-        for i, count in zip(used, requests, strict=True)
-    ]
-    return Mix([shards[i] for i in used], files, size, run.train.seed, vocab_size=run.model.vocab_size)
+def _count_tokens(sources: Sequence[Source], enough: int, files: Files) -> int:
+    """Return the tokens of the sources, or when there are more, at least ``enough``."""
+    total = 0
+    for source in sources:
+        lengths, documents = files.open(source.prefix).length_row, source.documents
+        for first in range(documents.start, documents.stop, _LENGTHS):
+            total += int(lengths.read(first, min(first + _LENGTHS, documents.stop)).sum(dtype=np.int64))
+            if total >= enough:
+                return total
+    return total

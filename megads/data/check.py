@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 import numpy as np
 
-from megads.cluster.machine import available_memory
 from megads.config.schema import RunConfig
 from megads.data import demo
-from megads.data.build import allow_open_files, read_shards, samples_of, split_files
+from megads.data.build import Files, Plans, make_plans, read_shards, samples_of, uses_demo
 from megads.data.file_list import Shard
-from megads.data.indexed.mmap import IndexedDataset
+from megads.data.indexed.base import TokenFile
+from megads.data.samples.cache import Cache
 from megads.errors import ConfigError, DataError
 
 _LOOKED_AT = 4096  # tokens of a document
-_INDEX_BYTES = 16  # of a sample in GPTSamples and Mix, at least: where it starts, and two shuffles
+_INDEX_BYTES = 16  # of a sample: where it starts, and two shuffles
 
 
 def check_data(run: RunConfig, vocab_size: int) -> None:
-    """Check that the run's data is there, is whole and fits its model.
+    """Check that the run's data is there, is whole and fits its model, and that its indices find room.
 
     Reads headers and sizes of every file, and the beginnings of a few documents. A demo
     corpus that is not made yet is taken to be fine.
@@ -30,9 +32,9 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
 
     Raises:
         ConfigError: the tokenizer has more tokens than the model.
-        DataError: there are too many samples to order, the list or a file is missing or broken,
-            holds ids that the model does not know, or a split that is asked for has no documents
-            or less than one sample.
+        DataError: a list or a file is missing or broken, holds ids that the model does not know,
+            a split that is asked for has no documents or less than one sample, or the cache
+            folder has no room for the sample indices.
     """
     known = run.model.vocab_size or vocab_size
     if vocab_size > known:
@@ -40,39 +42,65 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
             f"the tokenizer has {vocab_size} tokens, but VOCAB_SIZE={known}; "
             f"set VOCAB_SIZE to {vocab_size} or larger, or leave it unset"
         )
-    _check_index(run)
     shards = _shards(run)
     if not shards:
+        for split, samples in samples_of(run).items():
+            _check_size(run, split, samples * _INDEX_BYTES, Cache.of(run))
         return
-    allow_open_files(2 * len(shards))
-    datasets = [IndexedDataset(shard.prefix) for shard in shards]
-    for dataset in datasets:
-        _check_ids(dataset, known)
-    split_files(run, shards, datasets)
+    files = Files()
+    plans = make_plans(run, shards, files)
+    for prefix in dict.fromkeys(recipe.prefix for plan in plans.values() if plan for recipe in plan.files()):
+        _check_ids(files.open(prefix), known)
+    check_room(run, plans, Cache.of(run))
 
 
-def _check_index(run: RunConfig) -> None:
-    """Refuse a row of samples whose order alone would fill the memory of this host."""
-    names = {"train": "TRAIN_ITERS", "valid": "EVAL_ITERS", "test": "EVAL_ITERS"}
-    available = available_memory()
-    for split, samples in samples_of(run).items():
-        if samples * _INDEX_BYTES > available and not run.train.force:
+def check_room(run: RunConfig, plans: Plans, cache: Cache) -> None:
+    """Refuse indices that do not fit on the disk of the cache, and a cache that can not be written.
+
+    Raises:
+        DataError: as said.
+    """
+    folder, free = _disk(cache)
+    writable = os.access(folder, os.W_OK | os.X_OK)
+    for split, plan in plans.items():
+        recipes = list(plan.recipes()) if plan else []
+        if sum(recipe.nbytes for recipe in recipes) < free and writable:
+            continue
+        missing = [recipe for recipe in recipes if not cache.has(recipe)]
+        _check_size(run, split, sum(recipe.nbytes for recipe in missing), cache)
+        if missing and not writable:
             raise DataError(
-                f"{split}: the order of {samples} samples takes {samples * _INDEX_BYTES / 2**30:.3g} GiB on every "
-                f"rank, and this host has {available / 2**30:.3g} GiB; lower {names[split]} or GLOBAL_BATCH"
+                f"sample indices: {folder} can not be written; set DATA_CACHE_PATH to a folder that can be written"
             )
 
 
+def _check_size(run: RunConfig, split: str, needed: int, cache: Cache) -> None:
+    free = _disk(cache)[1]
+    if needed < free or run.train.force:
+        return
+    name = "TRAIN_ITERS" if split == "train" else "EVAL_ITERS"
+    raise DataError(
+        f"{split}: the order of {samples_of(run)[split]} samples takes {needed / 2**30:.3g} GiB in {cache.folder}, "
+        f"which has {free / 2**30:.3g} GiB free; lower {name} or GLOBAL_BATCH, or set DATA_CACHE_PATH to a larger disk"
+    )
+
+
+def _disk(cache: Cache) -> tuple[Path, int]:
+    """Return the nearest folder of the cache that is there, and its free bytes."""
+    folder = next(each for each in (cache.folder, *cache.folder.parents) if os.path.isdir(each))
+    return folder, shutil.disk_usage(folder).free
+
+
 def _shards(run: RunConfig) -> list[Shard]:
-    if not run.data.file_list and not os.path.exists(demo.demo_prefix(run).parent):
+    if uses_demo(run) and not os.path.exists(demo.demo_prefix(run).parent):
         return []
     return [shard for shard in read_shards(run) if shard.weight > 0]
 
 
-def _check_ids(dataset: IndexedDataset, known: int) -> None:
+def _check_ids(dataset: TokenFile, known: int) -> None:
     """Refuse a file of another vocabulary; wrong ids deeper in a file are found when they are read."""
     for number in sorted({0, len(dataset) // 2, len(dataset) - 1}):
-        tokens = dataset.get(number, 0, min(int(dataset.lengths[number]), _LOOKED_AT)).astype(np.int64)
+        tokens = dataset.get(number, 0, min(dataset.length_row[number], _LOOKED_AT)).astype(np.int64)
         wrong = tokens[(tokens < 0) | (tokens >= known)]
         if len(wrong):
             raise DataError(

@@ -174,7 +174,7 @@ def start(job: Job, out: IO[str]) -> int:
     check_versions(job.run)
     checkpoints = checkpoint_folder(job.run, job.folder.path)
     with claim(job.folder.path), claim_checkpoints(checkpoints, shared=bool(job.run.checkpoint.dir)):
-        if not job.run.data.file_list:
+        if not (job.run.data.file_list or job.run.data.path):
             make_demo_with_bar(job.run, out)
             check_data(job.run, job.run.model.vocab_size)
         write_run_files(job)

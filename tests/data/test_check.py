@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from megads.data import check
+from megads.data.build import build_splits, read_shards
 from megads.data.check import check_data
 from megads.errors import ConfigError, DataError
 from tests.data.factory import make_run, write_dataset, write_list
@@ -75,3 +77,24 @@ def test_everything_the_launcher_needs_is_free_of_torch():
         "sys.exit(any(name in sys.modules for name in ('torch', 'tokenizers', 'transformers')))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_order_that_does_not_fit_on_the_disk(tmp_path, data_list):
+    endless = {"train_iters": 10**15}
+    told = r"train: the order of 4000000000000000 samples takes .* GiB in .*index, .* lower TRAIN_ITERS or GLOBAL_BATCH"
+    with pytest.raises(DataError, match=told):
+        check_data(_run(data_list, train=endless), 100)
+    with pytest.raises(DataError, match=told):
+        check_data(make_run(train=endless, data={"cache_dir": str(tmp_path / "no demo")}), 100)
+    with pytest.raises(DataError, match=r"valid: the order of .* lower EVAL_ITERS"):
+        check_data(_run(data_list, train={"eval_iters": 10**15}), 100)
+    check_data(_run(data_list, train={**endless, "force": True}), 100)
+
+
+def test_full_disk_that_holds_the_indices_already_is_fine(tmp_path, data_list, monkeypatch):
+    run = _run(data_list, data={"cache_dir": str(tmp_path / "cache")})
+    build_splits(run, read_shards(run))
+    monkeypatch.setattr(check, "_disk", lambda cache: (cache.folder, 1))
+    check_data(run, 100)
+    with pytest.raises(DataError, match=r"train: the order of 24 samples takes .* which has 9.31e-10 GiB free"):
+        check_data(_run(data_list, data={"cache_dir": run.data.cache_dir}, train={"train_iters": 6}), 100)

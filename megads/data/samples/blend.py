@@ -1,38 +1,24 @@
-"""Which documents belong to which split, and which corpus each sample comes from.
-
-Both rules are Megatron-core's, number by number.
-"""
+"""Which dataset each sample of a blend comes from; Megatron-core's rule, number by number."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from megads.data.samples.lanes import Block, blend_blocks, walk_plainly
+from megads.data.samples.recipe import Making, Spec, collect
 from megads.errors import DataError
 
 BlendIndex = tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]
 """For each sample: int16, the dataset it comes from; int64, its number within that dataset."""
 
 _MOST_DATASETS = 2**15 - 1  # int16
-_FEW_DATASETS = 64  # up to here a Python loop beats numpy's cost of a call
-
-
-def split_documents(split: Sequence[float], n: int) -> list[range]:
-    """Cut documents ``0..n-1`` into consecutive ranges proportional to ``split``.
-
-    Three entries (train, valid, test) at least, missing ones are 0. The borders are the
-    cumulative shares times ``n``, rounded half to even (Megatron-core's rule).
-    """
-    shares = [*split, *[0.0] * (3 - len(split))]
-    total = sum(shares)
-    if not all(math.isfinite(share) and share >= 0 for share in shares) or not total > 0:
-        raise DataError(f"split {', '.join(map(str, split))}: the shares must be 0 or larger, and one of them positive")
-    borders = [round(border * n) for border in itertools.accumulate(share / total for share in shares)]
-    return [range(start, end) for start, end in itertools.pairwise([0, *borders])]
+_SHORT = 1 << 12  # so few samples are faster one by one
 
 
 def normalised(weights: Sequence[float]) -> list[float]:
@@ -43,61 +29,93 @@ def normalised(weights: Sequence[float]) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def blend_index(weights: Sequence[float], size: int) -> BlendIndex:
-    """Return where each of ``size`` samples of a blend comes from.
+@dataclass(frozen=True)
+class BlendRecipe:
+    """The order in which ``size`` samples are taken from several datasets.
 
     Sample ``i`` is taken from the dataset that lags most behind its share,
     ``weight * max(i, 1) - taken``; the first of several equals. So every prefix of the
     blend holds each dataset in proportion, to within one sample.
+
+    Arrays: ``sample`` [size], its number within its dataset (uint32, from 2**32 samples on
+    int64), and ``dataset`` [size] (int16).
     """
-    return _blend(normalised(weights), size, [size] * len(weights))
+
+    weights: tuple[float, ...]  # shares, taken as they are: the last bit of a sum decides ties
+    size: int
+    kind = "blend"
+
+    def __post_init__(self) -> None:
+        if len(self.weights) > _MOST_DATASETS:
+            raise DataError(f"{len(self.weights)} corpora can not be blended; at most {_MOST_DATASETS} are possible")
+
+    @property
+    def cost(self) -> int:
+        """Rough work."""
+        return self.size * (1 + len(self.weights) // 8)
+
+    def description(self) -> dict[str, Any]:
+        """Return all that decides the arrays."""
+        return {"weights": [weight.hex() for weight in self.weights], "size": self.size}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(spec.nbytes for spec in self._specs())
+
+    def make(self) -> Making:
+        """Begin to make the arrays."""
+        return Making(self._specs(), self._content())
+
+    def _specs(self) -> tuple[Spec, Spec]:
+        return Spec("sample", self._dtype, (self.size,)), Spec("dataset", np.dtype(np.int16), (self.size,))
+
+    def _content(self) -> Iterator[npt.NDArray[Any]]:
+        datasets = np.empty(self.size, np.int16)
+        done = 0
+        for block in self._blocks():
+            datasets[done : done + len(block.datasets)] = block.datasets
+            done += len(block.datasets)
+            yield block.samples
+        yield datasets
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint32 if self.size < 2**32 else np.int64)
+
+    def _blocks(self) -> Iterator[Block]:
+        weights = np.array(self.weights)
+        if len(weights) == 1:
+            yield Block(np.zeros(self.size, np.int16), np.arange(self.size, dtype=self._dtype))
+        elif self.size <= _SHORT:
+            picks, taken, _ = walk_plainly(weights, 0, np.zeros(len(weights)), self.size)
+            yield Block(np.array(picks, np.int16), np.array(taken, self._dtype))
+        else:
+            yield from blend_blocks(weights, self.size, self._dtype)
+
+
+def blend_index(weights: Sequence[float], size: int) -> BlendIndex:
+    """Return where each of ``size`` samples of a blend comes from; see :class:`BlendRecipe`."""
+    arrays = collect(BlendRecipe(tuple(normalised(weights)), size))
+    return arrays["dataset"], arrays["sample"].astype(np.int64)
 
 
 def blend_all(sizes: Sequence[int]) -> BlendIndex:
-    """Return a blend in proportion to ``sizes`` that takes every sample of every dataset once."""
-    return _blend(normalised(sizes), sum(sizes), sizes)
+    """Return a blend in proportion to ``sizes`` that takes every sample of every dataset once.
 
-
-def _blend(weights: list[float], size: int, limits: Sequence[int]) -> BlendIndex:
-    if len(weights) > _MOST_DATASETS:
-        raise DataError(f"{len(weights)} corpora can not be blended; at most {_MOST_DATASETS} are possible")
-    if len(weights) == 1:
-        return np.zeros(size, np.int16), np.arange(size, dtype=np.int64)
-    picks = _picks_few if len(weights) <= _FEW_DATASETS else _picks_many
-    dataset_index = picks(weights, size, limits)
-    sample_index = np.empty(size, np.int64)
-    for dataset in range(len(weights)):
-        mine = np.flatnonzero(dataset_index == dataset)
-        sample_index[mine] = np.arange(len(mine))
-    return dataset_index, sample_index
-
-
-def _picks_few(weights: list[float], size: int, limits: Sequence[int]) -> npt.NDArray[np.int16]:
-    # The products are formed anew at each step, as upstream does: running sums would round
-    # differently and break ties another way.
-    out = np.empty(size, np.int16)
-    left = list(limits)
-    active = [dataset for dataset in range(len(weights)) if left[dataset] > 0]
-    shares, taken = [weights[dataset] for dataset in active], [0] * len(active)
-    for i in range(size):
-        step = i or 1
-        lags = [share * step - count for share, count in zip(shares, taken)]  # noqa: B905
-        best = lags.index(max(lags))
-        taken[best] += 1
-        dataset = out[i] = active[best]
-        if taken[best] == left[dataset]:
-            del active[best], shares[best], taken[best]
-    return out
-
-
-def _picks_many(weights: list[float], size: int, limits: Sequence[int]) -> npt.NDArray[np.int16]:
-    out = np.empty(size, np.int16)
-    shares, taken, most = np.array(weights), np.zeros(len(weights)), np.array(limits)
-    shut = np.where(most > 0, 0.0, np.inf)
-    for i in range(size):
-        best = int(np.argmax(shares * (i or 1) - taken - shut))
-        taken[best] += 1
-        out[i] = best
-        if taken[best] == most[best]:
-            shut[best] = np.inf
-    return out
+    The rule of :class:`BlendRecipe`, among the datasets that have samples left. One step
+    after the other: for thousands of samples, not for millions.
+    """
+    shares, left = normalised(sizes), list(sizes)
+    out = np.empty(sum(sizes), np.int16)
+    for i in range(len(out)):
+        lags = [
+            share * (i or 1) - (size - rest) if rest else -math.inf
+            for share, size, rest in zip(shares, sizes, left, strict=True)
+        ]
+        best = out[i] = lags.index(max(lags))
+        left[best] -= 1
+    samples = np.empty(len(out), np.int64)
+    for dataset, size in enumerate(sizes):
+        samples[out == dataset] = np.arange(size)
+    return out, samples

@@ -3,25 +3,31 @@
 Three arrays decide it: ``document_index`` (the documents of all epochs, shuffled),
 ``sample_index`` (where each sample starts in that row of documents) and ``shuffle_index``
 (the order in which samples are handed out). Neighbouring samples share one token: the last
-label of one is the first input of the next.
+label of one is the first input of the next. What is called a document here is a sequence of
+the file: in a file that was split into sentences, a sentence.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.indexed.mmap import IndexedDataset
+from megads.data.indexed.base import TokenFile
+from megads.data.indexed.open import open_dataset
+from megads.data.samples.recipe import Columns, Making, Spec
 from megads.errors import DataError
 
 LAST_EPOCH_CUTOFF = 0.80
 """Below this share of an epoch the last epoch is shuffled on its own (Megatron-core; 0.95 in some forks)."""
 
-_CHUNK = 1 << 20  # samples whose position is looked up at once; bounds the memory of temporaries
+_CHUNK = 1 << 20  # documents, or samples, that are placed at once; bounds the memory of temporaries
 _INT32_MAX = 2**31 - 1
+_SAMPLE_BYTES = 12  # where it starts, and its place in the order
 
 
 @dataclass(frozen=True)
@@ -62,91 +68,204 @@ def build_document_index(
 
 
 def build_sample_index(
-    lengths: npt.NDArray[Any], document_index: npt.NDArray[np.int32], seq_length: int
-) -> npt.NDArray[Any]:
-    """Return where samples start: [samples + 1, 2] of (position in ``document_index``, token offset).
+    lengths: npt.NDArray[Any], document_index: npt.NDArray[np.int32], seq_length: int, first: int = 0
+) -> Iterator[npt.NDArray[Any]]:
+    """Yield where samples start, in blocks of [samples, 2]: (position in ``document_index``, token offset).
 
     Sample ``j`` starts at token ``j * seq_length`` of the documents laid end to end, and ends
-    with the token at which sample ``j + 1`` starts. int32, or int64 when that does not fit.
+    with the token at which sample ``j + 1`` starts; so there is one row more than samples.
+    int32, or int64 when the position does not fit.
+
+    Args:
+        lengths: tokens of each document from number ``first`` on.
+        document_index: the documents, in their order.
+        seq_length: tokens from one start to the next.
+        first: number of the document that ``lengths`` begins with.
     """
-    ends = np.cumsum(lengths[document_index], dtype=np.int64)
-    rows = (int(ends[-1]) - 1) // seq_length + 1
-    index = np.empty((rows, 2), np.int32 if len(document_index) <= _INT32_MAX else np.int64)
-    for first in range(0, rows, _CHUNK):
-        starts = np.arange(first, min(first + _CHUNK, rows), dtype=np.int64) * seq_length
-        position = np.searchsorted(ends, starts, side="right")
-        index[first : first + _CHUNK, 0] = position
-        index[first : first + _CHUNK, 1] = starts - ends[position] + lengths[document_index[position]]
-    # Upstream starts at the first document even if that is empty.
-    index[0] = 0
+    kind = _kind(len(document_index))
+    before, row = 0, 0
+    for begin in range(0, len(document_index), _CHUNK):
+        part = document_index[begin : begin + _CHUNK]
+        ends = np.cumsum(lengths[part - first if first else part], dtype=np.int64)
+        ends += before
+        # The rows whose token comes before the end of each document; the last token starts no row.
+        through = (ends + (seq_length - 1)) // seq_length
+        if begin + _CHUNK >= len(document_index):
+            np.minimum(through, (ends[-1] - 1) // seq_length + 1, out=through)
+        for start in range(row, int(through[-1]), _CHUNK):
+            yield _rows(
+                range(start, min(start + _CHUNK, int(through[-1]))), seq_length, begin, before, ends, through, kind
+            )
+        before, row = int(ends[-1]), int(through[-1])
+
+
+def _rows(
+    rows: range,
+    seq_length: int,
+    first: int,
+    before: int,
+    ends: npt.NDArray[np.int64],
+    through: npt.NDArray[np.int64],
+    kind: np.dtype[Any],
+) -> npt.NDArray[Any]:
+    """Return some rows of the sample index; all of them start within documents ``first`` .. ``first + len(ends)``."""
+    start, last = np.searchsorted(through, [rows.start, rows.stop - 1], side="right").tolist()
+    some = slice(start, last + 1)
+    counts = np.diff(np.minimum(through[some], rows.stop), prepend=rows.start)
+    starts = np.concatenate(([ends[some.start - 1] if some.start else before], ends[some][:-1]))
+    index = np.empty((len(rows), 2), kind)
+    index[:, 0] = np.repeat(np.arange(first + some.start, first + some.stop), counts)
+    index[:, 1] = np.arange(rows.start, rows.stop) * seq_length - np.repeat(starts, counts)
+    if rows.start == 0:
+        # Upstream starts at the first document even if that is empty.
+        index[0] = 0
     return index
 
 
 def build_shuffle_index(epochs: Epochs, rng: np.random.RandomState) -> npt.NDArray[Any]:
     """Return the order of the samples, [samples] of uint32 (int64 from 2**32 - 2 samples on)."""
-    index = np.arange(epochs.samples, dtype=np.uint32 if epochs.samples < 2**32 - 2 else np.int64)
+    index = np.arange(epochs.samples, dtype=_order_kind(epochs.samples))
     rng.shuffle(index[: epochs.whole_samples])
     if epochs.last_is_separate:
         rng.shuffle(index[epochs.whole_samples :])
     return index
 
 
+def _kind(documents: int) -> np.dtype[Any]:
+    return np.dtype(np.int32 if documents <= _INT32_MAX else np.int64)
+
+
+def _order_kind(samples: int) -> np.dtype[Any]:
+    return np.dtype(np.uint32 if samples < 2**32 - 2 else np.int64)
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What tells one state of a token file from another, without reading it."""
+
+    index_bytes: int
+    index_time_ns: int
+    token_bytes: int
+    token_time_ns: int
+
+    @staticmethod
+    def of(prefix: str) -> Stamp:
+        """Return the stamp of ``<prefix>.idx`` and ``<prefix>.bin``.
+
+        Raises:
+            DataError: one of them is missing.
+        """
+        found = []
+        for suffix in (".idx", ".bin"):
+            try:
+                status = os.stat(prefix + suffix)
+            except OSError as error:
+                raise DataError(f"{prefix}{suffix}: {os.strerror(error.errno or 0).lower()}") from None
+            found += [status.st_size, status.st_mtime_ns]
+        return Stamp(*found)
+
+
+@dataclass(frozen=True)
+class GPTRecipe:
+    """The samples of some documents of a token file.
+
+    Arrays: ``document_index``, ``sample_index`` and ``shuffle_index``; see this module.
+    """
+
+    prefix: str  # absolute, without suffix
+    stamp: Stamp
+    first: int  # document
+    last: int  # behind the last document
+    seq_length: int  # tokens the model sees; a sample has one more, for the labels
+    num_samples: int | None  # at least; the documents are repeated as often as needed. None: one epoch
+    seed: int
+    cutoff: float = LAST_EPOCH_CUTOFF
+    nbytes: int = 0  # of the arrays, nearly
+    kind = "gpt"
+
+    @property
+    def cost(self) -> int:
+        """Rough work, in samples."""
+        return self.nbytes // _SAMPLE_BYTES
+
+    def description(self) -> dict[str, Any]:
+        """Return everything that decides the arrays."""
+        return {name: value for name, value in asdict(self).items() if name != "nbytes"}
+
+    def make(self) -> Making:
+        """Begin to make the arrays.
+
+        Raises:
+            DataError: the documents hold no tokens, or the file is broken or not the one of the stamp.
+        """
+        lengths = self._read_lengths()
+        tokens = int(lengths.sum(dtype=np.int64))
+        if tokens <= 0 or int(lengths.min()) < 0:
+            raise DataError(
+                f"{self.prefix}: documents {self.first}..{self.last} hold {tokens} tokens "
+                f"(shortest {min(lengths, default=0)}), expected some; choose a larger share or other files"
+            )
+        epochs = count_epochs(tokens, self.seq_length, self.num_samples, self.cutoff)
+        documents = epochs.number * len(lengths)
+        specs = (
+            Spec("document_index", np.dtype(np.int32), (documents,)),
+            Spec("sample_index", _kind(documents), (epochs.samples + 1, 2)),
+            Spec("shuffle_index", _order_kind(epochs.samples), (epochs.samples,)),
+        )
+        return Making(specs, self._blocks(lengths, epochs))
+
+    def _read_lengths(self) -> npt.NDArray[np.int32]:
+        """Return the tokens of each document, int32 [last - first]."""
+        dataset = open_dataset(self.prefix)
+        here = Stamp.of(self.prefix)
+        if (here.index_bytes, here.token_bytes) != (self.stamp.index_bytes, self.stamp.token_bytes):
+            raise DataError(
+                f"{self.prefix}: has {here.index_bytes} and {here.token_bytes} bytes (.idx and .bin), rank 0 saw "
+                f"{self.stamp.index_bytes} and {self.stamp.token_bytes}; the file was changed, or this host's copy is "
+                "another one"
+            )
+        return dataset.length_row.read(self.first, self.last)
+
+    def _blocks(self, lengths: npt.NDArray[np.int32], epochs: Epochs) -> Iterator[npt.NDArray[Any]]:
+        rng = np.random.RandomState(self.seed)
+        documents = build_document_index(np.arange(self.first, self.last, dtype=np.int32), epochs, rng)
+        yield documents
+        yield from build_sample_index(lengths, documents, self.seq_length, self.first)
+        del documents
+        yield build_shuffle_index(epochs, rng)
+
+
 class GPTSamples:
-    """Samples of ``seq_length + 1`` tokens from some documents of a token file.
+    """Samples of ``seq_length + 1`` tokens.
 
     Args:
         dataset: the token file.
-        documents: sequence numbers, e.g. the range that a split gives.
-        seq_length: tokens the model sees; a sample has one more, for the labels.
-        num_samples: at least this many; the documents are repeated as often as needed. None: one epoch.
-        seed: of the order.
-        cutoff: see :data:`LAST_EPOCH_CUTOFF`.
-
-    Raises:
-        DataError: the documents hold no tokens, or the index has a negative length.
+        columns: of a :class:`GPTRecipe` of that file.
+        seq_length: of the recipe.
     """
 
-    def __init__(
-        self,
-        dataset: IndexedDataset,
-        documents: range,
-        seq_length: int,
-        num_samples: int | None,
-        seed: int,
-        *,
-        cutoff: float = LAST_EPOCH_CUTOFF,
-    ):
-        chosen = dataset.lengths[documents.start : documents.stop : documents.step]
-        tokens = int(chosen.sum(dtype=np.int64))
-        if tokens <= 0 or int(chosen.min()) < 0:
-            raise DataError(
-                f"{dataset.prefix}: documents {documents.start}..{documents.stop} hold {tokens} tokens "
-                f"(shortest {min(chosen, default=0)}), expected some; choose a larger share or other files"
-            )
+    def __init__(self, dataset: TokenFile, columns: Columns, seq_length: int):
         self.dataset = dataset
         self.seq_length = seq_length
-        self.epochs = count_epochs(tokens, seq_length, num_samples, cutoff)
-        rng = np.random.RandomState(seed)
-        ids = np.arange(documents.start, documents.stop, documents.step, dtype=np.int32)
-        self.document_index = build_document_index(ids, self.epochs, rng)
-        self.sample_index = build_sample_index(dataset.lengths, self.document_index, seq_length)
-        self.shuffle_index = build_shuffle_index(self.epochs, rng)
+        self._documents = columns["document_index"]
+        self._starts = columns["sample_index"]
+        self._order = columns["shuffle_index"]
 
     def __len__(self) -> int:
-        return len(self.shuffle_index)
+        return len(self._order)
 
     def __getitem__(self, i: int) -> npt.NDArray[np.int64]:
         """Return sample ``i``, int64 [seq_length + 1]."""
         if not 0 <= i < len(self):
             raise IndexError(f"sample {i} of {len(self)}")
-        j = int(self.shuffle_index[i])
-        (first, offset), (last, end) = self.sample_index[j : j + 2].tolist()
+        j = self._order[i]
+        first, offset, last, end = self._starts.read(2 * j, 2 * j + 4).tolist()
         out = np.empty(self.seq_length + 1, np.int64)
         filled = 0
-        for position in range(first, last + 1):
+        for position, document in enumerate(self._documents.read(first, last + 1).tolist(), start=first):
             start = offset if position == first else 0
             length = end + 1 - start if position == last else None
-            tokens = self.dataset.get(int(self.document_index[position]), start, length)
+            tokens = self.dataset.get(document, start, length)
             out[filled : filled + len(tokens)] = tokens
             filled += len(tokens)
         return out

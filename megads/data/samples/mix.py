@@ -1,19 +1,21 @@
-"""Mix token files into one row of samples: concatenated within a corpus, blended between corpora."""
+"""Mix token files into one row of samples: concatenated or blended within a corpus, blended between corpora."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.file_list import Shard
-from megads.data.samples.blend import blend_index, normalised
-from megads.data.samples.gpt import GPTSamples
+from megads.data.indexed.base import TokenFile
+from megads.data.samples.blend import BlendRecipe, normalised
+from megads.data.samples.gpt import LAST_EPOCH_CUTOFF, GPTRecipe, GPTSamples, Stamp
+from megads.data.samples.recipe import Column, Columns, Making, Recipe, Spec
 from megads.errors import DataError
 
 SURPLUS = 1.005
@@ -25,76 +27,261 @@ def requested_samples(weights: Sequence[float], size: int) -> list[int]:
     return [math.ceil(size * weight * SURPLUS) for weight in normalised(weights)]
 
 
-class Mix:
-    """``size`` samples drawn from several files by weight.
+@dataclass(frozen=True)
+class Source:
+    """What one file gives to a mix."""
 
-    The files of a corpus are concatenated, each with its requested samples in its own
-    order, and the corpus is shuffled once. Corpora are blended by the sums of their files'
-    weights. That is the order of ALCF's Megatron-DeepSpeed with ``--shuffle-sample-in-corpus``.
+    weight: float  # positive
+    prefix: str
+    corpus: str
+    stamp: Stamp
+    documents: range  # not empty
+    tokens: int  # in the documents, about
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How files become one row of samples; see :func:`plan_mix`."""
+
+    seq_length: int
+    seed: int
+    cutoff: float = LAST_EPOCH_CUTOFF
+    blend_in_corpus: bool = False
+    shuffle_in_corpus: bool = True
+    plain: bool = False  # as Megatron's --data-path: every file is a corpus of its own
+    vocab_size: int = 0  # a sample with an id outside of 0..vocab_size-1 is refused; 0: not looked at
+
+
+@dataclass(frozen=True)
+class OrderRecipe:
+    """A shuffled row of numbers. Array: ``order`` [size], uint32 or int64."""
+
+    size: int
+    seed: int
+    kind = "order"
+
+    @property
+    def cost(self) -> int:
+        """Rough work, in samples."""
+        return self.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return self._spec().nbytes
+
+    def description(self) -> dict[str, Any]:
+        """Return all that decides the array."""
+        return {"size": self.size, "seed": self.seed}
+
+    def make(self) -> Making:
+        """Begin to make the array."""
+        return Making((self._spec(),), self._blocks())
+
+    def _spec(self) -> Spec:
+        return Spec("order", np.dtype(np.uint32 if self.size < 2**32 else np.int64), (self.size,))
+
+    def _blocks(self) -> Iterator[npt.NDArray[Any]]:
+        order = np.arange(self.size, dtype=self._spec().dtype)
+        np.random.RandomState(self.seed).shuffle(order)
+        yield order
+
+
+@dataclass(frozen=True)
+class CorpusPlan:
+    """The samples of one corpus: the first ``counts[f]`` of each file ``f``."""
+
+    name: str
+    files: tuple[GPTRecipe, ...]
+    counts: tuple[int, ...]
+    blend: BlendRecipe | None  # of the files; None: laid end to end
+    order: OrderRecipe | None  # shuffled once; None: as they come
+
+    def recipes(self) -> Iterator[Recipe]:
+        """Yield what has to be built."""
+        yield from self.files
+        yield from (each for each in (self.blend, self.order) if each is not None)
+
+
+@dataclass(frozen=True)
+class MixPlan:
+    """Everything that decides the samples of a split; small, the same on every rank, and made without reading data."""
+
+    corpora: tuple[CorpusPlan, ...]
+    blend: BlendRecipe | None  # of the corpora; None: there is one
+    size: int
+    names: tuple[str, ...]  # of the corpora, in the order of the data list
+    manner: Manner
+
+    def files(self) -> Iterator[GPTRecipe]:
+        """Yield what is drawn from each file."""
+        for corpus in self.corpora:
+            yield from corpus.files
+
+    def recipes(self) -> Iterator[Recipe]:
+        """Yield what has to be built."""
+        for corpus in self.corpora:
+            yield from corpus.recipes()
+        if self.blend is not None:
+            yield self.blend
+
+
+def plan_mix(sources: Sequence[Source], size: int, manner: Manner) -> MixPlan:
+    """Return how ``size`` samples are drawn from files by weight.
+
+    As ALCF's Megatron-DeepSpeed does it: each file gives its share of the samples, and half a
+    percent more, in its own order. The files of a corpus are laid end to end, or blended by
+    these numbers, and the corpus is shuffled once. The corpora, in the order of their names, are
+    blended by the numbers of their samples.
+
+    With ``manner.plain``, as Megatron-core does it: files are blended by their weights, in the
+    order in which they are given, and nothing is shuffled beyond the order of each file. One file alone
+    gives exactly ``size`` samples.
 
     Args:
-        shards: weight and corpus of each file; weights are positive.
-        files: samples of each file, at least ``requested_samples(weights, size)``.
+        sources: at least one.
         size: samples in the mix.
-        seed: of the shuffle of each corpus.
-        vocab_size: a sample with an id outside of ``0..vocab_size-1`` is refused; 0: not looked at.
+        manner: how.
+    """
+    counts = requested_samples([source.weight for source in sources], size)
+    if manner.plain and len(sources) == 1:
+        counts = [size]
+    files = [_file_recipe(source, count, manner) for source, count in zip(sources, counts, strict=True)]
+    members: dict[Any, list[int]] = {}
+    for number, source in enumerate(sources):
+        members.setdefault(number if manner.plain else source.corpus, []).append(number)
+    corpora = []
+    for key in sorted(members):
+        mine = members[key]
+        corpora.append(
+            _plan_corpus(sources[mine[0]].corpus, [files[i] for i in mine], [counts[i] for i in mine], manner)
+        )
+    blend = None
+    if len(corpora) > 1:
+        shares = [source.weight for source in sources] if manner.plain else [sum(each.counts) for each in corpora]
+        blend = BlendRecipe(_shares(_shares(shares)), size)
+    return MixPlan(tuple(corpora), blend, size, tuple(dict.fromkeys(source.corpus for source in sources)), manner)
+
+
+def _file_recipe(source: Source, count: int, manner: Manner) -> GPTRecipe:
+    epochs = max(1, -(-(count * manner.seq_length + 1) // max(1, source.tokens)))
+    nbytes = 4 * epochs * len(source.documents) + 12 * max(count, epochs * source.tokens // manner.seq_length)
+    documents = source.documents
+    return GPTRecipe(
+        source.prefix,
+        source.stamp,
+        documents.start,
+        documents.stop,
+        manner.seq_length,
+        count,
+        manner.seed,
+        manner.cutoff,
+        nbytes,
+    )
+
+
+def _plan_corpus(name: str, files: Sequence[GPTRecipe], counts: Sequence[int], manner: Manner) -> CorpusPlan:
+    total = sum(counts)
+    blend, order = None, None
+    if not manner.plain:
+        if manner.blend_in_corpus and len(files) > 1:
+            blend = BlendRecipe(tuple((np.array(counts) / total).tolist()), total)
+        if manner.shuffle_in_corpus:
+            order = OrderRecipe(total, manner.seed)
+    return CorpusPlan(name, tuple(files), tuple(counts), blend, order)
+
+
+def _shares(weights: Sequence[float]) -> tuple[float, ...]:
+    """Return ``weights`` with sum 1, added up and divided as numpy does it: upstream's last bits decide ties."""
+    values = np.array(weights, np.float64)
+    return tuple((values / np.sum(values)).tolist())
+
+
+class Mix:
+    """The samples of a :class:`MixPlan`. Files and arrays are opened when a sample needs them.
+
+    Args:
+        plan: what to draw.
+        find: returns the columns of a recipe.
+        open_file: opens a token file by its prefix.
     """
 
-    def __init__(
-        self, shards: Sequence[Shard], files: Sequence[GPTSamples], size: int, seed: int, *, vocab_size: int = 0
-    ):
-        self._size = size
-        self._vocab_size = vocab_size
-        requests = requested_samples([shard.weight for shard in shards], size)
-        members: dict[str, list[int]] = {}
-        for number, shard in enumerate(shards):
-            members.setdefault(shard.corpus, []).append(number)
-        self._corpora = [
-            _Corpus([files[i] for i in numbers], [requests[i] for i in numbers], seed) for numbers in members.values()
-        ]
-        self._blend = None
-        if len(self._corpora) > 1:
-            weights = [sum(shards[i].weight for i in numbers) for numbers in members.values()]
-            self._blend = blend_index(weights, size)
+    def __init__(self, plan: MixPlan, find: Callable[[Recipe], Columns], open_file: Callable[[str], TokenFile]):
+        self.plan = plan
+        self.corpora = list(plan.names)
+        self._parts = [_Corpus(corpus, find, open_file, plan.manner.seq_length) for corpus in plan.corpora]
+        self._blend = find(plan.blend) if plan.blend is not None else None
 
     def __len__(self) -> int:
-        return self._size
+        return self.plan.size
 
     def __getitem__(self, i: int) -> npt.NDArray[np.int64]:
         """Return sample ``i``, int64 [seq_length + 1].
 
         Raises:
-            DataError: the sample holds an id that the model does not know.
+            DataError: the sample holds an id that the model does not know, or a file or index is broken.
         """
-        if not 0 <= i < self._size:
-            raise IndexError(f"sample {i} of {self._size}")
-        if self._blend is None:
-            file, number = self._corpora[0].find(i)
-        else:
-            dataset_index, sample_index = self._blend
-            file, number = self._corpora[int(dataset_index[i])].find(int(sample_index[i]))
+        corpus, number = self._find(i)
+        file, number = self._parts[corpus].find(number)
         tokens = file[number]
-        if self._vocab_size and not (tokens.min() >= 0 and tokens.max() < self._vocab_size):
-            wrong = tokens[(tokens < 0) | (tokens >= self._vocab_size)][0]
+        known = self.plan.manner.vocab_size
+        if known and not (tokens.min() >= 0 and tokens.max() < known):
+            wrong = tokens[(tokens < 0) | (tokens >= known)][0]
             raise DataError(
-                f"{file.dataset.prefix}: holds token {wrong}, but the model knows {self._vocab_size} tokens; "
+                f"{file.dataset.prefix}: holds token {wrong}, but the model knows {known} tokens; "
                 "use the tokenizer the file was made with, and its VOCAB_SIZE"
             )
         return tokens
 
+    def corpus_of(self, i: int) -> str:
+        """Return the name of the corpus that sample ``i`` is of."""
+        return self.plan.corpora[self._find(i)[0]].name
+
+    def _find(self, i: int) -> tuple[int, int]:
+        """Return the corpus of sample ``i``, and its number there."""
+        if not 0 <= i < self.plan.size:
+            raise IndexError(f"sample {i} of {self.plan.size}")
+        if self._blend is None:
+            return 0, i
+        return self._blend["dataset"][i], self._blend["sample"][i]
+
 
 class _Corpus:
-    """The first ``counts[f]`` samples of each file ``f``, laid end to end and shuffled once."""
+    """Finds the samples of a corpus in its files."""
 
-    def __init__(self, files: Sequence[GPTSamples], counts: Sequence[int], seed: int):
-        self._files = files
-        self._starts = [0, *itertools.accumulate(counts)]
-        size = self._starts.pop()
-        self._order: npt.NDArray[Any] = np.arange(size, dtype=np.uint32 if size < 2**32 else np.int64)
-        np.random.RandomState(seed).shuffle(self._order)
+    def __init__(
+        self,
+        plan: CorpusPlan,
+        find: Callable[[Recipe], Columns],
+        open_file: Callable[[str], TokenFile],
+        seq_length: int,
+    ):
+        self._plan = plan
+        self._seq_length = seq_length
+        self._find, self._open_file = find, open_file
+        self._starts = [0, *itertools.accumulate(plan.counts)]
+        self._files: list[GPTSamples | None] = [None] * len(plan.files)
+        self._order: Column | None = None
+        self._blend: Columns | None = None
 
     def find(self, i: int) -> tuple[GPTSamples, int]:
         """Return the file that holds sample ``i`` of the corpus, and its number there."""
-        where = int(self._order[i])
-        file = bisect.bisect_right(self._starts, where) - 1
-        return self._files[file], where - self._starts[file]
+        if self._plan.order is not None:
+            if self._order is None:
+                self._order = self._find(self._plan.order)["order"]
+            i = self._order[i]
+        if self._plan.blend is None:
+            file = bisect.bisect_right(self._starts, i) - 1
+            return self._file(file), i - self._starts[file]
+        if self._blend is None:
+            self._blend = self._find(self._plan.blend)
+        return self._file(self._blend["dataset"][i]), self._blend["sample"][i]
+
+    def _file(self, number: int) -> GPTSamples:
+        found = self._files[number]
+        if found is None:
+            # Two threads may both open it; the later one's is kept.
+            recipe = self._plan.files[number]
+            found = GPTSamples(self._open_file(recipe.prefix), self._find(recipe), self._seq_length)
+            self._files[number] = found
+        return found

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megads.data.samples import blend
-from megads.data.samples.blend import blend_all, blend_index, split_documents
+from megads.data.samples.blend import blend_all, blend_index
 from megads.errors import DataError
 
 
@@ -51,12 +50,10 @@ def test_blend_equals_the_plain_loop(count, kind):
 
 
 @pytest.mark.parametrize("sizes", [[5, 2, 1], [1, 1, 1], [0, 4, 3], [100, 1], list(range(1, 20))])
-def test_exhaustive_blend_takes_everything_once_by_either_way(sizes, monkeypatch):
-    few = blend_all(sizes)
+def test_exhaustive_blend_takes_everything_once(sizes):
+    datasets, samples = blend_all(sizes)
     for dataset, size in enumerate(sizes):
-        assert few[1][few[0] == dataset].tolist() == list(range(size))
-    monkeypatch.setattr(blend, "_FEW_DATASETS", 0)
-    assert blend_all(sizes)[0].tolist() == few[0].tolist()
+        assert samples[datasets == dataset].tolist() == list(range(size))
 
 
 def test_single_dataset_is_in_order():
@@ -69,25 +66,3 @@ def test_single_dataset_is_in_order():
 def test_wrong_weights(weights):
     with pytest.raises(DataError, match="weights"):
         blend_index(weights, 3)
-
-
-@pytest.mark.parametrize(
-    ("split", "n", "borders"),
-    [
-        ([969, 30, 1], 1000, [0, 969, 999, 1000]),
-        ([949, 50, 1], 10, [0, 9, 10, 10]),
-        ([1, 1], 5, [0, 2, 5, 5]),  # 2.5 rounds to even
-        ([1, 1], 7, [0, 4, 7, 7]),  # 3.5 rounds to even
-        ([1], 3, [0, 3, 3, 3]),
-        ([0, 1, 1], 4, [0, 0, 2, 4]),
-        ([990, 10, 0], 646, [0, 640, 646, 646]),
-    ],
-)
-def test_split_is_megatron_cores(split, n, borders):
-    assert split_documents(split, n) == [range(borders[i], borders[i + 1]) for i in range(3)]
-
-
-@pytest.mark.parametrize("split", [[0, 0, 0], [-1, 2, 0], [float("nan"), 1, 1], [float("inf"), 1, 1]])
-def test_wrong_splits(split):
-    with pytest.raises(DataError, match="split"):
-        split_documents(split, 10)

@@ -3,8 +3,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megads.data.indexed.mmap import IndexedDataset
-from megads.data.samples.gpt import GPTSamples, build_sample_index, count_epochs
+from megads.data.indexed.open import open_dataset
+from megads.data.samples import gpt
+from megads.data.samples.gpt import (
+    LAST_EPOCH_CUTOFF,
+    GPTRecipe,
+    GPTSamples,
+    Stamp,
+    build_sample_index,
+    count_epochs,
+)
+from megads.data.samples.recipe import collect, hold
 from megads.errors import DataError
 from tests.data.factory import write_dataset
 
@@ -49,26 +58,39 @@ FIRST_SAMPLES = {
 
 
 @pytest.fixture
-def data(tmp_path) -> IndexedDataset:
-    return IndexedDataset(write_dataset(tmp_path, LENGTHS, seed=None, start=100))
+def data(tmp_path) -> str:
+    return write_dataset(tmp_path, LENGTHS, seed=None, start=100)
+
+
+def _samples(
+    prefix: str, documents: range, seq_length: int, wanted: int | None, seed: int, cutoff: float = LAST_EPOCH_CUTOFF
+) -> GPTSamples:
+    stamp = Stamp.of(prefix)
+    recipe = GPTRecipe(prefix, stamp, documents.start, documents.stop, seq_length, wanted, seed, cutoff)
+    return GPTSamples(open_dataset(prefix), hold(recipe), seq_length)
+
+
+def _index(lengths: np.ndarray, documents: np.ndarray, seq_length: int) -> np.ndarray:
+    return np.concatenate(list(build_sample_index(lengths, documents, seq_length)))
 
 
 @pytest.mark.parametrize("requested", GOLDEN)
 def test_indices_are_megatrons(data, requested):
     epochs, whole, documents, samples, shuffle = GOLDEN[requested]
-    got = GPTSamples(data, range(6), 8, requested, 1234)
-    assert got.epochs.number == epochs
-    assert got.epochs.last_is_separate == (whole is not None)
-    assert whole in (None, got.epochs.whole_samples)
-    assert got.document_index.tolist() == [int(word) for word in documents.split()]
-    assert got.sample_index.tolist() == [[int(part) for part in word.split(",")] for word in samples.split()]
-    assert got.shuffle_index.tolist() == [int(word) for word in shuffle.split()]
-    assert [got.document_index.dtype, got.sample_index.dtype, got.shuffle_index.dtype] == ["i4", "i4", "u4"]
+    got = collect(GPTRecipe(data, Stamp.of(data), 0, 6, 8, requested, 1234))
+    counted = count_epochs(sum(LENGTHS), 8, requested)
+    assert counted.number == epochs
+    assert counted.last_is_separate == (whole is not None)
+    assert whole in (None, counted.whole_samples)
+    assert got["document_index"].tolist() == [int(word) for word in documents.split()]
+    assert got["sample_index"].tolist() == [[int(part) for part in word.split(",")] for word in samples.split()]
+    assert got["shuffle_index"].tolist() == [int(word) for word in shuffle.split()]
+    assert [got["document_index"].dtype, got["sample_index"].dtype, got["shuffle_index"].dtype] == ["i4", "i4", "u4"]
 
 
 @pytest.mark.parametrize("requested", FIRST_SAMPLES)
 def test_samples_are_megatrons(data, requested):
-    got = GPTSamples(data, range(6), 8, requested, 1234)
+    got = _samples(data, range(6), 8, requested, 1234)
     expected = FIRST_SAMPLES[requested]
     assert [got[i].tolist() for i in range(len(expected))] == expected
     assert got[0].dtype == np.int64
@@ -90,15 +112,16 @@ def _walk(lengths: list[int], documents: list[int], seq_length: int, samples: in
     return out
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_sample_index_equals_the_loop_over_documents(seed):
+@pytest.mark.parametrize("seed", range(200))
+def test_sample_index_equals_the_loop_over_documents(seed, monkeypatch):
     rng = np.random.RandomState(seed)
     lengths = rng.randint(0, rng.choice([2, 10, 200]), rng.randint(3, 60)).astype(np.int32)
     lengths[rng.randint(len(lengths))] += 1
     documents = rng.randint(0, len(lengths), rng.randint(5, 200)).astype(np.int32)
     documents[0] = int(np.argmax(lengths))
     seq_length = int(rng.randint(1, 40))
-    got = build_sample_index(lengths, documents, seq_length)
+    monkeypatch.setattr(gpt, "_CHUNK", int(rng.choice([1, 2, 7, 50, 1 << 20])))
+    got = _index(lengths, documents, seq_length)
     assert len(got) == (lengths[documents].sum() - 1) // seq_length + 1
     assert got.tolist() == _walk(lengths.tolist(), documents.tolist(), seq_length, len(got) - 1)
 
@@ -106,14 +129,14 @@ def test_sample_index_equals_the_loop_over_documents(seed):
 def test_positions_beyond_32_bits_are_exact():
     """3 documents of 2**31 - 1 tokens: the sums do not fit 32 bits."""
     lengths = np.full(3, 2**31 - 1, np.int32)
-    got = build_sample_index(lengths, np.arange(3, dtype=np.int32), 2**20)
+    got = _index(lengths, np.arange(3, dtype=np.int32), 2**20)
     last = len(got) - 1
     position, offset = divmod(last * 2**20, 2**31 - 1)
     assert got[last].tolist() == [position, offset]
 
 
 def test_one_epoch_holds_every_token_once(data):
-    got = GPTSamples(data, range(1, 5), 4, None, 7)
+    got = _samples(data, range(1, 5), 4, None, 7)
     tokens = np.concatenate([got[i][:-1] for i in range(len(got))])
     assert len(got) == (29 - 1) // 4
     assert len(set(tokens.tolist())) == len(tokens)
@@ -138,12 +161,12 @@ def test_cutoff_decides_whether_the_last_epoch_is_shuffled_alone():
 
 
 def test_seed_changes_the_order_only(data):
-    orders = [[GPTSamples(data, range(6), 8, 4, seed)[i].tolist() for i in range(4)] for seed in (1, 1, 2)]
+    orders = [[_samples(data, range(6), 8, 4, seed)[i].tolist() for i in range(4)] for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
 
 
 def test_number_out_of_range(data):
-    got = GPTSamples(data, range(6), 8, 4, 1234)
+    got = _samples(data, range(6), 8, 4, 1234)
     for i in (-1, len(got)):
         with pytest.raises(IndexError):
             got[i]
@@ -151,4 +174,4 @@ def test_number_out_of_range(data):
 
 def test_documents_without_tokens_are_refused(data):
     with pytest.raises(DataError, match=r"documents 3..3 hold 0 tokens"):
-        GPTSamples(data, range(3, 3), 8, 4, 1234)
+        _samples(data, range(3, 3), 8, 4, 1234)
