@@ -10,6 +10,7 @@ from megads.config import engine_rules, layout_rules
 from megads.config.advice import Attempt, Change, Layout, Problem, divisors, each_of, nearest, put, refusal
 from megads.config.batches import BatchSchedule, SkipRanges
 from megads.config.schema import RunConfig
+from megads.config.shares import shares_of
 from megads.config.sizes import data_degree, model_degree
 from megads.errors import ConfigError
 
@@ -163,16 +164,20 @@ def _precision(run: RunConfig, world_size: int) -> Iterator[Problem]:
 
 def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
     data, train = run.data, run.train
-    shares = {"TRAIN_SPLIT": data.train_split, "VAL_SPLIT": data.val_split, "TEST_SPLIT": data.test_split}
-    given = ", ".join(f"{name}={share:g}" for name, share in shares.items())
-    if not any(shares.values()):
+    each = {"TRAIN_SPLIT": data.train_split, "VAL_SPLIT": data.val_split, "TEST_SPLIT": data.test_split}
+    given = f"SPLIT={data.split}" if data.split else ", ".join(f"{name}={share:g}" for name, share in each.items())
+    shares = shares_of(run)
+    if not any(shares):
         yield Problem(f"{given}: all shares are 0", [{"data.train_split": 990.0, "data.val_split": 10.0}])
-    if not data.train_split:
-        yield Problem(f"{given} leaves nothing to train on", [{"data.train_split": 990.0}])
-    if not data.val_split and train.eval_iters and (train.eval_interval or train.eval_at_start):
-        text = f"VAL_SPLIT=0 leaves nothing to validate on (EVAL_ITERS={train.eval_iters})"
-        yield Problem(text, [{"data.val_split": 10.0}, {"train.eval_iters": 0}])
-    if data.tokenizer_type == "NullTokenizer" and not data.file_list:
+    if not shares[0]:
+        fitting: Change = {"data.split": "990,10,0"} if data.split else {"data.train_split": 990.0}
+        yield Problem(f"{given} leaves nothing to train on", [fitting])
+    is_validated = train.eval_iters and (train.eval_interval or train.eval_at_start)
+    if is_validated and not shares[1] and not data.valid_file_list:
+        text = f"{given if data.split else 'VAL_SPLIT=0'} leaves nothing to validate on (EVAL_ITERS={train.eval_iters})"
+        fitting = {"data.split": "990,10,0"} if data.split else {"data.val_split": 10.0}
+        yield Problem(text, [fitting, {"train.eval_iters": 0}])
+    if data.tokenizer_type == "NullTokenizer" and not data.file_list and not data.path:
         text = "TOKENIZER_TYPE=NullTokenizer can not read the demo corpus"
         yield Problem(text, otherwise="give DATA_FILE_LIST or leave it unset")
     asked = {

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from megads.config.batches import BatchSchedule
 from megads.config.schema import RunConfig
+from megads.config.shares import shares_of
 from megads.data import demo
 from megads.data.file_list import Shard, parse_data_path, read_file_list
 from megads.data.indexed.base import TokenFile
@@ -26,7 +27,7 @@ from megads.data.indexed.open import open_dataset
 from megads.data.samples.cache import Cache
 from megads.data.samples.gpt import Stamp
 from megads.data.samples.mix import Manner, Mix, MixPlan, Source, plan_mix
-from megads.data.samples.split import parse_split, split_documents
+from megads.data.samples.split import split_documents
 from megads.data.samples.team import Team, build_together
 from megads.errors import ConfigError, DataError
 
@@ -69,23 +70,6 @@ def samples_of(run: RunConfig) -> dict[str, int]:
         "valid": evaluation if run.train.eval_interval > 0 and (valid > 0 or run.data.valid_file_list) else 0,
         "test": evaluation if test > 0 or run.data.test_file_list else 0,
     }
-
-
-def shares_of(run: RunConfig) -> tuple[float, float, float]:
-    """Return the shares of train, valid and test in the run's data.
-
-    A split with a list of its own has none; what it would have had is trained on.
-
-    Raises:
-        DataError: ``SPLIT`` is not understood.
-    """
-    data = run.data
-    train, valid, test = parse_split(data.split) if data.split else (data.train_split, data.val_split, data.test_split)
-    if data.valid_file_list:
-        train, valid = train + valid, 0.0
-    if data.test_file_list:
-        train, test = train + test, 0.0
-    return train, valid, test
 
 
 def uses_demo(run: RunConfig) -> bool:
@@ -165,14 +149,17 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
         data.shuffle_in_corpus,
         vocab_size=run.model.vocab_size,
     )
-    ours = [shard for shard in shards if shard.weight > 0]
-    lists = {"valid": data.valid_file_list, "test": data.test_file_list}
+    lists = {
+        "valid": (data.valid_file_list, "VALID_DATA_FILE_LIST"),
+        "test": (data.test_file_list, "TEST_DATA_FILE_LIST"),
+    }
     plans: Plans = dict.fromkeys(SPLITS)
     for number, split in enumerate(SPLITS):
         if not samples[split]:
             continue
-        name = lists.get(split, "")
-        mine = [shard for shard in read_file_list(Path(name)) if shard.weight > 0] if name else ours
+        name, setting = lists.get(split, ("", ""))
+        given = read_file_list(Path(name), name=setting) if name else shards
+        mine = [shard for shard in given if shard.weight > 0]
         allow_open_files(_FILES_OF_SHARD * len(mine))
         sources = _whole(mine, files) if name else _cut(run, mine, number, files)
         used = [source for source in sources if source.documents]

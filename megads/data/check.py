@@ -14,6 +14,7 @@ from megads.data.build import Files, Plans, make_plans, read_shards, samples_of,
 from megads.data.file_list import Shard
 from megads.data.indexed.base import TokenFile
 from megads.data.samples.cache import Cache
+from megads.data.tokenize.match import check_record
 from megads.errors import ConfigError, DataError
 
 _LOOKED_AT = 4096  # tokens of a document
@@ -32,7 +33,8 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
 
     Raises:
         ConfigError: the tokenizer has more tokens than the model.
-        DataError: a list or a file is missing or broken, holds ids that the model does not know,
+        DataError: a list or a file is missing or broken, was made with another tokenizer, holds ids that the model
+            does not know,
             a split that is asked for has no documents or less than one sample, or the cache
             folder has no room for the sample indices.
     """
@@ -49,7 +51,9 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
         return
     files = Files()
     plans = make_plans(run, shards, files)
-    for prefix in dict.fromkeys(recipe.prefix for plan in plans.values() if plan for recipe in plan.files()):
+    prefixes = list(dict.fromkeys(recipe.prefix for plan in plans.values() if plan for recipe in plan.files()))
+    check_record(run, prefixes)
+    for prefix in prefixes:
         _check_ids(files.open(prefix), known)
     check_room(run, plans, Cache.of(run))
 

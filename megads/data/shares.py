@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from megads.config.batches import BatchSchedule
 from megads.config.schema import RunConfig
-from megads.data.build import shares_of
+from megads.config.shares import shares_of
 from megads.data.file_list import Shard
 from megads.data.indexed.open import open_dataset
 from megads.data.samples.blend import normalised

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megads.data.build import Files, allow_open_files, build_splits, make_plans, read_shards, samples_of, shares_of
+from megads.config.shares import shares_of
+from megads.data.build import Files, allow_open_files, build_splits, make_plans, read_shards, samples_of
 from megads.data.file_list import Shard
 from megads.data.indexed.writer import IndexedWriter, write_index
 from megads.data.samples.gpt import GPTRecipe

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from megads.data import check
 from megads.data.build import build_splits, read_shards
 from megads.data.check import check_data
+from megads.data.indexed.record import Record, write_record
 from megads.errors import ConfigError, DataError
 from tests.data.factory import make_run, write_dataset, write_list
 
@@ -26,6 +28,20 @@ def data_list(tmp_path) -> Path:
 def test_sound_data_passes(data_list):
     check_data(_run(data_list), 100)
     check_data(_run(data_list, data={"test_split": 0}), 60)
+
+
+def test_data_of_another_tokenizer_is_refused(data_list):
+    record = Record("f" * 12, "HFTokenizer", "theirs.json", 100, None, 10, 10, 500)
+    write_record(data_list.parent / "data", record)
+    other = write_dataset(data_list.parent, [50] * 4, name="held")
+    write_record(other, replace(record, tokenizer="e" * 12, tokenizer_name="other.json"))
+    held = write_list(data_list.parent / "held.txt", "1 held")
+    check_data(_run(data_list), 100)
+    with pytest.raises(
+        DataError, match=r"data was made with HFTokenizer theirs.json \(f{12}\) and .*held with .* FORCE=1"
+    ):
+        check_data(_run(data_list, data={"valid_file_list": str(held)}), 100)
+    check_data(_run(data_list, data={"valid_file_list": str(held)}, train={"force": True}), 100)
 
 
 def test_demo_corpus_not_made_yet_is_fine(tmp_path):

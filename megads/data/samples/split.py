@@ -4,30 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Sequence
 
 from megads.errors import DataError
 
 RULES = ("core", "legacy")
-_NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-
-
-def parse_split(text: str) -> tuple[float, float, float]:
-    """Return the shares of train, valid and test of a text such as ``969,30,1``.
-
-    One to three numbers, with commas, slashes or blanks between them; missing ones are 0.
-
-    Raises:
-        DataError: the text is not that, or all shares are 0.
-    """
-    words = re.split(r"[\s,/]+", text.strip().strip("[]()").strip())
-    if not 1 <= len(words) <= 3 or not all(_NUMBER.fullmatch(word) for word in words):
-        raise DataError(f"SPLIT={text}: expected the shares of train, valid and test, as 969,30,1")
-    shares = [*map(float, words), 0.0, 0.0][:3]
-    if not (all(map(math.isfinite, shares)) and sum(shares) > 0):
-        raise DataError(f"SPLIT={text}: at least one share must be positive, and none infinite")
-    return shares[0], shares[1], shares[2]
 
 
 def split_documents(split: Sequence[float], n: int, rule: str = "core") -> list[range]:

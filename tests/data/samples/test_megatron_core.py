@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from megads.config.shares import parse_split
 from megads.data.file_list import Shard
 from megads.data.indexed.open import open_dataset
 from megads.data.samples.blend import blend_all, blend_index
 from megads.data.samples.gpt import GPTRecipe, GPTSamples, Stamp
 from megads.data.samples.mix import Manner, Mix, Source, plan_mix, requested_samples
 from megads.data.samples.recipe import collect, hold
-from megads.data.samples.split import parse_split, split_documents
+from megads.data.samples.split import split_documents
 from tests.data.factory import write_dataset
 from tests.data.samples.upstream import megatron_core
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from megads.data.samples.split import parse_split, split_documents
+from megads.data.samples.split import split_documents
 from megads.errors import DataError
 
 
@@ -49,24 +49,3 @@ def test_every_document_is_in_one_split(rule, n):
         ranges = split_documents(split, n, rule)
         assert [i for each in ranges for i in each] == list(range(n))
         assert all(len(each) == 0 for each, share in zip(ranges, split, strict=False) if share == 0 and rule == "core")
-
-
-@pytest.mark.parametrize(
-    ("text", "shares"),
-    [
-        ("969,30,1", (969, 30, 1)),
-        ("969, 30, 1", (969, 30, 1)),
-        (" .9 .1 ", (0.9, 0.1, 0)),
-        ("[1]", (1, 0, 0)),
-        ("98/2", (98, 2, 0)),
-        ("1e2,0,1", (100, 0, 1)),
-    ],
-)
-def test_split_text(text, shares):
-    assert parse_split(text) == shares
-
-
-@pytest.mark.parametrize("text", ["", ",", "a,b", "1,2,3,4", "-1,2", "0,0,0", "1;2", "1e999", "1,,nan", "inf"])
-def test_wrong_split_text(text):
-    with pytest.raises(DataError, match="SPLIT="):
-        parse_split(text)
