@@ -1,0 +1,171 @@
+"""From lines of JSON to texts, and to what is wrong with the others."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import orjson
+
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass
+class Parsed:
+    """The documents of a block, for each key apart.
+
+    Attributes:
+        texts: for each key, the texts of all documents one after the other.
+        counts: for each key, the number of texts of each document; None where it is always 1.
+        documents: number of documents, the same for every key.
+        lines: number of lines, blank and bad ones included.
+        bad: lines that can not be used: (index among the block's lines, what is wrong).
+        skipped: indices of the lines that are no document: bad and blank ones.
+    """
+
+    texts: list[list[str]]
+    counts: list[list[int] | None]
+    documents: int = 0
+    lines: int = 0
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+
+    def line_of(self, place: int, text: int) -> int:
+        """Return the index of the line that the text with index ``text`` of key number ``place`` comes from."""
+        line, counts = text, self.counts[place]
+        if counts is not None:
+            line = next(index for index, end in enumerate(itertools.accumulate(counts)) if text < end)
+        for other in self.skipped:
+            line += other <= line
+        return line
+
+
+def parse_lines(data: bytes, keys: tuple[str, ...], split: Callable[[str], list[str]] | None = None) -> Parsed:
+    """Return the documents in ``data``, whole lines of JSON objects; the last one may lack its line break.
+
+    A value is a text, or a list of texts (sentences that are split already). Lines of nothing but
+    blanks are skipped. Whatever else Python's own json module takes, as NaN, is taken too.
+
+    Args:
+        data: of any number of lines.
+        keys: what to take from each object.
+        split: cuts a text into sentences.
+    """
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    parsed = Parsed([[] for _ in keys], [None for _ in keys], lines=len(lines))
+    simple = _parse_simple(lines, keys[0], parsed) if len(keys) == 1 and split is None else 0
+    for number in range(simple, len(lines)):
+        _add(parsed, keys, number, lines[number], split)
+    return parsed
+
+
+def _parse_simple(lines: list[bytes], key: str, parsed: Parsed) -> int:
+    """Read lines with one text each, and return how many there are before another one comes."""
+    loads, append = orjson.loads, parsed.texts[0].append
+    try:
+        for line in lines:
+            text = loads(line)[key]
+            if text.__class__ is not str:
+                break
+            append(text)
+    except (ValueError, LookupError, TypeError):
+        pass
+    parsed.documents = len(parsed.texts[0])
+    return parsed.documents
+
+
+def _add(
+    parsed: Parsed, keys: tuple[str, ...], number: int, line: bytes, split: Callable[[str], list[str]] | None
+) -> None:
+    """Add one line, with every key or with none."""
+    found = _values(line, keys)
+    if found is None or isinstance(found, str):
+        parsed.skipped.append(number)
+        if found is not None:
+            parsed.bad.append((number, found))
+        return
+    for place, value in enumerate(found):
+        texts = value if isinstance(value, list) else [value] if split is None else split(value)
+        counts = parsed.counts[place]
+        if counts is None and len(texts) != 1:
+            counts = parsed.counts[place] = [1] * parsed.documents
+        if counts is not None:
+            counts.append(len(texts))
+        parsed.texts[place] += texts
+    parsed.documents += 1
+
+
+def _values(line: bytes, keys: tuple[str, ...]) -> list[str | list[str]] | str | None:
+    """Return the values of a line, what is wrong with it, or None for a blank one."""
+    if not line.strip():
+        return None
+    content = _load(line)
+    if isinstance(content, _Wrong):
+        return content.reason
+    if not isinstance(content, dict):
+        return f"is {_kind(content)}, not a JSON object; write one object on each line"
+    values: list[str | list[str]] = []
+    for key in keys:
+        if key not in content:
+            known = ", ".join(map(repr, list(content)[:8]))
+            return f"has no key {key!r}; it has {known or 'none'}"
+        value = content[key]
+        if isinstance(value, list):
+            wrong = next((each for each in value if not isinstance(each, str)), None)
+            if wrong is not None:
+                return f"{key!r} is a list that holds {_kind(wrong)}; expected a text or a list of texts"
+        elif not isinstance(value, str):
+            return f"{key!r} is {_kind(value)}; expected a text or a list of texts"
+        if _has_half_character(value):
+            return f"{key!r} holds half of a surrogate pair, which is no character"
+        values.append(value)
+    return values
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    reason: str
+
+
+def _load(line: bytes) -> object:
+    try:
+        return orjson.loads(line)
+    except ValueError:
+        pass
+    # Python's module takes NaN, Infinity and lone surrogates, and says better what is wrong.
+    try:
+        return json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return _Wrong(f"is not UTF-8 (byte {error.start} of the line is 0x{line[error.start]:02x})")
+    except json.JSONDecodeError as error:
+        return _Wrong(f"is not JSON ({error.msg[:1].lower() + error.msg[1:]}, character {error.pos})")
+    except RecursionError:
+        return _Wrong("is JSON nested too deeply")
+    except ValueError as error:
+        return _Wrong(f"is not JSON ({error})")
+
+
+def _has_half_character(value: str | list[str]) -> bool:
+    try:
+        ("".join(value) if isinstance(value, list) else value).encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    names = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        str: "a text",
+        list: "a list",
+        dict: "an object",
+    }
+    return names[type(value)]

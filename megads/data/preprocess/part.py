@@ -1,0 +1,231 @@
+"""Make one part of the output: give blocks to workers, put what they made in input order, note how far it is."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from megads.data.preprocess.blocks import Blocks, Position
+from megads.data.preprocess.journal import PartFiles, Point
+from megads.data.preprocess.messages import Block, Encoded, Failed, Write, Written
+from megads.data.preprocess.plan import Job, Segment
+from megads.data.preprocess.pool import Pool
+from megads.data.preprocess.ranges import count_lines
+from megads.data.preprocess.read import STDIN
+from megads.errors import DataError, MegadsError
+
+TOLD = 5
+"""Bad lines that are named."""
+
+_AHEAD = 4
+"""Blocks for each worker between the one that is finished next and the last one given away."""
+
+_TICK_S = 0.2
+
+
+class Stopped(Exception):
+    """A signal asked the process to end."""
+
+    def __init__(self, number: int):
+        super().__init__(f"signal {number}")
+        self.number = number
+
+
+def make_part(
+    job: Job,
+    segments: Sequence[Segment],
+    files: PartFiles,
+    pool: Pool,
+    tick: Callable[[Point], None],
+    tell: Callable[[str], None],
+) -> None:
+    """Fill ``files`` with the documents of ``segments``.
+
+    Args:
+        job: what to do.
+        segments: the stretch of the input, in order.
+        files: of the part, where an earlier run left them.
+        pool: workers that have begun.
+        tick: called several times a second with the point reached; may raise to stop.
+        tell: takes a line for the user.
+
+    Raises:
+        DataError: the input is broken or holds too many bad lines; the output can not be written.
+    """
+    if files.point.is_done:
+        return
+    blocks = Blocks(job.inputs, segments, files.point.position, job.how.block_bytes)
+    flow = _Flow(job, segments, files, pool, tell)
+    try:
+        flow.run(blocks, tick)
+        files.add((), replace(files.point, is_done=True))
+    finally:
+        blocks.close()
+        # What is finished is not lost, whatever happened; if the disk is full the last point stays.
+        with suppress(OSError):
+            files.commit(wait=True)
+    files.commit(wait=True)
+
+
+@dataclass
+class _Flight:
+    """A block on its way."""
+
+    block: Block
+    worker: int
+    answer: Encoded | Failed | None = None
+    point: Point | None = None  # behind it, once its tokens have their place
+    is_written: bool = False
+
+
+class _Flow:
+    """Blocks are given to a worker, encoded, placed in input order, written, and done in input order."""
+
+    def __init__(
+        self, job: Job, segments: Sequence[Segment], files: PartFiles, pool: Pool, tell: Callable[[str], None]
+    ):
+        self._job, self._segments, self._files, self._pool, self._tell = job, segments, files, pool, tell
+        sizes = [job.inputs[each.source].size if each.stop < 0 else each.stop - each.start for each in segments]
+        self._used_before = [0, *itertools.accumulate(sizes)]
+        self._flights: dict[int, _Flight] = {}
+        self._busy = [0] * len(pool)  # blocks that a worker has and did not encode yet
+        self._held: Block | None = None  # read, and no worker is free for it
+        self._given = self._placed = self._done = 0  # number of the next block in each state
+        self._point = files.point  # behind the blocks that have their place
+        self._notes: set[str] = set()
+
+    def run(self, blocks: Blocks, tick: Callable[[Point], None]) -> None:
+        """Handle all blocks."""
+        committed = ticked = time.monotonic()
+        while self._give(blocks):
+            bells = () if blocks.is_done or self._held or not self._has_room() else (blocks.bell,)
+            for worker, message in self._pool.receive(_TICK_S, *bells):
+                self._hear(worker, message)
+            now = time.monotonic()
+            if now - ticked >= _TICK_S:
+                ticked = now
+                tick(self._files.point)
+            if now - committed >= self._job.how.commit_s:
+                committed = now
+                self._files.commit()
+        tick(self._files.point)
+
+    def _has_room(self) -> bool:
+        return self._given - self._done < _AHEAD * len(self._pool)
+
+    def _give(self, blocks: Blocks) -> bool:
+        """Give blocks away while there are workers for them; return whether anything is left to wait for."""
+        while self._has_room():
+            block = self._held or blocks.next()
+            if block is None:
+                break
+            worker = min(range(len(self._busy)), key=self._busy.__getitem__)
+            # With one block in reserve a worker never waits. A block that carries its text is sent only to
+            # a worker that listens: two processes that send each other much at once wait for ever.
+            if self._busy[worker] >= (2 if block.data is None else 1):
+                self._held = block
+                break
+            self._held = None
+            self._flights[block.number] = _Flight(replace(block, data=None), worker)
+            self._busy[worker] += 1
+            self._given = block.number + 1
+            self._pool.send(worker, block)
+        return not blocks.is_done or self._held is not None or self._done < self._given
+
+    def _hear(self, worker: int, message: Any) -> None:
+        if isinstance(message, Written):
+            self._flights[message.number].is_written = True
+            self._finish()
+        elif isinstance(message, Encoded) or (isinstance(message, Failed) and message.number in self._flights):
+            self._busy[worker] -= 1
+            self._flights[message.number].answer = message
+            self._place()
+        else:
+            raise self._explained(message.error)
+
+    def _place(self) -> None:
+        """Say where the tokens of the next blocks belong. Errors come up here: the first one of the input wins."""
+        while (flight := self._flights.get(self._placed)) is not None and flight.answer is not None:
+            answer, block, before = flight.answer, flight.block, self._point
+            lines = before.lines if block.segment == before.position.segment else 0
+            if isinstance(answer, Failed):
+                raise self._explained(answer.error, self._where(block, lines + answer.line) if answer.line >= 0 else "")
+            flight.point = self._point = self._behind(block, answer, lines)
+            self._placed += 1
+            self._pool.send(flight.worker, Write(block.number, before.num_bytes))
+
+    def _behind(self, block: Block, answer: Encoded, lines: int) -> Point:
+        """Return the point behind a block.
+
+        Raises:
+            DataError: there are more bad lines than allowed.
+        """
+        before = self._point
+        if answer.note and answer.note not in self._notes:
+            self._notes.add(answer.note)
+            self._tell(answer.note)
+        bad_lines = list(before.bad_lines)
+        for count, (index, reason) in enumerate(answer.bad, start=before.bad + 1):
+            if count <= TOLD or count > self._job.how.max_bad_lines:
+                bad_lines.append(f"{self._where(block, lines + index)} {reason}")
+            if count > self._job.how.max_bad_lines:
+                raise DataError(too_many(bad_lines, count, self._job.how.max_bad_lines))
+        made = answer.outputs
+        return Point(
+            Position(block.segment, block.stop),
+            lines + answer.lines,
+            before.documents + answer.documents,
+            before.text_bytes + answer.text_bytes,
+            self._used_before[block.segment] + block.used,
+            before.bad + len(answer.bad),
+            tuple(bad_lines[:TOLD]),
+            tuple(size + each.num_bytes for size, each in zip(before.num_bytes, made, strict=True)),
+            tuple(count + len(each.lengths) for count, each in zip(before.sequences, made, strict=True)),
+        )
+
+    def _finish(self) -> None:
+        """Take in the blocks whose tokens are written, as far as all before them are."""
+        while (flight := self._flights.get(self._done)) is not None and flight.is_written:
+            assert isinstance(flight.answer, Encoded)
+            assert flight.point is not None
+            self._files.add(flight.answer.outputs, flight.point)
+            del self._flights[self._done]
+            self._done += 1
+
+    def _where(self, block: Block, index: int) -> str:
+        """Return ``file:line`` of a line; ``index`` counts from the segment's first one."""
+        start = self._segments[block.segment].start
+        before = 1 + count_lines(block.path, start - 1) if start else 0
+        return f"{'stdin' if block.path == STDIN else block.path}:{before + index + 1}:"
+
+    def _explained(self, error: Exception, where: str = "") -> Exception:
+        if isinstance(error, OSError):
+            return cannot_write(self._job, error)
+        if isinstance(error, MemoryError):
+            return DataError("out of memory; use fewer --workers. The same command goes on where this one stopped")
+        if isinstance(error, MegadsError) and where:
+            return type(error)(f"{where} {error}")
+        return error
+
+
+def too_many(bad_lines: Sequence[str], count: int, limit: int) -> str:
+    """Return what to say when there are more bad lines than allowed; ``bad_lines`` are the first ones and the last."""
+    if limit == 0:
+        return f"{bad_lines[0]}; correct it, or leave out up to N such lines with --max-bad-lines N"
+    return f"{count} bad lines, --max-bad-lines allows {limit}; the first: {bad_lines[0]}; the last: {bad_lines[-1]}"
+
+
+def cannot_write(job: Job, error: OSError) -> DataError:
+    """Return what to say when the output can not be written."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    cure = "make room" if is_full else "see to that, or give another --output-prefix"
+    return DataError(
+        f"{job.prefix(job.keys[0])}: can not be written: {os.strerror(error.errno or 0).lower()}; {cure}, and give the "
+        "same command again"
+    )

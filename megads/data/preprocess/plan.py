@@ -1,0 +1,140 @@
+"""What is asked for, what comes out of it, and who reads which part of the input."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megads.data.preprocess.read import Source
+from megads.data.tokenize.base import TokenizerSpec
+from megads.errors import ConfigError, DataError
+
+FORMAT = 1
+"""Raised when work that an older version left behind can not be gone on with."""
+
+
+@dataclass(frozen=True)
+class How:
+    """What changes the time that a job takes, and nothing that comes out of it."""
+
+    workers: int = 1
+    partitions: int = 1
+    chunk_size: int = 0  # documents encoded at once; 0: those of a block
+    encoder: str = "auto"
+    max_bad_lines: int = 0
+    log_interval: int = 0  # documents between two lines of progress; 0: by time
+    overwrite: bool = False
+    block_bytes: int = 2 * 2**20  # text a worker takes at once
+    commit_s: float = 1.0  # between two points from which a killed run goes on
+    keep_s: float = 10.0  # work that took less is thrown away when an input is refused
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of ``megads data preprocess``; all but the last line decide the bytes that come out."""
+
+    inputs: tuple[Source, ...]
+    output_prefix: str
+    tokenizer: TokenizerSpec
+    keys: tuple[str, ...] = ("text",)
+    append_eod: bool = False
+    split_sentences: bool = False
+    lang: str = "english"  # of the sentence splitter
+    keep_newlines: bool = False  # line breaks between sentences stay with the one before
+    impl: str = "mmap"
+    verify: bool = False  # encode everything a second time, by the original
+    how: How = How()
+
+    @property
+    def level(self) -> str:
+        """What a sequence of the token files is."""
+        return "sentence" if self.split_sentences else "document"
+
+    def prefix(self, key: str) -> Path:
+        """Return the path, without suffix, of the token files of ``key``."""
+        return Path(f"{self.output_prefix}_{key}_{self.level}")
+
+    @property
+    def work(self) -> Path:
+        """The hidden folder beside the output that holds everything until it is whole."""
+        name = f".{self.prefix('+'.join(self.keys)).name}"
+        if len(os.fsencode(name)) > 200:
+            name = f"{name[:150]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+        return Path(self.output_prefix).parent / f"{name}.preprocess"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The lines of one input that begin at bytes ``start`` up to ``stop``; -1, for what is not plain: all."""
+
+    source: int  # index into Job.inputs
+    start: int
+    stop: int
+
+
+def check_job(job: Job) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        ConfigError: a key can not be part of a file name, the prefix is no file name, sizes below 1.
+    """
+    if not Path(job.output_prefix).name or job.output_prefix.endswith(("/", "/.", "/..")):
+        raise ConfigError(f"--output-prefix {job.output_prefix!r}: names a folder; give the beginning of a file name")
+    for key in job.keys:
+        if not key or "/" in key or "\0" in key:
+            raise ConfigError(f"--json-keys {key!r}: can not be part of a file name; rename the key in the data")
+    if len(set(job.keys)) < len(job.keys):
+        raise ConfigError(f"--json-keys {' '.join(job.keys)}: names a key twice")
+    if job.keep_newlines and not job.split_sentences:
+        raise ConfigError("--keep-newlines is about the ends of sentences; it needs --split-sentences")
+
+
+def key_of(job: Job, fingerprint: str, parts: int) -> dict[str, Any]:
+    """Return what decides every byte of the parts of a job: work with another key is of no use to it."""
+    return {
+        "format": FORMAT,
+        "inputs": [[os.path.abspath(each.path), each.size, each.mtime_ns] for each in job.inputs],
+        "keys": list(job.keys),
+        "tokenizer": fingerprint,
+        "options": [job.append_eod, job.split_sentences, job.lang, job.keep_newlines, job.impl, job.verify],
+        "parts": parts,
+    }
+
+
+def digest_of(key: dict[str, Any]) -> str:
+    """Return a short name of ``key``."""
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def split_inputs(inputs: tuple[Source, ...], parts: int) -> list[list[Segment]]:
+    """Return what each of ``parts`` ranks reads: neighbouring stretches of about as many bytes on disk.
+
+    Plain files are cut anywhere (a line belongs to whom its first byte belongs to), others are not:
+    such a file is read by whom its first byte falls to.
+
+    Raises:
+        DataError: a pipe, which only one process can read, is to be split.
+    """
+    if parts > 1 and any(source.kind == "pipe" for source in inputs):
+        name = next(source.path for source in inputs if source.kind == "pipe")
+        raise DataError(f"--input {name}: a pipe can not be read by {parts} processes; use one, or files")
+    total = sum(source.size for source in inputs)
+    bounds = [total * part // parts for part in range(parts + 1)]
+    result: list[list[Segment]] = [[] for _ in range(parts)]
+    begin = 0
+    for index, source in enumerate(inputs):
+        end = begin + source.size
+        for part, (low, high) in enumerate(itertools.pairwise(bounds)):
+            is_last = part == parts - 1
+            if not source.is_plain:
+                if low <= begin < high or (is_last and begin == high):
+                    result[part].append(Segment(index, 0, -1))
+            elif max(low, begin) < min(high, end):
+                result[part].append(Segment(index, max(low, begin) - begin, min(high, end) - begin))
+        begin = end
+    return result

@@ -1,0 +1,107 @@
+"""Say how far a run is: a line that is rewritten on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TextIO
+
+_EVERY_S = 10.0
+_REDRAW_S = 0.2
+_WINDOW_S = 30.0  # the speed that the time left is reckoned from
+
+
+@dataclass(frozen=True)
+class Done:
+    """How far all processes together are."""
+
+    documents: int = 0
+    text_bytes: int = 0
+    tokens: int = 0
+    used: int = 0  # bytes of the input, as it is on disk
+    bad: int = 0  # lines
+
+    def __add__(self, other: Done) -> Done:
+        return Done(*(mine + more for mine, more in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+class Meter:
+    """Writes progress to ``stream``.
+
+    Args:
+        stream: standard error.
+        total: bytes of the input on disk, 0 if nobody knows.
+        interval: documents between two lines where there is no terminal; 0: by time.
+    """
+
+    def __init__(self, stream: TextIO, total: int, interval: int = 0):
+        self._stream, self._total, self._interval = stream, total, interval
+        self._is_terminal = stream.isatty()
+        self._began = self._shown = time.monotonic()
+        self._first: Done | None = None
+        self._documents = 0  # when a line was written last
+        self._recent: deque[tuple[float, int]] = deque()
+        self._width = 0
+
+    def show(self, done: Done) -> None:
+        """Show ``done`` if it is time to."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first, self._documents = done, done.documents
+            self._began = self._shown = now
+        self._recent.append((now, done.used))
+        while now - self._recent[0][0] > _WINDOW_S:
+            self._recent.popleft()
+        waited = now - self._shown
+        if self._is_terminal:
+            due = waited >= _REDRAW_S
+        elif self._interval:
+            due = waited >= 1 and done.documents - self._documents >= self._interval
+        else:
+            due = waited >= _EVERY_S
+        if due:
+            self._shown, self._documents = now, done.documents
+            self._write(self.line(done, now))
+
+    def clear(self) -> None:
+        """Remove the line from the terminal."""
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
+
+    def summary(self, done: Done) -> str:
+        """Return the line that ends a run."""
+        first = self._first or Done()
+        seconds = max(time.monotonic() - self._began, 1e-6)
+        speed = (done.text_bytes - first.text_bytes) / seconds
+        return f"{done.text_bytes / 1e6:,.1f} MB in {seconds:.1f} s, {speed / 1e6:.1f} MB/s"
+
+    def line(self, done: Done, now: float) -> str:
+        """Return what is shown."""
+        first = self._first or Done()
+        seconds = max(now - self._began, 1e-6)
+        speed = (done.text_bytes - first.text_bytes) / seconds
+        tokens = (done.tokens - first.tokens) / seconds
+        share = f"{done.used / self._total:6.1%}  " if self._total else ""
+        bad = f"  {done.bad} bad lines" if done.bad else ""
+        return (
+            f"{share}{done.text_bytes / 1e6:,.0f} MB  {speed / 1e6:.1f} MB/s  {tokens / 1e6:.2f} M tokens/s  "
+            f"{done.documents:,} documents{bad}{self._time_left(done)}"
+        )
+
+    def _time_left(self, done: Done) -> str:
+        (begin, used), (end, now_used) = self._recent[0], self._recent[-1]
+        if not self._total or now_used <= used:
+            return ""
+        left = int((self._total - done.used) * (end - begin) / (now_used - used))
+        return f"  ETA {left // 3600}:{left // 60 % 60:02}:{left % 60:02}"
+
+    def _write(self, text: str) -> None:
+        if self._is_terminal:
+            self._stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()

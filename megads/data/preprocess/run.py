@@ -1,0 +1,272 @@
+"""``megads data preprocess``, from the options to the files."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from megads.data.indexed.dtypes import best_dtype
+from megads.data.preprocess import publish
+from megads.data.preprocess.journal import PartFiles, Point, read_point
+from megads.data.preprocess.lock import held, outputs_held
+from megads.data.preprocess.messages import Failed, Ready, Start
+from megads.data.preprocess.part import TOLD, Stopped, cannot_write, make_part
+from megads.data.preprocess.plan import Job, Segment, check_job, digest_of, key_of, split_inputs
+from megads.data.preprocess.pool import Pool
+from megads.data.preprocess.progress import Done, Meter
+from megads.data.preprocess.publish import Made
+from megads.data.preprocess.read import unchanged
+from megads.data.preprocess.sample import sample_texts
+from megads.data.preprocess.team import Team
+from megads.data.preprocess.worker import serve
+from megads.errors import DataError, MegadsError
+
+_POLL_S = 0.2
+
+
+def preprocess(job: Job, *, rank: int = 0, size: int = 1, stream: TextIO) -> list[Made]:
+    """Make the token files of ``job``, together with the processes of the other ranks.
+
+    Must be called before this process has used a library that starts threads: it forks.
+
+    Args:
+        job: what to do.
+        rank: of this process.
+        size: number of processes, all with the same job, on hosts that see the same files.
+        stream: for progress and notes.
+
+    Returns:
+        What was made; nothing on ranks other than 0.
+
+    Raises:
+        MegadsError: nothing is then under the final names. What cost more than a moment is kept
+            where the same command goes on with it.
+        Stopped: by a signal; likewise.
+        Silent: another process failed and says why.
+    """
+    check_job(job)
+    if size > 1 or job.how.partitions == 1:
+        return run_rank(job, Team(rank, size, meeting(job)), stream)
+    from megads.data.preprocess.partitions import run_partitions
+
+    return run_partitions(job, stream)
+
+
+def meeting(job: Job) -> Path:
+    """Return the folder where the processes of a job meet."""
+    return job.work.with_name(job.work.name + ".ranks")
+
+
+def run_rank(job: Job, team: Team, stream: TextIO) -> list[Made]:
+    """Do the work of one process; see :func:`preprocess`."""
+    total = sum(source.size for source in job.inputs)
+    with _signals_noted() as signals:
+        run = _Run(job, team, stream, Meter(stream, total, job.how.log_interval), signals)
+        try:
+            job.work.parent.mkdir(parents=True, exist_ok=True)
+            team.begin()
+            return run.lead() if team.rank == 0 else run.follow()
+        except (MegadsError, OSError, Stopped) as error:
+            run.meter.clear()
+            told = cannot_write(job, error) if isinstance(error, OSError) else error
+            team.fail(str(told))
+            raise told from None
+        finally:
+            run.pool.close()
+
+
+@contextmanager
+def _signals_noted() -> Iterator[list[int]]:
+    """Give a list to which the numbers of signals that ask to end are added, instead of ending."""
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda each, _: came.append(each)) for number in numbers}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Run:
+    """One process of a job."""
+
+    def __init__(self, job: Job, team: Team, stream: TextIO, meter: Meter, signals: list[int]):
+        self.job, self.team, self.meter, self.pool = job, team, meter, Pool()
+        self._stream, self._signals = stream, signals
+        self._began = time.monotonic()
+        self._dtype = np.dtype("<i4")
+
+    def lead(self) -> list[Made]:
+        """Make a part, join it with those of the others, publish."""
+        job = self.job
+        with outputs_held([job.prefix(key) for key in job.keys]) as locks:
+            if publish.is_complete(job):
+                made, is_same = publish.publish(job)
+                if is_same:
+                    self.team.send_home()
+                    self._tell("an earlier call had finished but for the names of the files; they have them now")
+                    return made
+            there = publish.existing(job)
+            if there is not None and not job.how.overwrite:
+                raise DataError(f"{there}: is there already; give another --output-prefix, or --overwrite")
+            segments = split_inputs(job.inputs, self.team.size)
+            ready = self._start_workers(segments[0], locks)
+            self._tell(f"encoder: {ready.reason}")
+            digest = digest_of(key_of(job, ready.fingerprint, self.team.size))
+            self._drop_stale(digest)
+            try:
+                return self._make_all(segments[0], ready, digest)
+            except BaseException as error:
+                self._clean_up(error)
+                raise
+
+    def follow(self) -> list[Made]:
+        """Make a part for the leader."""
+        job, team = self.job, self.team
+        segments = split_inputs(job.inputs, team.size)[team.rank]
+        ready = self._start_workers(segments, [])
+        wanted = team.follow(self._stop_if_asked)
+        if not wanted:
+            return []
+        digest = digest_of(key_of(job, ready.fingerprint, team.size))
+        if wanted != digest:
+            raise DataError(
+                f"rank {team.rank} on {socket.gethostname()} sees other input files, tokenizer or options than "
+                "rank 0; all ranks need the same"
+            )
+        point = self._make_part(segments, digest)
+        team.finish(self._done(point))
+        return []
+
+    def _make_all(self, segments: list[Segment], ready: Ready, digest: str) -> list[Made]:
+        job, team = self.job, self.team
+        own = self._make_part(segments, digest)
+        team.wait(self._done(own), self._check)
+        folders = [publish.part_folder(job, part) for part in range(team.size)]
+        points = [point for each in folders if (point := read_point(each, digest, len(job.keys)))]
+        if len(points) < team.size or not all(point.is_done for point in points):
+            raise DataError(f"{job.work}: a part of it is not complete; give the same command again")
+        total = add_points(points)
+        self._check(self._done(total))
+        for source in job.inputs:
+            unchanged(source)
+        publish.join_parts(job, points, self._stop_if_asked)
+        publish.complete(job, ready, self._dtype, total)
+        made, _ = publish.publish(job)
+        team.finish(self._done(total))
+        self.meter.clear()
+        if total.bad:
+            names = "; ".join(total.bad_lines[:TOLD])
+            self._tell(f"left out {total.bad} bad lines: {names}{'; ...' if total.bad > len(total.bad_lines) else ''}")
+        self._tell(self.meter.summary(self._done(total)))
+        return made
+
+    def _make_part(self, segments: list[Segment], digest: str) -> Point:
+        with ExitStack() as stack:
+            folder = publish.part_folder(self.job, self.team.rank)
+            folder.parent.mkdir(exist_ok=True)
+            # Of a run whose leader was killed, the others may still be at work.
+            stack.enter_context(held(folder.with_name(folder.name + ".lock"), folder))
+            files = PartFiles(folder, digest, len(self.job.keys))
+            stack.callback(files.close)
+            if files.was_there and files.point.documents:
+                self._tell(f"goes on behind {files.point.documents} documents that an earlier call made")
+            self.team.go(digest)
+            for worker in range(len(self.pool)):
+                self.pool.send(worker, Start(self._encoder, files.bins, self._dtype.str))
+            make_part(self.job, segments, files, self.pool, self._tick, self._tell)
+            return files.point
+
+    def _start_workers(self, segments: list[Segment], close: Sequence[int]) -> Ready:
+        """Start as many workers as there is work for; return what they say of the tokenizer."""
+        # Loaded once here and not in each of them; the libraries behind these load themselves later.
+        for name in ("make", "fast"):
+            importlib.import_module(f"megads.data.tokenize.{name}")
+        job = self.job
+        for number in range(min(job.how.workers, _most_blocks(job, segments))):
+            sample = sample_texts(job.inputs, job.keys) if number == 0 else None
+            self.pool.start(functools.partial(serve, job=job, sample=sample), close)
+        found: dict[int, Ready] = {}
+        while len(found) < len(self.pool):
+            for worker, message in self.pool.receive(_POLL_S):
+                if isinstance(message, Failed):
+                    raise message.error
+                found[worker] = message
+            self._stop_if_asked()
+        ready = found[0]
+        self._encoder, self._dtype = ready.encoder, best_dtype(ready.vocab_size, job.impl)
+        return ready
+
+    def _drop_stale(self, digest: str) -> None:
+        """Remove what another command left in the work folder."""
+        work = self.job.work
+        if work.exists() and read_point(publish.part_folder(self.job, 0), digest, len(self.job.keys)) is None:
+            self._tell(f"throws away {work}: other options, inputs or tokenizer, or it is broken")
+            shutil.rmtree(work)
+
+    def _clean_up(self, error: BaseException) -> None:
+        """Keep work that is worth it; tell where."""
+        work, took = self.job.work, time.monotonic() - self._began
+        if not work.exists() or publish.is_complete(self.job):
+            return
+        if took < self.job.how.keep_s and not isinstance(error, Stopped):
+            shutil.rmtree(work, ignore_errors=True)
+        elif isinstance(error, (MegadsError, OSError)):
+            self._tell(f"what is done is kept in {work}; the same command goes on with it")
+
+    def _tick(self, point: Point) -> None:
+        self._check(self.team.tick(self._done(point)))
+
+    def _check(self, done: Done) -> None:
+        """Show how far all are; raise when they have to end."""
+        self._stop_if_asked()
+        if done.bad > self.job.how.max_bad_lines and self.team.rank == 0:
+            raise DataError(f"{done.bad} bad lines in all parts, --max-bad-lines allows {self.job.how.max_bad_lines}")
+        if self.team.rank == 0:
+            self.meter.show(done)
+
+    def _done(self, point: Point) -> Done:
+        tokens = sum(point.num_bytes) // self._dtype.itemsize
+        return Done(point.documents, point.text_bytes, tokens, point.used, point.bad)
+
+    def _tell(self, line: str) -> None:
+        if self.team.rank == 0:
+            self.meter.clear()
+            self._stream.write(f"megads: {line}\n")
+            self._stream.flush()
+
+    def _stop_if_asked(self) -> None:
+        if self._signals:
+            raise Stopped(self._signals[0])
+
+
+def add_points(points: Sequence[Point]) -> Point:
+    """Return the end of all parts, joined."""
+    return Point(
+        documents=sum(point.documents for point in points),
+        text_bytes=sum(point.text_bytes for point in points),
+        used=sum(point.used for point in points),
+        bad=sum(point.bad for point in points),
+        bad_lines=tuple(line for point in points for line in point.bad_lines),
+        num_bytes=tuple(map(sum, zip(*(point.num_bytes for point in points), strict=True))),
+        sequences=tuple(map(sum, zip(*(point.sequences for point in points), strict=True))),
+        is_done=True,
+    )
+
+
+def _most_blocks(job: Job, segments: Sequence[Segment]) -> int:
+    """Return how many blocks there will be, at most; compressed text may be long."""
+    if any(not job.inputs[each.source].is_plain for each in segments):
+        return job.how.workers
+    return max(1, sum(-(-(each.stop - each.start) // job.how.block_bytes) for each in segments))
