@@ -86,7 +86,8 @@ def info(names: tuple[str, ...], as_json: bool, **tokenizer: str | None) -> None
     """
     from megads.data.indexed import inspect
 
-    decode = _decoder(tokenizer)
+    given = _tokenizer(tokenizer)
+    decode = _decoder(given)
     shards = [shard for name in names for shard in _shards(name)]
     total = sum(shard.weight for shard in shards)
     for shard in shards:
@@ -99,6 +100,8 @@ def info(names: tuple[str, ...], as_json: bool, **tokenizer: str | None) -> None
         click.echo(f"{found.prefix}{share}")
         for label, text in _rows(found, decode):
             click.echo(f"  {label:10} {text}")
+        if given is not None and found.record and found.record.tokenizer != given.fingerprint:
+            click.echo(f"megads: {found.prefix}: was made with another tokenizer than the one given", err=True)
 
 
 @click.command()
@@ -231,8 +234,7 @@ def _tokenizer(given: Mapping[str, str | None]) -> Tokenizer | None:
     )
 
 
-def _decoder(given: Mapping[str, str | None]) -> Callable[[Sequence[int]], str] | None:
-    tokenizer = _tokenizer(given)
+def _decoder(tokenizer: Tokenizer | None) -> Callable[[Sequence[int]], str] | None:
     return None if tokenizer is None else lambda ids: tokenizer.decode([int(each) for each in ids])
 
 

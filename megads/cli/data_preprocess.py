@@ -4,44 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
+
+from megads.cli.many import ManyWords
+from megads.config.data_settings import TokenizerType
 
 if TYPE_CHECKING:
     from megads.data.preprocess.plan import Job
 
-_TYPES = (
-    "HFTokenizer",
-    "PretrainedFromHF",
-    "GPT2BPETokenizer",
-    "BertWordPieceLowerCase",
-    "BertWordPieceCase",
-    "SentencePieceTokenizer",
-    "GPTSentencePieceTokenizer",
-    "Llama2Tokenizer",
-    "NullTokenizer",
-)
-_MANY = {"--input", "--json-keys", "--json-key"}
-"""Options that take any number of words, as argparse's nargs="+" does."""
-
-
-class _ManyWords(click.Command):
-    """Takes ``--input a b c`` for ``--input a --input b --input c``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        spread: list[str] = []
-        many = ""
-        for word in [*args, "--"]:
-            is_value = word == "-" or not word.startswith("-")
-            if not is_value and many and spread[-1] == many:
-                raise click.UsageError(f"Option {many!r} requires an argument", ctx)
-            if is_value and many and spread[-1] != many:
-                spread.append(many)
-            if not is_value:
-                many = word if word in _MANY else ""
-            spread.append(word)
-        return super().parse_args(ctx, spread[:-1])
+_TYPES = get_args(TokenizerType)
 
 
 def _cores() -> int:
@@ -49,7 +22,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@click.command(cls=_ManyWords)
+@click.command(cls=ManyWords)
 @click.option("--input", "inputs", multiple=True, required=True, help="Files, patterns, or - for stdin; several.")
 @click.option("--output-prefix", required=True, help="Files are called PREFIX_KEY_document.bin and .idx.")
 @click.option("--json-keys", "--json-key", "keys", multiple=True, default=("text",), help="Keys to extract; several.")

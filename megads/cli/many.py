@@ -12,13 +12,14 @@ class ManyWords(click.Command):
         """Repeat the option before each of its words."""
         many = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
         spread: list[str] = []
-        last = ""
-        for word in args:
-            if word.startswith("-") and word != "-":
-                last = word if word in many else ""
-                spread.append(word)
-            elif last and spread[-1] != last:
-                spread += [last, word]
-            else:
-                spread.append(word)
-        return super().parse_args(ctx, spread)
+        option = ""
+        for word in [*args, "--"]:
+            is_value = word == "-" or not word.startswith("-")
+            if option and not is_value and spread[-1] == option:
+                raise click.UsageError(f"Option {option!r} requires an argument", ctx)
+            if option and is_value and spread[-1] != option:
+                spread.append(option)
+            if not is_value:
+                option = word if word in many else ""
+            spread.append(word)
+        return super().parse_args(ctx, spread[:-1])

@@ -6,6 +6,18 @@ from typing import Literal
 
 from megads.config.setting import Section, setting
 
+TokenizerType = Literal[
+    "HFTokenizer",
+    "PretrainedFromHF",
+    "GPT2BPETokenizer",
+    "BertWordPieceLowerCase",
+    "BertWordPieceCase",
+    "SentencePieceTokenizer",
+    "GPTSentencePieceTokenizer",
+    "Llama2Tokenizer",
+    "NullTokenizer",
+]
+
 
 class DataConfig(Section):
     """What is read, and how it is split."""
@@ -57,17 +69,7 @@ class DataConfig(Section):
         ge=0,
         le=1,
     )
-    tokenizer_type: Literal[
-        "HFTokenizer",
-        "PretrainedFromHF",
-        "GPT2BPETokenizer",
-        "BertWordPieceLowerCase",
-        "BertWordPieceCase",
-        "SentencePieceTokenizer",
-        "GPTSentencePieceTokenizer",
-        "Llama2Tokenizer",
-        "NullTokenizer",
-    ] = setting(
+    tokenizer_type: TokenizerType = setting(
         "HFTokenizer",
         env="TOKENIZER_TYPE",
         flags={"--tokenizer-type": None},

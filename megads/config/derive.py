@@ -11,7 +11,7 @@ from megads.config.advice import Attempt, Change, Layout, Problem, divisors, mul
 from megads.config.batches import BatchSchedule
 from megads.config.checks import problem_of
 from megads.config.parse import LARGEST
-from megads.config.resolve import Resolved, rank_of
+from megads.config.resolve import SHARES, Resolved, rank_of
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.sizes import data_degree, layout_text, model_degree, padded_vocab_size
@@ -103,6 +103,7 @@ def derive(
     filler.fill("parallel.data", data_degree(resolved.run, world_size), f"{world_size} ranks / (TP x PP x SP)")
     filler.fill("launch.ranks_per_host", ranks_per_host, "by the host")
     _check_recompute(filler)
+    _check_split(filler)
     _fill_model(filler, vocab_size)
     _fill_batch(filler)
     _fill_length(filler)
@@ -266,6 +267,13 @@ def _fit_micro_batch(filler: _Filler) -> None:
             f"{filler.shown(_GLOBAL)} is not a multiple of MICRO_BATCH x DP = {micro} x {data} = {micro * data}; "
             f"use {_nearest('GLOBAL_BATCH', total, micro * data)}, or another MICRO_BATCH or number of ranks"
         )
+
+
+def _check_split(filler: _Filler) -> None:
+    """Refuse two ways to split of one layer; of different layers only the higher was kept by ``resolve``."""
+    whole, single = "data.split", max(SHARES, key=filler.rank)
+    if filler[whole] and filler.rank(single) == filler.rank(whole):
+        raise ConfigError(f"{filler.shown(single)} and {filler.shown(whole)}: give one of them")
 
 
 _TOKENS, _SAMPLES, _ITERS = "train.train_tokens", "train.train_samples", "train.train_iters"

@@ -24,6 +24,7 @@ def remarks(run: RunConfig, world_size: int) -> tuple[str, ...]:
             *_precision(run),
             *_offload(run),
             *_length(run),
+            *_data(run),
         ]
     )
 
@@ -114,3 +115,17 @@ def _length(run: RunConfig) -> Iterator[str]:
             f"SKIP_TRAIN_ITERATION_RANGE: {late[0][0]}-{late[0][1]} reaches beyond the last of "
             f"TRAIN_ITERS={train.train_iters} iterations"
         )
+
+
+def _data(run: RunConfig) -> Iterator[str]:
+    data, train = run.data, run.train
+    if data.tokenizer_model and not data.file_list and not data.path:
+        yield (
+            f"TOKENIZER_MODEL={data.tokenizer_model} without data: the demo corpus has ids of its own tokenizer, which "
+            "mean something else in this one; give DATA_FILE_LIST or DATA_PATH"
+        )
+    if data.valid_file_list and not (train.eval_interval and train.eval_iters):
+        name = "EVAL_ITERS" if train.eval_interval else "EVAL_INTERVAL"
+        yield f"VALID_DATA_FILE_LIST={data.valid_file_list} is not read with {name}=0"
+    if data.test_file_list and not train.eval_iters:
+        yield f"TEST_DATA_FILE_LIST={data.test_file_list} is not read with EVAL_ITERS=0"

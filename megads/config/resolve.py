@@ -241,6 +241,9 @@ def _note_width(stack: _Stack, machine: Layer, below: Mapping[str, Any]) -> None
         stack.notes.append(f"{machine.origin}: {', '.join(changed)}{'; ' if machine.note else ''}{machine.note}")
 
 
+SHARES = ("data.train_split", "data.val_split", "data.test_split")
+"""What SPLIT says in one."""
+
 # Settings that determine each other: of these one is enough.
 _LENGTHS = ("train.train_tokens", "train.train_samples", "train.train_iters")
 _BATCHES = ("train.global_batch", "train.grad_acc_steps")
@@ -258,6 +261,18 @@ def _settle(stack: _Stack) -> None:
     warmup, share = "optim.lr_warmup_iters", "optim.lr_warmup_frac"
     if stack.values[warmup] and stack.rank(share) > stack.rank(warmup):
         _drop(stack, warmup, share)
+    if stack.values["data.split"]:
+        _settle_split(stack)
+
+
+def _settle_split(stack: _Stack) -> None:
+    """Let the higher of ``SPLIT`` and single shares win; both of one layer are refused at launch."""
+    whole, single = "data.split", max(SHARES, key=stack.rank)
+    if stack.rank(single) > stack.rank(whole):
+        stack.notes.append(f"{stack.shown(whole)} gives way to {stack.shown(single)}")
+        stack.put(whole, "", Origin("default"))
+    elif stack.rank(single) < stack.rank(whole) and stack.origins[single].layer == "env":
+        stack.notes.append(f"{stack.shown(single)} gives way to {stack.shown(whole)}")
 
 
 def _keep_highest(stack: _Stack, given: list[str]) -> None:

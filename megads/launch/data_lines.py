@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from megads.config.batches import BatchSchedule, SkipRanges
 from megads.config.schema import RunConfig
+from megads.data.build import read_shards, uses_demo
+from megads.data.file_list import Shard, read_file_list, repeated
 from megads.data.shares import Share
 from megads.monitor.text import count
 
@@ -59,6 +62,36 @@ def corpora_lines(shares: Sequence[Share]) -> Iterator[str]:
             f"{len(rest)} more: {sum(share.weight for share in rest):.1%}, up to {worst.epochs:.3g} epochs "
             f"({worst.corpus})"
         )
+
+
+def list_notes(run: RunConfig) -> Iterator[str]:
+    """Yield a line where files are listed more than once, and where held-out files are trained on.
+
+    Raises:
+        DataError: a list can not be read.
+    """
+    if uses_demo(run):
+        return
+    train = _used(read_shards(run))
+    if twice := repeated(train):
+        yield (
+            f"{_number(len(twice), 'training file is', 'training files are')} listed more than once, as "
+            f"{twice[0][0].prefix}: each time with its own share of the samples"
+        )
+    lists = {"VALID_DATA_FILE_LIST": run.data.valid_file_list, "TEST_DATA_FILE_LIST": run.data.test_file_list}
+    for name, path in lists.items():
+        held_out = _used(read_file_list(Path(path), name=name)) if path else []
+        seen = repeated([*train, *held_out])[len(twice) :]
+        both = [shard for shard, first in seen if any(first is each for each in train)]
+        if both:
+            yield (
+                f"{name}={path}: {_number(len(both), 'of its files is', 'of its files are')} trained on, too, as "
+                f"{both[0].prefix}; its loss says little there"
+            )
+
+
+def _used(shards: Sequence[Shard]) -> list[Shard]:
+    return [shard for shard in shards if shard.weight > 0]
 
 
 def _number(value: int, one: str, many: str) -> str:

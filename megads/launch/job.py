@@ -26,6 +26,7 @@ from megads.config.tree import value_of
 from megads.errors import MegadsError
 from megads.launch.ask import Ask, resolve_ask
 from megads.launch.banner import banner
+from megads.launch.data_lines import list_notes
 from megads.launch.ending import ends_at, parse_walltime, started_at
 from megads.launch.folder import Folder, append_to_log, choose_folder, claim, claim_checkpoints
 from megads.launch.host import check_host
@@ -92,7 +93,7 @@ def prepare(ask: Ask) -> Job:
     available = available_memory() if run.machine == "cpu" else 0
     if available:
         check_fits(run, world_size, per_host, available, ask.hostname, attempt)
-    resolved = replace(resolved, notes=(*resolved.notes, *remarks(run, world_size)))
+    resolved = replace(resolved, notes=(*resolved.notes, *remarks(run, world_size), *list_notes(run)))
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
     check_resume(run, folder.path)

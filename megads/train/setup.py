@@ -24,6 +24,7 @@ from megads.data.demo import make_demo
 from megads.data.file_list import Shard
 from megads.data.loader import Batches
 from megads.data.prefetch import Prefetch, read_ahead
+from megads.data.same import data_fingerprint
 from megads.data.tokenize.run import load_tokenizer
 from megads.device.peaks import peak_tflops
 from megads.device.vendor import Vendor, vendor
@@ -37,6 +38,11 @@ from megads.engine.make import make_engine
 from megads.errors import CheckpointError
 from megads.monitor.log import LOG
 from megads.train.team import make_team
+
+OTHER_DATA = (
+    "had other data: a weight, corpus, file or size has changed since; samples come in another order now, so that "
+    "samples seen before may be seen again"
+)
 
 
 @dataclass
@@ -54,6 +60,7 @@ class Training:
     peak_tflops: float | None = None  # dense, of one device in the run's dtype
     progress: Progress = field(default_factory=Progress)
     timings: dict[str, float] = field(default_factory=dict)
+    data: str = ""  # see data_fingerprint
 
     @property
     def checkpoints(self) -> Path:
@@ -83,7 +90,12 @@ class Training:
             parameters=((s.name, getattr(s.parameter, "shard", None), s.tensors) for s in self.engine.states()),
             scalars=self.engine.scalars(),
             rng=pack(self.rng.state_dict()),
-            about={"model": shape_of(self.run), "torch": torch.__version__, "settings": self.run.model_dump()},
+            about={
+                "model": shape_of(self.run),
+                "torch": torch.__version__,
+                "settings": self.run.model_dump(),
+                "data": self.data,
+            },
         )
         return save_checkpoint(self.checkpoints, snapshot, self.groups, self.run.checkpoint.keep)
 
@@ -96,6 +108,7 @@ class Training:
         for line in [
             *(f"passed over: {text}" for text in found.broken),
             *changes(found.manifest["settings"], self.run),
+            *([OTHER_DATA] if found.manifest.get("data", self.data) != self.data else []),
         ]:
             if self.groups.rank == 0:
                 LOG.warning("checkpoint %s", line)
@@ -144,11 +157,13 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         row, device, groups = join_ranks(run, info, env, group_timeout_s(run.launch.timeout_s))
     rng = seed_everything(run.train.seed, groups, device)
     with timed(timings, "data"):
-        splits = build_splits(run, find_shards(run), make_team(groups))
+        shards = find_shards(run)
+        splits: dict[str, Any] = dict(build_splits(run, shards, make_team(groups)))
+        data = data_fingerprint(shards, splits["train"].plan.files())
     with timed(timings, "engine"):
         engine = make_engine(run, groups, rng, device, end_of_document(run))
     peak = peak_tflops(row.device_name(device), run.train.dtype, env)
-    training = Training(run, run_dir, groups, row, device, engine, splits, rng, peak, timings=timings)
+    training = Training(run, run_dir, groups, row, device, engine, splits, rng, peak, timings=timings, data=data)
     if groups.rank == 0:
         remove_unfinished(training.checkpoints)
     return training

@@ -157,3 +157,9 @@ def test_data_degree():
         ConfigError, match=r"DP=4, but 8 ranks / \(TP=1 x PP=1 x SP=1\) = 8; use DP=8 or NGPU_PER_HOST=4$"
     ):
         _derive({"DP": "4"})
+
+
+def test_both_ways_to_split_in_one_layer_are_refused():
+    resolved = resolve(env={"SPLIT": "98,2,0", "TRAIN_SPLIT": "5"}, machine="cpu")
+    with pytest.raises(ConfigError, match=r"TRAIN_SPLIT=5.0 \(env TRAIN_SPLIT\) and SPLIT=98,2,0 .*: give one of them"):
+        derive(resolved, num_hosts=1, ranks_per_host=1, vocab_size=100)

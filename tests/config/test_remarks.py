@@ -89,3 +89,22 @@ def test_ordinary_layouts_raise_nothing(ranks, env):
 def test_the_bubble_of_a_pipeline():
     assert bubble(_run({"PP": "4", "GRAD_ACC_STEPS": "1"}, 4)) == 3 / 4
     assert bubble(_run({}, 4)) == 0
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ({"TOKENIZER_MODEL": "tok"}, "TOKENIZER_MODEL=tok without data: the demo corpus has ids of its own tokenizer"),
+        ({"TOKENIZER_MODEL": "tok", "DATA_PATH": "a"}, ""),
+        (
+            {"VALID_DATA_FILE_LIST": "v", "EVAL_INTERVAL": "0"},
+            "VALID_DATA_FILE_LIST=v is not read with EVAL_INTERVAL=0",
+        ),
+        ({"VALID_DATA_FILE_LIST": "v", "EVAL_ITERS": "0"}, "VALID_DATA_FILE_LIST=v is not read with EVAL_ITERS=0"),
+        ({"TEST_DATA_FILE_LIST": "t", "EVAL_ITERS": "0"}, "TEST_DATA_FILE_LIST=t is not read with EVAL_ITERS=0"),
+        ({"VALID_DATA_FILE_LIST": "v", "TEST_DATA_FILE_LIST": "t", "EVAL_INTERVAL": "5"}, ""),
+    ],
+)
+def test_what_is_named_and_not_read_is_told(env, told):
+    lines = remarks(_run(env, 1), 1)
+    assert [told in line for line in lines] == [True] * bool(told)

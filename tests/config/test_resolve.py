@@ -296,3 +296,29 @@ def test_switches_of_other_toolkits(switch, name, value):
     on, off = (resolve(env={switch: word}, machine="generic") for word in ("yes", "off"))
     assert (value_of(on.run, name), str(on.origins[name])) == (value, f"env {switch}")
     assert str(off.origins[name]) == "default"
+
+
+@pytest.mark.parametrize(
+    ("env", "overrides", "machine", "split", "told"),
+    [
+        ({"SPLIT": "98,2,0"}, {}, "cpu", "98,2,0", ""),
+        (
+            {"TRAIN_SPLIT": "5"},
+            {"data.split": "98,2,0"},
+            "cpu",
+            "98,2,0",
+            "TRAIN_SPLIT=5.0 (env TRAIN_SPLIT) gives way to SPLIT=98,2,0 (cli --set data.split)",
+        ),
+        (
+            {"SPLIT": "98,2,0"},
+            {"data.val_split": "5"},
+            "generic",
+            "",
+            "SPLIT=98,2,0 (env SPLIT) gives way to VAL_SPLIT=5.0 (cli --set data.val_split)",
+        ),
+    ],
+)
+def test_of_the_two_ways_to_split_the_higher_layer_wins(env, overrides, machine, split, told):
+    resolved = resolve(env=env, overrides=overrides, machine=machine)
+    assert resolved.run.data.split == split
+    assert [note for note in resolved.notes if "SPLIT" in note] == ([told] if told else [])

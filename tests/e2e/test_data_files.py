@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 from megads.cli import main
 from megads.data.indexed.record import Record, write_record
 from megads.data.indexed.writer import make_writer
+from megads.data.tokenize.train import train_bpe
 from tests.data.factory import write_dataset, write_list
 
 pytestmark = pytest.mark.timeout(120)
@@ -314,3 +315,12 @@ def test_info_as_json_and_as_text(folder):
 def test_quick_leaves_the_tokens_out(folder):
     assert _call("check", "a", "--vocab-size", "2", "--quick").exit_code == 0
     assert _call("check", "a", "--vocab-size", "2").exit_code == 2
+
+
+def test_text_by_another_tokenizer_than_the_files_is_told(folder, tmp_path):
+    name = write_dataset(folder, [3], name="made")
+    write_record(name, RECORD)
+    train_bpe(["a b c"], 257).save(str(folder / "other.json"))
+    done = _call("info", "made", "--tokenizer-model", "other.json")
+    assert done.exit_code == 0
+    assert done.stderr == "megads: made: was made with another tokenizer than the one given\n"

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from megads.launch.processes import children
+from tests.data.factory import write_dataset, write_list
 
 SAME = ("iteration", "consumed_samples", "consumed_tokens", "lm_loss", "learning_rate", "grad_norm", "loss_scale",
         "skipped_iterations", "nan_iterations", "valid_loss", "valid_ppl")  # fmt: skip
@@ -131,6 +132,17 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_older_one_and_says_so(meg
     assert rest.returncode == 0, rest.stderr
     assert "checkpoint passed over: " in rest.stderr
     assert "resume   from r/checkpoints/iter_0000002" in rest.stderr
+
+
+def test_a_list_that_was_edited_meanwhile_is_told(megads):
+    for number, name in enumerate("ab"):
+        write_dataset(megads.folder, [200] * 20, name=name, seed=number)
+    data = {"DATA_FILE_LIST": "list", "TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "100", "EVAL_INTERVAL": "0"}
+    for weight, told in (("1", False), ("1", False), ("9", True)):
+        write_list(megads.folder / "list", "1 a x", f"{weight} b y")
+        done = megads.train("r", EXIT_INTERVAL="2", TRAIN_ITERS="6", **data)
+        assert done.returncode in (0, 75), done.stderr
+        assert ("had other data: a weight, corpus, file or size has changed since" in done.stderr) == told
 
 
 def test_data_parallel_ranks_can_change_on_resume(megads):

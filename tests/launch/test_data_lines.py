@@ -6,8 +6,8 @@ import pytest
 
 from megads.data.file_list import Shard
 from megads.data.shares import Share, train_shares
-from megads.launch.data_lines import corpora_lines
-from tests.data.factory import make_run, write_dataset
+from megads.launch.data_lines import corpora_lines, list_notes
+from tests.data.factory import make_run, write_dataset, write_list
 
 
 def test_shares_and_epochs_follow_weights_and_sizes(tmp_path):
@@ -58,3 +58,18 @@ def test_what_is_read_often_is_marked():
     assert lines[0].endswith(", 0.99 epochs, one file 30")
     assert lines[2].endswith("10 epochs  <- read often")
     assert not lines[1].endswith("often")
+
+
+def test_files_listed_twice_and_held_out_files_that_are_trained_on_are_told(tmp_path):
+    a, _ = (write_dataset(tmp_path, [3], name=name) for name in "ab")
+    for suffix in (".bin", ".idx"):
+        (tmp_path / f"link{suffix}").symlink_to(f"a{suffix}")
+    train = write_list(tmp_path / "train", "1 a x", "1 link y", "0 b x")
+    valid = write_list(tmp_path / "valid", "1 b x", "1 link x")
+    assert list(list_notes(make_run(data={"file_list": str(train), "valid_file_list": str(valid)}))) == [
+        f"1 training file is listed more than once, as {tmp_path}/link: each time with its own share of the samples",
+        f"VALID_DATA_FILE_LIST={valid}: 1 of its files is trained on, too, as {tmp_path}/link; "
+        "its loss says little there",
+    ]
+    assert not list(list_notes(make_run(data={"path": a, "test_file_list": str(write_list(tmp_path / "t", "1 b"))})))
+    assert not list(list_notes(make_run()))

@@ -79,6 +79,10 @@ def merge(prefixes: Sequence[str], output: str, *, force: bool = False, progress
             tokenizer, or the output is an input or can not be written.
     """
     output = strip_suffix(output)
+    if os.path.basename(output) in ("", ".", ".."):
+        raise DataError(
+            f"--output-prefix {output!r}: names no file; give a name, as in {os.path.join(output, 'merged')}"
+        )
     parts = [_look(strip_suffix(prefix)) for prefix in prefixes]
     if not parts:
         raise DataError(f"{output}: nothing to merge; name at least one prefix")

@@ -38,6 +38,12 @@ FAMILIES = {
 }
 """TOKENIZER_TYPE and how its tokenizers are made."""
 
+_READERS = {
+    "VOCAB_FILE": "GPT2BPETokenizer, BertWordPieceLowerCase or BertWordPieceCase",
+    "MERGE_FILE": "GPT2BPETokenizer",
+}
+"""What is of no use to the other types, and the types that read it."""
+
 
 def make_tokenizer(spec: TokenizerSpec) -> Tokenizer:
     """Return the tokenizer that ``spec`` describes.
@@ -47,17 +53,40 @@ def make_tokenizer(spec: TokenizerSpec) -> Tokenizer:
         DataError: a file is not there or is broken.
         DependencyError: its library is not installed.
     """
+    check_spec(spec)
     return _family(spec).make(spec)
 
 
 def vocab_size(spec: TokenizerSpec) -> int:
     """Return the largest id + 1; errors as in :func:`make_tokenizer`."""
+    check_spec(spec)
     return _family(spec).vocab_size(spec)
 
 
 def identity(spec: TokenizerSpec) -> str:
     """Return the fingerprint of the tokenizer; errors as in :func:`make_tokenizer`."""
+    check_spec(spec)
     return _family(spec).identity(spec)
+
+
+def check_spec(spec: TokenizerSpec) -> None:
+    """Refuse what the type does not read: who names a file means it to be used.
+
+    Raises:
+        ConfigError: the type is unknown, or a file is named that it does not read.
+    """
+    _family(spec)
+    for setting, value in (("VOCAB_FILE", spec.vocab_file), ("MERGE_FILE", spec.merge_file)):
+        if value and spec.type not in _READERS[setting]:
+            raise ConfigError(
+                f"{setting}={value} is not read by TOKENIZER_TYPE={spec.type}; leave it unset, or set TOKENIZER_TYPE "
+                f"to {_READERS[setting]}"
+            )
+    if spec.vocab_file and spec.model:
+        raise ConfigError(f"VOCAB_FILE={spec.vocab_file} and TOKENIZER_MODEL={spec.model}: give one of them")
+    if spec.type == "NullTokenizer" and (spec.model or spec.extra_ids):
+        name = f"TOKENIZER_MODEL={spec.model}" if spec.model else f"VOCAB_EXTRA_IDS={spec.extra_ids}"
+        raise ConfigError(f"{name} is not read by TOKENIZER_TYPE=NullTokenizer; leave one of them unset")
 
 
 def spec_of(run: RunConfig) -> TokenizerSpec:

@@ -51,8 +51,7 @@ def check_record(run: RunConfig, prefixes: Iterable[str | os.PathLike[str]]) -> 
     own = identity(spec)
     if own != first.tokenizer:
         raise DataError(
-            f"{first_name} was made with {_name(first)}, the run uses {_describe(spec, own)}; "
-            f"set TOKENIZER_TYPE={first.tokenizer_type} and {_setting(first)}={first.tokenizer_name}, or FORCE=1"
+            f"{first_name} was made with {_name(first)}, the run uses {_describe(spec, own)}; {_cure(first, spec)}"
         )
 
 
@@ -80,7 +79,16 @@ def _name(record: Record) -> str:
 
 
 def _describe(spec: TokenizerSpec, own: str) -> str:
-    return f"{spec.type} {spec.model or spec.vocab_file} ({own})"
+    extra = f" with VOCAB_EXTRA_IDS={spec.extra_ids}" if spec.extra_ids else ""
+    return f"{spec.type} {spec.model or spec.vocab_file}{extra} ({own})"
+
+
+def _cure(record: Record, spec: TokenizerSpec) -> str:
+    wanted = f"set TOKENIZER_TYPE={record.tokenizer_type} and {_setting(record)}={record.tokenizer_name}"
+    if (record.tokenizer_type, record.tokenizer_name) != (spec.type, spec.model or spec.vocab_file):
+        return f"{wanted}, or FORCE=1"
+    other = "MERGE_FILE" if spec.type == "GPT2BPETokenizer" else "VOCAB_EXTRA_IDS"
+    return f"the file has changed since, or {other} was another: bring that back, preprocess again, or set FORCE=1"
 
 
 def _setting(record: Record) -> str:

@@ -22,6 +22,7 @@ def vocab_size_of(run: RunConfig) -> int:
         DependencyError: its library is not installed.
     """
     if make.uses_demo(run):
+        make.check_spec(make.spec_of(run))
         return run.data.demo_vocab_size
     return make.vocab_size(make.spec_of(run))
 

@@ -243,3 +243,13 @@ def test_prefixes_of_a_folder(tmp_path):
         prefixes_in(tmp_path / "empty")
     with pytest.raises(DataError, match="no such file or directory; give a folder"):
         prefixes_in(tmp_path / "none")
+
+
+@pytest.mark.parametrize("output", ["", "sub/", "sub/.", ".."])
+def test_an_output_without_a_name_is_refused(tmp_path, monkeypatch, output):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    name = write_dataset(tmp_path, [3], name="a")
+    with pytest.raises(DataError, match=r"names no file; give a name, as in .*merged"):
+        merge([name], output)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.bin", "a.idx", "sub"]

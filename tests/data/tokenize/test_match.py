@@ -135,3 +135,13 @@ def test_fingerprints_of_types_and_extra_ids_differ(specs):
         more = type(spec)(spec.type, spec.model, spec.vocab_file, extra_ids=spec.extra_ids + 1)
         assert identity(more) != identity(spec)
     assert identity(spec_of(make_run(model={"vocab_size": 50}))) != identity(spec_of(make_run()))
+
+
+def test_a_tokenizer_that_changed_under_its_name_is_told_as_that(specs, tmp_path):
+    spec = specs["llama3-json"]
+    prefix = str(tmp_path / "a")
+    write_record(prefix, Record(identity(spec), spec.type, spec.model, 300, 0, 1, 1, 1))
+    with pytest.raises(DataError) as error:
+        check_record(_run(spec, vocab_extra_ids=3), [prefix])
+    assert f"the run uses {spec.type} {spec.model} with VOCAB_EXTRA_IDS=3 (" in str(error.value)
+    assert "the file has changed since, or VOCAB_EXTRA_IDS was another: bring that back" in str(error.value)

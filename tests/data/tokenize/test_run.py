@@ -192,3 +192,22 @@ def test_measuring_loads_no_library(folder):
     ]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({"vocab_file": "v"}, "VOCAB_FILE=v is not read by TOKENIZER_TYPE=HFTokenizer; leave it unset, or set TOKEN"),
+        ({"merge_file": "m"}, "MERGE_FILE=m is not read by TOKENIZER_TYPE=HFTokenizer"),
+        ({"vocab_file": "v", "tokenizer_model": ""}, "VOCAB_FILE=v is not read by TOKENIZER_TYPE=HFTokenizer"),
+        ({"vocab_file": "v", "tokenizer_type": "GPT2BPETokenizer"}, "VOCAB_FILE=v and TOKENIZER_MODEL="),
+        ({"merge_file": "m", "tokenizer_type": "BertWordPieceCase"}, "MERGE_FILE=m is not read by TOKENIZER_TYPE=Bert"),
+        ({"tokenizer_type": "NullTokenizer"}, "is not read by TOKENIZER_TYPE=NullTokenizer"),
+    ],
+)
+def test_a_file_that_the_type_does_not_read_is_refused(folder, data, told):
+    run = _run(**{"path": folder, **data} if "tokenizer_model" not in data else {"path": "", **data})
+    for ask in (vocab_size_of, load_tokenizer) if run.data.tokenizer_model else (vocab_size_of,):
+        with pytest.raises(ConfigError) as error:
+            ask(run)
+        assert told in str(error.value)
