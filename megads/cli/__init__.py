@@ -51,6 +51,8 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx else ctx.command_path
             message = error.format_message().rstrip(".")

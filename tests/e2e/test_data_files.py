@@ -324,3 +324,9 @@ def test_text_by_another_tokenizer_than_the_files_is_told(folder, tmp_path):
     done = _call("info", "made", "--tokenizer-model", "other.json")
     assert done.exit_code == 0
     assert done.stderr == "megads: made: was made with another tokenizer than the one given\n"
+
+
+def test_without_a_command_there_is_help():
+    done = CliRunner().invoke(main, ["data"])
+    assert done.exit_code == 2
+    assert "\nCommands:\n  preprocess " in done.stderr

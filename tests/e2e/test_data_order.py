@@ -54,7 +54,7 @@ def test_a_killed_run_reads_on_with_other_ranks_micro_batches_and_readers(megads
     process = megads.start(
         "train", RUN_DIR="parts", **{**listed, "DP": "2", "MICRO_BATCH": "1", "NUM_WORKERS": "1", "SAVE_INTERVAL": "2"}
     )
-    wait_for_step(process, megads.folder / "parts", 11)
+    wait_for_step(process, megads.folder / "parts", 7)  # the rest takes some milliseconds a step
     end(process)
     rest = megads.train("parts", **listed, DP="1", MICRO_BATCH="2", NUM_WORKERS="0", SAVE_INTERVAL="2")
     assert rest.returncode == 0, rest.stderr

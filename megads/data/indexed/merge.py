@@ -20,7 +20,7 @@ from megads.data.indexed.content import IndexContent, Numbers
 from megads.data.indexed.files import NewFiles, ReadFile
 from megads.data.indexed.mmap import IndexedDataset
 from megads.data.indexed.open import open_dataset
-from megads.data.indexed.record import RECORD_SUFFIX, Record, read_record, write_record
+from megads.data.indexed.record import RECORD_SUFFIX, Record, read_record, record_text
 from megads.data.indexed.verify import require_sound
 from megads.data.indexed.writer import write_pieces
 from megads.errors import DataError
@@ -89,16 +89,17 @@ def merge(prefixes: Sequence[str], output: str, *, force: bool = False, progress
     _check(parts, output)
     record, note = _merge_records([part.prefix for part in parts], force)
     _check_space(Path(output), sum(part.tokens * part.dtype.itemsize for part in parts))
-    files = NewFiles(output, (".bin", ".idx"))
+    # The record gets its name with the files it describes: somebody else may write the same output meanwhile.
+    files = NewFiles(output, (".bin", RECORD_SUFFIX, ".idx") if record else (".bin", ".idx"))
     try:
         with files.guard():
             _copy_tokens(parts, files[".bin"], progress)
             write_pieces(files[".idx"], parts[0].impl, _content(parts))
+            if record:
+                files[RECORD_SUFFIX].write(record_text(record).encode())
         files.publish(RECORD_SUFFIX)
     finally:
         files.drop()
-    if record:
-        write_record(output, record)
     return Merged(
         documents=sum(part.documents for part in parts),
         sequences=sum(part.sequences for part in parts),

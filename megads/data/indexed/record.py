@@ -48,10 +48,15 @@ def write_record(prefix: str | Path, record: Record) -> None:
     """
     path = record_path(prefix)
     try:
-        write_whole(path, json.dumps({"format": FORMAT, **asdict(record)}, indent=2) + "\n")
+        write_whole(path, record_text(record))
     except ConfigError as error:
         reason = str(error).partition(": ")[2].partition(";")[0]
         raise DataError(f"{path}: {reason}; the data is whole, but nothing says which tokenizer made it") from None
+
+
+def record_text(record: Record) -> str:
+    """Return the content of the file."""
+    return json.dumps({"format": FORMAT, **asdict(record)}, indent=2) + "\n"
 
 
 def read_record(prefix: str | Path) -> Record | None:

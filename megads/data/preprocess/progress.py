@@ -76,7 +76,8 @@ class Meter:
         first = self._first or Done()
         seconds = max(time.monotonic() - self._began, 1e-6)
         speed = (done.text_bytes - first.text_bytes) / seconds
-        return f"{done.text_bytes / 1e6:,.1f} MB in {seconds:.1f} s, {speed / 1e6:.1f} MB/s"
+        rate = f", {speed / 1e6:.1f} MB/s" if speed else ""  # no speed if it was over at the first look
+        return f"{done.text_bytes / 1e6:,.1f} MB in {seconds:.1f} s{rate}"
 
     def line(self, done: Done, now: float) -> str:
         """Return what is shown."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from megads.data.indexed import merge as merging
-from megads.data.indexed.files import ReadFile
+from megads.data.indexed.files import NewFiles, ReadFile
 from megads.data.indexed.merge import copy_file, merge, prefixes_in
 from megads.data.indexed.open import open_dataset
 from megads.data.indexed.record import Record, read_record, write_record
@@ -253,3 +253,21 @@ def test_an_output_without_a_name_is_refused(tmp_path, monkeypatch, output):
     with pytest.raises(DataError, match=r"names no file; give a name, as in .*merged"):
         merge([name], output)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.bin", "a.idx", "sub"]
+
+
+def test_another_merge_right_behind_leaves_its_own_record(tmp_path, monkeypatch):
+    a, b = (write_dataset(tmp_path, [3] * count, name=name) for count, name in ((2, "a"), (5, "b")))
+    write_record(a, replace(RECORD, documents=2, sequences=2, tokens=6))
+    write_record(b, replace(RECORD, documents=5, sequences=5, tokens=15))
+    publish = NewFiles.publish
+
+    def publish_and_be_overtaken(self: NewFiles, *obsolete: str) -> None:
+        publish(self, *obsolete)
+        monkeypatch.setattr(NewFiles, "publish", publish)
+        merge([b], str(tmp_path / "out"))
+
+    monkeypatch.setattr(NewFiles, "publish", publish_and_be_overtaken)
+    merge([a], str(tmp_path / "out"))
+    record = read_record(tmp_path / "out")
+    assert record is not None
+    assert record.documents == open_dataset(str(tmp_path / "out")).num_documents == 5
