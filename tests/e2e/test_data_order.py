@@ -18,10 +18,10 @@ RUN = {
     "GLOBAL_BATCH": "16",
     "RAMPUP_BATCH_SIZE": "4 4 40",
     "SKIP_TRAIN_ITERATION_RANGE": "5-6 9-9",
-    "TRAIN_SAMPLES": "200",
+    "TRAIN_SAMPLES": "1600",
     "TRAIN_ITERS": "",
     "EVAL_ITERS": "3",
-    "EVAL_INTERVAL": "8",
+    "EVAL_INTERVAL": "32",
 }
 
 
@@ -52,11 +52,11 @@ def test_a_killed_run_reads_on_with_other_ranks_micro_batches_and_readers(megads
     assert "data     list.txt; 2 threads of a rank read ahead" in whole.stderr + whole.stdout
     assert "steps 5-6: 16 samples passed over" in whole.stderr
     process = megads.start(
-        "train", RUN_DIR="parts", **{**listed, "DP": "2", "MICRO_BATCH": "1", "NUM_WORKERS": "1", "SAVE_INTERVAL": "2"}
+        "train", RUN_DIR="parts", **{**listed, "DP": "2", "MICRO_BATCH": "1", "NUM_WORKERS": "1", "SAVE_INTERVAL": "4"}
     )
-    wait_for_step(process, megads.folder / "parts", 7)  # the rest takes some milliseconds a step
+    wait_for_step(process, megads.folder / "parts", 7)  # about a hundred are left
     end(process)
-    rest = megads.train("parts", **listed, DP="1", MICRO_BATCH="2", NUM_WORKERS="0", SAVE_INTERVAL="2")
+    rest = megads.train("parts", **listed, DP="1", MICRO_BATCH="2", NUM_WORKERS="0", SAVE_INTERVAL="50")
     assert rest.returncode == 0, rest.stderr
     assert "resume   from parts/checkpoints/iter_00000" in rest.stderr
     rows, parts = megads.rows("whole"), megads.rows("parts")
@@ -71,7 +71,7 @@ def test_a_killed_run_reads_on_with_other_ranks_micro_batches_and_readers(megads
     assert [row["global_batch_size"] for row in steps[:6]] == [4, 4, 4, 4, 12, 16]
     assert [row["iteration"] for row in rows if "passed_over_iterations" in row] == [6, 9]
     assert {row["iteration"] for row in steps} == set(range(1, steps[-1]["iteration"] + 1)) - {5, 6, 9}
-    assert 200 - 16 < steps[-1]["consumed_samples"] <= 200
+    assert 1600 - 16 < steps[-1]["consumed_samples"] <= 1600
     assert all(row["data_wait_s"] >= 0 and 0 <= row["data_wait_share"] <= 1 for row in steps)
 
 
