@@ -44,12 +44,16 @@ class Meter:
         self._recent: deque[tuple[float, int]] = deque()
         self._width = 0
 
+    def begin(self, done: Done) -> None:
+        """Count time from now, and work from ``done``: what an earlier run did is nobody's speed."""
+        self._first, self._documents = done, done.documents
+        self._began = self._shown = time.monotonic()
+
     def show(self, done: Done) -> None:
         """Show ``done`` if it is time to."""
-        now = time.monotonic()
         if self._first is None:
-            self._first, self._documents = done, done.documents
-            self._began = self._shown = now
+            self.begin(done)
+        now = time.monotonic()
         self._recent.append((now, done.used))
         while now - self._recent[0][0] > _WINDOW_S:
             self._recent.popleft()
@@ -76,8 +80,7 @@ class Meter:
         first = self._first or Done()
         seconds = max(time.monotonic() - self._began, 1e-6)
         speed = (done.text_bytes - first.text_bytes) / seconds
-        rate = f", {speed / 1e6:.1f} MB/s" if speed else ""  # no speed if it was over at the first look
-        return f"{done.text_bytes / 1e6:,.1f} MB in {seconds:.1f} s{rate}"
+        return f"{done.text_bytes / 1e6:,.1f} MB in {seconds:.1f} s, {speed / 1e6:.1f} MB/s"
 
     def line(self, done: Done, now: float) -> str:
         """Return what is shown."""

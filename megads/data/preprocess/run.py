@@ -183,6 +183,8 @@ class _Run:
             if files.was_there and files.point.documents:
                 self._tell(f"goes on behind {files.point.documents} documents that an earlier call made")
             self.team.go(digest)
+            if self.team.size == 1:  # else the first look tells how far the others are
+                self.meter.begin(self._done(files.point))
             for worker in range(len(self.pool)):
                 self.pool.send(worker, Start(self._encoder, files.bins, self._dtype.str))
             make_part(self.job, segments, files, self.pool, self._tick, self._tell)
