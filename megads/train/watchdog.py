@@ -73,6 +73,7 @@ class Watchdog:
     _since: float = field(default_factory=time.time)
     _main: int = field(default_factory=threading.get_ident)
     _ask_at: float = 0.0
+    _beating: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
         """Start watching the thread that made this object."""
@@ -107,13 +108,10 @@ class Watchdog:
 
     def beat(self) -> None:
         """Write the heartbeat."""
-        host = socket.gethostname()
-        write_heartbeat(
-            self.run_dir,
-            Heartbeat(
-                self.iteration, self.phase, self._since, time.time(), os.getpid(), host, self.attempt, self.save_s
-            ),
-        )
+        host, now = socket.gethostname(), time.time()
+        with self._beating:  # a thread must not put an older one over the last
+            beat = Heartbeat(self.iteration, self.phase, self._since, now, os.getpid(), host, self.attempt, self.save_s)
+            write_heartbeat(self.run_dir, beat)
 
     def _keep_beating(self) -> None:
         while True:

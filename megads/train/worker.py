@@ -102,6 +102,8 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     loop = Loop(training, stop, metrics, watch)
     outcome = loop.run()
     loop.enter(END)
+    if speaks:
+        watch.beat()  # the process may be gone before the next one is due
     if metrics is not None:
         metrics.close()
         # The outcome first: nothing in the summary can turn a run that ended well into a failure.
