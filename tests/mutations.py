@@ -201,8 +201,8 @@ MUTATIONS = (
     Mutation(
         "a data rank reads the samples of its neighbour",
         "megads/data/loader.py",
-        "first = self.consumed + self.data_rank * self.micro_batch",
-        "first = self.consumed",
+        "first = consumed + self.data_rank * self.micro_batch",
+        "first = consumed",
         ("tests/data/test_loader.py",),
     ),
 )

@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -117,6 +117,8 @@ class _Run:
                     self.team.send_home()
                     self._tell("an earlier call had finished but for the names of the files; they have them now")
                     return made
+            with suppress(OSError):
+                job.work.rmdir()  # empty: all that an earlier call did not live to do
             there = publish.existing(job)
             if there is not None and not job.how.overwrite:
                 raise DataError(f"{there}: is there already; give another --output-prefix, or --overwrite")

@@ -230,6 +230,14 @@ def test_input_that_changes_meanwhile(megads, words):
     assert megads.files() == {}
 
 
+def test_an_empty_work_folder_of_a_killed_call_goes(megads, words):
+    """A call that was killed before its last line had everything in place."""
+    megads.made(*words)
+    (megads.folder / ".out_text_document.preprocess").mkdir()
+    assert "is there already" in megads(*words).error
+    assert megads.hidden() == []
+
+
 def test_stopped_between_the_names(megads, tokenizer, words):
     """From the moment when everything is whole, the next call only gives the names."""
     megads.made(*words)

@@ -45,6 +45,8 @@ def serve(pipe: Connection) -> None:
             message = pipe.recv()
         except EOFError:
             return
+        if message is None:
+            return
         if isinstance(message, int):
             pipe.send(os.waitpid(message, 0)[1])
             continue
@@ -107,6 +109,8 @@ class Zygote:
         return os.waitstatus_to_exitcode(self._pipe.recv())
 
     def close(self) -> None:
+        # Said, because other processes that were forked from this one may have the pipe open, too.
+        self._pipe.send(None)
         self._pipe.close()
         self._process.wait(timeout=10)
 
