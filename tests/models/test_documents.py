@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-import zlib
-
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megads.config.schema import ModelConfig
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
 from megads.dist.rng import seed_everything
 from megads.models.flash import Flash
 from megads.models.gpt import GPT
 from megads.parallel.documents import Documents, find_documents
 from megads.parallel.recompute import Recompute, reentrant_checkpoint
-from megads.parallel.tensor import Shard, take_shard
+from megads.parallel.tensor import take_shard
+from tests.models.noisy import ONE, build
 from tests.models.shapes import SEQUENCE_KINDS
 from tests.parallel.test_documents import END, mask_by_hand, rows
 from tests.ranks import groups_of, run_ranks
 
-ONE = Groups(Grid(), 0)
 CPU = torch.device("cpu")
 BOTH = {"reset_positions": True, "reset_attention": True}
-
-
-def build(model: ModelConfig, groups: Groups = ONE, **more: object) -> GPT:
-    """Return the float64 model; norms and biases are no ones and zeros, which would hide mistakes."""
-    from megads.models.build import initialise
-
-    module = GPT(model, groups, **more)
-    initialise(module, 7, groups)
-    module.double()
-    for name, weight in module.named_parameters():
-        if weight.ndim == 1:
-            shard: Shard | None = weight.shard
-            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-            noise = 0.3 * torch.randn(sum(shard.parts) if shard else len(weight), generator=generator)
-            weight.data += take_shard(noise, shard, groups.tensor_rank, groups.tensor_size)
-    return module
 
 
 def batch(size: int = 3, often: float = 0.2) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,33 +14,17 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megads.config.schema import ModelConfig
-from megads.dist.grid import Grid
 from megads.dist.groups import Groups
-from megads.dist.rng import RngStreams, seed_everything
+from megads.dist.rng import seed_everything
 from megads.errors import ConfigError
-from megads.models.build import initialise
 from megads.models.gpt import GPT
-from megads.parallel.tensor import Shard, take_shard
+from megads.parallel.tensor import take_shard
+from tests.models.noisy import ONE, build
 from tests.models.shapes import SEQUENCE_KINDS
 from tests.ranks import groups_of, run_ranks
 
-ONE = Groups(Grid(), 0)
 KINDS = list(SEQUENCE_KINDS)
 CPU = torch.device("cpu")
-
-
-def _build(model: ModelConfig, groups: Groups, *, scatter: bool = False, rng: RngStreams | None = None) -> GPT:
-    """Return the float64 model; norms and biases are no ones and zeros, which would hide mistakes."""
-    module = GPT(model, groups, rng=rng, scatter_norms=scatter)
-    initialise(module, 7, groups)
-    module.double()
-    for name, weight in module.named_parameters():
-        if weight.ndim == 1:
-            shard: Shard | None = weight.shard
-            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-            noise = 0.3 * torch.randn(sum(shard.parts) if shard else len(weight), generator=generator)
-            weight.data += take_shard(noise, shard, groups.tensor_rank, groups.tensor_size)
-    return module
 
 
 def _batch(model: ModelConfig, size: int) -> tuple[Tensor, Tensor]:
@@ -79,7 +62,7 @@ def _summed(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 def _cut_model_matches_one_rank(kind: str, tensor: int, seq: int, scatter: bool) -> None:
     """Loss to 1e-12 and every gradient to 1e-10 of the gradient's largest element."""
     model, groups = SEQUENCE_KINDS[kind], groups_of(tensor=tensor, seq=seq)
-    whole, cut = _build(model, ONE), _build(model, groups, scatter=scatter)
+    whole, cut = build(model, ONE), build(model, groups, scatter_norms=scatter)
     parameters = dict(cut.named_parameters())
     assert list(parameters) == [name for name, _ in whole.named_parameters()]
     for size in (1, 3):
@@ -130,7 +113,7 @@ def test_cut_model_matches_one_rank_on_eight_ranks(kind, tensor, seq, scatter):
 def test_on_one_tensor_rank_scattering_changes_nothing():
     model = SEQUENCE_KINDS["gpt"]
     tokens, labels = _batch(model, 3)
-    assert torch.equal(_build(model, ONE, scatter=True)(tokens, labels), _build(model, ONE)(tokens, labels))
+    assert torch.equal(build(model, ONE, scatter_norms=True)(tokens, labels), build(model, ONE)(tokens, labels))
 
 
 # What is sent
@@ -170,7 +153,7 @@ def _recorded() -> Iterator[Counter[str]]:
 
 def _calls_of_a_layer(kind: str, tensor: int, seq: int, scatter: bool, forward: dict, backward: dict) -> None:
     model, groups = SEQUENCE_KINDS[kind], groups_of(tensor=tensor, seq=seq)
-    block = _build(model, groups, scatter=scatter).layers["1"]
+    block = build(model, groups, scatter_norms=scatter).layers["1"]
     length = model.seq_length // seq // (tensor if scatter else 1)
     x = torch.randn(2, length, model.hidden_size, dtype=torch.float64, requires_grad=True)
     with _recorded() as calls:
@@ -209,7 +192,7 @@ def test_calls_of_a_layer(kind, tensor, seq, scatter, forward, backward):
 def _calls_of_the_ends() -> None:
     """Under scattered norms: tokens, positions, final norm and logits."""
     model, groups = SEQUENCE_KINDS["gpt"], groups_of(tensor=2)
-    module = _build(model, groups, scatter=True)
+    module = build(model, groups, scatter_norms=True)
     tokens, _ = _batch(model, 2)
     with _recorded() as calls:
         x = module.embed(tokens)
@@ -249,7 +232,7 @@ class _Copies(TorchDispatchMode):
 @pytest.mark.parametrize("kind", ["llama", "gqa", "gpt"])
 def test_one_rank_sends_and_copies_nothing(kind):
     model = SEQUENCE_KINDS[kind]
-    module = _build(model, ONE)
+    module = build(model, ONE)
     tokens, labels = _batch(model, 3)
     with _recorded() as calls:
         module(tokens, labels).backward()
@@ -264,7 +247,7 @@ def test_one_rank_sends_and_copies_nothing(kind):
 def _gathers_keep_only_a_part() -> None:
     """What scattered layers keep for the backward pass holds no gathered activation."""
     model, groups = SEQUENCE_KINDS["llama"], groups_of(tensor=2)
-    block = _build(model, groups, scatter=True).layers["0"]
+    block = build(model, groups, scatter_norms=True).layers["0"]
     x = torch.randn(2, model.seq_length // 2, model.hidden_size, dtype=torch.float64, requires_grad=True)
     kept: list[Tensor] = []
 
@@ -297,7 +280,7 @@ def _dropped_embeddings(tensor: int, seq: int, scatter: bool) -> None:
     """Two ranks drop alike exactly where they hold the same numbers."""
     groups = groups_of(tensor=tensor, seq=seq)
     model = SEQUENCE_KINDS["llama"].model_copy(update={"hidden_dropout": 0.5})
-    module = _build(model, groups, scatter=scatter, rng=seed_everything(1, groups, CPU))
+    module = build(model, groups, scatter_norms=scatter, rng=seed_everything(1, groups, CPU))
     module.embedding.weight.data.fill_(1.0)
     default = torch.get_rng_state()
     tokens = torch.zeros(2, model.seq_length // seq, dtype=torch.int64)
@@ -327,7 +310,7 @@ def _dropped_weights() -> None:
     """Attention weights differ on every rank of both axes, from the model-parallel stream."""
     groups = groups_of(tensor=2, seq=2)
     model = SEQUENCE_KINDS["llama"].model_copy(update={"attention_dropout": 0.5})
-    module = _build(model, groups, rng=seed_everything(1, groups, CPU))
+    module = build(model, groups, rng=seed_everything(1, groups, CPU))
     default = torch.get_rng_state()
     ones = torch.ones(2, 16, 2, 4, dtype=torch.float64)
     mixed = _everyone(module.layers["0"].attention._attend(None, ones, ones, ones))
@@ -349,7 +332,7 @@ def _refused() -> None:
     with pytest.raises(ConfigError, match=r"SP=4 ranks can not share 3 query heads \(HEADS / TP\).*use SP=3 or less"):
         GPT(model.model_copy(update={"num_heads": 3}), groups_of(seq=4))
     groups = groups_of(tensor=2, seq=2)
-    module = _build(SEQUENCE_KINDS["gpt"], groups, scatter=True)
+    module = build(SEQUENCE_KINDS["gpt"], groups, scatter_norms=True)
     with pytest.raises(ConfigError, match=r"the 7 tokens of a rank \(SEQ / SP\) can not be cut over TP=2 .* SEQ=16"):
         module.embed(torch.zeros(1, 7, dtype=torch.int64))
     with pytest.raises(ConfigError, match="a sequence of 24 tokens does not fit MAX_POSITIONS=20"):
@@ -364,7 +347,7 @@ def test_what_can_not_be_cut_is_refused():
 def _labels_that_do_not_count() -> None:
     """Ignored labels give no NaN, also where none counts; labels beyond the vocabulary are refused."""
     model, groups = SEQUENCE_KINDS["gpt"], groups_of(tensor=dist.get_world_size())
-    module = _build(model, groups)
+    module = build(model, groups)
     tokens, _ = _batch(model, 2)
     nothing = torch.full_like(tokens, -100)
     for weight in (None, torch.tensor(0.25)):

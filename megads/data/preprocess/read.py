@@ -272,8 +272,8 @@ def _decompressor(kind: str) -> tuple[Any, tuple[type[BaseException], ...]]:
 
             return bz2.BZ2Decompressor(), (OSError, EOFError)
         import zstandard
-    except ImportError as error:
-        cure = "pip install 'megads[data]'" if kind == "zstd" else "use a Python that was built with it"
-        raise DependencyError(f"{kind} files need the Python module {error.name}; {cure}, or unpack them") from None
+    except ImportError:
+        cure = "pip install zstandard" if kind == "zstd" else f"use a Python that was built with {kind}"
+        raise DependencyError(f"{kind} files can not be read by this Python; {cure}, or unpack them") from None
     # Files made with --long need more than the usual window.
     return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj(), (zstandard.ZstdError,)

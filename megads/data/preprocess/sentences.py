@@ -28,7 +28,7 @@ def make_splitter(lang: str, *, keep_newlines: bool = False) -> Splitter:
         import nltk
         from nltk.tokenize import punkt
     except ImportError:
-        raise DependencyError("--split-sentences needs nltk; pip install 'megads[data]'") from None
+        raise DependencyError("--split-sentences needs nltk; pip install nltk") from None
     inner = _load(nltk, punkt, lang)
     if keep_newlines:
         inner._lang_vars = _keeping_newlines(punkt)

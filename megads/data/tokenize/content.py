@@ -96,4 +96,4 @@ def _read_odd_json(raw: bytes, path: Path, what: str) -> Any:
 
 def missing(package: str, wanted_by: str) -> DependencyError:
     """Return the error for an optional package that is not installed."""
-    return DependencyError(f"{wanted_by} needs the package {package}: pip install 'megads[data]'")
+    return DependencyError(f"{wanted_by} needs the package {package}: pip install {package}")

@@ -117,7 +117,7 @@ def _make(tokenizer: Tokenizer, name: str) -> BatchEncoder:
     try:
         return ENCODERS[name](tokenizer)
     except ImportError:
-        raise ConfigError(f"{name} is not installed: pip install 'megads[data]'") from None
+        raise ConfigError(f"{name} is not installed: pip install {name}") from None
 
 
 def _order(tokenizer: Tokenizer) -> Iterable[str]:

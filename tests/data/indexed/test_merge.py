@@ -202,6 +202,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_copied(tmp_path):
         with (tmp_path / "big.bin").open("wb") as file:
             file.truncate(int(lengths.sum()) * 8)
     except OSError:
+        assert not os.environ.get("MEGADS_REQUIRE_ALL")
         pytest.skip("this file system has no such large files")
     write_index(tmp_path / "big.idx", "mmap", "i8", lengths, np.arange(count + 1))
     with pytest.raises(DataError, match=r"out: needs .* GiB but its disk has .* GiB; free some space"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from megads.data.preprocess.parse import parse_lines
 from megads.data.preprocess.plan import Segment, split_inputs
 from megads.data.preprocess.ranges import RangeReader, count_lines
 from megads.data.preprocess.read import Source, look_at, read_lines
+from megads.errors import DependencyError
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])
@@ -131,3 +133,10 @@ def test_line_of_a_text():
     assert [parsed.line_of(0, text) for text in range(4)] == [0, 2, 2, 5]
     assert [number for number, _ in parsed.bad] == [3]
     assert (parsed.documents, parsed.lines) == (4, 6)
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    (tmp_path / "a.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(20))
+    with pytest.raises(DependencyError, match="pip install zstandard, or unpack them"):
+        next(iter(read_lines([str(tmp_path / "a.zst")])))

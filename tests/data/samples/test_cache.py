@@ -180,9 +180,10 @@ def _get(cache: Cache, recipe: Any, start: Any, answers: Any) -> None:
     answers.put({name: each.tolist() for name, each in arrays.items()})
 
 
-def test_builders_at_once_build_once_and_all_find_it(slow, cache):
+def _three_at_once(cache, recipe):
+    """Return what three processes find that want an index at the same moment."""
     start, answers = FORK.Event(), FORK.Queue()
-    builders = [FORK.Process(target=_get, args=(cache, slow, start, answers)) for _ in range(3)]
+    builders = [FORK.Process(target=_get, args=(cache, recipe, start, answers)) for _ in range(3)]
     for builder in builders:
         builder.start()
     start.set()
@@ -190,6 +191,11 @@ def test_builders_at_once_build_once_and_all_find_it(slow, cache):
     for builder in builders:
         builder.join()
         assert builder.exitcode == 0
+    return got
+
+
+def test_builders_at_once_build_once_and_all_find_it(slow, cache):
+    got = _three_at_once(cache, slow)
     expected = {name: each.tolist() for name, each in cache.get(slow).items()}
     assert got == [expected] * 3
     assert slow.times_made == 1
@@ -199,15 +205,7 @@ def test_builders_at_once_build_once_and_all_find_it(slow, cache):
 def test_builders_that_do_not_see_each_others_locks_end_with_a_whole_file(slow, cache, monkeypatch):
     """As on a file system that creates no file exclusively: the rename decides, and both are right."""
     monkeypatch.setattr(Lock, "take", lambda self: True)
-    start, answers = FORK.Event(), FORK.Queue()
-    builders = [FORK.Process(target=_get, args=(cache, slow, start, answers)) for _ in range(3)]
-    for builder in builders:
-        builder.start()
-    start.set()
-    got = [answers.get(timeout=30) for _ in builders]
-    for builder in builders:
-        builder.join()
-        assert builder.exitcode == 0
+    got = _three_at_once(cache, slow)
     assert got == [{name: each.tolist() for name, each in collect(slow).items()}] * 3
 
 
