@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -14,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from megads.data.indexed.files import ReadFile
+from megads.data.indexed.merge import copy_file
 from megads.data.indexed.writer import write_index
 from megads.data.preprocess.journal import SUFFIXES, Point, sizes_at
 from megads.data.preprocess.messages import Ready
@@ -24,7 +25,6 @@ MARKER = "publish"
 """File of the work folder that names what is whole and where it goes."""
 
 _FINAL = (".bin", ".info.json", ".idx")
-_PIECE = 2**27  # bytes copied at once, between two looks at whether to stop
 _BLOCK = 2**20  # numbers
 
 
@@ -68,26 +68,8 @@ def join_parts(job: Job, points: Sequence[Point], check: Callable[[], None]) -> 
 
 
 def _append(path: Path, target: Any, check: Callable[[], None]) -> None:
-    copy = getattr(os, "copy_file_range", None)
-    with path.open("rb") as source:
-        left = os.fstat(source.fileno()).st_size
-        while left:
-            check()
-            size = min(left, _PIECE)
-            done = 0
-            if copy is not None:
-                try:
-                    done = copy(source.fileno(), target.fileno(), size)
-                except OSError as error:
-                    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-                        raise
-                    copy = None  # file systems that can not
-                    continue
-            else:
-                done = os.sendfile(target.fileno(), source.fileno(), None, size)
-            if not done:
-                raise DataError(f"{path}: became shorter while it was read; start again")
-            left -= done
+    for _ in copy_file(ReadFile(path), target):
+        check()
 
 
 def _append_documents(path: Path, target: Any, sequences: int) -> None:
