@@ -1,0 +1,37 @@
+"""How far a run is. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from megads.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is; with the settings, this decides every later step."""
+
+    iteration: int = 0
+    consumed_samples: int = 0
+    scheduled_samples: int = 0  # consumed_samples less those of skipped steps
+    skipped_iterations: int = 0
+    nan_iterations: int = 0
+    first_valid_loss: float | None = None
+    last_valid_loss: float | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    owes_validation: bool = False  # the one after this iteration was given up for a stop request
+
+    @staticmethod
+    def read(progress: Mapping[str, Any]) -> Progress:
+        """Return what a manifest's ``progress`` says.
+
+        Raises:
+            CheckpointError: another version of megads wrote other fields.
+        """
+        try:
+            return Progress(**progress)
+        except TypeError as error:
+            raise CheckpointError(f"the checkpoint's progress can not be read ({error})") from None

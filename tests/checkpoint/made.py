@@ -1,0 +1,102 @@
+"""Small checkpoints of any layout, made without an engine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megads.checkpoint.blocks import Entry, write_file
+from megads.checkpoint.commit import commit, part_of
+from megads.checkpoint.cut import Cut
+from megads.checkpoint.layout import checkpoint_name, file_name
+from megads.checkpoint.manifest import FileFacts, Manifest
+
+KINDS = ("weight", "exp_avg", "exp_avg_sq")
+TENSORS = {
+    "embedding.weight": Cut((8, 6), 0, (8,)),
+    "layers.0.attention.qkv.weight": Cut((16, 6), 0, (8, 4, 4)),
+    "layers.0.attention.qkv.bias": Cut((16,), 0, (8, 4, 4)),
+    "layers.0.attention.out.weight": Cut((6, 8), 1, (8,)),
+    "final_norm.weight": Cut((6,)),
+}
+"""One of each way to be cut, for up to four tensor-parallel ranks."""
+
+Numbers = Mapping[str, Mapping[str, NDArray[np.float32]]]
+
+
+def numbers_of(tensors: Mapping[str, Cut], kinds: Sequence[str] = KINDS, seed: int = 0) -> Numbers:
+    """Return random whole tensors: kind -> name -> numbers."""
+    rng = np.random.default_rng(seed)
+    return {
+        kind: {name: rng.standard_normal(cut.shape, dtype=np.float32) for name, cut in tensors.items()}
+        for kind in kinds
+    }
+
+
+def slice_of(whole: NDArray[np.float32], cut: Cut) -> NDArray[np.float32]:
+    """Return a slice by the plain meaning of the word: the rank's share of every fused part, one after the other."""
+    if cut.dim is None:
+        return whole
+    ends = np.cumsum(cut.parts)[:-1]
+    shares = [np.split(part, cut.degree, cut.dim)[cut.rank] for part in np.split(whole, ends, cut.dim)]
+    return np.concatenate(shares, cut.dim)
+
+
+def shares(count: int, bounds: Sequence[float]) -> list[tuple[int, int]]:
+    """Return (first, count) of the runs between ``bounds``, fractions of ``count``."""
+    ends = [0, *sorted(int(bound * count) for bound in bounds), count]
+    return [(first, last - first) for first, last in itertools.pairwise(ends)]
+
+
+def make(
+    folder: Path,
+    iteration: int = 50,
+    *,
+    tensors: Mapping[str, Cut] = TENSORS,
+    numbers: Numbers | None = None,
+    degree: int = 2,
+    bounds: Sequence[float] = (0.4,),
+    rng: Mapping[str, NDArray[np.uint8]] | None = None,
+    **changes: Any,
+) -> Path:
+    """Write a checkpoint of ``degree`` tensor ranks, whose slices are shared by ``len(bounds) + 1`` ranks each."""
+    numbers = numbers or numbers_of(tensors)
+    final = folder / checkpoint_name(iteration)
+    part_of(final).mkdir(parents=True)
+    files = {}
+    for share in range(len(bounds) + 1):
+        for rank in range(degree):
+            held, pieces = [], []
+            for name, cut in tensors.items():
+                mine = cut.of(rank, degree)
+                if rank and mine.is_whole:
+                    continue
+                first, count = shares(mine.count, bounds)[share]
+                if count:
+                    pieces.append((name, first, count))
+                    held += [
+                        Entry.of(f"{kind}/{name}", slice_of(whole[name], mine).reshape(-1)[first : first + count])
+                        for kind, whole in numbers.items()
+                    ]
+            if share == 0:
+                held += [Entry.of(f"rng/0-0-{rank}/{key}", state) for key, state in (rng or {}).items()]
+                pieces += [(f"rng/0-0-{rank}/", 0, 0)] if rng else []
+            name = file_name(share * degree + rank)
+            files[name] = FileFacts(*write_file(part_of(final) / name, held), rank, tuple(pieces))
+    manifest = {
+        "iteration": iteration,
+        "kinds": tuple(numbers),
+        "layout": {"pipe": 1, "data": len(bounds) + 1, "seq": 1, "tensor": degree, "zero_stage": 1},
+        "model": {"vocab_size": 7},
+        "tensors": tensors,
+        "files": files,
+        "settings": {"model": {"seq_length": 32}, "optim": {"lr": 0.001}},
+        "progress": {"iteration": iteration, "consumed_samples": iteration * 8, "last_loss": 2.5},
+    }
+    commit(final, Manifest(**{**manifest, **changes}))
+    return final
