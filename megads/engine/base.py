@@ -1,8 +1,8 @@
 """What the training loop asks of an engine.
 
 An engine owns the model and the optimizer on this rank. It turns micro-batches into one
-parameter update, and it can hand out and take back every number that decides the next
-update, in a form that does not depend on how the data-parallel ranks share it.
+parameter update, and it hands out every number that decides the next update, in runs that say which
+numbers of the model they are, whatever the layout; what is written to them, it goes on from.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+
+from megads.checkpoint.piece import Piece
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,20 @@ class Engine(Protocol):
     def states(self) -> Iterator[ParameterState]:
         """Yield every parameter's state, in the same order on every rank. Collective."""
 
-    def load(self, read: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Take back what :meth:`states` gave: ``read[name][kind]``, of some or all parameters."""
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the numbers that this rank answers for, in the order of parameters. Not collective.
+
+        The ranks of data x seq share every parameter's slice among them; one that owns nothing of
+        it yields nothing. The tensors are the engine's own memory; after they are written,
+        :meth:`spread` is to be called. Moments that no step has made yet are made here, zeros.
+        """
+
+    def spread(self) -> None:
+        """Have everything else follow from what was written to :meth:`pieces`. Collective.
+
+        That is the weights in half precision, those that other ranks answer for, and the copy
+        of a tied embedding at the other end of a pipeline.
+        """
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers beside the tensors: optimizer step, loss scale and its counters."""

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megads.checkpoint.piece import Piece
 from megads.cluster.ranks import exported_local_rank
 from megads.config.deepspeed import deepspeed_config
 from megads.config.schema import RunConfig
@@ -72,7 +73,7 @@ class DeepSpeedEngine:
         share_buffers(self.engine.optimizer)
         reduce_once(self.engine, groups)
         keep_gathered(module)
-        self.state = EngineState(self.engine, names)
+        self.state = EngineState(self.engine, names, groups)
 
     def _initialize(self, deepspeed: Any, module: GPT, optimizer: torch.optim.Optimizer) -> Any:
         engine, *_ = deepspeed.initialize(
@@ -207,9 +208,13 @@ class DeepSpeedEngine:
         """Yield every parameter's state; see :class:`megads.engine.base.Engine`."""
         return self.state.states()
 
-    def load(self, read: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Set weight and moments of the parameters in ``read``."""
-        self.state.load(read)
+    def pieces(self) -> Iterator[Piece]:
+        """Yield what this rank answers for; see :class:`megads.engine.base.Engine`."""
+        return self.state.pieces()
+
+    def spread(self) -> None:
+        """Have everything else follow from the pieces; see :class:`megads.engine.base.Engine`."""
+        self.state.spread()
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers beside the tensors; see :class:`megads.engine.base.Engine`."""

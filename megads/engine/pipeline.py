@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -104,8 +104,8 @@ class PipelineEngine(DeepSpeedEngine):
 
     # State
 
-    def load(self, read: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Set weight and moments of the parameters in ``read``; of a tied copy the weight."""
-        super().load(read)
-        if self.tied is not None and self.tied.is_copy and "embedding.weight" in read:
-            self.tied.weight.data.copy_(read["embedding.weight"]["weight"])
+    def spread(self) -> None:
+        """Have everything else follow from the pieces, also the copy of a tied embedding."""
+        super().spread()
+        if self.tied is not None:
+            self.tied.share()

@@ -1,7 +1,8 @@
 """Every number of a DeepSpeed engine that decides the next step, parameter by parameter.
 
 DeepSpeed keeps masters and moments in flat partitions that depend on the ZeRO stage and on
-the ranks. Here they come and go in the shape each parameter has on its tensor-parallel rank.
+the ranks. Here they are found by parameter: a run of it on every rank (:class:`Piece`), or all
+of it, in the shape that it has on its tensor-parallel rank.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from megads.checkpoint.cut import Cut
+from megads.checkpoint.piece import Piece
+from megads.dist.groups import Groups
 from megads.engine.base import ParameterState, is_copy, whole_shape
 from megads.engine.partition import forget_second_partitions
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+KINDS = ("weight", *MOMENTS)
 
 
 class EngineState:
@@ -25,10 +30,11 @@ class EngineState:
     Args:
         engine: what ``deepspeed.initialize`` returned.
         names: parameter -> its name, the same on every rank.
+        groups: the grid's process groups.
     """
 
-    def __init__(self, engine: Any, names: Mapping[nn.Parameter, str]):
-        self.engine, self.names = engine, names
+    def __init__(self, engine: Any, names: Mapping[nn.Parameter, str], groups: Groups):
+        self.engine, self.names, self.groups = engine, names, groups
         self.parameters = [p for p in engine.module.parameters() if p.requires_grad and not is_copy(p)]
 
     @property
@@ -45,17 +51,76 @@ class EngineState:
         """Yield every parameter's float32 weight and moments; collective over data x seq."""
         self._materialise()
         for parameter in self.parameters:
-            tensors = {kind: self._read(parameter, kind) for kind in ("weight", *MOMENTS)}
+            tensors = {kind: self._read(parameter, kind) for kind in KINDS}
             shaped = {kind: tensor.detach().view(whole_shape(parameter)) for kind, tensor in tensors.items()}
             yield ParameterState(self.names[parameter], parameter, shaped)
 
-    def load(self, read: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Set weight and moments of the parameters in ``read``."""
+    def pieces(self) -> Iterator[Piece]:
+        """Yield what this rank answers for; see :class:`megads.engine.base.Engine`."""
         self._materialise()
         for parameter in self.parameters:
-            for kind, tensor in read.get(self.names[parameter], {}).items():
-                self._write(parameter, kind, tensor.to(parameter.device))
-        forget_second_partitions(self.engine.module)
+            first, tensors = self._run_of(parameter)
+            if tensors and tensors["weight"].numel():
+                yield Piece(self.names[parameter], self._cut(parameter), first, tensors)
+
+    def spread(self) -> None:
+        """Have everything else follow from the pieces; see :class:`megads.engine.base.Engine`."""
+        if self.holds_plain_gradients:
+            for parameter in self.parameters:
+                for kind in KINDS:
+                    self._join_shares(self._read(parameter, kind))
+        elif self.is_partitioned:
+            for parameter in self.parameters:
+                # A gathered copy would outlive the change.
+                parameter.partition()
+                parameter.ds_tensor.copy_(self._piece(parameter, "weight"))
+            forget_second_partitions(self.engine.module)
+        else:
+            self.engine.optimizer.update_lp_params()
+
+    def _run_of(self, parameter: Any) -> tuple[int, dict[str, Tensor]]:
+        """Return the run of a flattened parameter that this rank answers for: its first number, and views by kind."""
+        if self.holds_plain_gradients:
+            share = self._share(parameter.numel())
+            return share.start, {kind: self._read(parameter, kind).view(-1)[share] for kind in KINDS}
+        if self.is_partitioned:
+            size = parameter.ds_tensor.numel()
+            first = dist.get_rank(parameter.ds_process_group) * size
+            # The last ranks' pieces end in padding.
+            count = max(0, min(size, parameter.ds_numel - first))
+            return first, {kind: self._piece(parameter, kind)[:count] for kind in KINDS}
+        owned = parameter._hp_mapping
+        if owned is None:
+            return 0, {}
+        moments = {kind: owned.get_hp_fragment(kind).detach() for kind in MOMENTS}
+        return owned.lp_fragment_address.start, {"weight": owned.get_hp_fragment().detach(), **moments}
+
+    def _cut(self, parameter: nn.Parameter) -> Cut:
+        """Return which slice of the whole parameter this tensor-parallel rank holds."""
+        shape, shard = tuple(whole_shape(parameter)), getattr(parameter, "shard", None)
+        if shard is None:
+            return Cut(shape, None, (), self.groups.tensor_rank, self.groups.tensor_size)
+        whole = tuple(sum(shard.parts) if dim == shard.dim else size for dim, size in enumerate(shape))
+        return Cut(whole, shard.dim, shard.parts, self.groups.tensor_rank, self.groups.tensor_size)
+
+    def _share(self, count: int) -> slice:
+        """Return what this rank answers for of ``count`` numbers that every rank of data x seq holds."""
+        group = self.groups.data_seq
+        size = -(-count // self.groups.data_seq_size)
+        first = min(count, size * (dist.get_rank(group) if group is not None else 0))
+        return slice(first, min(count, first + size))
+
+    def _join_shares(self, tensor: Tensor) -> None:
+        """Set ``tensor`` to what the ranks of data x seq hold in their shares of it. Collective over them."""
+        if self.groups.data_seq is None:
+            return
+        flat = tensor.view(-1)
+        mine = flat[self._share(flat.numel())]
+        size = -(-flat.numel() // self.groups.data_seq_size)
+        everyone = flat.new_empty(size * self.groups.data_seq_size)
+        padded = torch.nn.functional.pad(mine, (0, size - mine.numel()))
+        dist.all_gather_into_tensor(everyone, padded, group=self.groups.data_seq)
+        flat.copy_(everyone[: flat.numel()])
 
     def _read(self, parameter: nn.Parameter, kind: str) -> Tensor:
         """Return a parameter's ``"weight"`` (the float32 master) or moment; collective over data x seq."""
@@ -68,28 +133,6 @@ class EngineState:
         if kind == "weight":
             return safe_get_full_fp32_param(parameter)
         return safe_get_full_optimizer_state(parameter, kind)
-
-    def _write(self, parameter: nn.Parameter, kind: str, tensor: Tensor) -> None:
-        """Set a parameter's weight (master and working copy) or moment."""
-        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
-
-        if self.is_partitioned:
-            piece = _cut_piece(parameter, tensor)
-            self._piece(parameter, kind).copy_(piece)
-            if kind == "weight":
-                # A gathered copy would outlive the change.
-                parameter.partition()  # type: ignore[attr-defined]
-                parameter.ds_tensor.copy_(piece)  # type: ignore[attr-defined]
-            return
-        if kind == "weight":
-            # The working copy first: the master's setter knows nothing of it.
-            parameter.data.copy_(tensor)
-        if self.holds_plain_gradients:
-            self._read(parameter, kind).copy_(tensor)
-        elif kind == "weight":
-            safe_set_full_fp32_param(parameter, tensor)
-        else:
-            safe_set_full_optimizer_state(parameter, tensor, kind)
 
     def _piece(self, parameter: nn.Parameter, kind: str) -> Tensor:
         """Return this rank's float32 piece of a partitioned parameter's weight or moment."""
@@ -155,11 +198,3 @@ def _join_pieces(parameter: Any, piece: Tensor) -> Tensor:
     whole = piece.new_empty(piece.numel() * dist.get_world_size(group))
     dist.all_gather_into_tensor(whole, piece.contiguous(), group=group)
     return whole[: parameter.ds_numel]
-
-
-def _cut_piece(parameter: Any, tensor: Tensor) -> Tensor:
-    """Return this rank's piece of the whole ``tensor``, the last ones padded with zeros."""
-    size = parameter.ds_tensor.numel()
-    first = dist.get_rank(parameter.ds_process_group) * size
-    mine = tensor.flatten()[first : first + size]
-    return torch.nn.functional.pad(mine, (0, size - mine.numel()))

@@ -123,6 +123,16 @@ def saved(engine: Any) -> dict[str, dict[str, Any]]:
     return {state.name: {kind: t.clone() for kind, t in state.tensors.items()} for state in engine.states()}
 
 
+def take_over(engine: Any, other: Any) -> None:
+    """Have ``engine`` go on from where ``other``, of the same tensor-parallel slices and stage, is."""
+    whole = saved(other)
+    for piece in engine.pieces():
+        for kind, tensor in piece.tensors.items():
+            tensor.copy_(whole[piece.name][kind].flatten()[piece.first : piece.first + piece.count])
+    engine.spread()
+    engine.load_scalars(other.scalars())
+
+
 def working_weights(engine: Any) -> list[Any]:
     """Return the weights that the next forward pass computes with."""
     return [_working(parameter) for parameter in engine.module.parameters()]
@@ -173,8 +183,7 @@ def goes_on_bitwise(grid: dict[str, int], changes: dict[str, str]) -> None:
     first = make_engine(run, groups)
     train(first, run, groups, 0, 3)
     second = make_engine(run, groups)
-    second.load(saved(first))
-    second.load_scalars(first.scalars())
+    take_over(second, first)
     rest = train(second, run, groups, 3, STEPS)
     for ours, theirs in zip(rest, expected[3:], strict=True):
         assert float(ours.loss) == float(theirs.loss)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from megads.checkpoint.progress import Progress
 from tests.engine.plain import STEPS, batches, make_engine, plain_loop, settings, train
 from tests.engine.test_pipeline import GPT, KIND_IDS, KINDS, LAYOUTS, MODELS, numbers_of, run_grid
+from tests.parity.checkpoints import load, save
 from tests.ranks import groups_of
 
 
@@ -23,29 +25,16 @@ def _the_same_bits(ours, theirs) -> None:
 
 
 def _continues_bitwise(grid, model, changes, folder) -> None:
-    from megads.checkpoint.layout import read_manifest
-    from megads.checkpoint.state import load
-
     run, groups = settings(grid, **MODELS[model], **changes), groups_of(**grid)
     whole = make_engine(run, groups)
     expected = train(whole, run, groups)
     first = make_engine(run, groups)
     train(first, run, groups, 0, 3)
-    path = _save(first, groups, folder)
+    path = save(first, run, groups, Path(folder), Progress(3))
     second = make_engine(run, groups)
-    names = [name for name, _ in second.module.named_parameters()]
-    for read in load(path, read_manifest(path), groups, names):
-        second.load(read)
-    second.load_scalars(read_manifest(path)["scalars"])
+    load(second, groups, path)
     assert numbers_of(train(second, run, groups, 3, STEPS)) == numbers_of(expected[3:])
     _the_same_bits(second, whole)
-
-
-def _save(engine, groups, folder):
-    from megads.checkpoint.state import Progress, Snapshot, save
-
-    parameters = ((s.name, getattr(s.parameter, "shard", None), s.tensors) for s in engine.states())
-    return save(Path(folder), Snapshot(Progress(3), parameters, engine.scalars(), {}), groups)
 
 
 @pytest.mark.dist
@@ -67,22 +56,14 @@ OTHERS = [
 
 
 def _goes_on_elsewhere(here, model, stage_here, there, stage_there, folder) -> None:
-    from megads.checkpoint.layout import read_manifest
-    from megads.checkpoint.state import load
-
     losses, norms, _ = plain_loop(settings({}, **MODELS[model]))
     run, groups = settings(here, **MODELS[model], **{"parallel.zero_stage": stage_here}), groups_of(**here)
     engine = make_engine(run, groups)
     train(engine, run, groups, 0, 3)
-    path = _save(engine, groups, folder)
+    path = save(engine, run, groups, Path(folder), Progress(3))
     run, groups = settings(there, **MODELS[model], **{"parallel.zero_stage": stage_there}), groups_of(**there)
     engine = make_engine(run, groups)
-    names = {name for name, _ in engine.module.named_parameters()}
-    for read in load(path, read_manifest(path), groups, names):
-        engine.load(read)
-        names -= read.keys()
-    assert not names
-    engine.load_scalars(read_manifest(path)["scalars"])
+    load(engine, groups, path)
     results = train(engine, run, groups, 3, STEPS)
     assert [float(r.loss) for r in results] == pytest.approx(losses[3:], rel=1e-5)
     assert [r.grad_norm for r in results] == pytest.approx(norms[3:], rel=1e-4)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.engine.plain import CLIP, make_engine, plain_optimizer, rate, saved, settings
+from tests.engine.plain import CLIP, make_engine, plain_optimizer, rate, settings, take_over
 from tests.ranks import groups_of, run_ranks
 
 COUNTS = (1, 3, 2, 2, 4, 1)  # blocks of four samples, of each step
@@ -62,8 +62,7 @@ def _changes_its_batch(grid: dict[str, int], changes: dict[str, str]) -> None:
     results = [engine.train_step(_batches(run, groups, step), rate(step)) for step in range(3)]
     # Resumed in the middle of a ramp: an engine that begins with another number than the settings'.
     second = make_engine(run, groups)
-    second.load(saved(engine))
-    second.load_scalars(engine.scalars())
+    take_over(second, engine)
     results += [second.train_step(_batches(run, groups, step), rate(step)) for step in range(3, len(COUNTS))]
     assert [float(r.loss) for r in results] == pytest.approx(losses, rel=1e-5)
     assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)

@@ -15,6 +15,7 @@ from tests.engine.plain import (
     rate,
     saved,
     settings,
+    take_over,
     train,
     trains_like_one_rank,
     working_weights,
@@ -96,8 +97,7 @@ def _shares_unevenly(changes: dict[str, str]) -> None:
     parts = [torch.randint(0, 100, (2, run.model.seq_length + 1), generator=generator)]
     first = [engine.train_step(parts, 1e-2) for _ in range(2)]
     again = make_engine(run, groups)
-    again.load(saved(engine))
-    again.load_scalars(engine.scalars())
+    take_over(again, engine)
     assert float(engine.train_step(parts, 1e-2).loss) == float(again.train_step(parts, 1e-2).loss)
     assert float(first[1].loss) < float(first[0].loss)
 
@@ -186,8 +186,7 @@ def _moves_between(grid: dict[str, int], before: dict[str, str], after: dict[str
     train(writer, first, groups, 0, 3)
     reader = make_engine(second, groups)
     train(reader, second, groups, 4, 6)  # what it has learned by itself must not survive
-    reader.load(saved(writer))
-    reader.load_scalars(writer.scalars())
+    take_over(reader, writer)
     results = train(reader, second, groups, 3, STEPS)
     assert [float(r.loss) for r in results] == pytest.approx(losses[3:], rel=1e-5)
     assert [r.grad_norm for r in results] == pytest.approx(norms[3:], rel=1e-4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any
 from megads.config.derive import derive
 from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
+from tests.engine.plain import let_fp16_run
+from tests.ranks import groups_of
 
 VOCAB = 100
 SAMPLES = 8  # a step
@@ -38,6 +40,13 @@ KINDS: dict[str, dict[str, str]] = {
     "uneven": {"model.num_heads": "6", "model.num_kv_heads": "3", "model.hidden_size": "24"},
     "gpt": {"model.family": "gpt", "model.hidden_dropout": "0", "model.attention_dropout": "0"},
     "gpt-dropout": {"model.family": "gpt"},
+    "llama-tied": {"model.tied_embeddings": "true"},
+    "gpt-untied": {
+        "model.family": "gpt",
+        "model.hidden_dropout": "0",
+        "model.attention_dropout": "0",
+        "model.tied_embeddings": "false",
+    },
 }
 
 
@@ -105,7 +114,9 @@ def eod_of(run: RunConfig) -> int | None:
 
 
 @cache
-def one_rank(kind: str, masked: bool = False) -> tuple[list[float], list[float]]:
+def one_rank(
+    kind: str, masked: bool = False, steps: int = STEPS, lr: Callable[[int], float] = rate
+) -> tuple[list[float], list[float]]:
     """Return the losses and gradient norms of a plain torch loop: no engine, no groups, no micro-batches."""
     import torch
 
@@ -118,9 +129,9 @@ def one_rank(kind: str, masked: bool = False) -> tuple[list[float], list[float]]
     model = build_model(run, Groups(Grid(), 0))
     optimizer = plain_optimizer(model, run)
     losses, norms = [], []
-    for step in range(STEPS):
+    for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = rate(step)
+            group["lr"] = lr(step)
         (batch,) = batches(run, step, 0)
         tokens, labels = batch[:, :-1], batch[:, 1:]
         if masked:
@@ -135,20 +146,24 @@ def one_rank(kind: str, masked: bool = False) -> tuple[list[float], list[float]]
     return losses, norms
 
 
+def train_on(engine: Any, run: RunConfig, groups: Any, steps: range, lr: Callable[[int], float] = rate) -> list[Any]:
+    """Do ``steps``; return every step's result."""
+    return [engine.train_step(batches(run, step, groups.data_rank), lr(step)) for step in steps]
+
+
 def train(layout: Layout, steps: int = STEPS, **changes: str) -> list[Any]:
     """Train this rank's part of ``layout``; return every step's result."""
     engine, run, groups = engine_of(layout, **changes)
-    return [engine.train_step(batches(run, step, groups.data_rank), rate(step)) for step in range(steps)]
+    return train_on(engine, run, groups, range(steps))
 
 
 def engine_of(layout: Layout, **changes: str) -> tuple[Any, RunConfig, Any]:
     """Return this rank's engine, the settings and the groups."""
-    os.environ["DS_ACCELERATOR"] = "cpu"
+    let_fp16_run()
     import torch
 
     from megads.dist.rng import seed_everything
     from megads.engine.make import make_engine
-    from tests.ranks import groups_of
 
     run, groups, device = layout.run(**changes), groups_of(**layout.degrees), torch.device("cpu")
     rng = seed_everything(run.train.seed, groups, device)

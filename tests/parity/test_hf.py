@@ -36,12 +36,23 @@ def _llama(model: ModelConfig) -> nn.Module:
         head_dim=model.head_dim,
         max_position_embeddings=LENGTH,
         rms_norm_eps=model.norm_epsilon,
-        rope_parameters={"rope_type": "default", "rope_theta": model.rope_theta},
-        rope_theta=model.rope_theta,
+        rope_parameters={**_scaling(model), "rope_theta": model.rope_theta},
         initializer_range=model.init_std,
         attn_implementation="sdpa",
     )
     return transformers.LlamaForCausalLM(config)
+
+
+def _scaling(model: ModelConfig) -> dict[str, Any]:
+    if model.rope_scaling == "none":
+        return {"rope_type": "default"}
+    return {
+        "rope_type": model.rope_scaling,
+        "factor": model.rope_scaling_factor,
+        "low_freq_factor": model.rope_low_freq_factor,
+        "high_freq_factor": model.rope_high_freq_factor,
+        "original_max_position_embeddings": model.rope_original_positions,
+    }
 
 
 def _llama_weights(state: dict[str, Tensor], num_layers: int) -> dict[str, Tensor]:
@@ -116,12 +127,17 @@ def _assert_near(ours: Tensor, theirs: Tensor, tolerance: float, name: str) -> N
 
 
 FAMILIES: dict[str, tuple[Any, Any]] = {"llama": (_llama, _llama_weights), "gpt": (_gpt2, _gpt2_weights)}
+# Of its two frequencies one is mixed and one divided.
+LLAMA_3 = shapes.LLAMA_GQA.model_copy(
+    update={"rope_scaling": "llama3", "rope_scaling_factor": 8.0, "rope_original_positions": 16, "rope_theta": 1e4}
+)
 GPT_ERF = shapes.GPT.model_copy(update={"activation": "gelu"})
 CASES = [
     pytest.param("llama", shapes.LLAMA, torch.float32, 2e-5, id="llama-mha-fp32"),
     pytest.param("llama", shapes.LLAMA_GQA, torch.float32, 2e-5, id="llama-gqa-fp32"),
     pytest.param("llama", shapes.LLAMA_GQA, torch.float64, 5e-6, id="llama-gqa-fp64"),
     pytest.param("gpt", shapes.GPT, torch.float32, 2e-5, id="gpt2-fp32"),
+    pytest.param("llama", LLAMA_3, torch.float32, 2e-5, id="llama-scaled-fp32"),
     pytest.param("gpt", shapes.GPT, torch.float64, 1e-10, id="gpt2-fp64"),
     pytest.param("gpt", GPT_ERF, torch.float64, 1e-10, id="gpt2-erf-fp64"),
 ]
@@ -168,7 +184,7 @@ def _packed(theirs: nn.Module, tokens: Tensor, end: int, positions: bool, attent
 
 
 @pytest.mark.parametrize(("positions", "attention"), RESETS.values(), ids=RESETS)
-@pytest.mark.parametrize(("family", "model", "dtype", "tolerance"), [CASES[1], CASES[2], CASES[4]])
+@pytest.mark.parametrize(("family", "model", "dtype", "tolerance"), [CASES[1], CASES[2], CASES[5]])
 def test_packed_documents_equal_transformers_with_an_explicit_mask(
     family, model, dtype, tolerance, positions, attention
 ):

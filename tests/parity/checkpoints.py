@@ -1,0 +1,71 @@
+"""Checkpoints of small engines: written by all ranks, read by any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from megads.checkpoint.progress import Progress
+
+KINDS = ("weight", "exp_avg", "exp_avg_sq")
+
+
+def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress, rng: Any = None) -> Path:
+    """Write a checkpoint in ``folder``. Collective."""
+    from megads.checkpoint.match import shape_of
+    from megads.checkpoint.rng import pack
+    from megads.checkpoint.save import Saver, Snapshot
+    from megads.config.deepspeed import effective_zero_stage
+
+    degrees = {axis: groups.grid.degree(axis) for axis in groups.coordinate}
+    snapshot = Snapshot(
+        progress=progress,
+        pieces=engine.pieces(),
+        scalars=engine.scalars(),
+        rng=pack(rng.state_dict()) if rng is not None else {},
+        model=shape_of(run),
+        settings={},
+        about={},
+        layout={**degrees, "zero_stage": effective_zero_stage(run)},
+    )
+    return Saver(folder, groups).save(snapshot)
+
+
+def load(engine: Any, groups: Any, path: Path, rng: Any = None) -> Progress:
+    """Have ``engine`` go on from the checkpoint ``path``; return how far it is. Collective."""
+    import torch
+
+    from megads.checkpoint.load import load_pieces
+    from megads.checkpoint.reader import Reader
+    from megads.checkpoint.rng import unpack
+
+    with Reader(path) as reader:
+        load_pieces(reader, engine.pieces(), KINDS)
+        engine.spread()
+        engine.load_scalars(reader.manifest.scalars)
+        if rng is not None:
+            where = groups.coordinate
+            packed = reader.rng((where["pipe"], where["seq"], where["tensor"]))
+            assert packed is not None
+            rng.load_state_dict(unpack({key: torch.from_numpy(part) for key, part in packed.items()}))
+        return Progress.read(reader.manifest.progress)
+
+
+def whole_tensors(engine: Any, groups: Any) -> dict[str, dict[str, Any]]:
+    """Return this stage's masters and moments, each of the whole parameter, as DeepSpeed gives them. Collective."""
+    import torch
+    import torch.distributed as dist
+
+    from megads.parallel.tensor import join_shards
+
+    found: dict[str, dict[str, Any]] = {}
+    for state in engine.states():
+        found[state.name] = {}
+        for kind, tensor in state.tensors.items():
+            slices = [torch.empty_like(tensor) for _ in range(groups.tensor_size)]
+            if groups.tensor is None:
+                slices[0].copy_(tensor)
+            else:
+                dist.all_gather(slices, tensor.contiguous(), group=groups.tensor)
+            found[state.name][kind] = join_shards(slices, getattr(state.parameter, "shard", None))
+    return found

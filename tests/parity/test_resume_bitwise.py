@@ -1,0 +1,173 @@
+"""A run that goes on from a checkpoint is, bit for bit, the run that was never interrupted; at every step.
+
+One run of twelve steps saves after each. Dropout is on, the batch grows on the way, and in
+half precision the loss scale rises until it overflows. Then every checkpoint is loaded into an
+engine whose every number was made wrong before, and once into a new engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megads.checkpoint.progress import Progress
+from tests.engine.plain import make_engine
+from tests.parity.checkpoints import load, save
+from tests.parity.layouts import VOCAB, Layout
+from tests.ranks import groups_of, run_ranks
+
+STEPS = 12
+AFTER = 2  # steps after each checkpoint; what they begin with is compared whole, so more would follow
+NEW_ENGINE_AT = 5
+RAMP = {"train.rampup_batch_size": "2,2,20", "train.global_batch": "8"}
+DROPOUT = {"model.hidden_dropout": "0.1", "model.attention_dropout": "0.1"}
+SMALL = {"model.num_layers": "2", "optim.lr": "0.01", "optim.lr_decay_iters": "12", "optim.lr_warmup_frac": "0.1"}
+ALL = {"deepspeed.param_persistence_threshold": "0"}
+ONE = {"train.micro_batch": "1"}
+LAYOUTS = {
+    "tp2": Layout("gpt", tp=2, zero=1),
+    "pp2": Layout("gpt", pp=2, zero=1, more=ONE),
+    "sp2": Layout("gpt", sp=2, zero=0),
+    "dp2-zero1": Layout("llama", dp=2, zero=1, more=ONE),
+    "dp2-zero2": Layout("gpt", dp=2, zero=2, more=ONE),
+    "dp2-zero3": Layout("llama", dp=2, zero=3, more={**ONE, **ALL}),
+    "tp2-dp2": Layout("llama", tp=2, dp=2, zero=0, more=ONE),
+}
+TYPES = {
+    "fp32": {},
+    "bf16": {"train.dtype": "bf16"},
+    "fp16": {"train.dtype": "fp16", "optim.initial_loss_scale_power": "17", "optim.loss_scale_window": "2"},
+}
+QUICK = [("tp2-dp2", "fp32"), ("dp2-zero3", "bf16"), ("pp2", "fp16")]
+
+
+class _Samples:
+    """A dataset that needs no file."""
+
+    def __len__(self) -> int:
+        return 1000  # more than the run takes
+
+    def __getitem__(self, i: int) -> Any:
+        import numpy as np
+
+        return np.random.default_rng(i).integers(0, VOCAB, 17)
+
+
+class _Run:
+    """An engine with what a run has around it: generators, and a place in the data and in the schedule."""
+
+    def __init__(self, layout: Layout, changes: dict[str, str]):
+        import torch
+
+        from megads.config.batches import BatchSchedule
+        from megads.dist.rng import seed_everything
+        from megads.train.schedule import Schedule
+
+        self.run = layout.run(**{**SMALL, **DROPOUT, **RAMP, **changes})
+        self.groups = groups_of(**layout.degrees)
+        self.rng = seed_everything(self.run.train.seed, self.groups, torch.device("cpu"))
+        self.engine = make_engine(self.run, self.groups, rng=self.rng)
+        self.schedule, self.sizes = Schedule.of(self.run), BatchSchedule.of(self.run)
+        self.progress = Progress()
+
+    def step(self) -> tuple[Any, ...]:
+        """Do the next step; return all that it says, and what it leaves."""
+        from megads.data.loader import Batches
+        from megads.train.loop import advance
+
+        groups, done, rows = self.groups, self.progress, self.run.train.micro_batch
+        read = Batches(
+            _Samples(),
+            micro_batch=rows,
+            data_rank=groups.data_rank,
+            data_size=groups.data_size,
+            consumed=done.consumed_samples,
+        )
+        batch, lr = self.sizes.batch_at(done.consumed_samples), self.schedule.lr(done.scheduled_samples)
+        result = self.engine.train_step([next(read) for _ in range(batch // read.block)], lr)
+        self.progress = advance(done, result, float(result.loss), batch)
+        said = (float(result.loss), result.grad_norm, result.skipped, result.loss_scale)
+        return (*said, batch, lr, self.state())
+
+    def state(self) -> str:
+        """Return a digest of every number on this rank that decides what comes."""
+        import torch
+
+        from megads.checkpoint.rng import pack
+
+        tensors = [tensor for piece in self.engine.pieces() for tensor in piece.tensors.values()]
+        tensors += [getattr(p, "ds_tensor", p).detach() for p in self.engine.module.parameters()]
+        tensors += pack(self.rng.state_dict()).values()
+        digest = hashlib.blake2b(repr((self.progress, self.engine.scalars())).encode())
+        for tensor in tensors:
+            digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+    def spoil(self) -> None:
+        """Make every number wrong."""
+        import torch
+
+        from megads.dist.rng import seed_everything
+
+        self.rng.load_state_dict(seed_everything(99, self.groups, torch.device("cpu")).state_dict())
+        for piece in self.engine.pieces():
+            for tensor in piece.tensors.values():
+                tensor.normal_()
+        self.engine.spread()
+        self.engine.load_scalars({key: value + 3 for key, value in self.engine.scalars().items()})
+        self.progress = Progress(77, 77, 77)
+
+    def save(self, folder: Path) -> Path:
+        return save(self.engine, self.run, self.groups, folder, self.progress, self.rng)
+
+    def load(self, path: Path) -> None:
+        self.progress = load(self.engine, self.groups, path, self.rng)
+
+
+def _resumes_at_every_step(layout: Layout, changes: dict[str, str], folder: Path) -> None:
+    run, whole, paths = _Run(layout, changes), [], []
+    for _ in range(STEPS):
+        whole.append(run.step())
+        paths.append(run.save(folder))
+    _covers_what_it_should(whole, overflows="fp16" in changes.values())
+    for step, path in enumerate(paths, start=1):
+        run.spoil()
+        assert run.state() != whole[step - 1][-1]
+        run.load(path)
+        assert run.state() == whole[step - 1][-1], f"after step {step}"
+        for later in range(step, min(step + AFTER, STEPS)):
+            assert run.step() == whole[later], f"step {later + 1} after step {step}"
+    again = _Run(layout, changes)
+    again.load(paths[NEW_ENGINE_AT - 1])
+    assert [again.step() for _ in range(NEW_ENGINE_AT, STEPS)] == whole[NEW_ENGINE_AT:]
+
+
+def _covers_what_it_should(whole: list[tuple[Any, ...]], *, overflows: bool) -> None:
+    """Check that the batch grows, the rate moves, and that the loss scale rises, overflows and goes on."""
+    losses, _, skipped, scales, batches, rates, _ = zip(*whole, strict=True)
+    assert len(set(batches)) == 4
+    assert len(set(rates)) > STEPS // 2
+    assert len(set(losses)) == STEPS
+    assert any(skipped) == overflows
+    if overflows:
+        assert False in skipped[skipped.index(True) :]
+        assert len(set(scales)) > 2
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("layout", "dtype"), QUICK)
+def test_a_checkpoint_of_every_step_goes_on_bitwise(layout, dtype, tmp_path):
+    found = LAYOUTS[layout]
+    run_ranks(found.ranks, _resumes_at_every_step, found, TYPES[dtype], tmp_path, timeout_s=180)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize(("layout", "dtype"), [pair for pair in itertools.product(LAYOUTS, TYPES) if pair not in QUICK])
+def test_every_checkpoint_of_a_run_goes_on_bitwise(layout, dtype, tmp_path):
+    found = LAYOUTS[layout]
+    run_ranks(found.ranks, _resumes_at_every_step, found, TYPES[dtype], tmp_path, timeout_s=180)
