@@ -29,6 +29,7 @@ class Memory:
     buffers: int  # of DeepSpeed: gradients on their way, and under ZeRO 3 weights that are gathered
     activations: int
     logits: int
+    copy: int  # of what is being saved in the background, where it is in the same memory
     program: int
 
     @property
@@ -73,7 +74,7 @@ def estimate(run: RunConfig, world_size: int) -> Memory:
     bf16 and fp16 2 weight, 2 gradient and 4 (``GRAD_ACCUM_DTYPE``) for its sum, 12 master and
     Adam. Data x seq ranks share the optimizer's part from ZeRO 1 on, gradients from ZeRO 2
     on, weights under ZeRO 3 (arXiv 1910.02054). What is offloaded leaves an accelerator, and
-    stays where it is on a host without one.
+    stays where it is on a host without one, as does the copy that is saved in the background.
     """
     return max((_of_stage(run, world_size, stage) for stage in stages(run)), key=lambda memory: memory.total)
 
@@ -101,7 +102,18 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
     logits = 3 * 4 * rank_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor if stage.has_head else 0
     # A recomputed piece is worked on when the logits are gone.
     activations = kept_bytes(run, stage) + max(0, worked_bytes(run, stage) - logits)
-    return Memory(weights, gradients, optimizer, _buffers(run, count, sharers), activations, logits, PROGRAM_BYTES)
+    buffers, copy = _buffers(run, count, sharers), 0 if moves else copied_bytes(run, count // sharers)
+    return Memory(weights, gradients, optimizer, buffers, activations, logits, copy, PROGRAM_BYTES)
+
+
+def copied_bytes(run: RunConfig, count: int) -> int:
+    """Return the host memory that a rank keeps to save its ``count`` parameters in the background.
+
+    A float32 weight and two moments of each; whatever the ZeRO stage, ranks share them.
+    """
+    if not run.checkpoint.in_background or not run.checkpoint.save_interval:
+        return 0
+    return count * (12 if run.checkpoint.save_optim else 4)
 
 
 def _buffers(run: RunConfig, count: int, sharers: int) -> int:
@@ -175,6 +187,7 @@ def _advice(run: RunConfig, world_size: int, fits: Callable[[Change], bool]) -> 
     smaller = [size for size in divisors(train.micro_batch * train.grad_acc_steps) if size < train.micro_batch]
     found = 0
     for candidates in (
+        each_of("checkpoint.in_background", [False] if run.checkpoint.in_background else []),
         [{"parallel.scatter_norms": True}] if grid.tensor > 1 and not grid.scatter_norms else [],
         each_of("recompute.granularity", ["selective", "full"] if run.recompute.granularity == "none" else []),
         each_of("parallel.zero_stage", range(grid.zero_stage + 1, 4)),

@@ -26,6 +26,7 @@ def banner(
     available: int,
     folder: Path,
     shares: Sequence[Share] = (),
+    start: str = "",
 ) -> str:
     """Return the lines that say what will run.
 
@@ -36,6 +37,7 @@ def banner(
         available: bytes on a host, 0 if not known.
         folder: of the run.
         shares: corpora of the training data, empty if not known.
+        start: with which weights it begins.
     """
     model, train, parallel = run.model, run.train, run.parallel
     samples = BatchSchedule.of(run).samples_after(train.train_iters)
@@ -44,6 +46,7 @@ def banner(
     fits = f", {total / GIB:.2f} GiB a host of {available / GIB:.1f} GiB free" if available else ""
     rows = [
         ("run", f"{run.name} in {folder}, machine {run.machine}"),
+        ("start", start),
         (
             "layout",
             f"{allocation.world_size} ranks on {hosts}: TP={parallel.tensor} PP={parallel.pipeline} "
@@ -75,7 +78,7 @@ def banner(
             f"about {memory.total / GIB:.2f} GiB a rank (weights {memory.weights / GIB:.2f}, gradients"
             f" {memory.gradients / GIB:.2f}, optimizer {memory.optimizer / GIB:.2f}, activations"
             f" {(memory.activations + memory.logits) / GIB:.2f}, buffers {memory.buffers / GIB:.2f},"
-            f" program {memory.program / GIB:.2f}){fits}",
+            f"{f' copy {memory.copy / GIB:.2f},' if memory.copy else ''} program {memory.program / GIB:.2f}){fits}",
         ),
     ]
     return "\n".join(f"{name:8} {text}" for name, text in rows if text)

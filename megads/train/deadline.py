@@ -15,7 +15,7 @@ from megads.monitor.text import clock, duration
 TEARDOWN_S = 10.0  # to end processes and write the summary
 TEARDOWN_PER_RANK_S = 0.005
 SAVES = 2.0  # times that the longest save so far must fit in
-WRITER_BYTES_PER_S = 200e6  # a low guess for one process, used until a save was measured
+WRITER_BYTES_PER_S = 100e6  # a low guess for one rank of many, used until a save was measured
 RECENT = 5  # steps; the slow first one is forgotten
 
 
@@ -37,6 +37,7 @@ class Deadline:
     valid_s: float = 0.0
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     measured_save_s: float = 0.0  # in this start
+    is_writing: bool = False  # a save in the background, which is completed before the last one begins
 
     @staticmethod
     def of(run: RunConfig, env: Mapping[str, str], world_size: int, save_s: float) -> Deadline:
@@ -48,13 +49,13 @@ class Deadline:
             world_size: ranks.
             save_s: the longest save that an earlier start of the run measured, 0: none.
         """
-        grid = run.parallel
-        # A weight and two moments of four bytes each, written by one rank of each stage and tensor slice.
-        guess = 2.0 + 12 * count_parameters(run.model) / (grid.pipeline * grid.tensor) / WRITER_BYTES_PER_S
+        # A weight and two moments of four bytes each, of which every rank writes its share.
+        size = (12 if run.checkpoint.save_optim else 4) * count_parameters(run.model)
+        guess = 2.0 + size / world_size / WRITER_BYTES_PER_S
         return Deadline(float(env.get(ENDS_AT) or 0.0), save_s or guess, TEARDOWN_S + TEARDOWN_PER_RANK_S * world_size)
 
     def saved(self, seconds: float) -> None:
-        """Note how long a save took; the first one replaces the guess."""
+        """Note how long a save took, or would have if the run had waited for it; the first one replaces the guess."""
         self.measured_save_s = self.save_s = max(seconds, self.measured_save_s)
 
     def validated(self, seconds: float) -> None:
@@ -64,6 +65,7 @@ class Deadline:
     def needs_s(self, *, step: bool, validation: bool) -> float:
         """Return the seconds from now to the end of the last process, if the run went on with what is named."""
         more = max(self.steps, default=0.0) if step else 0.0
+        more += self.save_s if self.is_writing else 0.0
         return SAVES * self.save_s + self.teardown_s + more + (self.valid_s if validation else 0.0)
 
     def is_near(self, *, step: bool, validation: bool) -> bool:

@@ -7,7 +7,7 @@ import statistics
 import time
 from dataclasses import replace
 
-from megads.checkpoint.state import Progress
+from megads.checkpoint.progress import Progress
 from megads.config.batches import BatchSchedule, SkipRanges
 from megads.data.prefetch import Prefetch
 from megads.engine.base import StepResult
@@ -19,6 +19,7 @@ from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Outcome
 from megads.monitor.text import count, step_line
 from megads.monitor.throughput import Remaining, Speed, SpeedOf
 from megads.train.evaluate import HeldOut, evaluate, perplexity
+from megads.train.saving import Saving
 from megads.train.schedule import Schedule
 from megads.train.setup import Training
 from megads.train.stop import StopRequest
@@ -42,6 +43,7 @@ class Loop:
         self.stop = stop
         self.metrics = metrics  # on rank 0
         self.watch = watch
+        self.saving = Saving(training, stop, metrics, lambda: self.enter("save"))
         self.schedule = Schedule.of(run)
         self.sizes = BatchSchedule.of(run)
         self.skips = SkipRanges.parse(run.train.skip_iterations)
@@ -57,8 +59,14 @@ class Loop:
         )
 
     def run(self) -> Outcome:
-        """Train until the last iteration, or until somebody asks to stop."""
+        """Train until the last iteration, or until somebody asks to stop.
+
+        Raises:
+            CheckpointError: on every rank, when the state at the end can not be saved.
+            TrainingError: on every rank, when the run learns nothing any more.
+        """
         t, train = self.training, self.training.run.train
+        self.saving.prepare()
         why = ""
         if t.progress.owes_validation or (t.progress.iteration == 0 and train.eval_at_start):
             why = self.validate()
@@ -74,8 +82,10 @@ class Loop:
                 why = (self.validate() if self.validates_after(iteration) else "") or self.why_stop()
                 if not why and _multiple(iteration, train.exit_interval):
                     why = f"EXIT_INTERVAL={train.exit_interval}"
-                if iteration == train.train_iters or why or _multiple(iteration, t.run.checkpoint.save_interval):
-                    self.save()
+                if iteration == train.train_iters or why:
+                    self.saving.last()
+                elif _multiple(iteration, t.run.checkpoint.save_interval):
+                    self.saving.interim()
         iteration = t.progress.iteration
         if iteration >= train.train_iters:
             self.test()
@@ -91,14 +101,20 @@ class Loop:
         )
 
     def why_stop(self) -> str:
-        """Return why the run must stop now, the same on every rank; empty: there is time for a step. Collective."""
-        return self.stop.agreed(validation=self.validates_after(self.training.progress.iteration + 1))
+        """Return why the run must stop now, the same on every rank; empty: there is time for a step. Collective.
+
+        A save in the background that no rank writes any more becomes a checkpoint here.
+        """
+        why = self.stop.agreed(validation=self.validates_after(self.training.progress.iteration + 1))
+        if not why:
+            self.saving.settle()
+        return why
 
     def enter(self, phase: str) -> None:
         """Tell the watchdog what begins now."""
         if self.watch is not None:
             self.watch.iteration = self.training.progress.iteration
-            self.watch.save_s = self.stop.deadline.measured_save_s or self.watch.save_s
+            self.watch.saved(self.stop.deadline.measured_save_s)
             self.watch.enter(phase)
 
     def step(self, batches: Prefetch) -> None:
@@ -263,16 +279,6 @@ class Loop:
             steps = ([next(batches) for _ in range(micro_batches)] for _ in range(t.run.train.eval_iters))
             found = evaluate(t.engine, steps, t.device, give_up, corpora=data.corpora, corpus_of=data.corpus_of)
         return found, why[0]
-
-    def save(self) -> None:
-        """Write a checkpoint and say where and how fast. Collective."""
-        self.enter("save")
-        started = time.perf_counter()
-        path = self.training.save()
-        took = time.perf_counter() - started
-        self.stop.deadline.saved(took)
-        if self.training.groups.rank == 0:
-            LOG.info("saved %s in %.2g s", path, took)
 
     def median_tokens_per_s(self) -> float:
         """Return the median speed of the steps since this start."""

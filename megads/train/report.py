@@ -28,6 +28,8 @@ def announce(training: Training, resumed: Path | None, seconds: float) -> None:
     LOG.info("set up   in %s (%s)", duration(seconds), parts)
     if resumed is None:
         LOG.info("start    from new weights, seed %d", run.train.seed)
+    elif not training.progress.iteration:
+        LOG.info("start    from the weights of %s", resumed)
     else:
         LOG.info("resume   from %s, iteration %d", resumed, training.progress.iteration)
 

@@ -1,8 +1,7 @@
-"""Put a run together on this rank: device, groups, model, data, engine, and what was saved before."""
+"""Put a run together on this rank: device, groups, model, data, engine."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,12 +10,9 @@ from typing import Any
 
 import torch
 
-from megads.checkpoint.layout import Found, remove_unfinished
-from megads.checkpoint.match import changes, check_model, checkpoint_folder, shape_of
-from megads.checkpoint.rng import pack, unpack
-from megads.checkpoint.state import Progress, Snapshot, find_together, load_rng
-from megads.checkpoint.state import load as load_checkpoint
-from megads.checkpoint.state import save as save_checkpoint
+from megads.checkpoint.layout import remove_unfinished
+from megads.checkpoint.match import checkpoint_folder
+from megads.checkpoint.progress import Progress
 from megads.cluster.ranks import RankInfo
 from megads.config.schema import RunConfig
 from megads.data.build import build_splits, read_shards, uses_demo
@@ -35,14 +31,7 @@ from megads.dist.rng import RngStreams, seed_everything
 from megads.dist.timeout import group_timeout_s
 from megads.engine.base import Engine
 from megads.engine.make import make_engine
-from megads.errors import CheckpointError
-from megads.monitor.log import LOG
 from megads.train.team import make_team
-
-OTHER_DATA = (
-    "had other data: a weight, corpus, file or size has changed since; samples come in another order now, so that "
-    "samples seen before may be seen again"
-)
 
 
 @dataclass
@@ -61,6 +50,7 @@ class Training:
     progress: Progress = field(default_factory=Progress)
     timings: dict[str, float] = field(default_factory=dict)
     data: str = ""  # see data_fingerprint
+    inherited: dict[str, Any] = field(default_factory=dict)  # what is known of the model that was once imported
 
     @property
     def checkpoints(self) -> Path:
@@ -82,72 +72,6 @@ class Training:
             consumed=consumed,
         )
         return read_ahead(batches, run.data.num_workers, run.train.grad_acc_steps, run.model.seq_length)
-
-    def save(self) -> Path:
-        """Write a checkpoint of this moment. Collective."""
-        snapshot = Snapshot(
-            progress=self.progress,
-            parameters=((s.name, getattr(s.parameter, "shard", None), s.tensors) for s in self.engine.states()),
-            scalars=self.engine.scalars(),
-            rng=pack(self.rng.state_dict()),
-            about={
-                "model": shape_of(self.run),
-                "torch": torch.__version__,
-                "settings": self.run.model_dump(),
-                "data": self.data,
-            },
-        )
-        return save_checkpoint(self.checkpoints, snapshot, self.groups, self.run.checkpoint.keep)
-
-    def resume(self) -> Path | None:
-        """Go on from the newest checkpoint; return its path, or None when there is none. Collective."""
-        found = find_together(self.checkpoints, self.groups)
-        if found is None:
-            return None
-        check_model(found.path, found.manifest, shape_of(self.run))
-        for line in [
-            *(f"passed over: {text}" for text in found.broken),
-            *changes(found.manifest["settings"], self.run),
-            *([OTHER_DATA] if found.manifest.get("data", self.data) != self.data else []),
-        ]:
-            if self.groups.rank == 0:
-                LOG.warning("checkpoint %s", line)
-        names = [name for name, _ in self.engine.module.named_parameters()]
-        missing = set(names)
-        for read in load_checkpoint(found.path, found.manifest, self.groups, names):
-            self.engine.load(read)
-            missing -= read.keys()
-        if missing:
-            raise CheckpointError(f"{found.path}: holds no {', '.join(sorted(missing))}; it is not a whole checkpoint")
-        self.engine.load_scalars(found.manifest["scalars"])
-        self.progress = Progress.read(found.manifest)
-        self.resume_generators(found)
-        return found.path
-
-    def resume_generators(self, found: Found) -> None:
-        """Set the generators as they were; in another layout, from the seed and the iteration."""
-        packed = load_rng(found.path, found.manifest, self.groups)
-        if packed is not None:
-            self.rng.load_state_dict(unpack(packed))
-            return
-        iteration = self.progress.iteration
-        self.rng.load_state_dict(
-            seed_everything(seed_at(self.run.train.seed, iteration), self.groups, self.device).state_dict()
-        )
-        if self.groups.rank == 0 and (self.run.model.hidden_dropout or self.run.model.attention_dropout):
-            was = found.manifest["layout"]
-            LOG.warning(
-                "checkpoint of TP=%d PP=%d SP=%d: its random numbers belong to other ranks; "
-                "dropout starts anew from SEED=%d and iteration %d",
-                *(was[axis] for axis in ("tensor", "pipe", "seq")),
-                self.run.train.seed,
-                iteration,
-            )
-
-
-def seed_at(seed: int, iteration: int) -> int:
-    """Return a seed for generators that start at ``iteration``, far from those of other iterations."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{iteration}".encode(), digest_size=6).digest(), "little")
 
 
 def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Training:

@@ -1,9 +1,15 @@
-"""Asking a run to stop after the current step, from outside, on any rank; and stopping in time."""
+"""Asking a run to stop after the current step, from outside, on any rank; and stopping in time.
+
+What ranks have to agree on after every step travels in one all-reduce of two numbers: whether
+to stop, and how far a save in the background is.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -14,7 +20,7 @@ from megads.config.files import STOP
 from megads.dist.groups import Groups
 from megads.train.deadline import Deadline
 
-GO_ON, ASKED, OUT_OF_TIME = 0, 1, 2
+GO_ON, ASKED, LONG_ENOUGH, OUT_OF_TIME = 0, 1, 2, 3
 
 
 class StopRequest:
@@ -30,15 +36,31 @@ class StopRequest:
         device: of the flag the ranks exchange.
         in_place: whether this process is the one the user's terminal talks to.
         deadline: of the allocation, by rank 0's clock; None: the end is not known.
+        exit_duration_min: minutes from now, by rank 0's clock, after which the run stops; 0: never.
+
+    Attributes:
+        saving: tells this rank's part of what ``saves`` is of all; 0 unless it is replaced.
+        saves: the highest number that ``saving`` gave on any rank when they last agreed.
     """
 
     def __init__(
-        self, run_dir: Path, groups: Groups, device: torch.device, *, in_place: bool, deadline: Deadline | None = None
+        self,
+        run_dir: Path,
+        groups: Groups,
+        device: torch.device,
+        *,
+        in_place: bool,
+        deadline: Deadline | None = None,
+        exit_duration_min: float = 0.0,
     ):
         self.file = run_dir / STOP
         self.groups = groups
         self.deadline = deadline or Deadline(0.0, 0.0)
-        self.flag = torch.zeros((), dtype=torch.int32, device=device)
+        self.exit_duration_min = exit_duration_min
+        self.exit_at = time.monotonic() + 60 * exit_duration_min
+        self.saving: Callable[[], int] = int
+        self.saves = 0
+        self.flag = torch.zeros(2, dtype=torch.int32, device=device)
         self.heard = False
         signal.signal(signal.SIGUSR1, self._hear)
         signal.signal(signal.SIGTERM, self._hear)
@@ -61,14 +83,22 @@ class StopRequest:
             step: whether the next question comes only after another step.
             validation: whether it comes only after another validation.
         """
-        wish = ASKED if self.heard else GO_ON
+        wish, saves = ASKED if self.heard else GO_ON, self.saving()
         if self.groups.rank == 0:
             # One clock decides: ranks whose clocks differ would else leave at different steps.
             # A file system that has a bad moment is no reason to end (os.path.exists raises nothing).
             wish = max(wish, ASKED if os.path.exists(self.file) else GO_ON)
+            wish = LONG_ENOUGH if self.exit_duration_min and time.monotonic() >= self.exit_at else wish
             wish = OUT_OF_TIME if self.deadline.is_near(step=step, validation=validation) else wish
         if self.groups.grid.world_size > 1:
-            self.flag.fill_(wish)
+            self.flag.copy_(torch.tensor([wish, saves], dtype=torch.int32))
             dist.all_reduce(self.flag, op=dist.ReduceOp.MAX)
-            wish = int(self.flag.item())
-        return {GO_ON: "", ASKED: "asked to stop"}[wish] if wish != OUT_OF_TIME else self.deadline.why()
+            wish, saves = self.flag.tolist()
+        self.saves = saves
+        return self._why(wish)
+
+    def _why(self, wish: int) -> str:
+        if wish == OUT_OF_TIME:
+            return self.deadline.why()
+        longest = f"EXIT_DURATION_IN_MINS={self.exit_duration_min:g}"
+        return {GO_ON: "", ASKED: "asked to stop", LONG_ENOUGH: longest}[wish]

@@ -95,6 +95,15 @@ class Watchdog:
         self.longest[self.phase] = max(took, self.longest.get(self.phase, 0.0))
         self._begun, self._ran_s = time.monotonic(), 0.0
 
+    def saved(self, seconds: float) -> None:
+        """Note the longest that a save took in this start, in the background or not; 0: there was none.
+
+        The phase ``save`` may be no more than the moment in which what was written in the background
+        becomes a checkpoint; the last save of a run takes longer, and may.
+        """
+        self.save_s = seconds or self.save_s
+        self.longest["save"] = max(seconds, self.longest.get("save", 0.0))
+
     def allowed_s(self) -> float:
         """Return how long the present phase may take."""
         usual = self.longest.get(self.phase)

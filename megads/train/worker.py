@@ -38,6 +38,7 @@ from megads.train.gradients import compare_gradients, report
 from megads.train.hang import Board
 from megads.train.loop import Loop
 from megads.train.report import announce, summarise
+from megads.train.resume import resume
 from megads.train.setup import join_ranks, set_up
 from megads.train.stop import StopRequest
 from megads.train.watchdog import END, Watchdog
@@ -92,13 +93,20 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     watch.save_s = earlier.save_s if earlier else 0.0
     watch.start()
     training = set_up(run, run_dir, info, env)
-    resumed = training.resume()
+    resumed = resume(training)
     speaks = info.rank == 0
     if speaks:
         announce(training, resumed, time.perf_counter() - started)
     metrics = MetricsFile(run_dir / "metrics.jsonl", training.progress.iteration) if speaks else None
     deadline = Deadline.of(run, env, info.world_size, watch.save_s)
-    stop = StopRequest(run_dir, training.groups, training.device, in_place=is_in_place(env), deadline=deadline)
+    stop = StopRequest(
+        run_dir,
+        training.groups,
+        training.device,
+        in_place=is_in_place(env),
+        deadline=deadline,
+        exit_duration_min=run.train.exit_duration_min,
+    )
     loop = Loop(training, stop, metrics, watch)
     outcome = loop.run()
     loop.enter(END)

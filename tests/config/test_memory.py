@@ -48,7 +48,25 @@ def test_bytes_per_parameter_on_two_data_parallel_ranks(env, weight, gradient, o
     assert (memory.weights, memory.gradients, memory.optimizer) == (count * weight, count * gradient, count * optimizer)
     assert memory.program == PROGRAM_BYTES
     parts = (memory.weights, memory.gradients, memory.optimizer, memory.activations, memory.logits, memory.buffers)
-    assert memory.total == sum(parts) + memory.program
+    assert memory.total == sum(parts) + memory.copy + memory.program
+    assert memory.copy == 0
+
+
+@pytest.mark.parametrize("zero", ["0", "1", "3"])
+def test_what_is_saved_in_the_background_is_copied_by_those_who_share_it(zero):
+    env = {"DTYPE": "fp32", "ZERO_STAGE": zero, "SAVE_IN_BACKGROUND": "1"}
+    run = _run(env, ranks=2, machine="cpu")
+    assert estimate(run, 2).copy == 12 * (count_parameters(run.model) // 2)
+    assert estimate(_run({**env, "NO_SAVE_OPTIM": "1"}, ranks=2, machine="cpu"), 2).copy * 3 == estimate(run, 2).copy
+    assert estimate(_run(env, ranks=2), 2).copy == 0  # on an accelerator, whose memory this is about
+
+
+def test_a_run_that_does_not_fit_may_save_before_it_goes_on():
+    run = _run({"NLAYERS": "8", "HIDDEN": "1024", "HEADS": "16", "SAVE_IN_BACKGROUND": "1"}, machine="cpu")
+    memory = estimate(run, 1)
+    with pytest.raises(ConfigError, match=r"copy \d.*; SAVE_IN_BACKGROUND=(0|false) or ") as told:
+        check_fits(run, 1, 1, memory.total - memory.copy + 1, "laptop")
+    assert "laptop has" in str(told.value)
 
 
 def test_tensor_parallel_ranks_share_weights_and_logits():

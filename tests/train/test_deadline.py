@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from megads.config.schema import ModelConfig, ParallelConfig, RunConfig
+from megads.config.checkpoint_settings import CheckpointConfig
+from megads.config.schema import ModelConfig, RunConfig
 from megads.train.deadline import RECENT, TEARDOWN_PER_RANK_S, TEARDOWN_S, Deadline
 
 NOON = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
@@ -56,13 +57,22 @@ def test_the_guess_grows_with_what_one_rank_writes():
     model = ModelConfig(num_layers=32, hidden_size=4096, num_heads=32, ffn_hidden_size=11008, vocab_size=32000)
     env = {"MEGADS_ENDS_AT": "1700000000"}
     one = Deadline.of(RunConfig(model=model), env, 1, 0.0)
-    four = Deadline.of(RunConfig(model=model, parallel=ParallelConfig(tensor=4)), env, 10_000, 0.0)
+    many = Deadline.of(RunConfig(model=model), env, 10_000, 0.0)
     assert one.ends_at == 1700000000.0
-    assert 200 < one.save_s < 600
-    assert four.save_s - 2 == pytest.approx((one.save_s - 2) / 4)
-    assert four.teardown_s == TEARDOWN_S + TEARDOWN_PER_RANK_S * 10_000
+    assert 400 < one.save_s < 1000
+    assert many.save_s - 2 == pytest.approx((one.save_s - 2) / 10_000)
+    assert many.teardown_s == TEARDOWN_S + TEARDOWN_PER_RANK_S * 10_000
+    weights = RunConfig(model=model, checkpoint=CheckpointConfig(save_optim=False))
+    assert Deadline.of(weights, env, 1, 0.0).save_s - 2 == pytest.approx((one.save_s - 2) / 3)
     assert Deadline.of(RunConfig(model=model), env, 1, 77.0).save_s == 77.0
     assert Deadline.of(RunConfig(model=model), {}, 1, 0.0).ends_at == 0.0
+
+
+def test_a_save_in_the_background_is_completed_before_the_last_one():
+    near = deadline(1000.0)
+    near.saved(8.0)
+    near.is_writing = True
+    assert near.needs_s(step=False, validation=False) == 8.0 + 2 * 8.0 + 10.0
 
 
 def test_the_forecast_says_whether_the_iterations_fit():

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from megads.train.deadline import Deadline
 from megads.train.stop import StopRequest
 from tests.ranks import groups_of, run_ranks
 
 
-def request(folder: Path, rank_of_clock: dict[int, float] | None = None) -> StopRequest:
+def request(folder: Path, rank_of_clock: dict[int, float] | None = None, **more: float) -> StopRequest:
     """Return this rank's request; the allocation ends in an hour, by the clock of its rank fast by some seconds."""
     groups = groups_of(data=2)
     fast = (rank_of_clock or {}).get(groups.rank, 0.0)
     deadline = Deadline(time.time() + 3600, 1.0, now=lambda: time.time() + fast)
-    return StopRequest(folder, groups, torch.device("cpu"), in_place=False, deadline=deadline)
+    return StopRequest(folder, groups, torch.device("cpu"), in_place=False, deadline=deadline, **more)
 
 
 def _signal_to_one(folder: Path, number: int) -> None:
@@ -43,6 +44,41 @@ def _clock(folder: Path, rank: int, stops: bool) -> None:
     why = request(folder, {rank: 3595.0}).agreed()
     assert why.startswith("the allocation ends at ") == stops
     assert bool(why) == stops
+
+
+def _duration(folder: Path) -> None:
+    stop = request(folder, exit_duration_min=0.5)
+    stop.exit_at -= 29.0 if stop.groups.rank == 0 else 100.0
+    assert stop.agreed() == ""
+    if stop.groups.rank == 0:
+        stop.exit_at -= 1.0
+    assert stop.agreed() == "EXIT_DURATION_IN_MINS=0.5"
+
+
+def _saves(folder: Path) -> None:
+    """Each rank tells how far its save is, in the same message, and all hear of the one that is least far."""
+    stop = request(folder)
+    assert (stop.agreed(), stop.saves) == ("", 0)
+    sent, all_reduce = [], dist.all_reduce
+
+    def count(tensor: torch.Tensor, **how: object) -> object:
+        sent.append(tensor.numel())
+        return all_reduce(tensor, **how)
+
+    dist.all_reduce = count
+    try:
+        for told in ((0, 1), (2, 0), (0, 0)):
+            stop.saving = lambda told=told: told[stop.groups.rank]
+            assert (stop.agreed(step=False), stop.saves) == ("", max(told))
+    finally:
+        dist.all_reduce = all_reduce
+    assert sent == [2, 2, 2]
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("check", [_duration, _saves])
+def test_what_else_ranks_agree_on(tmp_path, check):
+    run_ranks(2, check, tmp_path)
 
 
 @pytest.mark.dist

@@ -21,6 +21,8 @@ from megads.train import watchdog
 from megads.train.hang import Board, Hang, Position, spans
 from megads.train.watchdog import END, Watchdog
 
+pytestmark = pytest.mark.alone
+
 HOST = socket.gethostname()
 WAITING = (
     '  File "/x/megads/train/loop.py", line 88, in step\n    result = engine.train_step()\n',
@@ -115,6 +117,18 @@ def test_how_long_a_phase_may_take(tmp_path):
     assert watch.allowed_s() == 10.0
     watch.longest["step"] = 100.0
     assert watch.allowed_s() == 300.0
+
+
+def test_a_save_may_take_as_long_as_one_that_was_written_in_the_background(tmp_path):
+    watch = one(tmp_path, save_s=7.0)
+    watch.saved(0.0)
+    assert watch.save_s == 7.0  # of an earlier start
+    watch.enter("save")
+    watch.enter("step")
+    watch.saved(90.0)
+    watch.enter("save")
+    assert watch.allowed_s() == 270.0
+    assert watch.save_s == 90.0
 
 
 def test_torch_waits_longer_than_the_watchdog():

@@ -1,0 +1,62 @@
+"""Which checkpoints go once a new one is complete, and how they go. No torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from megads.checkpoint.layout import PART, iteration_of, list_checkpoints
+
+LOG = logging.getLogger("megads")
+
+GONE = ".gone" + PART
+"""Ending of a checkpoint that is being removed: no name of one that is being written or replaced."""
+
+
+def surplus(folder: Path, newest: Path, keep: int, keep_every: int) -> list[Path]:
+    """Return the checkpoints in ``folder`` that go now that ``newest`` is complete.
+
+    Those of later iterations belong to a future that was abandoned when an older checkpoint
+    was resumed: whoever resumes must not find it again, so it goes first and whatever is kept.
+
+    Args:
+        folder: of checkpoints.
+        newest: the one that was just completed.
+        keep: so many newest ones stay; 0: all.
+        keep_every: multiples of this iteration stay for ever; 0: none.
+    """
+    found = list_checkpoints(folder)
+    future = [path for path in found if iteration_of(path) > iteration_of(newest)]
+    past = [path for path in found if iteration_of(path) <= iteration_of(newest)]
+    old = past[:-keep] if keep else []
+    return [*future, *(path for path in old if not keep_every or iteration_of(path) % keep_every)]
+
+
+def retire(paths: Iterable[Path]) -> list[Path]:
+    """Make checkpoints invisible and return what they are called now, for :func:`sweep`.
+
+    A checkpoint is never half there under its own name, whenever the process is killed. What
+    can not be renamed is left and named: a run does not end for it.
+    """
+    gone = []
+    for path in paths:
+        target = path.with_name(path.name + GONE)
+        try:
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(path, target)
+        except OSError as error:
+            LOG.warning("checkpoint %s could not be removed: %s", path, error.strerror)
+            continue
+        gone.append(target)
+    return gone
+
+
+def sweep(gone: Iterable[Path]) -> None:
+    """Remove what :func:`retire` gave; what can not be removed is named, and left to the next start."""
+    for path in gone:
+        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            LOG.warning("%s, an old checkpoint, could not be removed", path)

@@ -1,0 +1,214 @@
+"""When a run is saved, what of it, and what happens when it can not be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+import megads
+from megads.checkpoint.match import shape_of
+from megads.checkpoint.piece import Piece
+from megads.checkpoint.rng import pack
+from megads.checkpoint.save import WRITING, Saver, Snapshot
+from megads.config.deepspeed import effective_zero_stage
+from megads.errors import CheckpointError
+from megads.monitor.log import LOG
+from megads.monitor.metrics import MetricsFile
+from megads.monitor.text import duration, size
+from megads.train.setup import Training
+from megads.train.stop import StopRequest
+
+CURE = "free some space or set CKPT_DIR, and give the same command again"
+
+
+def snapshot_of(training: Training) -> Snapshot:
+    """Return this rank's part of the state of ``training``; it is read when it is saved."""
+    run, groups = training.run, training.groups
+    grid = groups.grid
+    return Snapshot(
+        progress=training.progress,
+        pieces=_pieces(training),
+        scalars=training.engine.scalars() if run.checkpoint.save_optim else {},
+        rng=pack(training.rng.state_dict()) if run.checkpoint.save_rng else {},
+        model=shape_of(run),
+        settings=run.model_dump(),
+        about={**training.inherited, "megads": megads.__version__, **_versions(), "data": training.data},
+        layout={
+            **{axis: grid.degree(axis) for axis in ("pipe", "data", "seq", "tensor")},
+            "zero_stage": effective_zero_stage(run),
+        },
+    )
+
+
+def _pieces(training: Training) -> Iterator[Piece]:
+    for piece in training.engine.pieces():
+        if not training.run.checkpoint.save_optim:
+            piece = replace(piece, tensors={"weight": piece.tensors["weight"]})
+        yield piece
+
+
+def _versions() -> dict[str, str]:
+    found = {"torch": str(torch.__version__)}
+    try:
+        found["deepspeed"] = version("deepspeed")
+    except PackageNotFoundError:  # installed by a path; the engine runs all the same
+        found["deepspeed"] = "unknown"
+    return found
+
+
+@dataclass
+class _Underway:
+    """A save in the background: of which iteration, and how long the run has stood still for it."""
+
+    iteration: int
+    pause_s: float
+
+
+class Saving:
+    """Saves one run: now and then while it goes on, and at its end.
+
+    A save on the way that fails is told loudly and the run goes on, until more than
+    ``checkpoint.failed_saves`` in a row did; the last one must succeed.
+
+    Args:
+        training: whose state is saved.
+        stop: agrees on when a save in the background is complete, and has the deadline to learn from each.
+        metrics: on rank 0.
+        enter: tells the watchdog that ranks are about to wait for their disks.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        stop: StopRequest,
+        metrics: MetricsFile | None,
+        enter: Callable[[], None] = lambda: None,
+    ):
+        settings = training.run.checkpoint
+        self.training, self.stop, self.metrics, self.enter = training, stop, metrics, enter
+        self.saver = Saver(
+            training.checkpoints,
+            training.groups,
+            keep=settings.keep,
+            keep_every=settings.keep_every,
+            in_background=settings.in_background,
+        )
+        stop.saving = lambda: self.saver.state
+        self.failed = 0  # in a row
+        self._underway: _Underway | None = None
+
+    def prepare(self) -> None:
+        """Take the host memory that saves in the background need, before the first step."""
+        settings = self.training.run.checkpoint
+        if not settings.in_background or not settings.save_interval:
+            return
+        started = time.perf_counter()
+        taken = self.saver.reserve(_pieces(self.training))
+        self._say(
+            "saves    in the background; %s of host memory a rank for a copy, taken in %s",
+            size(taken),
+            duration(time.perf_counter() - started),
+        )
+
+    def interim(self) -> None:
+        """Save what the run is now, and go on. Collective.
+
+        Raises:
+            CheckpointError: on every rank, when too many saves in a row failed.
+        """
+        if self.training.run.checkpoint.in_background:
+            if self.saver.is_writing:
+                self._attempt(self._finish)
+            self._start()
+        else:
+            self._attempt(self._block)
+
+    def last(self) -> None:
+        """Save what the run is now, before it ends. Collective; a save that was started is completed first.
+
+        Raises:
+            CheckpointError: on every rank, when one could not write.
+        """
+        if self.saver.is_writing:
+            try:
+                self._finish()
+            except CheckpointError as error:
+                # The one that follows holds more, and decides.
+                self._say_error("%s", error)
+        try:
+            self._block()
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; {CURE}") from None
+
+    def settle(self) -> None:
+        """Complete a save in the background if, when ranks last agreed, none was writing any more. Collective.
+
+        Raises:
+            CheckpointError: as :meth:`interim`.
+        """
+        if self.saver.is_writing and self.stop.saves != WRITING:
+            self._attempt(lambda: self._finish(self.stop.saves))
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        """Save; a failure ends the run only when there were too many in a row."""
+        limit = self.training.run.checkpoint.failed_saves
+        try:
+            work()
+        except CheckpointError as error:
+            self.failed += 1
+            if self.failed > limit:
+                raise CheckpointError(
+                    f"{error}; {self.failed} saves in a row failed, MAX_FAILED_SAVES={limit} may; {CURE}"
+                ) from None
+            self._say_error(
+                "%s; the run goes on and saves again at the next multiple of SAVE_INTERVAL: free some space before; "
+                "%d more in a row may fail",
+                error,
+                limit - self.failed,
+            )
+        else:
+            self.failed = 0
+
+    def _block(self) -> None:
+        self.enter()
+        iteration, started = self.training.progress.iteration, time.perf_counter()
+        path = self.saver.save(snapshot_of(self.training))
+        took = time.perf_counter() - started
+        self._note(iteration, took, took)
+        self._say("saved %s in %.2g s", path, took)
+
+    def _start(self) -> None:
+        started = time.perf_counter()
+        self.saver.start(snapshot_of(self.training))
+        self._underway = _Underway(self.training.progress.iteration, time.perf_counter() - started)
+        self.stop.deadline.is_writing = True
+
+    def _finish(self, state: int = WRITING) -> None:
+        self.enter()
+        underway, started = self._underway, time.perf_counter()
+        assert underway is not None
+        copied = underway.pause_s
+        self._underway, self.stop.deadline.is_writing = None, False
+        path = self.saver.finish(state)
+        waited = time.perf_counter() - started
+        took, pause = copied + self.saver.work_s, copied + waited
+        self._note(underway.iteration, took, pause)
+        self._say("saved %s in %.2g s, %.2g s of which the run stood still", path, took, pause)
+
+    def _note(self, iteration: int, took: float, pause: float) -> None:
+        self.stop.deadline.saved(took)
+        if self.metrics is not None:
+            self.metrics.write({"iteration": iteration, "save_s": took, "save_pause_s": pause})
+
+    def _say(self, text: str, *words: Any) -> None:
+        if self.training.groups.rank == 0:
+            LOG.info(text, *words)
+
+    def _say_error(self, text: str, *words: Any) -> None:
+        if self.training.groups.rank == 0:
+            LOG.error(text, *words)
