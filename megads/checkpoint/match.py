@@ -1,14 +1,14 @@
-"""Whether a run can go on from the checkpoints in its folder; without torch."""
+"""Whether a run can use a checkpoint, and what is other in it; without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from megads.checkpoint.layout import find_latest
+from megads.checkpoint.manifest import Manifest
 from megads.config.batches import BatchSchedule
-from megads.config.schema import RunConfig
+from megads.config.schema import ModelConfig, RunConfig
 from megads.errors import CheckpointError
 
 SHAPE_SETTINGS = (
@@ -28,15 +28,23 @@ SHAPE_SETTINGS = (
     "tied_embeddings",
     "norm_epsilon",
     "rope_theta",
+    "rope_scaling",
+    "rope_scaling_factor",
+    "rope_low_freq_factor",
+    "rope_high_freq_factor",
+    "rope_original_positions",
 )
-"""What a checkpoint and a run must agree on for the weights to mean the same."""
+"""What decides the shape and the meaning of the weights."""
 
 FREE = {
-    *("force", "exit_interval", "eval_at_start", "max_skipped"),
+    *("force", "exit_interval", "exit_duration_min", "eval_at_start", "max_skipped"),
     *("micro_batch", "grad_acc_steps", "train_samples", "train_tokens"),
     *("cache_dir", "num_workers"),
 }
 """Settings of ``train`` and ``data`` that change no number of a run, or follow from others."""
+
+NAMED = 3
+"""Differences that a message names; a checkpoint of another model has many."""
 
 
 def checkpoint_folder(run: RunConfig, run_dir: Path) -> Path:
@@ -44,54 +52,60 @@ def checkpoint_folder(run: RunConfig, run_dir: Path) -> Path:
     return Path(run.checkpoint.dir) if run.checkpoint.dir else run_dir / "checkpoints"
 
 
-def shape_of(run: RunConfig) -> dict[str, Any]:
-    """Return the settings that decide the shape and the meaning of the weights."""
-    model = run.model.model_dump()
+def shape_of(run: RunConfig | ModelConfig) -> dict[str, Any]:
+    """Return the settings that decide the shape and the meaning of the weights; ``run`` is derived."""
+    model = (run.model if isinstance(run, RunConfig) else run).model_dump()
     return {key: model[key] for key in SHAPE_SETTINGS}
 
 
-def check_resume(run: RunConfig, run_dir: Path) -> None:
-    """Refuse a run whose folder holds checkpoints that it can not go on from.
+def meaningful(model: Mapping[str, Any]) -> list[str]:
+    """Return which of :data:`SHAPE_SETTINGS` two models must agree on to take each other's weights.
+
+    Padding rows of the vocabulary may be more or fewer, and a setting of a part that the
+    model does not have says nothing.
+    """
+    kind, scaling = model.get("position_embedding"), model.get("rope_scaling", "none")
+    without = {"vocab_multiple"}
+    if kind == "rope":
+        without |= {"max_positions"}
+    else:
+        without |= {key for key in SHAPE_SETTINGS if key.startswith("rope_")}
+    if scaling == "none":
+        without |= {"rope_scaling_factor"}
+    if scaling != "llama3":
+        without |= {"rope_low_freq_factor", "rope_high_freq_factor", "rope_original_positions"}
+    return [key for key in SHAPE_SETTINGS if key not in without]
+
+
+def check_model(path: Path, manifest: Manifest, run: RunConfig) -> None:
+    """Refuse a checkpoint of another model, naming the first differences.
 
     Args:
+        path: of the checkpoint.
+        manifest: of it.
         run: the derived settings.
-        run_dir: the run folder.
 
     Raises:
-        CheckpointError: every checkpoint is damaged, or the newest is of another model or layout.
+        CheckpointError: a setting that decides the shape or the meaning of the weights differs,
+            or the run's samples are longer than the model can read.
     """
-    found = find_latest(checkpoint_folder(run, run_dir))
-    if found is not None:
-        check_model(found.path, found.manifest, shape_of(run))
-        check_layout(found.path, found.manifest, run.parallel.tensor)
-
-
-def check_model(path: Path, manifest: Mapping[str, Any], model: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of another model, naming the first difference.
-
-    Raises:
-        CheckpointError: a setting that decides the shape of the weights differs.
-    """
-    for key, wanted in model.items():
-        stored = manifest.get("model", {}).get(key)
-        if stored != wanted:
-            raise CheckpointError(
-                f"{path}: the checkpoint's model has {key}={stored}, this run asks for {wanted}; "
-                "use the same model, or another RUN_NAME or RUN_DIR for a new run"
-            )
-
-
-def check_layout(path: Path, manifest: Mapping[str, Any], tensor: int) -> None:
-    """Refuse a checkpoint that was cut for another number of tensor-parallel ranks.
-
-    Raises:
-        CheckpointError: the degrees differ.
-    """
-    written = manifest.get("layout", {}).get("tensor")
-    if written != tensor:
+    wanted, fields = shape_of(run), ModelConfig.model_fields
+    # A setting that is newer than the checkpoint had its default then.
+    stored = {key: manifest.model.get(key, fields[key].default) for key in SHAPE_SETTINGS}
+    differ = [key for key in meaningful(wanted) if stored[key] != wanted[key]]
+    if differ:
+        had = " and ".join(f"{key}={stored[key]}" for key in differ[:NAMED])
+        asks = " and ".join(str(wanted[key]) for key in differ[:NAMED])
+        more = f" ({len(differ) - NAMED} more differ)" if len(differ) > NAMED else ""
         raise CheckpointError(
-            f"{path}: written with TP={written}, this run has TP={tensor}; "
-            f"resume with TP={written}, or use another RUN_NAME or RUN_DIR for a new run"
+            f"{path}: the checkpoint's model has {had}, this run asks for {asks}{more}; "
+            "USE_CHECKPOINT_ARGS=1 takes the checkpoint's model, another RUN_NAME or RUN_DIR starts a new run"
+        )
+    longest = manifest.about.get("max_seq_length")
+    if longest and run.model.seq_length > longest:
+        raise CheckpointError(
+            f"{path}: the model sees a window of {longest} tokens, and SEQ={run.model.seq_length}; "
+            f"use SEQ={longest} or less"
         )
 
 
@@ -101,21 +115,23 @@ def changes(before: Mapping[str, Any], run: RunConfig) -> list[str]:
     Where a run lies, how it is laid out and how it is started may change freely.
 
     Args:
-        before: the settings in the checkpoint's manifest, section by section.
+        before: the settings in the checkpoint's manifest, section by section; empty: not known.
         run: the derived settings of this run.
     """
-    lines = []
+    return list(_changes(before, run)) if before else []
+
+
+def _changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
     for section in ("model", "train", "optim", "data"):
         for key, now in getattr(run, section).model_dump().items():
             # A setting that is newer than the checkpoint had its default then.
             old = before.get(section, {}).get(key, type(getattr(run, section)).model_fields[key].default)
             if old != now and key not in FREE:
-                lines.append(f"had {section}.{key}={old}, this run has {now}")
+                yield f"had {section}.{key}={old}, this run has {now}"
     planned = BatchSchedule.of_settings(before["train"]).samples_after(before["train"]["train_iters"])
     plans = BatchSchedule.of(run).samples_after(run.train.train_iters)
     if planned != plans:
-        lines.append(
+        yield (
             f"planned {planned} samples, this run plans {plans}: they come in another order now, "
             "so that samples seen before may be seen again"
         )
-    return lines

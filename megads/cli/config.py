@@ -48,13 +48,22 @@ def resolve_here(preset: str | None, pairs: tuple[str, ...], flags: tuple[tuple[
 
     Raises:
         ConfigError: one line that names the value, where it came from, and what would work.
+        CheckpointError: ``USE_CHECKPOINT_ARGS`` is set and there is no checkpoint.
     """
     from megads.cluster.machine import machine_name
     from megads.config.resolve import resolve
 
     root, overrides = checkout(), parse_pairs(pairs)
     machine = overrides.get("machine") or machine_name(socket.gethostname(), os.environ, root)
-    return resolve(preset, env=os.environ, overrides=overrides, flags=flags, machine=machine, root=root)
+    first = resolve(preset, env=os.environ, overrides=overrides, flags=flags, machine=machine, root=root)
+    if not first.run.checkpoint.use_args:
+        return first
+    from megads.launch.origin import checkpoint_layer
+
+    layer = checkpoint_layer(first.run)
+    return resolve(
+        preset, env=os.environ, overrides=overrides, flags=flags, machine=machine, root=root, checkpoint=layer
+    )
 
 
 @click.command(cls=FlagCommand, epilog=EPILOG)

@@ -16,9 +16,7 @@ PROGRAM_NAMES = ("MEGADS_BACKEND", "MEGADS_DEVICE", "MEGADS_PEAK_TFLOPS", "MEGAD
 # Variables of argonne-lcf/Megatron-DeepSpeed (ALCF/helpers.sh and what it calls) and of ezpz.
 # Ignoring one of these would train something else than the user asked for.
 REFUSED = {
-    "LOAD": "loading from another folder than CKPT_DIR",
     "NOOP": "a dry run is `megads train --dry-run`; NOOP",
-    "OVERRIDE_CKPT_OPT_PARAM": "replacing the schedule of a checkpoint",
     "TIMING_STR": "passing arguments through",
 }
 

@@ -18,7 +18,7 @@ from megads.errors import ConfigError
 
 __all__ = ["LAYERS", "Resolved", "rank_of", "resolve", "settings"]
 
-LAYERS = ("derived", "default", "family", "preset", "machine", "env", "cli")
+LAYERS = ("derived", "default", "family", "preset", "machine", "env", "cli", "checkpoint")
 """Lowest first. A derived value gives way to any other."""
 
 
@@ -70,8 +70,9 @@ def resolve(
     machine: str,
     root: Path | None = None,
     num_hosts: int = 0,
+    checkpoint: Layer | None = None,
 ) -> Resolved:
-    """Build a run's settings from default < family < preset < machine < env < cli.
+    """Build a run's settings from default < family < preset < machine < env < cli < checkpoint.
 
     ``env`` is passed in, never read from ``os.environ``, so a test or a dry run sees exactly
     the environment it names. An empty variable counts as unset, as in ``${TP:-1}``. Of
@@ -85,6 +86,7 @@ def resolve(
         machine: name of ``envs/<machine>.yaml``.
         root: the checkout; None: the one this file is in.
         num_hosts: hosts of the run, by which a machine's batches differ; 0: not known, taken as NHOSTS or 1.
+        checkpoint: what ``USE_CHECKPOINT_ARGS`` takes of a checkpoint.
 
     Raises:
         ConfigError: one line that names the value, where it came from, and what would work.
@@ -106,6 +108,8 @@ def resolve(
     below = _put_files(stack, chosen, None if fits else machine_layer, num_hosts or asked_hosts or 1)
     for name, (value, origin) in [*from_env.items(), *given.items()]:
         stack.put(name, value, origin)
+    if checkpoint:
+        _put_checkpoint(stack, checkpoint)
     if not fits:
         _note_width(stack, machine_layer, below)
     stack.put("preset", chosen.origin.detail if chosen else "", chosen_origin)
@@ -228,6 +232,18 @@ def _put_by_hosts(stack: _Stack, machine: Layer, preset: Layer | None, count: in
     for name, (value, origin) in machine.for_hosts(count).items():
         if name not in said:
             stack.put(name, value, origin)
+
+
+def _put_checkpoint(stack: _Stack, checkpoint: Layer) -> None:
+    """Put the model of a checkpoint, which can have no other; its tokenizer may lie elsewhere now, as the user says."""
+    for name, value in checkpoint.settings.items():
+        contradicts = stack.origins[name].layer in ("env", "cli") and stack.values[name] != value
+        if contradicts and not name.startswith("model."):
+            stack.notes.append(f"{stack.shown(name)} is used, not {value} ({checkpoint.origin})")
+            continue
+        if contradicts:
+            stack.notes.append(f"{stack.shown(name)} gives way to {value} ({checkpoint.origin})")
+        stack.put(name, value, checkpoint.origin)
 
 
 def _note_width(stack: _Stack, machine: Layer, below: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from megads.config.checkpoint_settings import CheckpointConfig
 from megads.config.data_settings import DataConfig
 from megads.config.engine_settings import DeepSpeedConfig, RecomputeConfig
 from megads.config.facts import StarterName
@@ -58,6 +59,22 @@ class ModelConfig(Section):
     )
     position_embedding: Literal["rope", "learned"] = setting("rope", env="POSITION_EMBEDDING", help="kind of positions")
     rope_theta: float = setting(50000.0, env="ROPE_THETA", help="base of the rotary frequencies", gt=0)
+    rope_scaling: Literal["none", "linear", "llama3"] = setting(
+        "none", env="ROPE_SCALING", help="how rotary frequencies are stretched for longer contexts than they began with"
+    )
+    rope_scaling_factor: float = setting(1.0, env="ROPE_SCALING_FACTOR", help="positions are divided by this", ge=1)
+    rope_low_freq_factor: float = setting(
+        1.0,
+        env="ROPE_LOW_FREQ_FACTOR",
+        help="llama3: below this many turns in the original context all is stretched",
+        gt=0,
+    )
+    rope_high_freq_factor: float = setting(
+        4.0, env="ROPE_HIGH_FREQ_FACTOR", help="llama3: above this many turns nothing is stretched", gt=0
+    )
+    rope_original_positions: int = setting(
+        8192, env="ROPE_ORIGINAL_POSITIONS", help="llama3: the original context", unit="tokens", gt=0
+    )
     bias: bool = setting(False, env="ADD_BIAS", help="biases in the linear layers")
     tied_embeddings: bool = setting(False, env="TIED_EMBEDDINGS", help="share the embedding with the output layer")
     hidden_dropout: float = setting(0.0, env="HIDDEN_DROPOUT", help="after embedding, attention and MLP", ge=0, lt=1)
@@ -204,8 +221,17 @@ class TrainConfig(Section):
     exit_interval: int = setting(
         0,
         env="EXIT_INTERVAL",
+        flags={"--exit-interval": None},
         help="save and stop (exit 75) after a multiple of this many steps; 0: never",
         unit="steps",
+        ge=0,
+    )
+    exit_duration_min: float = setting(
+        0.0,
+        env="EXIT_DURATION_IN_MINS",
+        flags={"--exit-duration-in-mins": None},
+        help="save and stop (exit 75) after this time in training; 0: never",
+        unit="min",
         ge=0,
     )
     max_skipped: int = setting(
@@ -259,16 +285,6 @@ class OptimConfig(Section):
         2, env="LOSS_SCALE_HYSTERESIS", help="fp16: bad steps before the scale halves", gt=0
     )
     min_loss_scale: int = setting(1, env="MIN_LOSS_SCALE", help="fp16: smallest scale", gt=0)
-
-
-class CheckpointConfig(Section):
-    """When and where the state of a run is kept."""
-
-    dir: str = setting("", env="CKPT_DIR", aliases=("SAVE",), help="folder of checkpoints; empty: <run>/checkpoints")
-    save_interval: int = setting(
-        50, env="SAVE_INTERVAL", help="steps between checkpoints; 0: only at the end", unit="steps", ge=0
-    )
-    keep: int = setting(0, env="CKPT_KEEP", help="newest checkpoints to keep; 0: all", ge=0)
 
 
 class LogConfig(Section):

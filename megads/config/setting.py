@@ -19,7 +19,7 @@ class Section(BaseModel):
 class Origin:
     """Where a resolved value came from, for ``megads config`` and error messages."""
 
-    layer: str  # "default" | "family" | "preset" | "machine" | "env" | "cli" | "derived"
+    layer: str  # "default" | "family" | "preset" | "machine" | "env" | "cli" | "checkpoint" | "derived"
     detail: str = ""  # the file, variable, flag or formula
 
     def __str__(self) -> str:

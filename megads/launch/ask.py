@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from megads.config.layers import Layer
 from megads.config.resolve import Resolved, resolve
 from megads.errors import ConfigError
+from megads.launch.origin import checkpoint_layer
 
 BESIDE_SETTINGS = ("MEGADS_DEVICE", "MEGADS_BACKEND", "MEGADS_PEAK_TFLOPS")
 """Variables that are no settings and decide how a run goes all the same."""
@@ -42,20 +44,41 @@ class Ask:
                 raise ConfigError(f"--set {key}: given twice, as {found[key]!r} and {value!r}")
         return found
 
-    def command(self, names: list[str], folder: Path | None = None) -> str:
+    def command(self, names: list[str], folder: Path | None = None, without: Collection[str] = ()) -> str:
         """Return a line that a user can paste to go on with this run.
 
         Args:
             names: the environment variables that decided a setting.
             folder: of the run, when the command alone does not mean it.
+            without: options that are left out, with the words that follow them.
         """
         had_a_say = [*names, *(name for name in BESIDE_SETTINGS if self.env.get(name))]
         given = [f"{name}={shlex.quote(self.env[name])}" for name in had_a_say if name in self.env]
         if folder is not None:
             given.insert(0, f"RUN_DIR={shlex.quote(str(folder))}")
         script = self.env.get("MEGADS_COMMAND", "")
-        words = [script] if script else ["megads", *map(shlex.quote, self.words)]
+        words = [script] if script else ["megads", *map(shlex.quote, _without(self.words, without))]
         return " ".join([*given, *words])
+
+
+def _without(words: Sequence[str], options: Collection[str]) -> list[str]:
+    """Return ``words`` without ``options``: each an option, or an option and the beginning of what follows it."""
+    kept: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        follows = left[0] if left else ""
+        for option in options:
+            name, _, value = option.partition(" ")
+            takes_word = option.endswith(" ") or bool(value)
+            if word == name and takes_word and follows.startswith(value):
+                left.pop(0)
+                break
+            if word == option or (takes_word and word.startswith(f"{name}={value}")):
+                break
+        else:
+            kept.append(word)
+    return kept
 
 
 def resolve_ask(ask: Ask, machine: str, num_hosts: int) -> Resolved:
@@ -63,13 +86,20 @@ def resolve_ask(ask: Ask, machine: str, num_hosts: int) -> Resolved:
 
     Raises:
         ConfigError: a setting is wrong.
+        CheckpointError: ``USE_CHECKPOINT_ARGS`` is set and there is no checkpoint.
     """
-    return resolve(
-        ask.preset,
-        env=ask.env,
-        overrides=ask.overrides(),
-        flags=ask.flags,
-        machine=machine,
-        root=ask.root,
-        num_hosts=num_hosts,
-    )
+
+    def resolved(checkpoint: Layer | None = None) -> Resolved:
+        return resolve(
+            ask.preset,
+            env=ask.env,
+            overrides=ask.overrides(),
+            flags=ask.flags,
+            machine=machine,
+            root=ask.root,
+            num_hosts=num_hosts,
+            checkpoint=checkpoint,
+        )
+
+    first = resolved()
+    return resolved(checkpoint_layer(first.run)) if first.run.checkpoint.use_args else first

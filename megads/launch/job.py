@@ -22,7 +22,7 @@ from megads.config.overrides import adopt
 from megads.config.remarks import remarks
 from megads.config.resolve import Resolved, settings
 from megads.config.schema import RunConfig
-from megads.config.tree import value_of
+from megads.config.tree import extra, fields, value_of
 from megads.errors import MegadsError
 from megads.launch.ask import Ask, resolve_ask
 from megads.launch.banner import banner
@@ -30,6 +30,7 @@ from megads.launch.data_lines import list_notes
 from megads.launch.ending import ends_at, parse_walltime, started_at
 from megads.launch.folder import Folder, append_to_log, choose_folder, claim, claim_checkpoints
 from megads.launch.host import check_host
+from megads.launch.origin import Begins, Saved, beginning_only, find_beginning, go_on, keep_schedule, start_line
 from megads.launch.plan import LaunchPlan
 from megads.launch.restart import Restarts
 from megads.launch.run import run_plan, say
@@ -53,6 +54,7 @@ class Job:
     deepspeed: dict[str, Any]
     plan: LaunchPlan
     facts: Facts  # of the machine
+    begins: Begins | None = None  # None: with new weights
 
     @property
     def run(self) -> RunConfig:
@@ -66,7 +68,6 @@ def prepare(ask: Ask) -> Job:
     Raises:
         MegadsError: the first rule that the settings, the data or the host break.
     """
-    from megads.checkpoint.match import check_resume
     from megads.data.check import check_data
     from megads.data.tokenize.run import vocab_size_of
 
@@ -96,10 +97,13 @@ def prepare(ask: Ask) -> Job:
     resolved = replace(resolved, notes=(*resolved.notes, *remarks(run, world_size), *list_notes(run)))
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
-    check_resume(run, folder.path)
+    begins = find_beginning(run, folder.path)
+    resolved = keep_schedule(resolved, begins)
+    run = resolved.run
     extra = list_variables(run, ask.env)
     plan = plan_launch(run, allocation, worker(ask, folder), ask.env, facts=facts, folder=folder.path, extra=extra)
-    return Job(ask, resolved, allocation, folder, memory, available, deepspeed_config(run, world_size), plan, facts)
+    settings_now = deepspeed_config(run, world_size)
+    return Job(ask, resolved, allocation, folder, memory, available, settings_now, plan, facts, begins)
 
 
 def worker(ask: Ask, folder: Folder) -> list[str]:
@@ -135,8 +139,7 @@ def describe(job: Job) -> str:
     rows = []
     for name, field in settings():
         value = value_of(job.run, name)
-        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        rows.append((name, str(value), str(extra.get("unit", "")), str(job.resolved.origins[name])))
+        rows.append((name, str(value), extra(field, "unit"), str(job.resolved.origins[name])))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["settings"]
     lines += [f"  {n:{widths[0]}}  {v:>{widths[1]}} {u:{widths[2]}}  {o}".rstrip() for n, v, u, o in rows]
@@ -152,7 +155,8 @@ def summary(job: Job) -> str:
 
     given = job.run.data.file_list or job.run.data.path
     shares = train_shares(job.run, read_shards(job.run)) if given else ()
-    return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path, shares)
+    start = start_line(job.run, job.begins)
+    return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path, shares, start)
 
 
 def start(job: Job, out: IO[str]) -> int:
@@ -187,12 +191,19 @@ def start(job: Job, out: IO[str]) -> int:
         out.flush()
         if not job.run.launch.max_restarts:
             return run_plan(plan, job.folder.path, job.ask.env)
+        saved = Saved(checkpoints, job.begins.iteration if job.begins else 0)
+
+        def plan_next(allocation: Allocation, attempt: int) -> LaunchPlan:
+            if saved.is_any():
+                go_on(job.folder.path, job.resolved)
+            return plan_attempt(job, allocation, attempt, ends)
+
         return Restarts(
             job.folder.path,
-            checkpoints,
+            saved,
             job.ask.env,
             job.allocation,
-            plan=lambda allocation, attempt: plan_attempt(job, allocation, attempt, ends),
+            plan=plan_next,
             shrink=lambda allocation: shrink(job, allocation),
             max_restarts=job.run.launch.max_restarts,
             ends_at=ends,
@@ -236,6 +247,7 @@ def shrink(job: Job, allocation: Allocation) -> str:
     hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
     resolved = adopt(derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab), SETTING_OF)
     check(resolved.run, allocation.world_size)
+    resolved = keep_schedule(resolved, job.begins)
     settings_now = deepspeed_config(resolved.run, allocation.world_size)
     write_run_files(replace(job, resolved=resolved, allocation=allocation, deepspeed=settings_now))
     was, new = job.run, resolved.run
@@ -251,8 +263,17 @@ def write_run_files(job: Job) -> None:
     folder = job.folder.path
     save_config(job.run, job.resolved.origins, folder / CONFIG)
     write_whole(folder / "ds_config.json", json.dumps(job.deepspeed, indent=2) + "\n")
-    names = environment_names(job.resolved.origins)
-    write_whole(folder / "command.txt", job.ask.command(names, None if job.folder.named else folder) + "\n")
+    done = beginning_only(job.run, folder)
+    names = environment_names({name: origin for name, origin in job.resolved.origins.items() if name not in done})
+    options = [option for name in done for option in options_of(name)]
+    line = job.ask.command(names, None if job.folder.named else folder, options)
+    write_whole(folder / "command.txt", f"{line}\n")
+
+
+def options_of(name: str) -> list[str]:
+    """Return the options that give the setting ``name`` a value, as ``Ask.command`` takes them."""
+    own = [f"{flag} " if value is None else flag for flag, value in extra(fields()[name], "flags").items()]
+    return [*own, f"--set {name}="]
 
 
 def environment_names(origins: Mapping[str, Any]) -> list[str]:

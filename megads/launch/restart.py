@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from megads.checkpoint.layout import NAME, list_checkpoints
 from megads.cluster.hosts import this_host
 from megads.config.files import ATTEMPTS, OUTCOME, STOP
 from megads.errors import MegadsError
 from megads.launch.folder import append_to_log
+from megads.launch.origin import Saved
 from megads.launch.plan import LaunchPlan
 from megads.launch.run import Ended, caught, run_once, say, tell_end
 from megads.launch.scheduler import Allocation
@@ -66,7 +66,7 @@ class Restarts:
     """
 
     run_dir: Path
-    checkpoints: Path
+    saved: Saved
     env: Mapping[str, str]
     allocation: Allocation
     plan: Callable[[Allocation, int], LaunchPlan]
@@ -213,13 +213,8 @@ class Restarts:
         return bool(signals) or (self.run_dir / STOP).exists()
 
     def newest(self) -> int:
-        """Return the iteration of the newest checkpoint, 0 when there is none."""
-        try:
-            found = list_checkpoints(self.checkpoints)
-        except MegadsError:
-            return 0
-        match = NAME.match(found[-1].name) if found else None
-        return int(match[1]) if match else 0
+        """Return the iteration from which the run would go on, 0 when there is no checkpoint."""
+        return self.saved.newest()
 
     def keep(self, exit_code: int) -> int:
         """Add the last attempt to ``attempts.jsonl`` and return ``exit_code``."""

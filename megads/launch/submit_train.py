@@ -22,6 +22,7 @@ from megads.errors import LaunchError
 from megads.launch.ask import BESIDE_SETTINGS, Ask, resolve_ask
 from megads.launch.ending import parse_walltime
 from megads.launch.folder import Folder, choose_folder
+from megads.launch.origin import find_beginning
 from megads.launch.submit import (
     Place,
     Request,
@@ -93,6 +94,7 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
         raise LaunchError("a job needs its longest time; give --walltime 6:00:00")
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(resolved.run, named=named, in_job=False)
+    find_beginning(resolved.run, folder.path)
     request = Request(
         nodes=nodes,
         seconds=parse_walltime(resolved.run.launch.walltime),

@@ -34,6 +34,14 @@ def test_the_command_can_be_pasted():
     assert ask(env=env).command(["TP", "RUN_DIR"]) == "TP=2 RUN_DIR='my runs/x' bash train_7B.sh --dry-run"
 
 
+def test_options_of_the_beginning_are_not_in_the_line_that_goes_on():
+    words = ("train", "--ckpt-step", "5", "--no-load-rng", "--set", "checkpoint.step=5", "--set", "parallel.tensor=2")
+    left_out = ["--ckpt-step ", "--set checkpoint.step=", "--no-load-rng"]
+    assert ask(words=words).command([], without=left_out) == "megads train --set parallel.tensor=2"
+    joined = ("train", "--ckpt-step=5", "--set=checkpoint.step=5", "--no-load-optim", "--set")
+    assert ask(words=joined).command([], without=left_out) == "megads train --no-load-optim --set"
+
+
 def test_an_unnamed_run_is_named_so_that_the_line_means_it():
     assert ask(env={"TP": "2"}, words=("train",)).command(["TP"], Path("runs/x-2")) == (
         "RUN_DIR=runs/x-2 TP=2 megads train"

@@ -13,10 +13,10 @@ from megads.launch.scheduler import Allocation
 MODEL = {"NLAYERS": "32", "HIDDEN": "64", "HEADS": "8", "SEQ": "64", "TRAIN_ITERS": "10", "DTYPE": "bf16"}
 
 
-def _lines(env: dict[str, str], ranks: int) -> dict[str, str]:
+def _lines(env: dict[str, str], ranks: int, start: str = "") -> dict[str, str]:
     resolved = resolve(env={**MODEL, **env}, machine="generic")
     run = derive(resolved, num_hosts=1, ranks_per_host=ranks, vocab_size=1000).run
-    text = banner(run, Allocation("none", ("here",), ranks), estimate(run, ranks), 0, Path("runs/x"))
+    text = banner(run, Allocation("none", ("here",), ranks), estimate(run, ranks), 0, Path("runs/x"), start=start)
     return {line[:8].strip(): line[9:] for line in text.splitlines()}
 
 
@@ -24,6 +24,10 @@ def test_a_plain_run_has_no_line_for_what_it_does_not_use():
     lines = _lines({}, 2)
     assert lines["layout"] == "2 ranks on 1 host: TP=1 PP=1 SP=1 DP=2 ZeRO=1"
     assert list(lines) == ["run", "layout", "model", "batch", "train", "data", "memory"]
+
+
+def test_it_says_where_the_run_starts():
+    assert _lines({}, 1, "new weights, seed 7")["start"] == "new weights, seed 7"
 
 
 def test_every_part_of_the_layout_has_its_line():

@@ -18,6 +18,8 @@ from megads.launch.doctor import Silence, Wanted, check_health
 from megads.launch.examine import Site, check_names, check_port
 from megads.launch.scheduler import Allocation
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -15,6 +15,8 @@ from megads.launch import ending
 from megads.launch.ending import ends_at, parse_walltime, started_at
 from megads.launch.scheduler import Allocation
 
+pytestmark = pytest.mark.alone
+
 NOWHERE = Allocation("none", ("a",), 1)
 NOW = 1_700_000_000.0
 

@@ -17,6 +17,8 @@ from megads.launch.guard import memory_kills
 from megads.launch.processes import children
 from megads.monitor.outcome import Heartbeat, Outcome, read_outcome, write_heartbeat, write_outcome
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 RANK_3 = {"MEGADS_RANK": "3", "MEGADS_WORLD_SIZE": "4", "MEGADS_LOCAL_RANK": "1", "MEGADS_LOCAL_SIZE": "2"}
 NAME = f"rank 3 host {socket.gethostname()}"

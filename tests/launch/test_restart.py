@@ -14,6 +14,7 @@ import pytest
 
 from megads.errors import ConfigError
 from megads.launch import restart
+from megads.launch.origin import Saved
 from megads.launch.plan import LaunchPlan
 from megads.launch.restart import Attempt, Restarts, can_be_reached, supervised, why_not
 from megads.launch.scheduler import Allocation
@@ -49,7 +50,7 @@ class Run:
     def __init__(self, folder: Path, *ends: dict, hosts=("a", "b"), spare=(), restarts=3, ends_at=0.0, **more):
         self.folder, self.ends = folder, ends
         self.job = Restarts(
-            folder, folder / "checkpoints", os.environ, Allocation("none", hosts, 2, spare=spare),
+            folder, Saved(folder / "checkpoints"), os.environ, Allocation("none", hosts, 2, spare=spare),
             plan=self.plan, shrink=more.pop("shrink", self.shrink), max_restarts=restarts, ends_at=ends_at,
             answers=more.pop("answers", lambda host: True),
         )  # fmt: skip

@@ -21,6 +21,8 @@ from megads.launch.plan import LaunchPlan
 from megads.launch.processes import children
 from megads.monitor.outcome import Heartbeat, Outcome, read_outcome, write_heartbeat, write_outcome
 
+pytestmark = pytest.mark.alone
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PROGRAM = {"mpich": "mpiexec.hydra", "openmpi": "mpirun.openmpi"}

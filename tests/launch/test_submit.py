@@ -16,7 +16,7 @@ from megads.config.files import load_config
 from megads.config.names import names_of
 from megads.config.resolve import resolve
 from megads.config.tree import fields, value_of
-from megads.errors import ConfigError, LaunchError
+from megads.errors import CheckpointError, ConfigError, LaunchError
 from megads.launch.ask import Ask
 from megads.launch.folder import Folder
 from megads.launch.submit import Place, Request, clock, find_place, job_name, job_text, send
@@ -174,10 +174,12 @@ def test_a_job_that_no_queue_takes_is_told_of_chains():
         (ask(WALLTIME="1h"), Wish(account="X", variables=("A;b=1",)), "--env 'A;b=1': expected NAME or NAME=VALUE"),
         (ask(WALLTIME="1h"), Wish(account="X", variables=("TP=4",)), "--env TP=4: TP is a setting"),
         (ask(WALLTIME="1h", HOSTFILE="h"), Wish(account="X"), "HOSTFILE=h: the scheduler chooses the hosts of a job"),
+        (ask(WALLTIME="1h", LOAD="nowhere"), Wish(account="X"), "LOAD=nowhere: there is no such folder; give a run"),
+        (ask(WALLTIME="1h", FINETUNE=1), Wish(account="X"), "FINETUNE=1 needs the checkpoint whose weights it takes"),
     ],
 )
 def test_what_is_missing_is_one_line(asked, wish, said):
-    with pytest.raises((ConfigError, LaunchError)) as refused:
+    with pytest.raises((CheckpointError, ConfigError, LaunchError)) as refused:
         prepared(asked, wish)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)

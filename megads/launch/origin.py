@@ -1,0 +1,191 @@
+"""What the launcher reads of the checkpoint that a run starts from: the model's shape, the schedule, where it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from megads.checkpoint.layout import Found, iteration_of, list_checkpoints
+from megads.checkpoint.match import SHAPE_SETTINGS, checkpoint_folder, meaningful
+from megads.checkpoint.start import Start, Taken, check_start, find_start, names_own
+from megads.config.batches import BatchSchedule
+from megads.config.files import CONFIG, load_config, save_config
+from megads.config.layers import Layer
+from megads.config.resolve import Resolved
+from megads.config.schema import RunConfig
+from megads.config.setting import Origin
+from megads.config.tree import env_name, nested, value_of
+from megads.errors import CheckpointError
+from megads.launch.folder import RUNS
+
+TOKENIZER = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "vocab_extra_ids")
+SCHEDULE = (
+    *("optim.lr", "optim.min_lr", "optim.lr_decay_style", "optim.lr_decay_iters"),
+    *("optim.lr_warmup_frac", "optim.lr_warmup_iters", "optim.weight_decay"),
+)
+"""What ``SCHEDULE_ON_RESUME=keep`` takes from the checkpoint."""
+
+
+@dataclass(frozen=True)
+class Begins:
+    """Where a run begins: at a checkpoint, and with what of it."""
+
+    start: Start
+    found: Found
+    taken: Taken
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that is done already."""
+        return self.found.manifest.iteration if self.taken.progress else 0
+
+
+def find_beginning(run: RunConfig, run_dir: Path) -> Begins | None:
+    """Return where ``run`` begins, None for new weights; see :func:`megads.checkpoint.start.check_start`."""
+    found = check_start(run, checkpoint_folder(run, run_dir))
+    return Begins(*found) if found else None
+
+
+def start_line(run: RunConfig, begins: Begins | None) -> str:
+    """Return how the banner says where the run starts."""
+    if begins is None:
+        return f"new weights, seed {run.train.seed}"
+    path, wanted = begins.found.path, run.checkpoint
+    if not begins.start.is_own:
+        step = begins.found.manifest.iteration
+        return f"{path} of iteration {step}: {begins.taken.text()}; begins at iteration {begins.iteration}"
+    unused = f"; LOAD={wanted.load} was for its beginning" if begins.start.has_begun else ""
+    return f"goes on from its own iteration {begins.iteration}: {begins.taken.text()}{unused}"
+
+
+def checkpoint_layer(run: RunConfig) -> Layer:
+    """Return the settings that ``USE_CHECKPOINT_ARGS=1`` takes of the checkpoint that ``run`` starts from.
+
+    Args:
+        run: before ``derive``.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or none that can be read.
+    """
+    own = checkpoint_folder(run, Path(run.dir) if run.dir else RUNS / (run.name or run.preset or run.model.family))
+    start = find_start(run, own)
+    if start is None:
+        raise CheckpointError(
+            f"USE_CHECKPOINT_ARGS=1 needs a checkpoint, and there is none in {own}; give LOAD=RUN, or drop it"
+        )
+    found = next(start.candidates())
+    model = found.manifest.model
+    kept = {f"model.{key}": model[key] for key in SHAPE_SETTINGS if key in model and key in shape_names(model)}
+    return Layer(Origin("checkpoint", str(found.path)), {**kept, **_tokenizer(found)})
+
+
+def shape_names(model: Mapping[str, Any]) -> set[str]:
+    """Return the settings of the model's shape that a run takes over."""
+    return {*meaningful(model), "vocab_multiple"}
+
+
+def _tokenizer(found: Found) -> dict[str, Any]:
+    """Return the tokenizer's settings as far as the checkpoint knows them; none for the demo corpus' own."""
+    about = {key: found.manifest.about[key] for key in TOKENIZER if key in found.manifest.about}
+    data = found.manifest.settings.get("data", {})
+    known = {**about, **{key: data[key] for key in TOKENIZER if key in data}}
+    is_named = known.get("tokenizer_model") or known.get("vocab_file") or known.get("tokenizer_type") == "NullTokenizer"
+    return {f"data.{key}": value for key, value in known.items()} if is_named else {}
+
+
+def keep_schedule(resolved: Resolved, begins: Begins | None) -> Resolved:
+    """Return the settings with the schedule of the checkpoint, where ``SCHEDULE_ON_RESUME=keep`` asks for it.
+
+    A schedule counts samples, so that steps of another batch are as many as give the same
+    samples, rounded down to whole steps.
+    """
+    run = resolved.run
+    if begins is None or run.checkpoint.schedule != "keep" or not begins.taken.progress:
+        return resolved
+    before = begins.found.manifest.settings
+    if "optim" not in before:
+        note = f"SCHEDULE_ON_RESUME=keep: {begins.found.path} has no schedule; what is set now is used"
+        return replace(resolved, notes=(*resolved.notes, note))
+    old, new = BatchSchedule.of_settings(before["train"]), BatchSchedule.of(run)
+    values = {name: before["optim"][name.partition(".")[2]] for name in SCHEDULE}
+    for name in ("optim.lr_decay_iters", "optim.lr_warmup_iters"):
+        values[name] = new.iterations_within(old.samples_after(values[name])) if old != new else values[name]
+    origin, notes = Origin("checkpoint", str(begins.found.path)), []
+    for name, value in values.items():
+        if (now := value_of(run, name)) != value:
+            notes.append(f"{env_name(name)}={now} ({resolved.origins[name]}) gives way to {value} ({origin})")
+    optim = run.optim.model_copy(update=nested(values)["optim"])
+    return Resolved(
+        run.model_copy(update={"optim": optim}),
+        {**resolved.origins, **dict.fromkeys(values, origin)},
+        (*resolved.notes, *notes),
+    )
+
+
+@dataclass
+class Saved:
+    """What a run has saved since this command was given.
+
+    Checkpoints that were there before may be of a future that ``CKPT_STEP`` abandoned, so
+    that the newest alone does not tell.
+    """
+
+    folder: Path
+    first: int = 0  # the iteration at which this command began
+    before: frozenset[tuple[str, int, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.before = frozenset(self._stamps())
+
+    def newest(self) -> int:
+        """Return the iteration that the run would go on from now, 0 for none."""
+        since = [iteration_of(Path(stamp[0])) for stamp in self._stamps() if stamp not in self.before]
+        return max(since, default=self.first)
+
+    def is_any(self) -> bool:
+        """Return whether there is something new."""
+        return bool(set(self._stamps()) - self.before)
+
+    def _stamps(self) -> list[tuple[str, int, int]]:
+        """Return of every checkpoint what changes when it is written again."""
+        stamps = []
+        try:
+            found = list_checkpoints(self.folder)
+        except CheckpointError:
+            return []
+        for path in found:
+            try:
+                facts = os.stat(path)
+            except OSError:
+                continue
+            stamps.append((path.name, facts.st_ino, facts.st_mtime_ns))
+        return stamps
+
+
+def beginning_only(run: RunConfig, run_dir: Path) -> list[str]:
+    """Return the settings that say from where a run begins and are not to be given again when it goes on.
+
+    With another run's ``LOAD`` all of them may be: they are of no effect once the run has
+    checkpoints of its own.
+    """
+    wanted = run.checkpoint
+    if wanted.load and not names_own(wanted.load, checkpoint_folder(run, run_dir)):
+        return []
+    done = {"step": wanted.step, "load_optim": not wanted.load_optim and wanted.save_optim, "load_rng": True}
+    return [f"checkpoint.{name}" for name, is_done in done.items() if is_done]
+
+
+def go_on(run_dir: Path, resolved: Resolved) -> None:
+    """Have the next start of the ranks go on from what this command saved, not from where it went back to.
+
+    Raises:
+        ConfigError: the settings can not be read or written.
+    """
+    run = load_config(run_dir / CONFIG)
+    now = run.checkpoint
+    plain = {"step": 0, "load_optim": now.load_optim or now.save_optim, "load_rng": True}
+    run = run.model_copy(update={"checkpoint": now.model_copy(update=plain)})
+    save_config(run, resolved.origins, run_dir / CONFIG)

@@ -1,0 +1,194 @@
+"""Start a run from a checkpoint: its own newest, or what ``LOAD`` names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from megads.checkpoint.layout import Found
+from megads.checkpoint.load import load_pieces
+from megads.checkpoint.match import changes, check_model
+from megads.checkpoint.progress import Progress
+from megads.checkpoint.reader import Reader
+from megads.checkpoint.rng import unpack
+from megads.checkpoint.start import Start, Taken, find_start, has_same_places, taken_of
+from megads.dist.groups import Groups
+from megads.dist.rng import seed_everything
+from megads.errors import CheckpointError
+from megads.monitor.log import LOG
+
+if TYPE_CHECKING:
+    from megads.train.setup import Training
+
+OTHER_DATA = (
+    "had other data: a weight, corpus, file or size has changed since; samples come in another order now, so that "
+    "samples seen before may be seen again"
+)
+
+INHERITED = ("source", "source_format", "max_seq_length", "hf")
+"""What checkpoints of a run go on saying of the model that was once imported."""
+
+Generators = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """What rank 0 proposes to all: a checkpoint, or why there is none."""
+
+    start: Start | None = None
+    found: Found | None = None
+    problem: CheckpointError | None = None
+
+
+def resume(training: Training) -> Path | None:
+    """Go on from a checkpoint, or begin with its weights; return its path, None for new weights. Collective.
+
+    Every rank reads what it answers for. When any of them meets damage, all take the next
+    older checkpoint, unless the user named this one.
+
+    Raises:
+        CheckpointError: on every rank: no checkpoint can be read, or it does not fit this run.
+    """
+    offers, passed_over = _offers(training) if training.groups.rank == 0 else iter(()), ""
+    while True:
+        offer = _told_by_first(next(offers, None), training.groups)
+        if offer is None:
+            raise CheckpointError(
+                f"no checkpoint can be read ({passed_over}); restore one, or use another RUN_NAME or RUN_DIR "
+                "for a new run"
+            )
+        if offer.problem is not None:
+            raise offer.problem
+        if offer.start is None or offer.found is None:
+            return None
+        start, found = offer.start, offer.found
+        check_model(found.path, found.manifest, training.run)
+        taken = taken_of(training.run, start, found.path, found.manifest)
+        generators: Generators | None = None
+        problem = ""
+        try:
+            generators = _read(training, found, taken)
+        except CheckpointError as error:
+            problem = str(error)
+        problem = _first_problem(problem, training.groups, training.device)
+        if problem and start.is_only:
+            raise CheckpointError(f"{problem}; this is the checkpoint that was asked for, and no other is taken for it")
+        if not problem:
+            _go_on(training, found, taken, generators)
+            return found.path
+        passed_over = passed_over or problem
+        if training.groups.rank == 0:
+            LOG.warning("checkpoint passed over: %s", problem)
+
+
+def _offers(training: Training) -> Iterator[_Offer]:
+    """Yield what may be tried, the newest first; only one rank looks, so that all see the same."""
+    try:
+        start = find_start(training.run, training.checkpoints)
+        if start is None:
+            yield _Offer()
+            return
+        told: set[str] = set()
+        for found in start.candidates():
+            for text in found.broken:
+                if text not in told:
+                    LOG.warning("checkpoint passed over: %s", text)
+            told |= set(found.broken)
+            yield _Offer(start, found)
+    except CheckpointError as error:
+        yield _Offer(problem=error)
+
+
+def _told_by_first(offer: _Offer | None, groups: Groups) -> _Offer | None:
+    """Return rank 0's ``offer``. Collective."""
+    answer = [offer]
+    if groups.grid.world_size > 1:
+        dist.broadcast_object_list(answer, src=0)
+    return answer[0]
+
+
+def _first_problem(mine: str, groups: Groups, device: torch.device) -> str:
+    """Return the problem of the first rank that has one, the same on every rank; empty: all is well. Collective."""
+    world = groups.grid.world_size
+    if world == 1:
+        return mine
+    first = torch.tensor([groups.rank if mine else world], device=device)
+    dist.all_reduce(first, op=dist.ReduceOp.MIN)
+    rank = int(first.item())
+    if rank == world:
+        return ""
+    told = [mine]
+    dist.broadcast_object_list(told, src=rank)
+    return told[0]
+
+
+def _read(training: Training, found: Found, taken: Taken) -> Generators | None:
+    """Fill the engine with this rank's numbers; return the generator states of its place, if they are wanted and there.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged.
+    """
+    manifest = found.manifest
+    kinds = manifest.kinds if taken.optimizer else ("weight",)
+    with Reader(found.path, manifest) as reader:
+        load_pieces(reader, training.engine.pieces(), kinds)
+        at = training.groups.coordinate
+        states = reader.rng((at["pipe"], at["seq"], at["tensor"])) if taken.generators else None
+    return {name: torch.from_numpy(state) for name, state in states.items()} if states else None
+
+
+def _go_on(training: Training, found: Found, taken: Taken, generators: Generators | None) -> None:
+    """Have everything else follow from what was read, and say what differs. Collective."""
+    training.engine.spread()
+    manifest = found.manifest
+    training.inherited = {key: manifest.about[key] for key in INHERITED if key in manifest.about}
+    if taken.optimizer:
+        training.engine.load_scalars(manifest.scalars)
+    if taken.progress and manifest.progress:
+        training.progress = Progress.read(manifest.progress)
+    if training.groups.rank == 0:
+        _tell(training, found, replace(taken, generators=generators is not None))
+    if generators is not None:
+        training.rng.load_state_dict(unpack(generators))
+    elif training.progress.iteration:
+        _start_generators(training, found, taken)
+
+
+def _tell(training: Training, found: Found, taken: Taken) -> None:
+    manifest = found.manifest
+    LOG.info("loaded   %s of %s, iteration %d", taken.text(), found.path, manifest.iteration)
+    if not taken.progress:
+        return
+    lines = changes(manifest.settings, training.run)
+    if manifest.about.get("data", training.data) != training.data:
+        lines.append(OTHER_DATA)
+    for line in lines:
+        LOG.warning("checkpoint %s", line)
+
+
+def _start_generators(training: Training, found: Found, taken: Taken) -> None:
+    """Start the generators anew, from the seed and the iteration; say so where that changes a number."""
+    run, iteration = training.run, training.progress.iteration
+    anew = seed_everything(seed_at(run.train.seed, iteration), training.groups, training.device)
+    training.rng.load_state_dict(anew.state_dict())
+    if training.groups.rank or not (run.model.hidden_dropout or run.model.attention_dropout):
+        return
+    if taken.generators:
+        why = "has no random numbers, it was saved with NO_SAVE_RNG=1"
+    elif has_same_places(run, found.manifest):
+        why = "has random numbers that NO_LOAD_RNG=1 leaves where they are"
+    else:
+        layout = "TP={tensor} PP={pipe} SP={seq}".format(**found.manifest.layout)
+        why = f"of {layout}: its random numbers belong to other ranks"
+    LOG.warning("checkpoint %s; dropout starts anew from SEED=%d and iteration %d", why, run.train.seed, iteration)
+
+
+def seed_at(seed: int, iteration: int) -> int:
+    """Return a seed for generators that start at ``iteration``, far from those of other iterations."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{iteration}".encode(), digest_size=6).digest(), "little")
