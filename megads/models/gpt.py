@@ -17,7 +17,7 @@ from megads.dist.rng import RngStreams
 from megads.errors import ConfigError
 from megads.models.attention import Attention
 from megads.models.layers import Context, make_mlp, make_norm
-from megads.models.rope import Rotary
+from megads.models.rope import Rotary, frequencies
 from megads.parallel.documents import Documents
 from megads.parallel.loss import vocab_parallel_cross_entropy
 from megads.parallel.recompute import Recompute
@@ -126,7 +126,7 @@ class GPT(nn.Module):
         mine = range(last + 1) if steps is None else steps
         self.has_embedding, self.has_head = 0 in mine, last in mine
         rows = padded_vocab_size(model)
-        rotary = Rotary(model.head_dim, model.rope_theta) if model.position_embedding == "rope" else None
+        rotary = Rotary(frequencies(model)) if model.position_embedding == "rope" else None
         tied = model.tied_embeddings
         if self.has_embedding or (self.has_head and tied):
             self.embedding = VocabParallelEmbedding(rows, model.hidden_size, groups.tensor, scattered=scatter_norms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+from megads.config.schema import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -26,19 +29,45 @@ class Where:
     positions: Tensor | None = None
 
 
+def frequencies(model: ModelConfig) -> Tensor:
+    """Return how far a position turns each pair of channels, ``[D/2]`` float32 radians: ``theta**(-2i/D)``, stretched.
+
+    ``rope_scaling`` is one of
+
+    * ``linear``: all are divided by ``rope_scaling_factor`` (arXiv 2306.15595);
+    * ``llama3``: of the original context of N positions, those that turn less than ``rope_low_freq_factor``
+      times in it are divided, those that turn more than ``rope_high_freq_factor`` times stay, and between
+      the two the share that is divided falls linearly in the number of turns.
+
+    Bit by bit those of transformers, whose checkpoints were trained with its order of operations.
+    """
+    exponent = torch.arange(0, model.head_dim, 2, dtype=torch.float32, device="cpu") / model.head_dim
+    plain = 1.0 / model.rope_theta**exponent
+    factor = model.rope_scaling_factor
+    if model.rope_scaling == "none":
+        return plain
+    if model.rope_scaling == "linear":
+        return plain / factor
+    low, high, context = model.rope_low_freq_factor, model.rope_high_freq_factor, model.rope_original_positions
+    wavelength = 2 * math.pi / plain
+    kept = (context / wavelength - low) / (high - low)
+    between = (1 - kept) * plain / factor + kept * plain
+    is_high, is_low = wavelength < context / high, wavelength > context / low
+    return torch.where(is_high, plain, torch.where(is_low, plain / factor, between))
+
+
 class Rotary:
-    """Turns channel ``i`` and channel ``i + D/2`` of a head by ``position * theta**(-2i/D)``.
+    """Turns channel ``i`` and channel ``i + D/2`` of a head by ``position * frequencies[i]``.
 
     Not a module and without buffers: the tables are computed in float32 (float64 for
     float64 input) whatever the model is cast to, and kept per device, type and positions.
 
     Args:
-        head_dim: D, even.
-        theta: base of the frequencies.
+        frequencies: ``[D/2]`` float32, see :func:`frequencies`.
     """
 
-    def __init__(self, head_dim: int, theta: float):
-        self.head_dim, self.theta = head_dim, theta
+    def __init__(self, frequencies: Tensor):
+        self.frequencies = frequencies
         self._tables: dict[tuple[torch.device, torch.dtype, int, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(
@@ -69,9 +98,8 @@ class Rotary:
         if key not in self._tables:
             wide = torch.float64 if dtype == torch.float64 else torch.float32
             # Like Hugging Face: the frequencies are float32 numbers also in a float64 model.
-            exponent = torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
-            frequency = (1.0 / self.theta**exponent).to(wide)
-            angle = torch.outer(torch.arange(first, first + length, dtype=wide), frequency).unsqueeze(1)
+            positions = torch.arange(first, first + length, dtype=wide)
+            angle = torch.outer(positions, self.frequencies.to(wide)).unsqueeze(1)
             self._tables[key] = (angle.cos().to(device, dtype), angle.sin().to(device, dtype))
         return self._tables[key]
 

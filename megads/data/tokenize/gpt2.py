@@ -72,7 +72,7 @@ def make(spec: TokenizerSpec) -> GPT2Tokenizer:
     try:
         inner = Tokenizer(models.BPE(vocab, merges, unk_token=None if whole else zero))
     except Exception as error:  # the library raises plain Exception
-        raise DataError(f"{_paths(spec)[1]}: does not fit the vocabulary {_paths(spec)[0]}: {error}") from None
+        raise DataError(f"{paths(spec)[1]}: does not fit the vocabulary {paths(spec)[0]}: {error}") from None
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
     return GPT2Tokenizer(inner, max(vocab.values()) + 1, Specials(eos=vocab.get(EOD)), spec)
@@ -80,7 +80,7 @@ def make(spec: TokenizerSpec) -> GPT2Tokenizer:
 
 def vocab_size(spec: TokenizerSpec) -> int:
     """Return the largest id + 1."""
-    return max(_read_vocab(_paths(spec)[0]).values()) + 1
+    return max(_read_vocab(paths(spec)[0]).values()) + 1
 
 
 def identity(spec: TokenizerSpec) -> str:
@@ -88,7 +88,8 @@ def identity(spec: TokenizerSpec) -> str:
     return fingerprint("GPT2BPETokenizer", *_read(spec))
 
 
-def _paths(spec: TokenizerSpec) -> tuple[Path, Path]:
+def paths(spec: TokenizerSpec) -> tuple[Path, Path]:
+    """Return the files of vocabulary and merges; errors as in :func:`make`."""
     if spec.extra_ids:
         raise ConfigError("TOKENIZER_TYPE=GPT2BPETokenizer has no tokens <extra_id_N>; set VOCAB_EXTRA_IDS=0")
     vocab_file = spec.vocab_file or (str(Path(spec.model) / "vocab.json") if spec.model else "")
@@ -105,7 +106,7 @@ def _read_vocab(path: Path) -> dict[str, int]:
 
 
 def _read(spec: TokenizerSpec) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    vocab_path, merges_path = _paths(spec)
+    vocab_path, merges_path = paths(spec)
     merges = []
     # The original takes the first line for a heading and what follows the last line feed for nothing.
     for number, line in enumerate(read_text(merges_path).replace("\r\n", "\n").split("\n")[1:-1], start=2):

@@ -1,0 +1,151 @@
+"""From a checkpoint to a Hugging Face folder: weights and settings, a band of rows at a time. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from megads.checkpoint.hf.config import SPECIAL, TYPES, architecture_of, config_of
+from megads.checkpoint.hf.folder import new_folder
+from megads.checkpoint.hf.names import Theirs, tensors_of
+from megads.checkpoint.hf.numbers import LONG, pack
+from megads.checkpoint.hf.shards import Outgoing, write_shards
+from megads.checkpoint.layout import candidates, checkpoints_in
+from megads.checkpoint.manifest import Manifest
+from megads.checkpoint.reader import Reader
+from megads.config.schema import ModelConfig
+from megads.errors import CheckpointError
+
+BAND = 1 << 20
+"""Numbers that are read and written together."""
+
+HF = "hf"
+"""What was imported keeps under this name of ``about`` what only an export needs."""
+
+SaveTokenizer = Callable[[Path, int], Mapping[str, int | None]]
+"""Writes the tokenizer's files to a folder, for samples of so many tokens; returns ids by bos, eos and pad."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What :func:`export` wrote."""
+
+    architecture: str
+    dtype: str
+    files: list[str]
+    parameters: int
+
+
+def export(
+    reader: Reader,
+    final: Path,
+    *,
+    dtype: str = "",
+    limit: int = 5 * 10**9,
+    tokenizer: SaveTokenizer | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Exported:
+    """Write the weights of a checkpoint as transformers reads them. The folder appears whole or not at all.
+
+    Args:
+        reader: of the checkpoint, of any layout.
+        final: the folder to make.
+        dtype: of the weights: fp32, bf16 or fp16; empty: the one the run was trained in, or the import had.
+        limit: bytes of tensors in a file; a larger tensor has a file of its own.
+        tokenizer: writes its files; None: the folder gets none.
+        progress: called with the bytes that are written and their total.
+
+    Raises:
+        CheckpointError: no class of transformers computes the model; it can not be read or written;
+            or a number is too large for fp16.
+    """
+    manifest = reader.manifest
+    model, more = model_of(reader.path, manifest), dict(manifest.about.get(HF, {}))
+    architecture = architecture_of(model, more.get("architecture") or _imported_as(manifest))
+    dtype = dtype or _dtype_of(manifest)
+    if manifest.settings:
+        # Trained since it was imported: for samples of this length, and with attention to all of them.
+        more = {"max_position_embeddings": model.seq_length}
+    theirs = tensors_of(model, TYPES[architecture])
+    with new_folder(final) as folder:
+        found = tokenizer(folder, _length(model, more)) if tokenizer else {}
+        ids = {f"{name}_token_id": number for name, number in found.items() if number is not None}
+        ids |= {name: more[name] for name in SPECIAL if name in more}
+        _write_json(folder / "config.json", config_of(model, architecture, dtype, ids, more))
+        generation = more.get("generation") or {"_from_model_config": True, **ids}
+        _write_json(folder / "generation_config.json", generation)
+        outgoing = [Outgoing(each.name, each.shape, partial(_bands, reader, each, dtype)) for each in theirs]
+        files = write_shards(folder, outgoing, dtype, limit, progress)
+    return Exported(architecture, dtype, files, sum(each.rows * each.width for each in theirs))
+
+
+def model_of(path: Path, manifest: Manifest) -> ModelConfig:
+    """Return the model of a checkpoint, derived.
+
+    Raises:
+        CheckpointError: another version of megads wrote other settings.
+    """
+    known = set(ModelConfig.model_fields)
+    settings = {key: value for key, value in manifest.settings.get("model", {}).items() if key in known}
+    if not settings:
+        positions = manifest.model.get("max_positions")
+        settings = manifest.about.get(HF, {}).get("settings") or ({"seq_length": positions} if positions else {})
+    try:
+        return ModelConfig(**{**settings, **manifest.model})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise CheckpointError(
+            f"{path}: its model's {first['loc'][0]} can not be read: {first['msg'].lower()}"
+        ) from None
+
+
+def _length(model: ModelConfig, more: Mapping[str, Any]) -> int:
+    if model.position_embedding == "learned":
+        return model.max_positions
+    return int(more.get("max_position_embeddings") or model.seq_length)
+
+
+def _dtype_of(manifest: Manifest) -> str:
+    short = {long: dtype for dtype, long in LONG.items()}
+    trained = manifest.settings.get("train", {}).get("dtype")
+    return str(trained or short.get(manifest.about.get("torch_dtype", ""), "fp32"))
+
+
+def _imported_as(manifest: Manifest, depth: int = 8) -> str:
+    """Return the class that the weights were once imported from, following LOAD; empty where that is not known."""
+    load = manifest.settings.get("checkpoint", {}).get("load")
+    if not load or not depth:
+        return ""
+    try:
+        found = next(candidates(checkpoints_in(Path(load))), None)
+    except CheckpointError:
+        return ""  # it was moved or damaged since; the weights do not depend on it
+    if found is None:
+        return ""
+    return str(found.manifest.about.get(HF, {}).get("architecture") or _imported_as(found.manifest, depth - 1))
+
+
+def _bands(reader: Reader, theirs: Theirs, dtype: str) -> Iterator[NDArray[np.generic]]:
+    """Yield a tensor as it lies in their files; a turned one at once, since its rows are our columns."""
+    cut, width = reader.cut(theirs.ours), theirs.width
+    step = theirs.rows if theirs.turned else max(1, BAND // width)
+    for row in range(0, theirs.rows, step):
+        rows = min(step, theirs.rows - row)
+        read = reader.read(theirs.ours, "weight", cut, (theirs.first + row) * width, rows * width)
+        numbers = read.reshape(rows, width).T.copy() if theirs.turned else read
+        try:
+            yield pack(numbers, dtype)
+        except CheckpointError as error:
+            raise CheckpointError(f"{reader.path}: {theirs.ours}: {error}") from None
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")

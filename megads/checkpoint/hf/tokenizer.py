@@ -1,0 +1,45 @@
+"""The tokenizer of a Hugging Face folder: which TOKENIZER_TYPE reads it, and which files are kept. No torch."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from megads.errors import CheckpointError
+
+FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json"),
+)
+"""What transformers reads a tokenizer from."""
+
+_POINTER = b"version https://git-lfs"
+
+
+def tokenizer_type(folder: Path) -> str:
+    """Return the TOKENIZER_TYPE that reads the files of ``folder``, empty where there is no tokenizer."""
+    if (folder / "tokenizer.json").is_file():
+        return "HFTokenizer"
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return "GPT2BPETokenizer"
+    if (folder / "tokenizer.model").is_file():
+        return "Llama2Tokenizer"
+    return ""
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the files of a tokenizer to a new folder.
+
+    Raises:
+        CheckpointError: one can not be read or written, or is a pointer of Git LFS.
+    """
+    try:
+        target.mkdir()
+        for name in FILES:
+            if (source / name).is_file():
+                with open(source / name, "rb") as file:
+                    if file.read(len(_POINTER)) == _POINTER:
+                        raise CheckpointError(f"{source / name}: is a pointer of Git LFS; fetch it with `git lfs pull`")
+                shutil.copyfile(source / name, target / name)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or target}: {error.strerror}") from None

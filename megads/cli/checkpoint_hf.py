@@ -1,0 +1,214 @@
+"""``megads checkpoint export-hf`` and ``import-hf``: to and from Hugging Face folders."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from megads.cli.bar import bar
+from megads.errors import CheckpointError, DataError, MegadsError
+
+if TYPE_CHECKING:
+    from megads.checkpoint.hf.import_ import Imported
+    from megads.checkpoint.manifest import Manifest
+    from megads.data.tokenize.base import TokenizerSpec
+
+_LONGEST = 4096
+"""Tokens of a sample that the command after an import proposes, at most."""
+
+
+@click.command()
+@click.argument("source", metavar="CKPT")
+@click.argument("target", metavar="DST")
+@click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="Of the weights; default: the run's DTYPE.")
+@click.option("--max-shard-size", default="5GB", show_default=True, help="Of a file, as 5GB or 500MiB.")
+@click.option("--tokenizer", metavar="PATH", help="tokenizer.json, .model or folder to use instead of the run's.")
+@click.option("--no-tokenizer", is_flag=True, help="Weights and settings only.")
+@click.option("--step", "--ckpt-step", type=click.IntRange(min=0), help="The iteration to take; default: the newest.")
+def export_hf_command(
+    source: str,
+    target: str,
+    dtype: str | None,
+    max_shard_size: str,
+    tokenizer: str | None,
+    no_tokenizer: bool,
+    step: int | None,
+) -> None:
+    """Write a checkpoint as a Hugging Face folder, for AutoModelForCausalLM.from_pretrained(DST).
+
+    CKPT is a run, a folder of checkpoints (the newest that is whole) or a checkpoint, of any layout
+    and ZeRO stage. DST is a new folder: model.safetensors (or several, with an index), config.json,
+    generation_config.json and the tokenizer that the run used. Llama becomes LlamaForCausalLM (or
+    MistralForCausalLM, as it was imported), GPT becomes GPT2LMHeadModel.
+    """
+    from megads.checkpoint.hf.export import export
+    from megads.checkpoint.hf.shards import parse_size
+    from megads.checkpoint.reader import Reader
+    from megads.checkpoint.reshape import source_of
+
+    limit = parse_size(max_shard_size)
+    found = source_of(_path(source), step)
+    for broken in found.broken:
+        click.echo(f"megads: passed over: {CheckpointError(broken)}", err=True)
+    save, words = None, "no tokenizer"
+    notes: list[str] = []
+    if not no_tokenizer:
+        spec = _spec_given(tokenizer) if tokenizer else _spec_of(found.path, found.manifest)
+        if spec.type == "NullTokenizer":
+            words = "no tokenizer, the run had none (NullTokenizer)"
+        else:
+            save, words = _saver(spec, notes), f"tokenizer {spec.model or spec.vocab_file}"
+    final = _path(target)
+    with Reader(found.path, found.manifest) as reader, bar("exporting") as progress:
+        done = export(reader, final, dtype=dtype or "", limit=limit, tokenizer=save, progress=progress)
+    for note in notes:
+        click.echo(f"megads: {note}", err=True)
+    files = f"{len(done.files)} files" if len(done.files) > 1 else done.files[0]
+    click.echo(
+        f"{final}: {done.architecture} of {_count(done.parameters)} parameters in {done.dtype}, {files}, {words}"
+    )
+
+
+@click.command()
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@click.option(
+    "--vocab-multiple",
+    "--make-vocab-size-divisible-by",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="Pad the vocabulary to a multiple of this, which TP must divide.",
+)
+def import_hf_command(source: str, target: str, vocab_multiple: int) -> None:
+    """Make a checkpoint of a Hugging Face folder, which a run then starts from.
+
+    SRC is the local folder of a Llama, Mistral or GPT-2 model: config.json and *.safetensors, or
+    pytorch_model*.bin. DST is a new folder of checkpoints, with the one of iteration 0 and the
+    tokenizer; nothing else is written. The command to train it is printed.
+    """
+    from megads.checkpoint.hf.import_ import import_folder, padding_rows
+
+    folder, final = _path(source), _path(target)
+    with bar("importing", "numbers") as progress:
+        made = import_folder(folder, final, vocab_multiple=vocab_multiple, progress=progress)
+    architecture, model = made.described.architecture, made.described.model
+    rows = padding_rows(made.described)
+    padded = f", {rows} rows of zeros pad its vocabulary of {model.vocab_size}" if rows else ""
+    click.echo(f"{made.path}: {architecture} of {_count(made.parameters)} parameters, {made.dtype} in {folder}{padded}")
+    for line in _notes(made):
+        click.echo(line)
+    click.echo("train it with, for example:")
+    click.echo(f"  {_train_line(made, final)}")
+
+
+def _path(text: str) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(text)))
+
+
+def _count(parameters: int) -> str:
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if parameters >= size:
+            return f"{parameters / size:.3g} {unit}"
+    return str(parameters)
+
+
+def _notes(made: Imported) -> Iterator[str]:
+    """Yield what the user should know before training."""
+    from megads.data.tokenize.base import TokenizerSpec
+    from megads.data.tokenize.make import vocab_size
+
+    model, longest = made.described.model, made.described.longest
+    if longest:
+        yield f"its attention sees a window of {longest} tokens; train it with SEQ={longest} or less, where that is all"
+    if not made.tokenizer:
+        yield "it has no tokenizer; set TOKENIZER_TYPE and TOKENIZER_MODEL to the one that its data is made with"
+        return
+    kind, path = made.tokenizer["tokenizer_type"], made.tokenizer["tokenizer_model"]
+    try:
+        tokens = vocab_size(TokenizerSpec(kind, path))
+    except MegadsError as error:
+        yield f"its tokenizer can not be used: {error}"
+        return
+    yield f"tokenizer {path} ({kind}), {tokens} tokens"
+    if tokens > model.vocab_size:
+        yield (
+            f"the tokenizer has {tokens - model.vocab_size} tokens more than the model, which a run refuses; "
+            "use data and a tokenizer without them"
+        )
+
+
+def _train_line(made: Imported, final: Path) -> str:
+    """Return the command that trains what was imported."""
+    model = made.described.model
+    length = min(_LONGEST, model.seq_length, made.described.longest or model.seq_length)
+    words = {"LOAD": str(final), "USE_CHECKPOINT_ARGS": "1", "SEQ": str(length)}
+    if model.hidden_dropout:
+        words["HIDDEN_DROPOUT"] = f"{model.hidden_dropout:g}"
+    if model.attention_dropout:
+        words["ATTENTION_DROPOUT"] = f"{model.attention_dropout:g}"
+    words["DATA_FILE_LIST"] = "my-data.txt"
+    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in words.items()), "megads train"])
+
+
+def _spec_given(path: str) -> TokenizerSpec:
+    """Return the description of a tokenizer that the user names by its file or folder."""
+    from megads.checkpoint.hf.tokenizer import tokenizer_type
+    from megads.data.tokenize.base import TokenizerSpec
+
+    place = _path(path)
+    if place.is_dir() and (kind := tokenizer_type(place)):
+        return TokenizerSpec(kind, str(place))
+    if place.suffix in (".json", ".model") and place.is_file():
+        return TokenizerSpec("HFTokenizer" if place.suffix == ".json" else "Llama2Tokenizer", str(place))
+    raise DataError(
+        f"--tokenizer {path}: give a tokenizer.json, a .model of sentencepiece, or a folder with either or with "
+        "vocab.json and merges.txt"
+    )
+
+
+def _spec_of(path: Path, manifest: Manifest) -> TokenizerSpec:
+    """Return the description of the tokenizer that a checkpoint was trained or imported with."""
+    from pydantic import ValidationError
+
+    from megads.checkpoint.hf.import_ import TOKENIZER
+    from megads.config.schema import RunConfig
+    from megads.data.tokenize.base import TokenizerSpec
+    from megads.data.tokenize.make import spec_of
+
+    about = manifest.about
+    if "tokenizer_type" in about:
+        named = Path(about["tokenizer_model"])
+        # Beside the checkpoint, should the folder have been moved.
+        place = named if named.exists() else path.parent / TOKENIZER
+        return TokenizerSpec(about["tokenizer_type"], str(place))
+    if not manifest.settings:
+        raise CheckpointError(f"{path}: knows no tokenizer; give one with --tokenizer, or --no-tokenizer")
+    try:
+        return spec_of(RunConfig.model_validate(manifest.settings))
+    except ValidationError as error:
+        name = ".".join(map(str, error.errors()[0]["loc"]))
+        raise CheckpointError(
+            f"{path}: its setting {name} is of another version; give --tokenizer, or --no-tokenizer"
+        ) from None
+
+
+def _saver(spec: TokenizerSpec, notes: list[str]) -> Callable[[Path, int], Mapping[str, int]]:
+    """Return what writes a tokenizer, and notes what is to be told of it."""
+
+    def save(folder: Path, length: int) -> Mapping[str, int]:
+        from megads.data.tokenize.export import save_for_transformers
+
+        try:
+            saved = save_for_transformers(spec, folder, length)
+        except MegadsError as error:
+            raise type(error)(f"{error}; --tokenizer names another, --no-tokenizer leaves it out") from None
+        notes.extend(saved.notes)
+        return saved.ids
+
+    return save

@@ -1,0 +1,98 @@
+"""What is written for transformers gives there the ids that data is made with here."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from transformers import AutoTokenizer
+
+from megads.data.tokenize import sentence_json
+from megads.data.tokenize.base import TokenizerSpec
+from megads.data.tokenize.export import save_for_transformers
+from megads.data.tokenize.make import make_tokenizer
+from megads.errors import ConfigError
+from tests.data.tokenize.vocabularies import FOREIGN, ODD, PROSE, noise, sentence_piece
+
+KINDS = ("gpt2", "gpt2-json", "llama3-json", "unigram-json", "llama2-json", "metaspace-json", "sp", "gpt-sp", "llama2")
+WITHOUT_DECODER = {"unigram-json", "llama2-json", "metaspace-json"}
+PLAIN = [*ODD, *(text[:2000] for text in PROSE[:8]), *noise(1, 40, (*ODD, *FOREIGN.split(), " ", "\n", "the", "A"))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transformers_gives_the_same_ids(specs, tmp_path, kind):
+    saved = save_for_transformers(specs[kind], tmp_path, 64)
+    ours, theirs = make_tokenizer(specs[kind]), AutoTokenizer.from_pretrained(tmp_path)
+    different = [text for text in PLAIN if theirs(text).input_ids != ours.encode(text)]
+    assert not different
+    assert not saved.notes
+    assert theirs.model_max_length == 64
+    assert len(theirs) == ours.vocab_size
+    for role in ("bos", "eos", "pad"):
+        assert getattr(theirs, f"{role}_token_id") == getattr(ours.specials, role) == saved.ids.get(role)
+    text = "Hello world, it is 5."
+    if kind not in WITHOUT_DECODER:
+        assert theirs.decode(ours.encode(text), skip_special_tokens=True) == text
+
+
+def test_a_unigram_model_comes_out_alike_but_for_what_is_told(specs, tmp_path):
+    saved = save_for_transformers(specs["gpt-sp-unigram"], tmp_path, 64)
+    ours, theirs = make_tokenizer(specs["gpt-sp-unigram"]), AutoTokenizer.from_pretrained(tmp_path)
+    assert all(theirs(text[:1000]).input_ids == ours.encode(text[:1000]) for text in PROSE[:8])
+    assert len(saved.notes) == 1
+    assert "gives other ids than sentencepiece for 2 of 128 odd texts" in saved.notes[0]
+    assert (tmp_path / "tokenizer.model").is_file()
+
+
+def test_special_tokens_are_found_in_texts_where_the_type_finds_them(specs, tmp_path):
+    save_for_transformers(specs["sp"], tmp_path, 64)
+    ours, theirs = make_tokenizer(specs["sp"]), AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("a <EOD>b", "<CLS>x<SEP> <extra_id_0>y<extra_id_11>", "<s> a </s>"):
+        assert theirs(text).input_ids == ours.encode(text)
+
+
+def test_what_a_folder_says_of_its_tokenizer_goes_along(specs, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    save_for_transformers(specs["llama3-json"], source, 64)
+    config = json.loads((source / "tokenizer_config.json").read_text())
+    config |= {"pad_token": "<|begin_of_text|>", "model_max_length": 99, "padding_side": "left"}
+    (source / "tokenizer_config.json").write_text(json.dumps(config))
+    (source / "chat_template.jinja").write_text("{{ messages }}")
+    saved = save_for_transformers(TokenizerSpec("HFTokenizer", str(source)), target, 64)
+    assert saved.ids["pad"] == saved.ids["bos"]
+    theirs = AutoTokenizer.from_pretrained(target)
+    assert (theirs.model_max_length, theirs.padding_side, theirs.chat_template) == (99, "left", "{{ messages }}")
+
+
+def test_gpt2_files_go_along(specs, tmp_path):
+    save_for_transformers(specs["gpt2"], tmp_path, 64)
+    names = {"merges.txt", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"}
+    assert {each.name for each in tmp_path.iterdir()} == names
+
+
+def test_word_pieces_with_megatrons_rules_are_refused(specs, tmp_path):
+    with pytest.raises(ConfigError, match="BertWordPieceCase can not be written for transformers"):
+        save_for_transformers(specs["bert-case"], tmp_path, 64)
+
+
+def test_numbers_of_protocol_buffers():
+    """Field 1: varint 300; field 2: bytes; field 3: four bytes; field 4: eight bytes."""
+    content = b"\x08\xac\x02" + b"\x12\x03abc" + b"\x1d\x01\x02\x03\x04" + b"\x21" + b"\x05" * 8
+    expected = [(1, 300), (2, b"abc"), (3, b"\x01\x02\x03\x04"), (4, b"\x05" * 8)]
+    assert list(sentence_json.fields(content)) == expected
+
+
+def test_symbols_that_are_never_cut_are_found_and_what_differs_is_told(tmp_path):
+    """Behind such a symbol the tokenizers library begins a text anew, with a blank; sentencepiece does not."""
+    model = sentence_piece(tmp_path, user_defined_symbols=["<tool>", "qzx"])
+    spec, target = TokenizerSpec("GPTSentencePieceTokenizer", model), tmp_path / "out"
+    target.mkdir()
+    saved = save_for_transformers(spec, target, 64)
+    ours, theirs = make_tokenizer(spec), AutoTokenizer.from_pretrained(target)
+    number = ours.processor.piece_to_id("<tool>")
+    assert number in ours.encode("a<tool>b")
+    assert number in theirs("a<tool>b").input_ids
+    assert [theirs(text).input_ids for text in ODD] == [ours.encode(text) for text in ODD]
+    assert "as 'aqzxb qzx'; tokenizer.model in the folder is the original" in saved.notes[0]
