@@ -1,0 +1,212 @@
+"""The model that a Megatron checkpoint is of: from its arguments, its shapes, and what the user says. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from megads.config.schema import ModelConfig
+from megads.errors import CheckpointError
+
+ROPE, LEARNED = "rope", "learned"
+_POSITIONS = {
+    **{"rope": ROPE, "rotary": ROPE, 1: ROPE},
+    **{"learned_absolute": LEARNED, "absolute": LEARNED, 2: LEARNED},
+    **{"alibi": "alibi", 3: "alibi", "none": "none", "relative": "relative"},
+}
+"""BigScience's enum counts rotary, absolute, alibi from 1."""
+
+_REFUSED = {
+    "apply_layernorm_1p": "norms whose weight is added to 1",
+    "layernorm_zero_centered_gamma": "norms whose weight is added to 1",
+    "qk_layernorm": "norms of queries and keys",
+    "embed_layernorm": "a norm of the embedding",
+    "rotary_interleaved": "rotary positions that pair neighbouring channels",
+    "apply_residual_connection_post_layernorm": "residuals that start behind the norm",
+    "multi_latent_attention": "latent attention",
+    "add_qkv_bias": "biases of queries, keys and values only",
+    "squared_relu": "the squared ReLU",
+    "quick_geglu": "the quick GEGLU",
+    "geglu": "GEGLU",
+    "glu_activation": "BigScience's gated MLPs, whose halves are the other way round",
+    "parallel_attn_mlp": "attention and MLP side by side",
+}
+"""Arguments that ask for what megads has not."""
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What the user says of a model; None: it is read from the checkpoint."""
+
+    vocab_size: int | None = None
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    seq_length: int | None = None
+    activation: str | None = None
+    normalization: str | None = None
+    norm_epsilon: float | None = None
+    position_embedding: str | None = None
+    rope_theta: float | None = None
+    vocab_multiple: int | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the shapes of the whole tensors say; ``fc1`` and ``ffn`` are the MLP's rows, and its inner width."""
+
+    num_layers: int
+    hidden_size: int
+    vocab_rows: int
+    positions: int | None
+    qkv_rows: int
+    fc1_rows: int
+    ffn_hidden_size: int
+    bias: bool
+    norm_bias: bool
+    has_head: bool
+
+
+def model_of(args: Mapping[str, Any], seen: Seen, stated: Stated) -> tuple[ModelConfig, list[str]]:
+    """Return the model, and a line for everything that had to be taken for granted.
+
+    Raises:
+        CheckpointError: megads has no such model, or more must be stated.
+    """
+    notes: list[str] = []
+    _refuse(args, seen)
+    given = {key: value for key, value in asdict(stated).items() if value is not None}
+    values: dict[str, Any] = {
+        "num_layers": seen.num_layers,
+        "hidden_size": seen.hidden_size,
+        "ffn_hidden_size": seen.ffn_hidden_size,
+        "bias": seen.bias,
+        "tied_embeddings": _is_tied(args, seen),
+        "normalization": _normalization(args, seen, stated),
+        "norm_epsilon": _number(args, "norm_epsilon", "layernorm_epsilon", default=1e-5),
+        "seq_length": _number(args, "seq_length", "max_position_embeddings", default=seen.positions or 2048),
+        "vocab_multiple": _number(args, "make_vocab_size_divisible_by", default=128),
+        **_heads(args, seen, stated),
+        **_positions(args, seen, stated),
+        **_activation(args, seen, stated),
+    }
+    values["vocab_size"] = _vocabulary(args, seen, stated, notes)
+    values["family"] = "llama" if values["position_embedding"] == ROPE else "gpt"
+    values |= {key: value for key, value in given.items() if key != "num_kv_heads"}
+    values["max_positions"] = seen.positions or values["seq_length"]
+    if not args:
+        notes.append(
+            "holds no arguments: norm epsilon "
+            f"{values['norm_epsilon']:g}, activation {values['activation']}, {values['position_embedding']} positions"
+            + (f" of base {values['rope_theta']:g}" if values["position_embedding"] == ROPE else "")
+            + "; state what differs"
+        )
+    return ModelConfig(**values), notes
+
+
+def _refuse(args: Mapping[str, Any], seen: Seen) -> None:
+    for name, what in _REFUSED.items():
+        if args.get(name):
+            raise CheckpointError(f"has {name}, {what}, which megads has not; it imports GPT and Llama models")
+    if args.get("num_experts") not in (None, 0, 1, [1]):
+        raise CheckpointError(f"has num_experts={args['num_experts']}; megads imports GPT and Llama models")
+    if float(args.get("rotary_percent", 1.0) or 1.0) != 1.0:
+        raise CheckpointError(f"has rotary_percent={args['rotary_percent']}; megads turns whole heads only")
+    for name, found in (("num_layers", seen.num_layers), ("hidden_size", seen.hidden_size)):
+        if args.get(name) not in (None, found):
+            raise CheckpointError(f"its arguments say {name}={args[name]}, its files hold {found}; they are not whole")
+
+
+def _number(args: Mapping[str, Any], *names: str, default: float) -> Any:
+    found = next((args[name] for name in names if isinstance(args.get(name), int | float)), default)
+    return found
+
+
+def _is_tied(args: Mapping[str, Any], seen: Seen) -> bool:
+    untied = args.get("untie_embeddings_and_output_weights")
+    if isinstance(untied, bool):
+        if untied and not seen.has_head:
+            raise CheckpointError("has no output_layer, although its arguments say that it is not tied")
+        return not untied
+    return not seen.has_head
+
+
+def _normalization(args: Mapping[str, Any], seen: Seen, stated: Stated) -> str:
+    found = "layernorm" if seen.norm_bias else "rmsnorm"
+    said = stated.normalization or str(args.get("normalization") or found).lower()
+    if said != found:
+        raise CheckpointError(f"its norms have {'' if seen.norm_bias else 'no '}biases: they are {found}, not {said}")
+    return found
+
+
+def _heads(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str, int]:
+    heads = stated.num_heads or _number(args, "num_attention_heads", default=0)
+    if not heads:
+        raise CheckpointError("does not say how many heads it has; state it with --num-heads")
+    width = stated.head_dim or _number(args, "kv_channels", default=0) or seen.hidden_size // heads
+    keys = (seen.qkv_rows // width - heads) // 2
+    if keys < 1 or (heads + 2 * keys) * width != seen.qkv_rows or heads % keys:
+        raise CheckpointError(
+            f"the {seen.qkv_rows} rows of its queries, keys and values are not of {heads} heads of {width} channels; "
+            "state --num-heads and --head-dim"
+        )
+    if stated.num_kv_heads not in (None, keys):
+        raise CheckpointError(f"has {keys} key/value heads by its shapes, not {stated.num_kv_heads}")
+    return {"num_heads": heads, "num_kv_heads": keys, "head_dim": width}
+
+
+def _positions(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str, Any]:
+    said = args.get("position_embedding_type")
+    said = getattr(said, "last", said)
+    kind = stated.position_embedding or _POSITIONS.get(said, LEARNED if seen.positions else ROPE)
+    if args.get("use_alibi_position_embeddings") or args.get("use_alibi"):
+        kind = "alibi"
+    if args.get("use_rotary_position_embeddings") and not stated.position_embedding:
+        kind = ROPE
+    if kind not in (ROPE, LEARNED):
+        raise CheckpointError(f"has {kind} positions; megads has rotary and learned ones")
+    if (kind == LEARNED) != (seen.positions is not None):
+        held = "a table" if seen.positions else "no table"
+        raise CheckpointError(f"holds {held} of positions, although they should be {kind}")
+    if kind == LEARNED:
+        return {"position_embedding": LEARNED}
+    found: dict[str, Any] = {
+        "position_embedding": ROPE,
+        "rope_theta": float(_number(args, "rotary_base", "rope_theta", default=10000.0)),
+    }
+    if args.get("use_rope_scaling"):
+        factor = float(_number(args, "rope_scaling_factor", default=8.0))
+        found |= {"rope_scaling": "llama3", "rope_scaling_factor": factor}
+    elif args.get("rotary_seq_len_interpolation_factor"):
+        factor = float(args["rotary_seq_len_interpolation_factor"])
+        found |= {"rope_scaling": "linear", "rope_scaling_factor": factor} if factor != 1 else {}
+    return found
+
+
+def _activation(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str, str]:
+    gated = seen.fc1_rows == 2 * seen.ffn_hidden_size
+    if not gated and seen.fc1_rows != seen.ffn_hidden_size:
+        raise CheckpointError(f"its MLP widens to {seen.fc1_rows}, and narrows from {seen.ffn_hidden_size}")
+    # Megatron's fused GELU is the tanh approximation, and needs a bias.
+    fused = args.get("bias_gelu_fusion", True) and seen.bias
+    plain = "gelu_tanh" if fused or args.get("openai_gelu") else "gelu"
+    kind = stated.activation or ("swiglu" if gated else plain)
+    if (kind == "swiglu") != gated:
+        raise CheckpointError(f"its MLP is {'' if gated else 'not '}gated, and so can not be {kind}")
+    return {"activation": kind}
+
+
+def _vocabulary(args: Mapping[str, Any], seen: Seen, stated: Stated, notes: list[str]) -> int:
+    size = stated.vocab_size
+    if size is None:
+        size = next((args[n] for n in ("true_vocab_size", "vocab_size") if isinstance(args.get(n), int)), None)
+    if size is None:
+        notes.append(
+            f"does not say how many tokens it knows: all {seen.vocab_rows} rows of its vocabulary are taken, "
+            "padding too; state --vocab-size"
+        )
+        return seen.vocab_rows
+    if not 0 < size <= seen.vocab_rows:
+        raise CheckpointError(f"its vocabulary has {seen.vocab_rows} rows, not {size}; state another --vocab-size")
+    return size
