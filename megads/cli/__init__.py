@@ -22,6 +22,7 @@ COMMANDS = {
     "config": ("megads.cli.config", "Show every setting: value, unit, origin, help."),
     "doctor": ("megads.cli.doctor", "Check hosts, versions, devices, network and disks; or a layout's gradients."),
     "data": ("megads.cli.data", "Token files: preprocess, merge, info, check, index, train-tokenizer."),
+    "checkpoint": ("megads.cli.checkpoint", "Checkpoints: list, verify, inspect, reshape, import and export."),
     "launch": ("megads.cli.launch", "Start any program as ranks on the hosts of a job."),
     "submit": ("megads.cli.submit", "Submit a script as a PBS or SLURM job of this machine."),
     "stop": ("megads.cli.stop", "Ask a run to save and stop at the next step."),

@@ -6,13 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from megads.cli.bar import bar
 from megads.cli.many import ManyWords
 from megads.data.file_list import Shard, read_file_list, repeated, strip_suffix
 from megads.errors import DataError
@@ -65,7 +65,7 @@ def merge(
         names += [name for name in found if os.path.abspath(name) != output]
     if not names:
         raise DataError("nothing to merge; name prefixes, or --input DIR")
-    with _bar("merging") as progress:
+    with bar("merging") as progress:
         done = merging.merge(names, output_prefix, force=force, progress=progress)
     if done.note:
         click.echo(f"megads: {strip_suffix(output_prefix)}: {done.note}", err=True)
@@ -122,7 +122,7 @@ def check(
 
     expected = _tokenizer(tokenizer)
     shards = [shard for name in names for shard in _shards(name)]
-    with _bar("checking") as progress:
+    with bar("checking") as progress:
         reports = check_all(
             list(dict.fromkeys(shard.prefix for shard in shards)),
             vocab_size or (expected.vocab_size if expected else None),
@@ -236,18 +236,3 @@ def _tokenizer(given: Mapping[str, str | None]) -> Tokenizer | None:
 
 def _decoder(tokenizer: Tokenizer | None) -> Callable[[Sequence[int]], str] | None:
     return None if tokenizer is None else lambda ids: tokenizer.decode([int(each) for each in ids])
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar with bytes and speed while something runs, on a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,0 +1,270 @@
+"""A checkpoint written anew for another layout, so that each of its ranks finds in one file what it owns. No torch.
+
+Nothing needs this: a run of any layout reads what any other wrote. It is for many ranks that
+would open many files, and for taking the weights along without the optimizer. Numbers are
+read, checked and written a chunk at a time, so memory depends neither on the model nor on the
+layouts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megads.checkpoint.blocks import Entry, write_file
+from megads.checkpoint.commit import commit, part_of
+from megads.checkpoint.foreign import foreign_kind
+from megads.checkpoint.layout import Found, candidates, checkpoint_name, checkpoints_in, file_name, iteration_of
+from megads.checkpoint.manifest import GENERATORS, MANIFEST, FileFacts, Manifest, read_manifest
+from megads.checkpoint.reader import Reader
+from megads.checkpoint.target import Share, grid_of, shares_of
+from megads.config.schema import RunConfig
+from megads.errors import CheckpointError
+
+CHUNK = 1 << 22
+"""Numbers that a worker reads and writes together."""
+
+Tell = Callable[[int, int], None]
+"""Is told how many bytes are written, of how many."""
+
+_PLACES = "a run, a folder of checkpoints or a checkpoint"
+
+
+@dataclass(frozen=True)
+class Reshaped:
+    """What :func:`reshape` made."""
+
+    path: Path
+    manifest: Manifest
+    notes: tuple[str, ...] = ()
+
+
+def source_of(place: Path, step: int | None = None) -> Found:
+    """Return the checkpoint that a user means by ``place``, see ``megads.checkpoint.layout.checkpoints_in``.
+
+    Args:
+        place: a run, a folder of checkpoints or a checkpoint.
+        step: the iteration that is wanted; None: the newest that is whole.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged. One that was named is not replaced by another.
+    """
+    try:
+        place.stat()
+        found, kind = checkpoints_in(place), foreign_kind(place)
+    except OSError as error:
+        raise CheckpointError(f"{place}: {error.strerror}; give {_PLACES}") from None
+    if kind and not (found and (found[-1] / MANIFEST).exists()):
+        raise CheckpointError(f"{place}: {kind}")
+    if not found and iteration_of(place) >= 0:
+        read_manifest(place)
+    if not found:
+        raise CheckpointError(f"{place}: holds no checkpoint; give {_PLACES}")
+    if step is None and found != [place]:
+        return next(candidates(found))
+    path = next((each for each in found if step in (None, iteration_of(each))), None)
+    if path is None:
+        there = ", ".join(str(iteration_of(each)) for each in found[-5:])
+        raise CheckpointError(f"{place}: no checkpoint of iteration {step}; the last ones are {there}")
+    return Found(path, read_manifest(path))
+
+
+def reshape(
+    source: Path,
+    manifest: Manifest,
+    folder: Path,
+    run: RunConfig,
+    *,
+    weights_only: bool = False,
+    workers: int = 1,
+    tell: Tell | None = None,
+) -> Reshaped:
+    """Write the checkpoint ``source`` anew into ``folder``, in the layout of ``run``.
+
+    Weights, moments, scalars, progress and settings are the same; generators are where every
+    coordinate (pipe, seq, tensor) is one that had them. It becomes visible when all of it is on disk.
+
+    Args:
+        source: the checkpoint.
+        manifest: of it.
+        folder: of checkpoints; made if it is not there.
+        run: see :func:`target_of`.
+        weights_only: leave out the optimizer and the generators.
+        workers: files that are written at the same time.
+        tell: the progress.
+
+    Raises:
+        CheckpointError: the source is damaged, there is a checkpoint of this iteration already,
+            or the folder can not be written. Nothing is left then.
+    """
+    final = folder / checkpoint_name(manifest.iteration)
+    kinds = ("weight",) if weights_only else manifest.kinds
+    plan = shares_of(run)
+    job = _Job(source, manifest, part_of(final), kinds, workers, tell)
+    keeps_rng = not weights_only and _same_coordinates(manifest, run)
+    job.total = 4 * len(kinds) * sum(share.count for shares in plan for share in shares)
+    with _making(final, job.total):
+        files = job.run(
+            [
+                _File(rank, shares, _coordinate(run, rank) if keeps_rng else None)
+                for rank, shares in enumerate(plan)
+                if shares
+            ]
+        )
+        grid = grid_of(run)
+        made = replace(
+            manifest,
+            kinds=kinds,
+            layout={
+                **{axis: grid.degree(axis) for axis in ("pipe", "data", "seq", "tensor")},
+                "zero_stage": run.parallel.zero_stage,
+            },
+            scalars={} if weights_only else manifest.scalars,
+            files=files,
+            about={**manifest.about, "reshaped_from": dict(manifest.layout)},
+        )
+        commit(final, made)
+    return Reshaped(final, made, tuple(_notes(manifest, made, weights_only)))
+
+
+def _same_coordinates(manifest: Manifest, run: RunConfig) -> bool:
+    grid, had = grid_of(run), manifest.layout
+    return all(grid.degree(axis) == had[axis] for axis in ("pipe", "seq", "tensor"))
+
+
+def _coordinate(run: RunConfig, rank: int) -> tuple[int, int, int] | None:
+    """Return where a rank stands if its file has generators: those of its data-parallel peers are the same."""
+    at = grid_of(run).coordinate(rank)
+    return (at["pipe"], at["seq"], at["tensor"]) if at["data"] == 0 else None
+
+
+def _notes(manifest: Manifest, made: Manifest, weights_only: bool) -> Iterator[str]:
+    if manifest.has_generators and not made.has_generators and not weights_only:
+        yield (
+            "the generators' states are left out, they belong to the ranks of the old layout; dropout, where there "
+            "is any, starts anew"
+        )
+    if weights_only and manifest.iteration:
+        yield "weights only: a run begins from this with FINETUNE=1 or NO_LOAD_OPTIM=1"
+
+
+@contextmanager
+def _making(final: Path, size: int) -> Iterator[None]:
+    """Make the folder in which ``final`` is written, and leave nothing of it if that fails."""
+    folder, part = final.parent, part_of(final)
+    if os.path.lexists(folder / MANIFEST):
+        raise CheckpointError(f"{folder}: is a checkpoint; give the folder in which {final.name} is to be made")
+    if os.path.lexists(final):
+        raise CheckpointError(f"{final}: there is a checkpoint already; give another folder, or remove it")
+    new = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        free = shutil.disk_usage(part).free
+        if free < size:
+            raise CheckpointError(
+                f"{folder}: {free / 1e9:.4g} GB are free, {size / 1e9:.4g} GB are needed; free some space or give "
+                "another folder"
+            )
+        yield
+    except BaseException as error:
+        shutil.rmtree(part, ignore_errors=True)
+        for each in new:
+            _remove_empty(each)
+        if isinstance(error, OSError):
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            advice = "free some space, or give another folder" if full else "give a folder that you can write"
+            raise CheckpointError(f"{folder}: {error.strerror}; {advice}") from None
+        raise
+
+
+def _remove_empty(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+@dataclass(frozen=True)
+class _File:
+    """What a rank's file gets: runs of parameters, and the generators of a coordinate."""
+
+    rank: int
+    shares: Sequence[Share]
+    coordinate: tuple[int, int, int] | None
+
+
+@dataclass
+class _Job:
+    """Writes the files, several at a time."""
+
+    source: Path
+    manifest: Manifest
+    part: Path
+    kinds: Sequence[str]
+    workers: int
+    tell: Tell | None
+    total: int = 0
+    done: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopped: threading.Event = field(default_factory=threading.Event)
+    readers: SimpleQueue[Reader] = field(default_factory=SimpleQueue)
+
+    def run(self, files: Sequence[_File]) -> dict[str, FileFacts]:
+        """Write the files and return what they hold; one without numbers is not made."""
+        # Files are read and written, and their checksums made, while Python's lock is free: threads are enough.
+        workers = max(1, min(self.workers, len(files)))
+        for _ in range(workers):
+            self.readers.put(Reader(self.source, self.manifest, threads=1))
+        with ThreadPoolExecutor(workers) as pool:
+            futures = [pool.submit(self._write, file) for file in files]
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+                failed = [future for future in futures if future.done() and future.exception()]
+                return dict(future.result() for future in failed or futures)
+            except BaseException:
+                self.stopped.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _write(self, file: _File) -> tuple[str, FileFacts]:
+        shares, coordinate = file.shares, file.coordinate
+        reader, name = self.readers.get(), file_name(file.rank)
+        try:
+            entries = [
+                Entry(f"{kind}/{share.name}", np.dtype("<f4"), share.count, partial(self._read, reader, kind, share))
+                for kind in self.kinds
+                for share in shares
+            ]
+            pieces = [(share.name, share.first, share.count) for share in shares]
+            rng = reader.rng(coordinate) if coordinate else None
+            if coordinate and rng:
+                prefix = f"{GENERATORS}{'-'.join(map(str, coordinate))}/"
+                entries += [Entry.of(prefix + key, state) for key, state in rng.items()]
+                pieces.append((prefix, 0, 0))
+            size, crc = write_file(self.part / name, entries)
+        finally:
+            reader.close()  # a thousand files of the source may be more than a process may have open
+            self.readers.put(reader)
+        return name, FileFacts(size, crc, shares[0].cut.rank, tuple(pieces))
+
+    def _read(self, reader: Reader, kind: str, share: Share) -> Iterator[NDArray[np.float32]]:
+        for at in range(0, share.count, CHUNK):
+            if self.stopped.is_set():
+                raise CheckpointError(f"{self.part}: given up")
+            count = min(CHUNK, share.count - at)
+            yield reader.read(share.name, kind, share.cut, share.first + at, count)
+            if self.tell is not None:
+                with self.lock:
+                    self.done += 4 * count
+                    self.tell(self.done, self.total)

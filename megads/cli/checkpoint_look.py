@@ -1,0 +1,317 @@
+"""``megads checkpoint list``, ``inspect`` and ``verify``: look at checkpoints, change nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from megads.cli.bar import bar
+from megads.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from megads.checkpoint.cut import Cut
+    from megads.checkpoint.manifest import Manifest
+
+_WIDE = 240
+_SETTINGS = (
+    *("model.seq_length", "train.dtype", "train.global_batch", "train.train_iters", "train.seed"),
+    *("optim.name", "optim.lr", "optim.min_lr", "optim.weight_decay"),
+    *("data.file_list", "data.tokenizer_type", "data.tokenizer_model"),
+)
+"""Of all the run's settings, those that tell checkpoints apart."""
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array instead of a table.")
+def list_command(run: Path, as_json: bool) -> None:
+    """Show the checkpoints of RUN, oldest first: a run, a folder of checkpoints or a checkpoint.
+
+    One line each: iteration, samples, tokens, loss, size, the layout that wrote it, what it holds, and
+    whether it is complete or why not. Sizes and names are checked, not every byte; `verify` does that.
+    """
+    from megads.checkpoint.layout import checkpoints_in, list_unfinished
+
+    found = checkpoints_in(run)
+    unfinished = [path for folder in (run, run / "checkpoints") for path in list_unfinished(folder)]
+    if not found and not unfinished:
+        _refuse(run)
+    rows = [_row(path) for path in found] + [_unfinished(path) for path in unfinished]
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+    else:
+        _print(_list_table(rows))
+
+
+def _refuse(place: Path) -> None:
+    """Say why there is nothing at ``place``."""
+    from megads.checkpoint.reshape import source_of
+
+    source_of(place)
+
+
+def _row(path: Path) -> dict[str, Any]:
+    from megads.checkpoint.layout import iteration_of
+    from megads.checkpoint.manifest import read_manifest
+
+    row: dict[str, Any] = {"path": str(path), "iteration": iteration_of(path), "complete": False}
+    try:
+        manifest = read_manifest(path)
+    except CheckpointError as error:
+        return {**row, "bytes": _bytes_in(path), "problem": str(error).removeprefix(f"{path}").lstrip("/: ")}
+    progress = manifest.progress
+    samples, length = progress.get("consumed_samples"), manifest.settings.get("model", {}).get("seq_length")
+    return {
+        **row,
+        "iteration": manifest.iteration,
+        "complete": True,
+        "consumed_samples": samples,
+        "consumed_tokens": samples * length if samples is not None and length else None,
+        "loss": _finite(progress.get("last_loss")),
+        "valid_loss": _finite(progress.get("last_valid_loss")),
+        "bytes": manifest.bytes,
+        "layout": dict(manifest.layout),
+        "holds": _holds(manifest),
+    }
+
+
+def _unfinished(path: Path) -> dict[str, Any]:
+    number = path.name.split("_")[1].split(".")[0]
+    return {
+        "path": str(path),
+        "iteration": int(number) if number.isdigit() else -1,
+        "complete": False,
+        "bytes": _bytes_in(path),
+        "problem": "not finished: being written or removed now, or left by a run that was killed",
+    }
+
+
+def _bytes_in(path: Path) -> int:
+    total = 0
+    for each in path.glob("*"):
+        try:
+            total += each.stat().st_size
+        except OSError:  # it went while we looked
+            continue
+    return total
+
+
+def _holds(manifest: Manifest) -> list[str]:
+    held = {"weights": True, "optimizer": manifest.has_optimizer, "generators": manifest.has_generators}
+    return [name for name, there in held.items() if there]
+
+
+def _finite(value: float | None) -> float | None:
+    """Return what JSON can say."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _list_table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    table = _table("iteration", "samples", "tokens", "loss", "size", left=("layout", "holds", "state"))
+    for row in rows:
+        state = "complete" if row["complete"] else f"{Path(row['path']).name}: {row['problem']}"
+        had = row.get("layout")
+        table.add_row(
+            str(row["iteration"]),
+            *(_count(row.get(key)) for key in ("consumed_samples", "consumed_tokens")),
+            f"{row['loss']:.4f}" if row.get("loss") is not None else "-",
+            _size(row["bytes"]),
+            _layout(had) if had else "-",
+            " ".join(row.get("holds", ())) or "-",
+            state,
+        )
+    return table
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _size(count: int) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB")):
+        if count >= unit:
+            return f"{count / unit:.2f} {name}"
+    return f"{count / 1e3:.2f} kB"
+
+
+def _layout(had: Mapping[str, int]) -> str:
+    return f"TP {had['tensor']} x PP {had['pipe']} x SP {had['seq']} x DP {had['data']}, ZeRO {had['zero_stage']}"
+
+
+def _table(*right: str, left: tuple[str, ...]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in right:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in left:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(width=_WIDE, highlight=False)
+    console.print(table)
+
+
+@click.command()
+@click.argument("ckpt", type=click.Path(path_type=Path))
+@click.option("--pattern", default="*", help="Only tensors whose name matches, as 'layers.0.*'.  [default: all]")
+@click.option("--no-norms", is_flag=True, help="Shapes only; reads no tensor.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def inspect_command(ckpt: Path, pattern: str, no_norms: bool, as_json: bool) -> None:
+    """Show what the checkpoint CKPT holds: its run, and every tensor's shape, how it may be cut, and norms.
+
+    CKPT is a run, a folder of checkpoints (the newest that is whole) or a checkpoint. Norms are L2, of the
+    float32 weights and of the optimizer's moments; what is read for them is checked. Memory stays small.
+    """
+    from megads.checkpoint.reader import Reader
+    from megads.checkpoint.reshape import source_of
+    from megads.checkpoint.verify import norms
+
+    found = source_of(ckpt)
+    for broken in found.broken:
+        click.echo(f"megads: passed over: {CheckpointError(broken)}", err=True)
+    manifest = found.manifest
+    names = [name for name in manifest.tensors if fnmatchcase(name, pattern)]
+    if not names:
+        first = next(iter(manifest.tensors), "none")
+        raise CheckpointError(f"{found.path}: no tensor is called {pattern!r}; the first one is {first}")
+    about = _about(found.path, manifest)
+    tensors = []
+    with Reader(found.path, manifest) as reader, _bar("reading", _bytes_of(manifest, names)) as tell:
+        for name in names:
+            row: dict[str, Any] = {
+                "name": name,
+                "shape": list(manifest.tensors[name].shape),
+                "cut": _cut_text(manifest.tensors[name]),
+            }
+            if not no_norms:
+                row["norms"] = {kind: _finite(norm) for kind, norm in norms(reader, name).items()}
+                tell(_bytes_of(manifest, [name]))
+            tensors.append(row)
+    if as_json:
+        click.echo(json.dumps({**about, "tensors": tensors}, indent=1, default=str))
+    else:
+        _print_about(about)
+        _print(_tensor_table(tensors, manifest.kinds))
+
+
+def _bytes_of(manifest: Manifest, names: Iterable[str]) -> int:
+    return sum(4 * math.prod(manifest.tensors[name].shape) for name in names) * len(manifest.kinds)
+
+
+def _cut_text(cut: Cut) -> str:
+    """Return how tensor-parallel ranks share it."""
+    if cut.dim is None:
+        return "whole on every rank"
+    along = "columns" if cut.dim else "rows"
+    return f"{along} of {' + '.join(map(str, cut.parts))}" if len(cut.parts) > 1 else along
+
+
+def _about(path: Path, manifest: Manifest) -> dict[str, Any]:
+    settings = {}
+    for name in _SETTINGS:
+        section, _, key = name.partition(".")
+        value = manifest.settings.get(section, {}).get(key, "")
+        if value != "":
+            settings[name] = value
+    return {
+        "path": str(path),
+        "iteration": manifest.iteration,
+        "progress": {key: value for key, value in manifest.progress.items() if key != "iteration"},
+        "layout": dict(manifest.layout),
+        "holds": _holds(manifest),
+        "kinds": list(manifest.kinds),
+        "files": len(manifest.files),
+        "bytes": manifest.bytes,
+        "parameters": sum(math.prod(cut.shape) for cut in manifest.tensors.values()),
+        "model": dict(manifest.model),
+        "settings": settings,
+        "scalars": dict(manifest.scalars),
+        "about": dict(manifest.about),
+    }
+
+
+def _print_about(about: Mapping[str, Any]) -> None:
+    lines = {
+        "checkpoint": about["path"],
+        "iteration": about["iteration"],
+        "layout": _layout(about["layout"]),
+        "holds": f"{' '.join(about['holds'])}: {about['parameters']} parameters, {_size(about['bytes'])} in "
+        f"{about['files']} files",
+        **{name: _pairs(about[name]) for name in ("progress", "model", "settings", "scalars", "about")},
+    }
+    for name, line in lines.items():
+        if line != "":
+            click.echo(f"{name:12}{line}")
+    click.echo()
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return "  ".join(f"{key}={value}" for key, value in values.items() if value not in (None, ""))
+
+
+def _tensor_table(tensors: Iterable[Mapping[str, Any]], kinds: tuple[str, ...]) -> Table:
+    table = _table(*(f"|{kind}|" for kind in kinds), "shape", left=("cut by", "name"))
+    for row in tensors:
+        found = row.get("norms")
+        shown = ["-" if not found else "nan" if found[kind] is None else f"{found[kind]:.6g}" for kind in kinds]
+        table.add_row(*shown, " x ".join(map(str, row["shape"])), row["cut"], row["name"])
+    return table
+
+
+@click.command()
+@click.argument("ckpt", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--all", "every", is_flag=True, help="All checkpoints of a run or folder, not only the newest.")
+def verify_command(ckpt: tuple[Path, ...], every: bool) -> None:
+    """Read every byte of checkpoints and check it against what was written: one line for each that is right.
+
+    CKPT is a run, a folder of checkpoints (its newest one; --all: all of them) or a checkpoint. Every block
+    has a checksum, and every number of every tensor must be there once. Ends at the first damage, exit code 2.
+    """
+    from megads.checkpoint.layout import checkpoints_in
+    from megads.checkpoint.manifest import read_manifest
+    from megads.checkpoint.verify import verify
+
+    for place in ckpt:
+        found = checkpoints_in(place)
+        if not found:
+            _refuse(place)
+        for path in found if every else found[-1:]:
+            started = time.perf_counter()
+            with _bar(path.name, read_manifest(path).bytes) as tell:
+                manifest = verify(path, tell)
+            seconds = time.perf_counter() - started
+            click.echo(
+                f"{path}: as it was written; {len(manifest.files)} files, {_size(manifest.bytes)}, "
+                f"{manifest.bytes / 1e9 / seconds:.2f} GB/s"
+            )
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar that is told how many bytes more are done."""
+    done = 0
+    with bar(what) as show:
+
+        def tell(more: int) -> None:
+            nonlocal done
+            done += more
+            show(done, total)
+
+        yield tell
