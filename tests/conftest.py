@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.slurm import Slurm, missing, slurm_cluster
+from tests.turns import remove_locks, turn
 
 # Before torch is imported: pools of ranks are forked from this process, and a forked
 # child of a process with OpenMP threads may hang.
@@ -24,8 +25,31 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """With several workers, hold a test back until it may run; see tests/turns.py."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        return (yield)
+    with turn("alone" in item.keywords, run):
+        return (yield)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remove the locks of the workers, which are gone."""
+    run = getattr(getattr(session.config, "workerinput", None), "get", lambda name: None)("testrunuid")
+    if run is None and (manager := session.config.pluginmanager.get_plugin("dsession")):
+        remove_locks(manager.nodemanager.testrunuid)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs an MPI that is not installed; in CI (MEGADS_REQUIRE_ALL) it fails instead."""
+    """Keep a file's tests on one worker, and all of the one SLURM. Skip what needs an MPI that is not installed.
+
+    In CI (MEGADS_REQUIRE_ALL) what is not installed fails instead.
+    """
+    for item in items:
+        shares_slurm = "slurm" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("slurm" if shares_slurm else item.nodeid.split("::")[0]))
     missing = [name for name in ("mpirun.openmpi", "mpiexec.hydra") if not shutil.which(name)]
     if missing and not os.environ.get("MEGADS_REQUIRE_ALL"):
         reason = pytest.mark.skip(reason=f"{' and '.join(missing)} not installed (apt-get install openmpi-bin mpich)")

@@ -40,5 +40,7 @@ echo "== lint-imports"
 lint-imports
 echo "== shellcheck"
 shellcheck -x -P SCRIPTDIR ./*.sh launchers/*.sh ALCF/*.sh envs/*.sh tests/*.sh .ci/run
-echo "== pytest $*"
-exec "${MEGADS_PYTHON}" -m pytest "$@"
+# Two at a time; tests marked alone wait until nothing else runs (tests/turns.py). 0: in this process, for --pdb.
+workers=(-n "${MEGADS_TEST_WORKERS:-2}" --dist loadgroup)
+echo "== pytest ${workers[*]} $*"
+exec "${MEGADS_PYTHON}" -m pytest "${workers[@]}" "$@"

@@ -17,6 +17,8 @@ from megads.data.loader import Batches
 from megads.data.prefetch import AHEAD_BYTES, Prefetch, read_ahead
 from megads.errors import DataError
 
+pytestmark = pytest.mark.alone
+
 SEQ = 8
 
 

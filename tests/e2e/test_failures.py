@@ -9,6 +9,8 @@ import pytest
 
 from tests.e2e.conftest import ROOT
 
+pytestmark = pytest.mark.alone
+
 PLANTED = """
 import os
 if os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))) == "1":

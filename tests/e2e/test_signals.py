@@ -18,6 +18,8 @@ import pytest
 from megads.monitor.outcome import Heartbeat, write_heartbeat
 from tests.e2e.test_resume import numbers, wait_for_step
 
+pytestmark = pytest.mark.alone
+
 HOST = socket.gethostname()
 LONG = {"TRAIN_ITERS": "4000", "EVAL_INTERVAL": "0"}
 OPENMPI, MPICH = (pytest.param(name, marks=pytest.mark.mpi) for name in ("openmpi", "mpich"))

@@ -15,6 +15,8 @@ from tests.e2e.conftest import Command
 from tests.e2e.test_resume import wait_for_step
 from tests.e2e.test_signals import HOST, LONG, SOON_S, checkpoints, gone, outcome_of, ranks_in, stopped_well
 
+pytestmark = pytest.mark.alone
+
 TWO_HOSTS = {**LONG, "TP": "2", "NGPU_PER_HOST": "1", "SAVE_INTERVAL": "2"}
 
 

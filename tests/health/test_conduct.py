@@ -15,6 +15,8 @@ from megads.health.meet import meet
 from megads.monitor.stages import Verdict
 from tests.ranks import run_ranks
 
+pytestmark = pytest.mark.alone
+
 HOSTS = ["a", "b", "b", "b"]
 
 
