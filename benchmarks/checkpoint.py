@@ -123,7 +123,8 @@ class Ours(Method):
 
     def snapshot(self) -> Snapshot:
         layout = {"pipe": 1, "data": self.groups.grid.data, "seq": 1, "tensor": 1, "zero_stage": 1}
-        return Snapshot(Progress(1), self.pieces, {}, {}, {}, {}, {}, layout)
+        tensors = {piece.name: piece.cut.of(0, 1) for piece in self.pieces}
+        return Snapshot(Progress(1), self.pieces, {}, {}, tensors, {}, {}, {}, layout)
 
     def save(self) -> None:
         self.saver.save(self.snapshot())
@@ -222,7 +223,7 @@ def pause(ours: Ours, groups: Groups, gap: float) -> dict[str, float]:
     work = Work()
     empty(ours.folder, groups)
     time.sleep(gap)
-    saver = Saver(ours.folder, groups, in_background=True)
+    saver = Saver(ours.folder, groups)
     saver.reserve(ours.pieces)
     blocking = seconds(lambda: saver.save(ours.snapshot()))
     empty(ours.folder, groups)

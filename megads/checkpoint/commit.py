@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from megads.checkpoint.layout import PART, REPLACED
 from megads.checkpoint.manifest import Manifest, write_manifest
+from megads.checkpoint.retention import retire
+from megads.errors import CheckpointError
 
 
 def part_of(final: Path) -> Path:
@@ -16,8 +21,17 @@ def part_of(final: Path) -> Path:
     return final.with_name(final.name + PART)
 
 
-def commit(final: Path, manifest: Manifest) -> None:
+def commit(final: Path, manifest: Manifest, abandoned: Iterable[Path] = ()) -> list[Path]:
     """Make the checkpoint ``final`` visible, whose files are on disk in :func:`part_of` it.
+
+    Args:
+        final: its path.
+        manifest: of it.
+        abandoned: checkpoints that are given up for it. They go first: whenever the process is
+            killed, the newest that whoever resumes finds is not one of them beside ``final``.
+
+    Returns:
+        What the abandoned ones are called now, for :func:`megads.checkpoint.retention.sweep`.
 
     Raises:
         OSError: it could not be; a checkpoint of that name that was there before is there still.
@@ -27,6 +41,7 @@ def commit(final: Path, manifest: Manifest) -> None:
     part = part_of(final)
     write_manifest(part, manifest)
     sync_folder(part)
+    gone = retire(abandoned)
     old = final.with_name(final.name + REPLACED)
     shutil.rmtree(old, ignore_errors=True)
     if final.exists():
@@ -39,6 +54,38 @@ def commit(final: Path, manifest: Manifest) -> None:
         raise
     sync_folder(final.parent)
     shutil.rmtree(old, ignore_errors=True)
+    return gone
+
+
+@contextmanager
+def only_writer(part: Path) -> Iterator[None]:
+    """Keep a second command from writing the folder ``part``; where files can not be locked, nothing does.
+
+    Raises:
+        CheckpointError: another command is writing it.
+        OSError: there can be no file beside ``part``.
+    """
+    part.parent.mkdir(parents=True, exist_ok=True)
+    lock = part.with_name(part.name + ".lock")
+    handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever had it may have removed it meanwhile, and a third command made it anew.
+            is_ours = os.path.samestat(os.fstat(handle), os.stat(lock))
+        except (BlockingIOError, FileNotFoundError):
+            is_ours = False
+        except OSError:
+            is_ours = True
+        if not is_ours:
+            raise CheckpointError(f"{part}: another command is writing it; wait for it, or give another folder")
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                lock.unlink()
+    finally:
+        os.close(handle)
 
 
 def sync_folder(folder: Path) -> None:

@@ -27,6 +27,8 @@ from megads.errors import CheckpointError
 
 PART = ".tmp"
 REPLACED = ".old.tmp"
+ASIDE = ".damaged"
+"""Ending of a checkpoint that was passed over when its run went on from an older one."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,6 @@ class Found:
 def checkpoint_name(iteration: int) -> str:
     """Return the folder name of the checkpoint after ``iteration`` steps."""
     return f"iter_{iteration:07d}"
-
-
-def file_name(rank: int) -> str:
-    """Return the name of the file of ``rank``."""
-    return f"rank-{rank:05d}.safetensors"
 
 
 def iteration_of(path: Path) -> int:
@@ -99,7 +96,8 @@ def remove_unfinished(folder: Path) -> None:
             whole = path.with_name(path.name.removesuffix(REPLACED))
             if not whole.exists():
                 os.replace(path, whole)
-        for path in list_unfinished(folder):
+        # The second are locks of imports that were killed.
+        for path in (*list_unfinished(folder), *folder.glob(f"iter_*{PART}.lock")):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:

@@ -12,20 +12,22 @@
      "progress": {...}, "scalars": {...},
      "about": {"megads": "...", "torch": "...", "data": "..."},
      "tensors": {"layers.0.attention.qkv.weight": [[48, 16], 0, [16, 16, 16]], ...},   shape, dim, parts: see Cut
+     "runs": {"layers.0.attention.qkv.weight": [[0, 384, 0, 4, 2], [0, 384, 1, 4, 2]], ...},     see Run
      "files": {"rank-00000.safetensors": {
          "bytes": 1234, "crc32": "01234567",   of its header, which holds those of its blocks
          "tensor": 0,                  the slice that its runs are of
-         "pieces": [["layers.0.attention.qkv.weight", 0, 384], ...]}}}     name, first number, count
+         "generators": "0-0-0"}}}      where in pipe, seq, tensor the generators stand that it holds; often absent
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import stat
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -42,30 +44,51 @@ GENERATORS = "rng/"
 """What a piece's name begins with that is no parameter but the states of generators."""
 AXES = ("pipe", "data", "seq", "tensor")
 MAX_BYTES = 1 << 30
-"""Of a manifest; a real one of ten thousand ranks has a few megabytes."""
+"""Of a manifest; one of ten thousand ranks has about a megabyte."""
 _NO_CRC = "00000000"
-_FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.safetensors", re.ASCII)
+_FILE = re.compile(r"rank-([0-9]{5,9})\.safetensors", re.ASCII)
+_PLACE = re.compile(r"[0-9]+-[0-9]+-[0-9]+", re.ASCII)
 _CRC = re.compile(r"[0-9a-f]{8}")
 
 
-@dataclass(frozen=True, order=True)
-class Run:
-    """Consecutive numbers of a slice of a parameter, and the file that holds them."""
-
-    tensor: int  # tensor-parallel rank of the slice
-    first: int  # number of the flattened slice
-    count: int
-    file: str
+def file_name(rank: int) -> str:
+    """Return the name of the file of ``rank``."""
+    return f"rank-{rank:05d}.safetensors"
 
 
 @dataclass(frozen=True)
-class FileFacts:
+class Run:
+    """Consecutive numbers of a slice of a parameter, shared evenly by files.
+
+    The file of ``ranks[i]`` holds ``count`` numbers of the flattened slice from
+    ``first + i * count`` on. In the manifest: ``[first, count, start, stop, step]``, the last
+    three those of ``ranks``.
+    """
+
+    tensor: int  # tensor-parallel rank of the slice
+    first: int
+    count: int
+    ranks: range
+
+    @property
+    def end(self) -> int:
+        """The number behind the last one."""
+        return self.first + self.count * len(self.ranks)
+
+
+def in_order(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Return runs of one parameter slice by slice, and in order."""
+    return tuple(sorted(runs, key=lambda run: (run.tensor, run.first)))
+
+
+@dataclass(frozen=True)
+class File:
     """One file of a checkpoint."""
 
     bytes: int
     crc32: int  # of the header
-    tensor: int  # tensor-parallel rank of the slices that its pieces are of
-    pieces: tuple[tuple[str, int, int], ...]  # name, first number of the flattened slice, count
+    tensor: int  # tensor-parallel rank of the slices that it holds numbers of
+    generators: str = ""  # "pipe-seq-tensor": where the generators stand whose states it holds; empty: none
 
 
 @dataclass(frozen=True)
@@ -77,7 +100,8 @@ class Manifest:
     layout: Mapping[str, int]
     model: Mapping[str, Any]
     tensors: Mapping[str, Cut]
-    files: Mapping[str, FileFacts]
+    files: Mapping[str, File]
+    runs: Mapping[str, tuple[Run, ...]]  # of every tensor, slice by slice and in order
     settings: Mapping[str, Any] = field(default_factory=dict)
     progress: Mapping[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
@@ -91,22 +115,35 @@ class Manifest:
     @property
     def has_generators(self) -> bool:
         """Whether the states of the random-number generators are there too."""
-        return any(name.startswith(GENERATORS) for facts in self.files.values() for name, *_ in facts.pieces)
+        return any(file.generators for file in self.files.values())
 
     @property
     def bytes(self) -> int:
         """Of all its files but the manifest."""
-        return sum(facts.bytes for facts in self.files.values())
+        return sum(file.bytes for file in self.files.values())
 
     @cached_property
-    def runs(self) -> Mapping[str, tuple[Run, ...]]:
-        """Of every tensor the runs that its files hold, slice by slice and in order."""
-        found: dict[str, list[Run]] = {name: [] for name in self.tensors}
-        for file, facts in self.files.items():
-            for name, first, count in facts.pieces:
-                if not name.startswith(GENERATORS):
-                    found[name].append(Run(facts.tensor, first, count, file))
-        return {name: tuple(sorted(runs)) for name, runs in found.items()}
+    def _held(self) -> Mapping[range, list[tuple[str, Run]]]:
+        """What the same ranks hold runs of; where they share evenly, few ranges stand for all pieces."""
+        found: dict[range, list[tuple[str, Run]]] = {}
+        for name, runs in self.runs.items():
+            for run in runs:
+                found.setdefault(run.ranks, []).append((name, run))
+        return found
+
+    @cached_property
+    def _shared(self) -> list[range]:
+        return [ranks for ranks in self._held if len(ranks) > 1]
+
+    def pieces(self, file: str) -> list[tuple[str, int, int]]:
+        """Return what a file holds: name of the parameter, first number of the flattened slice, count."""
+        rank = int(file[5:].partition(".")[0])
+        alone = range(rank, rank + 1)
+        return [
+            (name, run.first + run.count * ranks.index(rank), run.count)
+            for ranks in (*([alone] if alone in self._held else []), *(each for each in self._shared if rank in each))
+            for name, run in self._held[ranks]
+        ]
 
     def check(self) -> None:
         """Check that its parts agree, and that every number of every tensor is in exactly one file.
@@ -115,20 +152,29 @@ class Manifest:
             ValueError: they do not, or it is not; the first that was found.
         """
         degree = self.layout["tensor"]
-        for name, facts in self.files.items():
-            numbers = sum(count for _, _, count in facts.pieces)
-            # Nobody makes room for more numbers than there can be.
-            if facts.bytes < 4 * numbers * len(self.kinds):
-                raise ValueError(f"{name} has {facts.bytes} bytes, too few for {numbers} numbers")
-            unknown = [
-                each for each, *_ in facts.pieces if each not in self.tensors and not each.startswith(GENERATORS)
-            ]
-            if unknown or facts.tensor >= degree:
-                raise ValueError(f"{name} holds {unknown[0] if unknown else f'slice {facts.tensor} of {degree}'}")
+        if unknown := self.runs.keys() - self.tensors.keys():
+            raise ValueError(f"it has runs of {min(unknown)!r:.40}, and no shape")
+        self._check_files(degree)
         for name, cut in self.tensors.items():
             if any(part % degree for part in cut.parts):
                 raise ValueError(f"{name} can not be cut for {degree} tensor-parallel ranks")
-            _check_runs(name, self.runs[name], cut.of(0, degree))
+            _check_runs(name, self.runs.get(name, ()), cut.of(0, degree))
+
+    def _check_files(self, degree: int) -> None:
+        numbers = dict.fromkeys(self.files, 0)
+        for ranks, held in self._held.items():
+            count, tensors = sum(run.count for _, run in held), {run.tensor for _, run in held}
+            # There may be more ranks in a range than any loop could go through: the first that has no file ends it.
+            for name in map(file_name, ranks):
+                if name not in numbers or {self.files[name].tensor} != tensors:
+                    raise ValueError(f"{held[0][0]} is in {name:.40}, which does not hold slice {min(tensors)}")
+                numbers[name] += count
+        for name, file in self.files.items():
+            if file.tensor >= degree:
+                raise ValueError(f"{name} holds slice {file.tensor} of {degree}")
+            # Nobody makes room for more numbers than there can be.
+            if file.bytes < 4 * numbers[name] * len(self.kinds):
+                raise ValueError(f"{name} has {file.bytes} bytes, too few for {numbers[name]} numbers")
 
     def dump(self) -> str:
         """Return the text of the file."""
@@ -138,9 +184,16 @@ class Manifest:
             **{key: getattr(self, key) for key in _PLAIN},
             "kinds": list(self.kinds),
             "tensors": {name: [list(cut.shape), cut.dim, list(cut.parts)] for name, cut in self.tensors.items()},
+            "runs": {
+                name: [[run.first, run.count, run.ranks.start, run.ranks.stop, run.ranks.step] for run in runs]
+                for name, runs in self.runs.items()
+            },
             "files": {
-                name: {"bytes": f.bytes, "crc32": f"{f.crc32:08x}", "tensor": f.tensor, "pieces": f.pieces}
-                for name, f in self.files.items()
+                name: {
+                    **{"bytes": file.bytes, "crc32": f"{file.crc32:08x}", "tensor": file.tensor},
+                    **({"generators": file.generators} if file.generators else {}),
+                }
+                for name, file in self.files.items()
             },
         }
         text = json.dumps(content)
@@ -163,13 +216,18 @@ class Manifest:
         for axis in AXES:
             _number(layout[axis], least=1)
         _number(layout["zero_stage"])
+        files = {_file(name): _facts(_of(dict, each)) for name, each in _of(dict, content["files"]).items()}
         manifest = Manifest(
             iteration=_number(content["iteration"]),
             layout=layout,
             **{key: _of(dict, content[key]) for key in ("model", "settings", "progress", "scalars", "about")},
             kinds=tuple(_of(str, kind) for kind in _of(list, content["kinds"])),
             tensors={name: _cut(each) for name, each in _of(dict, content["tensors"]).items()},
-            files={_file(name): _facts(_of(dict, each)) for name, each in _of(dict, content["files"]).items()},
+            files=files,
+            runs={
+                name: in_order(_run(each, files) for each in _of(list, runs))
+                for name, runs in _of(dict, content["runs"]).items()
+            },
         )
         if manifest.kinds[:1] != ("weight",):
             raise ValueError("it tells of no weights")
@@ -195,7 +253,7 @@ def _check_runs(name: str, runs: tuple[Run, ...], cut: Cut) -> None:
         if run.first != ends[run.tensor]:
             what = "missing" if run.first > ends[run.tensor] else "there twice"
             raise ValueError(f"numbers of {name} before {run.first} of slice {run.tensor} are {what}")
-        ends[run.tensor] += run.count
+        ends[run.tensor] = run.end
     for rank, end in enumerate(ends):
         if end != cut.count:
             raise ValueError(f"{name} has {end} of {cut.count} numbers of slice {rank}")
@@ -231,20 +289,27 @@ def _cut(value: object) -> Cut:
 
 
 def _file(name: str) -> str:
-    if not _FILE.fullmatch(name):
+    match = _FILE.fullmatch(name)
+    if not match or file_name(int(match[1])) != name:
         raise ValueError(f"{name!r:.40} where the name of a file of this folder belongs")
     return name
 
 
-def _facts(each: dict[str, object]) -> FileFacts:
-    crc = _of(str, each["crc32"])
+def _facts(each: dict[str, object]) -> File:
+    crc, place = _of(str, each["crc32"]), _of(str, each.get("generators", ""))
     if not _CRC.fullmatch(crc):
         raise ValueError(f"{crc!r:.40} where a CRC-32 belongs")
-    pieces = []
-    for piece in _of(list, each["pieces"]):
-        name, first, count = _of(list, piece)
-        pieces.append((_of(str, name), _number(first), _number(count)))
-    return FileFacts(_number(each["bytes"]), int(crc, 16), _number(each["tensor"]), tuple(pieces))
+    if place and not _PLACE.fullmatch(place):
+        raise ValueError(f"{place!r:.40} where a place in the grid belongs")
+    return File(_number(each["bytes"]), int(crc, 16), _number(each["tensor"]), place)
+
+
+def _run(value: object, files: Mapping[str, File]) -> Run:
+    first, count, start, stop, step = (_number(each) for each in _of(list, value))
+    ranks, name = range(start, stop, step), file_name(start)
+    if not ranks or not count or name not in files:
+        raise ValueError(f"{value!r:.40} where a run belongs, of {name:.40}")
+    return Run(files[name].tensor, first, count, ranks)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -293,8 +358,15 @@ def _parse_file(path: Path) -> Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write the manifest of the checkpoint ``path``, to the disk itself."""
+    """Write the manifest of the checkpoint ``path``, to the disk itself.
+
+    Raises:
+        OSError: it can not be written, or would be longer than one that is read.
+    """
+    content = manifest.dump().encode()
+    if len(content) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"its manifest has {len(content)} bytes, more than {MAX_BYTES}", path / MANIFEST)
     with open(path / MANIFEST, "wb") as file:
-        file.write(manifest.dump().encode())
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from megads.checkpoint.manifest import Manifest
 from megads.config.batches import BatchSchedule
 from megads.config.schema import ModelConfig, RunConfig
@@ -45,6 +47,9 @@ FREE = {
 
 NAMED = 3
 """Differences that a message names; a checkpoint of another model has many."""
+
+HF = "hf"
+"""What was imported keeps under this name of ``about`` what only an export needs."""
 
 
 def checkpoint_folder(run: RunConfig, run_dir: Path) -> Path:
@@ -135,3 +140,23 @@ def _changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
             f"planned {planned} samples, this run plans {plans}: they come in another order now, "
             "so that samples seen before may be seen again"
         )
+
+
+def model_of(path: Path, manifest: Manifest) -> ModelConfig:
+    """Return the model of a checkpoint, derived.
+
+    Raises:
+        CheckpointError: another version of megads wrote other settings.
+    """
+    known = set(ModelConfig.model_fields)
+    settings = {key: value for key, value in manifest.settings.get("model", {}).items() if key in known}
+    if not settings:
+        positions = manifest.model.get("max_positions")
+        settings = manifest.about.get(HF, {}).get("settings") or ({"seq_length": positions} if positions else {})
+    try:
+        return ModelConfig(**{**settings, **manifest.model})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise CheckpointError(
+            f"{path}: its model's {first['loc'][0]} can not be read: {first['msg'].lower()}"
+        ) from None

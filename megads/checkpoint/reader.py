@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from megads.checkpoint.blocks import TensorFile
 from megads.checkpoint.cut import Box, Cut, boxes, meet
-from megads.checkpoint.manifest import GENERATORS, Manifest, Run, read_manifest
+from megads.checkpoint.manifest import GENERATORS, Manifest, Run, file_name, read_manifest
 from megads.errors import CheckpointError
 
 VOCABULARY = ("embedding.weight", "head.weight")
@@ -122,7 +122,7 @@ class Reader:
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most_files = 4096 if allowed == resource.RLIM_INFINITY else max(8, allowed // 4)
         self._files: dict[str, TensorFile] = {}
-        self._known: tuple[str, list[tuple[Run, list[Box]]]] = ("", [])
+        self._known: tuple[str, int, list[tuple[Run, Cut, list[Box]]]] = ("", -1, [])
 
     def __enter__(self) -> Reader:
         return self
@@ -203,9 +203,10 @@ class Reader:
 
     def rng(self, coordinate: tuple[int, int, int]) -> dict[str, NDArray[np.uint8]] | None:
         """Return the generator states at (pipe, seq, tensor), None where none were saved."""
-        prefix = GENERATORS + "-".join(map(str, coordinate)) + "/"
+        place = "-".join(map(str, coordinate))
+        prefix = f"{GENERATORS}{place}/"
         for name, facts in self.manifest.files.items():
-            if any(piece == prefix for piece, *_ in facts.pieces):
+            if facts.generators == place:
                 file = self.open(name)
                 return {
                     key.removeprefix(prefix): file.read(key).astype(np.uint8, copy=False)
@@ -232,26 +233,28 @@ class Reader:
             want.out[:] = 0
         key = f"{want.kind}/{want.name}"
         targets = boxes(want.cut, first, count)
-        for run, sources in self._sources(want.name):
+        for run, cut, sources in self._sources(want.name, want.cut):
             for source in sources:
                 for target in targets:
                     common = meet(source, target)
-                    if common is not None:
-                        top, bottom, left, right = common
-                        begin, at = source.at(top, left) - run.first, target.at(top, left) - first
+                    for name, begin, part in _shares(run, cut, source, common) if common else ():
+                        top, bottom, left, right = part
                         rows, width = bottom - top, right - left
-                        yield _Job(run.file, key, begin, rows, width, source.stride, want.out[at:], target.stride)
+                        out = want.out[target.at(top, left) - first :]
+                        yield _Job(
+                            name, key, source.at(top, left) - begin, rows, width, source.stride, out, target.stride
+                        )
 
-    def _sources(self, name: str) -> list[tuple[Run, list[Box]]]:
-        """Return the runs that the files have of a tensor, with their rectangles; the last one's are kept."""
-        if self._known[0] != name:
-            degree = self.manifest.layout["tensor"]
-            cut = self.manifest.tensors[name]
-            self._known = (
-                name,
-                [(run, boxes(cut.of(run.tensor, degree), run.first, run.count)) for run in self.manifest.runs[name]],
-            )
-        return self._known[1]
+    def _sources(self, name: str, wanted: Cut) -> list[tuple[Run, Cut, list[Box]]]:
+        """Return the runs of a tensor, with their slices and rectangles; the last one's are kept."""
+        degree, whole = self.manifest.layout["tensor"], self.manifest.tensors[name]
+        # Where slices are those that were written, only one can have it.
+        only = wanted.rank if wanted.degree == degree and wanted.shape == whole.shape and not wanted.is_whole else -1
+        if self._known[:2] != (name, only):
+            runs = [run for run in self.manifest.runs[name] if only in (-1, run.tensor)]
+            found = [(run, whole.of(run.tensor, degree)) for run in runs]
+            self._known = (name, only, [(run, cut, boxes(cut, run.first, run.end - run.first)) for run, cut in found])
+        return self._known[2]
 
     def _check_shape(self, name: str, stored: Cut, cut: Cut) -> None:
         same = stored.shape == cut.shape
@@ -275,6 +278,29 @@ class Reader:
         if len(self._files) > self._most_files:
             self._files.pop(next(iter(self._files))).close()
         return file
+
+
+def _shares(
+    run: Run, cut: Cut, source: Box, common: tuple[int, int, int, int]
+) -> Iterator[tuple[str, int, tuple[int, int, int, int]]]:
+    """Yield what each file has of the rectangle ``common``, which is in ``source``, one of those of ``run``.
+
+    Yields:
+        (name, number of the slice with which its tensor begins, rectangle)
+    """
+    if len(run.ranks) == 1:
+        yield file_name(run.ranks[0]), run.first, common
+        return
+    top, bottom, left, right = common
+    wanted = Box(*common, 0, 0)
+    first, last = ((source.at(*corner) - run.first) // run.count for corner in ((top, left), (bottom - 1, right - 1)))
+    # Of thousands of files only those between the two corners.
+    for i in range(first, last + 1):
+        begin = run.first + i * run.count
+        for box in boxes(cut, begin, run.count):
+            part = meet(box, wanted)
+            if part is not None:
+                yield file_name(run.ranks[i]), begin, part
 
 
 def _cores() -> int:

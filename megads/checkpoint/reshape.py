@@ -14,7 +14,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megads.checkpoint.blocks import Entry, write_file
-from megads.checkpoint.commit import commit, part_of
+from megads.checkpoint.collect import FileFacts, tell_of
+from megads.checkpoint.commit import commit, only_writer, part_of
+from megads.checkpoint.folder import parents_of
 from megads.checkpoint.foreign import foreign_kind
-from megads.checkpoint.layout import Found, candidates, checkpoint_name, checkpoints_in, file_name, iteration_of
-from megads.checkpoint.manifest import GENERATORS, MANIFEST, FileFacts, Manifest, read_manifest
+from megads.checkpoint.layout import Found, candidates, checkpoint_name, checkpoints_in, iteration_of
+from megads.checkpoint.manifest import GENERATORS, MANIFEST, Manifest, file_name, read_manifest
 from megads.checkpoint.reader import Reader
+from megads.checkpoint.start import has_same_places
 from megads.checkpoint.target import Share, grid_of, shares_of
 from megads.config.schema import RunConfig
 from megads.errors import CheckpointError
@@ -113,7 +116,7 @@ def reshape(
     kinds = ("weight",) if weights_only else manifest.kinds
     plan = shares_of(run)
     job = _Job(source, manifest, part_of(final), kinds, workers, tell)
-    keeps_rng = not weights_only and _same_coordinates(manifest, run)
+    keeps_rng = not weights_only and has_same_places(run, manifest)
     job.total = 4 * len(kinds) * sum(share.count for shares in plan for share in shares)
     with _making(final, job.total):
         files = job.run(
@@ -132,16 +135,11 @@ def reshape(
                 "zero_stage": run.parallel.zero_stage,
             },
             scalars={} if weights_only else manifest.scalars,
-            files=files,
             about={**manifest.about, "reshaped_from": dict(manifest.layout)},
         )
+        made = tell_of(made, files)
         commit(final, made)
     return Reshaped(final, made, tuple(_notes(manifest, made, weights_only)))
-
-
-def _same_coordinates(manifest: Manifest, run: RunConfig) -> bool:
-    grid, had = grid_of(run), manifest.layout
-    return all(grid.degree(axis) == had[axis] for axis in ("pipe", "seq", "tensor"))
 
 
 def _coordinate(run: RunConfig, rank: int) -> tuple[int, int, int] | None:
@@ -166,33 +164,24 @@ def _making(final: Path, size: int) -> Iterator[None]:
     folder, part = final.parent, part_of(final)
     if os.path.lexists(folder / MANIFEST):
         raise CheckpointError(f"{folder}: is a checkpoint; give the folder in which {final.name} is to be made")
-    if os.path.lexists(final):
-        raise CheckpointError(f"{final}: there is a checkpoint already; give another folder, or remove it")
-    new = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
     try:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        free = shutil.disk_usage(part).free
-        if free < size:
-            raise CheckpointError(
-                f"{folder}: {free / 1e9:.4g} GB are free, {size / 1e9:.4g} GB are needed; free some space or give "
-                "another folder"
-            )
-        yield
-    except BaseException as error:
-        shutil.rmtree(part, ignore_errors=True)
-        for each in new:
-            _remove_empty(each)
-        if isinstance(error, OSError):
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            advice = "free some space, or give another folder" if full else "give a folder that you can write"
-            raise CheckpointError(f"{folder}: {error.strerror}; {advice}") from None
-        raise
-
-
-def _remove_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+        with parents_of(part), only_writer(part), ExitStack() as stack:
+            if os.path.lexists(final):
+                raise CheckpointError(f"{final}: there is a checkpoint already; give another folder, or remove it")
+            stack.callback(shutil.rmtree, part, ignore_errors=True)
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            free = shutil.disk_usage(part).free
+            if free < size:
+                raise CheckpointError(
+                    f"{folder}: {free / 1e9:.4g} GB are free, {size / 1e9:.4g} GB are needed; free some space or give "
+                    "another folder"
+                )
+            yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        advice = "free some space, or give another folder" if full else "give a folder that you can write"
+        raise CheckpointError(f"{folder}: {error.strerror}; {advice}") from None
 
 
 @dataclass(frozen=True)
@@ -220,7 +209,7 @@ class _Job:
     stopped: threading.Event = field(default_factory=threading.Event)
     readers: SimpleQueue[Reader] = field(default_factory=SimpleQueue)
 
-    def run(self, files: Sequence[_File]) -> dict[str, FileFacts]:
+    def run(self, files: Sequence[_File]) -> dict[int, FileFacts]:
         """Write the files and return what they hold; one without numbers is not made."""
         # Files are read and written, and their checksums made, while Python's lock is free: threads are enough.
         workers = max(1, min(self.workers, len(files)))
@@ -237,9 +226,9 @@ class _Job:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _write(self, file: _File) -> tuple[str, FileFacts]:
+    def _write(self, file: _File) -> tuple[int, FileFacts]:
         shares, coordinate = file.shares, file.coordinate
-        reader, name = self.readers.get(), file_name(file.rank)
+        reader = self.readers.get()
         try:
             entries = [
                 Entry(f"{kind}/{share.name}", np.dtype("<f4"), share.count, partial(self._read, reader, kind, share))
@@ -252,11 +241,11 @@ class _Job:
                 prefix = f"{GENERATORS}{'-'.join(map(str, coordinate))}/"
                 entries += [Entry.of(prefix + key, state) for key, state in rng.items()]
                 pieces.append((prefix, 0, 0))
-            size, crc = write_file(self.part / name, entries)
+            size, crc = write_file(self.part / file_name(file.rank), entries)
         finally:
             reader.close()  # a thousand files of the source may be more than a process may have open
             self.readers.put(reader)
-        return name, FileFacts(size, crc, shares[0].cut.rank, tuple(pieces))
+        return file.rank, FileFacts(size, crc, shares[0].cut.rank, tuple(pieces))
 
     def _read(self, reader: Reader, kind: str, share: Share) -> Iterator[NDArray[np.float32]]:
         for at in range(0, share.count, CHUNK):

@@ -19,20 +19,23 @@ GONE = ".gone" + PART
 def surplus(folder: Path, newest: Path, keep: int, keep_every: int) -> list[Path]:
     """Return the checkpoints in ``folder`` that go now that ``newest`` is complete.
 
-    Those of later iterations belong to a future that was abandoned when an older checkpoint
-    was resumed: whoever resumes must not find it again, so it goes first and whatever is kept.
-
     Args:
         folder: of checkpoints.
         newest: the one that was just completed.
         keep: so many newest ones stay; 0: all.
         keep_every: multiples of this iteration stay for ever; 0: none.
     """
-    found = list_checkpoints(folder)
-    future = [path for path in found if iteration_of(path) > iteration_of(newest)]
-    past = [path for path in found if iteration_of(path) <= iteration_of(newest)]
+    past = [path for path in list_checkpoints(folder) if iteration_of(path) <= iteration_of(newest)]
     old = past[:-keep] if keep else []
-    return [*future, *(path for path in old if not keep_every or iteration_of(path) % keep_every)]
+    return [path for path in old if not keep_every or iteration_of(path) % keep_every]
+
+
+def later(folder: Path, newest: Path) -> list[Path]:
+    """Return the checkpoints in ``folder`` of later iterations than ``newest``.
+
+    After a run went back they belong to the future that it gave up: whoever resumes must not find it again.
+    """
+    return [path for path in list_checkpoints(folder) if iteration_of(path) > iteration_of(newest)]
 
 
 def retire(paths: Iterable[Path]) -> list[Path]:

@@ -8,6 +8,7 @@ thread that writes a copy in the host's memory while the run goes on; the others
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 import time
@@ -23,15 +24,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megads.checkpoint.blocks import Entry, write_file
+from megads.checkpoint.collect import Collector, Table, pack, table, unpack
 from megads.checkpoint.commit import commit, part_of
 from megads.checkpoint.cut import Cut
-from megads.checkpoint.layout import checkpoint_name, file_name
-from megads.checkpoint.manifest import FileFacts, Manifest
+from megads.checkpoint.layout import checkpoint_name
+from megads.checkpoint.manifest import GENERATORS, File, Manifest, file_name
 from megads.checkpoint.piece import Piece, entry
 from megads.checkpoint.progress import Progress
-from megads.checkpoint.retention import retire, surplus, sweep
+from megads.checkpoint.retention import later, retire, surplus, sweep
 from megads.dist.groups import Groups
 from megads.errors import CheckpointError
+
+LOG = logging.getLogger("megads")
 
 IDLE, WRITING, FAILED = 0, 1, 2
 """What a rank says of its thread; the highest of all ranks is what they do next."""
@@ -46,6 +50,7 @@ class Snapshot:
         pieces: of this rank, see :class:`megads.checkpoint.piece.Piece`; gone through once.
         scalars: of the engine.
         rng: generator states of this rank as named uint8 tensors; empty: not saved.
+        tensors: every parameter of the model, the same on every rank, see ``megads.checkpoint.tensors``.
         model: settings that decide the shape of the weights.
         settings: of the run, section by section.
         about: versions and the like.
@@ -56,6 +61,7 @@ class Snapshot:
     pieces: Iterable[Piece]
     scalars: Mapping[str, float]
     rng: Mapping[str, Tensor]
+    tensors: Mapping[str, Cut]
     model: Mapping[str, Any]
     settings: Mapping[str, Any]
     about: Mapping[str, Any]
@@ -83,11 +89,11 @@ class HostCopy:
 
 @dataclass
 class _Written:
-    """What one rank has put on disk."""
+    """What one rank has put on disk. Rank 0 gets that of all ranks, so it is short."""
 
-    cuts: dict[str, Cut] = field(default_factory=dict)
     kinds: tuple[str, ...] = ()
-    facts: FileFacts | None = None
+    pieces: bytes = b""  # packed
+    file: File | None = None
     problem: str = ""
     seconds: float = 0.0
 
@@ -104,7 +110,8 @@ class _Job:
     name: str
     tensor_rank: int
     entries: list[Entry]
-    pieces: tuple[tuple[str, int, int], ...]
+    pieces: Table
+    place: str  # where the generators stand whose states are among the entries; empty: none are
     written: _Written
     given_up: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
@@ -115,18 +122,18 @@ class _Job:
         mine = [piece for piece in snapshot.pieces if piece.is_mine and piece.count]
         kinds = tuple(dict.fromkeys(kind for piece in mine for kind in piece.tensors))
         keyed = [(f"{kind}/{piece.name}", piece.tensors[kind]) for kind in kinds for piece in mine]
-        pieces = [(piece.name, piece.first, piece.count) for piece in mine]
+        place = ""
         if snapshot.rng and groups.data_rank == 0:
             place = "-".join(str(groups.coordinate[axis]) for axis in ("pipe", "seq", "tensor"))
-            keyed += [(f"rng/{place}/{part}", tensor) for part, tensor in snapshot.rng.items()]
-            pieces.append((f"rng/{place}/", 0, 0))
+            keyed += [(f"{GENERATORS}{place}/{part}", tensor) for part, tensor in snapshot.rng.items()]
         return _Job(
             folder / checkpoint_name(snapshot.progress.iteration),
             file_name(groups.rank),
             groups.tensor_rank,
             [entry(key, hold(key, tensor)) for key, tensor in keyed],
-            tuple(pieces),
-            _Written({piece.name: piece.cut for piece in mine}, kinds),
+            table([(piece.name, piece.first, piece.count) for piece in mine], snapshot.tensors),
+            place,
+            _Written(kinds),
         )
 
     def write(self) -> None:
@@ -137,7 +144,7 @@ class _Job:
                 part = part_of(self.final)
                 part.mkdir(parents=True, exist_ok=True)
                 size, crc = write_file(part / self.name, [self._stoppable(each) for each in self.entries])
-                written.facts = FileFacts(size, crc, self.tensor_rank, self.pieces)
+                written.file, written.pieces = File(size, crc, self.tensor_rank, self.place), pack(self.pieces)
         except OSError as error:
             written.problem = f"{part_of(self.final)}: {error.strerror}"
         except _GivenUp:
@@ -173,15 +180,14 @@ class Saver:
         groups: the grid's process groups.
         keep: newest checkpoints to keep; 0: all.
         keep_every: checkpoints of multiples of this iteration stay; 0: none.
-        in_background: whether :meth:`start` will be used, so that old checkpoints, too, are
-            removed while the run goes on.
+        gives_up_later: whether the run went back, so that those of later iterations go when a new one is complete.
     """
 
     def __init__(
-        self, folder: Path, groups: Groups, *, keep: int = 0, keep_every: int = 0, in_background: bool = False
+        self, folder: Path, groups: Groups, *, keep: int = 0, keep_every: int = 0, gives_up_later: bool = False
     ):
-        self.folder, self.groups = folder, groups
-        self.keep, self.keep_every, self.in_background = keep, keep_every, in_background
+        self.folder, self.groups, self.gives_up_later = folder, groups, gives_up_later
+        self.keep, self.keep_every = keep, keep_every
         self.work_s = 0.0  # of the last save: what the slowest rank wrote for, and what made it a checkpoint
         self.copy = HostCopy()
         self._flight: _Flight | None = None
@@ -210,9 +216,7 @@ class Saver:
         assert self._flight is None, "the save before this one is not finished"
         job = _Job.of(self.folder, snapshot, self.groups, lambda key, tensor: tensor)
         job.write()
-        path = self._complete(snapshot, job)
-        self._join_sweeper()
-        return path
+        return self._complete(snapshot, job)
 
     def reserve(self, pieces: Iterable[Piece]) -> int:
         """Take the memory that :meth:`start` copies to, and return its bytes.
@@ -258,12 +262,16 @@ class Saver:
         written = _gather(job.written, self.groups)
         started = time.perf_counter()
         problem = next((f"rank {rank}: {each.problem}" for rank, each in enumerate(written) if each.problem), "")
+        gone: list[Path] = []
         if self.groups.rank == 0:
             try:
                 if not problem:
-                    commit(job.final, _manifest(snapshot, written))
+                    abandoned = later(self.folder, job.final) if self.gives_up_later else []
+                    gone = commit(job.final, _manifest(snapshot, written), abandoned)
             except OSError as error:
                 problem = f"rank 0: {job.final}: {error.strerror}"
+            except CheckpointError as error:
+                problem = f"rank 0: {error}"
             if problem:
                 # Before anybody hears of it: every rank has reported, so nobody writes there any more.
                 shutil.rmtree(part_of(job.final), ignore_errors=True)
@@ -272,32 +280,41 @@ class Saver:
         if problem:
             raise CheckpointError(f"the checkpoint was not saved: {problem}; older checkpoints are as they were")
         if self.groups.rank == 0:
-            self._remove_old(job.final)
+            self._remove_old(job.final, gone)
         return job.final
 
-    def _remove_old(self, newest: Path) -> None:
-        self._join_sweeper()
-        gone = retire(surplus(self.folder, newest, self.keep, self.keep_every))
-        if gone and self.in_background:
+    def _remove_old(self, newest: Path, gone: list[Path]) -> None:
+        """Have old checkpoints removed while the run goes on: it may be a million files."""
+        self.join_sweeper()
+        try:
+            gone = gone + retire(surplus(self.folder, newest, self.keep, self.keep_every))
+        except CheckpointError as error:
+            # The others know that the new one is complete, and go on.
+            LOG.warning("old checkpoints stay for now: %s", error)
+        if gone:
             self._sweeper = threading.Thread(target=sweep, args=(gone,), name="megads-sweep", daemon=True)
             self._sweeper.start()
-        else:
-            sweep(gone)
 
-    def _join_sweeper(self) -> None:
+    def join_sweeper(self) -> None:
+        """Wait until what :meth:`save` or :meth:`finish` had removed is gone."""
         if self._sweeper is not None:
             self._sweeper.join()
             self._sweeper = None
 
 
 def _manifest(snapshot: Snapshot, written: list[_Written]) -> Manifest:
+    collector = Collector(snapshot.tensors)
+    for rank, each in enumerate(written):
+        if each.file is not None:
+            collector.add(rank, each.file, unpack(each.pieces))
     return Manifest(
         iteration=snapshot.progress.iteration,
         kinds=tuple(dict.fromkeys(kind for each in written for kind in each.kinds)),
         layout=snapshot.layout,
         model=snapshot.model,
-        tensors={name: cut for each in written for name, cut in each.cuts.items()},
-        files={file_name(rank): each.facts for rank, each in enumerate(written) if each.facts is not None},
+        tensors=snapshot.tensors,
+        files=collector.files,
+        runs=collector.runs(),
         settings=snapshot.settings,
         progress=vars(snapshot.progress),
         scalars=snapshot.scalars,

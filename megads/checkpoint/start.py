@@ -74,8 +74,15 @@ def find_start(run: RunConfig, own: Path) -> Start | None:
         own: the folder of the run's checkpoints.
 
     Raises:
-        CheckpointError: there is nothing where the settings say, or they contradict each other.
+        CheckpointError: there is nothing where the settings say, it can not be read, or they contradict each other.
     """
+    try:
+        return _find_start(run, own)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename}: {error.strerror}; give a folder that you can read") from None
+
+
+def _find_start(run: RunConfig, own: Path) -> Start | None:
     wanted = run.checkpoint
     mine, step = list_checkpoints(own), wanted.step
     is_other = bool(wanted.load) and not names_own(wanted.load, own)
@@ -89,11 +96,20 @@ def find_start(run: RunConfig, own: Path) -> Start | None:
         found = _of_load(Path(wanted.load))
         is_only = bool(step) or found == [Path(wanted.load)]
         return Start(_at(found, step, Path(wanted.load)), is_own=False, is_only=is_only)
-    if not step and wanted.load and NAME.match(Path(wanted.load).name):
-        step = iteration_of(Path(wanted.load))
+    step = goes_back_to(run, own)
     if mine or step:
         return Start(_at(mine, step, own), is_own=True, is_only=bool(step))
     return None
+
+
+def goes_back_to(run: RunConfig, own: Path) -> int:
+    """Return the iteration of the run's own checkpoint that the settings name, 0 when they name none."""
+    wanted = run.checkpoint
+    if not wanted.load:
+        return wanted.step
+    if not names_own(wanted.load, own):
+        return 0
+    return wanted.step or max(iteration_of(Path(wanted.load)), 0)
 
 
 def names_own(load: str, own: Path) -> bool:

@@ -42,9 +42,8 @@ class Share:
     count: int
 
 
-def layout_text(manifest: Manifest) -> str:
-    """Return ``TP=2 x PP=1 x SP=1 x DP=4, ZeRO 1``."""
-    had = manifest.layout
+def layout_text(had: Mapping[str, int]) -> str:
+    """Return a manifest's layout as ``TP=2 x PP=1 x SP=1 x DP=4, ZeRO 1``."""
     return f"TP={had['tensor']} x PP={had['pipe']} x SP={had['seq']} x DP={had['data']}, ZeRO {had['zero_stage']}"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from megads.checkpoint.blocks import TensorFile
-from megads.checkpoint.manifest import GENERATORS, FileFacts, Manifest, read_manifest
+from megads.checkpoint.manifest import GENERATORS, Manifest, file_name, read_manifest
 from megads.checkpoint.reader import Reader
 from megads.errors import CheckpointError
 
@@ -38,7 +38,7 @@ def verify(path: Path, progress: Callable[[int], None] | None = None) -> Manifes
 
     def check(name: str) -> None:
         try:
-            for count in _check_file(path / name, manifest.files[name], manifest.kinds):
+            for count in _check_file(path, name, manifest):
                 if stop.is_set():
                     return
                 if progress:
@@ -57,22 +57,22 @@ def verify(path: Path, progress: Callable[[int], None] | None = None) -> Manifes
     return manifest
 
 
-def _check_file(path: Path, facts: FileFacts, kinds: tuple[str, ...]) -> Iterator[int]:
+def _check_file(path: Path, name: str, manifest: Manifest) -> Iterator[int]:
     """Check a file and yield how many bytes of it were right, header included."""
-    with TensorFile(path, facts.crc32) as file:
-        _check_keys(file, facts, kinds)
+    with TensorFile(path / name, manifest.files[name].crc32) as file:
+        _check_keys(file, name, manifest)
         yield file.start
         yield from file.check()
 
 
-def _check_keys(file: TensorFile, facts: FileFacts, kinds: tuple[str, ...]) -> None:
+def _check_keys(file: TensorFile, name: str, manifest: Manifest) -> None:
     """Check that a file holds the tensors of which the manifest tells, and no others."""
-    wanted = {
-        f"{kind}/{name}": count for kind in kinds for name, _, count in facts.pieces if not name.startswith(GENERATORS)
-    }
-    generators = tuple(name for name, *_ in facts.pieces if name.startswith(GENERATORS))
+    wanted = {f"{kind}/{each}": count for each, _, count in manifest.pieces(name) for kind in manifest.kinds}
+    place = manifest.files[name].generators
     held = {
-        key: count for key, (_, count, _) in file.entries.items() if not (generators and key.startswith(generators))
+        key: count
+        for key, (_, count, _) in file.entries.items()
+        if not (place and key.startswith(f"{GENERATORS}{place}/"))
     }
     if held != wanted:
         key = min(set(held.items()) ^ set(wanted.items()))[0]
@@ -91,9 +91,10 @@ def norms(reader: Reader, name: str) -> dict[str, float]:
     """
     squares = dict.fromkeys(reader.manifest.kinds, 0.0)
     for run in reader.manifest.runs[name]:
-        file = reader.open(run.file)
-        for kind in squares:
-            for at in range(0, run.count, CHUNK):
-                chunk = file.read(f"{kind}/{name}", at, min(CHUNK, run.count - at)).astype(np.float64)
-                squares[kind] += float(np.dot(chunk, chunk))
+        for rank in run.ranks:
+            file = reader.open(file_name(rank))
+            for kind in squares:
+                for at in range(0, run.count, CHUNK):
+                    chunk = file.read(f"{kind}/{name}", at, min(CHUNK, run.count - at)).astype(np.float64)
+                    squares[kind] += float(np.dot(chunk, chunk))
     return {kind: math.sqrt(square) for kind, square in squares.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megads.checkpoint.blocks import Entry, write_file
-from megads.checkpoint.commit import commit, part_of
+from megads.checkpoint.collect import FileFacts, tell_of
+from megads.checkpoint.commit import commit, only_writer, part_of
 from megads.checkpoint.cut import Cut
-from megads.checkpoint.layout import checkpoint_name, file_name
-from megads.checkpoint.manifest import FileFacts, Manifest
+from megads.checkpoint.folder import parents_of
+from megads.checkpoint.layout import checkpoint_name
+from megads.checkpoint.manifest import Manifest, file_name
 from megads.errors import CheckpointError
 
-FILE_BYTES = 2**30
+FILE_BYTES = 2**28
+"""A file is written when its parameters have so many bytes; until then they are in memory."""
+
 ONE_RANK = {"pipe": 1, "data": 1, "seq": 1, "tensor": 1, "zero_stage": 0}
 
 
@@ -31,22 +36,34 @@ class Writer:
         about: more to be kept, as the source.
 
     Raises:
-        CheckpointError: there is a checkpoint of that name already, or the folder can not be written.
+        CheckpointError: there is a checkpoint of that name already, another command is making it, or
+            the folder can not be written.
     """
 
     def __init__(self, folder: Path, tensors: Mapping[str, Cut], model: Mapping[str, Any], about: Mapping[str, Any]):
         self.final = folder / checkpoint_name(0)
         self.tensors, self.model, self.about = tensors, model, about
         self.held: list[tuple[str, NDArray[np.float32]]] = []
-        self.files: dict[str, FileFacts] = {}
+        self.files: dict[int, FileFacts] = {}
+        self._stack = ExitStack()
+        try:
+            self._begin()
+        except BaseException as error:
+            self._stack.close()
+            if isinstance(error, OSError):
+                raise CheckpointError(f"{folder}: {error.strerror}; give a folder that you can write") from None
+            raise
+
+    def _begin(self) -> None:
+        """Make the folder to write to, and see to it that it goes in the end."""
+        part = part_of(self.final)
+        self._stack.enter_context(parents_of(part))
+        self._stack.enter_context(only_writer(part))
         if self.final.exists():
             raise CheckpointError(f"{self.final}: there is a checkpoint already; give another folder, or remove it")
-        part = part_of(self.final)
-        try:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-        except OSError as error:
-            raise CheckpointError(f"{part}: {error.strerror}; give a folder that you can write") from None
+        self._stack.callback(shutil.rmtree, part, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
 
     def add(self, name: str, tensor: NDArray[np.float32]) -> None:
         """Take a whole parameter, in its own shape, float32; vocabularies with their padding rows.
@@ -79,30 +96,33 @@ class Writer:
             layout=ONE_RANK,
             model=self.model,
             tensors=self.tensors,
-            files=self.files,
+            files={},
+            runs={},
             about=self.about,
         )
         try:
-            commit(self.final, manifest)
+            commit(self.final, tell_of(manifest, self.files))
         except OSError as error:
             raise self._failed(error) from None
+        self._stack.close()
         return self.final
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
-        shutil.rmtree(part_of(self.final), ignore_errors=True)
+        """Leave nothing behind of what is not finished, no folder either that was made for it."""
+        self._stack.close()
 
     def _flush(self) -> None:
         if not self.held:
             return
-        name = file_name(len(self.files))
+        rank = len(self.files)
         try:
             size, crc = write_file(
-                part_of(self.final) / name, [Entry.of(f"weight/{name}", tensor) for name, tensor in self.held]
+                part_of(self.final) / file_name(rank),
+                [Entry.of(f"weight/{name}", tensor) for name, tensor in self.held],
             )
         except OSError as error:
             raise self._failed(error) from None
-        self.files[name] = FileFacts(size, crc, 0, tuple((name, 0, tensor.size) for name, tensor in self.held))
+        self.files[rank] = FileFacts(size, crc, 0, tuple((name, 0, tensor.size) for name, tensor in self.held))
         self.held = []
 
     def _failed(self, error: OSError) -> CheckpointError:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from megads.cli.bar import bar
+from megads.cli.paths import absolute
 from megads.errors import CheckpointError, DataError, MegadsError
 
 if TYPE_CHECKING:
+    from megads.checkpoint.hf.export import SaveTokenizer
     from megads.checkpoint.hf.import_ import Imported
+    from megads.checkpoint.layout import Found
     from megads.checkpoint.manifest import Manifest
     from megads.data.tokenize.base import TokenizerSpec
 
@@ -52,18 +54,12 @@ def export_hf_command(
     from megads.checkpoint.reshape import source_of
 
     limit = parse_size(max_shard_size)
-    found = source_of(_path(source), step)
+    found = source_of(absolute(source), step)
     for broken in found.broken:
         click.echo(f"megads: passed over: {CheckpointError(broken)}", err=True)
-    save, words = None, "no tokenizer"
     notes: list[str] = []
-    if not no_tokenizer:
-        spec = _spec_given(tokenizer) if tokenizer else _spec_of(found.path, found.manifest)
-        if spec.type == "NullTokenizer":
-            words = "no tokenizer, the run had none (NullTokenizer)"
-        else:
-            save, words = _saver(spec, notes), f"tokenizer {spec.model or spec.vocab_file}"
-    final = _path(target)
+    save, words = (None, "no tokenizer") if no_tokenizer else _tokenizer_of(found, tokenizer, notes)
+    final = absolute(target)
     with Reader(found.path, found.manifest) as reader, bar("exporting") as progress:
         done = export(reader, final, dtype=dtype or "", limit=limit, tokenizer=save, progress=progress)
     for note in notes:
@@ -94,7 +90,7 @@ def import_hf_command(source: str, target: str, vocab_multiple: int) -> None:
     """
     from megads.checkpoint.hf.import_ import import_folder, padding_rows
 
-    folder, final = _path(source), _path(target)
+    folder, final = absolute(source), absolute(target)
     with bar("importing", "numbers") as progress:
         made = import_folder(folder, final, vocab_multiple=vocab_multiple, progress=progress)
     architecture, model = made.described.architecture, made.described.model
@@ -105,10 +101,6 @@ def import_hf_command(source: str, target: str, vocab_multiple: int) -> None:
         click.echo(line)
     click.echo("train it with, for example:")
     click.echo(f"  {_train_line(made, final)}")
-
-
-def _path(text: str) -> Path:
-    return Path(os.path.abspath(os.path.expanduser(text)))
 
 
 def _count(parameters: int) -> str:
@@ -156,12 +148,20 @@ def _train_line(made: Imported, final: Path) -> str:
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in words.items()), "megads train"])
 
 
+def _tokenizer_of(found: Found, given: str | None, notes: list[str]) -> tuple[SaveTokenizer | None, str]:
+    """Return what writes the tokenizer that is given, or else the checkpoint's, and words that say which it is."""
+    spec = _spec_given(given) if given else _spec_of(found.path, found.manifest)
+    if spec.type == "NullTokenizer":
+        return None, "no tokenizer, the run had none (NullTokenizer)"
+    return _saver(spec, notes), f"tokenizer {spec.model or spec.vocab_file}"
+
+
 def _spec_given(path: str) -> TokenizerSpec:
     """Return the description of a tokenizer that the user names by its file or folder."""
     from megads.checkpoint.hf.tokenizer import tokenizer_type
     from megads.data.tokenize.base import TokenizerSpec
 
-    place = _path(path)
+    place = absolute(path)
     if place.is_dir() and (kind := tokenizer_type(place)):
         return TokenizerSpec(kind, str(place))
     if place.suffix in (".json", ".model") and place.is_file():
@@ -183,10 +183,11 @@ def _spec_of(path: Path, manifest: Manifest) -> TokenizerSpec:
 
     about = manifest.about
     if "tokenizer_type" in about:
-        named = Path(about["tokenizer_model"])
+        named = about.get("tokenizer_model", "")
         # Beside the checkpoint, should the folder have been moved.
-        place = named if named.exists() else path.parent / TOKENIZER
-        return TokenizerSpec(about["tokenizer_type"], str(place))
+        model = str(path.parent / TOKENIZER) if named and not Path(named).exists() else named
+        files = (about.get("vocab_file", ""), about.get("merge_file", ""))
+        return TokenizerSpec(about["tokenizer_type"], model, *files, manifest.model["vocab_size"])
     if not manifest.settings:
         raise CheckpointError(f"{path}: knows no tokenizer; give one with --tokenizer, or --no-tokenizer")
     try:
@@ -198,7 +199,7 @@ def _spec_of(path: Path, manifest: Manifest) -> TokenizerSpec:
         ) from None
 
 
-def _saver(spec: TokenizerSpec, notes: list[str]) -> Callable[[Path, int], Mapping[str, int]]:
+def _saver(spec: TokenizerSpec, notes: list[str]) -> SaveTokenizer:
     """Return what writes a tokenizer, and notes what is to be told of it."""
 
     def save(folder: Path, length: int) -> Mapping[str, int]:

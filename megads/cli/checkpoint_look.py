@@ -117,6 +117,8 @@ def _finite(value: float | None) -> float | None:
 
 
 def _list_table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    from megads.checkpoint.target import layout_text
+
     table = _table("iteration", "samples", "tokens", "loss", "size", left=("layout", "holds", "state"))
     for row in rows:
         state = "complete" if row["complete"] else f"{Path(row['path']).name}: {row['problem']}"
@@ -126,7 +128,7 @@ def _list_table(rows: Iterable[Mapping[str, Any]]) -> Table:
             *(_count(row.get(key)) for key in ("consumed_samples", "consumed_tokens")),
             f"{row['loss']:.4f}" if row.get("loss") is not None else "-",
             _size(row["bytes"]),
-            _layout(had) if had else "-",
+            layout_text(had) if had else "-",
             " ".join(row.get("holds", ())) or "-",
             state,
         )
@@ -142,10 +144,6 @@ def _size(count: int) -> str:
         if count >= unit:
             return f"{count / unit:.2f} {name}"
     return f"{count / 1e3:.2f} kB"
-
-
-def _layout(had: Mapping[str, int]) -> str:
-    return f"TP {had['tensor']} x PP {had['pipe']} x SP {had['seq']} x DP {had['data']}, ZeRO {had['zero_stage']}"
 
 
 def _table(*right: str, left: tuple[str, ...]) -> Table:
@@ -248,10 +246,12 @@ def _about(path: Path, manifest: Manifest) -> dict[str, Any]:
 
 
 def _print_about(about: Mapping[str, Any]) -> None:
+    from megads.checkpoint.target import layout_text
+
     lines = {
         "checkpoint": about["path"],
         "iteration": about["iteration"],
-        "layout": _layout(about["layout"]),
+        "layout": layout_text(about["layout"]),
         "holds": f"{' '.join(about['holds'])}: {about['parameters']} parameters, {_size(about['bytes'])} in "
         f"{about['files']} files",
         **{name: _pairs(about[name]) for name in ("progress", "model", "settings", "scalars", "about")},

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from megads.cli.bar import bar
+from megads.cli.paths import absolute
 from megads.errors import CheckpointError
 
 _COUNT = click.IntRange(min=1)
@@ -54,15 +54,16 @@ def import_megatron_command(src: str, dst: str, version: float | None, **stated:
     from megads.checkpoint.megatron.architecture import Stated
     from megads.checkpoint.megatron.load import import_megatron
 
+    final = absolute(dst)
     with bar("importing", "tensors") as written:
-        done = import_megatron(Path(src), Path(dst), Stated(**stated), version=version, written=written)
+        done = import_megatron(absolute(src), final, Stated(**stated), version=version, written=written)
     for note in done.notes:
         click.echo(f"megads: {CheckpointError(note)}", err=True)
     model = done.model
     click.echo(
         f"{done.path}: {model.num_layers} layers, hidden {model.hidden_size}, {model.num_heads} heads "
         f"({model.num_kv_heads} key/value), {model.normalization}, {model.activation}, {model.position_embedding}, "
-        f"{model.vocab_size} tokens; LOAD={dst} USE_CHECKPOINT_ARGS=1 trains it"
+        f"{model.vocab_size} tokens; LOAD={final} USE_CHECKPOINT_ARGS=1 trains it"
     )
 
 
@@ -105,10 +106,10 @@ def export_megatron_command(ckpt: str, dst: str, step: int | None, **target: Any
     from megads.checkpoint.reader import Reader
     from megads.checkpoint.reshape import source_of
 
-    found = source_of(Path(ckpt), step)
+    found = source_of(absolute(ckpt), step)
     for broken in found.broken:
         click.echo(f"megads: passed over: {CheckpointError(broken)}", err=True)
     wanted = Target(**target)
     with bar("exporting", "tensors") as written, Reader(found.path, found.manifest) as reader:
-        made = export_megatron(reader, Path(dst), wanted, written=written)
+        made = export_megatron(reader, absolute(dst), wanted, written=written)
     click.echo(f"{made}: TP={wanted.tensor} x PP={wanted.pipe}, {wanted.style} names, {wanted.dtype}, of {found.path}")

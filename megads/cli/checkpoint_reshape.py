@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from megads.cli.bar import bar
+from megads.cli.paths import absolute
 from megads.errors import CheckpointError
 
 _DEGREE = click.IntRange(min=1)
@@ -72,7 +73,7 @@ def reshape_command(
         )
     for note in done.notes:
         click.echo(f"megads: {note}", err=True)
-    had, made = layout_text(found.manifest), layout_text(done.manifest)
+    had, made = layout_text(found.manifest.layout), layout_text(done.manifest.layout)
     files = len(done.manifest.files)
     click.echo(f"{done.path}: {made}, {files} files, {size(done.manifest.bytes)}; {found.path} is {had}")
 
@@ -83,4 +84,4 @@ def _places(words: tuple[str, ...], load_dir: str | None, save_dir: str | None) 
     if left or None in given:
         raise click.UsageError("give one CKPT and one DST")
     source, target = map(str, given)
-    return Path(source), Path(target)
+    return absolute(source), absolute(target)

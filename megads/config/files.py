@@ -26,6 +26,8 @@ LOG_FILE = "log/run.log"  # what the launcher and rank 0 said, all starts of the
 OUTCOME = "outcome.json"  # how the run ended, written by the ranks
 HEARTBEAT = "heartbeat.json"  # where rank 0 is, rewritten while it runs
 ATTEMPTS = "attempts.jsonl"  # one line for each start of a run with --max-restarts
+COMMAND = "command.txt"  # the line that gives the command again
+COMMAND_ONCE_SAVED = "command-once-saved.txt"  # takes its place at the first save; see note_saved
 STOP = "stop"  # asks the run to save and stop; made by the launcher or by `megads stop`
 
 ENDS_AT = "MEGADS_ENDS_AT"
@@ -101,6 +103,15 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
         ConfigError: the folder can not be written, or its disk is full.
     """
     _write(path, text, os.replace, private=private)
+
+
+def note_saved(run_dir: Path) -> None:
+    """Note that the run has saved something: what said from where it begins is not to be given again from now on.
+
+    Until then the line that gives the command again has to say it.
+    """
+    with suppress(OSError):  # most often it was done, or nothing was said
+        os.replace(run_dir / COMMAND_ONCE_SAVED, run_dir / COMMAND)
 
 
 def write_once(path: Path, text: str) -> bool:

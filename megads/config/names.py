@@ -64,7 +64,22 @@ SYSTEM = frozenset(
     )
 )
 _SYSTEM_PREFIXES = (
-    *("CCL_", "CUDA_", "FI_", "FLUX_", "HIP_", "LSB_", "MPICH_", "MPI_", "NCCL_", "OMPI_", "PALS_", "PBS_", "PMIX_"),
+    *(
+        "CCL_",
+        "CUDA_",
+        "FI_",
+        "FLUX_",
+        "HIP_",
+        "LSB_",
+        "MPICH_",
+        "MPI_",
+        "NCCL_",
+        "NVTE_",
+        "OMPI_",
+        "PALS_",
+        "PBS_",
+        "PMIX_",
+    ),
     *("PMI_", "PRTE_", "PYTHON", "RCCL_", "SLURM_", "TORCHELASTIC_", "TORCH_NCCL_", "UCX_", "ZE_"),
 )
 

@@ -158,7 +158,8 @@ class EngineState:
         self.engine.skipped_steps = int(values["skipped_steps"])
         scaler = getattr(self.engine.optimizer, "loss_scaler", None)
         for key, kind in _SCALER_COUNTERS.items():
-            if scaler is not None and f"scaler.{key}" in values:
+            # One that is not dynamic has the scale that the settings say, 1 where there is none.
+            if getattr(scaler, "dynamic", False) and f"scaler.{key}" in values:
                 setattr(scaler, key, kind(values[f"scaler.{key}"]))
 
     def _flats(self) -> list[Tensor]:

@@ -3,7 +3,8 @@
 A folder that the user named (RUN_DIR, RUN_NAME) is taken as it is. Otherwise the folder is
 ``runs/<preset>``, and when that run is complete ``runs/<preset>-2`` and so on, so that the
 same command resumes what is unfinished and never trains on top of what is finished. Inside
-a batch job a complete run is left alone: a chain of jobs must not start over.
+a batch job a complete run is left alone: a chain of jobs must not start over. ``CKPT_STEP``
+goes back in a complete run, for without it there is nothing to go back in.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from megads.checkpoint.layout import list_checkpoints
+from megads.checkpoint.match import checkpoint_folder
+from megads.checkpoint.start import goes_back_to
 from megads.config.files import CONFIG, HEARTBEAT, LOG_FILE, OUTCOME, STOP, write_whole
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError, MegadsError
@@ -46,10 +50,15 @@ def choose_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
         run: the derived settings; ``run.name`` is set.
         named: whether the user chose ``RUN_DIR``, ``RUN_NAME`` or ``CKPT_DIR``.
         in_job: whether this is a batch job.
+
+    Raises:
+        LaunchError: ``USE_CHECKPOINT_ARGS`` took the model of the folder that the plain name has,
+            and this command means another one.
     """
     first = Path(run.dir) if run.dir else RUNS / run.name
     if named or in_job:
-        return Folder(first, iterations_done(first) >= run.train.train_iters)
+        goes_back = 0 < goes_back_to(run, checkpoint_folder(run, first)) < run.train.train_iters
+        return Folder(first, iterations_done(first) >= run.train.train_iters and not goes_back)
     number, path, finished = 1, first, []
     while iterations_done(path) >= run.train.train_iters:
         finished.append(path)
@@ -58,7 +67,14 @@ def choose_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
     note = (
         f"{finished[-1]} is complete; this run is {path} (RUN_DIR={finished[-1]} names the old one)" if finished else ""
     )
-    return Folder(path, False, note, named=False)
+    complete = False
+    if finished and run.checkpoint.step and not run.checkpoint.load and not list_checkpoints(path / "checkpoints"):
+        path = finished[-1]
+        note = f"this run is {path}, the newest of its name" if path != first else ""
+        complete = run.checkpoint.step >= run.train.train_iters
+    if note and run.checkpoint.use_args:
+        raise LaunchError(f"USE_CHECKPOINT_ARGS=1 takes the model from {first}, but {note}; give RUN_NAME or RUN_DIR")
+    return Folder(path, complete, note, named=False)
 
 
 def iterations_done(folder: Path) -> int:

@@ -15,7 +15,7 @@ from megads.config.checks import check
 from megads.config.deepspeed import SETTING_OF, deepspeed_config
 from megads.config.derive import attempts, derive
 from megads.config.facts import Facts
-from megads.config.files import CONFIG, ENDS_AT, save_config, write_whole
+from megads.config.files import COMMAND, COMMAND_ONCE_SAVED, CONFIG, ENDS_AT, save_config, write_whole
 from megads.config.layers import read_machine
 from megads.config.memory import Memory, check_fits, estimate
 from megads.config.overrides import adopt
@@ -259,15 +259,17 @@ def shrink(job: Job, allocation: Allocation) -> str:
 
 
 def write_run_files(job: Job) -> None:
-    """Write what the ranks read, and the line that gives this command again."""
-    folder = job.folder.path
-    save_config(job.run, job.resolved.origins, folder / CONFIG)
+    """Write what the ranks read, and the line that gives this command again, now and once something is saved."""
+    folder, origins = job.folder.path, job.resolved.origins
+    save_config(job.run, origins, folder / CONFIG)
     write_whole(folder / "ds_config.json", json.dumps(job.deepspeed, indent=2) + "\n")
     done = beginning_only(job.run, folder)
-    names = environment_names({name: origin for name, origin in job.resolved.origins.items() if name not in done})
-    options = [option for name in done for option in options_of(name)]
-    line = job.ask.command(names, None if job.folder.named else folder, options)
-    write_whole(folder / "command.txt", f"{line}\n")
+    (folder / COMMAND_ONCE_SAVED).unlink(missing_ok=True)
+    for file, without in ((COMMAND, []), (COMMAND_ONCE_SAVED, done))[: 2 if done else 1]:
+        names = environment_names({name: origin for name, origin in origins.items() if name not in without})
+        options = [option for name in without for option in options_of(name)]
+        line = job.ask.command(names, None if job.folder.named else folder, options)
+        write_whole(folder / file, f"{line}\n")
 
 
 def options_of(name: str) -> list[str]:

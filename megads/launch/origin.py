@@ -12,12 +12,12 @@ from megads.checkpoint.layout import Found, iteration_of, list_checkpoints
 from megads.checkpoint.match import SHAPE_SETTINGS, checkpoint_folder, meaningful
 from megads.checkpoint.start import Start, Taken, check_start, find_start, names_own
 from megads.config.batches import BatchSchedule
-from megads.config.files import CONFIG, load_config, save_config
+from megads.config.files import CONFIG, load_config, note_saved, save_config
 from megads.config.layers import Layer
 from megads.config.resolve import Resolved
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
-from megads.config.tree import env_name, nested, value_of
+from megads.config.tree import env_name, fields, nested, value_of
 from megads.errors import CheckpointError
 from megads.launch.folder import RUNS
 
@@ -142,8 +142,13 @@ class Saved:
 
     def newest(self) -> int:
         """Return the iteration that the run would go on from now, 0 for none."""
-        since = [iteration_of(Path(stamp[0])) for stamp in self._stamps() if stamp not in self.before]
-        return max(since, default=self.first)
+        # What ranks found damaged has another name since.
+        there = [iteration_of(Path(stamp[0])) for stamp in self._stamps()]
+        return self.since() or max((found for found in there if found <= self.first), default=self.first)
+
+    def since(self) -> int:
+        """Return the newest iteration that was saved, 0 for none."""
+        return max((iteration_of(Path(stamp[0])) for stamp in self._stamps() if stamp not in self.before), default=0)
 
     def is_any(self) -> bool:
         """Return whether there is something new."""
@@ -166,16 +171,18 @@ class Saved:
 
 
 def beginning_only(run: RunConfig, run_dir: Path) -> list[str]:
-    """Return the settings that say from where a run begins and are not to be given again when it goes on.
+    """Return the settings of ``run`` that say from where it begins and are not to be given again when it goes on.
 
     With another run's ``LOAD`` all of them may be: they are of no effect once the run has
-    checkpoints of its own.
+    checkpoints of its own. Its own folder as ``LOAD``, as scripts of Megatron-LM have it, is too.
     """
     wanted = run.checkpoint
     if wanted.load and not names_own(wanted.load, checkpoint_folder(run, run_dir)):
         return []
-    done = {"step": wanted.step, "load_optim": not wanted.load_optim and wanted.save_optim, "load_rng": True}
-    return [f"checkpoint.{name}" for name, is_done in done.items() if is_done]
+    is_one = iteration_of(Path(wanted.load)) >= 0
+    done = {"load": is_one, "step": True, "load_optim": wanted.save_optim, "load_rng": True}
+    names = [f"checkpoint.{name}" for name, is_done in done.items() if is_done]
+    return [name for name in names if value_of(run, name) != fields()[name].default]
 
 
 def go_on(run_dir: Path, resolved: Resolved) -> None:
@@ -185,7 +192,7 @@ def go_on(run_dir: Path, resolved: Resolved) -> None:
         ConfigError: the settings can not be read or written.
     """
     run = load_config(run_dir / CONFIG)
-    now = run.checkpoint
-    plain = {"step": 0, "load_optim": now.load_optim or now.save_optim, "load_rng": True}
-    run = run.model_copy(update={"checkpoint": now.model_copy(update=plain)})
+    plain = nested({name: fields()[name].default for name in beginning_only(run, run_dir)})
+    run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update=plain.get("checkpoint", {}))})
     save_config(run, resolved.origins, run_dir / CONFIG)
+    note_saved(run_dir)

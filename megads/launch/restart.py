@@ -110,9 +110,12 @@ class Restarts:
         (self.run_dir / OUTCOME).unlink(missing_ok=True)
         ended = run_once(supervised(self.plan(self.allocation, number)), self.run_dir, self.env)
         outcome, beat = ended.outcome, read_heartbeat(self.run_dir)
-        reached = max(began, self.newest(), outcome.iteration if outcome else 0)
+        told = [outcome.iteration if outcome else 0]
         if beat is not None and beat.time >= started:
-            reached = max(reached, beat.iteration)
+            told.append(beat.iteration)
+        # Only ranks find that a block is damaged, and then go on from an older checkpoint than was planned.
+        reached = max(*told, self.saved.since()) or began
+        began = min(began, self.newest(), reached)
         attempt = Attempt(
             number, started, time.time(), len(self.allocation.hosts), began, reached, ended.exit_code,
             outcome.kind if outcome else "", outcome.rank if outcome else -1, outcome.host if outcome else "",
@@ -232,7 +235,8 @@ class Restarts:
 def why_not(past: Sequence[Attempt], max_restarts: int) -> str:
     """Return why another attempt after ``past`` makes no sense, or nothing.
 
-    An attempt makes progress when it gets further than every one before it.
+    An attempt makes progress when it gets further than every one before it, since the ranks last had
+    to go on from an older checkpoint than before.
     """
     last = past[-1]
     if last.exit_code == EXIT_WRONG or last.kind == "wrong":
@@ -252,7 +256,8 @@ def why_not(past: Sequence[Attempt], max_restarts: int) -> str:
 
 
 def _progressed(past: Sequence[Attempt]) -> bool:
-    furthest = max([past[0].began, *(each.reached for each in past[:-1])])
+    first = max(i for i, each in enumerate(past) if i == 0 or each.began < past[i - 1].began)
+    furthest = max([past[first].began, *(each.reached for each in past[first:-1])])
     return past[-1].reached > furthest
 
 

@@ -17,12 +17,12 @@ from megads.config.overrides import adopt
 from megads.config.resolve import Resolved
 from megads.config.schema import RunConfig
 from megads.config.sizes import model_degree
-from megads.config.tree import fields, value_of
+from megads.config.tree import env_name, fields, value_of
 from megads.errors import LaunchError
 from megads.launch.ask import BESIDE_SETTINGS, Ask, resolve_ask
 from megads.launch.ending import parse_walltime
 from megads.launch.folder import Folder, choose_folder
-from megads.launch.origin import find_beginning
+from megads.launch.origin import beginning_only, find_beginning
 from megads.launch.submit import (
     Place,
     Request,
@@ -38,6 +38,9 @@ from megads.launch.submit import (
 JOB = "job.sh"  # in the run folder: what was submitted
 SUBMITTED = "submitted.yaml"  # the settings it was resolved to; the job writes its own config.yaml
 JOBS = "jobs.txt"  # ids of the jobs
+
+ONCE = {"pbs": ("-r", "n"), "slurm": ("--no-requeue",)}
+"""Options of a job that its scheduler does not start again by itself, when a host failed for instance."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +98,19 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(resolved.run, named=named, in_job=False)
     find_beginning(resolved.run, folder.path)
+    once = beginning_only(resolved.run, folder.path)
+    if once and wish.chain > 1:
+        raise LaunchError(
+            f"--chain {wish.chain}: every job would begin again by {', '.join(map(env_name, once))}, and what the one "
+            "before it made would go; submit one job with it, then the chain without"
+        )
     request = Request(
         nodes=nodes,
         seconds=parse_walltime(resolved.run.launch.walltime),
         account=account_of(wish.account, place.scheduler, ask.env),
         queue=wish.queue,
         chunk=wish.chunk,
-        options=wish.options,
+        options=(*(ONCE[place.scheduler] if once else ()), *wish.options),
         ranks_per_host=ranks,
         gpus=not on_cpu(place, ask.env),
         name=job_name(resolved.run.name),

@@ -66,6 +66,7 @@ class Loop:
             TrainingError: on every rank, when the run learns nothing any more.
         """
         t, train = self.training, self.training.run.train
+        began = t.progress.iteration
         self.saving.prepare()
         why = ""
         if t.progress.owes_validation or (t.progress.iteration == 0 and train.eval_at_start):
@@ -90,7 +91,8 @@ class Loop:
         if iteration >= train.train_iters:
             self.test()
             return Outcome(EXIT_DONE, "done", iteration, "done")
-        where = f"saved at iteration {iteration}" if iteration else "before the first step"
+        # Without a step nothing is new: where it went back to is not what the next start would find.
+        where = f"saved at iteration {iteration}" if iteration > began else "before the first step"
         return Outcome(EXIT_STOPPED, f"{why}; {where}", iteration, "stopped")
 
     def validates_after(self, iteration: int) -> bool:

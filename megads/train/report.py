@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from megads.config.files import COMMAND
 from megads.monitor.log import LOG
 from megads.monitor.metrics import read_metrics
 from megads.monitor.outcome import EXIT_DONE, Outcome
@@ -56,7 +57,7 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
         )
     LOG.info("memory   %s at most on rank 0", size(t.vendor.memory_bytes(t.device)))
     LOG.info("folder   %s (metrics.jsonl, loss.png, config.yaml)", t.run_dir)
-    command = t.run_dir / "command.txt"
+    command = t.run_dir / COMMAND
     if command.is_file():
         line = command.read_text(encoding="utf8").strip()
         stopped = outcome.exit_code != EXIT_DONE

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from megads.checkpoint.layout import Found
+from megads.checkpoint.layout import ASIDE, Found, iteration_of
 from megads.checkpoint.load import load_pieces
 from megads.checkpoint.match import changes, check_model
 from megads.checkpoint.progress import Progress
@@ -81,10 +83,28 @@ def resume(training: Training) -> Path | None:
             raise CheckpointError(f"{problem}; this is the checkpoint that was asked for, and no other is taken for it")
         if not problem:
             _go_on(training, found, taken, generators)
+            if start.is_own and not start.is_only and training.groups.rank == 0:
+                _put_aside([path for path in start.paths if iteration_of(path) > iteration_of(found.path)])
             return found.path
         passed_over = passed_over or problem
         if training.groups.rank == 0:
             LOG.warning("checkpoint passed over: %s", problem)
+
+
+def _put_aside(damaged: Iterable[Path]) -> None:
+    """Rename checkpoints that were passed over, so that the next save does not take them for an abandoned future.
+
+    Most of one with a flipped bit is worth keeping, and what a file system could not read today it may tomorrow.
+    """
+    for path in damaged:
+        names = (path.with_name(f"{path.name}{ASIDE}{f'.{count}' if count else ''}") for count in itertools.count())
+        aside = next(name for name in names if not os.path.lexists(name))
+        try:
+            os.replace(path, aside)
+        except OSError as error:
+            LOG.warning("checkpoint %s could not be put aside: %s", path, error.strerror)
+        else:
+            LOG.warning("checkpoint %s is %s now; nothing reads or removes it under that name", path, aside.name)
 
 
 def _offers(training: Training) -> Iterator[_Offer]:
@@ -152,12 +172,15 @@ def _go_on(training: Training, found: Found, taken: Taken, generators: Generator
         training.engine.load_scalars(manifest.scalars)
     if taken.progress and manifest.progress:
         training.progress = Progress.read(manifest.progress)
+    states = unpack(generators) if generators is not None else None
+    # Those of an accelerator are not those of a CPU.
+    fits = states is not None and set(states["default"]) == set(training.rng.state_dict()["default"])
     if training.groups.rank == 0:
-        _tell(training, found, replace(taken, generators=generators is not None))
-    if generators is not None:
-        training.rng.load_state_dict(unpack(generators))
+        _tell(training, found, replace(taken, generators=fits))
+    if states is not None and fits:
+        training.rng.load_state_dict(states)
     elif training.progress.iteration:
-        _start_generators(training, found, taken)
+        _start_generators(training, found, taken, is_foreign=states is not None)
 
 
 def _tell(training: Training, found: Found, taken: Taken) -> None:
@@ -172,14 +195,16 @@ def _tell(training: Training, found: Found, taken: Taken) -> None:
         LOG.warning("checkpoint %s", line)
 
 
-def _start_generators(training: Training, found: Found, taken: Taken) -> None:
+def _start_generators(training: Training, found: Found, taken: Taken, is_foreign: bool) -> None:
     """Start the generators anew, from the seed and the iteration; say so where that changes a number."""
     run, iteration = training.run, training.progress.iteration
     anew = seed_everything(seed_at(run.train.seed, iteration), training.groups, training.device)
     training.rng.load_state_dict(anew.state_dict())
     if training.groups.rank or not (run.model.hidden_dropout or run.model.attention_dropout):
         return
-    if taken.generators:
+    if is_foreign:
+        why = "has random numbers of another kind of device"
+    elif taken.generators:
         why = "has no random numbers, it was saved with NO_SAVE_RNG=1"
     elif has_same_places(run, found.manifest):
         why = "has random numbers that NO_LOAD_RNG=1 leaves where they are"

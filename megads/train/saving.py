@@ -15,7 +15,9 @@ from megads.checkpoint.match import shape_of
 from megads.checkpoint.piece import Piece
 from megads.checkpoint.rng import pack
 from megads.checkpoint.save import WRITING, Saver, Snapshot
+from megads.checkpoint.start import goes_back_to
 from megads.config.deepspeed import effective_zero_stage
+from megads.config.files import note_saved
 from megads.errors import CheckpointError
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
@@ -35,6 +37,7 @@ def snapshot_of(training: Training) -> Snapshot:
         pieces=_pieces(training),
         scalars=training.engine.scalars() if run.checkpoint.save_optim else {},
         rng=pack(training.rng.state_dict()) if run.checkpoint.save_rng else {},
+        tensors=training.parameters,
         model=shape_of(run),
         settings=run.model_dump(),
         about={**training.inherited, "megads": megads.__version__, **_versions(), "data": training.data},
@@ -96,7 +99,7 @@ class Saving:
             training.groups,
             keep=settings.keep,
             keep_every=settings.keep_every,
-            in_background=settings.in_background,
+            gives_up_later=goes_back_to(training.run, training.checkpoints) > 0,
         )
         stop.saving = lambda: self.saver.state
         self.failed = 0  # in a row
@@ -144,6 +147,7 @@ class Saving:
             self._block()
         except CheckpointError as error:
             raise CheckpointError(f"{error}; {CURE}") from None
+        self.saver.join_sweeper()
 
     def settle(self) -> None:
         """Complete a save in the background if, when ranks last agreed, none was writing any more. Collective.
@@ -202,6 +206,8 @@ class Saving:
 
     def _note(self, iteration: int, took: float, pause: float) -> None:
         self.stop.deadline.saved(took)
+        if self.training.groups.rank == 0:
+            note_saved(self.training.run_dir)
         if self.metrics is not None:
             self.metrics.write({"iteration": iteration, "save_s": took, "save_pause_s": pause})
 

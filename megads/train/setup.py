@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from megads.checkpoint.cut import Cut
 from megads.checkpoint.layout import remove_unfinished
 from megads.checkpoint.match import checkpoint_folder
 from megads.checkpoint.progress import Progress
+from megads.checkpoint.tensors import parameters_of
 from megads.cluster.ranks import RankInfo
 from megads.config.schema import RunConfig
 from megads.data.build import build_splits, read_shards, uses_demo
@@ -51,6 +54,11 @@ class Training:
     timings: dict[str, float] = field(default_factory=dict)
     data: str = ""  # see data_fingerprint
     inherited: dict[str, Any] = field(default_factory=dict)  # what is known of the model that was once imported
+
+    @cached_property
+    def parameters(self) -> dict[str, Cut]:
+        """Every parameter of the model, those of other pipeline stages too."""
+        return parameters_of(self.run.model)
 
     @property
     def checkpoints(self) -> Path:

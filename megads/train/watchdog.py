@@ -101,8 +101,9 @@ class Watchdog:
         The phase ``save`` may be no more than the moment in which what was written in the background
         becomes a checkpoint; the last save of a run takes longer, and may.
         """
-        self.save_s = seconds or self.save_s
-        self.longest["save"] = max(seconds, self.longest.get("save", 0.0))
+        if seconds:
+            self.save_s = seconds
+            self.longest["save"] = max(seconds, self.longest.get("save", 0.0))
 
     def allowed_s(self) -> float:
         """Return how long the present phase may take."""

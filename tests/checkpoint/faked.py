@@ -38,6 +38,7 @@ def fake(folder: Path, iteration: int, run: RunConfig | None = None, **changes: 
         "progress": {"iteration": iteration},
         "tensors": {},
         "files": {},
+        "runs": {},
     }
     path = folder / checkpoint_name(iteration)
     path.mkdir(parents=True)

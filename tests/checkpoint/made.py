@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megads.checkpoint.blocks import Entry, write_file
+from megads.checkpoint.collect import FileFacts, tell_of
 from megads.checkpoint.commit import commit, part_of
 from megads.checkpoint.cut import Cut
-from megads.checkpoint.layout import checkpoint_name, file_name
-from megads.checkpoint.manifest import FileFacts, Manifest
+from megads.checkpoint.layout import checkpoint_name
+from megads.checkpoint.manifest import Manifest, file_name
 
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
 TENSORS = {
@@ -86,17 +87,18 @@ def make(
             if share == 0:
                 held += [Entry.of(f"rng/0-0-{rank}/{key}", state) for key, state in (rng or {}).items()]
                 pieces += [(f"rng/0-0-{rank}/", 0, 0)] if rng else []
-            name = file_name(share * degree + rank)
-            files[name] = FileFacts(*write_file(part_of(final) / name, held), rank, tuple(pieces))
+            number = share * degree + rank
+            files[number] = FileFacts(*write_file(part_of(final) / file_name(number), held), rank, tuple(pieces))
     manifest = {
         "iteration": iteration,
         "kinds": tuple(numbers),
         "layout": {"pipe": 1, "data": len(bounds) + 1, "seq": 1, "tensor": degree, "zero_stage": 1},
         "model": {"vocab_size": 7},
         "tensors": tensors,
-        "files": files,
+        "files": {},
+        "runs": {},
         "settings": {"model": {"seq_length": 32}, "optim": {"lr": 0.001}},
         "progress": {"iteration": iteration, "consumed_samples": iteration * 8, "last_loss": 2.5},
     }
-    commit(final, Manifest(**{**manifest, **changes}))
+    commit(final, tell_of(Manifest(**{**manifest, **changes}), files))
     return final

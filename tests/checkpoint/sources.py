@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megads.checkpoint.blocks import Entry, write_file
-from megads.checkpoint.manifest import FileFacts, Manifest, write_manifest
+from megads.checkpoint.collect import FileFacts, tell_of
+from megads.checkpoint.manifest import Manifest, write_manifest
 from megads.checkpoint.match import SHAPE_SETTINGS
 from megads.checkpoint.tensors import parameters_of
 from megads.config.schema import ModelConfig
@@ -78,7 +79,7 @@ def write_source(
             pieces.append((prefix, 0, 0))
         file = f"rank-{rank:05d}.safetensors"
         size, crc = write_file(path / file, entries)
-        files[file] = FileFacts(size, crc, at["tensor"], tuple(pieces))
+        files[rank] = FileFacts(size, crc, at["tensor"], tuple(pieces))
     layout = {axis: grid.degree(axis) for axis in ("pipe", "data", "seq", "tensor")}
     write_manifest(path, _manifest(iteration, kinds, {**layout, "zero_stage": zero_stage}, model, files, more))
     return path
@@ -107,7 +108,7 @@ def _manifest(
     kinds: Sequence[str],
     layout: Mapping[str, int],
     model: ModelConfig,
-    files: Mapping[str, FileFacts],
+    files: Mapping[int, FileFacts],
     more: Mapping[str, Any],
 ) -> Manifest:
     facts: dict[str, Any] = {
@@ -118,4 +119,4 @@ def _manifest(
         **more,
     }
     shape = {key: getattr(model, key) for key in SHAPE_SETTINGS}
-    return Manifest(iteration, tuple(kinds), layout, shape, parameters_of(model), files, **facts)
+    return tell_of(Manifest(iteration, tuple(kinds), layout, shape, parameters_of(model), {}, {}, **facts), files)

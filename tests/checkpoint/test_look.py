@@ -51,9 +51,9 @@ def test_list_shows_every_checkpoint_and_why_one_is_none(run):
     assert head.split() == ["iteration", "samples", "tokens", "loss", "size", "layout", "holds", "state"]
     assert len(rows) == 5
     assert rows[0].split()[:4] == ["50", "400", "12800", "2.5000"]
-    assert rows[0].endswith("TP 2 x PP 1 x SP 1 x DP 2, ZeRO 1  weights optimizer generators  complete")
+    assert rows[0].endswith("TP=2 x PP=1 x SP=1 x DP=2, ZeRO 1  weights optimizer generators  complete")
     assert rows[1].split()[:4] == ["100", "-", "-", "-"]
-    assert rows[1].endswith("TP 1 x PP 1 x SP 1 x DP 1, ZeRO 1  weights                       complete")
+    assert rows[1].endswith("TP=1 x PP=1 x SP=1 x DP=1, ZeRO 1  weights                       complete")
     assert "iter_0000150: rank-00001.safetensors: 7 bytes, the manifest says" in rows[2]
     assert rows[3].endswith("iter_0000200: has no manifest.json; it is not a whole checkpoint")
     assert "1.50 MB" in rows[4]
@@ -82,7 +82,7 @@ def test_inspect_shows_shapes_cuts_and_norms(tmp_path):
     done = call("inspect", tmp_path)
     assert done.exit_code == 0
     about, table = done.stdout.split("\n\n", 1)
-    assert "TP 2 x PP 1 x SP 1 x DP 2, ZeRO 1" in about
+    assert "TP=2 x PP=1 x SP=1 x DP=2, ZeRO 1" in about
     assert "consumed_samples=400" in about
     assert "optim.lr=0.001" in about
     assert "214 parameters" in about

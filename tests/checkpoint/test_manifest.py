@@ -1,5 +1,6 @@
 """A manifest comes back as it was; whatever else lies there is refused in one line."""
 
+import errno
 import json
 import os
 import zlib
@@ -9,7 +10,7 @@ import pytest
 
 from megads.checkpoint import manifest as module
 from megads.checkpoint.cut import Cut
-from megads.checkpoint.manifest import FileFacts, Manifest, Run, read_manifest
+from megads.checkpoint.manifest import File, Manifest, Run, read_manifest, write_manifest
 from megads.errors import CheckpointError
 from tests.checkpoint.made import TENSORS, make
 
@@ -45,11 +46,21 @@ def test_it_comes_back_as_it_was(tmp_path):
 def test_runs_are_told_slice_by_slice(tmp_path):
     manifest = read_manifest(make(tmp_path, degree=2, bounds=(0.5,)))
     assert manifest.runs["layers.0.attention.out.weight"] == (
-        Run(0, 0, 12, "rank-00000.safetensors"),
-        Run(0, 12, 12, "rank-00002.safetensors"),
-        Run(1, 0, 12, "rank-00001.safetensors"),
-        Run(1, 12, 12, "rank-00003.safetensors"),
+        Run(0, 0, 12, range(0, 4, 2)),
+        Run(1, 0, 12, range(1, 4, 2)),
     )
+    assert manifest.runs["final_norm.weight"] == (Run(0, 0, 3, range(0, 4, 2)),)
+    uneven = read_manifest(make(tmp_path / "uneven", degree=2, bounds=(0.25,)))
+    assert uneven.runs["final_norm.weight"] == (Run(0, 0, 1, range(1)), Run(0, 1, 5, range(2, 3)))
+
+
+def test_what_a_file_holds_is_told(tmp_path):
+    manifest = read_manifest(make(tmp_path, degree=2, bounds=(0.5,)))
+    rows = {"embedding.weight": 12, "layers.0.attention.qkv.weight": 24, "layers.0.attention.qkv.bias": 4}
+    rows |= {"layers.0.attention.out.weight": 12, "final_norm.weight": 3}
+    assert sorted(manifest.pieces("rank-00000.safetensors")) == sorted((name, 0, n) for name, n in rows.items())
+    del rows["final_norm.weight"]
+    assert sorted(manifest.pieces("rank-00003.safetensors")) == sorted((name, n, n) for name, n in rows.items())
 
 
 def test_a_loss_that_is_no_number_is_kept(tmp_path):
@@ -81,8 +92,11 @@ def test_each_truncation_is_noticed(tmp_path):
             read_manifest(path)
 
 
-def pieces(told):
-    return told["files"][FILE]["pieces"]
+EMBEDDING, NORM = "embedding.weight", "final_norm.weight"
+
+
+def runs(told, name=NORM):
+    return told["runs"][name]
 
 
 FORGED = [
@@ -139,19 +153,37 @@ FORGED = [
     lambda told: told["files"][FILE].update(tensor=2),
     lambda told: told["files"][FILE].update(tensor=-1),
     lambda told: told["files"][FILE].update(tensor=1),
-    lambda told: told["files"][FILE].update(pieces={}),
-    lambda told: pieces(told).clear(),
-    lambda told: pieces(told).append(5),
-    lambda told: pieces(told).append(["final_norm.weight", 0]),
-    lambda told: pieces(told).append(["final_norm.weight", 0, 2]),
-    lambda told: pieces(told).append(["nothing", 0, 2]),
-    lambda told: pieces(told).append([5, 0, 2]),
-    lambda told: pieces(told)[0].__setitem__(1, -3),
-    lambda told: pieces(told)[0].__setitem__(1, 1),
-    lambda told: pieces(told)[0].__setitem__(2, -1),
-    lambda told: pieces(told)[0].__setitem__(2, 1.5),
-    lambda told: pieces(told)[0].__setitem__(2, 1 << 60),
-    lambda told: pieces(told)[0].__setitem__(2, float("inf")),
+    lambda told: told["files"][FILE].update(generators=5),
+    lambda told: told["files"][FILE].update(generators="0-0"),
+    lambda told: told["files"][FILE].update(generators="../0-0-0"),
+    lambda told: told["files"].pop(FILE) and None,
+    lambda told: told.pop("runs") and None,
+    lambda told: told.update(runs=[]),
+    lambda told: told["runs"].pop(NORM) and None,
+    lambda told: told["runs"].update(nothing=[[0, 1, 0, 1, 1]]),
+    lambda told: told["runs"].update({NORM: {}}),
+    lambda told: runs(told).clear(),
+    lambda told: runs(told).append(5),
+    lambda told: runs(told).append([0, 1, 0, 1]),
+    lambda told: runs(told).append([6, 0, 0, 1, 1]),
+    lambda told: runs(told).append([0, 1, 0, 1, 1]),
+    lambda told: runs(told).append([6, 1, 0, 1, 1]),
+    lambda told: runs(told)[0].__setitem__(0, -3),
+    lambda told: runs(told)[0].__setitem__(0, 1),
+    lambda told: runs(told)[0].__setitem__(1, 0),
+    lambda told: runs(told)[0].__setitem__(1, -1),
+    lambda told: runs(told)[0].__setitem__(1, 1.5),
+    lambda told: runs(told)[0].__setitem__(1, 1 << 60),
+    lambda told: runs(told)[0].__setitem__(1, float("inf")),
+    lambda told: runs(told)[0].__setitem__(2, 9),
+    lambda told: runs(told)[0].__setitem__(2, 10**4200),
+    lambda told: runs(told)[0].__setitem__(2, True),
+    lambda told: runs(told)[0].__setitem__(3, 0),
+    lambda told: runs(told)[0].__setitem__(3, 1 << 70),
+    lambda told: runs(told)[0].__setitem__(3, 10**4200),
+    lambda told: runs(told)[0].__setitem__(4, 0),
+    lambda told: runs(told)[0].__setitem__(4, -1),
+    lambda told: runs(told, "embedding.weight")[0].__setitem__(2, 1),
 ]
 
 
@@ -193,7 +225,7 @@ def test_a_tensor_has_no_more_numbers_than_its_files_have_bytes(tmp_path):
 
     def inflate(told):
         told["tensors"]["x"] = [[1 << 60], None, []]
-        pieces(told).append(["x", 0, 1 << 60])
+        told["runs"]["x"] = [[0, 1 << 60, 0, 1, 1]]
 
     forge(path, inflate)
     with pytest.raises(CheckpointError, match="bytes, too few for 11529"):
@@ -203,22 +235,25 @@ def test_a_tensor_has_no_more_numbers_than_its_files_have_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda told: told["files"].pop("rank-00002.safetensors") and None, "has 9 of 24 numbers of slice 0"),
-        (lambda told: told["files"].pop("rank-00000.safetensors") and None, "before 9 of slice 0 are missing"),
-        (lambda told: pieces(told)[0].__setitem__(2, 10), "before 9 of slice 0 are there twice"),
+        (lambda told: runs(told, EMBEDDING).pop(1) and None, "has 9 of 24 numbers of slice 0"),
+        (lambda told: runs(told, EMBEDDING).pop(0) and None, "before 9 of slice 0 are missing"),
+        (lambda told: runs(told, EMBEDDING)[0].__setitem__(1, 10), "before 9 of slice 0 are there twice"),
         (lambda told: told["files"]["rank-00001.safetensors"].update(tensor=0), "before 0 of slice 0 are there twice"),
+        (lambda told: told["files"].pop("rank-00002.safetensors") and None, "where a run belongs, of rank-00002"),
+        (lambda told: runs(told, EMBEDDING)[0].__setitem__(3, 2), "is in rank-00001.*, which does not hold slice 0"),
+        (lambda told: runs(told, EMBEDDING)[0].__setitem__(3, 1 << 80), "is in rank-00001.*, which does not hold"),
     ],
 )
 def test_each_number_must_be_there_once(tmp_path, change, message):
     path = make(tmp_path)
     forge(path, change)
-    with pytest.raises(CheckpointError, match=f"embedding.weight.* {message}"):
+    with pytest.raises(CheckpointError, match=message):
         read_manifest(path)
 
 
 def test_what_is_whole_on_every_rank_is_there_from_the_first_only(tmp_path):
     path = make(tmp_path)
-    forge(path, lambda told: told["files"]["rank-00001.safetensors"]["pieces"].append(["final_norm.weight", 0, 0]))
+    forge(path, lambda told: runs(told).append([6, 1, 1, 2, 1]))
     with pytest.raises(CheckpointError, match=r"final_norm\.weight is whole on every tensor-parallel rank"):
         read_manifest(path)
 
@@ -253,6 +288,15 @@ def test_a_manifest_without_end_is_not_read_to_its_end(tmp_path, monkeypatch):
         read_manifest(path)
 
 
+def test_a_manifest_that_none_would_read_is_not_written(tmp_path, monkeypatch):
+    manifest = read_manifest(make(tmp_path))
+    monkeypatch.setattr(module, "MAX_BYTES", 100)
+    with pytest.raises(OSError, match=r"its manifest has \d+ bytes, more than 100") as raised:
+        write_manifest(tmp_path, manifest)
+    assert raised.value.errno == errno.EFBIG
+    assert not (tmp_path / "manifest.json").exists()
+
+
 def test_a_checkpoint_under_the_name_of_another_is_refused(tmp_path):
     path = make(tmp_path, 50)
     other = path.rename(tmp_path / "iter_0000100")
@@ -262,7 +306,7 @@ def test_a_checkpoint_under_the_name_of_another_is_refused(tmp_path):
 
 
 def test_a_manifest_that_is_not_whole_is_never_committed(tmp_path):
-    files = {FILE: FileFacts(100, 0, 0, (("a", 0, 3),))}
+    files, held = {FILE: File(100, 0, 0)}, {"a": (Run(0, 0, 3, range(1)),)}
     layout = {"pipe": 1, "data": 1, "seq": 1, "tensor": 1, "zero_stage": 0}
     with pytest.raises(ValueError, match="a has 3 of 4 numbers of slice 0"):
-        Manifest(0, ("weight",), layout, {}, {"a": Cut((4,))}, files).check()
+        Manifest(0, ("weight",), layout, {}, {"a": Cut((4,))}, files, held).check()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megads.checkpoint.layout import checkpoint_name, list_checkpoints, remove_unfinished
-from megads.checkpoint.retention import retire, surplus, sweep
+from megads.checkpoint.retention import later, retire, surplus, sweep
 
 
 def make(folder: Path, *iterations: int) -> None:
@@ -41,15 +41,11 @@ def test_the_newest_and_the_multiples_stay(tmp_path, keep, keep_every, expected)
     assert going(tmp_path, 50, keep, keep_every) == expected
 
 
-@pytest.mark.parametrize("keep", [0, 1])
-def test_an_abandoned_future_goes_whatever_is_kept(tmp_path, keep):
+def test_a_future_that_was_given_up_is_told_from_what_is_old(tmp_path):
     make(tmp_path, 10, 20, 25, 30, 40)
-    assert going(tmp_path, 25, keep, 10) == [30, 40]
-
-
-def test_only_one_stays_of_a_past_and_a_future(tmp_path):
-    make(tmp_path, 10, 20, 25, 30)
-    assert sorted(going(tmp_path, 25, 1)) == [10, 20, 30]
+    assert [path.name[-2:] for path in later(tmp_path, tmp_path / checkpoint_name(25))] == ["30", "40"]
+    assert going(tmp_path, 25, 1) == [10, 20]
+    assert going(tmp_path, 25, 1, 10) == []
 
 
 def test_what_goes_is_never_half_there_under_its_own_name(tmp_path, monkeypatch):

@@ -54,6 +54,7 @@ def snapshot(groups: Groups, iteration: int, rng: dict[str, Tensor] | None = Non
         pieces=pieces_of(groups, **more),  # type: ignore[arg-type]
         scalars={"optimizer_step": 3.0},
         rng=rng,
+        tensors={"qkv": QKV, "norm": NORM},
         model={"vocab_size": 4},
         settings={"train": {"seed": 1}},
         about={"note": "test"},
@@ -105,7 +106,7 @@ def test_only_weights(tmp_path):
 
 def _all_write_their_own(folder: str, background: bool) -> None:
     groups = groups_of(data=2, tensor=2)
-    saver = Saver(Path(folder), groups, in_background=background)
+    saver = Saver(Path(folder), groups)
     if background:
         saver.start(snapshot(groups, 3))
         path = saver.finish()
@@ -113,17 +114,18 @@ def _all_write_their_own(folder: str, background: bool) -> None:
         path = saver.save(snapshot(groups, 3))
     check_whole(path)
     with Reader(path) as reader:
-        files = reader.manifest.files
         # What is whole on both tensor ranks is saved by the first; generators by the first data rank.
-        held = {name: {piece[0] for piece in facts.pieces} for name, facts in files.items()}
+        manifest = reader.manifest
+        held = {name: {piece[0] for piece in manifest.pieces(name)} for name in manifest.files}
         assert held == {
-            "rank-00000.safetensors": {"qkv", "norm", "rng/0-0-0/"},
-            "rank-00001.safetensors": {"qkv", "rng/0-0-1/"},
+            "rank-00000.safetensors": {"qkv", "norm"},
+            "rank-00001.safetensors": {"qkv"},
             "rank-00002.safetensors": {"qkv", "norm"},
             "rank-00003.safetensors": {"qkv"},
         }
+        assert [file.generators for file in manifest.files.values()] == ["0-0-0", "0-0-1", "", ""]
         assert reader.rng((0, 0, 1))["place"].tolist() == [1]
-        assert [reader.manifest.files[f"rank-0000{i}.safetensors"].tensor for i in range(4)] == [0, 1, 0, 1]
+        assert [file.tensor for file in manifest.files.values()] == [0, 1, 0, 1]
 
 
 def _nothing_to_write(folder: str) -> None:
@@ -161,7 +163,7 @@ def test_in_the_background_a_copy_is_written_while_training_goes_on(tmp_path, mo
         return write_file(*args)
 
     monkeypatch.setattr(save, "write_file", slow)
-    saver = Saver(tmp_path, ALONE, in_background=True)
+    saver = Saver(tmp_path, ALONE)
     given = snapshot(ALONE, 2)
     assert saver.reserve(given.pieces) == 4 * 3 * (48 + 4)
     kept = {key: tensor.data_ptr() for key, tensor in saver.copy._kept.items()}
@@ -194,7 +196,7 @@ def test_a_save_is_not_begun_before_the_one_before_it_is_finished(tmp_path):
 
 @pytest.mark.parametrize("background", [False, True])
 def test_old_ones_go_and_multiples_stay(tmp_path, background):
-    saver = Saver(tmp_path, ALONE, keep=2, keep_every=3, in_background=background)
+    saver = Saver(tmp_path, ALONE, keep=2, keep_every=3)
     for iteration in range(1, 8):
         saver.start(snapshot(ALONE, iteration))
         saver.finish()
@@ -222,12 +224,13 @@ def _save_on(saver: Saver, given: Snapshot, background: bool) -> str:
 def _disk_fills_up(folder: str, background: bool) -> None:
     """Rank 1 alone has more to write than there is room."""
     groups = groups_of(data=2)
-    saver = Saver(Path(folder) / "checkpoints", groups, in_background=background)
+    saver = Saver(Path(folder) / "checkpoints", groups)
     saver.save(snapshot(groups, 1))
     large = snapshot(groups, 2)
     if groups.rank == 1:
-        big = dict.fromkeys(KINDS, torch.zeros(1 << 18))
-        large = Snapshot(**{**vars(large), "pieces": [*large.pieces, Piece("big", Cut((1 << 18,)), 0, big)]})
+        big, cut = dict.fromkeys(KINDS, torch.zeros(1 << 18)), Cut((1 << 18,))
+        more = {"pieces": [*large.pieces, Piece("big", cut, 0, big)], "tensors": {**large.tensors, "big": cut}}
+        large = Snapshot(**{**vars(large), **more})
     why = _save_on(saver, large, background)
     # Rank 0, which writes at the same time, may find the disk full, too.
     part = f"{folder}/checkpoints/iter_0000002.tmp"
@@ -251,7 +254,7 @@ def test_a_full_disk_leaves_the_older_checkpoint_and_no_half(tmp_path, backgroun
 @pytest.mark.parametrize("background", [False, True])
 def test_a_file_that_may_not_grow_leaves_the_older_checkpoint_and_no_half(tmp_path, monkeypatch, background):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # it would be cut off too
-    saver = Saver(tmp_path, ALONE, in_background=background)
+    saver = Saver(tmp_path, ALONE)
     saver.save(snapshot(ALONE, 1))
     with file_limit(200):
         assert "rank 0: " in (why := _save_on(saver, snapshot(ALONE, 2), background))
@@ -263,7 +266,7 @@ def test_a_file_that_may_not_grow_leaves_the_older_checkpoint_and_no_half(tmp_pa
 def _others_stop_writing(folder: str) -> None:
     """Rank 1 fails at once; rank 0, which would write for minutes, gives up when it hears of it."""
     groups = groups_of(data=2)
-    saver = Saver(Path(folder), groups, in_background=True)
+    saver = Saver(Path(folder), groups)
     from megads.checkpoint import save
 
     write_file, may_go_on = save.write_file, threading.Event()
@@ -334,3 +337,24 @@ def test_what_a_killed_save_left_is_gone_after_the_next_start(tmp_path):
     assert [path.name for path in list_checkpoints(tmp_path)] == ["iter_0000001"]
     remove_unfinished(tmp_path)
     assert names(tmp_path) == ["iter_0000001"]
+
+
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_the_future_that_was_given_up_goes_before_the_new_one_is_there(tmp_path, monkeypatch, goes_back):
+    """Killed at any moment, a run that went back does not find the newest of what it gave up."""
+    before = Saver(tmp_path, ALONE)
+    for iteration in (1, 4, 5):
+        before.save(snapshot(ALONE, iteration))
+    replace, seen = os.replace, []
+
+    def look(source, goal):
+        replace(source, goal)
+        if str(source).endswith("0000002.tmp"):
+            seen.extend(path.name for path in list_checkpoints(tmp_path))
+
+    monkeypatch.setattr(os, "replace", look)
+    saver = Saver(tmp_path, ALONE, gives_up_later=goes_back)
+    saver.save(snapshot(ALONE, 2))
+    saver.join_sweeper()
+    stay = ["iter_0000001", "iter_0000002", *(() if goes_back else ("iter_0000004", "iter_0000005"))]
+    assert seen == names(tmp_path) == stay

@@ -3,7 +3,7 @@
 import pytest
 
 from megads.checkpoint.manifest import MANIFEST
-from megads.checkpoint.start import Taken, check_start, find_start
+from megads.checkpoint.start import Taken, check_start, find_start, goes_back_to
 from megads.errors import CheckpointError
 from tests.checkpoint.faked import derived, fake
 
@@ -93,6 +93,16 @@ def test_a_step_of_its_own_is_exactly_that(own):
     (own / "iter_0000010" / MANIFEST).write_text("{")
     with pytest.raises(CheckpointError, match=r"iter_0000010/manifest.json: not a readable manifest"):
         check_start(derived(CKPT_STEP="10"), own)
+
+
+def test_which_of_its_own_checkpoints_a_run_goes_back_to(own, other):
+    one = str(own / "iter_0000010")
+    assert goes_back_to(derived(CKPT_STEP="5"), own) == 5
+    assert goes_back_to(derived(LOAD=one), own) == 10
+    assert goes_back_to(derived(LOAD=one, CKPT_STEP="5"), own) == 5
+    assert goes_back_to(derived(LOAD=str(own.parent), CKPT_STEP="5"), own) == 5
+    for settings in ({}, {"LOAD": str(own)}, {"LOAD": str(other), "CKPT_STEP": "50"}):
+        assert goes_back_to(derived(settings), own) == 0
 
 
 def test_without_state_to_go_on_from_somebody_must_say_so(own):

@@ -115,6 +115,22 @@ def test_going_back_abandons_what_came_after(again):
     assert "CKPT_STEP" not in (again.folder / "a/command.txt").read_text()
 
 
+def test_a_complete_run_goes_back_and_the_line_that_goes_on_says_so_until_something_is_saved(megads, whole):
+    shutil.copytree(whole.folder / "a", megads.folder / "a")
+    command = megads.folder / "a/command.txt"
+    stopped = megads.train("a", CKPT_STEP="8", WALLTIME="11s", **SAVED)
+    assert stopped.returncode == 75, stopped.stderr
+    assert re.search(r"stopped  8 of 12 iterations; the allocation ends at .*; before the first step\n", stopped.stderr)
+    assert f"resume   {command.read_text()}" in stopped.stderr
+    assert "CKPT_STEP=8" in command.read_text()
+    assert steps(megads.folder / "a/checkpoints") == [4, 8, 12]
+    done = megads.train("a", CKPT_STEP="8", **SAVED)
+    assert done.returncode == 0, done.stderr
+    assert "resume   from a/checkpoints/iter_0000008, iteration 8\n" in done.stderr
+    assert megads.losses("a") == whole.losses("a")
+    assert "CKPT_STEP" not in command.read_text()
+
+
 def wait_for_log(process, folder, text, times=1):
     """Wait until the log of the run has ``text`` so many times."""
     deadline = time.time() + 120

@@ -93,6 +93,27 @@ def test_a_step_that_overflows_is_skipped_on_every_rank(grid):
     run_ranks(2, _overflow_is_skipped, grid)
 
 
+def _a_scale_that_is_set_stays() -> None:
+    kinds = [
+        {"train.dtype": "fp16", "optim.loss_scale": "128"},
+        {"train.dtype": "bf16", "parallel.zero_stage": "2"},
+        {"parallel.zero_stage": "1"},
+    ]
+    dynamic = make_engine(settings({}, **{"train.dtype": "fp16"}), groups_of())
+    before = dynamic.scalars()
+    assert before["scaler.cur_scale"] == 2.0**16
+    for changes in kinds:
+        engine = make_engine(settings({}, **changes), groups_of())
+        scale = engine.loss_scale
+        engine.load_scalars(before)
+        assert engine.loss_scale == scale == float(changes.get("optim.loss_scale", 1))
+
+
+@pytest.mark.dist
+def test_the_scale_of_another_precision_is_not_taken_over():
+    run_ranks(1, _a_scale_that_is_set_stays)
+
+
 def _bad_gradients_change_nothing(grid: dict[str, int], changes: dict[str, str]) -> None:
     import torch
 

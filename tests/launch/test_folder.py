@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from megads.config.checkpoint_settings import CheckpointConfig
 from megads.config.schema import RunConfig, TrainConfig
 from megads.errors import LaunchError
 from megads.launch import folder
@@ -57,6 +58,45 @@ def test_named_runs_and_batch_jobs_never_start_over(tmp_path, named, in_job):
     folder = choose_folder(run(), named=named, in_job=in_job)
     assert str(folder.path) == "runs/7B"
     assert folder.complete
+
+
+@pytest.mark.parametrize(("named", "in_job"), [(True, False), (False, True), (False, False)])
+def test_going_back_in_a_complete_run_is_something_to_do(tmp_path, named, in_job):
+    finish(tmp_path / "runs/7B", 100)
+    (tmp_path / "runs/7B/checkpoints/iter_0000050").mkdir(parents=True)
+    folder = choose_folder(run(checkpoint=CheckpointConfig(step=50)), named=named, in_job=in_job)
+    assert (str(folder.path), folder.complete, folder.note) == ("runs/7B", False, "")
+    # Nothing to do is left at its end, or beyond.
+    assert choose_folder(run(checkpoint=CheckpointConfig(step=100)), named=named, in_job=in_job).complete
+
+
+def test_one_of_its_own_checkpoints_as_load_goes_back_too(tmp_path):
+    finish(tmp_path / "runs/7B", 100)
+    load = "runs/7B/checkpoints/iter_0000050"
+    assert not choose_folder(run(checkpoint=CheckpointConfig(load=load)), named=True, in_job=False).complete
+    other = CheckpointConfig(load="runs/x/checkpoints/iter_0000050", step=50)
+    assert choose_folder(run(checkpoint=other), named=True, in_job=False).complete
+
+
+def test_without_a_name_the_newest_run_goes_back(tmp_path):
+    back = run(checkpoint=CheckpointConfig(step=50))
+    for name in ("7B", "7B-2"):
+        finish(tmp_path / "runs" / name, 100)
+    folder = choose_folder(back, named=False, in_job=False)
+    assert (str(folder.path), folder.named) == ("runs/7B-2", False)
+    assert folder.note == "this run is runs/7B-2, the newest of its name"
+    (tmp_path / "runs/7B-3/checkpoints/iter_0000050").mkdir(parents=True)
+    assert str(choose_folder(back, named=False, in_job=False).path) == "runs/7B-3"
+
+
+def test_the_model_of_one_folder_is_not_trained_in_another(tmp_path):
+    asked = run(checkpoint=CheckpointConfig(use_args=True))
+    assert str(choose_folder(asked, named=False, in_job=False).path) == "runs/7B"
+    finish(tmp_path / "runs/7B", 100)
+    told = "takes the model from runs/7B, but runs/7B is complete; this run is runs/7B-2 .*; give RUN_NAME or RUN_DIR"
+    with pytest.raises(LaunchError, match=told):
+        choose_folder(asked, named=False, in_job=False)
+    assert choose_folder(asked, named=True, in_job=False).complete
 
 
 def test_run_dir_is_exact(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megads.checkpoint.match import shape_of
-from megads.config.files import CONFIG, load_config, save_config
+from megads.config.files import CONFIG, load_config, note_saved, save_config
 from megads.config.resolve import Resolved, resolve
 from megads.config.setting import Origin
 from megads.errors import CheckpointError
@@ -135,6 +135,14 @@ def test_what_was_saved_since_is_told_from_what_was_there(tmp_path):
     assert Saved(tmp_path / "none").newest() == 0
 
 
+def test_what_ranks_put_aside_is_not_what_the_run_goes_on_from(tmp_path):
+    for iteration in (50, 100, 150):
+        fake(tmp_path, iteration)
+    saved = Saved(tmp_path, first=100)
+    (tmp_path / "iter_0000100").rename(tmp_path / "iter_0000100.damaged")
+    assert (saved.newest(), saved.since(), saved.is_any()) == (50, 0, False)
+
+
 def test_another_start_goes_on_from_what_was_saved_since(tmp_path):
     run = derived(CKPT_STEP="50", NO_LOAD_OPTIM="1", NO_LOAD_RNG="1", SAVE_INTERVAL="7")
     save_config(run, {}, tmp_path / CONFIG)
@@ -142,6 +150,12 @@ def test_another_start_goes_on_from_what_was_saved_since(tmp_path):
     found = load_config(tmp_path / CONFIG)
     assert (found.checkpoint.step, found.checkpoint.load_optim, found.checkpoint.load_rng) == (0, True, True)
     assert found.checkpoint.save_interval == 7
+    own = tmp_path / "checkpoints"
+    for load, kept in ((own / "iter_0000050", ""), (own, str(own)), (tmp_path / "other/iter_0000050", None)):
+        run = derived(LOAD=str(load))
+        save_config(run, {}, tmp_path / CONFIG)
+        go_on(tmp_path, Resolved(run, {}))
+        assert load_config(tmp_path / CONFIG).checkpoint.load == (str(load) if kept is None else kept)
     save_config(derived(NO_LOAD_OPTIM="1", NO_SAVE_OPTIM="1"), {}, tmp_path / CONFIG)
     go_on(tmp_path, Resolved(run, {}))
     assert not load_config(tmp_path / CONFIG).checkpoint.load_optim
@@ -149,12 +163,11 @@ def test_another_start_goes_on_from_what_was_saved_since(tmp_path):
 
 def test_which_settings_are_of_the_beginning(tmp_path):
     back = {"CKPT_STEP": "5", "NO_LOAD_OPTIM": "1"}
-    assert beginning_only(derived(back), tmp_path) == [
-        "checkpoint.step",
-        "checkpoint.load_optim",
-        "checkpoint.load_rng",
-    ]
-    assert beginning_only(derived(NO_LOAD_OPTIM="1", NO_SAVE_OPTIM="1"), tmp_path) == ["checkpoint.load_rng"]
+    own = tmp_path / "checkpoints"
+    assert beginning_only(derived(back), tmp_path) == ["checkpoint.step", "checkpoint.load_optim"]
+    assert beginning_only(derived(NO_LOAD_RNG="1", LOAD=str(own)), tmp_path) == ["checkpoint.load_rng"]
+    assert beginning_only(derived(LOAD=str(own / "iter_0000005")), tmp_path) == ["checkpoint.load"]
+    assert beginning_only(derived(NO_LOAD_OPTIM="1", NO_SAVE_OPTIM="1"), tmp_path) == []
     assert beginning_only(derived(back, LOAD=str(tmp_path / "other")), tmp_path) == []
 
 
@@ -173,5 +186,17 @@ def test_the_line_that_goes_on_does_not_go_back(tmp_path, monkeypatch):
     assert job.begins is not None
     assert job.begins.iteration == 9
     write_run_files(job)
-    assert (tmp_path / "r/command.txt").read_text().endswith(" megads train\n")
-    assert "CKPT_STEP" not in (tmp_path / "r/command.txt").read_text()
+    command = tmp_path / "r/command.txt"
+    # As long as nothing new was saved the run has to go back again.
+    assert command.read_text().endswith(" megads train --no-load-rng --ckpt-step 9\n")
+    note_saved(tmp_path / "r")
+    assert command.read_text().endswith(" megads train\n")
+    assert "CKPT_STEP" not in command.read_text()
+    before = command.read_text()
+    note_saved(tmp_path / "r")
+    assert command.read_text() == before
+    env |= {"LOAD": "r/checkpoints/iter_0000009", "CKPT_STEP": ""}
+    write_run_files(prepare(Ask(None, (), env, "h", ROOT, sys.executable, ("train",))))
+    assert "LOAD=" in command.read_text()
+    note_saved(tmp_path / "r")
+    assert "LOAD=" not in command.read_text()

@@ -24,6 +24,9 @@ import json, os, pathlib, sys, time
 folder, attempt, told = pathlib.Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 with open(folder / "ran", "a") as file:
     file.write(sys.argv[2] + " " + sys.argv[4] + "\\n")
+for number in told.pop("damaged", []):
+    path = folder / "checkpoints" / f"iter_{number:07d}"
+    path.rename(path.with_name(path.name + ".damaged"))
 saved = told.pop("saved", 0)
 if saved:
     (folder / "checkpoints" / f"iter_{saved:07d}").mkdir(parents=True)
@@ -128,6 +131,37 @@ def test_two_attempts_without_progress_are_the_last(tmp_path):
 def test_progress_without_a_checkpoint_counts(tmp_path):
     run = Run(tmp_path, failed(iteration=3), failed(iteration=5), failed(iteration=8), OK)
     assert run.job.run() == 0
+
+
+def before(folder: Path, *iterations: int) -> Saved:
+    """Return what a run has saved whose launcher takes the newest checkpoint for sound."""
+    for iteration in iterations:
+        (folder / f"checkpoints/iter_{iteration:07d}").mkdir(parents=True)
+    return Saved(folder / "checkpoints", max(iterations))
+
+
+def test_attempts_that_go_on_from_an_older_checkpoint_than_planned_come_further(tmp_path):
+    ends = [failed(iteration=70, damaged=[100]), failed(iteration=90), failed(iteration=95), OK]
+    run = Run(tmp_path, *ends)
+    run.job.saved = before(tmp_path, 50, 100)
+    assert run.job.run() == 0
+    assert [(row["began"], row["reached"]) for row in run.attempts()][:3] == [(50, 70), (50, 90), (50, 95)]
+    assert "restart 1 of 3 from iteration 50" in run.log()
+
+
+def test_what_was_reached_before_the_ranks_went_back_further_does_not_count(tmp_path):
+    ends = [failed(), failed(iteration=70, damaged=[100]), failed(iteration=90), OK]
+    run = Run(tmp_path, *ends)
+    run.job.saved = before(tmp_path, 50, 100)
+    assert run.job.run() == 0
+    assert [(row["began"], row["reached"]) for row in run.attempts()][:3] == [(100, 100), (50, 70), (50, 90)]
+
+
+@pytest.mark.parametrize(("ends", "code"), [((70, 90, 95, 0), 0), ((70, 70, 70, 0), 1)])
+def test_the_ranks_know_where_they_were_also_when_nothing_was_renamed(tmp_path, ends, code):
+    run = Run(tmp_path, *(failed(iteration=reached) if reached else OK for reached in ends))
+    run.job.saved = before(tmp_path, 100)
+    assert run.job.run() == code
 
 
 def test_out_of_memory_twice_at_the_same_place_is_the_end(tmp_path):

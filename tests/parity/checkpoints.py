@@ -15,6 +15,7 @@ def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress, r
     from megads.checkpoint.match import shape_of
     from megads.checkpoint.rng import pack
     from megads.checkpoint.save import Saver, Snapshot
+    from megads.checkpoint.tensors import parameters_of
     from megads.config.deepspeed import effective_zero_stage
 
     degrees = {axis: groups.grid.degree(axis) for axis in groups.coordinate}
@@ -23,6 +24,7 @@ def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress, r
         pieces=engine.pieces(),
         scalars=engine.scalars(),
         rng=pack(rng.state_dict()) if rng is not None else {},
+        tensors=parameters_of(run.model),
         model=shape_of(run),
         settings={},
         about={},

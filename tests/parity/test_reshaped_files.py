@@ -31,7 +31,7 @@ def _finds_it_in_its_file(layout: Layout, source: Path, made: Path) -> None:
     """Read what the engine owns of both: the same bits; from no file but its own and that of the first tensor rank."""
     import numpy as np
 
-    from megads.checkpoint.layout import file_name
+    from megads.checkpoint.manifest import file_name
     from megads.checkpoint.reader import Reader
 
     engine, _, groups = engine_of(layout)

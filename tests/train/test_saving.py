@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,7 @@ def loop_of(folder: Path, size: int = 8, **settings: str) -> Loop:
     splits = build_splits(run, [Shard(1.0, str(data / "data"), "a")])
     row = vendor({"MEGADS_DEVICE": "cpu"})
     training = Training(run, folder, groups, row, device, Engine(groups, size), splits, rng, data="d1")  # type: ignore[arg-type]
+    training.parameters = {"final_norm.weight": Cut((size,))}
     stop = StopRequest(folder, groups, device, in_place=False, deadline=Deadline(0.0, 1.0))
     if groups.rank:
         return Loop(training, stop, None)
@@ -312,6 +315,8 @@ def test_too_many_failures_in_a_row_end_the_run(tmp_path, monkeypatch, backgroun
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     more = {"checkpoint.in_background": background, "checkpoint.failed_saves": str(allowed)}
     loop = loop_of(tmp_path, 1 << 16, **more)
+    # The last save of the run would tell of a thread that is slow to fail in other words.
+    loop.training.engine.at_step[7] = lambda: time.sleep(0.5)
     with file_limit(200_000), pytest.raises(CheckpointError) as told:
         loop.run()
     # In the background it is known a step later, or when the next one is due.
@@ -362,6 +367,26 @@ def test_a_save_on_the_way_is_completed_when_the_run_is_asked_to_stop(tmp_path):
     assert saved(tmp_path) == [4, 5]
     assert not loop.saving.saver.is_writing
     check_content(tmp_path)
+
+
+def test_without_a_step_nothing_is_saved_and_the_run_does_not_say_so(tmp_path):
+    first = loop_of(tmp_path)
+    first.training.engine.at_step[3] = lambda: (tmp_path / "stop").touch()
+    assert first.run().message == "asked to stop; saved at iteration 3"
+    # The next start went back to iteration 2; a checkpoint of 3 is there.
+    command, once_saved = tmp_path / "command.txt", tmp_path / "command-once-saved.txt"
+    command.write_text("CKPT_STEP=2 megads train\n")
+    once_saved.write_text("megads train\n")
+    loop = loop_of(tmp_path, **{"checkpoint.step": "2"})
+    loop.training.progress = replace(loop.training.progress, iteration=2, consumed_samples=32)
+    assert loop.run().message == "asked to stop; before the first step"
+    assert (saved(tmp_path), command.read_text()) == ([2, 3], "CKPT_STEP=2 megads train\n")
+    (tmp_path / "stop").unlink()
+    loop.training.engine.at_step[3] = lambda: (tmp_path / "stop").touch()
+    loop.training.engine.steps = 2
+    assert loop.run().message == "asked to stop; saved at iteration 3"
+    assert command.read_text() == "megads train\n"
+    assert not once_saved.exists()
 
 
 def test_a_run_of_a_given_duration_saves_and_stops(tmp_path):

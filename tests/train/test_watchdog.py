@@ -124,6 +124,7 @@ def test_a_save_may_take_as_long_as_one_that_was_written_in_the_background(tmp_p
     watch.saved(0.0)
     assert watch.save_s == 7.0  # of an earlier start
     watch.enter("save")
+    assert watch.allowed_s() == 20.0  # the first of its kind
     watch.enter("step")
     watch.saved(90.0)
     watch.enter("save")

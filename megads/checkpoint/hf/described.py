@@ -69,10 +69,10 @@ def describe(folder: Path, vocab_multiple: int) -> Described:
         raise CheckpointError(f"{path}: {first['loc'][0]} = {first['input']!r}: {first['msg'].lower()}") from None
     if model.num_heads % model.num_kv_heads:
         raise config.error(f"{model.num_heads} heads can not share {model.num_kv_heads} key/value heads")
-    window = config.get("sliding_window", None) if architecture == "MistralForCausalLM" else None
+    window = _window(config) if architecture == "MistralForCausalLM" else None
     more = {"max_position_embeddings": model.seq_length, "sliding_window": window}
     kept = {name: getattr(model, name) for name in KEPT}
-    return Described(architecture, model, {**more, "settings": kept}, int(window or 0))
+    return Described(architecture, model, {**more, "settings": kept}, window or 0)
 
 
 def _no_config(folder: Path) -> str:
@@ -111,9 +111,23 @@ class _Config:
 
     def number(self, name: str, default: float) -> float:
         value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e300 < value < 1e300:
             raise self.error(f"{name} is {value!r}, expected a number")
         return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.get(name, default)
+        if not isinstance(value, bool):
+            raise self.error(f"{name} is {value!r}, expected true or false")
+        return value
+
+    def words(self, name: str) -> list[str]:
+        """Return a list of names; empty where there is none, and of one where it is not in a list."""
+        value = self.get(name, [])
+        found = value if isinstance(value, list) else [value]
+        if not all(isinstance(each, str) for each in found):
+            raise self.error(f"{name} is {value!r}, expected a list of names")
+        return found
 
     def refuse(self, name: str, what: str) -> None:
         if self.get(name, False):
@@ -126,25 +140,24 @@ class _Config:
 
 
 def _architecture(config: _Config) -> str:
-    named = config.get("architectures", [])
-    named = named if isinstance(named, list) else [named]
+    named = config.words("architectures")
     if not named:
         named = [name for name, kind in TYPES.items() if kind == config.get("model_type", "")]
     for name in named:
         if name in TYPES:
-            return str(name)
-    what = ", ".join(map(str, named)) or f"model_type {config.get('model_type', 'none')}"
+            return name
+    what = ", ".join(named) or f"model_type {config.get('model_type', 'none')}"
     raise config.error(f"the architecture {what} is not supported; {', '.join(TYPES)} are")
 
 
 def _llama(config: _Config, architecture: str) -> dict[str, Any]:
     config.expect("hidden_act", ("silu", "swish"), "silu")
     config.expect("partial_rotary_factor", (1.0,), 1.0)
-    layers = set(config.get("layer_types", []))
+    layers = set(config.words("layer_types"))
     if layers - {"full_attention", "sliding_attention"} or len(layers) > 1:
         raise config.error(f"layer_types mixes {', '.join(sorted(layers))}; layers must be alike")
-    bias = bool(config.get("attention_bias", False))
-    if bias != bool(config.get("mlp_bias", False)) and architecture == "LlamaForCausalLM":
+    bias = config.flag("attention_bias", False)
+    if bias != config.flag("mlp_bias", False) and architecture == "LlamaForCausalLM":
         raise config.error(
             f"attention_bias={bias} and mlp_bias={not bias}; ours has biases in all linear layers or in none"
         )
@@ -154,7 +167,7 @@ def _llama(config: _Config, architecture: str) -> dict[str, Any]:
         "num_layers": config.size("num_hidden_layers"),
         "hidden_size": hidden,
         "num_heads": heads,
-        "num_kv_heads": config.size("num_key_value_heads", heads),
+        "num_kv_heads": config.size("num_key_value_heads", _unsaid_kv_heads(config, architecture, heads)),
         "head_dim": config.size("head_dim", hidden // heads),
         "ffn_hidden_size": config.size("intermediate_size"),
         "max_positions": positions,
@@ -165,10 +178,23 @@ def _llama(config: _Config, architecture: str) -> dict[str, Any]:
         "activation": "swiglu",
         "position_embedding": "rope",
         "bias": bias,
-        "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
+        "tied_embeddings": config.flag("tie_word_embeddings", False),
         "init_std": config.number("initializer_range", 0.02),
         **_rope(config, positions),
     }
+
+
+def _unsaid_kv_heads(config: _Config, architecture: str, heads: int) -> int:
+    """Return the key/value heads that transformers takes where none are given: MistralConfig has 8, null means all."""
+    is_left_out = "num_key_value_heads" not in config.content
+    return 8 if architecture == "MistralForCausalLM" and is_left_out else heads
+
+
+def _window(config: _Config) -> int | None:
+    """Return how many tokens Mistral's attention sees: MistralConfig has 4096, null means all."""
+    if "sliding_window" in config.content and config.content["sliding_window"] is None:
+        return None
+    return config.size("sliding_window", 4096)
 
 
 def _rope(config: _Config, positions: int) -> dict[str, Any]:
@@ -201,7 +227,7 @@ def _gpt2(config: _Config) -> dict[str, Any]:
     config.refuse("scale_attn_by_inverse_layer_idx", "attention is scaled by the layer, which ours is not")
     config.refuse("add_cross_attention", "the model reads another one's output, which ours does not")
     activation = config.get("activation_function", "gelu_new")
-    if activation not in _GELUS:
+    if not isinstance(activation, str) or activation not in _GELUS:
         raise config.error(f"activation_function={activation!r} is not supported; {', '.join(_GELUS)} are")
     heads, hidden = config.size("n_head"), config.size("n_embd")
     if hidden % heads:
@@ -223,7 +249,7 @@ def _gpt2(config: _Config) -> dict[str, Any]:
         "activation": _GELUS[activation],
         "position_embedding": "learned",
         "bias": True,
-        "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
+        "tied_embeddings": config.flag("tie_word_embeddings", True),
         "hidden_dropout": config.number("resid_pdrop", 0.1),
         "attention_dropout": config.number("attn_pdrop", 0.1),
         "init_std": config.number("initializer_range", 0.02),

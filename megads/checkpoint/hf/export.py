@@ -11,24 +11,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
+from megads.checkpoint.folder import new_folder
 from megads.checkpoint.hf.config import SPECIAL, TYPES, architecture_of, config_of
-from megads.checkpoint.hf.folder import new_folder
 from megads.checkpoint.hf.names import Theirs, tensors_of
 from megads.checkpoint.hf.numbers import LONG, pack
 from megads.checkpoint.hf.shards import Outgoing, write_shards
-from megads.checkpoint.layout import candidates, checkpoints_in
 from megads.checkpoint.manifest import Manifest
+from megads.checkpoint.match import HF, model_of
 from megads.checkpoint.reader import Reader
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
 
 BAND = 1 << 20
 """Numbers that are read and written together."""
-
-HF = "hf"
-"""What was imported keeps under this name of ``about`` what only an export needs."""
 
 SaveTokenizer = Callable[[Path, int], Mapping[str, int | None]]
 """Writes the tokenizer's files to a folder, for samples of so many tokens; returns ids by bos, eos and pad."""
@@ -69,11 +65,13 @@ def export(
     """
     manifest = reader.manifest
     model, more = model_of(reader.path, manifest), dict(manifest.about.get(HF, {}))
-    architecture = architecture_of(model, more.get("architecture") or _imported_as(manifest))
+    architecture = architecture_of(model, more.get("architecture", ""))
     dtype = dtype or _dtype_of(manifest)
     if manifest.settings:
-        # Trained since it was imported: for samples of this length, and with attention to all of them.
-        more = {"max_position_embeddings": model.seq_length}
+        # Trained since it was imported: with attention to all of a sample, so that a window bounds nothing any more.
+        had = 0 if more.get("sliding_window") else more.get("max_position_embeddings", 0)
+        kept = {name: more[name] for name in ("generation", *SPECIAL) if name in more}
+        more = {**kept, "max_position_embeddings": max(had, model.seq_length)}
     theirs = tensors_of(model, TYPES[architecture])
     with new_folder(final) as folder:
         found = tokenizer(folder, _length(model, more)) if tokenizer else {}
@@ -87,26 +85,6 @@ def export(
     return Exported(architecture, dtype, files, sum(each.rows * each.width for each in theirs))
 
 
-def model_of(path: Path, manifest: Manifest) -> ModelConfig:
-    """Return the model of a checkpoint, derived.
-
-    Raises:
-        CheckpointError: another version of megads wrote other settings.
-    """
-    known = set(ModelConfig.model_fields)
-    settings = {key: value for key, value in manifest.settings.get("model", {}).items() if key in known}
-    if not settings:
-        positions = manifest.model.get("max_positions")
-        settings = manifest.about.get(HF, {}).get("settings") or ({"seq_length": positions} if positions else {})
-    try:
-        return ModelConfig(**{**settings, **manifest.model})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise CheckpointError(
-            f"{path}: its model's {first['loc'][0]} can not be read: {first['msg'].lower()}"
-        ) from None
-
-
 def _length(model: ModelConfig, more: Mapping[str, Any]) -> int:
     if model.position_embedding == "learned":
         return model.max_positions
@@ -117,20 +95,6 @@ def _dtype_of(manifest: Manifest) -> str:
     short = {long: dtype for dtype, long in LONG.items()}
     trained = manifest.settings.get("train", {}).get("dtype")
     return str(trained or short.get(manifest.about.get("torch_dtype", ""), "fp32"))
-
-
-def _imported_as(manifest: Manifest, depth: int = 8) -> str:
-    """Return the class that the weights were once imported from, following LOAD; empty where that is not known."""
-    load = manifest.settings.get("checkpoint", {}).get("load")
-    if not load or not depth:
-        return ""
-    try:
-        found = next(candidates(checkpoints_in(Path(load))), None)
-    except CheckpointError:
-        return ""  # it was moved or damaged since; the weights do not depend on it
-    if found is None:
-        return ""
-    return str(found.manifest.about.get(HF, {}).get("architecture") or _imported_as(found.manifest, depth - 1))
 
 
 def _bands(reader: Reader, theirs: Theirs, dtype: str) -> Iterator[NDArray[np.generic]]:

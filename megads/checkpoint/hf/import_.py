@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megads import __version__
+from megads.checkpoint.folder import new_folder
 from megads.checkpoint.hf.config import SPECIAL
 from megads.checkpoint.hf.described import CONFIG, Described, describe
-from megads.checkpoint.hf.export import HF
-from megads.checkpoint.hf.folder import new_folder
 from megads.checkpoint.hf.names import Theirs, tensors_of
 from megads.checkpoint.hf.numbers import LONG
 from megads.checkpoint.hf.source import Source, read_json
 from megads.checkpoint.hf.tokenizer import copy_tokenizer, tokenizer_type
 from megads.checkpoint.layout import checkpoint_name
-from megads.checkpoint.match import shape_of
+from megads.checkpoint.match import HF, shape_of
 from megads.checkpoint.tensors import parameters_of
 from megads.checkpoint.writer import Writer
 from megads.config.sizes import padded_vocab_size
@@ -81,12 +81,13 @@ def import_folder(
     dtype = _dtype(weights, found)
     kind = tokenizer_type(source)
     tokenizer = {"tokenizer_type": kind, "tokenizer_model": str(final / TOKENIZER)} if kind else {}
-    with new_folder(final) as folder:
+    with new_folder(final) as folder, ExitStack() as stack:
         if tokenizer:
             copy_tokenizer(source, folder / TOKENIZER)
         about = {**_about(source, described, dtype), **tokenizer}
         tensors = parameters_of(described.model)
         writer = Writer(folder, tensors, shape_of(described.model), about)
+        stack.callback(writer.abandon)
         total, done = sum(cut.count for cut in tensors.values()), 0
         for name in tensors:
             tensor = _assemble(weights, tensors[name].shape, [each for each in theirs if each.ours == name], found)

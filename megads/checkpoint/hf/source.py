@@ -16,7 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from megads.checkpoint.blocks import MAX_HEADER
 from megads.checkpoint.hf.numbers import LONG, STORED, TYPES, unpack
+from megads.checkpoint.hf.pointers import refuse_pointer
 from megads.checkpoint.hf.shards import INDEX, SINGLE
 from megads.errors import CheckpointError
 
@@ -24,8 +26,6 @@ PICKLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 KINDS = {stored: LONG[dtype] for dtype, stored in TYPES.items()}
 """Type of the numbers in safetensors files -> its name in torch; these can be read."""
-
-_POINTER = b"version https://git-lfs"
 
 
 class _File(Protocol):
@@ -114,12 +114,9 @@ def _files(folder: Path) -> tuple[list[str], dict[str, str]]:
 
 def _open(path: Path) -> _File:
     try:
-        with open(path, "rb") as file:
-            start = file.read(len(_POINTER))
+        refuse_pointer(path)
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from None
-    if start == _POINTER:
-        raise CheckpointError(f"{path}: is a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`")
     return _SafeTensors(path) if path.suffix == ".safetensors" else _Pickle(path)
 
 
@@ -135,8 +132,8 @@ class _SafeTensors:
         try:
             with open(path, "rb") as file:
                 length = int.from_bytes(file.read(8), "little")
-                if not 2 <= length <= size - 8:
-                    raise ValueError("its header is longer than the file")
+                if not 2 <= length <= min(size - 8, MAX_HEADER):
+                    raise ValueError(f"its header of {length} bytes is longer than the file, or than any")
                 header = json.loads(file.read(length))
             for name, facts in header.items():
                 if name != "__metadata__":
@@ -182,9 +179,11 @@ class _Pickle:
 
         import torch
 
+        from megads.checkpoint.trust import nothing_but
+
         self.path = path
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), nothing_but():
                 warnings.simplefilter("ignore")  # of old pickles, before the error that says what it is
                 self._tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
         except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from megads.checkpoint.hf.pointers import refuse_pointer
 from megads.errors import CheckpointError
 
 FILES = (
@@ -12,8 +13,6 @@ FILES = (
     *("vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json"),
 )
 """What transformers reads a tokenizer from."""
-
-_POINTER = b"version https://git-lfs"
 
 
 def tokenizer_type(folder: Path) -> str:
@@ -37,9 +36,7 @@ def copy_tokenizer(source: Path, target: Path) -> None:
         target.mkdir()
         for name in FILES:
             if (source / name).is_file():
-                with open(source / name, "rb") as file:
-                    if file.read(len(_POINTER)) == _POINTER:
-                        raise CheckpointError(f"{source / name}: is a pointer of Git LFS; fetch it with `git lfs pull`")
+                refuse_pointer(source / name)
                 shutil.copyfile(source / name, target / name)
     except OSError as error:
         raise CheckpointError(f"{error.filename or target}: {error.strerror}") from None

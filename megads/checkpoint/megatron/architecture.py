@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
 
@@ -30,6 +32,8 @@ _REFUSED = {
     "quick_geglu": "the quick GEGLU",
     "geglu": "GEGLU",
     "glu_activation": "BigScience's gated MLPs, whose halves are the other way round",
+    "no_rope_freq": "layers without rotary positions",
+    "window_size": "attention within a window",
     "parallel_attn_mlp": "attention and MLP side by side",
 }
 """Arguments that ask for what megads has not."""
@@ -102,7 +106,11 @@ def model_of(args: Mapping[str, Any], seen: Seen, stated: Stated) -> tuple[Model
             + (f" of base {values['rope_theta']:g}" if values["position_embedding"] == ROPE else "")
             + "; state what differs"
         )
-    return ModelConfig(**values), notes
+    try:
+        return ModelConfig(**values), notes
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise CheckpointError(f"its {first['loc'][0]} is {first['input']!r}: {first['msg'].lower()}") from None
 
 
 def _refuse(args: Mapping[str, Any], seen: Seen) -> None:
@@ -111,7 +119,7 @@ def _refuse(args: Mapping[str, Any], seen: Seen) -> None:
             raise CheckpointError(f"has {name}, {what}, which megads has not; it imports GPT and Llama models")
     if args.get("num_experts") not in (None, 0, 1, [1]):
         raise CheckpointError(f"has num_experts={args['num_experts']}; megads imports GPT and Llama models")
-    if float(args.get("rotary_percent", 1.0) or 1.0) != 1.0:
+    if (args.get("rotary_percent") or 1.0) != 1.0:
         raise CheckpointError(f"has rotary_percent={args['rotary_percent']}; megads turns whole heads only")
     for name, found in (("num_layers", seen.num_layers), ("hidden_size", seen.hidden_size)):
         if args.get(name) not in (None, found):
@@ -159,7 +167,8 @@ def _heads(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str, int
 def _positions(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str, Any]:
     said = args.get("position_embedding_type")
     said = getattr(said, "last", said)
-    kind = stated.position_embedding or _POSITIONS.get(said, LEARNED if seen.positions else ROPE)
+    unsaid = LEARNED if seen.positions else ROPE
+    kind = stated.position_embedding or (unsaid if said is None else _POSITIONS.get(said, str(said)))
     if args.get("use_alibi_position_embeddings") or args.get("use_alibi"):
         kind = "alibi"
     if args.get("use_rotary_position_embeddings") and not stated.position_embedding:
@@ -200,7 +209,7 @@ def _activation(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str
 def _vocabulary(args: Mapping[str, Any], seen: Seen, stated: Stated, notes: list[str]) -> int:
     size = stated.vocab_size
     if size is None:
-        size = next((args[n] for n in ("true_vocab_size", "vocab_size") if isinstance(args.get(n), int)), None)
+        size = _said_tokens(args)
     if size is None:
         notes.append(
             f"does not say how many tokens it knows: all {seen.vocab_rows} rows of its vocabulary are taken, "
@@ -210,3 +219,12 @@ def _vocabulary(args: Mapping[str, Any], seen: Seen, stated: Stated, notes: list
     if not 0 < size <= seen.vocab_rows:
         raise CheckpointError(f"its vocabulary has {seen.vocab_rows} rows, not {size}; state another --vocab-size")
     return size
+
+
+def _said_tokens(args: Mapping[str, Any]) -> int | None:
+    if isinstance(args.get("true_vocab_size"), int):
+        return int(args["true_vocab_size"])
+    if not isinstance(args.get("vocab_size"), int):
+        return None
+    # A NullTokenizer's --vocab-size does not count the end of documents.
+    return int(args["vocab_size"]) + (args.get("tokenizer_type") == "NullTokenizer")

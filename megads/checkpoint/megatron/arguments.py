@@ -99,7 +99,7 @@ def namespace(model: ModelConfig, target: Target, manifest: Manifest) -> argpars
         add_bias_linear=model.bias,
         add_qkv_bias=False,
         untie_embeddings_and_output_weights=not model.tied_embeddings,
-        vocab_size=model.vocab_size,
+        vocab_size=model.vocab_size - (data.get("tokenizer_type") == "NullTokenizer"),
         padded_vocab_size=target.vocab_rows(model),
         make_vocab_size_divisible_by=target.vocab_multiple or model.vocab_multiple,
         tokenizer_type=data.get("tokenizer_type"),
@@ -139,11 +139,10 @@ def _positions(model: ModelConfig) -> Mapping[str, Any]:
 
 
 def _types(target: Target) -> Mapping[str, Any]:
-    import torch
+    from megads.checkpoint.megatron.torchfile import DTYPES
 
-    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     return {
-        "params_dtype": kinds[target.dtype],
+        "params_dtype": DTYPES[target.dtype],
         "bf16": target.dtype == "bf16",
         "fp16": target.dtype == "fp16",
     }

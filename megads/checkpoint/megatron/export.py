@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,16 +14,17 @@ import torch
 
 from megads.checkpoint.commit import sync_folder
 from megads.checkpoint.cut import Cut
+from megads.checkpoint.folder import new_folder
+from megads.checkpoint.match import model_of
 from megads.checkpoint.megatron.arguments import Target, check_target, namespace
 from megads.checkpoint.megatron.merge import Floats, cut_out, qkv_to_theirs, with_rows
 from megads.checkpoint.megatron.names import Style, theirs_of
-from megads.checkpoint.megatron.torchfile import Later, TorchFile
+from megads.checkpoint.megatron.torchfile import DTYPES, Later, TorchFile
 from megads.checkpoint.reader import VOCABULARY, Reader
 from megads.checkpoint.tensors import parameters_of
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _WITH_STATE = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "output_layer")
 """Modules of Megatron-core that look for ``_extra_state``, which is None without fp8."""
 
@@ -69,31 +69,15 @@ def export_megatron(
         CheckpointError: ``folder`` is there already or can not be written, the checkpoint is
             damaged, or Megatron can not have such a model.
     """
-    model = _model(reader)
+    model = model_of(reader.path, reader.manifest)
     check_target(model, target)
-    part = folder.with_name(folder.name + ".tmp")
     name = "release" if target.iteration is None else f"iter_{target.iteration:07d}"
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise CheckpointError(f"{folder}: is there already; give another folder, or remove it")
-        shutil.rmtree(part, ignore_errors=True)
-        (part / name).mkdir(parents=True)
-        try:
-            _write(reader, model, part / name, target, written)
-            _finish(part, folder, name, target)
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise CheckpointError(f"{folder}: {error.strerror}; give a folder that you can write, with space") from None
+    with new_folder(folder) as part:
+        (part / name).mkdir()
+        _write(reader, model, part / name, target, written)
+        sync_folder(part / name)
+        _write_tracker(part / "latest_checkpointed_iteration.txt", target)
     return folder / name
-
-
-def _model(reader: Reader) -> ModelConfig:
-    stored = {key: value for key, value in reader.manifest.model.items() if key in ModelConfig.model_fields}
-    settings = reader.manifest.settings.get("model", {})
-    length = settings.get("seq_length") or stored.get("max_positions")
-    return ModelConfig(**{**stored, **({"seq_length": length} if length else {})})
 
 
 def _write(reader: Reader, model: ModelConfig, into: Path, target: Target, written: Callable[[int, int], None]) -> None:
@@ -125,16 +109,11 @@ def _write(reader: Reader, model: ModelConfig, into: Path, target: Target, writt
             sync_folder(file_folder)
 
 
-def _finish(part: Path, folder: Path, name: str, target: Target) -> None:
-    """Write the tracker and make all of it visible."""
-    sync_folder(part / name)
-    with open(part / "latest_checkpointed_iteration.txt", "w", encoding="utf8") as file:
+def _write_tracker(path: Path, target: Target) -> None:
+    with open(path, "w", encoding="utf8") as file:
         file.write("release" if target.iteration is None else str(target.iteration))
         file.flush()
         os.fsync(file.fileno())
-    sync_folder(part)
-    os.replace(part, folder)
-    sync_folder(folder.absolute().parent)
 
 
 def _stage(model: ModelConfig, target: Target, number: int) -> _Stage:

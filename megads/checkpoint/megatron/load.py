@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from megads.checkpoint.cut import Cut
-from megads.checkpoint.match import SHAPE_SETTINGS
+from megads.checkpoint.match import shape_of
 from megads.checkpoint.megatron.architecture import Seen, Stated, model_of
 from megads.checkpoint.megatron.merge import Floats, join, join_rows, qkv_to_ours, with_rows
 from megads.checkpoint.megatron.names import TIED_COPY, ours_of
 from megads.checkpoint.megatron.source import Chunk, Source, open_source
 from megads.checkpoint.tensors import parameters_of
 from megads.checkpoint.writer import Writer
+from megads.config.data_settings import TokenizerType
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
 
+TOKENIZER_FILES = ("tokenizer_model", "vocab_file", "merge_file")
 VOCABULARY = ("embedding.weight", "head.weight", TIED_COPY)
 
 
@@ -222,11 +225,12 @@ def _write(
         "source_iteration": source.iteration,
         "consumed_train_samples": source.args.get("consumed_train_samples"),
         "consumed_valid_samples": source.args.get("consumed_valid_samples"),
+        "torch_dtype": _dtype(held),
+        **_tokenizer(source.args),
     }
-    tensors, values = parameters_of(model), model.model_dump()
+    tensors = parameters_of(model)
     kept = {key: value for key, value in about.items() if isinstance(value, str | int)}
-    is_new = not folder.exists()
-    writer = Writer(folder, tensors, {key: values[key] for key in SHAPE_SETTINGS}, kept)
+    writer = Writer(folder, tensors, shape_of(model), kept)
     try:
         for done, (name, cut) in enumerate(tensors.items(), start=1):
             writer.add(name, _whole(name, cut, held[_source_name(name)], source.version, model, drift))
@@ -234,10 +238,24 @@ def _write(
         return writer.finish()
     except BaseException:
         writer.abandon()
-        if is_new:
-            with suppress(OSError):
-                folder.rmdir()
         raise
+
+
+def _dtype(held: Mapping[str, Held]) -> str:
+    """Return the one type of numbers that holds all of the weights: of several, float32."""
+    kinds = {str(each.dtype).removeprefix("torch.") for tensor in held.values() for each in tensor.slices}
+    return next(iter(kinds)) if len(kinds) == 1 else "float32"
+
+
+def _tokenizer(args: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of the tokenizer where ours reads it as well: it needs no files, or they are here."""
+    kind = args.get("tokenizer_type")
+    if kind == "NullTokenizer":
+        return {"tokenizer_type": kind}
+    files = {name: args[name] for name in TOKENIZER_FILES if isinstance(args.get(name), str) and args[name]}
+    if kind not in get_args(TokenizerType) or not files or not all(map(os.path.exists, files.values())):
+        return {}
+    return {"tokenizer_type": str(kind), **{name: os.path.abspath(path) for name, path in files.items()}}
 
 
 def _whole(name: str, cut: Cut, held: Held, version: float, model: ModelConfig, drift: Drift) -> Floats:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from megads.checkpoint.trust import nothing_but
 from megads.errors import CheckpointError
 
 PROGRAMS = {
@@ -90,21 +89,9 @@ def load(path: Path) -> Any:
 def _load(path: Path, known: dict[str, type[StandIn]]) -> Any:
     with open(path, "rb") as file:
         is_zip = file.read(4) == b"PK\x03\x04"
-    with warnings.catch_warnings(), _nothing_but([(kind, name) for name, kind in known.items()]):
+    with warnings.catch_warnings(), nothing_but([(kind, name) for name, kind in known.items()]):
         warnings.simplefilter("ignore")
         return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-
-
-@contextmanager
-def _nothing_but(named: list[Any]) -> Iterator[None]:
-    """Let ``named`` be read, and none of what a package that is loaded has told torch to trust."""
-    trusted = torch.serialization.get_safe_globals()
-    torch.serialization.clear_safe_globals()
-    try:
-        with torch.serialization.safe_globals(named):
-            yield
-    finally:
-        torch.serialization.add_safe_globals(trusted)
 
 
 def _refused(error: Exception) -> str | None:

@@ -27,6 +27,7 @@ ALIGNMENT = 64
 _ROOT = "archive"
 _LOCAL_HEADER = 30
 _ZIP64_EXTRA = 20
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _STORAGES = {torch.float32: torch.FloatStorage, torch.float16: torch.HalfStorage, torch.bfloat16: torch.BFloat16Storage}
 
 

@@ -49,7 +49,7 @@ OURS = {
     "llama-wide-heads": _llama(head_dim=6),
     "uneven-heads": _llama(num_heads=6, num_kv_heads=2, head_dim=8),  # 32 / 6: LlamaConfig refuses it
     "gpt2-tanh": _gpt(),
-    "gpt2-erf": _gpt(activation="gelu"),
+    "gpt2-erf": _gpt(activation="gelu", norm_epsilon=1e-3),
     "gpt2-untied": _gpt(tied_embeddings=False, ffn_hidden_size=40),
 }
 
@@ -119,7 +119,9 @@ THEIRS: dict[str, transformers.PreTrainedConfig] = {
     "mistral": transformers.MistralConfig(**_SIZES, sliding_window=None, head_dim=16),
     "mistral-window": transformers.MistralConfig(**_SIZES, sliding_window=32),
     "gpt2": transformers.GPT2Config(**_GPT2, initializer_range=0.2),
-    "gpt2-erf": transformers.GPT2Config(**_GPT2, initializer_range=0.2, activation_function="gelu", n_inner=40),
+    "gpt2-erf": transformers.GPT2Config(
+        **_GPT2, initializer_range=0.2, activation_function="gelu", n_inner=40, layer_norm_epsilon=1e-3
+    ),
 }
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -140,6 +140,9 @@ BAD = {
     "own-checkpoint": (["import-hf", "run", "out"], "has no config.json"),
     "one-word": (["import-hf", "run"], "Missing argument 'DST'"),
     "there": (["export-hf", "run", "run"], "is there already"),
+    "here": (["export-hf", "run", "."], "is there already"),
+    "the-root": (["export-hf", "run", "/"], "/: is there already; give a new folder"),
+    "import-the-root": (["import-hf", "theirs", "/"], "/: is there already; give a new folder"),
 }
 
 
@@ -147,6 +150,8 @@ BAD = {
 def test_bad_commands_are_one_line(tmp_path, capsys, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     trained(tmp_path / "run", OURS["llama-gqa"], DataConfig(tokenizer_type="NullTokenizer"))
+    their_module("llama3").save_pretrained(tmp_path / "theirs")
+    capsys.readouterr()
     code, out, err = run(capsys, *words)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert message in err
@@ -185,19 +190,38 @@ def test_an_import_says_how_it_is_trained_and_goes_out_again(tmp_path, capsys, b
 def test_weights_trained_on_since_an_import_keep_its_class(tmp_path, capsys):
     source = tmp_path / "theirs"
     their_module("mistral").save_pretrained(source)
+    (source / "generation_config.json").write_text('{"temperature": 0.7, "eos_token_id": [2, 5]}')
     assert run(capsys, "import-hf", source, tmp_path / "ours")[0] == 0
     manifest = find_latest(tmp_path / "ours").manifest
     settings = RunConfig(data=DataConfig(tokenizer_type="NullTokenizer")).model_dump()
     settings["model"] |= {**manifest.model, "seq_length": 48}
-    settings["checkpoint"]["load"] = str(tmp_path / "ours")
+    about = {"hf": dict(manifest.about["hf"])}  # as train/resume.py hands it on
     model = ModelConfig(**settings["model"])
-    path = write_checkpoint(tmp_path / "run" / "checkpoints", model, Grid(data=2), about={}, settings=settings)
+    path = write_checkpoint(tmp_path / "run" / "checkpoints", model, Grid(data=2), about=about, settings=settings)
     code, out, _ = run(capsys, "export-hf", tmp_path / "run", tmp_path / "again", "--dtype", "fp32")
     assert code == 0
     assert "MistralForCausalLM" in out
     config = json.loads((tmp_path / "again" / "config.json").read_text())
-    assert (config["max_position_embeddings"], config["sliding_window"]) == (48, None)
+    assert (config["max_position_embeddings"], config["sliding_window"]) == (64, None)
+    generation = json.loads((tmp_path / "again" / "generation_config.json").read_text())
+    assert (generation["temperature"], generation["eos_token_id"]) == (0.7, [2, 5])
     assert_same_logits(our_module(path, model), AutoModelForCausalLM.from_pretrained(tmp_path / "again"))
+
+
+@pytest.mark.parametrize(("kind", "length", "positions"), [("mistral", 80, 80), ("mistral-window", 48, 48)])
+def test_a_run_on_longer_samples_or_without_the_window_has_its_own_positions(tmp_path, capsys, kind, length, positions):
+    """Attention was to the whole of its samples: the 64 positions that were imported count only without a window."""
+    their_module(kind).save_pretrained(tmp_path / "theirs")
+    assert run(capsys, "import-hf", tmp_path / "theirs", tmp_path / "ours")[0] == 0
+    manifest = find_latest(tmp_path / "ours").manifest
+    settings = RunConfig(data=DataConfig(tokenizer_type="NullTokenizer")).model_dump()
+    settings["model"] |= {**manifest.model, "seq_length": length}
+    about = {"hf": dict(manifest.about["hf"])}
+    model = ModelConfig(**settings["model"])
+    write_checkpoint(tmp_path / "run" / "checkpoints", model, Grid(), about=about, settings=settings)
+    assert run(capsys, "export-hf", tmp_path / "run", tmp_path / "again", "--dtype", "fp32")[0] == 0
+    config = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert (config["max_position_embeddings"], config["sliding_window"]) == (positions, None)
 
 
 def test_help_says_what_comes_out(capsys):

@@ -188,6 +188,14 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path):
     assert (tmp_path / "theirs" / "config.json").is_file()
 
 
+def test_a_folder_of_the_users_that_ends_like_ours_is_left_alone(tmp_path):
+    path = write_checkpoint(tmp_path / "ours", OURS["gpt2-erf"], Grid())
+    (tmp_path / "theirs.tmp").mkdir()
+    (tmp_path / "theirs.tmp" / "mine").write_text("keep")
+    exported(path, tmp_path / "theirs")
+    assert (tmp_path / "theirs.tmp" / "mine").read_text() == "keep"
+
+
 def test_a_damaged_checkpoint_leaves_no_folder(tmp_path):
     path = write_checkpoint(tmp_path / "ours", OURS["gpt2-erf"], Grid())
     file = path / "rank-00000.safetensors"
@@ -195,7 +203,7 @@ def test_a_damaged_checkpoint_leaves_no_folder(tmp_path):
     content[-100] ^= 1
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match="CRC-32 differs"):
-        exported(path, tmp_path / "theirs")
+        exported(path, tmp_path / "new" / "theirs")
     assert [each.name for each in tmp_path.iterdir()] == ["ours"]
 
 
@@ -231,8 +239,9 @@ def test_memory_does_not_grow_with_the_model(tmp_path, monkeypatch):
 
 def test_what_a_killed_export_left_is_cleared_by_the_next(tmp_path):
     path = write_checkpoint(tmp_path / "ours", OURS["gpt2-erf"], Grid())
-    (tmp_path / "theirs.tmp").mkdir()
-    (tmp_path / "theirs.tmp" / "model-00009-of-00009.safetensors").write_bytes(b"half")
+    (tmp_path / ".theirs.megads.tmp.lock").touch()
+    (tmp_path / ".theirs.megads.tmp").mkdir()
+    (tmp_path / ".theirs.megads.tmp" / "model-00009-of-00009.safetensors").write_bytes(b"half")
     exported(path, tmp_path / "theirs")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["ours", "theirs"]
     names = sorted(each.name for each in (tmp_path / "theirs").iterdir())

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from megads.checkpoint.hf.export import export, model_of
+from megads.checkpoint.hf.described import describe
+from megads.checkpoint.hf.export import export
 from megads.checkpoint.hf.import_ import import_folder
 from megads.checkpoint.layout import find_latest
-from megads.checkpoint.match import SHAPE_SETTINGS
+from megads.checkpoint.match import SHAPE_SETTINGS, model_of
 from megads.checkpoint.reader import Reader
 from megads.errors import CheckpointError
 from tests.checkpoint.hf.models import DTYPES, THEIRS, assert_same_logits, our_module, their_module
@@ -165,6 +166,32 @@ def test_what_is_kept_of_the_source(tmp_path):
         export(reader, tmp_path / "again")
     assert json.loads((tmp_path / "again" / "generation_config.json").read_text())["temperature"] == 0.7
     assert json.loads((tmp_path / "again" / "config.json").read_text())["sliding_window"] == 32
+
+
+@pytest.mark.parametrize(
+    ("change", "window"),
+    [({}, 4096), ({"sliding_window": None}, None), ({"sliding_window": 32}, 32)],
+    ids=["left out", "null", "32"],
+)
+def test_mistrals_window_is_what_transformers_takes_it_for(tmp_path, change, window):
+    source = saved(tmp_path, "mistral")
+    path = source / "config.json"
+    config = json.loads(path.read_text())
+    del config["sliding_window"]
+    path.write_text(json.dumps({**config, **change}))
+    assert AutoConfig.from_pretrained(source).sliding_window == window
+    described = import_folder(source, tmp_path / "ours").described
+    assert (described.longest, described.more["sliding_window"]) == (window or 0, window)
+
+
+@pytest.mark.parametrize(("change", "heads"), [({}, 8), ({"num_key_value_heads": None}, 16)], ids=["left out", "null"])
+def test_mistrals_key_value_heads_are_what_transformers_takes_them_for(tmp_path, change, heads):
+    config = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": 53, "hidden_size": 64}
+    config |= {"intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 16, **change}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if not change:  # transformers 4 takes null for as many as query heads, 5 refuses it
+        assert AutoConfig.from_pretrained(tmp_path).num_key_value_heads == heads
+    assert describe(tmp_path, 128).model.num_kv_heads == heads
 
 
 def test_weights_of_two_types_become_the_wider_one(tmp_path):

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,13 @@ def _index(where: Any) -> Callable[[Path], None]:
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
 
     return changed
+
+
+def _endless(folder: Path) -> None:
+    """Have a header of more bytes than any has, in a file that has them: as holes, which take no space."""
+    with open(folder / "model.safetensors", "r+b") as file:
+        file.write((100_000_001).to_bytes(8, "little"))
+        file.truncate(200_000_000)
 
 
 def _file_instead(folder: Path) -> None:
@@ -136,6 +144,18 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "no-size": ("llama3", _config(hidden_size="GONE"), "hidden_size is None, expected a whole number above 0"),
     "odd-size": ("llama3", _config(num_hidden_layers="two"), "num_hidden_layers is 'two', expected a whole number"),
     "odd-number": ("llama3", _config(rms_norm_eps="tiny"), "rms_norm_eps is 'tiny', expected a number"),
+    "number-too-large": ("llama3", _config(rope_theta=10**400), "rope_theta is 10+, expected a number"),
+    "no-number": ("llama3", _config(rms_norm_eps=float("nan")), "rms_norm_eps is nan, expected a number"),
+    "odd-architectures": ("llama3", _config(architectures=[{}]), r"architectures is \[{}\], expected a list of names"),
+    "odd-layer-types": ("mistral", _config(layer_types=3), "layer_types is 3, expected a list of names"),
+    "layer-types-of-objects": ("mistral", _config(layer_types=[{}]), "expected a list of names"),
+    "odd-activation": (
+        "gpt2",
+        _config(activation_function=["gelu"]),
+        r"activation_function=\['gelu'\] is not supported",
+    ),
+    "odd-window": ("mistral", _config(sliding_window="4k"), "sliding_window is '4k', expected a whole number above 0"),
+    "odd-flag": ("llama3", _config(tie_word_embeddings="no"), "tie_word_embeddings is 'no', expected true or false"),
     "zero-epsilon": ("llama3", _config(rms_norm_eps=0.0), "norm_epsilon = 0.0: input should be greater than 0"),
     "heads": ("llama3", _config(num_key_value_heads=3), "4 heads can not share 3 key/value heads"),
     "fewer-layers": ("llama3", _config(num_hidden_layers=1), r"has model\.layers\.1\..* 9 tensors would be lost"),
@@ -175,6 +195,7 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "truncated": ("llama3", _bytes(lambda b: b[:-100]), "is not a whole safetensors file .*ends behind the file's end"),
     "empty": ("llama3", _bytes(lambda b: b""), "is not a whole safetensors file"),
     "garbage": ("llama3", _bytes(lambda b: b"\xff" * 1000), "is not a whole safetensors file"),
+    "endless-header": ("llama3", _endless, "is not a whole safetensors file .*its header of 100000001 bytes"),
     "lfs": ("llama3", _bytes(lambda b: b"version https://git-lfs.github.com/spec/v1\n"), "is a pointer of Git LFS"),
 }
 
@@ -227,6 +248,15 @@ def test_code_in_a_bare_pickle_is_not_run(folders, tmp_path):
     with pytest.raises(CheckpointError, match="torch can not read it as weights alone"):
         import_folder(source, tmp_path / "ours")
     assert not trap.exists()
+
+
+def test_what_other_packages_told_torch_to_trust_is_not_trusted(folders, tmp_path):
+    source = _as_pickle(folders, tmp_path, {NORM: torch.ones(32), "trap": Fraction(1, 2)})
+    with torch.serialization.safe_globals([Fraction]):
+        torch.load(source / "pytorch_model.bin", weights_only=True)
+        with pytest.raises(CheckpointError, match="torch can not read it as weights alone"):
+            import_folder(source, tmp_path / "ours")
+        assert Fraction in torch.serialization.get_safe_globals()
 
 
 @pytest.mark.parametrize("content", [[torch.ones(2)], {"state": {NORM: torch.ones(2)}}, {"epoch": 3}])

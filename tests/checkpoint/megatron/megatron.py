@@ -15,7 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-HIDDEN, HEADS, WIDTH, INNER, ROWS, POSITIONS = 16, 4, 4, 24, 24, 12
+HIDDEN, HEADS, WIDTH, INNER, ROWS, POSITIONS = 16, 4, 6, 24, 24, 12
+EPSILON, BASE = 1e-3, 500.0
+"""Not Megatron's defaults, as little as heads whose channels are not the hidden size together."""
+
+
 Rank = dict[str, Any]
 
 
@@ -29,7 +33,8 @@ def arguments(**changed: Any) -> argparse.Namespace:
         "ffn_hidden_size": INNER,
         "max_position_embeddings": POSITIONS,
         "seq_length": POSITIONS,
-        "layernorm_epsilon": 1e-5,
+        "layernorm_epsilon": EPSILON,
+        "rotary_base": BASE,
         "make_vocab_size_divisible_by": 4,
         "padded_vocab_size": ROWS,
         "vocab_size": 21,
@@ -101,8 +106,8 @@ def logits(chunks: list[list[Rank]], tokens: Tensor, version: float, *, groups: 
 def _norm(x: Tensor, rank: Rank, prefix: str) -> Tensor:
     weight, bias = rank[f"{prefix}weight"], rank.get(f"{prefix}bias")
     if bias is not None:
-        return F.layer_norm(x, (HIDDEN,), weight, bias, 1e-5)
-    return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight
+        return F.layer_norm(x, (HIDDEN,), weight, bias, EPSILON)
+    return x * (x.square().mean(-1, keepdim=True) + EPSILON).rsqrt() * weight
 
 
 def _attention(x: Tensor, ranks: list[Rank], version: float, groups: int, llama: bool) -> Tensor:
@@ -132,8 +137,8 @@ def _attention(x: Tensor, ranks: list[Rank], version: float, groups: int, llama:
 
 
 def _turn(x: Tensor) -> Tensor:
-    """Turn by Megatron's default base 10000, the halves of a head paired."""
-    frequency = 1 / 10000 ** (torch.arange(0, WIDTH, 2) / WIDTH)
+    """Turn by frequencies of :data:`BASE`, the halves of a head paired."""
+    frequency = 1 / BASE ** (torch.arange(0, WIDTH, 2) / WIDTH)
     angle = torch.outer(torch.arange(x.shape[1]).float(), frequency).repeat(1, 2)[:, None]
     turned = torch.cat([-x[..., WIDTH // 2 :], x[..., : WIDTH // 2]], dim=-1)
     return x * angle.cos() + turned * angle.sin()

@@ -12,10 +12,13 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
+from megads.checkpoint.commit import only_writer
 from megads.checkpoint.layout import checkpoint_name
 from megads.cli import main
-from tests.checkpoint.megatron.megatron import model_tensors, save
+from megads.dist.grid import Grid
+from tests.checkpoint.megatron.megatron import arguments, model_tensors, save
 from tests.checkpoint.megatron.samples import LLAMA, save_ours, weights
+from tests.checkpoint.sources import make_arrays, write_source
 
 
 def _run(*words: object) -> Result:
@@ -43,9 +46,20 @@ def test_there_and_back(tmp_path):
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
+def test_an_export_to_hugging_face_knows_the_type_and_that_there_was_no_tokenizer(tmp_path):
+    chunks = model_tensors(2, 1, groups=2, llama=True)
+    halves = [[{name: each.bfloat16() for name, each in rank.items()} for rank in ranks] for ranks in chunks]
+    args = arguments(tokenizer_type="NullTokenizer", vocab_size=20)
+    save(tmp_path / "src", halves, args=args, checkpoint_version=3.0)
+    assert _run("import-megatron", tmp_path / "src", tmp_path / "ours").exit_code == 0
+    done = _run("export-hf", tmp_path / "ours", tmp_path / "theirs")
+    assert done.exit_code == 0, done.output
+    assert "in bf16, model.safetensors, no tokenizer, the run had none (NullTokenizer)" in done.stdout
+
+
 def test_notes_go_to_the_side(tmp_path):
     save(tmp_path / "src", model_tensors(2, 1), args=None, checkpoint_version=3.0)
-    done = _run("import-megatron", tmp_path / "src", tmp_path / "dst", "--num-attention-heads", 4)
+    done = _run("import-megatron", tmp_path / "src", tmp_path / "dst", "--num-attention-heads", 4, "--kv-channels", 6)
     assert done.exit_code == 0, done.output
     assert "state --vocab-size" in done.stderr
     assert len(done.stdout.strip().split("\n")) == 1
@@ -288,13 +302,41 @@ def test_what_is_stated_contradicts_the_files(tmp_path, options, said):
     assert not (tmp_path / "dst").exists()
 
 
-def test_bad_exports(tmp_path):
+LOCKED = {
+    "import-megatron": (("import-megatron", "theirs", "dst"), "dst/iter_0000000.tmp"),
+    "export-megatron": (("export-megatron", "run", "dst"), ".dst.megads.tmp"),
+    "export-hf": (("export-hf", "run", "dst", "--no-tokenizer"), ".dst.megads.tmp"),
+    "reshape": (("reshape", "run", "dst", "--tp", 2), "dst/iter_0000030.tmp"),
+}
+
+
+@pytest.mark.parametrize(("words", "part"), LOCKED.values(), ids=LOCKED)
+def test_a_second_command_that_makes_the_same_is_refused(tmp_path, words, part):
+    save(tmp_path / "theirs", model_tensors(2, 1), checkpoint_version=3.0)
+    write_source(tmp_path / "run" / "checkpoints", LLAMA, make_arrays(LLAMA), Grid(), iteration=30)
+    half = tmp_path / part
+    with only_writer(half):
+        half.mkdir()
+        (half / "half").write_text("of the first one")
+        line = _said(_run(*(tmp_path / word if word in ("run", "theirs", "dst") else word for word in words)))
+        assert f"{half}: another command is writing it; wait for it, or give another folder" in line
+        assert (half / "half").read_text() == "of the first one"
+    assert not half.with_name(f"{half.name}.lock").exists()
+    done = _run(*(tmp_path / word if word in ("run", "theirs", "dst") else word for word in words))
+    assert done.exit_code == 0, done.output
+    assert not [path for path in tmp_path.rglob("*") if path.name.endswith((".lock", ".tmp"))]
+
+
+def test_bad_exports(tmp_path, monkeypatch):
     ours = save_ours(tmp_path / "ours", LLAMA)
     assert "--tp 8 does not divide the 4 key/value heads" in _said(
         _run("export-megatron", ours, tmp_path / "dst", "--tp", 8)
     )
     assert str(tmp_path / "none") in _said(_run("export-megatron", tmp_path / "none", tmp_path / "dst"))
     assert "is there already" in _said(_run("export-megatron", ours, tmp_path / "ours"))
+    monkeypatch.chdir(tmp_path)
+    assert f"{tmp_path}: is there already" in _said(_run("export-megatron", ours, "."))
+    assert "/: is there already; give a new folder" in _said(_run("export-megatron", ours, "/"))
     path = save(tmp_path / "theirs", model_tensors(2, 1), checkpoint_version=3.0)
     assert "import-megatron" in _said(_run("export-megatron", path, tmp_path / "dst"))
     assert not (tmp_path / "dst").exists()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -34,7 +36,8 @@ MODELS = {
 @pytest.fixture
 def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Megatron-core with groups of this one process, on the CPU."""
-    with warnings.catch_warnings():
+    # It sets variables for other libraries, for the whole process.
+    with patch.dict(os.environ), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("megatron.core.models.gpt")
         from megatron.core import parallel_state, tensor_parallel

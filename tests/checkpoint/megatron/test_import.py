@@ -23,6 +23,8 @@ from tests.checkpoint.megatron.megatron import ROWS, arguments, model_tensors, s
 from tests.checkpoint.megatron.samples import our_logits, tokens_of, weights
 
 VOCAB = 21
+UNSAID = {"head_dim": megatron.WIDTH, "norm_epsilon": megatron.EPSILON}
+"""What must be stated of files that do not say it."""
 
 
 def _check(done: Imported, chunks: list[Any], version: float = 3.0, groups: int = megatron.HEADS) -> None:
@@ -57,7 +59,7 @@ def test_a_release_of_2019(tmp_path):
     chunks = model_tensors(2, 1)
     old = argparse.Namespace(num_layers=2, hidden_size=16, num_attention_heads=4, max_position_embeddings=12)
     save(tmp_path / "src", chunks, name="release", old=True, args=old, iteration=None)
-    done = import_megatron(tmp_path / "src", tmp_path / "dst", Stated(vocab_size=VOCAB, vocab_multiple=8))
+    done = import_megatron(tmp_path / "src", tmp_path / "dst", Stated(vocab_size=VOCAB, vocab_multiple=8, **UNSAID))
     assert done.model.vocab_size == VOCAB
     _check(done, chunks, 0)
 
@@ -77,7 +79,7 @@ def test_without_any_arguments(tmp_path):
     with pytest.raises(CheckpointError, match="--num-heads"):
         import_megatron(tmp_path / "src", tmp_path / "dst")
     assert not (tmp_path / "dst").exists()
-    done = import_megatron(tmp_path / "src", tmp_path / "dst", Stated(num_heads=4))
+    done = import_megatron(tmp_path / "src", tmp_path / "dst", Stated(num_heads=4, **UNSAID))
     assert done.model.vocab_size == ROWS
     assert any("--vocab-size" in note for note in done.notes)
     assert any("holds no arguments" in note for note in done.notes)
@@ -90,6 +92,29 @@ def test_what_is_kept_of_the_source(tmp_path):
     about = read_manifest(import_megatron(tmp_path / "src", tmp_path / "dst").path).about
     assert about["source"] == str(path)
     assert (about["source_iteration"], about["consumed_train_samples"]) == (40, 640)
+    assert about["torch_dtype"] == "float32"
+    assert "tokenizer_type" not in about
+
+
+def test_a_tokenizer_is_kept_where_ours_reads_it(tmp_path):
+    here = tmp_path / "tokenizer.model"
+    here.touch()
+    for number, (said, kept) in enumerate(
+        (
+            ({"tokenizer_type": "NullTokenizer", "vocab_size": 20}, {"tokenizer_type": "NullTokenizer"}),
+            ({"tokenizer_type": "Llama2Tokenizer", "tokenizer_model": str(here)}, {"tokenizer_model": str(here)}),
+            ({"tokenizer_type": "Llama2Tokenizer", "tokenizer_model": "/gone/tokenizer.model"}, {}),
+            ({"tokenizer_type": "TikTokenizer", "tokenizer_model": str(here)}, {}),
+        )
+    ):
+        save(tmp_path / f"src{number}", model_tensors(2, 1), args=arguments(**said), checkpoint_version=3.0)
+        done = import_megatron(tmp_path / f"src{number}", tmp_path / f"dst{number}")
+        assert done.model.vocab_size == VOCAB
+        about = read_manifest(done.path).about
+        assert {key: about[key] for key in ("tokenizer_model",) if key in about} == {
+            key: each for key, each in kept.items() if key == "tokenizer_model"
+        }
+        assert about.get("tokenizer_type") == (said["tokenizer_type"] if kept else None)
 
 
 def test_the_tracker_decides_which(tmp_path):
@@ -152,6 +177,7 @@ def test_half_precision_loses_nothing(tmp_path, dtype):
     ]
     save(tmp_path / "src", chunks, checkpoint_version=3.0)
     done = import_megatron(tmp_path / "src", tmp_path / "dst")
+    assert read_manifest(done.path).about["torch_dtype"] == str(dtype).removeprefix("torch.")
     _check(done, [[{name: each.float() for name, each in rank.items()} for rank in ranks] for ranks in chunks])
 
 
@@ -237,6 +263,10 @@ def test_deepspeed_without_its_pipeline(tmp_path, flat):
         ({"rotary_percent": 0.25}, "rotary_percent"),
         ({"apply_layernorm_1p": True}, "apply_layernorm_1p"),
         ({"num_layers": 24}, "num_layers=24"),
+        ({"position_embedding_type": "mrope"}, "has mrope positions; megads has rotary and learned ones"),
+        ({"no_rope_freq": 4}, "no_rope_freq, layers without rotary positions"),
+        ({"window_size": (128, 0)}, "window_size, attention within a window"),
+        ({"layernorm_epsilon": 0.0}, "its norm_epsilon is 0.0: input should be greater than 0"),
         ({"vocab_size": 5000}, "--vocab-size"),
         ({"num_attention_heads": 5, "kv_channels": None}, "--num-heads"),
     ],

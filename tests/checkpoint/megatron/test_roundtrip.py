@@ -16,8 +16,10 @@ from megads.checkpoint.megatron.export import export_megatron
 from megads.checkpoint.megatron.load import import_megatron
 from megads.checkpoint.reader import Reader
 from megads.config.schema import ModelConfig
+from megads.dist.grid import Grid
 from megads.errors import CheckpointError
 from tests.checkpoint.megatron.samples import GPT2, KINDS, LLAMA, model_settings, save_ours, weights
+from tests.checkpoint.sources import make_arrays, write_source
 
 PAIRS = list(itertools.product([1, 2, 4], [1, 2, 4]))
 
@@ -74,6 +76,16 @@ def test_every_setting_comes_back(tmp_path, kind, changed, style):
     assert model_settings(done.path) == model_settings(ours)
     before, after = weights(ours), weights(done.path)
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(("kind", "said"), [("NullTokenizer", 52), ("HFTokenizer", 53)])
+def test_the_end_of_documents_that_a_null_tokenizer_does_not_count(tmp_path, kind, said):
+    settings = {"model": LLAMA.model_dump(), "data": {"tokenizer_type": kind}}
+    ours = write_source(tmp_path / "ours", LLAMA, make_arrays(LLAMA), Grid(), settings=settings)
+    path = _export(ours, tmp_path / "theirs")
+    content = torch.load(path / "mp_rank_00" / "model_optim_rng.pt", weights_only=False)
+    assert (content["args"].vocab_size, content["args"].tokenizer_type) == (said, kind)
+    assert import_megatron(tmp_path / "theirs", tmp_path / "back").model.vocab_size == LLAMA.vocab_size == 53
 
 
 def test_what_megatron_finds(tmp_path):

@@ -1,0 +1,69 @@
+"""A folder that appears whole or not at all: what an export leaves. No torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from megads.checkpoint.commit import only_writer, sync_folder
+from megads.checkpoint.layout import PART
+from megads.errors import CheckpointError
+
+
+@contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """Give a folder to write into, which becomes ``final`` if all goes well and goes away if not.
+
+    Raises:
+        CheckpointError: ``final`` is there already and not an empty folder, can not be made, or
+            another command is making it.
+    """
+    if not final.name:
+        raise CheckpointError(f"{final}: is there already; give a new folder")
+    # A name that is nobody's: what is there is of a command that was killed, and goes.
+    part = final.with_name(f".{final.name}.megads{PART}")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(parents_of(part))
+            stack.enter_context(only_writer(part))
+            if final.exists() and not (final.is_dir() and not any(final.iterdir())):
+                raise CheckpointError(f"{final}: is there already; give a new folder, or remove it")
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+        except OSError as error:
+            raise CheckpointError(f"{final}: {error.strerror}; give a folder that you can write") from None
+        try:
+            yield part
+            sync_folder(part)
+            if final.exists():
+                final.rmdir()
+            os.replace(part, final)
+            sync_folder(final.parent)
+        except OSError as error:
+            raise CheckpointError(f"{final}: {error.strerror}; free some space or give another folder") from None
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def parents_of(path: Path) -> Iterator[None]:
+    """Make the folders above ``path``; those that were not there, and are empty in the end, go again.
+
+    Raises:
+        OSError: they can not be made.
+    """
+    folder = path.parent
+    new = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
+    try:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            os.stat(os.path.join(folder, ""))  # a file, or a link in a circle, is told as such
+        yield
+    finally:
+        for each in new:
+            with suppress(OSError):
+                each.rmdir()
