@@ -126,6 +126,7 @@ def one_start(run: RunConfig, shards: list[Shard], folder: Path, grid: dict[str,
     rng = seed_everything(run.train.seed, groups, device)
     row, splits = vendor({"MEGADS_DEVICE": "cpu"}), build_splits(run, shards)
     training = Training(run, folder, groups, row, device, engine, splits, rng)  # type: ignore[arg-type]
+    training.parameters = {"head.weight": Cut((1, 1))}  # all that the recorder has
     resume(training)
     loop = Loop(training, StopRequest(folder, groups, device, in_place=False), None)
     numbers: list[int] = []
