@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
+
+from megads.cli.group import LateGroup
 
 COMMANDS = {
     "list": ("megads.cli.checkpoint_look", "Show the checkpoints of a run: step, tokens, loss, size, layout."),
@@ -18,24 +18,6 @@ COMMANDS = {
 }
 
 
-class _CheckpointGroup(click.Group):
-    """Loads its commands when they are used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
-        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-@click.group(cls=_CheckpointGroup)
+@click.group(cls=LateGroup, late=COMMANDS, suffix="_command")
 def checkpoint() -> None:
     """Look at checkpoints, cut them anew, and exchange them with other programs."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
+
+from megads.cli.group import LateGroup
 
 COMMANDS = {
     "preprocess": ("megads.cli.data_preprocess", "JSON lines to token files."),
@@ -16,24 +16,6 @@ COMMANDS = {
 }
 
 
-class _DataGroup(click.Group):
-    """Loads its commands when they are used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-@click.group(cls=_DataGroup)
+@click.group(cls=LateGroup, late=COMMANDS)
 def data() -> None:
     """Make, join and look at token files."""
