@@ -130,12 +130,3 @@ def candidates(found: list[Path]) -> Iterator[Found]:
             f"{found[0].parent}: no checkpoint can be read ({broken[0]}); restore one, or use another RUN_NAME or "
             "RUN_DIR for a new run"
         )
-
-
-def find_latest(folder: Path) -> Found | None:
-    """Return the newest checkpoint in ``folder`` whose manifest and sizes are right, None when it holds none.
-
-    Raises:
-        CheckpointError: there are checkpoints, but every one is damaged.
-    """
-    return next(candidates(list_checkpoints(folder)), None)

@@ -14,7 +14,7 @@ from megads.checkpoint.blocks import Entry, write_file
 from megads.checkpoint.collect import FileFacts, tell_of
 from megads.checkpoint.commit import commit, part_of
 from megads.checkpoint.cut import Cut
-from megads.checkpoint.layout import checkpoint_name
+from megads.checkpoint.layout import Found, candidates, checkpoint_name, list_checkpoints
 from megads.checkpoint.manifest import Manifest, file_name
 
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
@@ -102,3 +102,8 @@ def make(
     }
     commit(final, tell_of(Manifest(**{**manifest, **changes}), files))
     return final
+
+
+def find_latest(folder: Path) -> Found | None:
+    """Return the newest checkpoint in ``folder`` whose manifest and sizes are right, None when it holds none."""
+    return next(candidates(list_checkpoints(folder)), None)

@@ -9,7 +9,6 @@ from megads.checkpoint.commit import commit, part_of
 from megads.checkpoint.layout import (
     candidates,
     checkpoints_in,
-    find_latest,
     iteration_of,
     list_checkpoints,
     list_unfinished,
@@ -18,7 +17,7 @@ from megads.checkpoint.layout import (
 from megads.checkpoint.manifest import read_manifest
 from megads.checkpoint.reader import Reader
 from megads.errors import CheckpointError
-from tests.checkpoint.made import TENSORS, make, numbers_of
+from tests.checkpoint.made import TENSORS, find_latest, make, numbers_of
 
 
 def cut_short(path):

@@ -13,11 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from megads.checkpoint.hf.described import describe
 from megads.checkpoint.hf.export import export
 from megads.checkpoint.hf.import_ import import_folder
-from megads.checkpoint.layout import find_latest
 from megads.checkpoint.match import SHAPE_SETTINGS, model_of
 from megads.checkpoint.reader import Reader
 from megads.errors import CheckpointError
 from tests.checkpoint.hf.models import DTYPES, THEIRS, assert_same_logits, our_module, their_module
+from tests.checkpoint.made import find_latest
 
 
 def saved(tmp_path, kind, dtype="fp32", **how):
