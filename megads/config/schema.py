@@ -13,6 +13,8 @@ from megads.config.checkpoint_settings import CheckpointConfig
 from megads.config.data_settings import DataConfig
 from megads.config.engine_settings import DeepSpeedConfig, RecomputeConfig
 from megads.config.facts import StarterName
+from megads.config.log_settings import LogConfig
+from megads.config.optim_settings import OptimConfig
 from megads.config.setting import Section, setting
 
 
@@ -246,52 +248,6 @@ class TrainConfig(Section):
         env="FORCE",
         help="start even if the memory estimate says it will not fit, or the data was made with another tokenizer",
     )
-
-
-class OptimConfig(Section):
-    """Optimizer, learning-rate schedule and loss scale."""
-
-    optimizer: Literal["adamw"] = setting("adamw", env="OPT", aliases=("OPTIMIZER", "OPTIM"), help="optimizer")
-    lr: float = setting(2e-4, env="LR", help="peak learning rate", ge=0)
-    min_lr: float = setting(0.0, env="MIN_LR", help="learning rate at the end of the decay", ge=0)
-    lr_decay_style: Literal["cosine", "linear", "constant"] = setting(
-        "cosine", env="LR_DECAY_STYLE", help="shape of the decay"
-    )
-    lr_warmup_frac: float = setting(
-        0.05,
-        env="LR_WARMUP_FRAC",
-        aliases=("LR_WARMUP_FRACTION",),
-        help="warm-up as a fraction of the decay steps",
-        ge=0,
-        lt=1,
-    )
-    lr_warmup_iters: int = setting(
-        0, env="LR_WARMUP_ITERS", help="warm-up steps; 0: LR_WARMUP_FRAC of the decay steps", unit="steps", ge=0
-    )
-    lr_decay_iters: int = setting(0, env="LR_DECAY_ITERS", help="decay ends here; 0: TRAIN_ITERS", unit="steps", ge=0)
-    weight_decay: float = setting(0.1, env="WEIGHT_DECAY", help="decoupled, not on biases and norms", ge=0)
-    adam_beta1: float = setting(0.9, env="ADAM_BETA1", help="decay of the first moment", ge=0, lt=1)
-    adam_beta2: float = setting(0.95, env="ADAM_BETA2", help="decay of the second moment", ge=0, lt=1)
-    adam_eps: float = setting(1e-5, env="ADAM_EPS", help="added to the root of the second moment", gt=0)
-    clip_grad: float = setting(1.0, env="CLIP_GRAD", help="largest global gradient norm; 0: no clipping", ge=0)
-    loss_scale: float = setting(0.0, env="LOSS_SCALE", help="fp16 only; 0: dynamic", ge=0)
-    initial_loss_scale_power: int = setting(
-        16, env="INITIAL_LOSS_SCALE_POWER", help="fp16: first scale is 2**this", ge=0, le=32
-    )
-    loss_scale_window: int = setting(
-        1000, env="LOSS_SCALE_WINDOW", help="fp16: good steps before the scale doubles", gt=0
-    )
-    loss_scale_hysteresis: int = setting(
-        2, env="LOSS_SCALE_HYSTERESIS", help="fp16: bad steps before the scale halves", gt=0
-    )
-    min_loss_scale: int = setting(1, env="MIN_LOSS_SCALE", help="fp16: smallest scale", gt=0)
-
-
-class LogConfig(Section):
-    """What a run tells."""
-
-    log_interval: int = setting(1, env="LOG_INTERVAL", help="steps between log lines", unit="steps", gt=0)
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", env="LOG_LEVEL", help="of rank 0")
 
 
 class LaunchConfig(Section):

@@ -7,7 +7,7 @@ numbers of the model they are, whatever the layout; what is written to them, it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,7 @@ class StepResult:
     grad_norm: float  # of the whole gradient, before clipping
     skipped: bool  # True when a non-finite gradient made the optimizer leave the weights alone
     loss_scale: float  # 1.0 unless fp16
+    rejected: bool = False  # True when it was skipped because ``accepts`` said so
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,22 @@ class Engine(Protocol):
     def module(self) -> nn.Module:
         """The model, or this stage of it."""
 
-    def train_step(self, batches: Sequence[Tensor], lr: float) -> StepResult:
+    def train_step(
+        self,
+        batches: Sequence[Tensor],
+        lr: float,
+        *,
+        weight_decay: float | None = None,
+        accepts: Callable[[float], bool] | None = None,
+    ) -> StepResult:
         """Update the weights once.
 
         Args:
             batches: one ``[micro_batch, seq_length + 1]`` int64 tensor per accumulation step.
             lr: learning rate of this step.
+            weight_decay: of the parameters that decay; None: as the settings say.
+            accepts: asked on every rank, with the step's loss, before the weights change; where it
+                says no, the same everywhere, they stay and the step counts as skipped. None: do not ask.
         """
 
     def eval_loss(self, batches: Sequence[Tensor]) -> Tensor:
@@ -110,8 +121,8 @@ def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, objec
     named = [p for p in module.parameters() if p.requires_grad and not is_copy(p)]
     matrices = [p for p in named if len(whole_shape(p)) > 1]
     vectors = [p for p in named if len(whole_shape(p)) <= 1]
-    decays = ((matrices, weight_decay), (vectors, 0.0))
-    return [{"params": params, "weight_decay": decay} for params, decay in decays if params]
+    decays = ((matrices, weight_decay, True), (vectors, 0.0, False))
+    return [{"params": params, "weight_decay": decay, "decays": can} for params, decay, can in decays if params]
 
 
 def is_copy(parameter: nn.Parameter) -> bool:

@@ -12,7 +12,7 @@ import contextlib
 import io
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,15 +83,22 @@ class DeepSpeedEngine:
 
     # Training
 
-    def train_step(self, batches: Sequence[Tensor], lr: float) -> StepResult:
+    def train_step(
+        self,
+        batches: Sequence[Tensor],
+        lr: float,
+        *,
+        weight_decay: float | None = None,
+        accepts: Callable[[float], bool] | None = None,
+    ) -> StepResult:
         """Update the weights once; see :class:`megads.engine.base.Engine`."""
         self.take_micro_batches(len(batches))
+        self.set_rates(lr, weight_decay)
         with self.surroundings():
-            return self._train_step(batches, lr)
+            return self._train_step(batches, accepts)
 
-    def _train_step(self, batches: Sequence[Tensor], lr: float) -> StepResult:
+    def _train_step(self, batches: Sequence[Tensor], accepts: Callable[[float], bool] | None) -> StepResult:
         engine = self.engine
-        self.set_lr(lr)
         self.module.train()
         skipped = engine.skipped_steps
         scale = self.loss_scale
@@ -151,10 +158,12 @@ class DeepSpeedEngine:
         """Return what a forward or backward pass runs in: ZeRO 3 reads the environment while it runs."""
         return exported_local_rank(self.device.index or 0) if self.state.is_partitioned else contextlib.nullcontext()
 
-    def set_lr(self, lr: float) -> None:
-        """Set the learning rate of the next step."""
+    def set_rates(self, lr: float, weight_decay: float | None = None) -> None:
+        """Set learning rate and, unless None, weight decay of the next step."""
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
+            if weight_decay is not None and group["decays"]:
+                group["weight_decay"] = weight_decay
 
     def weight_of(self, parts: Sequence[Part]) -> Tensor:
         """Return what the sum of a micro-batch's token losses is multiplied by, [] float32.

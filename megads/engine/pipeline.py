@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -59,9 +59,8 @@ class PipelineEngine(DeepSpeedEngine):
 
     # Training
 
-    def _train_step(self, batches: Sequence[Tensor], lr: float) -> StepResult:
+    def _train_step(self, batches: Sequence[Tensor], accepts: Callable[[float], bool] | None) -> StepResult:
         engine = self.engine
-        self.set_lr(lr)
         skipped = engine.skipped_steps
         scale = self.loss_scale
         self.plain_norm = None

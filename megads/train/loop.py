@@ -11,18 +11,18 @@ from megads.checkpoint.progress import Progress
 from megads.config.batches import BatchSchedule, SkipRanges
 from megads.data.prefetch import Prefetch
 from megads.engine.base import StepResult
-from megads.errors import TrainingError
 from megads.models.flops import train_flops_per_token
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
 from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Outcome
-from megads.monitor.text import count, step_line
-from megads.monitor.throughput import Remaining, Speed, SpeedOf
-from megads.train.evaluate import HeldOut, evaluate, perplexity
+from megads.monitor.throughput import Remaining, SpeedOf
+from megads.train.evaluate import HeldOut, evaluate
+from megads.train.guard import Guard
 from megads.train.saving import Saving
 from megads.train.schedule import Schedule
 from megads.train.setup import Training
 from megads.train.stop import StopRequest
+from megads.train.tell import StepFacts, Teller
 from megads.train.watchdog import Watchdog
 
 FORECAST_AFTER = 10  # steps, whose speed tells whether the planned iterations fit into the allocation
@@ -41,7 +41,7 @@ class Loop:
         run = training.run
         self.training = training
         self.stop = stop
-        self.metrics = metrics  # on rank 0
+        self.teller = Teller(training, metrics) if metrics is not None else None  # on rank 0
         self.watch = watch
         self.saving = Saving(training, stop, metrics, lambda: self.enter("save"))
         self.schedule = Schedule.of(run)
@@ -51,7 +51,7 @@ class Loop:
         self.speeds: list[float] = []
         self.waited_s = 0.0  # for data, of the steps since this start
         self.stepped_s = 0.0
-        self.skips_in_a_row = 0
+        self.guard = Guard(run, training.checkpoints)
         self.speed_of = SpeedOf(
             flops_per_token=train_flops_per_token(run.model, run.model.seq_length),
             num_devices=training.groups.grid.world_size,
@@ -125,10 +125,15 @@ class Loop:
         t = self.training
         started = time.perf_counter()
         batch = self.sizes.batch_at(t.progress.consumed_samples)
-        lr = self.schedule.lr(t.progress.scheduled_samples)
+        rates = self.schedule.at(t.progress.scheduled_samples)
         parts = [next(batches) for _ in range(t.micro_batches_of(batch))]
         waited = time.perf_counter() - started
-        result = t.engine.train_step([part.to(t.device) for part in parts], lr)
+        result = t.engine.train_step(
+            [part.to(t.device) for part in parts],
+            rates.lr,
+            weight_decay=rates.weight_decay,
+            accepts=self.guard.accepts,
+        )
         loss = float(result.loss)
         took = time.perf_counter() - started
         speed = self.speed_of(batch * t.run.model.seq_length, took)
@@ -138,11 +143,11 @@ class Loop:
         self.speeds.append(speed.tokens_per_s)
         self.waited_s += waited
         self.stepped_s += took
-        if t.groups.rank == 0 and (result.skipped or _multiple(t.progress.iteration, t.run.log.log_interval)):
-            self.tell(result, loss, lr, speed, batch, waited)
+        if self.teller and (result.skipped or _multiple(t.progress.iteration, t.run.log.log_interval)):
+            self.teller.step(StepFacts(result, loss, rates, speed, batch, waited, self.seconds_left()))
         if t.groups.rank == 0 and self.remaining.steps == FORECAST_AFTER:
             self.forecast()
-        self.check_progress(result.skipped)
+        self.guard.step_done(t.progress.iteration, loss, result)
 
     def pass_over(self, last: int, batches: Prefetch) -> None:
         """Go on behind iteration ``last`` as if the steps until then had been done, except that no weight changes.
@@ -162,15 +167,8 @@ class Loop:
             scheduled_samples=done.scheduled_samples + samples,
         )
         batches.seek(t.progress.consumed_samples)
-        if self.metrics is not None:
-            which = f"steps {done.iteration + 1}-{last}" if steps > 1 else f"step {last}"
-            LOG.info("%s: %s samples passed over by SKIP_TRAIN_ITERATION_RANGE", which, count(samples))
-            self.metrics.write({"iteration": last, "passed_over_iterations": steps, **self.consumed()})
-
-    def consumed(self) -> dict[str, int]:
-        """Return the entries of a metrics row that say how far the run is."""
-        samples = self.training.progress.consumed_samples
-        return {"consumed_samples": samples, "consumed_tokens": samples * self.training.run.model.seq_length}
+        if self.teller:
+            self.teller.passed_over(done.iteration + 1, steps, samples)
 
     def seconds_left(self) -> float:
         """Return the seconds that the remaining steps need at the present speed; nan before the first."""
@@ -183,57 +181,6 @@ class Loop:
         left = self.training.run.train.train_iters - self.training.progress.iteration
         if self.stop.deadline.ends_at and left:
             LOG.info("time     %s", self.stop.deadline.forecast(self.seconds_left(), left))
-
-    def check_progress(self, skipped: bool) -> None:
-        """End a run that only skips steps: it looks busy and learns nothing.
-
-        Raises:
-            TrainingError: on every rank, when too many steps in a row were skipped.
-        """
-        self.skips_in_a_row = self.skips_in_a_row + 1 if skipped else 0
-        limit, done = self.training.run.train.max_skipped, self.training.progress.iteration
-        if limit and self.skips_in_a_row >= limit:
-            raise TrainingError(
-                f"{limit} steps in a row, to iteration {done}, were skipped because their gradients were not finite; "
-                f"checkpoints are in {self.training.checkpoints}; lower LR, look at the data, "
-                "or raise MAX_SKIPPED_STEPS"
-            )
-
-    def tell(self, result: StepResult, loss: float, lr: float, speed: Speed, batch: int, waited: float) -> None:
-        """Log one step on rank 0: a line for people, a row for programs."""
-        t, done = self.training, self.training.progress
-        share = waited / speed.step_time_s
-        line = step_line(
-            done.iteration,
-            t.run.train.train_iters,
-            loss,
-            lr,
-            result.grad_norm,
-            speed,
-            self.seconds_left(),
-            batch=batch if batch < self.sizes.final else 0,
-            scale=result.loss_scale,
-            waited=share,
-            skipped=result.skipped,
-        )
-        LOG.info("%s", line)
-        row = {
-            "iteration": done.iteration,
-            **self.consumed(),
-            "lm_loss": loss,
-            "learning_rate": lr,
-            "grad_norm": result.grad_norm,
-            "loss_scale": result.loss_scale,
-            "skipped_iterations": done.skipped_iterations,
-            "nan_iterations": done.nan_iterations,
-            "global_batch_size": batch,
-            **vars(speed),
-            "data_wait_s": waited,
-            "data_wait_share": share,
-            "memory_bytes": t.vendor.memory_bytes(t.device),
-        }
-        assert self.metrics is not None
-        self.metrics.write(row)
 
     def validate(self) -> str:
         """Measure the loss on the validation samples, always the same ones. Collective.
@@ -250,18 +197,15 @@ class Loop:
         if t.progress.first_valid_loss is None:
             t.progress = replace(t.progress, first_valid_loss=found.loss)
         t.progress = replace(t.progress, last_valid_loss=found.loss)
-        if self.metrics is not None:
-            LOG.info("step %d: validation %s", t.progress.iteration, found.line())
-            row = {"iteration": t.progress.iteration, **found.row("valid_loss"), "valid_ppl": perplexity(found.loss)}
-            self.metrics.write({**row, "consumed_samples": t.progress.consumed_samples})
+        if self.teller:
+            self.teller.validation(found)
         return ""
 
     def test(self) -> None:
         """Measure the loss on the test samples, at the end of a run. Collective."""
         found, _ = self.held_out("test")
-        if found is not None and self.metrics is not None:
-            LOG.info("test %s", found.line())
-            self.metrics.write({"iteration": self.training.progress.iteration, **found.row("test_loss")})
+        if found is not None and self.teller:
+            self.teller.test(found)
 
     def held_out(self, split: str) -> tuple[HeldOut | None, str]:
         """Return the loss on ``split``, None if the run has no such samples, and why it was given up if so."""

@@ -14,6 +14,14 @@ from megads.config.schema import RunConfig
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What the schedule says of one step."""
+
+    lr: float
+    weight_decay: float
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Warm-up to ``max_lr``, then a decay to ``min_lr``; all lengths in samples."""
 
@@ -22,6 +30,7 @@ class Schedule:
     warmup_samples: float
     decay_samples: int
     style: str  # "cosine" | "linear" | "constant"
+    weight_decay: float = 0.0
 
     @staticmethod
     def of(run: RunConfig) -> Schedule:
@@ -29,7 +38,11 @@ class Schedule:
         sizes = BatchSchedule.of(run)
         decay = sizes.samples_after(run.optim.lr_decay_iters)
         warmup = sizes.samples_after(run.optim.lr_warmup_iters) or run.optim.lr_warmup_frac * decay
-        return Schedule(run.optim.lr, run.optim.min_lr, warmup, decay, run.optim.lr_decay_style)
+        return Schedule(run.optim.lr, run.optim.min_lr, warmup, decay, run.optim.lr_decay_style, run.optim.weight_decay)
+
+    def at(self, samples: int) -> Rates:
+        """Return the rates of the step that follows ``samples`` scheduled samples."""
+        return Rates(self.lr(samples), self.weight_decay)
 
     def lr(self, samples: int) -> float:
         """Return the learning rate of the step that follows ``samples`` scheduled samples."""

@@ -24,6 +24,7 @@ from megads.train.loop import Loop
 from megads.train.resume import resume
 from megads.train.setup import Training
 from megads.train.stop import StopRequest
+from megads.train.tell import StepFacts
 from tests.ranks import groups_of
 
 SEQ, VOCAB, ITERATIONS = 12, 100, 40
@@ -60,7 +61,7 @@ class Recorder:
         self.groups, self.steps_left = groups, die_after
         self.seen: list[list[list[int]]] = []
 
-    def train_step(self, batches: list[torch.Tensor], lr: float) -> StepResult:
+    def train_step(self, batches: list[torch.Tensor], lr: float, **rates: object) -> StepResult:
         if self.steps_left == 0:
             raise Killed
         self.steps_left -= 1
@@ -110,6 +111,19 @@ def settings(grid: dict[str, int], micro_batch: int, workers: int, cache: Path, 
     return derive(resolved, num_hosts=1, ranks_per_host=math.prod(grid.values()), vocab_size=0).run
 
 
+class Numbers:
+    """Takes note of the iterations that a loop tells of."""
+
+    def __init__(self, training: Training, numbers: list[int]):
+        self.training, self.numbers = training, numbers
+
+    def step(self, facts: StepFacts) -> None:
+        self.numbers.append(self.training.progress.iteration)
+
+    def passed_over(self, first: int, steps: int, samples: int) -> None:
+        pass
+
+
 def one_start(run: RunConfig, shards: list[Shard], folder: Path, grid: dict[str, int], die_after: int = -1) -> Steps:
     """Train in ``folder`` from its newest checkpoint on; return the tokens of every step, the same on every rank.
 
@@ -130,7 +144,8 @@ def one_start(run: RunConfig, shards: list[Shard], folder: Path, grid: dict[str,
     resume(training)
     loop = Loop(training, StopRequest(folder, groups, device, in_place=False), None)
     numbers: list[int] = []
-    loop.tell = lambda *args: numbers.append(training.progress.iteration)  # type: ignore[method-assign]
+    if groups.rank == 0:
+        loop.teller = Numbers(training, numbers)  # type: ignore[assignment]
     first = training.progress.iteration
     try:
         loop.run()

@@ -65,7 +65,7 @@ class Engine:
         self.piece = Piece("final_norm.weight", cut, groups.data_rank * share, self.tensors)
         self.at_step: dict[int, Any] = {}  # what else happens
 
-    def train_step(self, batches: list[torch.Tensor], lr: float) -> StepResult:
+    def train_step(self, batches: list[torch.Tensor], lr: float, **rates: object) -> StepResult:
         self.steps += 1
         for i, tensor in enumerate(self.tensors.values()):
             tensor.fill_(self.steps + 100.0 * i)
@@ -392,7 +392,7 @@ def test_without_a_step_nothing_is_saved_and_the_run_does_not_say_so(tmp_path):
 def test_a_run_of_a_given_duration_saves_and_stops(tmp_path):
     loop = loop_of(tmp_path)
     stop = StopRequest(tmp_path, loop.training.groups, loop.training.device, in_place=False, exit_duration_min=0.001)
-    loop = Loop(loop.training, stop, loop.metrics)
+    loop = Loop(loop.training, stop, OPENED[-1] if OPENED else None)
     loop.training.engine.at_step[3] = lambda: threading.Event().wait(0.1)
     outcome = loop.run()
     assert (outcome.exit_code, outcome.iteration) == (75, 3)
