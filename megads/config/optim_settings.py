@@ -7,14 +7,86 @@ from typing import Literal
 from megads.config.schedule_settings import ScheduleSettings
 from megads.config.setting import setting
 
+OptimizerName = Literal[
+    "adamw",
+    "adam",
+    "adam8bit",
+    "adamwschedulefree",
+    "sgd",
+    "sgdschedulefree",
+    "sophiag",
+    "lion",
+    "adopt",
+    "lamb",
+    "muon",
+    "shampoo",
+    "soap",
+    "galoreadamw",
+    "galoreadamw8bit",
+    "galoreadamw8bitperlayer",
+    "ds.adamw",
+    "ds.fusedlamb",
+    "ds.onebitlamb",
+    "apex.adam",
+    "apex.sgd",
+    "ipex.lamb",
+    "ipex.fusedlamb",
+]
+"""The rows of ``megads.config.optimizers``."""
+
 
 class OptimConfig(ScheduleSettings):
     """Optimizer, learning-rate schedule and loss scale."""
 
-    optimizer: Literal["adamw"] = setting("adamw", env="OPT", aliases=("OPTIMIZER", "OPTIM"), help="optimizer")
+    optimizer: OptimizerName = setting(
+        "adamw",
+        env="OPT",
+        aliases=("OPTIMIZER", "OPTIM"),
+        flags={"--optimizer": None},
+        help="how weights follow from gradients; megads optimizers lists them",
+    )
     adam_beta1: float = setting(0.9, env="ADAM_BETA1", help="decay of the first moment", ge=0, lt=1)
     adam_beta2: float = setting(0.95, env="ADAM_BETA2", help="decay of the second moment", ge=0, lt=1)
     adam_eps: float = setting(1e-5, env="ADAM_EPS", help="added to the root of the second moment", gt=0)
+    sgd_momentum: float = setting(
+        0.9, env="SGD_MOMENTUM", flags={"--sgd-momentum": None}, help="sgd: decay of the momentum", ge=0, lt=1
+    )
+    lion_beta1: float = setting(0.9, env="LION_BETA1", help="lion: share of the momentum in the update", ge=0, lt=1)
+    lion_beta2: float = setting(0.99, env="LION_BETA2", help="lion: decay of the momentum", ge=0, lt=1)
+    sophia_beta1: float = setting(0.965, env="SOPHIA_BETA1", help="sophiag: decay of the momentum", ge=0, lt=1)
+    sophia_beta2: float = setting(0.99, env="SOPHIA_BETA2", help="sophiag: decay of the Hessian", ge=0, lt=1)
+    sophia_rho: float = setting(
+        0.04, env="SOPHIA_RHO", help="sophiag: momentum over rho times the Hessian is clipped at 1", gt=0
+    )
+    sophia_interval: int = setting(
+        10, env="SOPHIA_INTERVAL", help="sophiag: steps from one look at the Hessian to the next", unit="steps", gt=0
+    )
+    muon_momentum: float = setting(0.95, env="MUON_MOMENTUM", help="muon: decay of the momentum", ge=0, lt=1)
+    muon_ns_steps: int = setting(
+        5, env="MUON_NS_STEPS", help="muon: steps of the Newton-Schulz iteration", gt=0, lt=100
+    )
+    muon_adjust_lr: Literal["match_rms_adamw", "original"] = setting(
+        "match_rms_adamw",
+        env="MUON_ADJUST_LR",
+        help="muon: updates as large as AdamW's, so that LR means the same (arXiv 2502.16982), or as first published",
+    )
+    shampoo_interval: int = setting(
+        10, env="SHAMPOO_INTERVAL", help="shampoo: steps from one inverse root to the next", unit="steps", gt=0
+    )
+    shampoo_eps: float = setting(1e-6, env="SHAMPOO_EPS", help="shampoo: added to the preconditioners", gt=0)
+    shampoo_momentum: float = setting(0.0, env="SHAMPOO_MOMENTUM", help="shampoo: decay of the momentum", ge=0, lt=1)
+    soap_interval: int = setting(
+        10, env="SOAP_INTERVAL", help="soap: steps from one eigenbasis to the next", unit="steps", gt=0
+    )
+    soap_max_dim: int = setting(10_000, env="SOAP_MAX_DIM", help="soap: longer sides keep their own basis", gt=0)
+    galore_rank: int = setting(128, env="GALORE_RANK", help="galore: rank of the projection", gt=0)
+    galore_interval: int = setting(
+        200, env="GALORE_INTERVAL", help="galore: steps from one projection to the next", unit="steps", gt=0
+    )
+    galore_scale: float = setting(0.25, env="GALORE_SCALE", help="galore: factor of projected updates", gt=0)
+    galore_proj: Literal["std", "reverse_std", "left", "right"] = setting(
+        "std", env="GALORE_PROJ", help="galore: which side is projected; std: the shorter one stays whole"
+    )
     clip_grad: float = setting(1.0, env="CLIP_GRAD", help="largest global gradient norm; 0: no clipping", ge=0)
     loss_scale: float = setting(0.0, env="LOSS_SCALE", help="fp16 only; 0: dynamic", ge=0)
     initial_loss_scale_power: int = setting(

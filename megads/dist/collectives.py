@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+import megads.dist.timed as dist
 
 
 def start_gather(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, dist.Work]:

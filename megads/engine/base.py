@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -109,20 +109,24 @@ class Engine(Protocol):
         of a tied embedding at the other end of a pipeline.
         """
 
+    def whole_states(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield name and state of every parameter that this rank steps as a whole. Not collective.
+
+        Only optimizers that look at whole tensors or matrices have such state; of the others
+        :meth:`pieces` has all of it. Values are float32 or uint8 tensors of any shape, and plain numbers.
+        """
+
+    def load_whole_states(self, state_of: Callable[[str], Mapping[str, Any]]) -> None:
+        """Set the state of every parameter that this rank steps as a whole; an empty one: as before the first step."""
+
+    def reset_optimizer(self) -> None:
+        """Have the optimizer begin anew, with the weights that :meth:`pieces` have now. Not collective."""
+
     def scalars(self) -> dict[str, float]:
         """Return the numbers beside the tensors: optimizer step, loss scale and its counters."""
 
     def load_scalars(self, values: Mapping[str, float]) -> None:
         """Take back what :meth:`scalars` gave."""
-
-
-def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Return optimizer groups: matrices decay, biases and norms (one dimension) do not."""
-    named = [p for p in module.parameters() if p.requires_grad and not is_copy(p)]
-    matrices = [p for p in named if len(whole_shape(p)) > 1]
-    vectors = [p for p in named if len(whole_shape(p)) <= 1]
-    decays = ((matrices, weight_decay, True), (vectors, 0.0, False))
-    return [{"params": params, "weight_decay": decay, "decays": can} for params, decay, can in decays if params]
 
 
 def is_copy(parameter: nn.Parameter) -> bool:

@@ -13,22 +13,28 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+import megads.dist.timed as dist
 from megads.checkpoint.piece import Piece
 from megads.cluster.ranks import exported_local_rank
 from megads.config.deepspeed import deepspeed_config
 from megads.config.schema import RunConfig
 from megads.dist.groups import Groups
-from megads.engine.base import ParameterState, StepResult, decay_groups
+from megads.dist.sections import BACKWARD, FORWARD, OPTIMIZER, in_section, section
+from megads.engine.base import ParameterState, StepResult
 from megads.engine.library import Mpu, import_deepspeed, mark_counted
+from megads.engine.optim.driver import Driver
+from megads.engine.optim.sophia import uniforms
 from megads.engine.partition import set_second_partition_group
 from megads.engine.parts import Part, Splitter
 from megads.engine.state import EngineState
+from megads.engine.timing import time_communication
+from megads.engine.veto import Veto, scale_by_rules
 from megads.engine.zero import keep_gathered, reduce_once, share_buffers
 from megads.errors import DeviceError
 from megads.models.gpt import GPT
@@ -48,18 +54,13 @@ class DeepSpeedEngine:
     def __init__(self, module: GPT, run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None):
         self.groups, self.device = groups, device
         self.split = Splitter(run, groups, eod)
+        self.seed = run.train.seed
         self.config = deepspeed_config(run, groups.grid.world_size)
         names = {parameter: name for name, parameter in module.named_parameters()}
         is_partitioned = any(hasattr(parameter, "ds_id") for parameter in names)
         self.module: GPT = module if is_partitioned else module.to(device)
         mark_counted(module, groups.tensor_rank)
-        optimizer = torch.optim.AdamW(
-            decay_groups(module, run.optim.weight_decay),
-            lr=run.optim.lr,
-            betas=(run.optim.adam_beta1, run.optim.adam_beta2),
-            eps=run.optim.adam_eps,
-            fused=True,
-        )
+        self.driver = Driver(run, module)
         deepspeed = import_deepspeed()
         if run.train.dtype == "fp16" and not deepspeed.get_accelerator().is_fp16_supported():
             raise DeviceError(f"DTYPE=fp16: the {device.type} of this host computes no fp16; use DTYPE=bf16 or fp32")
@@ -69,11 +70,15 @@ class DeepSpeedEngine:
         quiet = contextlib.redirect_stdout(io.StringIO())
         with quiet, exported_local_rank(device.index or 0), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.engine = self._initialize(deepspeed, module, optimizer)
+            self.engine = self._initialize(deepspeed, module, self.driver.optimizer)
+        self.veto = Veto(self.engine.optimizer)
+        scale_by_rules(self.engine.optimizer)
         share_buffers(self.engine.optimizer)
         reduce_once(self.engine, groups)
         keep_gathered(module)
-        self.state = EngineState(self.engine, names, groups)
+        time_communication(self.engine)
+        self.state = EngineState(self.engine, names, groups, self.driver.row)
+        self.driver.attach(self.state, groups, device)
 
     def _initialize(self, deepspeed: Any, module: GPT, optimizer: torch.optim.Optimizer) -> Any:
         engine, *_ = deepspeed.initialize(
@@ -94,31 +99,68 @@ class DeepSpeedEngine:
         """Update the weights once; see :class:`megads.engine.base.Engine`."""
         self.take_micro_batches(len(batches))
         self.set_rates(lr, weight_decay)
+        self.driver.begin()
         with self.surroundings():
-            return self._train_step(batches, accepts)
+            parts = self.split(batches)
+            if self.driver.looks_at_hessian():
+                with self.driver.estimating(int(self.counted_tokens(parts))):
+                    self._train_step(self.drawn(parts), None)
+            return self._train_step(parts, accepts)
 
-    def _train_step(self, batches: Sequence[Tensor], accepts: Callable[[float], bool] | None) -> StepResult:
+    def _train_step(self, parts: Sequence[Part], accepts: Callable[[float], bool] | None) -> StepResult:
         engine = self.engine
         self.module.train()
         skipped = engine.skipped_steps
         scale = self.loss_scale
-        parts = self.split(batches)
         weight = self.weight_of(parts)
         total = torch.zeros((), device=self.device)
         plain_norm = None
+        rejected = False
         for part in parts:
-            loss = engine(part.tokens, part.labels, weight, documents=part.documents)
-            total += loss.detach()
-            engine.backward(loss)
+            with section(FORWARD):
+                loss = engine(part.tokens, part.labels, weight, documents=part.documents)
+                total += loss.detach()
+            with section(BACKWARD):
+                engine.backward(loss)
+            if accepts is not None and engine.is_gradient_accumulation_boundary():
+                mean = self.same_everywhere(self.mean_over_data(total / len(parts)))
+                if rejected := not accepts(float(mean)):
+                    with section(OPTIMIZER):
+                        self.reject(engine.step)
+                    continue
             if self.state.holds_plain_gradients and engine.is_gradient_accumulation_boundary():
                 plain_norm = self.plain_grad_norm()
                 if not math.isfinite(plain_norm):
                     self.skip_step()
                     continue
-            engine.step()
-        loss = self.mean_over_data(total / len(parts))
-        norm = plain_norm if plain_norm is not None else engine.get_global_grad_norm()
-        return StepResult(loss, float(norm), engine.skipped_steps > skipped, scale)
+            with section(OPTIMIZER):
+                engine.step()
+        loss = self.mean_over_data(total / len(parts)) if accepts is None else mean
+        norm = plain_norm if plain_norm is not None else self.norm_of_step()
+        return StepResult(loss, norm, engine.skipped_steps > skipped, scale, rejected)
+
+    def norm_of_step(self) -> float:
+        """Return the norm that the optimizer found; nan where a step was left out before anything asked for it."""
+        norm = None if self.state.holds_plain_gradients else self.engine.get_global_grad_norm()
+        return math.nan if norm is None else float(norm)
+
+    def same_everywhere(self, loss: Tensor) -> Tensor:
+        """Return the ``loss`` of the first tensor-parallel rank, in place.
+
+        All compute the same, but the last bit of a sum may hang on the place of a rank in a ring;
+        what is decided by the loss must be decided alike.
+        """
+        if self.groups.tensor is not None:
+            dist.broadcast(loss, src=self.groups.ranks("tensor")[0], group=self.groups.tensor)
+        return loss
+
+    def reject(self, step: Callable[[], None]) -> None:
+        """Leave every weight, every moment and the loss scale alone; ``step`` is what would have changed them."""
+        if self.state.holds_plain_gradients:
+            self.skip_step()
+            return
+        with self.veto:
+            step()
 
     def eval_loss(self, batches: Sequence[Tensor]) -> Tensor:
         """Return the mean loss on ``batches``; see :class:`megads.engine.base.Engine`."""
@@ -131,7 +173,7 @@ class DeepSpeedEngine:
         groups = self.groups
         shape = (len(batches), groups.data_size, len(batches[0]), 2)
         sums = torch.zeros(shape, dtype=torch.float32, device=self.device)
-        with self.surroundings(), torch.no_grad():
+        with self.surroundings(), torch.no_grad(), self.driver.in_use(self.spread):
             for mine, part in zip(sums[:, groups.data_rank], self.split(batches), strict=True):
                 found = self.sample_losses(part)
                 # Every tensor rank finds the same; it is to be summed once.
@@ -172,14 +214,33 @@ class DeepSpeedEngine:
         numbers of counted tokens; with this weight the result is the mean over all counted
         tokens of the step, whatever the layout.
         """
-        sharers = self.groups.data_seq_size
+        return len(parts) * self.groups.data_seq_size / self.counted_tokens(parts).clamp(min=1).float()
+
+    def counted_tokens(self, parts: Sequence[Part]) -> Tensor:
+        """Return how many tokens of the step count, over all ranks, [] int64."""
         if not self.split.masks_loss:
-            count = torch.tensor(sum(part.labels.numel() for part in parts) * sharers, device=self.device)
-        else:
-            count = torch.stack([(part.labels >= 0).sum() for part in parts]).sum()
-            if self.groups.data_seq is not None:
-                dist.all_reduce(count, group=self.groups.data_seq)
-        return len(parts) * sharers / count.clamp(min=1).float()
+            count = sum(part.labels.numel() for part in parts) * self.groups.data_seq_size
+            return torch.tensor(count, device=self.device)
+        found = torch.stack([(part.labels >= 0).sum() for part in parts]).sum()
+        if self.groups.data_seq is not None:
+            dist.all_reduce(found, group=self.groups.data_seq)
+        return found
+
+    def drawn(self, parts: Sequence[Part]) -> list[Part]:
+        """Return ``parts`` with numbers in [0, 1) for labels, from which the model's own labels are drawn.
+
+        They follow from the seed, the step, and the place in the step's samples, not from the layout.
+        """
+        groups = self.groups
+        made = []
+        for i, part in enumerate(parts):
+            rows, length = part.labels.shape
+            first = (i * groups.data_size + groups.data_rank) * rows
+            at = groups.seq_rank * length
+            seed = (self.seed, int(self.state.steps()))
+            numbers = uniforms(seed, range(first, first + rows), at + length)[:, at:].to(self.device)
+            made.append(replace(part, labels=numbers.masked_fill(part.labels < 0, -1.0)))
+        return made
 
     @property
     def loss_scale(self) -> float:
@@ -187,6 +248,7 @@ class DeepSpeedEngine:
         scaler = getattr(self.engine.optimizer, "loss_scaler", None)
         return float(scaler.cur_scale) if scaler is not None else 1.0
 
+    @in_section(OPTIMIZER)
     def plain_grad_norm(self) -> float:
         """Return the norm of the reduced, unclipped gradients, counting each parameter once."""
         counted = [p.grad for p in self.state.parameters if p.grad is not None and p.tensor_model_parallel]
@@ -224,6 +286,19 @@ class DeepSpeedEngine:
     def spread(self) -> None:
         """Have everything else follow from the pieces; see :class:`megads.engine.base.Engine`."""
         self.state.spread()
+
+    def whole_states(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the state of what this rank steps as a whole; see :class:`megads.engine.base.Engine`."""
+        return self.driver.states()
+
+    def load_whole_states(self, state_of: Callable[[str], Mapping[str, Any]]) -> None:
+        """Set the state of what this rank steps as a whole; see :class:`megads.engine.base.Engine`."""
+        self.driver.load_states(state_of)
+
+    def reset_optimizer(self) -> None:
+        """Have the optimizer begin anew; see :class:`megads.engine.base.Engine`."""
+        self.driver.load_states(lambda name: {})
+        self.state.reset()
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers beside the tensors; see :class:`megads.engine.base.Engine`."""

@@ -13,6 +13,7 @@ from megads.config.schema import RunConfig
 from megads.dist.groups import Groups
 from megads.engine.base import StepResult
 from megads.engine.deepspeed import DeepSpeedEngine
+from megads.engine.optim.make import labels
 from megads.engine.parts import Part
 from megads.engine.tied import tie
 from megads.models.gpt import GPT
@@ -38,14 +39,17 @@ class PipelineEngine(DeepSpeedEngine):
         self.hidden = run.model.hidden_size
         self.scattered_over = groups.tensor_size if run.parallel.scatter_norms else 1
         self.plain_norm: float | None = None
+        self.accepts: Callable[[float], bool] | None = None
+        self.rejected = False
         self.tied = tie(module, groups)
+        self.parameter_groups = len(labels(run))
         super().__init__(module, run, groups, device, eod)
         self.engine.may_step = self.may_step
 
     def _initialize(self, deepspeed: Any, module: GPT, optimizer: torch.optim.Optimizer) -> Any:
         from megads.engine.stage import make_stage_engine
 
-        return make_stage_engine(module, optimizer, self.config, self.groups, self.tied)
+        return make_stage_engine(module, optimizer, self.config, self.groups, self.tied, self.parameter_groups)
 
     @property
     def is_first(self) -> bool:
@@ -59,21 +63,29 @@ class PipelineEngine(DeepSpeedEngine):
 
     # Training
 
-    def _train_step(self, batches: Sequence[Tensor], accepts: Callable[[float], bool] | None) -> StepResult:
+    def _train_step(self, parts: Sequence[Part], accepts: Callable[[float], bool] | None) -> StepResult:
         engine = self.engine
         skipped = engine.skipped_steps
         scale = self.loss_scale
-        self.plain_norm = None
-        parts = self.split(batches)
+        self.plain_norm, self.accepts, self.rejected = None, accepts, False
         engine.shape = self.boundary(parts[0].tokens)
         weight = self.weight_of(parts)
         engine.module.documents = iter([part.documents for part in parts])
         loss = engine.train_batch(iter([(part.tokens, (part.labels, weight)) for part in parts]))
-        norm = self.plain_norm if self.plain_norm is not None else engine.get_global_grad_norm()
-        return StepResult(loss, float(norm), engine.skipped_steps > skipped, scale)
+        norm = self.plain_norm if self.plain_norm is not None else self.norm_of_step()
+        return StepResult(loss, norm, engine.skipped_steps > skipped, scale, self.rejected)
 
     def may_step(self) -> bool:
-        """Return whether the gradients are finite on every rank, or the optimizer finds out by itself."""
+        """Return whether the step is accepted and its gradients are finite, or the optimizer finds out by itself.
+
+        Called at every stage when all gradients are there. What is not to change is done with when it returns False.
+        """
+        if self.accepts is not None:
+            loss = self.same_everywhere(self.engine.find_loss())
+            self.rejected = not self.accepts(float(loss))
+            if self.rejected:
+                self.reject(self.engine.change_weights)
+                return False
         if not self.state.holds_plain_gradients:
             return True
         self.plain_norm = self.plain_grad_norm()

@@ -15,7 +15,6 @@ from typing import Any
 
 import deepspeed
 import torch
-import torch.distributed as dist
 from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
 from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.runtime.engine import DeepSpeedEngine
@@ -25,14 +24,13 @@ from deepspeed.runtime.pipe.module import PipelineModule
 from deepspeed.utils.timer import NoopTimer
 from torch import Tensor, nn
 
+import megads.dist.timed as dist
 from megads.dist.groups import Groups
+from megads.dist.sections import BACKWARD, FORWARD, OPTIMIZER, in_section
 from megads.engine.library import Mpu
 from megads.engine.tied import TiedEmbedding
 from megads.models.gpt import GPT
 from megads.parallel.documents import Documents
-
-PARAMETER_GROUPS = 2
-"""Of the optimizer, see ``megads.engine.base.decay_groups``."""
 
 
 class StageGrid(Mpu):
@@ -120,11 +118,19 @@ class StageEngine(PipelineEngine):
 
     Args:
         tied: the embedding that the end stages share; None on a rank that shares none.
+        parameter_groups: the optimizer's, of the whole model.
     """
 
     loss: Tensor
 
-    def __init__(self, module: StageModule, optimizer: torch.optim.Optimizer, config: Any, tied: TiedEmbedding | None):
+    def __init__(
+        self,
+        module: StageModule,
+        optimizer: torch.optim.Optimizer,
+        config: Any,
+        tied: TiedEmbedding | None,
+        parameter_groups: int,
+    ):
         grid = module.mpu()
         settings = DeepSpeedConfig(config, grid)
         super().__init__(
@@ -136,12 +142,13 @@ class StageEngine(PipelineEngine):
             config=config,
             config_class=settings,
         )
-        _sum_norms_alike(self.optimizer)
+        _sum_norms_alike(self.optimizer, parameter_groups)
         self.tied = tied
         self.pipe: dist.ProcessGroup = grid.get_pipe_parallel_group()
         self.shape: tuple[int, ...] = ()
         self.activation_type: torch.dtype = next(module.parameters()).dtype
         self.may_step: Callable[[], bool] = lambda: True
+        self.found_loss: Tensor | None = None  # of this step
         if self.steps_per_print() is None:
             # Nobody would read the times, and the list of them would grow with every step.
             self.timers = NoopTimer()
@@ -175,11 +182,18 @@ class StageEngine(PipelineEngine):
     def _exec_recv_grads(self, buffer_id: int) -> None:
         self.grad_layer = self.receive(self.shape, self.next_stage)
 
+    # Work
+
+    @in_section(FORWARD)
+    def _exec_forward_pass(self, buffer_id: int) -> None:
+        super()._exec_forward_pass(buffer_id)
+
     # Gradients
 
     def _backward_prologue_per_tensor(self, grad: Tensor) -> Tensor:
         return grad  # the loss was scaled, see below; 0.18.3 to 0.19.2 would scale again at every stage
 
+    @in_section(BACKWARD)
     def _exec_backward_pass(self, buffer_id: int) -> None:
         if not self.is_last_stage():
             super()._exec_backward_pass(buffer_id)
@@ -202,11 +216,28 @@ class StageEngine(PipelineEngine):
         with self.tied.unseen():
             super()._exec_reduce_grads()
 
+    @in_section(OPTIMIZER)
     def _exec_optimizer_step(self, lr_kwargs: Any = None) -> None:
         if self.may_step():
-            super()._exec_optimizer_step(lr_kwargs)
+            self.change_weights()
         if self.tied is not None:
             self.tied.share()
+
+    def change_weights(self) -> None:
+        """Do the optimizer's step, or what it does when gradients are not finite."""
+        super()._exec_optimizer_step()
+
+    # Loss
+
+    def find_loss(self) -> Tensor:
+        """Return the step's loss at every stage, before the weights change. Collective over pipeline and data."""
+        with torch.no_grad():
+            self.found_loss = super()._aggregate_total_loss().float()
+        return self.found_loss
+
+    def _aggregate_total_loss(self) -> Tensor:
+        loss, self.found_loss = self.found_loss, None
+        return super()._aggregate_total_loss() if loss is None else loss
 
     _INSTRUCTION_MAP = {  # noqa: RUF012 - the base class's name
         **PipelineEngine._INSTRUCTION_MAP,
@@ -214,6 +245,7 @@ class StageEngine(PipelineEngine):
         schedule.RecvActivation: _exec_recv_activations,
         schedule.SendGrad: _exec_send_grads,
         schedule.RecvGrad: _exec_recv_grads,
+        schedule.ForwardPass: _exec_forward_pass,
         schedule.BackwardPass: _exec_backward_pass,
         schedule.ReduceTiedGrads: _exec_reduce_tied_grads,
         schedule.ReduceGrads: _exec_reduce_grads,
@@ -221,13 +253,13 @@ class StageEngine(PipelineEngine):
     }
 
 
-def _sum_norms_alike(optimizer: Any) -> None:
+def _sum_norms_alike(optimizer: Any, parameter_groups: int) -> None:
     """Have every stage take part in as many sums of norms.
 
     ZeRO 1 sums over the stages once per parameter group, and a stage of nothing but the
-    embedding or the last norm has one group where the others have two: it would leave them waiting.
+    embedding or the last norm has fewer groups than the others: it would leave them waiting.
     """
-    missing = PARAMETER_GROUPS - len(optimizer.param_groups)
+    missing = parameter_groups - len(optimizer.param_groups)
     if missing <= 0 or type(optimizer).__name__ != "DeepSpeedZeroOptimizer":
         return
     norm_of_own = optimizer.scaled_global_norm
@@ -249,8 +281,13 @@ def _sum_norms_alike(optimizer: Any) -> None:
 
 
 def make_stage_engine(
-    module: GPT, optimizer: torch.optim.Optimizer, config: Any, groups: Groups, tied: TiedEmbedding | None
+    module: GPT,
+    optimizer: torch.optim.Optimizer,
+    config: Any,
+    groups: Groups,
+    tied: TiedEmbedding | None,
+    parameter_groups: int,
 ) -> StageEngine:
     """Return DeepSpeed's engine around this rank's stage, as ``deepspeed.initialize`` would."""
     deepspeed.init_distributed(dist_init_required=False, verbose=False)
-    return StageEngine(StageModule(module, StageGrid(groups)), optimizer, config, tied)
+    return StageEngine(StageModule(module, StageGrid(groups)), optimizer, config, tied, parameter_groups)

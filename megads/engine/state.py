@@ -7,7 +7,7 @@ of it, in the shape that it has on its tensor-parallel rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,12 +16,14 @@ from torch import Tensor, nn
 
 from megads.checkpoint.cut import Cut
 from megads.checkpoint.piece import Piece
+from megads.config.optimizers import Optimizer
 from megads.dist.groups import Groups
 from megads.engine.base import ParameterState, is_copy, whole_shape
+from megads.engine.optim.exchange import Slot
+from megads.engine.optim.whole import Call
 from megads.engine.partition import forget_second_partitions
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
-KINDS = ("weight", *MOMENTS)
+State = dict[str, Any]
 
 
 class EngineState:
@@ -31,10 +33,13 @@ class EngineState:
         engine: what ``deepspeed.initialize`` returned.
         names: parameter -> its name, the same on every rank.
         groups: the grid's process groups.
+        row: of the optimizer. One that steps whole parameters keeps its state itself, see
+            ``megads.engine.optim.whole``; here are the weights only.
     """
 
-    def __init__(self, engine: Any, names: Mapping[nn.Parameter, str], groups: Groups):
-        self.engine, self.names, self.groups = engine, names, groups
+    def __init__(self, engine: Any, names: Mapping[nn.Parameter, str], groups: Groups, row: Optimizer):
+        self.engine, self.names, self.groups, self.row = engine, names, groups, row
+        self.kinds = ("weight", *row.state)
         self.parameters = [p for p in engine.module.parameters() if p.requires_grad and not is_copy(p)]
 
     @property
@@ -51,7 +56,7 @@ class EngineState:
         """Yield every parameter's float32 weight and moments; collective over data x seq."""
         self._materialise()
         for parameter in self.parameters:
-            tensors = {kind: self._read(parameter, kind) for kind in KINDS}
+            tensors = {kind: self._read(parameter, kind) for kind in self.kinds}
             shaped = {kind: tensor.detach().view(whole_shape(parameter)) for kind, tensor in tensors.items()}
             yield ParameterState(self.names[parameter], parameter, shaped)
 
@@ -67,7 +72,7 @@ class EngineState:
         """Have everything else follow from the pieces; see :class:`megads.engine.base.Engine`."""
         if self.holds_plain_gradients:
             for parameter in self.parameters:
-                for kind in KINDS:
+                for kind in self.kinds:
                     self._join_shares(self._read(parameter, kind))
         elif self.is_partitioned:
             for parameter in self.parameters:
@@ -82,17 +87,17 @@ class EngineState:
         """Return the run of a flattened parameter that this rank answers for: its first number, and views by kind."""
         if self.holds_plain_gradients:
             share = self._share(parameter.numel())
-            return share.start, {kind: self._read(parameter, kind).view(-1)[share] for kind in KINDS}
+            return share.start, {kind: self._read(parameter, kind).view(-1)[share] for kind in self.kinds}
         if self.is_partitioned:
             size = parameter.ds_tensor.numel()
             first = dist.get_rank(parameter.ds_process_group) * size
             # The last ranks' pieces end in padding.
             count = max(0, min(size, parameter.ds_numel - first))
-            return first, {kind: self._piece(parameter, kind)[:count] for kind in KINDS}
+            return first, {kind: self._piece(parameter, kind)[:count] for kind in self.kinds}
         owned = parameter._hp_mapping
         if owned is None:
             return 0, {}
-        moments = {kind: owned.get_hp_fragment(kind).detach() for kind in MOMENTS}
+        moments = {kind: owned.get_hp_fragment(kind).detach() for kind in self.row.state}
         return owned.lp_fragment_address.start, {"weight": owned.get_hp_fragment().detach(), **moments}
 
     def _cut(self, parameter: nn.Parameter) -> Cut:
@@ -142,25 +147,55 @@ class EngineState:
         return (flat if kind == "weight" else self._state(flat)[kind]).detach().narrow(0, offset, count)
 
     def scalars(self) -> dict[str, float]:
-        """Return the optimizer's step count and, for fp16, the loss scaler's counters."""
-        steps = {float(state["step"]) for state in map(self._state, self._flats()) if state}
-        values = {"optimizer_step": max(steps, default=0.0), "skipped_steps": float(self.engine.skipped_steps)}
+        """Return the optimizer's step count, what its groups count, and for fp16 the loss scaler's counters."""
+        values = {"optimizer_step": self.steps(), "skipped_steps": float(self.engine.skipped_steps)}
+        # The same in every group: they step together.
+        group = self.engine.basic_optimizer.param_groups[0]
+        values |= {f"group.{key}": float(group[key]) for key in self.row.scalars if key in group}
+        return values | {f"scaler.{key}": value for key, value in self.scaler_counts().items()}
+
+    def steps(self) -> float:
+        """Return the steps that tensors have counted; 0 where they do not count."""
+        return max((float(state["step"]) for state in map(self._state, self._flats()) if "step" in state), default=0.0)
+
+    def scaler_counts(self) -> dict[str, float]:
+        """Return what a dynamic loss scaler counts; nothing where there is none."""
         scaler = getattr(self.engine.optimizer, "loss_scaler", None)
-        if scaler is not None and getattr(scaler, "dynamic", False):
-            values |= {f"scaler.{key}": float(getattr(scaler, key)) for key in _SCALER_COUNTERS}
-        return values
+        if not getattr(scaler, "dynamic", False):
+            return {}
+        return {key: float(getattr(scaler, key)) for key in _SCALER_COUNTERS}
+
+    def set_scaler_counts(self, values: Mapping[str, float]) -> None:
+        """Take back what :meth:`scaler_counts` gave. One that is not dynamic has the scale that the settings say."""
+        scaler = getattr(self.engine.optimizer, "loss_scaler", None)
+        for key, kind in _SCALER_COUNTERS.items():
+            if getattr(scaler, "dynamic", False) and key in values:
+                setattr(scaler, key, kind(values[key]))
+
+    @property
+    def is_materialised(self) -> bool:
+        """Whether the optimizer has made a step, or was given the state of one that has."""
+        return any(self._state(flat) for flat in self._flats())
+
+    def flat_states(self, kind: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what the optimizer steps, and its state of one kind."""
+        self._materialise()
+        for flat in self._flats():
+            yield flat, self._state(flat)[kind]
 
     def load_scalars(self, values: Mapping[str, float]) -> None:
         """Take back what :meth:`scalars` gave."""
         self._materialise()
         for flat in self._flats():
-            self._state(flat)["step"].fill_(values["optimizer_step"])
+            state = self._state(flat)
+            if "step" in state:
+                state["step"] = _like(state["step"], values["optimizer_step"])
+        for group in self.engine.basic_optimizer.param_groups:
+            for key in self.row.scalars:
+                if f"group.{key}" in values:
+                    group[key] = _counted(values[f"group.{key}"]) if key in COUNTERS else values[f"group.{key}"]
         self.engine.skipped_steps = int(values["skipped_steps"])
-        scaler = getattr(self.engine.optimizer, "loss_scaler", None)
-        for key, kind in _SCALER_COUNTERS.items():
-            # One that is not dynamic has the scale that the settings say, 1 where there is none.
-            if getattr(scaler, "dynamic", False) and f"scaler.{key}" in values:
-                setattr(scaler, key, kind(values[f"scaler.{key}"]))
+        self.set_scaler_counts({key.removeprefix("scaler."): value for key, value in values.items()})
 
     def _flats(self) -> list[Tensor]:
         """Return the tensors the torch optimizer steps: parameters, or ZeRO's flat partitions."""
@@ -179,15 +214,89 @@ class EngineState:
         DeepSpeed itself links after the first group's first step, when the other groups
         have no moments yet; so it is made to link again.
         """
+        if self.row.is_whole:
+            return
         for flat in self._flats():
             state = self._state(flat)
             if not state:
-                moments = {key: torch.zeros_like(flat, dtype=torch.float32) for key in MOMENTS}
-                state.update(step=torch.zeros((), dtype=torch.float32, device=flat.device), **moments)
+                state.update(self._first_state(flat))
         link = getattr(self.engine.optimizer, "_lazy_init_hp_params_optimizer_state", None)
         if link is not None:
             self.engine.optimizer._hp_optimizer_states_linked = False
             link()
+
+    def reset(self) -> None:
+        """Set the state to what it is before the first step, in place."""
+        for flat in self._flats():
+            for key, value in self._first_state(flat).items() if self._state(flat) else ():
+                kept = self._state(flat)[key]
+                self._state(flat)[key] = kept.copy_(value) if isinstance(kept, Tensor) else value
+
+    def _first_state(self, flat: Tensor) -> State:
+        """Return what the library's class would make at its first step."""
+        state: State = {}
+        for kind, first in self.row.state.items():
+            made = torch.zeros_like(flat, dtype=torch.float32)
+            state[kind] = made.copy_(flat.detach()) if first == "weight" else made
+        if step := FIRST_STEP.get(self.row.name):
+            state["step"] = 0 if step == "int" else torch.zeros((), dtype=torch.float32, device=flat.device)
+        return state
+
+    # Whole parameters
+
+    def calls(self) -> list[Call]:
+        """Return the parameters of every call that DeepSpeed makes of the optimizer's ``step``, group by group."""
+        optimizer = self.engine.optimizer
+        labels = [group["label"] for group in self.engine.basic_optimizer.param_groups]
+        found: list[tuple[Tensor, int, Sequence[nn.Parameter]]]
+        if self.holds_plain_gradients:
+            groups = [group["params"] for group in optimizer.param_groups]
+            found = [(params[0], i, params) for i, params in enumerate(groups)]
+        elif self.is_partitioned:
+            flats, whole = optimizer.fp32_partitioned_groups_flat, optimizer.fp16_groups
+            found = [(flat, optimizer.sub_group_to_group_id[i], whole[i]) for i, flat in enumerate(flats)]
+        else:
+            is_bf16 = hasattr(optimizer, "fp32_groups_flat_partition")
+            flats = optimizer.fp32_groups_flat_partition if is_bf16 else optimizer.single_partition_of_fp32_groups
+            whole = optimizer.bf16_groups if is_bf16 else optimizer.bit16_groups
+            found = [(flat, i, whole[i]) for i, flat in enumerate(flats)]
+        return [Call(key, labels[i], [self._slot(each, key) for each in members]) for key, i, members in found]
+
+    def _slot(self, parameter: nn.Parameter, flat: Tensor) -> Slot:
+        first, tensors = self._run_of(parameter)
+        weight = tensors["weight"] if tensors else flat.detach()[:0].view(-1)
+        held = parameter if self.holds_plain_gradients else flat
+        at = (weight.data_ptr() - held.data_ptr()) // 4 if weight.numel() else 0
+
+        def gradient() -> Tensor:
+            if not weight.numel():
+                return weight
+            assert held.grad is not None
+            return held.grad.view(-1)[at : at + weight.numel()]
+
+        return Slot(self.names[parameter], parameter, whole_shape(parameter), first, weight, gradient)
+
+    def spread_one(self, slot: Slot) -> None:
+        """Have the ranks of data x seq take each other's shares of a weight that all of them hold. Collective."""
+        self._join_shares(slot.parameter.data)
+
+
+FIRST_STEP = {
+    **dict.fromkeys(("adamw", "adam", "sophiag"), "tensor"),
+    "ds.adamw": "int",
+}
+"""Optimizers that count the steps of every tensor, and as what."""
+
+COUNTERS = ("step", "k")
+"""Whole numbers among what groups count."""
+
+
+def _like(old: Any, value: float) -> Any:
+    return torch.full_like(old, value) if isinstance(old, Tensor) else int(value)
+
+
+def _counted(value: float) -> int:
+    return int(value)
 
 
 _SCALER_COUNTERS = {"cur_scale": float, "cur_iter": int, "last_overflow_iter": int, "cur_hysteresis": int}

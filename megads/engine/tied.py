@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+import megads.dist.timed as dist
 from megads.dist.groups import ENDS, Groups
 from megads.models.gpt import GPT
 

@@ -13,9 +13,9 @@ import itertools
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+import megads.dist.timed as dist
 from megads.dist.groups import Groups
 
 

@@ -19,6 +19,7 @@ from megads.models.attention import Attention
 from megads.models.layers import Context, make_mlp, make_norm
 from megads.models.rope import Rotary, frequencies
 from megads.parallel.documents import Documents
+from megads.parallel.draw import draw_labels
 from megads.parallel.loss import vocab_parallel_cross_entropy
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import ColumnParallelLinear, VocabParallelEmbedding, column_parallel_linear, parameter
@@ -208,8 +209,11 @@ class GPT(nn.Module):
         """Return the cross entropy, summed over the counted tokens and multiplied by ``weight``.
 
         A token counts unless its label is negative. Without a weight: their mean, 0 when
-        none counts. It is the loss of this sequence rank's tokens only.
+        none counts. It is the loss of this sequence rank's tokens only. Labels may be numbers in
+        [0, 1), from which those of the model itself are drawn (``megads.parallel.draw``).
         """
+        if labels.is_floating_point():
+            labels = draw_labels(logits.detach(), labels, self.group, self.config.vocab_size)
         total = self._token_losses(logits, labels).sum()
         return total * weight if weight is not None else total / (labels >= 0).sum().clamp(min=1)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+import megads.dist.timed as dist
 
 
 def vocab_parallel_cross_entropy(

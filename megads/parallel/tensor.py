@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+import megads.dist.timed as dist
 from megads.dist.collectives import by_position, reduce_from_group, scatter_from_group, start_gather, start_scatter
 from megads.errors import ConfigError
 

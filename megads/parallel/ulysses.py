@@ -14,11 +14,11 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+import megads.dist.timed as dist
 from megads.dist.groups import Groups
 from megads.errors import ConfigError
 

@@ -57,17 +57,41 @@ def rate(step: int) -> float:
     return 1e-2 * (step + 1) / STEPS
 
 
-def plain_optimizer(model: Any, run: RunConfig) -> Any:
-    """Return torch's AdamW with the options of ``run``; the rate is set at every step."""
-    import torch
+class Together:
+    """Several optimizers as one."""
 
-    from megads.engine.base import decay_groups
+    def __init__(self, optimizers: list[Any]):
+        self.optimizers = optimizers
 
-    return torch.optim.AdamW(
-        decay_groups(model, run.optim.weight_decay),
-        betas=(run.optim.adam_beta1, run.optim.adam_beta2),
-        eps=run.optim.adam_eps,
-    )
+    @property
+    def param_groups(self) -> list[Any]:
+        return [group for each in self.optimizers for group in each.param_groups]
+
+    def step(self) -> None:
+        for each in self.optimizers:
+            each.step()
+
+    def zero_grad(self) -> None:
+        for each in self.optimizers:
+            each.zero_grad()
+
+
+def plain_optimizer(model: Any, run: RunConfig) -> Together:
+    """Return the library's own classes with the options of ``run``, on whole parameters; rates are set step by step."""
+    from megads.config.optimizers import OPTIMIZERS
+    from megads.engine.optim.library import maker, matrix_options
+    from megads.engine.optim.make import MATRICES, parameter_groups
+
+    name = run.optim.optimizer
+    row = OPTIMIZERS[name]
+    made = []
+    for group in parameter_groups(model, run):
+        is_left = row.rest and group["label"] != MATRICES and not name.startswith("galore")
+        more = matrix_options(run.optim) if group["label"] == MATRICES else {}
+        made.append(maker("adamw" if is_left else name, run.optim)([{**group, **more}]))
+        if row.is_averaged:
+            made[-1].train()
+    return Together(made)
 
 
 def plain_loop(run: RunConfig):

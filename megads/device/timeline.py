@@ -1,0 +1,77 @@
+"""Marks in time, on the host or in the queue of a device.
+
+A device works off its queue while the host runs ahead, so the host's clock tells when work
+was ordered, not when it was done. A mark in the queue is an event: the device notes the time
+when it comes to it, and nobody waits. Its time can be read once the device has passed it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Timeline(Protocol):
+    """Sets marks, and tells the time between two of them."""
+
+    def begin(self) -> None:
+        """Forget the marks there were."""
+
+    def mark(self) -> Any:
+        """Return a mark that is set now."""
+
+    def seconds(self, marks: list[Any]) -> list[float]:
+        """Return the seconds from each mark to the next."""
+
+
+class HostTimeline:
+    """The host's clock; right where every operation is done when its call returns.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        self.mark = clock
+
+    def begin(self) -> None:
+        """Do nothing: a mark is a number."""
+
+    def seconds(self, marks: list[float]) -> list[float]:
+        """Return the seconds from each mark to the next."""
+        return list(map(operator.sub, marks[1:], marks))
+
+
+class DeviceTimeline:
+    """Events in one queue of a device. They are made once and used again in every step.
+
+    Args:
+        make: returns an event that takes the time.
+        stream: the queue that computes; work in others shows when this one waits for it.
+    """
+
+    def __init__(self, make: Callable[[], Any], stream: Any):
+        self.make, self.stream = make, stream
+        self.events: list[Any] = []
+        self.used = 0
+
+    def begin(self) -> None:
+        """Take every event for free again; what was read from them before stays right."""
+        self.used = 0
+
+    def mark(self) -> Any:
+        """Return an event, just put into the queue."""
+        if self.used == len(self.events):
+            self.events.append(self.make())
+        event = self.events[self.used]
+        self.used += 1
+        event.record(self.stream)
+        return event
+
+    def seconds(self, marks: list[Any]) -> list[float]:
+        """Return the seconds from each event to the next; waits for the last one, which has passed after a read."""
+        marks[-1].synchronize()
+        return [before.elapsed_time(after) / 1000 for before, after in itertools.pairwise(marks)]

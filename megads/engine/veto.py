@@ -1,0 +1,79 @@
+"""Leave out a step whose gradients are there already, and the rules of the fp16 loss scale."""
+
+from __future__ import annotations
+
+import math
+from types import MethodType
+from typing import Any
+
+
+class Veto:
+    """Has one of DeepSpeed's ZeRO optimizers leave out a step as it leaves out one that overflowed.
+
+    Gradients are dropped and nothing else changes, not even the loss scale. The optimizers of ZeRO
+    1 to 3, in all versions we support, ask for the next loss scale when they know whether the
+    gradients are finite and before they look at the answer themselves; there they are told. The
+    one for bf16 and ZeRO 1 has no scale, and its step only drops what it has.
+
+    Args:
+        optimizer: what ``deepspeed.initialize`` made; the bare torch optimizer is left as it is.
+    """
+
+    def __init__(self, optimizer: Any):
+        self.optimizer, self.is_on = optimizer, False
+        if hasattr(optimizer, "_update_scale"):
+            self._update, optimizer._update_scale = optimizer._update_scale, self._update_scale
+        elif hasattr(optimizer, "clear_hp_grads"):
+            self._step, optimizer.step = optimizer.step, self._step_without_scale
+
+    def __enter__(self) -> None:
+        self.is_on = True
+
+    def __exit__(self, *error: object) -> None:
+        self.is_on = False
+        # An optimizer that does not look for overflows itself would leave out the next step too.
+        self.optimizer.overflow = False
+
+    def _update_scale(self, has_overflow: bool = False) -> None:
+        if self.is_on:
+            self.optimizer.overflow = True
+        else:
+            self._update(has_overflow)
+
+    def _step_without_scale(self, closure: Any = None) -> None:
+        if self.is_on:
+            self.optimizer.overflow = True
+            self.optimizer._global_grad_norm = math.inf
+            self.optimizer.clear_hp_grads()
+            self.optimizer.clear_lp_grads()
+        else:
+            self._step(closure)
+
+
+def scale_by_rules(optimizer: Any) -> None:
+    """Have the dynamic loss scale of ``optimizer`` follow Megatron-LM's rules; another scale stays as it is.
+
+    The scale doubles when ``window`` good steps followed the last bad one or the last doubling,
+    and patience (``hysteresis``) is whole again. A bad step takes from patience until one is left,
+    from then on the scale halves, but not below its minimum: the run ends by ``MAX_SKIPPED_STEPS``,
+    with a message, and a single bad step at the minimum does not end it.
+
+    DeepSpeed's own rules differ from version to version. In 0.19 the first doubling after the start
+    and after each bad step comes one step later; in all a bad step at the minimum ends the run.
+    """
+    scaler = getattr(optimizer, "loss_scaler", None)
+    if scaler is not None and getattr(scaler, "dynamic", False):
+        scaler.update_scale = MethodType(_next_scale, scaler)
+
+
+def _next_scale(scaler: Any, overflow: bool) -> None:
+    if overflow:
+        if scaler.cur_hysteresis > 1:
+            scaler.cur_hysteresis -= 1
+        else:
+            scaler.cur_scale = max(scaler.cur_scale / scaler.scale_factor, scaler.min_scale)
+        scaler.last_overflow_iter = scaler.cur_iter
+    elif (scaler.cur_iter - scaler.last_overflow_iter) % scaler.scale_window == 0:
+        scaler.cur_scale *= scaler.scale_factor
+        scaler.cur_hysteresis = scaler.delayed_shift
+    scaler.cur_iter += 1
