@@ -16,7 +16,11 @@
      "files": {"rank-00000.safetensors": {
          "bytes": 1234, "crc32": "01234567",   of its header, which holds those of its blocks
          "tensor": 0,                  the slice that its runs are of
-         "generators": "0-0-0"}}}      where in pipe, seq, tensor the generators stand that it holds; often absent
+         "generators": "0-0-0"}},      where in pipe, seq, tensor the generators stand that it holds; often absent
+     "states": {"layers.0.mlp.up.weight": {"rank": 0, "tensors": {...}, "numbers": {...}}}}      see ``kept``
+
+A manifest with states has format 4, so that a program that does not know them does not go on
+without; one that has none has format 3.
 """
 
 from __future__ import annotations
@@ -34,9 +38,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from megads.checkpoint.cut import Cut
+from megads.checkpoint.kept import Kept
 from megads.errors import CheckpointError
 
 FORMAT = 3
+WITH_STATES = 4
 MANIFEST = "manifest.json"
 NAME = re.compile(r"^iter_([0-9]{7,})$")
 """Of a checkpoint's folder: the iteration after which it was written."""
@@ -106,11 +112,12 @@ class Manifest:
     progress: Mapping[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
+    states: Mapping[str, Kept] = field(default_factory=dict)  # of an optimizer that steps whole parameters
 
     @property
     def has_optimizer(self) -> bool:
         """Whether the optimizer's state is there too."""
-        return len(self.kinds) > 1
+        return len(self.kinds) > 1 or bool(self.states)
 
     @property
     def has_generators(self) -> bool:
@@ -159,6 +166,9 @@ class Manifest:
             if any(part % degree for part in cut.parts):
                 raise ValueError(f"{name} can not be cut for {degree} tensor-parallel ranks")
             _check_runs(name, self.runs.get(name, ()), cut.of(0, degree))
+        for name, kept in self.states.items():
+            if name not in self.tensors or (kept.tensors and file_name(kept.rank) not in self.files):
+                raise ValueError(f"it has state of {name!r:.40}, and not that parameter or not its file")
 
     def _check_files(self, degree: int) -> None:
         numbers = dict.fromkeys(self.files, 0)
@@ -180,7 +190,7 @@ class Manifest:
         """Return the text of the file."""
         content = {
             "crc32": _NO_CRC,
-            "format": FORMAT,
+            "format": WITH_STATES if self.states else FORMAT,
             **{key: getattr(self, key) for key in _PLAIN},
             "kinds": list(self.kinds),
             "tensors": {name: [list(cut.shape), cut.dim, list(cut.parts)] for name, cut in self.tensors.items()},
@@ -195,6 +205,7 @@ class Manifest:
                 }
                 for name, file in self.files.items()
             },
+            **({"states": {name: kept.dump() for name, kept in self.states.items()}} if self.states else {}),
         }
         text = json.dumps(content)
         return text.replace(_NO_CRC, f"{zlib.crc32(text.encode()):08x}", 1)
@@ -204,10 +215,10 @@ class Manifest:
         """Return what :meth:`dump` wrote.
 
         Raises:
-            ValueError, KeyError, RecursionError: it is something else.
+            ValueError, KeyError, TypeError, RecursionError: it is something else.
         """
         content = _of(dict, json.loads(text))
-        if content["format"] != FORMAT:
+        if content["format"] != (WITH_STATES if content.get("states") else FORMAT):
             raise _OtherFormat(f"{content['format']!r:.20}")
         crc = _of(str, content["crc32"])
         if f"{zlib.crc32(text.replace(crc, _NO_CRC, 1).encode()):08x}" != crc:
@@ -228,6 +239,7 @@ class Manifest:
                 name: in_order(_run(each, files) for each in _of(list, runs))
                 for name, runs in _of(dict, content["runs"]).items()
             },
+            states={name: Kept.parse(_of(dict, each)) for name, each in _of(dict, content.get("states", {})).items()},
         )
         if manifest.kinds[:1] != ("weight",):
             raise ValueError("it tells of no weights")
@@ -353,7 +365,7 @@ def _parse_file(path: Path) -> Manifest:
         raise CheckpointError(f"{path / MANIFEST}: not a readable manifest (it has no {error})") from None
     except OSError as error:
         raise CheckpointError(f"{path / MANIFEST}: not a readable manifest ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path / MANIFEST}: not a readable manifest ({error})") from None
 
 

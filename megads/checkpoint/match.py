@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from pydantic import ValidationError
 
 from megads.checkpoint.manifest import Manifest
 from megads.config.batches import BatchSchedule
+from megads.config.schedule import Schedule
 from megads.config.schema import ModelConfig, RunConfig
+from megads.config.setting import Section
 from megads.errors import CheckpointError
 
 SHAPE_SETTINGS = (
@@ -45,6 +48,9 @@ FREE = {
 }
 """Settings of ``train`` and ``data`` that change no number of a run, or follow from others."""
 
+SEEDS = ("seed", "weights_seed", "data_seed", "dropout_seed")
+"""Settings of ``train`` of which each says something of its own when it changes."""
+
 NAMED = 3
 """Differences that a message names; a checkpoint of another model has many."""
 
@@ -53,8 +59,12 @@ HF = "hf"
 
 
 def checkpoint_folder(run: RunConfig, run_dir: Path) -> Path:
-    """Return the folder of the run's checkpoints: ``CKPT_DIR``, else ``<run>/checkpoints``."""
-    return Path(run.checkpoint.dir) if run.checkpoint.dir else run_dir / "checkpoints"
+    """Return the folder of the run's checkpoints: ``CKPT_DIR``, else ``<run>/checkpoints``.
+
+    A sweep of the learning rate has none, whatever ``CKPT_DIR`` says: its folder stays empty.
+    """
+    is_elsewhere = run.checkpoint.dir and not run.lr_finder.enabled
+    return Path(run.checkpoint.dir) if is_elsewhere else run_dir / "checkpoints"
 
 
 def shape_of(run: RunConfig | ModelConfig) -> dict[str, Any]:
@@ -131,8 +141,9 @@ def _changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
         for key, now in getattr(run, section).model_dump().items():
             # A setting that is newer than the checkpoint had its default then.
             old = before.get(section, {}).get(key, type(getattr(run, section)).model_fields[key].default)
-            if old != now and key not in FREE:
+            if old != now and key not in FREE and key not in SEEDS:
                 yield f"had {section}.{key}={old}, this run has {now}"
+    yield from _seed_changes(before.get("train", {}), run)
     planned = BatchSchedule.of_settings(before["train"]).samples_after(before["train"]["train_iters"])
     plans = BatchSchedule.of(run).samples_after(run.train.train_iters)
     if planned != plans:
@@ -140,6 +151,60 @@ def _changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
             f"planned {planned} samples, this run plans {plans}: they come in another order now, "
             "so that samples seen before may be seen again"
         )
+
+
+def _seed_changes(train: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
+    """Say which random numbers are others now. Those of the weights are not: the checkpoint has the weights."""
+    now = run.train
+    was = {key: train.get(key, type(now).model_fields[key].default) for key in SEEDS}
+    order, dropout = was["data_seed"] or was["seed"], was["dropout_seed"] or was["seed"]
+    if order != now.seed_of_data:
+        yield (
+            f"had samples in the order of DATA_SEED (0: SEED) {order}, this run in that of {now.seed_of_data}, "
+            "so that samples seen before may be seen again"
+        )
+    if dropout != now.seed_of_dropout and (run.model.hidden_dropout or run.model.attention_dropout):
+        yield (
+            f"had dropout of DROPOUT_SEED (0: SEED) {dropout}, this run has {now.seed_of_dropout}; its generators go "
+            "on where they were, unless they start anew (NO_LOAD_RNG=1, or another layout)"
+        )
+
+
+def rate_change(manifest: Manifest, run: RunConfig) -> str:
+    """Return a line if the next step has another learning rate now than it had for the checkpoint; else nothing.
+
+    Args:
+        manifest: of the checkpoint.
+        run: the derived settings of this run.
+    """
+    before = run_of(manifest.settings)
+    if before is None:
+        return ""
+    samples = int(manifest.progress.get("scheduled_samples", 0))
+    was, now = (Schedule.of(each).lr(samples) for each in (before, run))
+    if math.isclose(was, now, rel_tol=1e-9, abs_tol=1e-15):
+        return ""
+    return (
+        f"had a learning rate of {was:.6g} for the next step, this run has {now:.6g}; "
+        "SCHEDULE_ON_RESUME=keep takes the checkpoint's schedule"
+    )
+
+
+def run_of(settings: Mapping[str, Any]) -> RunConfig | None:
+    """Return the settings in a checkpoint's manifest as a run, None where it has none that can be read.
+
+    A setting that is newer than the checkpoint has its default.
+    """
+    known: dict[str, Any] = {}
+    for name, field in RunConfig.model_fields.items():
+        value = settings.get(name)
+        if isinstance(value, Mapping) and isinstance(field.default, Section):
+            keys = type(field.default).model_fields
+            known[name] = {key: each for key, each in value.items() if key in keys}
+    try:
+        return RunConfig.model_validate(known) if {"train", "optim"} <= set(known) else None
+    except ValidationError:
+        return None
 
 
 def model_of(path: Path, manifest: Manifest) -> ModelConfig:

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from megads.checkpoint.blocks import Entry
 from megads.checkpoint.cut import Cut
+from megads.checkpoint.kept import Kept
 
 CHUNK = 1 << 24
 """Bytes that pass from a device to the host together."""
@@ -56,5 +58,14 @@ def entry(key: str, tensor: Tensor) -> Entry:
         for at in range(0, flat.numel(), step):
             yield flat[at : at + step].cpu().numpy()
 
-    dtype = np.dtype("u1") if flat.element_size() == 1 else np.dtype("<f4")
-    return Entry(key, dtype, flat.numel(), chunks)
+    return Entry(key, np.dtype(_TYPES[flat.dtype]), flat.numel(), chunks)
+
+
+_TYPES = {torch.float32: "<f4", torch.uint8: "u1"}
+_NAMES = {torch.float32: "F32", torch.uint8: "U8"}
+
+
+def kept_of(rank: int, tensors: Mapping[str, Tensor], numbers: Mapping[str, float | int | bool | None]) -> Kept:
+    """Return what the manifest says of the state of a parameter that the file of ``rank`` has."""
+    told = {key: (_NAMES[tensor.dtype], tuple(tensor.shape)) for key, tensor in tensors.items()}
+    return Kept(rank, told, dict(numbers))

@@ -18,11 +18,14 @@ class Progress:
     scheduled_samples: int = 0  # consumed_samples less those of skipped steps
     skipped_iterations: int = 0
     nan_iterations: int = 0
+    rejected_iterations: int = 0  # of the skipped, those that a policy left out
+    rollbacks: int = 0
     first_valid_loss: float | None = None
     last_valid_loss: float | None = None
     first_loss: float | None = None
     last_loss: float | None = None
     owes_validation: bool = False  # the one after this iteration was given up for a stop request
+    recent_losses: tuple[float, ...] = ()  # that the next one is judged by; empty unless the run looks for spikes
 
     @staticmethod
     def read(progress: Mapping[str, Any]) -> Progress:
@@ -32,6 +35,6 @@ class Progress:
             CheckpointError: another version of megads wrote other fields.
         """
         try:
-            return Progress(**progress)
+            return Progress(**{**progress, "recent_losses": tuple(progress.get("recent_losses", ()))})
         except TypeError as error:
             raise CheckpointError(f"the checkpoint's progress can not be read ({error})") from None

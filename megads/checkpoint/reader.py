@@ -7,18 +7,21 @@ together in a file goes from there right to where it is wanted.
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megads.checkpoint.blocks import TensorFile
+from megads.checkpoint.average import ITERATE, average_weight
+from megads.checkpoint.blocks import TYPES, TensorFile
 from megads.checkpoint.cut import Box, Cut, boxes, meet
+from megads.checkpoint.kept import STATES
 from megads.checkpoint.manifest import GENERATORS, Manifest, Run, file_name, read_manifest
 from megads.errors import CheckpointError
 
@@ -109,14 +112,17 @@ class Reader:
         path: of the checkpoint.
         manifest: of it, if it is known already.
         threads: that read at a time; 0: as many as the process has cores, up to :data:`MAX_THREADS`.
+        in_use: give weights as they are for use, which a schedule-free optimizer does not train with; see
+            ``megads.checkpoint.average``.
 
     Raises:
         CheckpointError: see :func:`megads.checkpoint.manifest.read_manifest`.
     """
 
-    def __init__(self, path: Path, manifest: Manifest | None = None, threads: int = 0):
+    def __init__(self, path: Path, manifest: Manifest | None = None, threads: int = 0, *, in_use: bool = False):
         self.path = path
         self.manifest = manifest or read_manifest(path)
+        self.average = average_weight(self.manifest) if in_use else None
         self.threads = threads or min(MAX_THREADS, _cores())
         # A rank may want something of thousands of files; others of the process need theirs, too.
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -173,6 +179,7 @@ class Reader:
             CheckpointError: as :meth:`read`; what was wanted is then partly there.
         """
         jobs: dict[str, list[_Job]] = {}
+        wants = list(wants)
         for want in wants:
             for job in self._jobs(want):
                 jobs.setdefault(job.file, []).append(job)
@@ -186,6 +193,30 @@ class Reader:
                 bands.sort(key=lambda band: file.where(band.key) + 4 * band.first)
                 together += ((file, group) for group in _groups(bands))
             self._run(together)
+        if self.average is not None:
+            for want in wants:
+                if want.kind == "weight":
+                    iterate = np.empty_like(want.out)
+                    self.fill([replace(want, kind=ITERATE, out=iterate)])
+                    np.add(want.out, np.float32(self.average) * (iterate - want.out), out=want.out)
+
+    def state(self, name: str) -> dict[str, NDArray[np.generic] | float | int | bool | None]:
+        """Return what the optimizer keeps of a whole parameter, by key; empty where it keeps nothing.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged.
+        """
+        kept = self.manifest.states.get(name)
+        if kept is None:
+            return {}
+        found: dict[str, NDArray[np.generic] | float | int | bool | None] = dict(kept.numbers)
+        for key, (dtype, shape) in kept.tensors.items():
+            file = self.open(file_name(kept.rank))
+            read = file.read(f"{STATES}{name}/{key}")
+            if read.dtype != TYPES[dtype] or read.size != math.prod(shape):
+                raise CheckpointError(f"{file.path}: {key} of {name} is not the {dtype} {list(shape)} of the manifest")
+            found[key] = read.reshape(shape)
+        return found
 
     def _run(self, work: Sequence[tuple[TensorFile, list[_Job]]]) -> None:
         if len(work) == 1 or self.threads == 1:

@@ -9,6 +9,7 @@ layouts.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import threading
@@ -23,11 +24,12 @@ from queue import SimpleQueue
 import numpy as np
 from numpy.typing import NDArray
 
-from megads.checkpoint.blocks import Entry, write_file
+from megads.checkpoint.blocks import TYPES, Entry, write_file
 from megads.checkpoint.collect import FileFacts, tell_of
 from megads.checkpoint.commit import commit, only_writer, part_of
 from megads.checkpoint.folder import parents_of
 from megads.checkpoint.foreign import foreign_kind
+from megads.checkpoint.kept import Kept
 from megads.checkpoint.layout import Found, candidates, checkpoint_name, checkpoints_in, iteration_of
 from megads.checkpoint.manifest import GENERATORS, MANIFEST, Manifest, file_name, read_manifest
 from megads.checkpoint.reader import Reader
@@ -118,6 +120,9 @@ def reshape(
     job = _Job(source, manifest, part_of(final), kinds, workers, tell)
     keeps_rng = not weights_only and has_same_places(run, manifest)
     job.total = 4 * len(kinds) * sum(share.count for shares in plan for share in shares)
+    if not weights_only:
+        job.total += sum(_bytes_of(kept) for kept in manifest.states.values())
+        job.homes = _homes(manifest, [rank for rank, shares in enumerate(plan) if shares])
     with _making(final, job.total):
         files = job.run(
             [
@@ -136,10 +141,20 @@ def reshape(
             },
             scalars={} if weights_only else manifest.scalars,
             about={**manifest.about, "reshaped_from": dict(manifest.layout)},
+            states={name: replace(manifest.states[name], rank=rank) for name, rank in job.homes.items()},
         )
         made = tell_of(made, files)
         commit(final, made)
     return Reshaped(final, made, tuple(_notes(manifest, made, weights_only)))
+
+
+def _bytes_of(kept: Kept) -> int:
+    return sum(TYPES[dtype].itemsize * math.prod(shape) for dtype, shape in kept.tensors.values())
+
+
+def _homes(manifest: Manifest, ranks: Sequence[int]) -> dict[str, int]:
+    """Return which of ``ranks`` writes the state of each parameter: in turn; any rank finds it, wherever it is."""
+    return {name: ranks[i % len(ranks)] for i, name in enumerate(manifest.states)}
 
 
 def _coordinate(run: RunConfig, rank: int) -> tuple[int, int, int] | None:
@@ -205,6 +220,7 @@ class _Job:
     tell: Tell | None
     total: int = 0
     done: int = 0
+    homes: dict[str, int] = field(default_factory=dict)  # parameter -> the rank whose file gets its state
     lock: threading.Lock = field(default_factory=threading.Lock)
     stopped: threading.Event = field(default_factory=threading.Event)
     readers: SimpleQueue[Reader] = field(default_factory=SimpleQueue)
@@ -214,7 +230,9 @@ class _Job:
         # Files are read and written, and their checksums made, while Python's lock is free: threads are enough.
         workers = max(1, min(self.workers, len(files)))
         for _ in range(workers):
-            self.readers.put(Reader(self.source, self.manifest, threads=1))
+            # Without its optimizer's state a checkpoint's weights are those for use.
+            in_use = tuple(self.kinds) != self.manifest.kinds
+            self.readers.put(Reader(self.source, self.manifest, threads=1, in_use=in_use))
         with ThreadPoolExecutor(workers) as pool:
             futures = [pool.submit(self._write, file) for file in files]
             try:
@@ -235,6 +253,8 @@ class _Job:
                 for kind in self.kinds
                 for share in shares
             ]
+            for name, rank in self.homes.items():
+                entries += self._state(reader, name) if rank == file.rank else ()
             pieces = [(share.name, share.first, share.count) for share in shares]
             rng = reader.rng(coordinate) if coordinate else None
             if coordinate and rng:
@@ -247,13 +267,28 @@ class _Job:
             self.readers.put(reader)
         return file.rank, FileFacts(size, crc, shares[0].cut.rank, tuple(pieces))
 
+    def _state(self, reader: Reader, name: str) -> Iterator[Entry]:
+        kept = self.manifest.states[name]
+        for key, count in kept.counts(name).items():
+            dtype = TYPES[kept.tensors[key.rpartition("/")[2]][0]]
+            yield Entry(key, dtype, count, partial(self._copy, reader, kept.rank, key, count))
+
+    def _copy(self, reader: Reader, rank: int, key: str, count: int) -> Iterator[NDArray[np.generic]]:
+        for at in range(0, count, CHUNK):
+            chunk = reader.open(file_name(rank)).read(key, at, min(CHUNK, count - at))
+            yield chunk
+            self._tell(chunk.nbytes)
+
+    def _tell(self, num_bytes: int) -> None:
+        if self.tell is not None:
+            with self.lock:
+                self.done += num_bytes
+                self.tell(self.done, self.total)
+
     def _read(self, reader: Reader, kind: str, share: Share) -> Iterator[NDArray[np.float32]]:
         for at in range(0, share.count, CHUNK):
             if self.stopped.is_set():
                 raise CheckpointError(f"{self.part}: given up")
             count = min(CHUNK, share.count - at)
             yield reader.read(share.name, kind, share.cut, share.first + at, count)
-            if self.tell is not None:
-                with self.lock:
-                    self.done += 4 * count
-                    self.tell(self.done, self.total)
+            self._tell(4 * count)

@@ -27,9 +27,10 @@ from megads.checkpoint.blocks import Entry, write_file
 from megads.checkpoint.collect import Collector, Table, pack, table, unpack
 from megads.checkpoint.commit import commit, part_of
 from megads.checkpoint.cut import Cut
+from megads.checkpoint.kept import STATES, Kept
 from megads.checkpoint.layout import checkpoint_name
 from megads.checkpoint.manifest import GENERATORS, File, Manifest, file_name
-from megads.checkpoint.piece import Piece, entry
+from megads.checkpoint.piece import Piece, entry, kept_of
 from megads.checkpoint.progress import Progress
 from megads.checkpoint.retention import later, retire, surplus, sweep
 from megads.dist.groups import Groups
@@ -55,6 +56,7 @@ class Snapshot:
         settings: of the run, section by section.
         about: versions and the like.
         layout: degrees of the grid, and the ZeRO stage.
+        states: what the optimizer keeps of parameters as a whole, name and tensors or numbers by key; this rank's.
     """
 
     progress: Progress
@@ -66,6 +68,7 @@ class Snapshot:
     settings: Mapping[str, Any]
     about: Mapping[str, Any]
     layout: Mapping[str, int]
+    states: Iterable[tuple[str, Mapping[str, Any]]] = ()
 
 
 class HostCopy:
@@ -93,6 +96,7 @@ class _Written:
 
     kinds: tuple[str, ...] = ()
     pieces: bytes = b""  # packed
+    states: dict[str, Kept] = field(default_factory=dict)
     file: File | None = None
     problem: str = ""
     seconds: float = 0.0
@@ -126,6 +130,11 @@ class _Job:
         if snapshot.rng and groups.data_rank == 0:
             place = "-".join(str(groups.coordinate[axis]) for axis in ("pipe", "seq", "tensor"))
             keyed += [(f"{GENERATORS}{place}/{part}", tensor) for part, tensor in snapshot.rng.items()]
+        states: dict[str, Kept] = {}
+        for name, found in snapshot.states:
+            tensors = {key: value for key, value in found.items() if isinstance(value, Tensor)}
+            keyed += [(f"{STATES}{name}/{key}", tensor) for key, tensor in tensors.items()]
+            states[name] = kept_of(groups.rank, tensors, {k: v for k, v in found.items() if k not in tensors})
         return _Job(
             folder / checkpoint_name(snapshot.progress.iteration),
             file_name(groups.rank),
@@ -133,7 +142,7 @@ class _Job:
             [entry(key, hold(key, tensor)) for key, tensor in keyed],
             table([(piece.name, piece.first, piece.count) for piece in mine], snapshot.tensors),
             place,
-            _Written(kinds),
+            _Written(kinds, states=states),
         )
 
     def write(self) -> None:
@@ -319,6 +328,7 @@ def _manifest(snapshot: Snapshot, written: list[_Written]) -> Manifest:
         progress=vars(snapshot.progress),
         scalars=snapshot.scalars,
         about=snapshot.about,
+        states={name: kept for each in written for name, kept in each.states.items()},
     )
 
 

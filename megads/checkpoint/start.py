@@ -175,6 +175,12 @@ def taken_of(run: RunConfig, start: Start, path: Path, manifest: Manifest) -> Ta
             "or give another RUN_NAME or RUN_DIR"
         )
     optimizer = manifest.has_optimizer and (wanted.load_optim or start.has_begun)
+    was, now = manifest.settings.get("optim", {}).get("optimizer", "adamw"), run.optim.optimizer
+    if optimizer and was != now:
+        raise CheckpointError(
+            f"{path}: was trained with OPT={was}, and OPT={now} can not go on from its state; "
+            f"give OPT={was}, or NO_LOAD_OPTIM=1 with another RUN_NAME and LOAD to begin with a fresh one"
+        )
     # What was imported is at iteration 0: it never had an optimizer.
     if not manifest.has_optimizer and wanted.load_optim and manifest.iteration:
         other = "" if start.is_own else ", or FINETUNE=1 to begin at iteration 0 with its weights"

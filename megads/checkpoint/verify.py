@@ -68,6 +68,9 @@ def _check_file(path: Path, name: str, manifest: Manifest) -> Iterator[int]:
 def _check_keys(file: TensorFile, name: str, manifest: Manifest) -> None:
     """Check that a file holds the tensors of which the manifest tells, and no others."""
     wanted = {f"{kind}/{each}": count for each, _, count in manifest.pieces(name) for kind in manifest.kinds}
+    for parameter, kept in manifest.states.items():
+        if file_name(kept.rank) == name:
+            wanted |= kept.counts(parameter)
     place = manifest.files[name].generators
     held = {
         key: count

@@ -60,7 +60,7 @@ def export_hf_command(
     notes: list[str] = []
     save, words = (None, "no tokenizer") if no_tokenizer else _tokenizer_of(found, tokenizer, notes)
     final = absolute(target)
-    with Reader(found.path, found.manifest) as reader, bar("exporting") as progress:
+    with Reader(found.path, found.manifest, in_use=True) as reader, bar("exporting") as progress:
         done = export(reader, final, dtype=dtype or "", limit=limit, tokenizer=save, progress=progress)
     for note in notes:
         click.echo(f"megads: {note}", err=True)

@@ -110,6 +110,6 @@ def export_megatron_command(ckpt: str, dst: str, step: int | None, **target: Any
     for broken in found.broken:
         click.echo(f"megads: passed over: {CheckpointError(broken)}", err=True)
     wanted = Target(**target)
-    with bar("exporting", "tensors") as written, Reader(found.path, found.manifest) as reader:
+    with bar("exporting", "tensors") as written, Reader(found.path, found.manifest, in_use=True) as reader:
         made = export_megatron(reader, absolute(dst), wanted, written=written)
     click.echo(f"{made}: TP={wanted.tensor} x PP={wanted.pipe}, {wanted.style} names, {wanted.dtype}, of {found.path}")

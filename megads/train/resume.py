@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from megads.checkpoint.layout import ASIDE, Found, iteration_of
 from megads.checkpoint.load import load_pieces
-from megads.checkpoint.match import changes, check_model
+from megads.checkpoint.match import changes, check_model, rate_change
 from megads.checkpoint.progress import Progress
 from megads.checkpoint.reader import Reader
 from megads.checkpoint.rng import unpack
@@ -57,7 +58,24 @@ def resume(training: Training) -> Path | None:
     Raises:
         CheckpointError: on every rank: no checkpoint can be read, or it does not fit this run.
     """
-    offers, passed_over = _offers(training) if training.groups.rank == 0 else iter(()), ""
+    return _resume(training, lambda: find_start(training.run, training.checkpoints))
+
+
+def resume_from(training: Training, start: Start) -> Path:
+    """Have a run be what it was at one of the checkpoints of ``start``, and return that one's path. Collective.
+
+    The run may have done steps already: all that decides the next one comes from the checkpoint.
+
+    Raises:
+        CheckpointError: on every rank: none of them can be read.
+    """
+    path = _resume(training, lambda: start)
+    assert path is not None, "a start has checkpoints"
+    return path
+
+
+def _resume(training: Training, find: Callable[[], Start | None]) -> Path | None:
+    offers, passed_over = _offers(find) if training.groups.rank == 0 else iter(()), ""
     while True:
         offer = _told_by_first(next(offers, None), training.groups)
         if offer is None:
@@ -107,10 +125,10 @@ def _put_aside(damaged: Iterable[Path]) -> None:
             LOG.warning("checkpoint %s is %s now; nothing reads or removes it under that name", path, aside.name)
 
 
-def _offers(training: Training) -> Iterator[_Offer]:
+def _offers(find: Callable[[], Start | None]) -> Iterator[_Offer]:
     """Yield what may be tried, the newest first; only one rank looks, so that all see the same."""
     try:
-        start = find_start(training.run, training.checkpoints)
+        start = find()
         if start is None:
             yield _Offer()
             return
@@ -156,11 +174,22 @@ def _read(training: Training, found: Found, taken: Taken) -> Generators | None:
     """
     manifest = found.manifest
     kinds = manifest.kinds if taken.optimizer else ("weight",)
-    with Reader(found.path, manifest) as reader:
+    # A fresh optimizer begins where the weights are those for use.
+    with Reader(found.path, manifest, in_use=not taken.optimizer) as reader:
         load_pieces(reader, training.engine.pieces(), kinds)
+        if taken.optimizer:
+            training.engine.load_whole_states(lambda name: tensors_of(reader.state(name)))
+        else:
+            training.engine.reset_optimizer()
         at = training.groups.coordinate
         states = reader.rng((at["pipe"], at["seq"], at["tensor"])) if taken.generators else None
     return {name: torch.from_numpy(state) for name, state in states.items()} if states else None
+
+
+def tensors_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a parameter as the reader gives it, with tensors for arrays."""
+    # A copy: what was read may belong to the file.
+    return {key: torch.tensor(value) if isinstance(value, np.ndarray) else value for key, value in found.items()}
 
 
 def _go_on(training: Training, found: Found, taken: Taken, generators: Generators | None) -> None:
@@ -189,6 +218,8 @@ def _tell(training: Training, found: Found, taken: Taken) -> None:
     if not taken.progress:
         return
     lines = changes(manifest.settings, training.run)
+    if rate := rate_change(manifest, training.run):
+        lines.append(rate)
     if manifest.about.get("data", training.data) != training.data:
         lines.append(OTHER_DATA)
     for line in lines:
@@ -198,7 +229,7 @@ def _tell(training: Training, found: Found, taken: Taken) -> None:
 def _start_generators(training: Training, found: Found, taken: Taken, is_foreign: bool) -> None:
     """Start the generators anew, from the seed and the iteration; say so where that changes a number."""
     run, iteration = training.run, training.progress.iteration
-    anew = seed_everything(seed_at(run.train.seed, iteration), training.groups, training.device)
+    anew = seed_everything(seed_at(run.train.seed_of_dropout, iteration), training.groups, training.device)
     training.rng.load_state_dict(anew.state_dict())
     if training.groups.rank or not (run.model.hidden_dropout or run.model.attention_dropout):
         return
@@ -211,7 +242,8 @@ def _start_generators(training: Training, found: Found, taken: Taken, is_foreign
     else:
         layout = "TP={tensor} PP={pipe} SP={seq}".format(**found.manifest.layout)
         why = f"of {layout}: its random numbers belong to other ranks"
-    LOG.warning("checkpoint %s; dropout starts anew from SEED=%d and iteration %d", why, run.train.seed, iteration)
+    seed = f"{'DROPOUT_SEED' if run.train.dropout_seed else 'SEED'}={run.train.seed_of_dropout}"
+    LOG.warning("checkpoint %s; dropout starts anew from %s and iteration %d", why, seed, iteration)
 
 
 def seed_at(seed: int, iteration: int) -> int:

@@ -22,6 +22,7 @@ from megads.errors import CheckpointError
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
 from megads.monitor.text import duration, size
+from megads.monitor.trackers.tracks import Tracks
 from megads.train.setup import Training
 from megads.train.stop import StopRequest
 
@@ -45,6 +46,7 @@ def snapshot_of(training: Training) -> Snapshot:
             **{axis: grid.degree(axis) for axis in ("pipe", "data", "seq", "tensor")},
             "zero_stage": effective_zero_stage(run),
         },
+        states=training.engine.whole_states() if run.checkpoint.save_optim else (),
     )
 
 
@@ -89,7 +91,7 @@ class Saving:
         self,
         training: Training,
         stop: StopRequest,
-        metrics: MetricsFile | None,
+        metrics: MetricsFile | Tracks | None,
         enter: Callable[[], None] = lambda: None,
     ):
         settings = training.run.checkpoint
@@ -103,6 +105,7 @@ class Saving:
         )
         stop.saving = lambda: self.saver.state
         self.failed = 0  # in a row
+        self.newest = training.progress.iteration  # that this start saved, or from which it goes on
         self._underway: _Underway | None = None
 
     def prepare(self) -> None:
@@ -125,8 +128,7 @@ class Saving:
             CheckpointError: on every rank, when too many saves in a row failed.
         """
         if self.training.run.checkpoint.in_background:
-            if self.saver.is_writing:
-                self._attempt(self._finish)
+            self.complete()
             self._start()
         else:
             self._attempt(self._block)
@@ -148,6 +150,15 @@ class Saving:
         except CheckpointError as error:
             raise CheckpointError(f"{error}; {CURE}") from None
         self.saver.join_sweeper()
+
+    def complete(self) -> None:
+        """Complete a save in the background, waiting for it if need be. Collective.
+
+        Raises:
+            CheckpointError: as :meth:`interim`.
+        """
+        if self.saver.is_writing:
+            self._attempt(self._finish)
 
     def settle(self) -> None:
         """Complete a save in the background if, when ranks last agreed, none was writing any more. Collective.
@@ -205,6 +216,7 @@ class Saving:
         self._say("saved %s in %.2g s, %.2g s of which the run stood still", path, took, pause)
 
     def _note(self, iteration: int, took: float, pause: float) -> None:
+        self.newest = iteration
         self.stop.deadline.saved(took)
         if self.training.groups.rank == 0:
             note_saved(self.training.run_dir)

@@ -29,6 +29,7 @@ def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress, r
         settings={},
         about={},
         layout={**degrees, "zero_stage": effective_zero_stage(run)},
+        states=engine.whole_states(),
     )
     return Saver(folder, groups).save(snapshot)
 
@@ -40,9 +41,11 @@ def load(engine: Any, groups: Any, path: Path, rng: Any = None) -> Progress:
     from megads.checkpoint.load import load_pieces
     from megads.checkpoint.reader import Reader
     from megads.checkpoint.rng import unpack
+    from megads.train.resume import tensors_of
 
     with Reader(path) as reader:
-        load_pieces(reader, engine.pieces(), KINDS)
+        load_pieces(reader, engine.pieces(), reader.manifest.kinds)
+        engine.load_whole_states(lambda name: tensors_of(reader.state(name)))
         engine.spread()
         engine.load_scalars(reader.manifest.scalars)
         if rng is not None:

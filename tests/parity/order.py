@@ -77,6 +77,17 @@ class Recorder:
     def spread(self) -> None:
         pass
 
+    def whole_states(self) -> Any:
+        return iter(())
+
+    def load_whole_states(self, state_of: Any) -> None:
+        pass
+
+    def reset_optimizer(self) -> None:
+        for kind in ("exp_avg", "exp_avg_sq"):
+            if kind in getattr(self, "tensors", {}):
+                self.tensors[kind].zero_()
+
     def scalars(self) -> dict[str, float]:
         return {}
 
@@ -120,7 +131,7 @@ class Numbers:
     def step(self, facts: StepFacts) -> None:
         self.numbers.append(self.training.progress.iteration)
 
-    def passed_over(self, first: int, steps: int, samples: int) -> None:
+    def passed_over(self, first: int, steps: int, samples: int, reason: str) -> None:
         pass
 
 

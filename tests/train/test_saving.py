@@ -78,6 +78,17 @@ class Engine:
     def spread(self) -> None:
         pass
 
+    def whole_states(self) -> Any:
+        return iter(())
+
+    def load_whole_states(self, state_of: Any) -> None:
+        pass
+
+    def reset_optimizer(self) -> None:
+        for kind in ("exp_avg", "exp_avg_sq"):
+            if kind in getattr(self, "tensors", {}):
+                self.tensors[kind].zero_()
+
     def scalars(self) -> dict[str, float]:
         return {"optimizer_step": float(self.steps)}
 
