@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from megads.checkpoint.layout import Found, iteration_of, list_checkpoints
-from megads.checkpoint.match import SHAPE_SETTINGS, checkpoint_folder, meaningful
+from megads.checkpoint.match import SHAPE_SETTINGS, checkpoint_folder, meaningful, run_of
 from megads.checkpoint.start import Start, Taken, check_start, find_start, names_own
 from megads.config.batches import BatchSchedule
 from megads.config.files import CONFIG, load_config, note_saved, save_config
 from megads.config.layers import Layer
 from megads.config.resolve import Resolved
+from megads.config.schedule import COOLING, INFINITE, PARTS, UNITS, Schedule
+from megads.config.schedule_settings import ScheduleSettings
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.tree import env_name, fields, nested, value_of
@@ -22,10 +24,7 @@ from megads.errors import CheckpointError
 from megads.launch.folder import RUNS
 
 TOKENIZER = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "vocab_extra_ids")
-SCHEDULE = (
-    *("optim.lr", "optim.min_lr", "optim.lr_decay_style", "optim.lr_decay_iters"),
-    *("optim.lr_warmup_frac", "optim.lr_warmup_iters", "optim.weight_decay"),
-)
+SCHEDULE = tuple(f"optim.{key}" for key in ScheduleSettings.model_fields)
 """What ``SCHEDULE_ON_RESUME=keep`` takes from the checkpoint."""
 
 
@@ -52,7 +51,7 @@ def find_beginning(run: RunConfig, run_dir: Path) -> Begins | None:
 def start_line(run: RunConfig, begins: Begins | None) -> str:
     """Return how the banner says where the run starts."""
     if begins is None:
-        return f"new weights, seed {run.train.seed}"
+        return f"new weights, seed {run.train.seed_of_weights}"
     path, wanted = begins.found.path, run.checkpoint
     if not begins.start.is_own:
         step = begins.found.manifest.iteration
@@ -99,21 +98,18 @@ def _tokenizer(found: Found) -> dict[str, Any]:
 def keep_schedule(resolved: Resolved, begins: Begins | None) -> Resolved:
     """Return the settings with the schedule of the checkpoint, where ``SCHEDULE_ON_RESUME=keep`` asks for it.
 
-    A schedule counts samples, so that steps of another batch are as many as give the same
-    samples, rounded down to whole steps.
+    A schedule counts samples: the same sample has the same rate, also with steps of another
+    batch. Only the constant part of wsd and infinite-* grows with a longer run.
     """
     run = resolved.run
     if begins is None or run.checkpoint.schedule != "keep" or not begins.taken.progress:
         return resolved
-    before = begins.found.manifest.settings
-    if "optim" not in before:
+    before = run_of(begins.found.manifest.settings)
+    if before is None:
         note = f"SCHEDULE_ON_RESUME=keep: {begins.found.path} has no schedule; what is set now is used"
         return replace(resolved, notes=(*resolved.notes, note))
-    old, new = BatchSchedule.of_settings(before["train"]), BatchSchedule.of(run)
-    values = {name: before["optim"][name.partition(".")[2]] for name in SCHEDULE}
-    for name in ("optim.lr_decay_iters", "optim.lr_warmup_iters"):
-        values[name] = new.iterations_within(old.samples_after(values[name])) if old != new else values[name]
     origin, notes = Origin("checkpoint", str(begins.found.path)), []
+    values = kept_schedule(before, run)
     for name, value in values.items():
         if (now := value_of(run, name)) != value:
             notes.append(f"{env_name(name)}={now} ({resolved.origins[name]}) gives way to {value} ({origin})")
@@ -123,6 +119,39 @@ def keep_schedule(resolved: Resolved, begins: Begins | None) -> Resolved:
         {**resolved.origins, **dict.fromkeys(values, origin)},
         (*resolved.notes, *notes),
     )
+
+
+def kept_schedule(before: RunConfig, run: RunConfig) -> dict[str, Any]:
+    """Return the schedule's settings with which ``run`` has the rates of ``before``, both derived, by dotted name."""
+    values = {name: value_of(before, name) for name in SCHEDULE}
+    old, new = BatchSchedule.of(before), BatchSchedule.of(run)
+    ended, ends = old.samples_after(before.train.train_iters), new.samples_after(run.train.train_iters)
+    schedule = Schedule.of(before)
+    grows = ends > ended and schedule.style in COOLING and schedule.decay_samples == ended
+    if before.optim.weight_decay_incr_style != "constant":
+        values["optim.weight_decay_samples"] = schedule.weight_decay.samples
+    if old == new and before.model.seq_length == run.model.seq_length and not grows:
+        return values
+    lengths = {part: getattr(schedule, f"{part}_samples") for part in PARTS}
+    if grows:
+        lengths["decay"] += ends - ended
+        lengths["constant"] += ends - ended if schedule.style in INFINITE else 0
+    for part, samples in lengths.items():
+        given = _as_length(samples, run.model.seq_length, lengths["decay"])
+        for unit in UNITS:
+            if (name := f"optim.lr_{part}_{unit}") in values:
+                values[name] = given.get(unit, 0)
+    values["optim.lr_decay_iters"] = new.iterations_within(int(lengths["decay"]))
+    return values
+
+
+def _as_length(samples: float, seq: int, whole: float) -> dict[str, float]:
+    """Return a length in the unit that has it exactly, by the unit's name."""
+    if samples.is_integer():
+        return {"samples": int(samples)}
+    if (samples * seq).is_integer():
+        return {"tokens": int(samples * seq)}
+    return {"frac": samples / whole} if samples < whole else {"samples": int(samples)}
 
 
 @dataclass

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from megads.checkpoint.match import shape_of
+from megads.checkpoint.manifest import read_manifest
+from megads.checkpoint.match import rate_change, shape_of
 from megads.config.files import CONFIG, load_config, note_saved, save_config
 from megads.config.resolve import Resolved, resolve
+from megads.config.schedule import Schedule
 from megads.config.setting import Origin
 from megads.errors import CheckpointError
 from megads.launch.ask import Ask, resolve_ask
@@ -23,7 +25,6 @@ from megads.launch.origin import (
     keep_schedule,
     start_line,
 )
-from megads.train.schedule import Schedule
 from tests.checkpoint.faked import TINY, derived, fake
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,8 @@ def test_the_schedule_that_is_kept_gives_the_same_rate_for_the_same_samples(tmp_
     now = derived(SCHEDULE_ON_RESUME="keep", GLOBAL_BATCH="16", LR="0.5", TRAIN_ITERS="100")
     resolved = Resolved(now, dict.fromkeys(_names(now), Origin("env", "X")))
     kept = keep_schedule(resolved, find_beginning(now, tmp_path))
-    assert (kept.run.optim.lr, kept.run.optim.lr_decay_iters, kept.run.optim.lr_warmup_iters) == (0.01, 10, 2)
+    optim = kept.run.optim
+    assert (optim.lr, optim.lr_decay_iters, optim.lr_decay_samples, optim.lr_warmup_samples) == (0.01, 10, 160, 32)
     old, new = Schedule.of(before), Schedule.of(kept.run)
     for samples in range(0, 400, 16):
         assert new.lr(samples) == pytest.approx(old.lr(samples))
@@ -60,6 +62,90 @@ def test_the_schedule_that_is_kept_gives_the_same_rate_for_the_same_samples(tmp_
     assert kept.origins["optim.lr"] == Origin("checkpoint", str(path))
     assert f"LR=0.5 (env X) gives way to 0.01 (checkpoint {path})" in kept.notes
     assert kept.run.train == now.train
+
+
+INFINITE = {"MIN_LR": "1e-3", "COOLDOWN": "0.25", "LR_CONSTANT_FRAC": "0.25"}
+KEPT = {
+    "constant": {},
+    "linear": {"MIN_LR": "1e-3"},
+    "cosine": {"LR_DECAY_SAMPLES": "77", "LR_WARMUP_INIT": "1e-4"},
+    "inverse-square-root": {"LR_DECAY_TOKENS": "2000", "LR_WARMUP_TOKENS": "500"},
+    "wsd": {"COOLDOWN": "0.25", "LR_COOLDOWN_STYLE": "cosine"},
+    "infinite-cosine": INFINITE,
+    "infinite-inverse-square-root": {**INFINITE, "LR_TIMESCALE": "3", "LR_CONSTANT": "4e-3"},
+}
+WEIGHTS = {"WEIGHT_DECAY_INCR_STYLE": "linear", "START_WEIGHT_DECAY": "0.01", "END_WEIGHT_DECAY": "0.2"}
+
+
+def _resumed(tmp_path, style, **now):
+    """Return the schedules of a run of 12 steps, and of what goes on from its step 6."""
+    before = derived({"LR": "0.01", "LR_DECAY_STYLE": style, **WEIGHTS, **KEPT[style]})
+    if not (tmp_path / "checkpoints").exists():
+        fake(tmp_path / "checkpoints", 6, before)
+    run = derived(now)
+    resolved = Resolved(run, dict.fromkeys(_names(run), Origin("env", "X")))
+    return Schedule.of(before), Schedule.of(keep_schedule(resolved, find_beginning(run, tmp_path)).run), run
+
+
+@pytest.mark.parametrize("style", KEPT)
+@pytest.mark.parametrize("batch", ["8", "16"])
+def test_every_style_is_kept_or_overridden_as_a_whole(style, batch, tmp_path):
+    now = {"LR": "0.5", "MIN_LR": "1e-2", "GLOBAL_BATCH": batch, "LR_WARMUP_ITERS": "1"}
+    now["TRAIN_ITERS"] = str(96 // int(batch))
+    old, kept, _ = _resumed(tmp_path, style, SCHEDULE_ON_RESUME="keep", **now)
+    for samples in range(130):
+        rates = old.at(samples)
+        assert kept.at(samples).lr == pytest.approx(rates.lr, rel=1e-12)
+        assert kept.at(samples).weight_decay == pytest.approx(rates.weight_decay, rel=1e-12)
+    _, overridden, run = _resumed(tmp_path, style, SCHEDULE_ON_RESUME="override", **now)
+    assert overridden == Schedule.of(run)
+    assert overridden.max_lr == 0.5
+
+
+@pytest.mark.parametrize("style", KEPT)
+def test_a_longer_run_keeps_its_rates_and_prolongs_only_what_is_constant(style, tmp_path):
+    old, kept, _ = _resumed(tmp_path, style, SCHEDULE_ON_RESUME="keep", TRAIN_ITERS="24")
+    borders = old.borders()
+    constant_until = borders.get("constant", 200.0)
+    for samples in range(200):
+        # What comes after the constant part comes 12 steps of 8 samples later.
+        same = samples if samples <= constant_until else max(samples - 96, constant_until)
+        assert kept.lr(samples) == pytest.approx(old.lr(int(same)), rel=0.02 if same != int(same) else 1e-9)
+    # Weight decay has no constant part; it ended with the run as planned.
+    assert kept.weight_decay == old.weight_decay
+
+
+def test_a_longer_run_with_its_own_settings_cools_later(tmp_path):
+    _, before, _ = _resumed(tmp_path, "wsd", LR="0.01", LR_DECAY_STYLE="wsd", COOLDOWN="0.25")
+    _, now, _ = _resumed(tmp_path, "wsd", LR="0.01", LR_DECAY_STYLE="wsd", COOLDOWN="0.25", TRAIN_ITERS="24")
+    assert (before.borders()["constant"], now.borders()["constant"]) == (72, 144)
+    assert before.lr(48) == now.lr(48) == now.lr(144) == 0.01
+
+
+def test_a_rate_that_jumps_where_a_run_goes_on_is_told(tmp_path):
+    env = {"LR": "0.01", "LR_DECAY_STYLE": "linear", "LR_WARMUP_FRAC": "0"}
+    progress = {"iteration": 6, "scheduled_samples": 48}
+    fake(tmp_path, 6, derived(env), progress=progress)
+    manifest = read_manifest(tmp_path / "iter_0000006")
+    assert rate_change(manifest, derived(env)) == ""
+    assert rate_change(manifest, derived(env, TRAIN_ITERS="24")) == (
+        "had a learning rate of 0.005 for the next step, this run has 0.0075; "
+        "SCHEDULE_ON_RESUME=keep takes the checkpoint's schedule"
+    )
+    fake(tmp_path, 7, settings={}, progress=progress)
+    assert rate_change(read_manifest(tmp_path / "iter_0000007"), derived(env)) == ""
+
+
+def test_a_checkpoint_that_is_older_than_a_setting_has_its_default(tmp_path):
+    before = derived(LR="0.01")
+    settings = before.model_dump()
+    for name in ("lr_cooldown_frac", "lr_decay_samples", "weight_decay_incr_style", "start_weight_decay"):
+        del settings["optim"][name]
+    del settings["lr_finder"]
+    fake(tmp_path / "checkpoints", 6, before, settings={**settings, "gone": {"a": 1}})
+    run = derived(SCHEDULE_ON_RESUME="keep", LR="0.5")
+    resolved = Resolved(run, dict.fromkeys(_names(run), Origin("env", "X")))
+    assert Schedule.of(keep_schedule(resolved, find_beginning(run, tmp_path)).run) == Schedule.of(before)
 
 
 def _names(run):

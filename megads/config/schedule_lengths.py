@@ -1,0 +1,106 @@
+"""Which of a schedule's lengths count, and what follows where nobody gives one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from megads.config.batches import BatchSchedule
+from megads.config.resolve import Resolved
+from megads.config.schedule import CONSTANT_OF_PEAK, COOLDOWN_OF, INFINITE, PARTS, UNITS, Schedule
+from megads.config.schema import RunConfig
+from megads.config.setting import Origin
+from megads.config.tree import env_name, nested
+from megads.errors import ConfigError
+
+
+def lengths_given(values: Mapping[str, Any], origins: Mapping[str, Origin], part: str) -> list[str]:
+    """Return the settings that give ``part`` of the schedule a length; a default fraction is none."""
+    names = [name for unit in UNITS if (name := f"optim.lr_{part}_{unit}") in values and values[name]]
+    return [name for name in names if origins[name].layer not in ("default", "derived")]
+
+
+def fill_schedule(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values of a schedule that follow from others, and the formula of each.
+
+    A length that is given as a fraction stays one: the schedule counts samples, so that it
+    need not be a whole number of steps.
+
+    Args:
+        values: settings by dotted name; the length of the run is known.
+        origins: where they came from.
+
+    Raises:
+        ConfigError: two lengths of one part differ.
+    """
+    found: dict[str, Any] = {}
+    formulas: dict[str, str] = {}
+
+    def fill(name: str, value: Any, formula: str) -> None:
+        if not values[name]:
+            found[name], formulas[name] = value, formula
+
+    sizes, seq = (
+        BatchSchedule.parse(values["train.rampup_batch_size"], values["train.global_batch"]),
+        "model.seq_length",
+    )
+    steps, samples, tokens = (values[f"optim.lr_decay_{unit}"] for unit in ("iters", "samples", "tokens"))
+    if not steps and (samples or tokens):
+        whole = samples or tokens // values[seq]
+        fill("optim.lr_decay_iters", sizes.iterations_within(whole), f"LR_DECAY_{'SAMPLES' if samples else 'TOKENS'}")
+    else:
+        fill("optim.lr_decay_iters", values["train.train_iters"], "TRAIN_ITERS")
+    style = values["optim.lr_decay_style"]
+    if style in COOLDOWN_OF and not lengths_given(values, origins, "cooldown"):
+        fill("optim.lr_cooldown_frac", COOLDOWN_OF[style], f"{COOLDOWN_OF[style]:g} of LR_DECAY_STYLE={style}")
+    if style in INFINITE:
+        fill("optim.lr_constant", CONSTANT_OF_PEAK * values["optim.lr"], f"{CONSTANT_OF_PEAK:g} LR")
+    if values["lr_finder.enabled"]:
+        fill("lr_finder.iters", max(2, math.ceil(values["train.train_iters"] / 10)), "TRAIN_ITERS / 10")
+    _refuse_two_lengths({**values, **found}, origins)
+    return found, formulas
+
+
+def _refuse_two_lengths(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> None:
+    for part in PARTS:
+        given = lengths_given(values, origins, part)
+        top = [name for name in given if not name.endswith("_frac")]
+        # A fraction of another layer is above what it replaces (see resolve) or below what replaces it.
+        given = [name for name in given if name in top or any(origins[name].layer == origins[o].layer for o in top)]
+        if len(given) > 1:
+            _refuse_if_different(values, origins, part, given)
+
+
+def _refuse_if_different(values: Mapping[str, Any], origins: Mapping[str, Origin], part: str, given: list[str]) -> None:
+    samples = {name: length_by(values, part, name) for name in given}
+    first = given[0]
+    for other in given[1:]:
+        if not math.isclose(samples[first], samples[other], rel_tol=1e-9):
+            each = " and ".join(
+                f"{env_name(name)}={values[name]} ({origins[name]}) = {samples[name]:.12g} samples"
+                for name in (first, other)
+            )
+            raise ConfigError(f"{each} differ; leave one of them unset")
+
+
+def length_by(values: Mapping[str, Any], part: str, name: str) -> float:
+    """Return the samples of ``part`` if only the setting ``name`` gave its length."""
+    others = [f"optim.lr_{part}_{unit}" for unit in UNITS]
+    only = {**values, **{each: 0 for each in others if each in values and each != name}}
+    schedule = Schedule.of(RunConfig.model_validate(nested(only)))
+    return float(getattr(schedule, f"{part}_samples"))
+
+
+def rises_to_the_end(resolved: Resolved) -> str:
+    """Return a line where the warm-up is longer than the run; ``resolved`` is derived."""
+    run = resolved.run
+    train = BatchSchedule.of(run).samples_after(run.train.train_iters)
+    if run.train.train_iters == 1 or Schedule.of(run).warmup_samples < train:
+        return ""
+    values = {f"optim.{key}": value for key, value in run.optim.model_dump().items()}
+    name = next(iter(lengths_given(values, resolved.origins, "warmup")), "optim.lr_warmup_frac")
+    return (
+        f"{env_name(name)}={values[name]} ({resolved.origins[name]}): the learning rate still rises when "
+        f"TRAIN_ITERS={run.train.train_iters} end"
+    )

@@ -1,0 +1,94 @@
+"""Find a learning rate: some steps with rates from small to large, on the run's own model, data and layout.
+
+Nothing of it is kept but a table and a picture: the ranks work in a folder of their own
+beside what a training run of the same name has, and save no checkpoint.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from megads.checkpoint.progress import Progress
+from megads.config.batches import BatchSchedule
+from megads.config.schedule import Schedule
+from megads.monitor.log import LOG
+from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Outcome
+from megads.monitor.sweep import Sweep
+from megads.train.setup import Training
+from megads.train.stop import StopRequest
+from megads.train.watchdog import END, Watchdog
+
+NAME = "lr_finder"  # of the table and the picture, in the run folder
+
+
+def find_rate(training: Training, stop: StopRequest, watch: Watchdog | None = None) -> Outcome:
+    """Sweep the learning rate, and have rank 0 tell what was found. Collective.
+
+    Args:
+        training: with new weights, or those that ``LOAD`` names.
+        stop: a request ends the sweep; what it has seen until then is told.
+        watch: to be told what this rank does.
+    """
+    sweep = Sweep(training.run.lr_finder)
+    why = run_sweep(training, sweep, stop, watch)
+    if watch is not None:
+        watch.enter(END)
+    if training.groups.rank == 0:
+        tell(sweep, training.run_dir.parent, training.run.name, why)
+    steps = len(sweep.points)
+    if why:
+        return Outcome(EXIT_STOPPED, f"{why}; a sweep of the learning rate saves nothing", steps, "stopped")
+    return Outcome(EXIT_DONE, "done", steps, "done")
+
+
+def run_sweep(training: Training, sweep: Sweep, stop: StopRequest, watch: Watchdog | None = None) -> str:
+    """Do the steps of ``sweep``; return why it was given up, empty: it is over. Collective."""
+    run, groups = training.run, training.groups
+    sizes, weight_decay = BatchSchedule.of(run), Schedule.of(run).weight_decay.at(0)
+    done = training.progress
+    if run.train.train_iters - done.iteration < run.lr_finder.iters:
+        done = Progress()  # too near the end of the planned data: what was seen serves as well
+    consumed = done.consumed_samples
+    with training.batches("train", consumed) as batches:
+        for iteration in range(done.iteration + 1, run.train.train_iters + 1):
+            if watch is not None:
+                watch.iteration = iteration
+                watch.enter("step")
+            batch = sizes.batch_at(consumed)
+            parts = [next(batches).to(training.device) for _ in range(training.micro_batches_of(batch))]
+            rate = sweep.rate
+            result = training.engine.train_step(parts, rate, weight_decay=weight_decay)
+            consumed += batch
+            # In half precision the first scales may overflow at any rate: such a step says nothing of it.
+            if not result.skipped:
+                sweep.add(float(result.loss))
+                if groups.rank == 0:
+                    last = sweep.points[-1]
+                    of = f"{len(sweep.points):5d}/{run.lr_finder.iters}"
+                    LOG.info("sweep %s | lr %.3e | loss %.4f | smoothed %.4f", of, rate, last.loss, last.smoothed)
+            if sweep.is_over:
+                return ""
+            if why := stop.agreed():
+                return why
+    return ""
+
+
+def tell(sweep: Sweep, folder: Path, name: str, why: str = "") -> None:
+    """Write the table and the picture into ``folder``, and say what they show."""
+    table, picture = folder / f"{NAME}.csv", folder / f"{NAME}.png"
+    sweep.write(table)
+    try:
+        sweep.draw(picture, name)
+    except Exception as error:  # a sweep does not fail for want of a picture
+        LOG.warning("no picture of the sweep: %s: %s", type(error).__name__, error)
+    steps, planned = len(sweep.points), sweep.settings.iters
+    end = "the loss diverged" if sweep.has_diverged else why or "every rate was tried"
+    LOG.info("")
+    LOG.info("sweep    %d of %d steps, %s", steps, planned, end)
+    found = sweep.suggestion()
+    if found is None:
+        LOG.info("suggest  nothing: the loss never fell; try a larger LR_FINDER_ITERS, or other LR_FINDER_MIN and _MAX")
+    else:
+        LOG.info("suggest  LR=%.2g, where the loss falls fastest", found.lr)
+        LOG.info("use      LR=%.2g with the same command without LR_FINDER; if it is unstable, a third of it", found.lr)
+    LOG.info("files    %s, %s", table, picture)
