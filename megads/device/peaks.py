@@ -10,46 +10,67 @@ from megads.errors import ConfigError
 
 @dataclass(frozen=True)
 class Peak:
-    """Dense (not sparse) peaks of one device in TFLOP/s, by the name torch gives it."""
+    """Dense (not sparse) peaks in TFLOP/s of what torch calls one device, by the name torch gives it.
 
-    name: str  # every word of it must occur in the device's name, in any case
+    Attributes:
+        name: every word of it must occur in the device's name, in any case.
+        bf16: products of bfloat16, summed in float32; None: the device has no such units.
+        fp16: products of float16, summed in float32.
+        tf32: float32 products that torch was told to round to TF32.
+        fp32: float32 products as torch computes them when it is told nothing.
+        units: streaming multiprocessors, compute units or vector engines that the peak is of;
+            a device with fewer of them is a part of it (MIG, a partition, a tile). 0: not compared.
+        source: where the numbers are from.
+    """
+
+    name: str
     bf16: float | None
     fp16: float | None
+    tf32: float | None
     fp32: float | None
+    units: int
+    source: str
 
 
-# From the vendors' data sheets. fp32 is the rate without reduced-precision (TF32) units,
-# which torch leaves off by default. The first row that fits counts, so the special ones
-# come first. torch sees one MI250X die (GCD) as a device: half the card. Intel's Max 1550 is
-# left out: its matrix rate depends on the units a site enabled and on a clock that falls
-# under load, so no single number is right.
+# The first row that fits counts, so the special ones come first. Vendors print tensor-core
+# rates of Hopper and Blackwell with sparsity; here is half of that.
 PEAKS = (
-    Peak("GH200", 989.0, 989.0, 67.0),  # NVIDIA GH200 Grace Hopper data sheet
-    Peak("GB200", 2500.0, 2500.0, 80.0),  # NVIDIA GB200 NVL72 data sheet, per GPU, half the sparse figure
-    Peak("B200", 2250.0, 2250.0, 75.0),  # NVIDIA DGX B200 data sheet, per GPU, half the sparse figure
-    Peak("H200 NVL", 835.0, 835.0, 60.0),  # NVIDIA H200 data sheet, NVL column
-    Peak("H200", 989.0, 989.0, 67.0),  # NVIDIA H200 data sheet, SXM column
-    Peak("H100 PCIe", 756.0, 756.0, 51.0),  # NVIDIA H100 data sheet, PCIe column
-    Peak("H100 NVL", 835.0, 835.0, 60.0),  # NVIDIA H100 data sheet, NVL column
-    Peak("H100", 989.0, 989.0, 67.0),  # NVIDIA H100 data sheet, SXM column
-    Peak("A100", 312.0, 312.0, 19.5),  # NVIDIA A100 data sheet; the same for 40 and 80 GB
-    Peak("A40", 149.7, 149.7, 37.4),  # NVIDIA A40 data sheet
-    Peak("V100 PCIE", None, 112.0, 14.0),  # NVIDIA V100 data sheet, PCIe column
-    Peak("V100", None, 125.0, 15.7),  # NVIDIA V100 data sheet, SXM2 column; no bf16 units
-    Peak("MI300X", 1307.4, 1307.4, 163.4),  # AMD Instinct MI300X data sheet, matrix
-    Peak("MI300A", 980.6, 980.6, 122.6),  # AMD Instinct MI300A data sheet, matrix
-    Peak("MI250X", 191.5, 191.5, 47.9),  # AMD Instinct MI250X data sheet: 383 and 95.7 (matrix) per two GCDs
-    Peak("MI250", 181.05, 181.05, 45.25),  # AMD Instinct MI250 data sheet: 362.1 and 90.5 (matrix) per two GCDs
+    Peak("GH200", 989.0, 989.0, 494.0, 67.0, 132, "NVIDIA GH200 Grace Hopper data sheet; half the sparse figures"),
+    Peak("GB200", 2500.0, 2500.0, 1250.0, 80.0, 0, "NVIDIA GB200 NVL72 data sheet, per GPU; half the sparse figures"),
+    Peak("B200", 2250.0, 2250.0, 1125.0, 75.0, 0, "NVIDIA DGX B200 data sheet / 8 GPUs; half the sparse figures"),
+    Peak("H200 NVL", 835.0, 835.0, 417.0, 60.0, 132, "NVIDIA H200 data sheet, NVL column; half the sparse figures"),
+    Peak("H200", 989.0, 989.0, 494.0, 67.0, 132, "NVIDIA H200 data sheet, SXM column; half the sparse figures"),
+    Peak("H100 PCIe", 756.0, 756.0, 378.0, 51.0, 114, "NVIDIA H100 data sheet, PCIe column; half the sparse figures"),
+    Peak("H100 NVL", 835.0, 835.0, 417.0, 60.0, 132, "NVIDIA H100 data sheet, NVL column; half the sparse figures"),
+    Peak("H100", 989.0, 989.0, 494.0, 67.0, 132, "NVIDIA H100 data sheet, SXM column; half the sparse figures"),
+    Peak("A100", 312.0, 312.0, 156.0, 19.5, 108, "NVIDIA A100 data sheet; the same for 40 and 80 GB, SXM and PCIe"),
+    Peak("L40S", 362.05, 362.05, 183.0, 91.6, 142, "NVIDIA L40S data sheet; the first of each pair is dense"),
+    Peak("A40", 149.7, 149.7, 74.8, 37.4, 84, "NVIDIA A40 data sheet; the first of each pair is dense"),
+    Peak("V100 PCIE", None, 112.0, None, 14.0, 80, "NVIDIA V100 data sheet, PCIe column"),
+    Peak("V100", None, 125.0, None, 15.7, 80, "NVIDIA V100 data sheet, SXM2 column"),
+    Peak("MI325X", 1307.4, 1307.4, 653.7, 163.4, 304, "AMD Instinct MI325X data sheet, matrix"),
+    Peak("MI300X", 1307.4, 1307.4, 653.7, 163.4, 304, "AMD Instinct MI300X data sheet, matrix"),
+    Peak("MI300A", 980.6, 980.6, 490.3, 122.6, 228, "AMD Instinct MI300A data sheet, matrix"),
+    Peak("MI250X", 191.5, 191.5, None, 47.85, 110, "AMD Instinct MI250X data sheet, matrix: a card / 2, one GCD"),
+    Peak("MI250", 181.05, 181.05, None, 45.25, 104, "AMD Instinct MI250 data sheet, matrix: a card / 2, one GCD"),
+    # One name for a card, for one of its two tiles, and for parts with fewer engines (Aurora's
+    # tiles have 448): only the count of engines tells which is the device. At the highest clock.
+    Peak("Max 1550", 832.0, 832.0, 419.0, 52.0, 1024, "Intel Data Center GPU Max 1550 brief, XMX, fp32 vector: a card"),
 )
 
+NEEDS_UNITS = ("Max 1550",)
+"""Rows that say nothing about a device whose units are not known."""
 
-def peak_tflops(device_name: str, dtype: str, env: Mapping[str, str]) -> float | None:
+
+def peak_tflops(device_name: str, dtype: str, env: Mapping[str, str], units: int = 0) -> float | None:
     """Return the device's dense peak in TFLOP/s; None where it is not known, never a guess.
 
     Args:
         device_name: as torch reports it, see ``Vendor.device_name``.
-        dtype: ``bf16``, ``fp16`` or ``fp32``.
-        env: ``MEGADS_PEAK_TFLOPS`` in it is taken instead of the table.
+        dtype: ``bf16``, ``fp16``, ``tf32`` or ``fp32``; see ``Vendor.product_dtype``.
+        env: ``MEGADS_PEAK_TFLOPS`` in it, of one rank, is taken instead of the table.
+        units: that the device has, see ``Vendor.units``; 0: not known. A part of the device that the
+            data sheet is about has that part of its peak; one with more is another device.
 
     Raises:
         ConfigError: ``MEGADS_PEAK_TFLOPS`` is not a positive number.
@@ -57,13 +78,25 @@ def peak_tflops(device_name: str, dtype: str, env: Mapping[str, str]) -> float |
     given = given_peak(env)
     if given:
         return given
-    lowered = device_name.lower()
-    words = set(lowered.replace("-", " ").split())
+    peak = _find(device_name)
+    rate = {"bf16": peak.bf16, "fp16": peak.fp16, "tf32": peak.tf32, "fp32": peak.fp32}[dtype] if peak else None
+    if peak is None or rate is None or units > peak.units > 0 or (peak.name in NEEDS_UNITS and not units):
+        return None
+    return rate * units / peak.units if units and peak.units else rate
+
+
+def _find(device_name: str) -> Peak | None:
+    words = set(device_name.lower().replace("-", " ").split())
+    return next((peak for peak in PEAKS if words.issuperset(peak.name.lower().split())), None)
+
+
+def peak_table() -> str:
+    """Return the table of peaks in Markdown, as in docs/numbers.md."""
+    lines = ["| device | bf16 | fp16 | tf32 | fp32 | of units | source |", "|---|---|---|---|---|---|---|"]
     for peak in PEAKS:
-        if all(word in words for word in peak.name.lower().split()):
-            rates = {"bf16": peak.bf16, "fp16": peak.fp16, "fp32": peak.fp32}
-            return rates[dtype]
-    return None
+        rates = (f"{rate:g}" if rate else "-" for rate in (peak.bf16, peak.fp16, peak.tf32, peak.fp32))
+        lines.append(f"| {peak.name} | {' | '.join(rates)} | {peak.units or 'any'} | {peak.source} |")
+    return "\n".join(lines) + "\n"
 
 
 def given_peak(env: Mapping[str, str]) -> float | None:

@@ -6,16 +6,26 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from megads.config.flops import Flops
+
 
 @dataclass(frozen=True)
 class Speed:
-    """What one step achieved. ``mfu`` is None when the device's peak is not known."""
+    """What one step achieved: of that step alone, whatever ``log_interval`` is.
+
+    Model FLOPs (``tflops_per_device``, ``mfu``) are those of one forward and backward pass;
+    hardware FLOPs (``hardware_tflops_per_device``, ``hfu``) also what was computed again. A
+    step whose update was left out has done them all the same. ``mfu`` and ``hfu``, shares of
+    the device's peak, are None when that is not known.
+    """
 
     step_time_s: float
     tokens_per_s: float
     tokens_per_s_per_device: float
     tflops_per_device: float
     mfu: float | None
+    hardware_tflops_per_device: float = 0.0
+    hfu: float | None = None
 
 
 @dataclass(frozen=True)
@@ -23,25 +33,29 @@ class SpeedOf:
     """Turns a step's tokens and duration into :class:`Speed`.
 
     Args:
-        flops_per_token: of the model, forward and backward, without recomputation.
-        num_devices: ranks of the run.
+        flops: of one token.
+        num_devices: ranks of the run; each has one of what torch calls a device.
         peak_tflops: dense peak of one device in the run's dtype, or None.
     """
 
-    flops_per_token: float
+    flops: Flops
     num_devices: int
     peak_tflops: float | None
 
-    def __call__(self, step_tokens: int, step_time_s: float) -> Speed:
+    def __call__(self, step_tokens: float, step_time_s: float) -> Speed:
         """Return the speed of a step of ``step_tokens`` tokens over all ranks that took ``step_time_s`` seconds."""
         tokens = step_tokens / step_time_s
-        tflops = tokens * self.flops_per_token / self.num_devices / 1e12
+        on_each = tokens / self.num_devices
+        model, hardware = (on_each * flops / 1e12 for flops in (self.flops.model, self.flops.hardware))
+        peak = self.peak_tflops
         return Speed(
             step_time_s,
             tokens,
-            tokens / self.num_devices,
-            tflops,
-            tflops / self.peak_tflops if self.peak_tflops else None,
+            on_each,
+            model,
+            model / peak if peak else None,
+            hardware,
+            hardware / peak if peak else None,
         )
 
 

@@ -1,50 +1,93 @@
-"""The FLOP formula against a count of the operations that run, and against published numbers."""
+"""The FLOP formula against a count of the operations that run."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
-from megads.config.schema import ModelConfig
+from megads.config.engine_settings import RecomputeConfig
+from megads.config.flops import flops_per_token, products
+from megads.config.schema import ModelConfig, RunConfig
 from megads.dist.grid import Grid
 from megads.dist.groups import Groups
 from megads.models.build import build_model
-from megads.models.flops import train_flops_per_token
-from tests.models.shapes import KINDS, make_run
+from megads.monitor.flop_count import counted
+from megads.parallel.recompute import Recompute
+from tests.models.shapes import GPT, LLAMA, LLAMA_GQA, MIXED, make_run
+
+MODELS: dict[str, ModelConfig] = {
+    "llama": LLAMA,
+    "llama-gqa": LLAMA_GQA,
+    "llama-mqa": LLAMA.model_copy(update={"num_kv_heads": 1}),
+    "llama-wide-heads": LLAMA.model_copy(update={"head_dim": 6, "num_layers": 3}),
+    "llama-gelu": LLAMA.model_copy(update={"activation": "gelu"}),
+    "llama-tied": LLAMA.model_copy(update={"tied_embeddings": True, "vocab_multiple": 64}),
+    "gpt": GPT,
+    "gpt-untied-swiglu": GPT.model_copy(update={"tied_embeddings": False, "activation": "swiglu"}),
+    "gpt-one-layer": GPT.model_copy(update={"num_layers": 1, "seq_length": 7, "hidden_dropout": 0.1}),
+    "mixed": MIXED,
+}
+AGAIN: dict[str, dict[str, Any]] = {
+    "none": {},
+    "selective": {"granularity": "selective"},
+    "uniform": {"granularity": "full", "num_layers": 2},
+    "block": {"granularity": "full", "method": "block", "num_layers": 1},
+}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_formula_equals_the_operations_that_run(kind):
-    model = KINDS[kind]
-    module = build_model(make_run(model), Groups(Grid(), 0))
-    tokens = torch.zeros(2, model.seq_length, dtype=torch.int64)
-    # The plain kernel, which computes the whole square and whose products the counter knows.
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+def _model(run: RunConfig) -> Any:
+    given = run.recompute
+    return build_model(run, Groups(Grid(), 0), None, Recompute(given.granularity, given.method, given.num_layers))
+
+
+@pytest.mark.parametrize("again", AGAIN)
+@pytest.mark.parametrize("kind", MODELS)
+def test_formula_equals_the_operations_that_run(kind, again):
+    run = make_run(MODELS[kind]).model_copy(update={"recompute": RecomputeConfig(**AGAIN[again])})
+    tokens = torch.zeros(2, run.model.seq_length, dtype=torch.int64)
+    module = _model(run)
+    # The plain kernel, which computes the whole square and whose products the counter knows, and pieces
+    # that are computed again whole.
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), set_checkpoint_early_stop(False):
         module(tokens, tokens).backward()
-    assert counter.get_total_flops() == train_flops_per_token(model, model.seq_length) * tokens.numel()
+    assert counter.get_total_flops() == flops_per_token(run).hardware * tokens.numel()
+    assert (again == "none") == (flops_per_token(run).recomputed == 0)
 
 
-def test_formula_equals_megatrons():
-    sizes = {"num_layers": 3, "hidden_size": 96, "num_heads": 8, "num_kv_heads": 2, "head_dim": 16}
-    model = ModelConfig(**sizes, ffn_hidden_size=200, vocab_size=1000, vocab_multiple=64)
-    layers, h, a, g, k, f, s, padded = 3, 96, 8, 2, 16, 200, 512, 1024
-    bracket = (1 + g / a + s / h) * (k * a / h) + (f / h) * 1.5 + padded / (2 * layers * h)
-    assert train_flops_per_token(model, s) == pytest.approx(12 * layers * h**2 * bracket, rel=1e-12)
+@pytest.mark.parametrize("again", ["uniform", "selective"])
+def test_torchs_checkpoint_leaves_out_the_last_product(again):
+    """What stands in docs/numbers.md: HFU counts it all the same."""
+    run = make_run(LLAMA).model_copy(update={"recompute": RecomputeConfig(**AGAIN[again])})
+    tokens = torch.zeros(2, LLAMA.seq_length, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        _model(run)(tokens, tokens).backward()
+    parts = products(LLAMA, LLAMA.seq_length)
+    # One piece of both layers ends with the second one's down projection, a core with scores times values.
+    last = LLAMA.hidden_size * LLAMA.ffn_hidden_size if again == "uniform" else 2 * parts.core // 2
+    assert flops_per_token(run).hardware * tokens.numel() - counter.get_total_flops() == 2 * last * tokens.numel()
 
 
-def test_published_utilisation_of_175b():
-    """Korthikanti et al. 2022 (arXiv 2205.05198): 175B, 64 A100, batch 64, 13.75 s a step: 51.4 %."""
-    model = ModelConfig(
-        num_layers=96,
-        hidden_size=12288,
-        num_heads=96,
-        num_kv_heads=96,
-        head_dim=128,
-        ffn_hidden_size=4 * 12288,
-        vocab_size=51200,
-        activation="gelu_tanh",
-    )
-    per_second = train_flops_per_token(model, 2048) * 64 * 2048 / 13.75
-    assert per_second / (64 * 312e12) == pytest.approx(0.514, abs=0.001)
+@pytest.mark.parametrize("again", AGAIN)
+@pytest.mark.parametrize("kind", ["llama-gqa", "gpt"])
+def test_our_own_count_knows_the_kernels_that_training_runs(kind, again):
+    run = make_run(MODELS[kind]).model_copy(update={"recompute": RecomputeConfig(**AGAIN[again])})
+    tokens = torch.zeros(2, run.model.seq_length, dtype=torch.int64)
+    module = _model(run)
+    with counted(module, lambda: None) as found, set_checkpoint_early_stop(False):
+        module(tokens, tokens).backward()
+    flops = flops_per_token(run)
+    assert (found.forward, found.backward) == (flops.model / 3 * tokens.numel(), flops.model / 3 * 2 * tokens.numel())
+    assert found.again == flops.recomputed * tokens.numel()
+    assert found.modules[""].calls == 1
+    if again != "selective":  # of which there is no module
+        assert found.modules[""].flops + (found.again if again != "none" else 0) == found.forward + found.again
+    inner = found.modules["layers.0.mlp"]
+    assert inner.calls == (2 if again in ("uniform", "block") else 1)
+    parts = products(run.model, run.model.seq_length)
+    assert inner.flops == 2 * parts.mlp * tokens.numel() * inner.calls
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())

@@ -1,0 +1,129 @@
+"""Floating-point operations of training, for TFLOP/s and utilisation. Arithmetic, no torch.
+
+Counted are the matrix products: a multiply-add is two FLOPs, and the backward pass is twice
+the forward pass. Per layer the q, k, v and output projections, the attention core (scores
+times values, two products) and the MLP; once the logits over the padded vocabulary. Not
+counted: embedding look-up, norms, softmax, activations, rotary turns, dropout, the loss,
+the optimizer, collectives, and what attention kernels compute again inside themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megads.config.schema import ModelConfig, RunConfig
+from megads.config.sizes import padded_vocab_size
+from megads.config.stages import stage_steps
+
+
+@dataclass(frozen=True)
+class Flops:
+    """What one token costs, over all ranks together.
+
+    Attributes:
+        model: forward and backward, whatever is computed twice (for MFU).
+        recomputed: forward passes of what is computed again in the backward pass.
+    """
+
+    model: float
+    recomputed: float
+
+    @property
+    def hardware(self) -> float:
+        """All of it (for HFU)."""
+        return self.model + self.recomputed
+
+
+@dataclass(frozen=True)
+class Products:
+    """Multiply-adds of one token's forward pass: of one layer, by part, and of the logits.
+
+    Attributes:
+        projections: to queries, keys and values, and of the output.
+        core: the two products of attention.
+        mlp: two matrices, three with swiglu.
+        logits: over the padded vocabulary, tied or not.
+    """
+
+    projections: int
+    core: int
+    mlp: int
+    logits: int
+
+    @property
+    def layer(self) -> int:
+        """Of one layer."""
+        return self.projections + self.core + self.mlp
+
+
+def products(model: ModelConfig, seq_length: int, *, causal: bool = False) -> Products:
+    """Return the multiply-adds of one token's forward pass. ``model`` is derived.
+
+    Args:
+        model: sizes; neither heads x head_dim nor the key/value heads need be what the width suggests.
+        seq_length: tokens that a token attends to.
+        causal: half of them, instead of the full square. Kernels that leave out what is
+            masked compute about half; formulas in use (Megatron-LM 2024, arXiv 2205.05198) count all.
+    """
+    width = model.hidden_size
+    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    return Products(
+        projections=width * (2 * queries + 2 * keys),
+        core=queries * seq_length * (1 if causal else 2),
+        mlp=width * model.ffn_hidden_size * (3 if model.activation == "swiglu" else 2),
+        logits=width * padded_vocab_size(model),
+    )
+
+
+def train_flops_per_token(model: ModelConfig, seq_length: int, *, causal: bool = False) -> float:
+    """Return the model FLOPs of one token's forward and backward pass, without recomputation.
+
+    Equal to Megatron-LM's (2024)
+    ``12 L h^2 [(1 + g/a + s/h) (k a / h) + (f/h) (3/2 if swiglu else 1) + V / (2 L h)]``
+    for ``L`` layers of width ``h``, ``a`` heads and ``g`` key/value heads of width ``k``,
+    inner width ``f``, sequence length ``s`` and padded vocabulary ``V``; with ``causal``
+    its ``s`` is halved. Documents that are masked from each other count as one whole row.
+    """
+    parts = products(model, seq_length, causal=causal)
+    return 6.0 * (model.num_layers * parts.layer + parts.logits)
+
+
+def flops_per_token(run: RunConfig, *, core_again: int = 1) -> Flops:
+    """Return what one token of a derived ``run`` costs, by its model, its recomputation and ``FLOPS_CAUSAL``.
+
+    Recomputation: ``selective`` the attention core of every layer; ``full`` with ``uniform``
+    every layer, with ``block`` the first ``num_layers`` of each pipeline stage, or as many as
+    it has. Each piece counts whole, as in arXiv 2104.04473 and 2205.05198, whichever
+    checkpoint function does it; torch's leaves out a piece's last product, whose result nobody needs.
+
+    Args:
+        run: derived.
+        core_again: forward passes of the core that selective recomputation counts. One is what is
+            computed; the HFU printed in arXiv 2205.05198 follows from three (its ``s / 3h`` for ``2 s / 9h``).
+    """
+    model, given = run.model, run.recompute
+    causal = run.profile.flops_causal
+    parts = products(model, model.seq_length, causal=causal)
+    again = 0
+    if given.granularity == "selective":
+        again = model.num_layers * parts.core * core_again
+    elif given.granularity == "full":
+        again = recomputed_layers(run) * parts.layer
+    return Flops(train_flops_per_token(model, model.seq_length, causal=causal), 2.0 * again)
+
+
+def recomputed_layers(run: RunConfig) -> int:
+    """Return how many layers, of all pipeline stages, are computed again whole."""
+    given, layers = run.recompute, run.model.num_layers
+    if given.granularity != "full":
+        return 0
+    if given.method == "uniform":
+        return layers
+    held = (sum(0 < step <= layers for step in steps) for steps in stage_steps(run))
+    return sum(min(given.num_layers, count) for count in held)
+
+
+def basis(run: RunConfig) -> str:
+    """Return in a few words what the MFU of ``run`` counts."""
+    text = "causal attention counted half" if run.profile.flops_causal else "causal attention counted in full"
+    return text + (", documents as one row" if run.data.reset_attention_mask else "")

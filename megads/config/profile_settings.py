@@ -1,0 +1,124 @@
+"""Settings of what is measured beside the losses: FLOPs and profiles."""
+
+from __future__ import annotations
+
+import re
+
+from megads.config.setting import Section, setting
+from megads.errors import ConfigError
+
+
+class ProfileConfig(Section):
+    """What is measured, and how."""
+
+    flops_causal: bool = setting(
+        False,
+        env="FLOPS_CAUSAL",
+        help="TFLOP/s, MFU and HFU count half of the attention products, those that the causal mask leaves",
+    )
+    steps: str = setting(
+        "",
+        env="PROFILE",
+        flags={"--profile": "on"},
+        words=True,
+        help="steps whose operations are traced, as 2-3 or 10 20; on: behind PROFILE_STEP_START up to PROFILE_STEP_END",
+    )
+    step_start: int = setting(
+        10,
+        env="PROFILE_STEP_START",
+        flags={"--profile-step-start": None},
+        help="with PROFILE=on: done when the trace begins",
+        unit="steps",
+        ge=0,
+    )
+    step_end: int = setting(
+        12,
+        env="PROFILE_STEP_END",
+        flags={"--profile-step-end": None},
+        help="with PROFILE=on: the last one in the trace",
+        unit="steps",
+        gt=0,
+    )
+    ranks: str = setting(
+        "0",
+        env="PROFILE_RANKS",
+        flags={"--profile-ranks": None},
+        words=True,
+        help="ranks that trace, as 0 3 or 0-3; all: every one",
+    )
+    flops: bool = setting(
+        False,
+        env="FLOPS_PROFILE",
+        aliases=("FLOPS_PROFILER",),
+        flags={"--flops-profile": True},
+        help="write FLOPs and time of every module in one step, beside the formula",
+    )
+    flops_step: int = setting(
+        2,
+        env="FLOPS_PROFILE_STEP",
+        aliases=("FLOPS_PROFILER_STEP",),
+        help="which step of this start FLOPS_PROFILE counts, or the first behind it that PROFILE does not trace",
+        unit="steps",
+        gt=0,
+    )
+    flops_depth: int = setting(
+        -1,
+        env="FLOPS_PROFILE_DEPTH",
+        aliases=("FLOPS_PROFILER_MODULE_DEPTH",),
+        help="levels of modules in its table; -1: all",
+        ge=-1,
+    )
+
+
+OFF = ("", "0", "off", "no", "false")
+ON = ("on", "yes", "true")
+
+
+def profiled_steps(profile: ProfileConfig) -> range:
+    """Return the steps to trace, empty for none.
+
+    Raises:
+        ConfigError: the text is no range of steps.
+    """
+    text = profile.steps.strip().lower()
+    if text in OFF:
+        return range(0)
+    if text in ON:
+        first, last = profile.step_start + 1, profile.step_end
+        if first > last:
+            raise ConfigError(
+                f"PROFILE_STEP_START={profile.step_start} is not before PROFILE_STEP_END={profile.step_end}; "
+                f"use PROFILE_STEP_END={first} or more"
+            )
+        return range(first, last + 1)
+    match = re.fullmatch(r"(\d{1,15})(?:\s*[-,]\s*|\s+)(\d{1,15})", text)
+    if match is None:
+        raise ConfigError(f"PROFILE={profile.steps!r} is no range of steps; use FIRST-LAST, as 2-3, or on")
+    first, last = int(match[1]), int(match[2])
+    if not 0 < first <= last:
+        raise ConfigError(f"PROFILE={profile.steps!r}: steps run from 1 or later to where they end, as 2-3")
+    return range(first, last + 1)
+
+
+def profiled_ranks(profile: ProfileConfig, world_size: int) -> frozenset[int]:
+    """Return the ranks that trace.
+
+    Raises:
+        ConfigError: the text is no list of ranks, or one of them is not in the run.
+    """
+    text = profile.ranks.strip().lower()
+    if text == "all":
+        return frozenset(range(world_size))
+    found: set[int] = set()
+    for word in text.replace(",", " ").split():
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", word)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < world_size:
+            raise ConfigError(
+                f"PROFILE_RANKS={profile.ranks!r}: {word!r} is no rank of 0 to {world_size - 1}; "
+                "use ranks, as 0 3 or 0-3, or all"
+            )
+        found.update(range(first, last + 1))
+    if not found:
+        raise ConfigError("PROFILE_RANKS is empty; use 0, or all")
+    return frozenset(found)
