@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from megads.config.batches import BatchSchedule
 from megads.engine.base import StepResult
-from megads.monitor.log import LOG
+from megads.monitor.interval import Interval, megatron_line, megatron_validation_line
+from megads.monitor.log import FILE, LOG
 from megads.monitor.metrics import MetricsFile
+from megads.monitor.stragglers import Found, straggler_line
 from megads.monitor.text import count, step_line
 from megads.monitor.throughput import Speed
+from megads.monitor.trackers.tracks import Tracks
 from megads.train.evaluate import HeldOut, perplexity
+from megads.train.guard import Trouble
+from megads.train.memory import MemoryFacts
 from megads.train.schedule import Rates
 from megads.train.setup import Training
 
@@ -25,7 +33,8 @@ class StepFacts:
     speed: Speed
     batch: int  # samples
     waited_s: float  # for data
-    left_s: float  # the run's, at the present speed
+    left_s: Callable[[], float]  # the run's, at the present speed
+    times: Mapping[str, float]  # entries of the row: what the step's time was spent on
 
 
 class Teller:
@@ -36,56 +45,127 @@ class Teller:
         metrics: where rows go.
     """
 
-    def __init__(self, training: Training, metrics: MetricsFile):
-        self.training, self.metrics = training, metrics
+    def __init__(self, training: Training, metrics: MetricsFile | Tracks):
+        self.training = training
+        self.metrics = metrics if isinstance(metrics, Tracks) else Tracks(metrics)
         self.sizes = BatchSchedule.of(training.run)
+        self.interval = Interval()
+        self.used: dict[str, float] = {}  # energy
 
     def step(self, facts: StepFacts) -> None:
-        """Tell of one step."""
-        t, done, speed = self.training, self.training.progress, facts.speed
-        share = facts.waited_s / speed.step_time_s
+        """Take note of one step, and tell of it if it is its turn.
+
+        A skipped step is told whenever it comes. Rows are of their own step alone; the lines
+        are of all steps since the last one.
+        """
+        iteration, every = self.training.progress.iteration, self.training.run.log.log_interval
+        skipped, due = facts.result.skipped, iteration % every == 0
+        self.interval.add(facts.loss, facts.speed, skipped=skipped, waited_s=facts.waited_s)
+        told = due or skipped
+        if not told and not self.metrics.wants(iteration):
+            return
+        row = self._row(facts)
+        if due and every > 1:
+            row["lm_loss_mean"] = self.interval.loss
+        if told:
+            self._say(facts, due=due)
+        self.metrics.write(row, told=told)
+        if due:
+            self.interval = Interval()
+
+    def _say(self, facts: StepFacts, *, due: bool) -> None:
+        t, done, result = self.training, self.training.progress, facts.result
+        interval = self.interval
+        if not due:
+            interval = Interval()
+            interval.add(facts.loss, facts.speed, skipped=False, waited_s=facts.waited_s)
+        as_megatron, is_usual = t.run.log.log_line == "megatron", t.run.log.log_line == "megads"
         line = step_line(
             done.iteration,
             t.run.train.train_iters,
-            facts.loss,
+            interval.loss if interval.losses else facts.loss,
             facts.rates.lr,
-            facts.result.grad_norm,
-            speed,
-            facts.left_s,
+            result.grad_norm,
+            interval.speed,
+            facts.left_s(),
             batch=facts.batch if facts.batch < self.sizes.final else 0,
-            scale=facts.result.loss_scale,
-            waited=share,
-            skipped=facts.result.skipped,
+            scale=result.loss_scale,
+            waited=interval.waited_s / interval.seconds,
+            skipped=_why_skipped(result),
         )
-        LOG.info("%s", line)
-        row = {
+        LOG.info("%s", line, extra=None if is_usual else FILE)
+        if due:
+            line = megatron_line(
+                done.iteration,
+                t.run.train.train_iters,
+                done.consumed_samples,
+                interval,
+                lr=facts.rates.lr,
+                batch=facts.batch,
+                loss_scale=result.loss_scale,
+                grad_norm=result.grad_norm,
+            )
+            LOG.info("%s", line, extra=None if as_megatron else FILE)
+
+    def _row(self, facts: StepFacts) -> dict[str, Any]:
+        t, done, speed = self.training, self.training.progress, facts.speed
+        return {
             "iteration": done.iteration,
             **self.consumed(),
             "lm_loss": facts.loss,
             "learning_rate": facts.rates.lr,
+            "weight_decay": facts.rates.weight_decay,
             "grad_norm": facts.result.grad_norm,
             "loss_scale": facts.result.loss_scale,
             "skipped_iterations": done.skipped_iterations,
             "nan_iterations": done.nan_iterations,
+            "rejected_iterations": done.rejected_iterations,
+            "rollbacks": done.rollbacks,
             "global_batch_size": facts.batch,
             **vars(speed),
             "data_wait_s": facts.waited_s,
-            "data_wait_share": share,
+            "data_wait_share": facts.waited_s / speed.step_time_s,
+            **facts.times,
             "memory_bytes": t.vendor.memory_bytes(t.device),
         }
-        self.metrics.write(row)
 
-    def passed_over(self, first: int, steps: int, samples: int) -> None:
+    def stragglers(self, found: Found) -> None:
+        """Tell which ranks hold the others up."""
+        if found.stragglers:
+            LOG.warning("straggler: %s", straggler_line(found.stragglers, self.training.hosts))
+        self.metrics.write({"iteration": self.training.progress.iteration, **found.row()})
+
+    def left_out(self, trouble: Trouble) -> None:
+        """Tell why a step was left out; its row is there already."""
+        LOG.warning("step %d: %s; left out, nothing of it is learnt", trouble.iteration, trouble.text)
+
+    def rolled_back(self, trouble: Trouble, path: Path) -> None:
+        """Tell that the run is again what it was at the checkpoint ``path``."""
+        done = self.training.progress
+        words = (trouble.iteration, trouble.text, path, done.rollbacks)
+        LOG.warning("step %d: %s; back to %s (rollback %d)", *words)
+        row = {"iteration": trouble.iteration, "rolled_back_to": done.iteration, "rollbacks": done.rollbacks}
+        self.metrics.write({**row, "rollback_reason": trouble.kind, "rejected_loss": trouble.loss})
+
+    def passed_over(self, first: int, steps: int, samples: int, reason: str = "SKIP_TRAIN_ITERATION_RANGE") -> None:
         """Tell that the ``samples`` of ``steps`` steps from ``first`` on were passed over."""
         last = first + steps - 1
         which = f"steps {first}-{last}" if steps > 1 else f"step {first}"
-        LOG.info("%s: %s samples passed over by SKIP_TRAIN_ITERATION_RANGE", which, count(samples))
+        LOG.info("%s: %s samples passed over by %s", which, count(samples), reason)
         self.metrics.write({"iteration": last, "passed_over_iterations": steps, **self.consumed()})
+
+    def energy(self, row: Mapping[str, float]) -> None:
+        """Tell how much energy the run used so far."""
+        self.used = dict(row)
+        self.metrics.write({"iteration": self.training.progress.iteration, **row})
 
     def validation(self, found: HeldOut) -> None:
         """Tell what a validation found."""
         iteration = self.training.progress.iteration
+        is_usual = self.training.run.log.log_line == "megads"
         LOG.info("step %d: validation %s", iteration, found.line())
+        line = megatron_validation_line(iteration, found.loss, perplexity(found.loss))
+        LOG.info("%s", line, extra=FILE if is_usual else None)
         row = {"iteration": iteration, **found.row("valid_loss"), "valid_ppl": perplexity(found.loss)}
         self.metrics.write({**row, "consumed_samples": self.training.progress.consumed_samples})
 
@@ -94,7 +174,18 @@ class Teller:
         LOG.info("test %s", found.line())
         self.metrics.write({"iteration": self.training.progress.iteration, **found.row("test_loss")})
 
+    def memory(self, found: MemoryFacts) -> None:
+        """Tell what rank 0's memory is used for, once a start."""
+        LOG.info("memory   %s", found.line())
+        self.metrics.write({"iteration": self.training.progress.iteration, **found.row()})
+
     def consumed(self) -> dict[str, int]:
         """Return the entries of a metrics row that say how far the run is."""
         samples = self.training.progress.consumed_samples
         return {"consumed_samples": samples, "consumed_tokens": samples * self.training.run.model.seq_length}
+
+
+def _why_skipped(result: StepResult) -> str:
+    if not result.skipped:
+        return ""
+    return "its loss is not accepted" if result.rejected else "the gradient is not finite"

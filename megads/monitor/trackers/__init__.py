@@ -1,0 +1,1 @@
+"""Who keeps the rows of ``metrics.jsonl`` besides that file."""

@@ -1,0 +1,77 @@
+"""The line that programs of Megatron-LM's users look for."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from megads.monitor.interval import Interval, megatron_line, megatron_validation_line
+from megads.monitor.throughput import Speed
+
+FIELDS = re.compile(r"([A-Za-z/()][\w /()-]*?): +([-+.\dEen]+)(?: \||$)")
+
+
+def line_of(interval: Interval, iteration: int = 20) -> str:
+    return megatron_line(iteration, 100, 160, interval, lr=1.5e-4, batch=8, loss_scale=65536.0, grad_norm=1.23456)
+
+
+def interval_of(*steps: tuple[float, float, bool]) -> Interval:
+    found = Interval()
+    for loss, seconds, skipped in steps:
+        found.add(loss, Speed(seconds, 800 / seconds, 400 / seconds, 50 / seconds, None), skipped=skipped)
+    return found
+
+
+def test_the_line_is_the_one_of_the_family():
+    assert line_of(interval_of((6.231234, 0.5, False))) == (
+        " iteration       20/     100 | consumed samples:          160 | elapsed time per iteration (ms): 500.0 |"
+        " throughput per GPU (TFLOP/s/GPU): 100.0 | learning rate: 1.500000E-04 | global batch size:     8 |"
+        " lm loss: 6.231234E+00 | loss scale: 65536.0 | grad norm: 1.235 | number of skipped iterations:   0 |"
+        " number of nan iterations:   0 |"
+    )
+
+
+@pytest.mark.parametrize("prefix", ["", "2026-11-21 23:46:09,515 ", "[default7]:"])
+def test_parsers_find_its_fields(prefix):
+    line = prefix + line_of(interval_of((6.0, 0.5, False)))
+    assert re.search(r"iteration +(\d+)/ *(\d+) \|", line).groups() == ("20", "100")
+    assert float(re.search(r"lm loss: ([\d.E+-]+) \|", line)[1]) == 6.0
+    assert float(re.search(r"elapsed time per iteration \(ms\): ([\d.]+)", line)[1]) == 500.0
+    assert float(re.search(r"TFLOP/s/GPU\): ([\d.]+)", line)[1]) == 100.0
+    found = {name.strip(): float(value) for name, value in FIELDS.findall(line.split("|", 1)[1])}
+    assert found == {
+        "consumed samples": 160,
+        "elapsed time per iteration (ms)": 500.0,
+        "throughput per GPU (TFLOP/s/GPU)": 100.0,
+        "learning rate": 1.5e-4,
+        "global batch size": 8,
+        "lm loss": 6.0,
+        "loss scale": 65536.0,
+        "grad norm": 1.235,
+        "number of skipped iterations": 0,
+        "number of nan iterations": 0,
+    }
+    assert len(line.split(" | ")) == 11
+
+
+def test_means_are_over_the_steps_that_were_not_skipped_and_times_over_all():
+    interval = interval_of((4.0, 0.5, False), (9.0, 1.0, True), (math.nan, 0.5, True), (5.0, 2.0, False))
+    line = line_of(interval)
+    assert "lm loss: 4.500000E+00 |" in line
+    assert "elapsed time per iteration (ms): 1000.0 |" in line
+    assert "TFLOP/s/GPU): 50.0 |" in line
+    assert "skipped iterations:   2 | number of nan iterations:   1 |" in line
+    speed = interval.speed
+    assert (speed.step_time_s, speed.tokens_per_s, speed.tokens_per_s_per_device) == (1.0, 800.0, 400.0)
+    assert speed.mfu is None
+
+
+def test_without_a_step_that_counted_there_is_no_loss():
+    assert "lm loss" not in line_of(interval_of((4.0, 0.5, True)))
+
+
+def test_the_line_of_a_validation():
+    line = megatron_validation_line(100, 2.5, math.exp(2.5))
+    assert line == " validation loss at iteration 100 | lm loss value: 2.500000E+00 | lm loss PPL: 1.218249E+01 |"

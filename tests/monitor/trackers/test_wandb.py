@@ -1,0 +1,201 @@
+"""Weights & Biases: what it gets, and that nothing of it reaches the run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from megads.config.files import save_config
+from megads.config.resolve import resolve
+from megads.errors import MegadsError
+from megads.monitor.trackers import wandb as module
+from megads.monitor.trackers.tracks import Tracks
+from megads.monitor.trackers.wandb import RUN_ID, Wandb
+from megads.monitor.trackers.wandb_process import config_of
+from tests.monitor.trackers.rows import run_of, save, step, validation
+
+KEY = "0123456789abcdef0123456789abcdef01234567"
+
+
+def run_in(folder: Path, **settings: str) -> Path:
+    """Make a run folder with the settings of a run that ``megads train`` would write."""
+    resolved = resolve("7B", env={"WANDB_MODE": "offline", "RUN_NAME": "mine", **settings}, machine="generic")
+    save_config(resolved.run, resolved.origins, folder / "config.yaml")
+    return folder
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    root = str(Path(__file__).parents[3])
+    return {"PATH": "/usr/bin:/bin", "HOME": str(home), "PYTHONPATH": root, "WANDB_API_KEY": KEY, **more}
+
+
+def records(path: Path) -> Iterator[Any]:
+    """Yield what a file of Weights & Biases holds: a log as LevelDB has it, of the library's own messages."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content, whole, at = path.read_bytes(), b"", 7
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        length, kind = struct.unpack_from("<HB", content, at + 4)
+        whole += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # all of it, or its last part
+            yield Record.FromString(whole)
+            whole = b""
+
+
+def history(path: Path) -> list[dict[str, Any]]:
+    points = [record.history for record in records(path) if record.WhichOneof("record_type") == "history"]
+    return [
+        {
+            item.key or "/".join(item.nested_key): json.loads(item.value_json)
+            for item in point.item
+            if not (item.key or item.nested_key[0]).startswith("_")
+        }
+        for point in points
+    ]
+
+
+def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row for each iteration, without what has no number."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        found.setdefault(row["iteration"], {}).update({k: v for k, v in row.items() if v is not None})
+    return [found[iteration] for iteration in sorted(found)]
+
+
+@pytest.mark.slow
+def test_an_offline_run_holds_the_rows_and_nothing_secret_and_is_the_same_run_on_resume(tmp_path, caplog):
+    pytest.importorskip("wandb")
+    caplog.set_level(logging.INFO, logger="megads")
+    folder = run_in(tmp_path)
+    rows = [*run_of(6), save(5), step(7)]
+    ids = []
+    for iteration, part in ((0, rows), (5, run_of(9, first=6))):
+        sent = Wandb(folder, iteration, environment(tmp_path))
+        started = time.perf_counter()
+        for row in part:
+            sent.write(row)
+        sent.close()
+        assert time.perf_counter() - started < 0.5
+        assert sent.settle() == ""
+        assert sent.process.returncode == 0
+        ids.append((folder / RUN_ID).read_text())
+    assert ids[0] == ids[1]
+    first, second = sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime)
+    assert first.name == second.name == f"run-{ids[0].strip()}.wandb"
+    wanted = merged(run_of(7, every=5))
+    wanted[5] |= {key: value for key, value in save(5).items() if key != "iteration"}  # came late
+    assert history(first) == wanted[:7]
+    assert history(second) == merged(run_of(9, first=6))
+    (run,) = [record.run for record in records(first) if record.WhichOneof("record_type") == "run"]
+    config = {item.key: json.loads(item.value_json) for item in run.config.update}
+    assert config["model.hidden_size"] == 4096
+    assert (run.project, run.display_name) == ("megads", "mine")
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "config.yaml"]
+    assert not [path for path in files if KEY.encode() in path.read_bytes()]
+    assert not [path for path in files if path.name in ("requirements.txt", "wandb-metadata.json", "output.log")]
+    assert [text for text in caplog.messages if "`wandb sync " in text and "offline-run" in text]
+
+
+@pytest.mark.slow
+def test_without_a_network_the_run_is_kept_offline_and_no_row_waits(tmp_path, caplog):
+    pytest.importorskip("wandb")
+    caplog.set_level(logging.INFO, logger="megads")
+    folder = run_in(tmp_path, WANDB_MODE="online", WANDB_INIT_TIMEOUT="2", WANDB_PROJECT="p")
+    env = environment(tmp_path, WANDB_BASE_URL="http://127.0.0.1:9")
+    sent = Wandb(folder, 0, env)
+    started = time.perf_counter()
+    for row in run_of(50):
+        sent.write(row)
+    assert time.perf_counter() - started < 0.5
+    sent.close()
+    assert sent.settle() == ""
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    assert history(path) == merged(run_of(50))
+    assert any("kept offline, for it can not be reached" in text for text in caplog.messages)
+    assert KEY not in caplog.text
+
+
+def test_a_process_that_takes_nothing_costs_no_time_and_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_WAITING", 200_000)
+    monkeypatch.setattr(module, "WAIT_S", 0.2)
+    sleeper = (sys.executable, "-c", "import time; time.sleep(60)")
+    sent = Wandb(tmp_path, 0, {}, sleeper)
+    row, times = step(1, note="x" * 1000), []
+
+    def fill() -> None:
+        for _ in range(1000):
+            started = time.perf_counter()
+            sent.write(row)
+            times.append(time.perf_counter() - started)
+
+    with pytest.raises(MegadsError, match="takes no rows"):
+        fill()
+    assert max(times) < 0.1
+    sent = Wandb(tmp_path, 0, {}, sleeper)
+    sent.write(row)
+    sent.close()
+    assert "not all was sent" in sent.settle()
+    assert sent.process.returncode is not None
+
+
+def test_a_process_that_ends_is_told_once(tmp_path, caplog):
+    sent = Wandb(tmp_path, 0, {}, (sys.executable, "-c", f"print('no key {KEY}'); raise SystemExit(3)"))
+    sent.env = {"WANDB_API_KEY": KEY}
+    sent.process.wait()
+
+    class File:
+        def write(self, row: Any) -> None:
+            pass
+
+    caplog.set_level(logging.INFO, logger="megads")
+    tracks = Tracks(File(), [sent])  # type: ignore[arg-type]
+    for i in range(3):
+        tracks.write(step(i + 1))
+    sent.reader.join()
+    assert [text for text in caplog.messages if "switched off" in text] == [
+        "Weights & Biases is switched off, the run goes on: MegadsError: its process ended with 3"
+    ]
+    assert KEY not in caplog.text
+
+
+def test_a_long_row_goes_through_a_full_pipe_in_order(tmp_path):
+    kept = tmp_path / "kept"
+    slow = f"import sys, time; time.sleep(0.3); open({str(kept)!r}, 'w').write(sys.stdin.read())"
+    sent = Wandb(tmp_path, 0, {}, (sys.executable, "-c", slow))
+    rows = [step(i + 1, note="y" * 50_000) for i in range(12)] + [validation(12)]
+    for row in rows:
+        sent.write(row)
+    sent.close()
+    while sent.waiting:
+        sent._flush()
+        time.sleep(0.01)
+    sent.process.stdin.close()  # type: ignore[union-attr]
+    sent.process.wait()
+    sent.reader.join()
+    *lines, end = kept.read_text().splitlines()
+    assert end == "end"
+    assert [json.loads(line) for line in lines] == [{k: v for k, v in row.items() if v is not None} for row in rows]
+
+
+def test_a_run_that_begins_anew_is_another_one(tmp_path):
+    one, again, new = (module._run_id(tmp_path, iteration) for iteration in (0, 7, 0))
+    assert one == again != new
+
+
+def test_settings_are_handed_over_by_their_names_without_secrets():
+    run = resolve("7B", env={"WANDB_RUN_GROUP": "https://me:hunter22@host/x"}, machine="generic").run
+    config = config_of(run)
+    assert config["train.seed"] == 1234
+    assert config["track.wandb_group"] == "https://***@host/x"
