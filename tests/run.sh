@@ -14,6 +14,7 @@ if [[ "${CI:-}" == true ]]; then
   command -v mpirun.openmpi >/dev/null || missing+=(openmpi-bin)
   command -v mpiexec.hydra >/dev/null || missing+=(mpich)
   command -v slurmctld >/dev/null || missing+=(slurm-wlm)
+  command -v chromium >/dev/null || missing+=(chromium)
   if ((${#missing[@]})); then
     sudo=()
     ((EUID == 0)) || sudo=(sudo)

@@ -1,0 +1,101 @@
+"""``megads runs``: the runs in a folder, one a line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from megads.monitor.runs import RunFacts
+
+WHY = 60  # characters of a reason, where there is no terminal that says how wide
+WORDS = {"run", "state", "model", "layout"}  # at the left of their column
+NARROWEST = 12  # characters of a name that a narrow terminal cuts
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default="runs")
+@click.option("--json", "as_json", is_flag=True, help="One object per run, numbers as they are.")
+def runs(folder: Path, as_json: bool) -> None:
+    """List the runs in FOLDER (runs/): state, step, loss, speed.
+
+    \b
+    running      rank 0 wrote its heartbeat within the last minute
+    starting     the launcher is at work, no rank yet
+    hung         it beats, but has come no further for longer than it may
+    lost         it went without a word
+    done, stopped, failed    as outcome.json says
+    not started  submitted or set up, nothing came of it yet
+    broken       its files can not be read
+    """
+    from megads.errors import ConfigError
+    from megads.monitor.runs import facts_of, find_runs
+
+    try:
+        found = [facts_of(path) for path in find_runs(folder)]
+    except OSError as error:
+        raise ConfigError(f"{folder}: can not be listed: {error.strerror}; give the folder that holds runs") from None
+    if as_json:
+        click.echo(json.dumps([each.as_dict() for each in found], indent=1))
+    elif not found:
+        click.echo(f"{folder}: no runs in it", err=True)
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        click.echo("\n".join(table(found, width)))
+
+
+def table(found: Sequence[RunFacts], width: int | None) -> list[str]:
+    """Return the lines of a table that fits ``width`` characters, without its least columns if need be."""
+    from megads.monitor.text import count, duration
+
+    def known(value: float | None, text: Callable[[float], str]) -> str:
+        return "" if value is None else text(value)
+
+    rows = [
+        {
+            "run": Path(each.path).name or each.path,
+            "state": each.state,
+            "step": f"{each.step}/{each.total}" if each.total else str(each.step),
+            "loss": known(each.loss, "{:.4f}".format),
+            "valid": known(each.valid_loss, "{:.4f}".format),
+            "tok/s": known(each.tokens_per_s, count),
+            "mfu": known(each.mfu, "{:.1%}".format),
+            "age": known(each.age_s, duration),
+            "model": each.model,
+            "layout": each.layout,
+            "": each.why if width else each.why[:WHY],
+        }
+        for each in found
+    ]
+    names = [name for name in rows[0] if any(row[name] for row in rows)]
+    return _fitted(rows, names, width)
+
+
+def _fitted(rows: Sequence[dict[str, str]], names: list[str], width: int | None) -> list[str]:
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
+    last = widths.pop("", 0)
+    shown = [name for name in names if name]
+    for name in ("layout", "model", "mfu", "age", "valid", "tok/s", "loss"):
+        if width is not None and sum(widths[each] + 2 for each in shown) - 2 > width and name in shown:
+            shown.remove(name)
+    used = sum(widths[each] + 2 for each in shown) - 2
+    if width is not None and used > width:
+        widths["run"] = max(NARROWEST, widths["run"] - (used - width))
+    left = last if width is None else width - used - 2
+    lines = []
+    for row in [{name: name for name in names}, *rows]:
+        cut = {name: _cut(row[name], widths[name]) for name in shown}
+        cells = [text.ljust(widths[name]) if name in WORDS else text.rjust(widths[name]) for name, text in cut.items()]
+        why = _cut(row[""], left) if last and left > NARROWEST else ""
+        lines.append("  ".join([*cells, why]).rstrip())
+    return lines
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(0, width - 2)]}.."

@@ -1,0 +1,74 @@
+"""``megads watch``: look at a run while it goes on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from megads.monitor.watching import Watch
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, metavar="SECONDS", help="Between two looks (2)."
+)
+@click.option("--once", is_flag=True, help="Look once.")
+def watch(run: Path, interval: float, once: bool) -> None:
+    """Follow the run in folder RUN until it ends: progress, loss, speed, the last lines of its log.
+
+    The exit code is 0 when the run is done, 75 when it stopped, 1 or 2 when it failed as it did. Ctrl-C leaves;
+    the run goes on. Without a terminal there is one line for each look that finds something new.
+    """
+    from megads.errors import ConfigError
+    from megads.monitor.runs import is_run
+    from megads.monitor.watching import Watch
+
+    if not run.is_dir() or not is_run(run):
+        raise ConfigError(f"{run}: no run here; give the folder that the run printed as 'folder'")
+    watched = Watch(run)
+    with suppress(KeyboardInterrupt):
+        (_on_screen if sys.stdout.isatty() else _in_lines)(watched, interval, once)
+        sys.exit(watched.exit_code())
+    sys.exit(130)
+
+
+def _in_lines(watched: Watch, interval: float, once: bool) -> None:
+    told = ""
+    while True:
+        watched.poll()
+        if (line := watched.line()) != told:
+            told = line
+            click.echo(line)
+        if once or watched.is_over():
+            break
+        time.sleep(interval)
+    if watched.is_over() and told != watched.headline():
+        click.echo(watched.headline())
+
+
+def _on_screen(watched: Watch, interval: float, once: bool) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console()
+
+    def screen() -> Text:
+        return Text("\n".join(watched.screen(console.width - 1, console.height - 1)), no_wrap=True)
+
+    watched.poll()
+    if once:
+        console.print(screen())
+        return
+    with Live(screen(), console=console, auto_refresh=False) as live:
+        while not watched.is_over():
+            time.sleep(interval)
+            watched.poll()
+            live.update(screen(), refresh=True)

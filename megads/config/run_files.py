@@ -1,0 +1,13 @@
+"""The names of the files of a run folder. Imports nothing, for commands that only look."""
+
+from __future__ import annotations
+
+CONFIG = "config.yaml"
+METRICS = "metrics.jsonl"  # one object per logged step
+LOG_FILE = "log/run.log"  # what the launcher and rank 0 said, all starts of the run in one file
+OUTCOME = "outcome.json"  # how the run ended, written by the ranks
+HEARTBEAT = "heartbeat.json"  # where rank 0 is, rewritten while it runs
+ATTEMPTS = "attempts.jsonl"  # one line for each start of a run with --max-restarts
+COMMAND = "command.txt"  # the line that gives the command again
+COMMAND_ONCE_SAVED = "command-once-saved.txt"  # takes its place at the first save; see note_saved
+STOP = "stop"  # asks the run to save and stop; made by the launcher or by `megads stop`

@@ -1,0 +1,1 @@
+"""A run's numbers as pictures: PNG, one page of HTML, and sketches for the terminal. No torch."""

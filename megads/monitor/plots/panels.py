@@ -1,0 +1,229 @@
+"""What is drawn of a run: panels, their lines, the axes they stand on, and marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from megads.errors import ConfigError
+from megads.monitor.plots.columns import Column, Columns
+from megads.monitor.plots.thin import holes_behind
+
+GIB = 1024.0**3
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of several lines.
+
+    Attributes:
+        name: for ``--keys``.
+        title: above it.
+        unit: of the values, after ``factor``.
+        keys: of ``metrics.jsonl``; ``*`` stands for anything.
+        factor: times the values.
+        varying: left out when the values never change.
+        instead: left out when there is a panel of one of these names.
+        share_of: the key of which the values are a share.
+        least: lines below which it is left out.
+        spiky: on a logarithmic scale when one value stands far above the others.
+        exact: never smoothed, for what a schedule says.
+    """
+
+    name: str
+    title: str
+    unit: str
+    keys: tuple[str, ...]
+    factor: float = 1.0
+    varying: bool = False
+    instead: tuple[str, ...] = ()
+    share_of: str = ""
+    least: int = 1
+    spiky: bool = False
+    exact: bool = False
+
+
+TIMES = tuple(f"time/{part}_s" for part in ("data", "forward", "backward", "communication", "optimizer", "other"))
+
+PANELS = (
+    Panel("loss", "Loss", "nats per token", ("lm_loss", "valid_loss"), spiky=True),
+    Panel(
+        "validation", "Validation loss by corpus", "nats per token", ("valid_loss", "valid_loss/*"), least=2, spiky=True
+    ),
+    Panel("lr", "Learning rate", "", ("learning_rate",), exact=True),
+    Panel("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), spiky=True),
+    Panel("tokens", "Throughput", "tokens/s", ("tokens_per_s",)),
+    Panel("mfu", "Utilisation of the devices", "% of their peak", ("mfu", "hfu"), factor=100),
+    Panel(
+        "tflops",
+        "Model FLOP/s",
+        "TFLOP/s a device",
+        ("tflops_per_device", "hardware_tflops_per_device"),
+        instead=("mfu",),
+    ),
+    Panel("times", "Where a step's time goes", "% of the step", TIMES, factor=100, share_of="step_time_s"),
+    Panel("wait", "Waiting for data", "% of the step", ("data_wait_share",), factor=100, instead=("times",)),
+    Panel("memory", "Peak memory of rank 0", "GiB", ("memory_bytes",), factor=1 / GIB),
+    Panel("batch", "Global batch", "samples", ("global_batch_size",), varying=True, exact=True),
+    Panel("weight_decay", "Weight decay", "", ("weight_decay",), varying=True, exact=True),
+    Panel("loss_scale", "Loss scale", "", ("loss_scale",), varying=True, spiky=True, exact=True),
+)
+
+LABELS = {
+    "lm_loss": "training",
+    "valid_loss": "validation",
+    "tflops_per_device": "model",
+    "hardware_tflops_per_device": "hardware",
+    "mfu": "MFU",
+    "hfu": "HFU",
+    "learning_rate": "learning rate",
+    "grad_norm": "gradient norm",
+    "tokens_per_s": "tokens/s",
+    "memory_bytes": "peak memory",
+    "data_wait_share": "waiting for data",
+    "global_batch_size": "batch",
+    "weight_decay": "weight decay",
+    "loss_scale": "loss scale",
+}
+
+# Counters in the rows; where one grows, a mark is drawn.
+MARKS = {
+    "skipped_iterations": "skipped",
+    "rejected_iterations": "rejected",
+}
+ROLLED_BACK = "rolled_back_to"  # only in the row of the step after which the run went back
+PASSED_OVER = "passed_over_iterations"
+
+AXES = {
+    "iteration": ("iteration", ""),
+    "tokens": ("tokens", "consumed_tokens"),
+    "samples": ("samples", "consumed_samples"),
+    "hours": ("hours of steps", "step_time_s"),
+}
+
+
+def label(key: str) -> str:
+    """Return what the legend calls a key."""
+    return LABELS.get(key) or key.split("/", 1)[-1].removesuffix("_s")
+
+
+def wanted(keys: Sequence[str]) -> set[str]:
+    """Return the patterns of keys to read for ``--keys``, with those that axes, marks and shares need."""
+    drawn = {key for panel in chosen(keys) for key in panel.keys}
+    others = {key for _, key in AXES.values() if key}
+    shares = {panel.share_of for panel in PANELS if panel.share_of}
+    return drawn | others | shares | set(MARKS) | {PASSED_OVER, ROLLED_BACK}
+
+
+def is_wanted(key: str, patterns: set[str]) -> bool:
+    """Return whether a key is one of ``patterns``."""
+    return key in patterns or any("*" in pattern and fnmatchcase(key, pattern) for pattern in patterns)
+
+
+def chosen(keys: Sequence[str]) -> list[Panel]:
+    """Return the panels that ``--keys`` names: by their names, or by keys of the file; all panels when empty."""
+    by_name = {panel.name: panel for panel in PANELS}
+    if not keys:
+        return list(PANELS)
+    plain = {panel.name: replace(panel, varying=False, instead=(), least=1) for panel in PANELS}
+    return [plain[key] if key in by_name else _panel_of(key) for key in keys]
+
+
+def _panel_of(key: str) -> Panel:
+    for panel in PANELS:
+        if key in panel.keys:
+            return replace(panel, name=key, keys=(key,), varying=False, instead=(), least=1)
+    return Panel(key, key, "", (key,))
+
+
+def panels_for(runs: Sequence[Columns], keys: Sequence[str]) -> list[tuple[Panel, list[str]]]:
+    """Return the panels to draw and the keys of each, of all runs.
+
+    Raises:
+        ConfigError: ``keys`` names something that no run has.
+    """
+    found: list[tuple[Panel, list[str]]] = []
+    for panel in chosen(keys):
+        lines = list(dict.fromkeys(key for run in runs for key in _lines(run, panel)))
+        if not lines and keys:
+            names = ", ".join(panel.name for panel in PANELS)
+            raise ConfigError(f"--keys {panel.name}: no run has numbers of that name; panels are {names}")
+        seen = {shown.name for shown, _ in found}
+        if len(lines) >= panel.least and not seen & set(panel.instead) and not _is_idle(panel, lines, runs):
+            found.append((panel, lines))
+    return found
+
+
+def _lines(run: Columns, panel: Panel) -> Iterator[str]:
+    for pattern in panel.keys:
+        for key in sorted(run) if "*" in pattern else (pattern,):
+            if key in run and fnmatchcase(key, pattern) and np.isfinite(run[key].y).any():
+                yield key
+
+
+def _is_idle(panel: Panel, lines: Sequence[str], runs: Sequence[Columns]) -> bool:
+    if not panel.varying:
+        return False
+    ends = [(np.nanmin(run[key].y), np.nanmax(run[key].y)) for run in runs for key in lines if key in run]
+    return len({each for pair in ends for each in pair}) == 1
+
+
+def values_of(run: Columns, panel: Panel, key: str) -> Column:
+    """Return the column that ``panel`` draws of ``key``, in its unit."""
+    column = run[key]
+    y = column.y * np.float32(panel.factor)
+    if panel.share_of in run:
+        whole = run[panel.share_of]
+        y = y / np.interp(column.x, whole.x, whole.y).astype(np.float32)
+    return Column(column.x, y)
+
+
+def axis_of(run: Columns, axis: str) -> Column | None:
+    """Return the value of an axis for iterations of the run, None when the rows do not tell.
+
+    Hours are those of steps: between two rows every step is taken to be as long as the later
+    row's; a hole counts as one step. Validations and saves are not in it.
+    """
+    key = AXES[axis][1]
+    if not key:
+        return Column(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+    column = run[key].numbers() if key in run else None
+    if column is None or not len(column.x):
+        return None
+    if axis != "hours":
+        return Column(column.x, column.y.astype(np.float64))
+    steps = np.diff(column.x, prepend=0.0)
+    steps[1:][holes_behind(column.x)] = 1.0
+    return Column(column.x, np.cumsum(steps * column.y.astype(np.float64)) / 3600)
+
+
+def place(axis: Column, iterations: np.ndarray) -> np.ndarray:
+    """Return where ``iterations`` are on an axis."""
+    if len(axis.x) == 2 and axis.x[0] == 0.0 and axis.y[1] == 1.0:
+        return iterations
+    return np.interp(iterations, axis.x, axis.y)
+
+
+def marks_of(run: Columns) -> dict[str, np.ndarray]:
+    """Return the iterations at which steps were skipped, rejected, or taken back, by name."""
+    found = {}
+    for key, name in MARKS.items():
+        if key in run:
+            column = run[key].numbers()
+            grown = np.diff(column.y, prepend=0.0) > 0
+            if grown.any():
+                found[name] = column.x[grown]
+    if ROLLED_BACK in run:
+        found["rolled back"] = run[ROLLED_BACK].x
+    return found
+
+
+def passed_over(run: Columns) -> list[tuple[float, float]]:
+    """Return the first and the last iteration of each range of steps that was passed over."""
+    if PASSED_OVER not in run:
+        return []
+    column = run[PASSED_OVER].numbers()
+    return [(float(last - steps + 1), float(last)) for last, steps in zip(column.x, column.y, strict=True)]

@@ -1,0 +1,117 @@
+"""``megads plot`` as a user calls it."""
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.monitor.plots.made import make_run, rows_of, step_row, write_rows
+
+
+def megads(*words, folder, **options):
+    env = {**os.environ, "MACHINE": "cpu"}
+    command = [sys.executable, "-m", "megads", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, **options)
+
+
+def test_one_run_gets_its_pictures_beside_its_numbers(tmp_path):
+    make_run(tmp_path / "r", rows_of(60))
+    done = megads("plot", "r", folder=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "r/plot.png\nr/plot.html\n", "")
+    assert (tmp_path / "r/plot.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "r/plot.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_several_runs_and_all_options(tmp_path):
+    for name in "ab":
+        make_run(tmp_path / name, rows_of(60))
+    options = ("--keys", "loss,grad_norm", "--x", "tokens", "--smooth", "5", "-o", "both")
+    done = megads("plot", "a", "b/metrics.jsonl", *options, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "both.png\nboth.html\n")
+    data = re.search(r'id="data">(.*?)</script>', (tmp_path / "both.html").read_text())[1]
+    page = json.loads(data)
+    assert [run["name"] for run in page["runs"]] == ["a", "b"]
+    assert [chart["name"] for chart in page["charts"]] == ["loss", "grad_norm"]
+    assert (page["axis"], page["smooth"]) == ("tokens", 5)
+
+
+def test_in_the_terminal_there_are_no_files_and_no_control_codes(tmp_path):
+    make_run(tmp_path / "r", rows_of(60))
+    done = megads("plot", "r", "--terminal", folder=tmp_path)
+    assert done.returncode == 0
+    assert "Gradient norm" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert not (tmp_path / "r/plot.png").exists()
+
+
+def test_a_schedule_is_drawn_by_the_same_word_and_a_run_of_that_name_by_its_path(tmp_path):
+    assert "--preset" in megads("plot", "schedule", "--help", folder=tmp_path).stdout
+    make_run(tmp_path / "schedule", rows_of(5))
+    done = megads("plot", "./schedule", "--terminal", "--keys", "loss", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = megads("plot", "--help", folder=tmp_path).stdout
+    assert "RUN..." in shown
+    assert "schedule" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gone"], "gone: there is no such run"),
+        (["empty"], "empty: no run here (no metrics.jsonl)"),
+        (["new"], "new: its run has no metrics.jsonl yet"),
+        (["r", "nothing"], "nothing/metrics.jsonl: no numbers in it (yet)"),
+        (["words"], "words: no numbers in it (yet)"),
+        (["r", "--keys", "los"], "--keys los: no run has numbers of that name"),
+        (["r", "-o", "gone/x"], "gone/x.png: can not be written: No such file or directory"),
+        (["r", "--x", "steps"], "Invalid value for '--x': 'steps' is not one of"),
+        ([], "Missing argument 'RUN...'"),
+    ],
+)
+def test_what_can_not_be_drawn_is_one_line(tmp_path, words, message):
+    make_run(tmp_path / "r", rows_of(5))
+    (tmp_path / "empty").mkdir()
+    make_run(tmp_path / "new", []).unlink()
+    write_rows(tmp_path / "nothing", [])
+    (tmp_path / "words").write_text("no\nnumbers\n")
+    done = megads("plot", *words, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"megads: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_one_line(tmp_path):
+    make_run(tmp_path / "r", rows_of(5)).chmod(0)
+    done = megads("plot", "r", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "megads: r/metrics.jsonl: can not be read: Permission denied\n")
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_a_million_steps_are_drawn_in_five_seconds_and_500_mb(tmp_path):
+    path = tmp_path / "big/metrics.jsonl"
+    path.parent.mkdir()
+    row = json.dumps(step_row(7_777_777, 1_000_000)).split("7777777", 1)
+    with open(path, "w") as file:
+        for iteration in range(1, 1_000_001):
+            loss = row[1] if iteration != 654_321 else re.sub(r'"lm_loss": [^,]*', '"lm_loss": 25.0', row[1])
+            file.write(f"{row[0]}{iteration}{loss}\n")
+    assert path.stat().st_size > 300e6
+    best = 1e9
+    for _ in range(3):  # others may use the host too
+        started = time.perf_counter()
+        done = megads("plot", "big", folder=tmp_path)
+        best = min(best, time.perf_counter() - started)
+        assert done.returncode == 0, done.stderr
+        if best < 5:
+            break
+    path.unlink()
+    assert best < 5
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_maxrss < 500 * 1024  # kilobytes; of the largest process so far

@@ -1,0 +1,121 @@
+import numpy as np
+import pytest
+
+from megads.errors import ConfigError
+from megads.monitor.plots.drawing import draw
+from megads.monitor.plots.source import Run, differing, metrics_of, names_of, read_run
+from tests.monitor.plots.made import make_run, rows_of, write_rows
+
+
+def run_of(folder, rows, name="a"):
+    return read_run(write_rows(folder, rows).parent, lambda key: True, name)
+
+
+def names(drawing):
+    return [chart.panel.name for chart in drawing.charts]
+
+
+def test_a_usual_run_shows_what_it_has(tmp_path):
+    drawing = draw([run_of(tmp_path, rows_of(200))], most=700)
+    assert names(drawing) == ["loss", "validation", "lr", "grad_norm", "tokens", "mfu", "wait", "memory"]
+    assert drawing.charts[1].keys == ("valid_loss", "valid_loss/books", "valid_loss/web")
+
+
+def test_values_that_change_get_a_chart_of_their_own(tmp_path):
+    rows = [{**row, "weight_decay": 0.1 + row["iteration"] / 1000, "loss_scale": 2.0} for row in rows_of(40, every=99)]
+    shown = names(draw([run_of(tmp_path, rows)], most=700))
+    assert "weight_decay" in shown
+    assert "loss_scale" not in shown
+
+
+def test_times_are_shares_of_the_step_and_stand_for_the_wait(tmp_path):
+    times = {"time/forward_s": 0.01, "time/backward_s": 0.02, "time/save_s": 9.0}
+    drawing = draw([run_of(tmp_path, rows_of(40, step_time_s=0.04, **times))], most=700)
+    chart = drawing.charts[names(drawing).index("times")]
+    assert [curve.label for curve in chart.curves] == ["forward", "backward"]
+    assert [float(curve.points.y[0]) for curve in chart.curves] == pytest.approx([25, 50])
+    assert "wait" not in names(drawing)
+
+
+def test_without_a_known_peak_flops_stand_for_the_mfu(tmp_path):
+    assert "tflops" in names(draw([run_of(tmp_path, rows_of(40, mfu=None))], most=700))
+
+
+def test_chosen_keys_are_panels_or_keys_of_the_file(tmp_path):
+    run = run_of(tmp_path, rows_of(60, energy_kwh=1.5))
+    assert names(draw([run], keys=["lr", "energy_kwh", "valid_loss/*"], most=9)) == ["lr", "energy_kwh", "valid_loss/*"]
+    with pytest.raises(ConfigError, match="--keys los: no run has numbers of that name; panels are loss, validation"):
+        draw([run], keys=["los"], most=9)
+
+
+def test_axes_say_where_an_iteration_is(tmp_path):
+    run = run_of(tmp_path, rows_of(100, step_time_s=36.0))
+    assert draw([run], axis="tokens", most=9).at(0, np.array([50.0]))[0] == 50 * 8 * 2048
+    assert draw([run], axis="hours", most=9).at(0, np.array([50.0]))[0] == pytest.approx(0.5)
+    assert draw([run], axis="iteration", most=9).at(0, np.array([50.0]))[0] == 50
+
+
+def test_an_axis_that_a_run_does_not_have_is_named(tmp_path):
+    run = run_of(tmp_path, [{"iteration": i, "lm_loss": 1.0} for i in range(1, 5)])
+    with pytest.raises(ConfigError, match="no consumed_tokens in it, so --x tokens is not known; --x iteration is"):
+        draw([run], axis="tokens", most=9)
+
+
+def test_marks_stand_where_steps_were_left_out_or_taken_back(tmp_path):
+    rows = rows_of(100, every=999)
+    for row in rows:
+        row["skipped_iterations"] = (row["iteration"] >= 30) + (row["iteration"] >= 70)
+        row["rejected_iterations"] = int(row["iteration"] >= 40)
+    rows.append({"iteration": 90, "rolled_back_to": 80, "rollbacks": 1})
+    rows.append({"iteration": 20, "passed_over_iterations": 5, "consumed_samples": 160})
+    drawing = draw([run_of(tmp_path, rows)], most=700)
+    found = {name: places.tolist() for name, places in drawing.marks[0].items()}
+    assert found == {"skipped": [30, 70], "rejected": [40], "rolled back": [90]}
+    assert drawing.passed_over[0] == [(16, 20)]
+
+
+def test_a_spike_far_above_makes_the_scale_logarithmic(tmp_path):
+    rows = rows_of(200)
+    assert not draw([run_of(tmp_path, rows)], most=700).charts[0].log
+    rows[100]["lm_loss"] = 5000.0
+    assert draw([run_of(tmp_path, rows)], most=700).charts[0].log
+
+
+def test_a_schedule_is_never_smoothed(tmp_path):
+    drawing = draw([run_of(tmp_path, rows_of(100, every=999))], smooth=50, most=700)
+    by_name = dict(zip(names(drawing), drawing.charts, strict=True))
+    assert by_name["lr"].curves[0].points.low is None
+    assert by_name["loss"].curves[0].points.low is not None
+
+
+def test_runs_are_found_by_folder_file_and_checkpoint(tmp_path, monkeypatch):
+    path = make_run(tmp_path / "r", rows_of(3))
+    checkpoint = tmp_path / "r/checkpoints/iter_0000003"
+    checkpoint.mkdir(parents=True)
+    for given in (path, path.parent, checkpoint, checkpoint.parent):
+        assert metrics_of(given) == path
+    monkeypatch.chdir(checkpoint)
+    assert metrics_of(checkpoint.relative_to(checkpoint)) == path
+
+
+def test_names_are_as_long_as_they_must_be(tmp_path):
+    for name in ("x/a", "y/a", "y/b"):
+        write_rows(tmp_path / name, rows_of(1))
+    assert names_of([tmp_path / "x/a", tmp_path / "y/b"]) == ["a", "b"]
+    assert names_of([tmp_path / "x/a", tmp_path / "y/a"]) == ["x/a", "y/a"]
+
+
+def test_settings_that_differ_are_told(tmp_path):
+    make_run(tmp_path / "a", rows_of(3), LR="3e-4", RUN_NAME="one")
+    make_run(tmp_path / "b", rows_of(3), LR="6e-4", RUN_NAME="two")
+    runs = [read_run(tmp_path / name, lambda key: True) for name in "ab"]
+    assert differing(runs) == [("optim.lr", ["0.0003", "0.0006"])]
+    assert differing([runs[0], runs[0]]) == []
+
+
+def test_a_run_without_settings_is_drawn_all_the_same(tmp_path):
+    path = write_rows(tmp_path, rows_of(3))
+    (tmp_path / "config.yaml").write_text("{ broken")
+    run = read_run(path, lambda key: True)
+    assert isinstance(run, Run)
+    assert run.settings == {}
