@@ -103,8 +103,8 @@ MUTATIONS = (
     Mutation(
         "the loss is a mean over ranks of means over their tokens",
         "megads/engine/deepspeed.py",
-        "dist.all_reduce(count, group=self.groups.data_seq)",
-        "count *= sharers",
+        "dist.all_reduce(found, group=self.groups.data_seq)",
+        "found *= self.groups.data_seq_size",
         layout("eod_mask_loss"),
     ),
     Mutation(
@@ -232,6 +232,34 @@ MUTATIONS = (
         "            if zlib.crc32(out[at : at + self.block_bytes]) != self.checksums[number]:\n",
         "            if False:\n",
         ("tests/checkpoint/test_blocks.py",),
+    ),
+    Mutation(
+        "a step that is left out moves the loss scale",
+        "megads/engine/veto.py",
+        "        else:\n            self._update(has_overflow)\n",
+        "            self._update(True)\n        else:\n            self._update(has_overflow)\n",
+        ("tests/engine/test_veto.py", "-k", "dp2-zero1-fp16"),
+    ),
+    Mutation(
+        "patience with the loss scale comes back with every good step",
+        "megads/engine/veto.py",
+        "        scaler.cur_hysteresis = scaler.delayed_shift\n",
+        "    if not overflow:\n        scaler.cur_hysteresis = scaler.delayed_shift\n",
+        ("tests/engine/test_loss_scale.py", "-k", "the_scale_follows"),
+    ),
+    Mutation(
+        "a rollback trains on the data of the bad step again",
+        "megads/train/loop.py",
+        'self.pass_over(min(last, t.run.train.train_iters), batches, "the rollback")',
+        "batches.seek(t.progress.consumed_samples)",
+        ("tests/train/test_guard.py", "-k", "rollback_is_told"),
+    ),
+    Mutation(
+        "the losses that a run judges by are forgotten on resume",
+        "megads/checkpoint/progress.py",
+        'tuple(progress.get("recent_losses", ()))',
+        "()",
+        ("tests/train/test_guard.py", "-k", "after_a_resume"),
     ),
 )
 

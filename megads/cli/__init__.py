@@ -20,11 +20,15 @@ from megads.errors import MegadsError
 COMMANDS = {
     "train": ("megads.cli.train", "Resolve the settings, check them, and train."),
     "config": ("megads.cli.config", "Show every setting: value, unit, origin, help."),
+    "optimizers": ("megads.cli.optimizers", "List the optimizers: rule, library, devices, needs, settings."),
     "doctor": ("megads.cli.doctor", "Check hosts, versions, devices, network and disks; or a layout's gradients."),
     "data": ("megads.cli.data", "Token files: preprocess, merge, info, check, index, train-tokenizer."),
     "checkpoint": ("megads.cli.checkpoint", "Checkpoints: list, verify, inspect, reshape, import and export."),
     "launch": ("megads.cli.launch", "Start any program as ranks on the hosts of a job."),
     "submit": ("megads.cli.submit", "Submit a script as a PBS or SLURM job of this machine."),
+    "plot": ("megads.cli.plot", "Draw runs: a PNG, a page, in the terminal; or a schedule."),
+    "runs": ("megads.cli.runs", "List runs: state, step, loss, speed."),
+    "watch": ("megads.cli.watch", "Follow a run while it goes on."),
     "stop": ("megads.cli.stop", "Ask a run to save and stop at the next step."),
     "health": ("megads.cli.health", "One rank of doctor; launchers call this."),
     "worker": ("megads.cli.worker", "The life of one rank; launchers call this."),
@@ -71,7 +75,9 @@ class _Group(click.Group):
             click.echo("megads: interrupted", err=True)
             sys.exit(130)
         except MegadsError as error:
-            click.echo(f"megads: {error}", err=True)
+            from megads.config.secrets import hidden
+
+            click.echo(f"megads: {hidden(str(error), os.environ)}", err=True)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise

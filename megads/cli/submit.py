@@ -69,7 +69,9 @@ def submit(walltime: str | None, dry_run: bool, script: str, words: tuple[str, .
     ask = ask_of(None, ())
     text, scheduler = script_job(ask, wish_of(job), walltime or ask.env.get("WALLTIME", ""), script, words, Path.cwd())
     if dry_run:
-        click.echo(text, nl=False)
+        from megads.config.secrets import hidden
+
+        click.echo(hidden(text, ask.env), nl=False)
     else:
         click.echo("\n".join(send(text, scheduler, ask.env, chain=job["chain"] or 1)))
 

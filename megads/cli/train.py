@@ -62,7 +62,9 @@ def train(
     if dry_run:
         for note in prepared.resolved.notes:
             click.echo(f"megads: {note}", err=True)
-        click.echo(describe(prepared))
+        from megads.config.secrets import hidden
+
+        click.echo(hidden(describe(prepared), ask.env))
         return
     sys.exit(start(prepared, sys.stderr))
 
@@ -76,7 +78,9 @@ def _submit(ask: Ask, job: dict[str, Any], dry_run: bool) -> None:
         if note:
             click.echo(f"megads: {note}", err=True)
     if dry_run:
-        click.echo(submission.text, nl=False)
+        from megads.config.secrets import hidden
+
+        click.echo(hidden(submission.text, ask.env), nl=False)
     elif folder.complete:
         click.echo(f"{folder.path} is complete; a larger TRAIN_ITERS trains longer, another RUN_NAME starts anew")
     else:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import gcd
 
-from megads.config import engine_rules, layout_rules
+from megads.config import engine_rules, layout_rules, optimizer_rules, schedule_rules, stability_rules
 from megads.config.advice import Attempt, Change, Layout, Problem, divisors, each_of, nearest, put, refusal
 from megads.config.batches import BatchSchedule, SkipRanges
+from megads.config.profile_settings import profiled_ranks, profiled_steps
 from megads.config.schema import RunConfig
 from megads.config.shares import shares_of
 from megads.config.sizes import data_degree, model_degree
@@ -38,7 +39,8 @@ def problem_of(run: RunConfig, world_size: int) -> Problem | None:
     """Return the first rule that a derived ``run`` breaks."""
     data_degree(run, world_size)
     rules: tuple[Rule, ...] = (_shape, *layout_rules.RULES, *engine_rules.RULES, _batch, _ramp, _skips)
-    for rule in (*rules, _schedule, _precision, _data, _names):
+    of_training = (*optimizer_rules.RULES, *schedule_rules.RULES, *stability_rules.RULES)
+    for rule in (*rules, *of_training, _precision, _data, _names, _profile):
         for problem in rule(run, world_size):
             return replace(problem, rule=rule.__name__)
     return None
@@ -130,22 +132,6 @@ def _skips(run: RunConfig, world_size: int) -> Iterator[Problem]:
         )
 
 
-def _schedule(run: RunConfig, world_size: int) -> Iterator[Problem]:
-    optim = run.optim
-    if optim.min_lr > optim.lr:
-        text = f"MIN_LR={optim.min_lr:g} is larger than LR={optim.lr:g}"
-        yield Problem(text, [{"optim.min_lr": optim.lr / 10}, {"optim.lr": optim.min_lr * 10}])
-    if optim.lr_warmup_iters and optim.lr_warmup_iters >= optim.lr_decay_iters:
-        yield Problem(
-            f"LR_WARMUP_ITERS={optim.lr_warmup_iters} takes the whole decay of {optim.lr_decay_iters} steps "
-            f"(LR_DECAY_ITERS, else TRAIN_ITERS)",
-            [
-                {"optim.lr_warmup_iters": max(1, optim.lr_decay_iters // 10)},
-                {"optim.lr_decay_iters": 10 * optim.lr_warmup_iters},
-            ],
-        )
-
-
 def _precision(run: RunConfig, world_size: int) -> Iterator[Problem]:
     optim, dtype = run.optim, run.train.dtype
     if run.model.attention == "flash" and dtype == "fp32":
@@ -189,6 +175,12 @@ def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if needs_end and data.tokenizer_type.startswith("BertWordPiece"):
         text = f"{needs_end}: a TOKENIZER_TYPE={data.tokenizer_type} has no token that ends a document"
         yield Problem(text, otherwise="use another tokenizer, or leave it unset")
+
+
+def _profile(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    profiled_steps(run.profile)
+    profiled_ranks(run.profile, world_size)
+    yield from ()
 
 
 def _names(run: RunConfig, world_size: int) -> Iterator[Problem]:

@@ -24,11 +24,6 @@ ALWAYS = {
     "comms_logger.verbose": "deepspeed.comms_logger_verbose",
     "comms_logger.prof_all": "deepspeed.comms_logger_prof_all",
     "comms_logger.debug": "deepspeed.comms_logger_debug",
-    "flops_profiler.enabled": "deepspeed.flops_profiler",
-    "flops_profiler.profile_step": "deepspeed.flops_profiler_step",
-    "flops_profiler.module_depth": "deepspeed.flops_profiler_module_depth",
-    "flops_profiler.top_modules": "deepspeed.flops_profiler_top_modules",
-    "flops_profiler.detailed": "deepspeed.flops_profiler_detailed",
 }
 ZERO = {
     "zero_optimization.contiguous_gradients": "deepspeed.contiguous_gradients",
@@ -62,7 +57,6 @@ HALF = {"data_types.grad_accum_dtype": "deepspeed.grad_accum_dtype"}
 # Here null and "" or 0 mean the same.
 NULLABLE = {
     "steps_per_print": "deepspeed.steps_per_print",
-    "flops_profiler.output_file": "deepspeed.flops_profiler_output",
 }
 SETTING_OF: Mapping[str, str] = {
     **ALWAYS,

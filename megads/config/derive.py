@@ -12,6 +12,7 @@ from megads.config.batches import BatchSchedule
 from megads.config.checks import problem_of
 from megads.config.parse import LARGEST
 from megads.config.resolve import SHARES, Resolved, rank_of
+from megads.config.schedule_lengths import fill_schedule, rises_to_the_end
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.sizes import data_degree, layout_text, model_degree, padded_vocab_size
@@ -113,7 +114,8 @@ def derive(
     )
     run = RunConfig.model_validate(nested(filler.values))
     check_vocab(run, vocab_size)
-    return Resolved(run, filler.origins, tuple(filler.notes))
+    rises = rises_to_the_end(Resolved(run, filler.origins))
+    return Resolved(run, filler.origins, (*filler.notes, *([rises] if rises else [])))
 
 
 def attempts(
@@ -321,26 +323,9 @@ _RAMP = ", less in the ramp"
 
 
 def _fill_schedule(filler: _Filler) -> None:
-    """Derive the decay from TRAIN_ITERS; refuse two lengths of the warm-up.
-
-    A warm-up that is given as a fraction stays one: the schedule counts samples, so that it
-    need not be a whole number of steps.
-    """
-    decay_name, warmup_name, share_name = "optim.lr_decay_iters", "optim.lr_warmup_iters", "optim.lr_warmup_frac"
-    filler.fill(decay_name, filler[_ITERS], "TRAIN_ITERS")
-    decay, share = filler[decay_name], filler[share_name]
-    given, by_share = filler[warmup_name], share * decay
-    same_layer = filler.origins[share_name].layer == filler.origins[warmup_name].layer != "default"
-    if given and same_layer and not math.isclose(given, by_share):
-        raise ConfigError(
-            f"{filler.shown(warmup_name)} and {filler.shown(share_name)} = {by_share:g} of {decay} steps differ; "
-            f"leave one of them unset"
-        )
-    if (given or by_share) >= filler[_ITERS] > 1:
-        name = warmup_name if given else share_name
-        filler.notes.append(
-            f"{filler.shown(name)}: the learning rate still rises when TRAIN_ITERS={filler[_ITERS]} end"
-        )
+    found, formulas = fill_schedule(filler.values, filler.origins)
+    for name, value in found.items():
+        filler.put(name, value, formulas[name])
 
 
 def _nearest(name: str, value: int, step: int) -> str:

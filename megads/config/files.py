@@ -16,19 +16,18 @@ import yaml
 
 from megads.config.layers import read_yaml
 from megads.config.parse import did_you_mean, parse
+from megads.config.run_files import ATTEMPTS as ATTEMPTS
+from megads.config.run_files import COMMAND as COMMAND
+from megads.config.run_files import COMMAND_ONCE_SAVED as COMMAND_ONCE_SAVED
+from megads.config.run_files import CONFIG as CONFIG
+from megads.config.run_files import HEARTBEAT as HEARTBEAT
+from megads.config.run_files import LOG_FILE as LOG_FILE
+from megads.config.run_files import OUTCOME as OUTCOME
+from megads.config.run_files import STOP as STOP
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin, Section
 from megads.config.tree import fields, nested, value_of
 from megads.errors import ConfigError
-
-CONFIG = "config.yaml"
-LOG_FILE = "log/run.log"  # what the launcher and rank 0 said, all starts of the run in one file
-OUTCOME = "outcome.json"  # how the run ended, written by the ranks
-HEARTBEAT = "heartbeat.json"  # where rank 0 is, rewritten while it runs
-ATTEMPTS = "attempts.jsonl"  # one line for each start of a run with --max-restarts
-COMMAND = "command.txt"  # the line that gives the command again
-COMMAND_ONCE_SAVED = "command-once-saved.txt"  # takes its place at the first save; see note_saved
-STOP = "stop"  # asks the run to save and stop; made by the launcher or by `megads stop`
 
 ENDS_AT = "MEGADS_ENDS_AT"
 """Tells the ranks when the allocation ends, in unix seconds; absent when nobody knows."""

@@ -9,6 +9,8 @@ from megads.config.activations import Stage, kept_bytes, rank_tokens, worked_byt
 from megads.config.advice import LARGEST_ADVICE, Attempt, Change, Layout, divisors, each_of, shown
 from megads.config.checks import default_attempt
 from megads.config.deepspeed import effective_zero_stage
+from megads.config.optimizer_memory import state_bytes, whole_state_bytes, whole_work_bytes
+from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.sizes import data_degree, padded_vocab_size
 from megads.config.stages import stage_steps, step_parameters
@@ -70,11 +72,12 @@ def stages(run: RunConfig) -> Iterator[Stage]:
 def estimate(run: RunConfig, world_size: int) -> Memory:
     """Return what a rank of the fullest pipeline stage needs, in bytes. ``run`` is derived.
 
-    Per parameter: fp32 4 weight, 4 gradient, 8 Adam, and with ZeRO a 4-byte master copy;
-    bf16 and fp16 2 weight, 2 gradient and 4 (``GRAD_ACCUM_DTYPE``) for its sum, 12 master and
-    Adam. Data x seq ranks share the optimizer's part from ZeRO 1 on, gradients from ZeRO 2
+    Per parameter: fp32 4 weight, 4 gradient, 8 Adam (others as their row says), and offloaded a 4-byte master copy;
+    bf16 and fp16 2 weight, 4 gradient (in float32 a sum that each goes into as it comes, else 2
+    and 2), 12 master and Adam. Data x seq ranks share the optimizer's part from ZeRO 1 on, gradients from ZeRO 2
     on, weights under ZeRO 3 (arXiv 1910.02054). What is offloaded leaves an accelerator, and
     stays where it is on a host without one, as does the copy that is saved in the background.
+    What an optimizer that steps whole parameters needs is in ``megads.config.optimizer_memory``.
     """
     return max((_of_stage(run, world_size, stage) for stage in stages(run)), key=lambda memory: memory.total)
 
@@ -84,8 +87,10 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
     zero, half = effective_zero_stage(run), run.train.dtype != "fp32"
     sharers = data_degree(run, world_size) * run.parallel.sequence
     size, accumulated = 2 if half else 4, 4 if run.deepspeed.grad_accum_dtype == "fp32" else 2
-    weights, gradients = count * size, count * (size + accumulated if half else 4)
-    optimizer = count * (12 if half or zero else 8)
+    weights, gradients = count * size, count * 4
+    has_masters = half or run.deepspeed.offload_optimizer != "none"
+    is_whole = OPTIMIZERS[run.optim.optimizer].is_whole
+    optimizer = count * ((4 if has_masters else 0) + (0 if is_whole else state_bytes(run)))
     if zero >= 1:
         optimizer //= sharers
     if zero >= 2:
@@ -99,21 +104,25 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
         optimizer, gradients = 0, 0 if zero >= 2 else gradients
     if moves and run.deepspeed.offload_params != "none":
         weights = 0
+    if is_whole:
+        optimizer += whole_state_bytes(run, stage, sharers * run.parallel.tensor)
     logits = 3 * 4 * rank_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor if stage.has_head else 0
     # A recomputed piece is worked on when the logits are gone.
     activations = kept_bytes(run, stage) + max(0, worked_bytes(run, stage) - logits)
     buffers, copy = _buffers(run, count, sharers), 0 if moves else copied_bytes(run, count // sharers)
+    if is_whole:
+        buffers += whole_work_bytes(run, stage, sharers * run.parallel.tensor)
     return Memory(weights, gradients, optimizer, buffers, activations, logits, copy, PROGRAM_BYTES)
 
 
 def copied_bytes(run: RunConfig, count: int) -> int:
     """Return the host memory that a rank keeps to save its ``count`` parameters in the background.
 
-    A float32 weight and two moments of each; whatever the ZeRO stage, ranks share them.
+    A float32 weight and the optimizer's state of each; whatever the ZeRO stage, ranks share them.
     """
     if not run.checkpoint.in_background or not run.checkpoint.save_interval:
         return 0
-    return count * (12 if run.checkpoint.save_optim else 4)
+    return count * (4 + (state_bytes(run) if run.checkpoint.save_optim else 0))
 
 
 def _buffers(run: RunConfig, count: int, sharers: int) -> int:

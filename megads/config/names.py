@@ -42,17 +42,12 @@ NO_EFFECT = {
     "LAUNCH_CMD": _OWN_LAUNCHER,
     "MICS_SHARD_SIZE": "no toolkit reads it",
     "NCCL": _OWN_BACKEND,
-    "NO_TENSORBOARD": _OWN_LOG,
     "PYINSTRUMENT_PROFILER": "there is no profiler",
     "SUBMIT_SCRIPTS": _OWN_LOG,
     "TIMING_LOG_LEVEL": _OWN_LOG,
     "TORCH_BACKEND": _OWN_BACKEND,
     "TORCH_DEVICE": "use MEGADS_DEVICE",
     "TORCH_PROFILER_ENABLE": "there is no profiler",
-    "WANDB_DISABLED": _OWN_LOG,
-    "WANDB_MODE": _OWN_LOG,
-    "WANDB_PROJECT": _OWN_LOG,
-    "WB_PROJECT": _OWN_LOG,
 }
 
 # Set by launchers, schedulers and the operating system; megads reads them where it must.

@@ -48,6 +48,7 @@ OURS = {
     "pipeline": "PP and PIPELINE_SPLIT",
     "tensor_parallel": "TP",
     "torch_autocast": "DTYPE",
+    "flops_profiler": "FLOPS_PROFILE and FLOPS_PROFILE_STEP",
     "gradient_allreduce_op": "nothing: gradients are means over counted tokens",
     "seq_parallel_communication_data_type": "COMMUNICATION_DATA_TYPE",
     "dataloader_drop_last": "nothing: megads reads the data",
@@ -57,7 +58,7 @@ OURS = {
 OTHERS = (
     *("aio", "autotuning", "checkpoint", "comet", "comms_logger", "communication_data_type", "compile", "csv_monitor"),
     *("data_types", "datastates_ckpt", "disable_allgather", "disable_python_gc", "dump_state", "expert_parallel"),
-    *("flops_profiler", "gradient_predivide_factor", "hybrid_engine", "keep_in_fp32_modules", "log_level"),
+    *("gradient_predivide_factor", "hybrid_engine", "keep_in_fp32_modules", "log_level"),
     *("managed_gradient_accumulation", "memory_breakdown", "nebula", "prescale_gradients", "sparse_gradients"),
     *("steps_per_print", "tensorboard", "timers", "use_data_before_expert_parallelism", "vocabulary_size"),
     *("wall_clock_breakdown", "wandb", "weight_quantization", "zero_allow_untested_optimizer"),

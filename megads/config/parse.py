@@ -39,7 +39,8 @@ def parse(value: object, field: FieldInfo) -> Any:
     kind = field.annotation
     choices = get_args(kind)
     if choices:
-        result: Any = _choice(value, choices)
+        extra = field.json_schema_extra
+        result: Any = _choice(value, choices, extra.get("synonyms") if isinstance(extra, dict) else None)
     elif kind is bool:
         result = switch(value)
     elif kind is int:
@@ -71,11 +72,13 @@ def did_you_mean(word: str, known: list[str] | tuple[str, ...]) -> str:
     return f"; did you mean {lower[close[0]]}?" if close else ""
 
 
-def _choice(value: object, choices: tuple[Any, ...]) -> Any:
-    by_name = {str(choice).lower(): choice for choice in choices}
+def _choice(value: object, choices: tuple[Any, ...], synonyms: Any = None) -> Any:
+    by_name = {str(choice).lower(): choice for choice in choices} | (synonyms or {})
     word = str(value).strip()
     if word.lower() in by_name and not isinstance(value, bool):
         return by_name[word.lower()]
+    if "on" in by_name and word.lower() in (*TRUE, *FALSE):
+        return "on" if switch(word) else "off"
     names = [str(choice) for choice in choices]
     hint = did_you_mean(word, names)
     raise ValueError(f"{_quoted(value)} is not one of {', '.join(names)}{hint}")

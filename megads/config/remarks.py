@@ -8,6 +8,8 @@ from math import ceil
 from megads.config.advice import divisors, nearest
 from megads.config.batches import BatchSchedule, SkipRanges
 from megads.config.deepspeed import effective_zero_stage
+from megads.config.optimizers import OPTIMIZERS
+from megads.config.profile_settings import profiled_steps
 from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree, heads_of_rank
 
@@ -22,11 +24,21 @@ def remarks(run: RunConfig, world_size: int) -> tuple[str, ...]:
             *_sequence(run),
             *_without_effect(run, world_size),
             *_precision(run),
+            *_optimizer(run),
             *_offload(run),
             *_length(run),
             *_data(run),
+            *_profile(run),
         ]
     )
+
+
+def _profile(run: RunConfig) -> Iterator[str]:
+    steps, last = profiled_steps(run.profile), run.train.train_iters
+    if steps and steps[0] > last:
+        yield f"PROFILE traces from step {steps[0]} on, and TRAIN_ITERS={last}: there will be no trace"
+    if run.profile.flops and run.profile.flops_step > last:
+        yield f"FLOPS_PROFILE_STEP={run.profile.flops_step} is behind TRAIN_ITERS={last}: nothing will be counted"
 
 
 def bubble(run: RunConfig) -> float:
@@ -93,6 +105,21 @@ def _precision(run: RunConfig) -> Iterator[str]:
         yield f"GRAD_ACCUM_DTYPE={deepspeed.grad_accum_dtype} rounds at each of GRAD_ACC_STEPS={steps} sums"
     if deepspeed.communication_data_type != "fp32":
         yield f"COMMUNICATION_DATA_TYPE={deepspeed.communication_data_type} rounds gradients, more with more ranks"
+
+
+def _optimizer(run: RunConfig) -> Iterator[str]:
+    """A decay is told, not refused: what was asked for is what is done, and it may be asked for to compare."""
+    optim, row = run.optim, OPTIMIZERS[run.optim.optimizer]
+    if row.is_averaged and optim.lr_decay_style != "constant":
+        yield (
+            f"OPT={row.name} averages iterates instead of a decay, and LR_DECAY_STYLE={optim.lr_decay_style} decays as "
+            f"well; LR_DECAY_STYLE=constant is what it is made for"
+        )
+    if row.is_whole and run.deepspeed.offload_optimizer != "none" and run.machine != "cpu":
+        yield (
+            f"OFFLOAD_OPTIMIZER={run.deepspeed.offload_optimizer} moves the float32 weights; OPT={row.name} steps "
+            f"whole parameters, and keeps its state on the device"
+        )
 
 
 def _offload(run: RunConfig) -> Iterator[str]:

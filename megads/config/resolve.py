@@ -11,14 +11,14 @@ from megads.config.flags import Given, add_given, read_flags
 from megads.config.layers import Layer, read_machine, read_preset
 from megads.config.names import name_notes, names_of, refuse_unsupported
 from megads.config.parse import did_you_mean, parse, switch
-from megads.config.schema import FAMILIES, RunConfig
+from megads.config.schema import FAMILIES, OPTIMIZER_DEFAULTS, RunConfig
 from megads.config.setting import Origin
 from megads.config.tree import env_name, extra, fields, nested, settings
 from megads.errors import ConfigError
 
 __all__ = ["LAYERS", "Resolved", "rank_of", "resolve", "settings"]
 
-LAYERS = ("derived", "default", "family", "preset", "machine", "env", "cli", "checkpoint")
+LAYERS = ("derived", "default", "optimizer", "family", "preset", "machine", "env", "cli", "checkpoint")
 """Lowest first. A derived value gives way to any other."""
 
 
@@ -72,7 +72,7 @@ def resolve(
     num_hosts: int = 0,
     checkpoint: Layer | None = None,
 ) -> Resolved:
-    """Build a run's settings from default < family < preset < machine < env < cli < checkpoint.
+    """Build a run's settings from default < optimizer < family < preset < machine < env < cli < checkpoint.
 
     ``env`` is passed in, never read from ``os.environ``, so a test or a dry run sees exactly
     the environment it names. An empty variable counts as unset, as in ``${TP:-1}``. Of
@@ -104,7 +104,8 @@ def resolve(
         stack.put(name, each.default, Origin("default"))
     asked_hosts = {**from_env, **given}.get("launch.num_hosts", (0,))[0]
     layers = [*([chosen] if chosen else []), *([] if fits else [machine_layer])]
-    _put_family(stack, layers, from_env, given)
+    _put_bundle(stack, "optim.optimizer", OPTIMIZER_DEFAULTS, layers, from_env, given)
+    _put_bundle(stack, "model.family", FAMILIES, layers, from_env, given)
     below = _put_files(stack, chosen, None if fits else machine_layer, num_hosts or asked_hosts or 1)
     for name, (value, origin) in [*from_env.items(), *given.items()]:
         stack.put(name, value, origin)
@@ -198,15 +199,22 @@ def _choose_preset(preset: str | None, from_env: Given, given: Given) -> tuple[L
     return found[0] if found else (None, Origin("default"))
 
 
-def _put_family(stack: _Stack, layers: list[Layer], from_env: Given, given: Given) -> None:
-    """Put the defaults of the model family that the highest layer asks for."""
-    family = stack.values["model.family"]
+def _put_bundle(
+    stack: _Stack,
+    setting: str,
+    bundles: Mapping[str, Mapping[str, Any]],
+    layers: list[Layer],
+    from_env: Given,
+    given: Given,
+) -> None:
+    """Put the defaults that go with what the highest layer says of ``setting``."""
+    chosen = stack.values[setting]
     for layer in layers:
-        family = layer.settings.get("model.family", family)
+        chosen = layer.settings.get(setting, chosen)
     for source in (from_env, given):
-        family = source.get("model.family", (family,))[0]
-    for name, value in FAMILIES[family].items():
-        stack.put(name, value, Origin("family", family))
+        chosen = source.get(setting, (chosen,))[0]
+    for name, value in bundles.get(chosen, {}).items():
+        stack.put(name, value, Origin(setting.rpartition(".")[2], chosen))
 
 
 def _put_files(stack: _Stack, preset: Layer | None, machine: Layer | None, num_hosts: int) -> dict[str, Any]:
@@ -274,11 +282,20 @@ def _settle(stack: _Stack) -> None:
     """
     for group in (_LENGTHS, _BATCHES):
         _keep_highest(stack, [name for name in group if stack.values[name]])
-    warmup, share = "optim.lr_warmup_iters", "optim.lr_warmup_frac"
-    if stack.values[warmup] and stack.rank(share) > stack.rank(warmup):
-        _drop(stack, warmup, share)
+    for part in ("warmup", "decay", "cooldown", "constant"):
+        _settle_length(stack, part)
     if stack.values["data.split"]:
         _settle_split(stack)
+
+
+def _settle_length(stack: _Stack, part: str) -> None:
+    """Keep of a part of the schedule what the highest layer says; a fraction may be 0 on purpose."""
+    share = f"optim.lr_{part}_frac"
+    given = [name for unit in ("iters", "samples", "tokens") if stack.values[name := f"optim.lr_{part}_{unit}"]]
+    for name in given if share in stack.values else []:
+        if stack.rank(share) > stack.rank(name):
+            _drop(stack, name, share)
+    _keep_highest(stack, [name for name in given if stack.values[name]])
 
 
 def _settle_split(stack: _Stack) -> None:

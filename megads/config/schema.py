@@ -13,9 +13,15 @@ from megads.config.checkpoint_settings import CheckpointConfig
 from megads.config.data_settings import DataConfig
 from megads.config.engine_settings import DeepSpeedConfig, RecomputeConfig
 from megads.config.facts import StarterName
-from megads.config.log_settings import LogConfig
+from megads.config.log_settings import LogConfig, TrackConfig
 from megads.config.optim_settings import OptimConfig
+from megads.config.optimizers import OPTIMIZERS
+from megads.config.profile_settings import ProfileConfig
+from megads.config.schedule_settings import LrFinderConfig
+from megads.config.seed_settings import SeedSettings
 from megads.config.setting import Section, setting
+from megads.config.stability_settings import StabilityConfig
+from megads.config.times_settings import TimesConfig
 
 
 class ModelConfig(Section):
@@ -106,6 +112,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 """What ``model.family`` changes in the defaults, below presets in precedence."""
 
+OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
+    name: {"optim.lr_decay_style": "constant"} for name, row in OPTIMIZERS.items() if row.is_averaged
+}
+"""What ``optim.optimizer`` changes in the defaults, below families: an average of iterates is in place of a decay."""
+
 
 class ParallelConfig(Section):
     """How ranks are split. Data parallelism takes what the other axes leave."""
@@ -160,7 +171,7 @@ class ParallelConfig(Section):
     )
 
 
-class TrainConfig(Section):
+class TrainConfig(SeedSettings):
     """How long, in what batches and in which precision."""
 
     micro_batch: int = setting(
@@ -214,7 +225,6 @@ class TrainConfig(Section):
     dtype: Literal["fp32", "bf16", "fp16"] = setting(
         "bf16", env="DTYPE", help="of weights and activations in the model"
     )
-    seed: int = setting(1234, env="SEED", help="of weights, data order and dropout", ge=0, lt=2**32)
     eval_interval: int = setting(
         100, env="EVAL_INTERVAL", help="steps between validations; 0: never", unit="steps", ge=0
     )
@@ -305,7 +315,12 @@ class RunConfig(Section):
     deepspeed: DeepSpeedConfig = DeepSpeedConfig()
     train: TrainConfig = TrainConfig()
     optim: OptimConfig = OptimConfig()
+    lr_finder: LrFinderConfig = LrFinderConfig()
     data: DataConfig = DataConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+    times: TimesConfig = TimesConfig()
+    profile: ProfileConfig = ProfileConfig()
+    track: TrackConfig = TrackConfig()
+    stability: StabilityConfig = StabilityConfig()
     launch: LaunchConfig = LaunchConfig()

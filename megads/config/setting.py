@@ -19,7 +19,7 @@ class Section(BaseModel):
 class Origin:
     """Where a resolved value came from, for ``megads config`` and error messages."""
 
-    layer: str  # "default" | "family" | "preset" | "machine" | "env" | "cli" | "checkpoint" | "derived"
+    layer: str  # "default" | "optimizer" | "family" | "preset" | "machine" | "env" | "cli" | "checkpoint" | "derived"
     detail: str = ""  # the file, variable, flag or formula
 
     def __str__(self) -> str:
@@ -34,6 +34,7 @@ def setting(
     switches: Mapping[str, Any] | None = None,
     flags: Mapping[str, Any] | None = None,
     words: bool = False,
+    synonyms: Mapping[str, str] | None = None,
     help: str,
     unit: str = "",
     **limits: Any,
@@ -53,6 +54,7 @@ def setting(
             the value follows it, as ``{"--zero-stage": None}``. Names of older toolkits; an
             option may give several settings a value.
         words: its options take all the words up to the next option, as one text.
+        synonyms: other names of choices, for users of older toolkits, as ``{"minus_sqrt": "sqrt"}``.
         help: one line, shown by ``megads config``.
         unit: of the value, e.g. ``"tokens"``.
         limits: pydantic limits such as ``gt=0`` or ``le=1``.
@@ -63,6 +65,7 @@ def setting(
         "switches": dict(switches or {}),
         "flags": dict(flags or {}),
         "words": words,
+        "synonyms": dict(synonyms or {}),
         "unit": unit,
     }
     return Field(default=default, description=help, json_schema_extra=extra, **limits)

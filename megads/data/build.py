@@ -143,7 +143,7 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
     samples, data = samples_of(run), run.data
     manner = Manner(
         run.model.seq_length,
-        run.train.seed,
+        run.train.seed_of_data,
         data.last_epoch_cutoff,
         data.blend_in_corpus,
         data.shuffle_in_corpus,

@@ -14,16 +14,37 @@ import os
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from megads.device.names import BACKENDS, wanted_backend, wanted_device
+from megads.device.timeline import DeviceTimeline, HostTimeline, Timeline
 from megads.errors import DependencyError, DeviceError
 
 # Backends that exist in torch only once this package has been imported.
 _REGISTERED_BY = {"ccl": "oneccl_bindings_for_pytorch"}
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes on one device, of this process."""
+
+    allocated: int  # in tensors
+    peak: int  # the most that was allocated
+    reserved: int  # by torch's allocator, tensors included
+
+
+def resident_bytes() -> int:
+    """Return the host memory that this process has now; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * resource.getpagesize()
 
 
 @dataclass(frozen=True)
@@ -87,16 +108,65 @@ class Vendor:
         """Return the product name, e.g. ``"NVIDIA A100-SXM4-40GB"``; ``"cpu"`` for a CPU."""
         return "cpu" if self.device_type == "cpu" else str(self.module.get_device_name(device))
 
+    def units(self, device: torch.device) -> int:
+        """Return the streaming multiprocessors, compute units or vector engines of the device; 0 for a CPU."""
+        if self.device_type == "cpu":
+            return 0
+        found = self.module.get_device_properties(device)
+        return int(getattr(found, "gpu_eu_count" if self.device_type == "xpu" else "multi_processor_count", 0))
+
+    def product_dtype(self, dtype: str) -> str:
+        """Return in what products of ``dtype`` are computed: ``tf32`` where torch was told to use it for fp32.
+
+        It is not, unless ``TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1`` or a program says so.
+        """
+        return "tf32" if dtype == "fp32" and self.device_type == "cuda" and _rounds_to_tf32() else dtype
+
     def memory_bytes(self, device: torch.device) -> int:
         """Return the most memory this process has used so far: device tensors, on a CPU the resident set."""
         if self.device_type == "cpu":
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return int(self.module.max_memory_allocated(device))
 
+    def timeline(self, device: torch.device) -> Timeline:
+        """Return what takes times of the calling thread's queue on the device, or on a CPU the host's clock."""
+        if self.device_type == "cpu":
+            return HostTimeline()
+        return DeviceTimeline(lambda: self.module.Event(enable_timing=True), self.module.current_stream(device))
+
+    def memory_now(self, device: torch.device) -> DeviceMemory | None:
+        """Return what the device's allocator has now; None on a CPU, which has none."""
+        if self.device_type == "cpu":
+            return None
+        module = self.module
+        return DeviceMemory(
+            int(module.memory_allocated(device)),
+            int(module.max_memory_allocated(device)),
+            int(module.memory_reserved(device)),
+        )
+
+    def forget_peak(self, device: torch.device) -> None:
+        """Have the peak of :meth:`memory_now` and :meth:`memory_bytes` begin anew; on a CPU nothing does."""
+        if self.device_type != "cpu":
+            self.module.reset_peak_memory_stats(device)
+
+    def activities(self) -> list[Any]:
+        """Return what torch's profiler can see of this vendor's devices, and of the host."""
+        from torch.profiler import ProfilerActivity
+
+        kinds = {"cuda": [ProfilerActivity.CUDA], "xpu": [ProfilerActivity.XPU]}
+        return [ProfilerActivity.CPU, *kinds.get(self.device_type, [])]
+
     def synchronize(self, device: torch.device) -> None:
         """Wait until the device has done what was asked of it; nothing to wait for on a CPU."""
         if self.device_type != "cpu":
             self.module.synchronize(device)
+
+
+def _rounds_to_tf32() -> bool:
+    matmul = torch.backends.cuda.matmul
+    said = getattr(matmul, "fp32_precision", "")  # since torch 2.9; once it was set the older name raises an error
+    return said == "tf32" if said in ("tf32", "ieee") else bool(matmul.allow_tf32)
 
 
 def _row(name: str, device_type: str, present: Callable[[], bool]) -> Vendor:

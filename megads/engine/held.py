@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from megads.engine.optim.whole import WholeOptimizer
+
 MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups_flat_partition")
 """Attributes of DeepSpeed's optimizers (0.16 to 0.19) with the float32 copies of weights."""
 
@@ -95,7 +97,8 @@ def held(engine: Any) -> Held:
     found.count("weights", _weights(module), device)
     found.count_parts("gradients", list(_gradients(module, masters, wrapper)), device)
     found.count("optimizer", iter(masters), device)
-    found.count("optimizer", _tensors(dict(getattr(basic, "state", {}))), device)
+    for each in basic.inner() if isinstance(basic, WholeOptimizer) else (basic,):
+        found.count("optimizer", _tensors(dict(getattr(each, "state", {}))), device)
     found.count("buffers", _tensors(wrapper), device)
     return found
 

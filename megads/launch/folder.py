@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megads.checkpoint.layout import list_checkpoints
@@ -28,6 +28,7 @@ from megads.errors import LaunchError, MegadsError
 from megads.monitor.outcome import find_outcome, read_heartbeat
 
 RUNS = Path("runs")
+FINDER = "lr_finder"  # in the run folder: where a sweep of the learning rate works
 ALIVE_S = 60.0  # since the last heartbeat
 BEATS_S = 3.0  # in which a run that lives writes another one
 DYING_S = 15.0
@@ -46,6 +47,9 @@ class Folder:
 def choose_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
     """Return the folder that this command means.
 
+    A sweep of the learning rate has a folder of its own in the run's, so that nothing of it
+    is taken for the training run of that name.
+
     Args:
         run: the derived settings; ``run.name`` is set.
         named: whether the user chose ``RUN_DIR``, ``RUN_NAME`` or ``CKPT_DIR``.
@@ -55,6 +59,11 @@ def choose_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
         LaunchError: ``USE_CHECKPOINT_ARGS`` took the model of the folder that the plain name has,
             and this command means another one.
     """
+    folder = _training_folder(run, named=named, in_job=in_job)
+    return replace(folder, path=folder.path / FINDER, complete=False) if run.lr_finder.enabled else folder
+
+
+def _training_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
     first = Path(run.dir) if run.dir else RUNS / run.name
     if named or in_job:
         goes_back = 0 < goes_back_to(run, checkpoint_folder(run, first)) < run.train.train_iters

@@ -19,6 +19,7 @@ from megads.config.memory import estimate
 from megads.config.names import names_of
 from megads.config.overrides import adopt
 from megads.config.resolve import resolve
+from megads.config.schedule import PARTS, UNITS
 from megads.config.schema import RunConfig
 from megads.errors import ConfigError, LaunchError
 from megads.launch.ask import Ask
@@ -66,8 +67,11 @@ def tiny(run: RunConfig) -> dict[str, str]:
         "train.train_iters": "1",
         "train.eval_iters": "0",
         "optim.clip_grad": "0",
-        "optim.lr_warmup_iters": "0",
-        "optim.lr_decay_iters": "0",
+        "optim.lr_decay_style": "constant",
+        **{f"optim.lr_{part}_{unit}": "0" for part in PARTS for unit in UNITS if (part, unit) != ("decay", "frac")},
+        "optim.lr_constant": "0",
+        "optim.weight_decay_incr_style": "linear",
+        "lr_finder.enabled": "0",
         "optim.loss_scale": "0",
         "optim.initial_loss_scale_power": "8",
         "optim.min_loss_scale": "1",

@@ -16,6 +16,7 @@ from megads.config.schema import RunConfig
 from megads.device.names import wanted_backend, wanted_device
 from megads.device.peaks import given_peak
 from megads.errors import DeviceError, LaunchError
+from megads.launch.optimizers import check_optimizer
 
 
 def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
@@ -27,7 +28,8 @@ def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
 
     Raises:
         ConfigError: a name that is not known, a backend of another device, a peak that is no number.
-        DeviceError: the device asked for is not visible, or lacks the precision or the attention.
+        DependencyError: the optimizer's package is missing or too old.
+        DeviceError: the device asked for is not visible, or lacks the precision, the attention or the optimizer.
         LaunchError: offload to NVMe has no folder to write to, or no library to write with.
     """
     visible = [*visible_accelerators(env), "cpu"]
@@ -47,6 +49,7 @@ def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
         )
     if run.train.dtype == "fp16" and device == "cpu" and not cpu_computes_fp16():
         raise DeviceError("DTYPE=fp16: the cpu of this host computes no fp16; use DTYPE=bf16 or fp32")
+    check_optimizer(run.optim.optimizer, device)
     nvme = {"OFFLOAD_OPTIMIZER": run.deepspeed.offload_optimizer, "OFFLOAD_PARAMS": run.deepspeed.offload_params}
     asked = [f"{name}=nvme" for name, place in nvme.items() if place == "nvme"]
     if asked:

@@ -14,6 +14,7 @@ from megads.cluster.machine import available_memory, machine_name
 from megads.config.checks import check
 from megads.config.deepspeed import SETTING_OF, deepspeed_config
 from megads.config.derive import attempts, derive
+from megads.config.determinism import rank_variables
 from megads.config.facts import Facts
 from megads.config.files import COMMAND, COMMAND_ONCE_SAVED, CONFIG, ENDS_AT, save_config, write_whole
 from megads.config.layers import read_machine
@@ -22,6 +23,7 @@ from megads.config.overrides import adopt
 from megads.config.remarks import remarks
 from megads.config.resolve import Resolved, settings
 from megads.config.schema import RunConfig
+from megads.config.secrets import hidden
 from megads.config.tree import extra, fields, value_of
 from megads.errors import MegadsError
 from megads.launch.ask import Ask, resolve_ask
@@ -35,7 +37,9 @@ from megads.launch.plan import LaunchPlan
 from megads.launch.restart import Restarts
 from megads.launch.run import run_plan, say
 from megads.launch.scheduler import Allocation, find_allocation, find_hosts
+from megads.launch.secrets import refuse_secrets
 from megads.launch.starter import plan_launch
+from megads.launch.trackers import choose_trackers
 from megads.monitor.text import clock, duration
 
 BATCH_JOB = ("PBS_JOBID", "SLURM_JOB_ID")
@@ -89,6 +93,7 @@ def prepare(ask: Ask) -> Job:
         parse_walltime(run.launch.walltime)
     check(run, world_size, attempt)
     check_host(run, ask.env)
+    rank_variables(run, ask.env)
     check_data(run, vocab)
     memory = estimate(run, world_size)
     available = available_memory() if run.machine == "cpu" else 0
@@ -98,8 +103,9 @@ def prepare(ask: Ask) -> Job:
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
     begins = find_beginning(run, folder.path)
-    resolved = keep_schedule(resolved, begins)
+    resolved = choose_trackers(keep_schedule(resolved, begins), ask.env)
     run = resolved.run
+    refuse_secrets(run, ask.env)
     extra = list_variables(run, ask.env)
     plan = plan_launch(run, allocation, worker(ask, folder), ask.env, facts=facts, folder=folder.path, extra=extra)
     settings_now = deepspeed_config(run, world_size)
@@ -112,12 +118,16 @@ def worker(ask: Ask, folder: Folder) -> list[str]:
 
 
 def list_variables(run: RunConfig, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the run's data lists use: not every starter gives ranks all that is in ``env``."""
+    """Return the variables that the run needs by its settings, and that its data lists use.
+
+    Not every starter gives ranks all that is in ``env``.
+    """
     from megads.data.file_list import variables_of
 
     data = run.data
     lists = [Path(path) for path in (data.file_list, data.valid_file_list, data.test_file_list) if path]
-    return {name: env[name] for name in sorted(variables_of(data.path, lists)) if name in env}
+    named = {name: env[name] for name in sorted(variables_of(data.path, lists)) if name in env}
+    return {**named, **rank_variables(run, env)}
 
 
 def resolve_here(ask: Ask) -> Resolved:
@@ -185,7 +195,7 @@ def start(job: Job, out: IO[str]) -> int:
         write_run_files(job)
         plan = plan_attempt(job, job.allocation, 0, ends)
         notes = "".join(f"megads: {note}\n" for note in (*job.resolved.notes, job.folder.note) if note)
-        opening = f"{notes}{summary(job)}{ending_line(ends)}\n\n$ {plan.line()}\n"
+        opening = hidden(f"{notes}{summary(job)}{ending_line(ends)}\n\n$ {plan.line()}\n", job.ask.env)
         append_to_log(job.folder.path, opening)
         out.write(opening)
         out.flush()
@@ -247,7 +257,7 @@ def shrink(job: Job, allocation: Allocation) -> str:
     hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
     resolved = adopt(derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab), SETTING_OF)
     check(resolved.run, allocation.world_size)
-    resolved = keep_schedule(resolved, job.begins)
+    resolved = choose_trackers(keep_schedule(resolved, job.begins), job.ask.env)
     settings_now = deepspeed_config(resolved.run, allocation.world_size)
     write_run_files(replace(job, resolved=resolved, allocation=allocation, deepspeed=settings_now))
     was, new = job.run, resolved.run

@@ -23,6 +23,7 @@ from megads.launch.ask import BESIDE_SETTINGS, Ask, resolve_ask
 from megads.launch.ending import parse_walltime
 from megads.launch.folder import Folder, choose_folder
 from megads.launch.origin import beginning_only, find_beginning
+from megads.launch.secrets import refuse_secrets
 from megads.launch.submit import (
     Place,
     Request,
@@ -34,6 +35,7 @@ from megads.launch.submit import (
     scheduler_on_path,
     send,
 )
+from megads.launch.trackers import choose_trackers
 
 JOB = "job.sh"  # in the run folder: what was submitted
 SUBMITTED = "submitted.yaml"  # the settings it was resolved to; the job writes its own config.yaml
@@ -89,6 +91,9 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
     ranks = ranks_of_host(asked.run, place, used, ask.env)
     vocab = vocab_size_of(asked.run)
     resolved = adopt(derive(asked, num_hosts=used, ranks_per_host=ranks, vocab_size=vocab), SETTING_OF)
+    # The job decides again: a key may be there that is not here. What is refused there is refused here.
+    choose_trackers(resolved, ask.env)
+    refuse_secrets(resolved.run, ask.env)
     check(resolved.run, used * ranks)
     # Whether the order of the samples fits is asked again on a host of the job; this one may be smaller.
     train = resolved.run.train.model_copy(update={"force": True})

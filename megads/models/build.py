@@ -42,7 +42,7 @@ def build_model(
         scatter_norms=run.parallel.scatter_norms,
         recompute=recompute,
     )
-    initialise(module, run.train.seed, groups)
+    initialise(module, run.train.seed_of_weights, groups)
     return module
 
 

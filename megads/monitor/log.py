@@ -6,10 +6,14 @@ import logging
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 LOG = logging.getLogger("megads")
+
+FILE = {"only": "file"}
+"""``extra`` of a line that goes to the run's log file and not to the console."""
 
 
 class _LogFile(logging.FileHandler):
@@ -23,6 +27,10 @@ class _LogFile(logging.FileHandler):
         LOG.warning("%s: no longer written: %s", self.baseFilename, reason)
 
 
+def _only(place: str) -> Callable[[logging.LogRecord], bool]:
+    return lambda record: getattr(record, "only", place) == place
+
+
 def start_log(rank: int, level: str, path: Path | None = None) -> logging.Logger:
     """Set up the run's log on stderr and return it.
 
@@ -34,10 +42,12 @@ def start_log(rank: int, level: str, path: Path | None = None) -> logging.Logger
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s" if rank == 0 else f"[{where(rank)}] %(message)s"))
+    handler.addFilter(_only("console"))
     LOG.handlers = [handler]
     if rank == 0 and path is not None:
         copy = _LogFile(path, encoding="utf8", delay=True)
         copy.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        copy.addFilter(_only("file"))
         LOG.addHandler(copy)
     LOG.propagate = False
     LOG.setLevel(level.upper() if rank == 0 else max(logging.WARNING, logging.getLevelName(level.upper())))

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import orjson
+
+from megads.monitor.log import LOG
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class MetricsFile:
     """Appends rows to a JSON Lines file.
 
     On resume the rows after the checkpoint are dropped, so that the file holds each
-    iteration once, as if the run had never stopped.
+    iteration once, as if the run had never stopped. While the disk is full rows wait in memory.
 
     Args:
         path: of the file.
@@ -23,21 +30,56 @@ class MetricsFile:
 
     def __init__(self, path: Path, iteration: int = 0):
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [row for row in read_metrics(path) if row["iteration"] <= iteration] if iteration else []
         temporary = path.with_name(path.name + ".tmp")
-        with open(temporary, "w", encoding="utf8") as file:
-            file.writelines(_line(row) for row in kept)
+        with open(temporary, "wb") as file:
+            file.writelines(_lines_until(path, iteration))
         os.replace(temporary, path)
-        self.file = open(path, "a", encoding="utf8")  # noqa: SIM115 - lives as long as the run
+        self.file = open(path, "ab", buffering=0)  # noqa: SIM115 - lives as long as the run
+        self._waiting = bytearray()
+        self._is_told = False
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one row; it is in the file when this returns."""
-        self.file.write(_line(row))
-        self.file.flush()
+        """Append one row; it is in the file when this returns, unless the disk is full."""
+        self._waiting += _line(row).encode()
+        try:
+            self._flush()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            if not self._is_told:
+                LOG.warning("%s: %s; its rows wait in memory, free some space", self.file.name, error.strerror)
+            self._is_told = True
+
+    def _flush(self) -> None:
+        while self._waiting:
+            # A disk that fills up takes a part of a row; the rest of it comes first the next time.
+            del self._waiting[: self.file.write(self._waiting)]
+        self._is_told = False
 
     def close(self) -> None:
-        """Close the file."""
-        self.file.close()
+        """Close the file.
+
+        Raises:
+            OSError: rows are still waiting for space.
+        """
+        try:
+            self._flush()
+        finally:
+            self.file.close()
+
+
+def _lines_until(path: Path, iteration: int) -> Iterator[bytes]:
+    """Yield the lines of the rows up to ``iteration``, as they are; a last one cut off by a kill is left out."""
+    if not iteration or not path.is_file():
+        return
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                row = orjson.loads(line)
+            except ValueError:
+                return
+            if row["iteration"] <= iteration:
+                yield line if line.endswith(b"\n") else line + b"\n"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

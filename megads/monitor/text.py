@@ -68,20 +68,20 @@ def step_line(
     batch: int = 0,
     scale: float = 1.0,
     waited: float = 0.0,
-    skipped: bool = False,
+    skipped: str = "",
 ) -> str:
     """Return the log line of one step.
 
     ``batch``: samples of the step, shown unless 0. ``waited``: share of the step spent waiting
     for data, shown from :data:`WAITING` on.
-    ``skipped``: the weights stayed as they were.
+    ``skipped``: why the weights stayed as they were.
     """
     width = len(str(train_iters))
     mfu = f" | mfu {speed.mfu:.1%}" if speed.mfu is not None else ""
     shown_batch = f" | batch {batch}" if batch else ""
     shown_scale = f" | scale {scale:g}" if scale != 1 else ""
     shown_wait = f" | waited {waited:.0%} for data" if waited > WAITING else ""
-    shown_skip = " | SKIPPED, the gradient is not finite" if skipped else ""
+    shown_skip = f" | SKIPPED, {skipped}" if skipped else ""
     return (
         f"step {iteration:{width}d}/{train_iters} | loss {loss:.4f} | lr {lr:.2e} | grad norm {grad_norm:.3f}"
         f"{shown_batch}{shown_scale}"

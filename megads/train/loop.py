@@ -9,20 +9,25 @@ from dataclasses import replace
 
 from megads.checkpoint.progress import Progress
 from megads.config.batches import BatchSchedule, SkipRanges
+from megads.config.flops import flops_per_token
 from megads.data.prefetch import Prefetch
 from megads.engine.base import StepResult
-from megads.models.flops import train_flops_per_token
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
 from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Outcome
-from megads.monitor.throughput import Remaining, SpeedOf
+from megads.monitor.throughput import Remaining, Speed, SpeedOf
+from megads.monitor.trackers.tracks import Tracks
+from megads.train.energy import EnergyOfRun
 from megads.train.evaluate import HeldOut, evaluate
-from megads.train.guard import Guard
+from megads.train.guard import Guard, Trouble
+from megads.train.profile import Looks
+from megads.train.rollback import Rollback
 from megads.train.saving import Saving
 from megads.train.schedule import Schedule
 from megads.train.setup import Training
 from megads.train.stop import StopRequest
 from megads.train.tell import StepFacts, Teller
+from megads.train.timing import Timing
 from megads.train.watchdog import Watchdog
 
 FORECAST_AFTER = 10  # steps, whose speed tells whether the planned iterations fit into the allocation
@@ -36,13 +41,19 @@ class Loop:
     """
 
     def __init__(
-        self, training: Training, stop: StopRequest, metrics: MetricsFile | None, watch: Watchdog | None = None
+        self,
+        training: Training,
+        stop: StopRequest,
+        metrics: MetricsFile | Tracks | None,
+        watch: Watchdog | None = None,
+        energy: EnergyOfRun | None = None,
     ):
         run = training.run
         self.training = training
         self.stop = stop
         self.teller = Teller(training, metrics) if metrics is not None else None  # on rank 0
         self.watch = watch
+        self.energy = energy
         self.saving = Saving(training, stop, metrics, lambda: self.enter("save"))
         self.schedule = Schedule.of(run)
         self.sizes = BatchSchedule.of(run)
@@ -51,9 +62,12 @@ class Loop:
         self.speeds: list[float] = []
         self.waited_s = 0.0  # for data, of the steps since this start
         self.stepped_s = 0.0
+        self.timing = Timing(training)
+        self.looks = Looks(training, self.teller.memory if self.teller else None)
         self.guard = Guard(run, training.checkpoints)
+        self.way_back = Rollback(training, self.saving)
         self.speed_of = SpeedOf(
-            flops_per_token=train_flops_per_token(run.model, run.model.seq_length),
+            flops=flops_per_token(run),
             num_devices=training.groups.grid.world_size,
             peak_tflops=training.peak_tflops,
         )
@@ -78,15 +92,21 @@ class Loop:
                 if last := self.skips.last_of(t.progress.iteration + 1):
                     self.pass_over(min(last, train.train_iters), batches)
                 else:
-                    self.step(batches)
+                    with self.looks.step():
+                        self.step(batches)
                 iteration = t.progress.iteration
                 why = (self.validate() if self.validates_after(iteration) else "") or self.why_stop()
                 if not why and _multiple(iteration, train.exit_interval):
                     why = f"EXIT_INTERVAL={train.exit_interval}"
                 if iteration == train.train_iters or why:
-                    self.saving.last()
+                    with self.timing.saving():
+                        self.saving.last()
+                    self.tell_energy()
                 elif _multiple(iteration, t.run.checkpoint.save_interval):
-                    self.saving.interim()
+                    with self.timing.saving():
+                        self.saving.interim()
+                    self.tell_energy()
+        self.looks.close()
         iteration = t.progress.iteration
         if iteration >= train.train_iters:
             self.test()
@@ -94,6 +114,13 @@ class Loop:
         # Without a step nothing is new: where it went back to is not what the next start would find.
         where = f"saved at iteration {iteration}" if iteration > began else "before the first step"
         return Outcome(EXIT_STOPPED, f"{why}; {where}", iteration, "stopped")
+
+    def tell_energy(self) -> None:
+        """Tell how much energy the run used so far, if it measures that. Collective."""
+        if self.energy is not None:
+            row = self.energy.row()
+            if self.teller and row:
+                self.teller.energy(row)
 
     def validates_after(self, iteration: int) -> bool:
         """Return whether the run validates once ``iteration`` steps are done."""
@@ -108,8 +135,9 @@ class Loop:
         A save in the background that no rank writes any more becomes a checkpoint here.
         """
         why = self.stop.agreed(validation=self.validates_after(self.training.progress.iteration + 1))
-        if not why:
-            self.saving.settle()
+        if not why and self.saving.saver.is_writing:
+            with self.timing.saving():
+                self.saving.settle()
         return why
 
     def enter(self, phase: str) -> None:
@@ -128,28 +156,58 @@ class Loop:
         rates = self.schedule.at(t.progress.scheduled_samples)
         parts = [next(batches) for _ in range(t.micro_batches_of(batch))]
         waited = time.perf_counter() - started
-        result = t.engine.train_step(
-            [part.to(t.device) for part in parts],
-            rates.lr,
-            weight_decay=rates.weight_decay,
-            accepts=self.guard.accepts,
-        )
+        with self.timing.running():
+            result = t.engine.train_step(
+                [part.to(t.device) for part in parts],
+                rates.lr,
+                weight_decay=rates.weight_decay,
+                accepts=self.guard.watching(t.progress),
+            )
         loss = float(result.loss)
         took = time.perf_counter() - started
+        times = self.timing.step_done(took, waited)
         speed = self.speed_of(batch * t.run.model.seq_length, took)
         self.stop.deadline.steps.append(took)
-        t.progress = advance(t.progress, result, loss, batch)
+        before, t.progress = t.progress, advance(t.progress, result, loss, batch, window=self.guard.window)
         self.remaining.step_done(batch)
         self.speeds.append(speed.tokens_per_s)
         self.waited_s += waited
         self.stepped_s += took
-        if self.teller and (result.skipped or _multiple(t.progress.iteration, t.run.log.log_interval)):
-            self.teller.step(StepFacts(result, loss, rates, speed, batch, waited, self.seconds_left()))
+        if self.teller:
+            self.teller.step(StepFacts(result, loss, rates, speed, batch, waited, self.seconds_left, times))
+        if result.skipped or _multiple(t.progress.iteration, t.run.log.log_interval):
+            self.timing.told()
+        if (found := self.timing.look(t.progress.iteration)) and self.teller:
+            self.teller.stragglers(found)
         if t.groups.rank == 0 and self.remaining.steps == FORECAST_AFTER:
             self.forecast()
-        self.guard.step_done(t.progress.iteration, loss, result)
+        if trouble := self.guard.step_done(before, loss, result):
+            self.answer(trouble, batches)
 
-    def pass_over(self, last: int, batches: Prefetch) -> None:
+    def answer(self, trouble: Trouble, batches: Prefetch) -> None:
+        """Do what the settings say about a step whose numbers are wrong. Collective, except that a skip is done with.
+
+        After a rollback the run is, bit for bit, the one that had gone on from that checkpoint with
+        the steps behind it in SKIP_TRAIN_ITERATION_RANGE.
+
+        Raises:
+            TrainingError: on every rank, when the run is to end, or can not go back.
+        """
+        if trouble.policy == "skip":
+            if self.teller:
+                self.teller.left_out(trouble)
+            return
+        self.enter("rollback")
+        if trouble.policy == "stop":
+            raise self.way_back.stop(trouble)
+        path = self.way_back.go_back(trouble)
+        t, self.guard.skips_in_a_row = self.training, 0
+        if self.teller:
+            self.teller.rolled_back(trouble, path)
+        last = trouble.iteration + t.run.stability.rollback_skip
+        self.pass_over(min(last, t.run.train.train_iters), batches, "the rollback")
+
+    def pass_over(self, last: int, batches: Prefetch, reason: str = "SKIP_TRAIN_ITERATION_RANGE") -> None:
         """Go on behind iteration ``last`` as if the steps until then had been done, except that no weight changes.
 
         Iteration, samples and learning rate are where they would be without the range, so
@@ -168,7 +226,7 @@ class Loop:
         )
         batches.seek(t.progress.consumed_samples)
         if self.teller:
-            self.teller.passed_over(done.iteration + 1, steps, samples)
+            self.teller.passed_over(done.iteration + 1, steps, samples, reason)
 
     def seconds_left(self) -> float:
         """Return the seconds that the remaining steps need at the present speed; nan before the first."""
@@ -226,13 +284,16 @@ class Loop:
             found = evaluate(t.engine, steps, t.device, give_up, corpora=data.corpora, corpus_of=data.corpus_of)
         return found, why[0]
 
-    def median_tokens_per_s(self) -> float:
-        """Return the median speed of the steps since this start."""
-        return statistics.median(self.speeds) if self.speeds else float("nan")
+    def median_speed(self) -> Speed:
+        """Return the speed of the median step, by tokens per second, since this start; there must be one."""
+        return self.speed_of(statistics.median(self.speeds), 1.0)
 
 
-def advance(progress: Progress, result: StepResult, loss: float, batch: int) -> Progress:
-    """Return the progress after a step of ``batch`` samples."""
+def advance(progress: Progress, result: StepResult, loss: float, batch: int, window: int = 0) -> Progress:
+    """Return the progress after a step of ``batch`` samples; it remembers ``window`` losses that were accepted."""
+    losses = progress.recent_losses
+    if window and math.isfinite(loss) and not result.rejected:
+        losses = (*losses, loss)
     return replace(
         progress,
         iteration=progress.iteration + 1,
@@ -240,6 +301,8 @@ def advance(progress: Progress, result: StepResult, loss: float, batch: int) -> 
         scheduled_samples=progress.scheduled_samples + (0 if result.skipped else batch),
         skipped_iterations=progress.skipped_iterations + result.skipped,
         nan_iterations=progress.nan_iterations + (not math.isfinite(loss)),
+        rejected_iterations=progress.rejected_iterations + result.rejected,
+        recent_losses=losses[-window:] if window else (),
         first_loss=loss if progress.first_loss is None else progress.first_loss,
         last_loss=loss,
     )

@@ -8,11 +8,13 @@ from pathlib import Path
 import torch
 
 from megads.config.files import COMMAND
+from megads.config.flops import basis
 from megads.monitor.log import LOG
-from megads.monitor.metrics import read_metrics
 from megads.monitor.outcome import EXIT_DONE, Outcome
-from megads.monitor.plot import loss_sketch, save_loss_plot
+from megads.monitor.plots.loss import read_losses, save_loss_plot
+from megads.monitor.plots.sketch import loss_sketch
 from megads.monitor.text import WAITING, count, duration, size
+from megads.monitor.throughput import Speed
 from megads.train.loop import Loop
 from megads.train.setup import Training
 
@@ -25,17 +27,18 @@ def announce(training: Training, resumed: Path | None, seconds: float) -> None:
     parts = ", ".join(f"{name} {took:.1f}s" for name, took in training.timings.items())
     name = vendor.device_name(device)
     LOG.info("device   %s x %d, backend %s, torch %s", name, ranks, vendor.backend, torch.__version__)
-    LOG.info("mfu      %s", f"of {peak:g} TFLOP/s in {run.train.dtype}" if peak else UNKNOWN_PEAK)
+    kind = vendor.product_dtype(run.train.dtype)
+    LOG.info("mfu      %s", f"of {peak:.4g} TFLOP/s a rank in {kind}; {basis(run)}" if peak else UNKNOWN_PEAK)
     LOG.info("set up   in %s (%s)", duration(seconds), parts)
     if resumed is None:
-        LOG.info("start    from new weights, seed %d", run.train.seed)
+        LOG.info("start    from new weights, seed %d", run.train.seed_of_weights)
     elif not training.progress.iteration:
         LOG.info("start    from the weights of %s", resumed)
     else:
         LOG.info("resume   from %s, iteration %d", resumed, training.progress.iteration)
 
 
-UNKNOWN_PEAK = "unknown; set MEGADS_PEAK_TFLOPS to see it"
+UNKNOWN_PEAK = "unknown; set MEGADS_PEAK_TFLOPS, the dense TFLOP/s of one rank's device, to see it"
 
 
 def summarise(loop: Loop, outcome: Outcome) -> None:
@@ -49,13 +52,17 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
     if done.skipped_iterations:
         LOG.info("skipped  %d steps, for a gradient that was not finite", done.skipped_iterations)
     if loop.speeds:
-        LOG.info("speed    %s tokens/s (median step)", count(loop.median_tokens_per_s()))
+        LOG.info("speed    %s", speed_line(loop.median_speed()))
+    if spent := loop.timing.shares.line():
+        LOG.info("time     %s", spent)
     if loop.waited_s > WAITING * loop.stepped_s:
         LOG.info(
             "waited   %.0f%% of the steps' time for data on rank 0; raise NUM_WORKERS, or look at the file system",
             100 * loop.waited_s / loop.stepped_s,
         )
     LOG.info("memory   %s at most on rank 0", size(t.vendor.memory_bytes(t.device)))
+    if loop.energy is not None and loop.teller is not None:
+        LOG.info("energy   %s", loop.energy.line(loop.teller.used))
     LOG.info("folder   %s (metrics.jsonl, loss.png, config.yaml)", t.run_dir)
     command = t.run_dir / COMMAND
     if command.is_file():
@@ -64,14 +71,22 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
         LOG.info("%s", f"resume   {line}" if stopped else f"longer   {longer(line, 2 * t.run.train.train_iters)}")
 
 
+def speed_line(speed: Speed) -> str:
+    """Return tokens/s, TFLOP/s and, where the peak is known, MFU and HFU of a run's median step."""
+    text = f"{count(speed.tokens_per_s)} tokens/s, {speed.tflops_per_device:.3g} TFLOP/s a device (median step)"
+    if speed.mfu is None or speed.hfu is None:
+        return text
+    return f"{text}, mfu {speed.mfu:.1%}" + (f", hfu {speed.hfu:.1%}" if speed.hfu > speed.mfu else "")
+
+
 def draw(training: Training) -> None:
     """Draw the loss as ``loss.png`` and in the log. A run does not fail for want of a picture."""
-    rows = read_metrics(training.run_dir / "metrics.jsonl")
-    if not any("lm_loss" in row for row in rows):
-        return
     try:
-        save_loss_plot(rows, training.run_dir / "loss.png", training.run.name)
-        LOG.info("\n%s", loss_sketch(rows))
+        losses = read_losses(training.run_dir / "metrics.jsonl")
+        if "lm_loss" not in losses:
+            return
+        save_loss_plot(losses, training.run_dir / "loss.png", training.run.name)
+        LOG.info("\n%s", loss_sketch(losses))
     except Exception as error:
         LOG.warning("no picture of the loss: %s: %s", type(error).__name__, error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from megads.data.loader import Batches
 from megads.data.prefetch import Prefetch, read_ahead
 from megads.data.same import data_fingerprint
 from megads.data.tokenize.run import load_tokenizer
+from megads.device.determinism import make_deterministic
 from megads.device.peaks import peak_tflops
 from megads.device.vendor import Vendor, vendor
 from megads.dist.grid import Grid
@@ -34,7 +35,7 @@ from megads.dist.rng import RngStreams, seed_everything
 from megads.dist.timeout import group_timeout_s
 from megads.engine.base import Engine
 from megads.engine.make import make_engine
-from megads.train.team import make_team
+from megads.train.team import hosts_of, make_team
 
 
 @dataclass
@@ -53,6 +54,7 @@ class Training:
     progress: Progress = field(default_factory=Progress)
     timings: dict[str, float] = field(default_factory=dict)
     data: str = ""  # see data_fingerprint
+    hosts: Sequence[str] = ()  # of every rank
     inherited: dict[str, Any] = field(default_factory=dict)  # what is known of the model that was once imported
 
     @cached_property
@@ -84,18 +86,22 @@ class Training:
 
 def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Training:
     """Build everything a rank needs, in the order in which failures are cheapest."""
+    if run.stability.deterministic:
+        make_deterministic()
     timings: dict[str, float] = {}
     with timed(timings, "groups"):
         row, device, groups = join_ranks(run, info, env, group_timeout_s(run.launch.timeout_s))
-    rng = seed_everything(run.train.seed, groups, device)
+    rng = seed_everything(run.train.seed_of_dropout, groups, device)
     with timed(timings, "data"):
         shards = find_shards(run)
-        splits: dict[str, Any] = dict(build_splits(run, shards, make_team(groups)))
+        hosts = hosts_of(groups)
+        splits: dict[str, Any] = dict(build_splits(run, shards, make_team(groups, hosts)))
         data = data_fingerprint(shards, splits["train"].plan.files())
     with timed(timings, "engine"):
         engine = make_engine(run, groups, rng, device, end_of_document(run))
-    peak = peak_tflops(row.device_name(device), run.train.dtype, env)
+    peak = peak_tflops(row.device_name(device), row.product_dtype(run.train.dtype), env, row.units(device))
     training = Training(run, run_dir, groups, row, device, engine, splits, rng, peak, timings=timings, data=data)
+    training.hosts = hosts
     if groups.rank == 0:
         remove_unfinished(training.checkpoints)
     return training

@@ -12,15 +12,21 @@ from megads.data.samples.team import Team
 from megads.dist.groups import Groups
 
 
-def make_team(groups: Groups) -> Team:
-    """Return the team of all ranks of ``groups``. Collective.
+def hosts_of(groups: Groups) -> Sequence[str]:
+    """Return the host of every rank. Collective."""
+    size = groups.grid.world_size
+    return [this_host()] if size == 1 else _gather(this_host(), size)
+
+
+def make_team(groups: Groups, hosts: Sequence[str] = ()) -> Team:
+    """Return the team of all ranks of ``groups``, which run on ``hosts``. Without these, collective.
 
     Ranks of one host count in the order of their ranks, whatever the launcher called them.
     """
     size = groups.grid.world_size
     if size == 1:
         return Team()
-    hosts = _gather(this_host(), size)
+    hosts = hosts or hosts_of(groups)
     local_rank = list(hosts[: groups.rank]).count(hosts[groups.rank])
     return Team(groups.rank, size, local_rank, share=_share, gather=lambda text: _gather(text, size))
 

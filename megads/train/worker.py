@@ -20,10 +20,10 @@ from megads.cluster.mpi import finish_mpi
 from megads.cluster.ranks import RankInfo, find_ranks
 from megads.config.files import LOG_FILE, OUTCOME, load_config
 from megads.config.schema import RunConfig
+from megads.config.secrets import hidden
 from megads.dist.timeout import connect_again
 from megads.errors import ConfigError, LaunchError, MegadsError
 from megads.monitor.log import failure_text, start_log, where
-from megads.monitor.metrics import MetricsFile
 from megads.monitor.outcome import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -33,13 +33,17 @@ from megads.monitor.outcome import (
     tell_first,
     write_outcome,
 )
+from megads.monitor.trackers.make import open_tracks
+from megads.monitor.trackers.tracks import Tracks
 from megads.train.deadline import Deadline
+from megads.train.energy import EnergyOfRun
 from megads.train.gradients import compare_gradients, report
 from megads.train.hang import Board
 from megads.train.loop import Loop
+from megads.train.lr_finder import find_rate
 from megads.train.report import announce, summarise
 from megads.train.resume import resume
-from megads.train.setup import join_ranks, set_up
+from megads.train.setup import Training, join_ranks, set_up
 from megads.train.stop import StopRequest
 from megads.train.watchdog import END, Watchdog
 
@@ -97,7 +101,6 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     speaks = info.rank == 0
     if speaks:
         announce(training, resumed, time.perf_counter() - started)
-    metrics = MetricsFile(run_dir / "metrics.jsonl", training.progress.iteration) if speaks else None
     deadline = Deadline.of(run, env, info.world_size, watch.save_s)
     stop = StopRequest(
         run_dir,
@@ -107,9 +110,18 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         deadline=deadline,
         exit_duration_min=run.train.exit_duration_min,
     )
-    loop = Loop(training, stop, metrics, watch)
+    if run.lr_finder.enabled:
+        outcome = find_rate(training, stop, watch)
+        if speaks:
+            watch.beat()
+            write_outcome(run_dir, outcome)
+        return outcome
+    metrics = _tracks(training, env) if speaks else None
+    loop = Loop(training, stop, metrics, watch, EnergyOfRun(training) if run.track.energy else None)
     outcome = loop.run()
     loop.enter(END)
+    if loop.energy is not None:
+        loop.energy.close()
     if speaks:
         watch.beat()  # the process may be gone before the next one is due
     if metrics is not None:
@@ -117,7 +129,20 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         # The outcome first: nothing in the summary can turn a run that ended well into a failure.
         write_outcome(run_dir, outcome)
         summarise(loop, outcome)
+        metrics.settle()
     return outcome
+
+
+def _tracks(training: Training, env: Mapping[str, str]) -> Tracks:
+    done = training.progress
+    return open_tracks(
+        training.run,
+        training.run_dir,
+        env,
+        iteration=done.iteration,
+        samples=done.consumed_samples,
+        world_size=training.groups.grid.world_size,
+    )
 
 
 def _compare(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Outcome:
@@ -143,7 +168,7 @@ def _fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str,
     """
     told, kind = run_dir / OUTCOME, kind_of(error)
     code = EXIT_WRONG if kind == "wrong" else EXIT_FAILED
-    text = f"megads: {error}\n" if kind == "wrong" else failure_text(info.rank, error)
+    text = hidden(f"megads: {error}\n" if kind == "wrong" else failure_text(info.rank, error), env)
     rank, host = info.rank, this_host()
     if kind == "wrong" and info.rank != 0:
         # Most wrong inputs are found by every rank; one line is enough.
@@ -158,7 +183,7 @@ def _fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str,
             host = peer_host(str(error))
             message = f"{where(info.rank)}: lost another rank{f' on {host}' if host else ''}: {error}"
         with suppress(ConfigError):  # a full disk; the reason still goes to stderr
-            tell_first(run_dir, Outcome(code, message, iteration, kind, rank, host))
+            tell_first(run_dir, Outcome(code, hidden(message, env), iteration, kind, rank, host))
     _leave(text, EXIT_DONE if os.path.exists(told) and not is_in_place(env) else code)
 
 

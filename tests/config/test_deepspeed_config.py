@@ -106,12 +106,6 @@ CHANGED = {
     "COMMS_LOGGER_VERBOSE": ("comms_logger.verbose", True),
     "COMMS_LOGGER_PROF_ALL": ("comms_logger.prof_all", False),
     "COMMS_LOGGER_DEBUG": ("comms_logger.debug", True),
-    "FLOPS_PROFILER": ("flops_profiler.enabled", True),
-    "FLOPS_PROFILER_STEP": ("flops_profiler.profile_step", 9),
-    "FLOPS_PROFILER_MODULE_DEPTH": ("flops_profiler.module_depth", 3),
-    "FLOPS_PROFILER_TOP_MODULES": ("flops_profiler.top_modules", 3),
-    "FLOPS_PROFILER_DETAILED": ("flops_profiler.detailed", False),
-    "FLOPS_PROFILER_OUTPUT": ("flops_profiler.output_file", "flops.txt"),
     "DDP_IMPL": ("zero_optimization.overlap_comm", True),
 }
 
@@ -215,7 +209,6 @@ def test_files_that_are_refused(content, words, file):
         ({"steps_per_print": {"a": 1}}, ["steps_per_print is an object"]),
         ({"train_batch_size": {"a": 1}}, ["train_batch_size is an object"]),
         ({"prescale_gradients": {"a": 1}}, ["prescale_gradients is an object"]),
-        ({"flops_profiler": 5}, ["flops_profiler is 5, not an object"]),
         ({"comms_logger": True}, ["comms_logger is true, not an object"]),
         ({"zero_optimization": {"reduce_bucket_size": None}}, ["reduce_bucket_size: null is no value"]),
         ('{"zero_optimization": {"stage": 2, "stage": 1}}', ["stage is given twice"]),

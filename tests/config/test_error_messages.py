@@ -35,7 +35,7 @@ ENVIRONMENT = [
     ({"NO_FLASH_ATTN": "2"}, ["env NO_FLASH_ATTN: '2' is not a switch"]),
     # names
     ({"HEADS": "8", "NHEADS": "4"}, ["env HEADS=8 and NHEADS=4", "model.num_heads", "unset one"]),
-    ({"OPT": "sgd"}, ["env OPT: 'sgd' is not one of adamw"]),
+    ({"OPT": "muonclip"}, ["env OPT: 'muonclip' is not one of adamw, adam,", "; did you mean muon?"]),
     ({"ATTENTION": "flash", "NO_FLASH_ATTN": "1"}, ["ATTENTION=flash and NO_FLASH_ATTN=1 contradict", "unset one"]),
     ({"MODEL_FAMILY": "llama", "NO_LLAMA": "on"}, ["MODEL_FAMILY=llama and NO_LLAMA=on contradict"]),
     ({"CPU_OPTIMIZER": "1", "OFFLOAD_OPTIMIZER": "none"}, ["OFFLOAD_OPTIMIZER=none and CPU_OPTIMIZER=1 contradict"]),
@@ -103,8 +103,41 @@ ENVIRONMENT = [
     ({"LR_WARMUP_ITERS": "50"}, ["LR_WARMUP_ITERS=50 takes the whole decay of 50 steps", "use LR_WARMUP_ITERS=5"]),
     (
         {"LR_WARMUP_ITERS": "5", "LR_WARMUP_FRAC": "0.2"},
-        ["LR_WARMUP_ITERS=5 (env LR_WARMUP_ITERS)", "= 10 of 50 steps differ", "leave one"],
+        ["LR_WARMUP_ITERS=5 (env LR_WARMUP_ITERS) = 40 samples and LR_WARMUP_FRAC=0.2", "= 80 samples differ; leave"],
     ),
+    (
+        {"LR_DECAY_ITERS": "5", "LR_DECAY_SAMPLES": "41"},
+        ["LR_DECAY_SAMPLES=41 (env LR_DECAY_SAMPLES) = 41 samples and LR_DECAY_ITERS=5", "= 40 samples differ; leave"],
+    ),
+    ({"LR_WARMUP_SAMPLES": "400"}, ["LR_WARMUP_SAMPLES=400 takes the whole decay of 400 samples; use LR_WARMUP_SAM"]),
+    ({"LR_WARMUP_INIT": "0.1"}, ["LR_WARMUP_INIT=0.1 is larger than LR=", "use LR_WARMUP_INIT=0 or LR=0.1"]),
+    (
+        {"COOLDOWN": "0.2"},
+        ["COOLDOWN=0.2 has no effect with LR_DECAY_STYLE=cosine; use LR_DECAY_STYLE=wsd or COOLDOWN=0"],
+    ),
+    (
+        {"COOLDOWN": "0.6", "LR_DECAY_STYLE": "wsd", "LR_WARMUP_FRAC": "0.5"},
+        ["LR_WARMUP_FRAC=0.5 = 200 and COOLDOWN=0.6 = 240 samples are more than the decay's 400; use COOLDOWN=0.1"],
+    ),
+    (
+        {"LR_DECAY_STYLE": "infinite-cosine", "MIN_LR": "0"},
+        ["LR_DECAY_STYLE=infinite-cosine ends with an exponential decay, which never comes to MIN_LR=0; use MIN_LR="],
+    ),
+    (
+        {"LR_DECAY_STYLE": "infinite-inv-square-root", "LR_CONSTANT": "0.6", "MIN_LR": "1e-5"},
+        ["LR_CONSTANT=0.6 is not between MIN_LR=", "use LR_CONSTANT="],
+    ),
+    ({"LR_CONSTANT": "1e-3"}, ["LR_CONSTANT=0.001 has no effect with LR_DECAY_STYLE=cosine; use "]),
+    (
+        {"START_WEIGHT_DECAY": "0"},
+        ["START_WEIGHT_DECAY=0 has no effect with WEIGHT_DECAY_INCR_STYLE=constant; use WEI"],
+    ),
+    ({"END_WEIGHT_DECAY": "-0.5"}, ["END_WEIGHT_DECAY=-0.5 is negative; use END_WEIGHT_DECAY=-1"]),
+    (
+        {"LR_FINDER": "1", "LR_FINDER_MIN": "2"},
+        ["LR_FINDER_MIN=2 is not below LR_FINDER_MAX=1; use LR_FINDER_MIN=1e-06"],
+    ),
+    ({"LR_FINDER": "1", "LR_FINDER_ITERS": "51"}, ["LR_FINDER_ITERS=51 must be from 2 to TRAIN_ITERS=50, whose samp"]),
     ({"ATTENTION": "flash"}, ["ATTENTION=flash has no DTYPE=fp32", "use DTYPE=bf16 or ATTENTION=sdpa"]),
     ({"LOSS_SCALE": "128"}, ["LOSS_SCALE=128 is for DTYPE=fp16, not fp32"]),
     (

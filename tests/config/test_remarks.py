@@ -50,6 +50,8 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
             "GRAD_ACCUM_DTYPE=bf16 rounds at each",
         ),
         (2, {"COMMUNICATION_DATA_TYPE": "bf16"}, "COMMUNICATION_DATA_TYPE=bf16 rounds gradients"),
+        (1, {"PROFILE": "11-12"}, "PROFILE traces from step 11 on, and TRAIN_ITERS=10: there will be no trace"),
+        (1, {"FLOPS_PROFILE": "1", "FLOPS_PROFILE_STEP": "11"}, "FLOPS_PROFILE_STEP=11 is behind TRAIN_ITERS=10"),
     ],
     ids=lambda value: str(value)[:50],
 )

@@ -89,6 +89,11 @@ def test_aliases(alias, name, value):
     assert str(resolved.origins[name]) == f"env {alias}"
 
 
+@pytest.mark.parametrize(("word", "value"), [("1", "on"), ("Yes", "on"), ("on", "on"), ("0", "off"), ("auto", "auto")])
+def test_a_choice_between_on_and_off_is_a_switch_too(word, value):
+    assert resolve(env={"TENSORBOARD": word}, machine="generic").run.track.tensorboard == value
+
+
 def test_two_names_with_one_value_agree():
     assert resolve(env={"HEADS": "16", "NHEADS": "1_6"}, machine="generic").run.model.num_heads == 16
 
@@ -202,6 +207,8 @@ def test_duplicate_key_in_yaml_is_refused(tmp_path):
 
 # Every option of an older toolkit, and the settings that say the same.
 FLAGS = [
+    ("--optimizer muon", "optim.optimizer=muon"),
+    ("--sgd-momentum 0.8", "optim.sgd_momentum=0.8"),
     ("--data-path a", "data.path=a"),
     ("--split 9,1,0", "data.split=9,1,0"),
     ("--blend-sample-in-corpus", "data.blend_in_corpus=true"),
@@ -240,6 +247,30 @@ FLAGS = [
     ("--synchronize-each-layer", "recompute.synchronize=true"),
     ("--profile-backward", "recompute.profile=true"),
     ("--cpu-optimizer", "deepspeed.offload_optimizer=cpu"),
+    ("--lr 0.5", "optim.lr=0.5"),
+    ("--min-lr 0.5", "optim.min_lr=0.5"),
+    ("--lr-decay-style WSD", "optim.lr_decay_style=wsd"),
+    ("--lr_constant_plus_cooldown", "optim.lr_decay_style=wsd"),
+    ("--lr-warmup-init 0.5", "optim.lr_warmup_init=0.5"),
+    ("--lr-warmup-fraction 0.5", "optim.lr_warmup_frac=0.5"),
+    ("--lr-warmup-iters 7", "optim.lr_warmup_iters=7"),
+    ("--lr-warmup-samples 7", "optim.lr_warmup_samples=7"),
+    ("--lr-warmup-tokens 7", "optim.lr_warmup_tokens=7"),
+    ("--lr-decay-iters 7", "optim.lr_decay_iters=7"),
+    ("--lr-decay-samples 7", "optim.lr_decay_samples=7"),
+    ("--lr-decay-tokens 7", "optim.lr_decay_tokens=7"),
+    ("--lr_constant_plus_cooldown_frac 0.5", "optim.lr_cooldown_frac=0.5"),
+    ("--lr-cooldown-fraction 0.5", "optim.lr_cooldown_frac=0.5"),
+    ("--lr-wsd-decay-iters 7", "optim.lr_cooldown_iters=7"),
+    ("--lr-wsd-decay-samples 7", "optim.lr_cooldown_samples=7"),
+    ("--lr-wsd-decay-style minus_sqrt", "optim.lr_cooldown_style=sqrt"),
+    ("--constant-lr 0.5", "optim.lr_constant=0.5"),
+    ("--lr-constant-fraction 0.5", "optim.lr_constant_frac=0.5"),
+    ("--weight-decay 0.5", "optim.weight_decay=0.5"),
+    ("--weight-decay-incr-style linear", "optim.weight_decay_incr_style=linear"),
+    ("--start-weight-decay 0.5", "optim.start_weight_decay=0.5"),
+    ("--end-weight-decay 0.5", "optim.end_weight_decay=0.5"),
+    ("--lr-finder", "lr_finder.enabled=true"),
     ("--save a", "checkpoint.dir=a"),
     ("--save-interval 7", "checkpoint.save_interval=7"),
     ("--async-save", "checkpoint.in_background=true"),
@@ -255,10 +286,34 @@ FLAGS = [
     ("--override-lr-scheduler", "checkpoint.schedule=override"),
     ("--use-checkpoint-opt_param-scheduler", "checkpoint.schedule=keep"),
     ("--use-checkpoint-lr-scheduler", "checkpoint.schedule=keep"),
+    ("--log-interval 5", "log.log_interval=5"),
+    ("--tensorboard-dir a", "track.tensorboard_dir=a"),
+    ("--tensorboard-queue-size 5", "track.tensorboard_queue_size=5"),
+    ("--tensorboard-log-interval 5", "track.tensorboard_log_interval=5"),
+    ("--log-timers-to-tensorboard", "track.log_timers=true"),
+    ("--log-batch-size-to-tensorboard", "track.log_batch_size=true"),
+    ("--log-validation-ppl-to-tensorboard", "track.log_validation_ppl=true"),
+    ("--log-memory-to-tensorboard", "track.log_memory=true"),
+    ("--log-world-size-to-tensorboard", "track.log_world_size=true"),
+    ("--no-log-learnig-rate-to-tensorboard", "track.log_learning_rate=false"),
+    ("--no-log-learning-rate-to-tensorboard", "track.log_learning_rate=false"),
+    ("--no-log-loss-scale-to-tensorboard", "track.log_loss_scale=false"),
+    ("--wandb-project a", "track.wandb_project=a"),
+    ("--wandb-entity a", "track.wandb_entity=a"),
+    ("--wandb-exp-name a", "track.wandb_name=a"),
+    ("--codecarbon-dir a", "track.energy=true track.codecarbon_dir=a"),
     ("--exit-interval 5", "train.exit_interval=5"),
+    ("--on-spike rollback", "stability.on_spike=rollback"),
+    ("--on-nan stop", "stability.on_nan=stop"),
+    ("--deterministic-mode", "stability.deterministic=true"),
     ("--exit-duration-in-mins 5", "train.exit_duration_min=5"),
     ("--walltime 6:00:00", "launch.walltime=6:00:00"),
     ("--max-restarts 3", "launch.max_restarts=3"),
+    ("--profile", "profile.steps=on"),
+    ("--profile-step-start 2", "profile.step_start=2"),
+    ("--profile-step-end 5", "profile.step_end=5"),
+    ("--profile-ranks 1", "profile.ranks=1"),
+    ("--flops-profile", "profile.flops=true"),
 ]
 
 
@@ -312,6 +367,8 @@ def test_options_that_differ_are_refused(given, overrides, told):
         ("NO_SAVE_OPTIM", "checkpoint.save_optim", False),
         ("NO_SAVE_RNG", "checkpoint.save_rng", False),
         ("OVERRIDE_CKPT_OPT_PARAM", "checkpoint.schedule", "override"),
+        ("NO_TENSORBOARD", "track.tensorboard", "off"),
+        ("WANDB_DISABLED", "track.wandb_mode", "disabled"),
     ],
 )
 def test_switches_of_other_toolkits(switch, name, value):

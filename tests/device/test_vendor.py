@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -118,6 +119,35 @@ def test_more_ranks_than_devices_are_refused():
         _fake(4).device(4)
 
 
+def test_a_cpu_has_no_units_no_allocator_and_no_tf32():
+    device = torch.device("cpu")
+    assert (CPU.units(device), CPU.memory_now(device), CPU.product_dtype("fp32")) == (0, None, "fp32")
+    assert [str(each) for each in CPU.activities()] == ["ProfilerActivity.CPU"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("", "fp32"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", "tf32"),
+        ("torch.set_float32_matmul_precision('high')", "tf32"),
+        (
+            "m = torch.backends.cuda.matmul\nif hasattr(m, 'fp32_precision'): m.fp32_precision = 'ieee'",
+            "fp32",
+        ),
+    ],
+)
+def test_products_in_tf32_are_known_however_torch_was_told(lines, expected):
+    code = f"""
+import torch
+from megads.device.vendor import VENDORS
+{lines}
+print(VENDORS[0].product_dtype("fp32"), VENDORS[0].product_dtype("bf16"), VENDORS[-1].product_dtype("fp32"))
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stdout.split() == [expected, "bf16", "fp32"], done.stderr
+
+
 @pytest.mark.device
 @pytest.mark.skipif(vendor({}).name == "cpu", reason="no accelerator")
 def test_a_real_device_does_arithmetic():
@@ -128,3 +158,8 @@ def test_a_real_device_does_arithmetic():
     assert x.sum().item() == 8
     assert row.memory_bytes(device) >= 32
     assert row.device_name(device)
+    assert row.units(device) > 0
+    row.forget_peak(device)
+    memory = row.memory_now(device)
+    assert memory is not None
+    assert 32 <= memory.allocated <= memory.peak <= memory.reserved

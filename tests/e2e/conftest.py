@@ -66,8 +66,9 @@ class Command:
         return self("train", *words, RUN_DIR=run_dir, **settings)
 
     def rows(self, run_dir: str) -> list[dict[str, object]]:
-        """Return what a run told of its steps; when it saved depends on how often it was started."""
-        return [row for row in read_metrics(self.folder / run_dir / "metrics.jsonl") if "save_s" not in row]
+        """Return what a run told of its steps; saves and memory are told as often as it was started."""
+        rows = read_metrics(self.folder / run_dir / "metrics.jsonl")
+        return [row for row in rows if not {"save_s", "memory/weights_bytes"} & set(row)]
 
     def losses(self, run_dir: str) -> list[float]:
         return [row["lm_loss"] for row in self.rows(run_dir) if "lm_loss" in row]

@@ -24,7 +24,24 @@ def test_there_are_commands_to_try():
 
 @pytest.mark.slow
 @pytest.mark.mpi
-@pytest.mark.parametrize("document", ["running", "data", "checkpoints", "parallelism", "hangs", "clusters"])
+@pytest.mark.parametrize(
+    "document",
+    [
+        "running",
+        "data",
+        "checkpoints",
+        "parallelism",
+        "hangs",
+        "clusters",
+        "tracking",
+        "numbers",
+        "times",
+        "schedules",
+        "looking",
+        "optimizers",
+        "stability",
+    ],
+)
 def test_the_commands_of_a_document_work(document, tmp_path, cache):
     for name in ("train_7B.sh", "launchers", "ALCF", "envs"):
         (tmp_path / name).symlink_to(ROOT / name)

@@ -94,7 +94,7 @@ class Scripted:
 
     def __init__(self, layout: Layout, **changes: str):
         self.layout = layout
-        self.engine, self.run, self.groups = engine_of(layout, **{**SMALL, **EXACT, **changes})
+        self.engine, self.run, self.groups = engine_of(layout, **{**SMALL, **EXACT, **layout.more, **changes})
         self.step, self.factor = 0, 1.0
         for name, parameter in self.engine.module.named_parameters():
             parameter.register_hook(self._hook(name, parameter))

@@ -104,16 +104,13 @@ def _shares_unevenly(changes: dict[str, str]) -> None:
 
 @pytest.mark.dist
 @pytest.mark.parametrize("kind", ["zero0", "zero1", "zero3"])
-def test_deepspeeds_own_reports_change_nothing(kind, tmp_path):
+def test_deepspeeds_own_reports_change_nothing(kind):
     reports = {
         "deepspeed.comms_logger": "true",
-        "deepspeed.flops_profiler": "true",
-        "deepspeed.flops_profiler_output": str(tmp_path / "flops.txt"),
         "deepspeed.wall_clock_breakdown": "true",
         "deepspeed.steps_per_print": "2",
     }
     run_ranks(2, trains_like_one_rank, GRIDS["dp2"], {**KINDS[kind], **reports})
-    assert "flops" in (tmp_path / "flops.txt").read_text()
 
 
 # Half precision

@@ -1,6 +1,9 @@
 import json
 
+import pytest
+
 from megads.monitor.metrics import MetricsFile, read_metrics
+from tests.disks import file_limit
 
 
 def write(path, iterations, resume_at=0):
@@ -47,3 +50,24 @@ def test_values_that_json_does_not_know_become_null(tmp_path):
     file.write({"iteration": 1, "lm_loss": float("nan"), "grad_norm": float("inf"), "mfu": None})
     file.close()
     assert json.loads(path.read_text()) == {"iteration": 1, "lm_loss": None, "grad_norm": None, "mfu": None}
+
+
+def test_while_the_disk_is_full_rows_wait(tmp_path, caplog):
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.write({"iteration": 1})
+    size = (tmp_path / "metrics.jsonl").stat().st_size
+    with file_limit(size + 7):
+        for iteration in (2, 3):
+            file.write({"iteration": iteration})
+    assert (tmp_path / "metrics.jsonl").stat().st_size == size + 7  # a part of a row
+    file.write({"iteration": 4})
+    file.close()
+    assert [row["iteration"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4]
+
+
+def test_rows_that_never_reach_the_disk_are_an_error(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    with file_limit(3):
+        file.write({"iteration": 1})
+        with pytest.raises(OSError, match="File too large"):
+            file.close()

@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from megads.config.flops import Flops
 from megads.monitor.text import count, duration, size, step_line
 from megads.monitor.throughput import Remaining, Speed, SpeedOf
 
@@ -50,19 +51,25 @@ def test_waiting_for_data_is_shown_when_it_matters():
 
 
 def test_speed_counts_all_ranks_and_divides_by_them():
-    speed = SpeedOf(flops_per_token=1e9, num_devices=4, peak_tflops=2.0)(4096, 0.5)
+    speed = SpeedOf(Flops(model=1e9, recomputed=5e8), num_devices=4, peak_tflops=2.0)(4096, 0.5)
     assert speed.tokens_per_s == 8192
     assert speed.tokens_per_s_per_device == 2048
     assert speed.tflops_per_device == pytest.approx(2.048)
     assert speed.mfu == pytest.approx(1.024)
+    assert speed.hardware_tflops_per_device == pytest.approx(1.5 * 2.048)
+    assert speed.hfu == pytest.approx(1.5 * 1.024)
 
 
-def test_unknown_peak_means_unknown_mfu():
-    assert SpeedOf(1e9, 4, None)(4096, 0.5).mfu is None
+def test_unknown_peak_means_unknown_shares_of_it():
+    speed = SpeedOf(Flops(1e9, 0.0), 4, None)(4096, 0.5)
+    assert (speed.mfu, speed.hfu) == (None, None)
+    assert speed.hardware_tflops_per_device == speed.tflops_per_device
 
 
 def test_a_skipped_step_is_told():
-    line = step_line(7, 200, 5.4, 2e-4, float("inf"), Speed(0.5, 8192, 4096, 0.1, None), 96, skipped=True)
+    line = step_line(
+        7, 200, 5.4, 2e-4, float("inf"), Speed(0.5, 8192, 4096, 0.1, None), 96, skipped="the gradient is not finite"
+    )
     assert line.endswith("SKIPPED, the gradient is not finite")
 
 

@@ -154,6 +154,7 @@ def one_start(run: RunConfig, shards: list[Shard], folder: Path, grid: dict[str,
     training.parameters = {"head.weight": Cut((1, 1))}  # all that the recorder has
     resume(training)
     loop = Loop(training, StopRequest(folder, groups, device, in_place=False), None)
+    loop.looks.is_first = False  # the recorder has no memory to look at
     numbers: list[int] = []
     if groups.rank == 0:
         loop.teller = Numbers(training, numbers)  # type: ignore[assignment]

@@ -126,10 +126,17 @@ def loop_of(folder: Path, size: int = 8, **settings: str) -> Loop:
     training = Training(run, folder, groups, row, device, Engine(groups, size), splits, rng, data="d1")  # type: ignore[arg-type]
     training.parameters = {"final_norm.weight": Cut((size,))}
     stop = StopRequest(folder, groups, device, in_place=False, deadline=Deadline(0.0, 1.0))
-    if groups.rank:
-        return Loop(training, stop, None)
-    OPENED.append(MetricsFile(folder / "metrics.jsonl"))
-    return Loop(training, stop, OPENED[-1])
+    metrics = None
+    if groups.rank == 0:
+        metrics = MetricsFile(folder / "metrics.jsonl")
+        OPENED.append(metrics)
+    return loop_on(training, stop, metrics)
+
+
+def loop_on(training: Training, stop: StopRequest, metrics: MetricsFile | None) -> Loop:
+    loop = Loop(training, stop, metrics)
+    loop.looks.is_first = False  # the engine here has no memory to look at
+    return loop
 
 
 def saved(folder: Path) -> list[int]:
@@ -403,7 +410,7 @@ def test_without_a_step_nothing_is_saved_and_the_run_does_not_say_so(tmp_path):
 def test_a_run_of_a_given_duration_saves_and_stops(tmp_path):
     loop = loop_of(tmp_path)
     stop = StopRequest(tmp_path, loop.training.groups, loop.training.device, in_place=False, exit_duration_min=0.001)
-    loop = Loop(loop.training, stop, OPENED[-1] if OPENED else None)
+    loop = loop_on(loop.training, stop, OPENED[-1])
     loop.training.engine.at_step[3] = lambda: threading.Event().wait(0.1)
     outcome = loop.run()
     assert (outcome.exit_code, outcome.iteration) == (75, 3)

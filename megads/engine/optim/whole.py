@@ -140,6 +140,10 @@ class WholeOptimizer(torch.optim.Optimizer):
 
     # State
 
+    def inner(self) -> Iterator[torch.optim.Optimizer]:
+        """Yield the library's optimizers of what this rank steps."""
+        yield from (each.optimizer for each in self._all_rounds() if each.optimizer is not None)
+
     def states(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield name and state of every parameter that this rank steps: tensors and plain numbers, by key."""
         for slot, parameter, optimizer, _ in self._owned():

@@ -1,0 +1,125 @@
+"""The real loop, loader, checkpoints and engine on real groups; losses may be made wrong on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.engine.plain import let_fp16_run
+from tests.parity.layouts import VOCAB, Layout
+from tests.ranks import groups_of
+
+SETTINGS = {
+    "model.num_layers": "2",
+    "model.hidden_dropout": "0.1",
+    "model.attention_dropout": "0.1",
+    "model.vocab_size": str(VOCAB),
+    "train.micro_batch": "1",
+    "train.train_iters": "12",
+    "train.eval_interval": "0",
+    "train.eval_at_start": "false",
+    "optim.lr": "0.01",
+    "optim.lr_decay_iters": "12",
+    "data.num_workers": "2",
+    "data.tokenizer_type": "NullTokenizer",
+    "checkpoint.save_interval": "4",
+}
+
+
+class Scripted:
+    """An engine whose losses are what ``losses`` makes of them, for whoever decides by them, and all else as it is.
+
+    Args:
+        engine: a real one.
+        losses: number of the call of ``train_step``, from 1 -> what the loss becomes.
+    """
+
+    def __init__(self, engine: Any, losses: Mapping[int, Callable[[float], float]]):
+        self._real, self.losses = engine, losses
+        self.calls = 0
+        self.seen: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def train_step(self, batches: Any, lr: float, *, accepts: Any = None, **rates: Any) -> Any:
+        self.calls += 1
+        change = self.losses.get(self.calls, lambda loss: loss)
+        asked: list[float] = []
+
+        def ask(loss: float) -> bool:
+            asked.append(loss)
+            return bool(accepts(change(loss)))
+
+        result = self._real.train_step(batches, lr, accepts=None if accepts is None else ask, **rates)
+        assert asked in ([], [float(result.loss)])
+        self.seen.append((float(result.loss), lr, result.loss_scale, result.skipped))
+        return replace(result, loss=result.loss.new_tensor(change(float(result.loss))))
+
+
+def loop_of(
+    layout: Layout, folder: Path, losses: Mapping[int, Callable[[float], float]] | None = None, **changes: str
+) -> Any:
+    """Return this rank's loop, gone on from the newest checkpoint in ``folder``. Collective."""
+    let_fp16_run()
+    import torch
+    import torch.distributed as dist
+
+    from megads.data.build import build_splits
+    from megads.data.file_list import Shard
+    from megads.device.vendor import vendor
+    from megads.dist.rng import seed_everything
+    from megads.engine.make import make_engine
+    from megads.monitor.metrics import MetricsFile
+    from megads.train.deadline import Deadline
+    from megads.train.loop import Loop
+    from megads.train.resume import resume
+    from megads.train.setup import Training
+    from megads.train.stop import StopRequest
+    from tests.data.factory import write_dataset
+
+    groups, device = groups_of(**layout.degrees), torch.device("cpu")
+    data = folder.parent / "data"
+    if groups.rank == 0 and not data.exists():
+        data.mkdir(parents=True)
+        write_dataset(data, [50] * 60)
+    if dist.is_initialized():
+        dist.barrier()
+    run = layout.run(**{**SETTINGS, "data.cache_dir": str(folder.parent / "cache"), **changes})
+    rng = seed_everything(run.train.seed_of_dropout, groups, device)
+    splits = build_splits(run, [Shard(1.0, str(data / "data"), "a")])
+    engine = Scripted(make_engine(run, groups, rng, device), losses or {})
+    row = vendor({"MEGADS_DEVICE": "cpu"})
+    training = Training(run, folder, groups, row, device, engine, splits, rng)
+    resume(training)
+    stop = StopRequest(folder, groups, device, in_place=False, deadline=Deadline(0.0, 1.0))
+    metrics = MetricsFile(folder / "metrics.jsonl", training.progress.iteration) if groups.rank == 0 else None
+    return Loop(training, stop, metrics)
+
+
+def state_of(loop: Any) -> str:
+    """Return a digest of every number on this rank that decides what comes: weights, moments, generators, counters."""
+    import torch
+
+    from megads.checkpoint.rng import pack
+
+    training = loop.training
+    tensors = [tensor for piece in training.engine.pieces() for tensor in piece.tensors.values()]
+    tensors += [getattr(p, "ds_tensor", p).detach() for p in training.engine.module.parameters()]
+    tensors += pack(training.rng.state_dict()).values()
+    digest = hashlib.blake2b(repr(sorted(training.engine.scalars().items())).encode())
+    for tensor in tensors:
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def spike(loss: float) -> float:
+    return 100 * loss
+
+
+def no_number(loss: float) -> float:
+    return math.nan
