@@ -20,6 +20,10 @@ SAME = [
     Layout(dp=2, zero=1, more={"train.dtype": "bf16"}),
     Layout(pp=2, zero=1),
 ]
+CASES = [
+    *((name, SAME[0]) for name in [*HERE, "sophiag"]),
+    *((name, layout) for name in ("adamwschedulefree", "sophiag", "muon", "galoreadamw") for layout in SAME[1:]),
+]
 OFTEN = {"optim.soap_interval": "2", "optim.shampoo_interval": "2", "optim.galore_interval": "4"}
 
 
@@ -59,7 +63,6 @@ def test_it_goes_on_in_another_layout(name, layouts, tmp_path):
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", SAME, ids=str)
-@pytest.mark.parametrize("name", [*HERE, "sophiag"])
+@pytest.mark.parametrize(("name", "layout"), CASES, ids=str)
 def test_it_goes_on_as_if_it_had_never_stopped(name, layout, tmp_path):
     run_ranks(2, goes_on, layout, layout, name, tmp_path, timeout_s=WAIT)
