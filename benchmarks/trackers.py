@@ -89,7 +89,7 @@ def main() -> None:
         kinds: dict[str, Callable[[], list[Any]]] = {
             "metrics.jsonl alone": list,
             "+ CSV": lambda: [Table(folder / "metrics.csv")],
-            "+ TensorBoard": lambda: [TensorBoard(track, folder / "tb", "run", iteration=0, samples=0, world_size=1)],
+            "+ TensorBoard": lambda: [TensorBoard(track, folder / "tb", "run", run_dir=folder, iteration=0, samples=0, world_size=1)],
             "+ Weights & Biases": lambda: [Wandb(run_folder(folder / "row"), 0, NOWHERE)],
         }
         for kind, make in kinds.items():

@@ -16,6 +16,8 @@ STATES = "state/"
 """What the keys of such tensors begin with."""
 
 TYPES = ("F32", "U8")
+LARGEST = 1 << 40
+"""Of a side; no memory holds more."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,14 @@ class Kept:
             raise ValueError(f"{content!r:.40} where the state of a parameter belongs")
         if any(not isinstance(each, (int, float, type(None))) for each in numbers.values()):
             raise ValueError(f"{numbers!r:.40} where numbers belong")
-        tensors = {}
-        for key, (dtype, shape) in content["tensors"].items():
-            if dtype not in TYPES or any(type(size) is not int or size < 0 for size in shape):
-                raise ValueError(f"{[dtype, shape]!r:.40} where a type and a shape belong")
+        tensors, told = {}, content["tensors"]
+        if not isinstance(told, dict):
+            raise ValueError(f"{told!r:.40} where tensors belong")
+        for key, (dtype, shape) in told.items():
+            if not isinstance(shape, list) or any(type(size) is not int or not 0 <= size < LARGEST for size in shape):
+                raise ValueError(f"{shape!r:.40} where a shape belongs")
+            if dtype not in TYPES:
+                raise ValueError(f"{[dtype, shape]!r:.40} where a type belongs")
             tensors[key] = (dtype, tuple(shape))
         return Kept(rank, tensors, numbers)
 

@@ -117,7 +117,8 @@ class Manifest:
     @property
     def has_optimizer(self) -> bool:
         """Whether the optimizer's state is there too."""
-        return len(self.kinds) > 1 or bool(self.states)
+        # One that has made no step yet may have nothing but its counts.
+        return len(self.kinds) > 1 or bool(self.states) or bool(self.scalars)
 
     @property
     def has_generators(self) -> bool:
@@ -359,7 +360,8 @@ def _parse_file(path: Path) -> Manifest:
         raise CheckpointError(f"{path}: has no {MANIFEST}; it is not a whole checkpoint") from None
     except _OtherFormat as error:
         raise CheckpointError(
-            f"{path}: checkpoint format {error}, this version reads {FORMAT}; use the version of megads that wrote it"
+            f"{path}: checkpoint format {error}, this version reads {FORMAT}, {WITH_STATES}; use the version of megads "
+            "that wrote it"
         ) from None
     except KeyError as error:
         raise CheckpointError(f"{path / MANIFEST}: not a readable manifest (it has no {error})") from None

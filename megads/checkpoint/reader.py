@@ -200,11 +200,15 @@ class Reader:
                     self.fill([replace(want, kind=ITERATE, out=iterate)])
                     np.add(want.out, np.float32(self.average) * (iterate - want.out), out=want.out)
 
-    def state(self, name: str) -> dict[str, NDArray[np.generic] | float | int | bool | None]:
+    def state(self, name: str, cut: Cut | None = None) -> dict[str, NDArray[np.generic] | float | int | bool | None]:
         """Return what the optimizer keeps of a whole parameter, by key; empty where it keeps nothing.
 
+        Args:
+            name: of the parameter.
+            cut: as the run has it; its vocabulary may be padded to other rows. None: as the checkpoint has it.
+
         Raises:
-            CheckpointError: the checkpoint is damaged.
+            CheckpointError: the checkpoint is damaged, or what is kept can not be given other rows.
         """
         kept = self.manifest.states.get(name)
         if kept is None:
@@ -215,8 +219,24 @@ class Reader:
             read = file.read(f"{STATES}{name}/{key}")
             if read.dtype != TYPES[dtype] or read.size != math.prod(shape):
                 raise CheckpointError(f"{file.path}: {key} of {name} is not the {dtype} {list(shape)} of the manifest")
-            found[key] = read.reshape(shape)
+            found[key] = self._with_rows(name, key, read.reshape(shape), cut)
         return found
+
+    def _with_rows(self, name: str, key: str, kept: NDArray[np.generic], cut: Cut | None) -> NDArray[np.generic]:
+        """Return a tensor of state with the rows of ``cut``: what is padding has no moments."""
+        stored = self.cut(name)
+        if cut is None or cut.shape == stored.shape or not kept.ndim:
+            return kept
+        self._check_shape(name, stored, cut)
+        if kept.shape != stored.shape:
+            raise CheckpointError(
+                f"{self.path}: {key} of {name} belongs to {stored.shape[0]} rows, this run's vocabulary has "
+                f"{cut.shape[0]}; give a VOCAB_MULTIPLE with which it has as many, or NO_LOAD_OPTIM=1"
+            )
+        rows = min(stored.shape[0], cut.shape[0])
+        fitted = np.zeros(cut.shape, kept.dtype)
+        fitted[:rows] = kept[:rows]
+        return fitted
 
     def _run(self, work: Sequence[tuple[TensorFile, list[_Job]]]) -> None:
         if len(work) == 1 or self.threads == 1:

@@ -17,7 +17,9 @@ from megads.checkpoint.foreign import foreign_kind
 from megads.checkpoint.layout import NAME, Found, candidates, checkpoints_in, iteration_of, list_checkpoints
 from megads.checkpoint.manifest import MANIFEST, Manifest, read_manifest
 from megads.checkpoint.match import check_model
+from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
+from megads.config.tree import env_name
 from megads.errors import CheckpointError
 
 
@@ -181,6 +183,8 @@ def taken_of(run: RunConfig, start: Start, path: Path, manifest: Manifest) -> Ta
             f"{path}: was trained with OPT={was}, and OPT={now} can not go on from its state; "
             f"give OPT={was}, or NO_LOAD_OPTIM=1 with another RUN_NAME and LOAD to begin with a fresh one"
         )
+    if optimizer:
+        _check_fixed(run, path, manifest)
     # What was imported is at iteration 0: it never had an optimizer.
     if not manifest.has_optimizer and wanted.load_optim and manifest.iteration:
         other = "" if start.is_own else ", or FINETUNE=1 to begin at iteration 0 with its weights"
@@ -190,6 +194,19 @@ def taken_of(run: RunConfig, start: Start, path: Path, manifest: Manifest) -> Ta
         )
     generators = (wanted.load_rng or start.has_begun) and has_same_places(run, manifest)
     return Taken(progress=True, optimizer=optimizer, generators=generators)
+
+
+def _check_fixed(run: RunConfig, path: Path, manifest: Manifest) -> None:
+    """Refuse settings that are others than those that the optimizer's state was made with."""
+    before = manifest.settings.get("optim", {})
+    for key in OPTIMIZERS[run.optim.optimizer].fixed:
+        was, now = before.get(key, getattr(run.optim, key)), getattr(run.optim, key)
+        if was != now:
+            name = env_name(f"optim.{key}")
+            raise CheckpointError(
+                f"{path}: the state of OPT={run.optim.optimizer} was made with {name}={was}, this run has {now}; "
+                f"give {name}={was}, or NO_LOAD_OPTIM=1 with another RUN_NAME and LOAD to begin with a fresh one"
+            )
 
 
 def has_same_places(run: RunConfig, manifest: Manifest) -> bool:

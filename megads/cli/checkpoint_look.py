@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _WIDE = 240
 _SETTINGS = (
     *("model.seq_length", "train.dtype", "train.global_batch", "train.train_iters", "train.seed"),
-    *("optim.name", "optim.lr", "optim.min_lr", "optim.weight_decay"),
+    *("optim.optimizer", "optim.lr", "optim.min_lr", "optim.weight_decay"),
     *("data.file_list", "data.tokenizer_type", "data.tokenizer_model"),
 )
 """Of all the run's settings, those that tell checkpoints apart."""
@@ -241,6 +241,10 @@ def _about(path: Path, manifest: Manifest) -> dict[str, Any]:
         "model": dict(manifest.model),
         "settings": settings,
         "scalars": dict(manifest.scalars),
+        "states": {
+            "parameters": len(manifest.states),
+            "numbers": sum(sum(kept.counts(name).values()) for name, kept in manifest.states.items()),
+        },
         "about": dict(manifest.about),
     }
 

@@ -22,6 +22,9 @@ def optimizer(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if row.on_host and place != "cpu":
         ways: list[Change] = [{OFFLOAD: "cpu"}, instead, {OFFLOAD: "cpu", ZERO: 1}]
         yield Problem(f"{given} steps weights that are on the host, and OFFLOAD_OPTIMIZER={place}", ways)
+    if row.is_whole and place == "nvme":
+        text = f"{given} gathers weights that OFFLOAD_OPTIMIZER=nvme may have put on a disk just then"
+        yield Problem(text, [{OFFLOAD: "cpu"}, {OPT: "adamw"}])
     if not row.offload and place != "none":
         text = f"{given} steps weights that are on the device, and OFFLOAD_OPTIMIZER={place} keeps them on the host"
         yield Problem(text, [{OFFLOAD: "none"}, instead, {OFFLOAD: "none", PARAMS: "none"}])
@@ -31,6 +34,9 @@ def settings(run: RunConfig, world_size: int) -> Iterator[Problem]:
     """Check values that the optimizer's library would refuse or make nothing of on a rank."""
     optim = run.optim
     row = OPTIMIZERS[optim.optimizer]
+    if row.is_averaged and not run.checkpoint.save_optim:
+        text = f"NO_SAVE_OPTIM=1: without its state OPT={row.name} leaves weights that nothing can average any more"
+        yield Problem(text, [{"checkpoint.save_optim": True}, {OPT: "adamw"}])
     if row.is_averaged:
         decay = "optim.adam_beta1" if "ADAM_BETA1" in row.settings else "optim.sgd_momentum"
         name = "ADAM_BETA1" if "ADAM_BETA1" in row.settings else "SGD_MOMENTUM"

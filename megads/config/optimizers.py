@@ -49,6 +49,7 @@ class Optimizer:
         instead: value of ``OPT`` that comes closest and runs everywhere.
         never: why it can not run anywhere here; empty: it can.
         settings: that only it (and its like) read.
+        fixed: fields of ``optim`` that its state was made with, and that can not change when a run goes on.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Optimizer:
     instead: str = "adamw"
     never: str = ""
     settings: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -137,6 +139,7 @@ OPTIMIZERS = {
             _AVERAGE,
             needs=(_SCHEDULE_FREE,),
             settings=ADAM,
+            fixed=("adam_beta1",),
         ),
         Optimizer(
             "sgd",
@@ -157,6 +160,7 @@ OPTIMIZERS = {
             numbers=1,
             needs=(_SCHEDULE_FREE,),
             settings=("SGD_MOMENTUM",),
+            fixed=("sgd_momentum",),
         ),
         Optimizer(
             "sophiag",
@@ -224,6 +228,7 @@ OPTIMIZERS = {
             rest=True,
             needs=(_PYTORCH_OPTIMIZER,),
             settings=(*ADAM, "SOAP_INTERVAL", "SOAP_MAX_DIM"),
+            fixed=("soap_max_dim",),
         ),
         Optimizer(
             "galoreadamw",
@@ -234,6 +239,7 @@ OPTIMIZERS = {
             rest=True,
             needs=(_GALORE, _BITSANDBYTES),
             settings=_GALORE_SETTINGS,
+            fixed=("galore_rank", "galore_proj"),
         ),
         Optimizer(
             "galoreadamw8bit",
@@ -246,6 +252,7 @@ OPTIMIZERS = {
             needs=(_GALORE, _BITSANDBYTES),
             instead="galoreadamw",
             settings=_GALORE_SETTINGS,
+            fixed=("galore_rank", "galore_proj"),
         ),
         Optimizer(
             "galoreadamw8bitperlayer",
@@ -258,6 +265,7 @@ OPTIMIZERS = {
             needs=(_GALORE, _BITSANDBYTES),
             instead="galoreadamw",
             settings=_GALORE_SETTINGS,
+            fixed=("galore_rank", "galore_proj"),
         ),
         Optimizer(
             "ds.adamw",

@@ -192,7 +192,9 @@ class EngineState:
                 state["step"] = _like(state["step"], values["optimizer_step"])
         for group in self.engine.basic_optimizer.param_groups:
             for key in self.row.scalars:
-                if f"group.{key}" in values:
+                if f"group.{key}" not in values:
+                    self._forget_count(group, key)
+                else:
                     group[key] = _counted(values[f"group.{key}"]) if key in COUNTERS else values[f"group.{key}"]
         self.engine.skipped_steps = int(values["skipped_steps"])
         self.set_scaler_counts({key.removeprefix("scaler."): value for key, value in values.items()})
@@ -231,6 +233,17 @@ class EngineState:
             for key, value in self._first_state(flat).items() if self._state(flat) else ():
                 kept = self._state(flat)[key]
                 self._state(flat)[key] = kept.copy_(value) if isinstance(kept, Tensor) else value
+
+        for group in self.engine.basic_optimizer.param_groups:
+            for key in self.row.scalars:
+                self._forget_count(group, key)
+
+    def _forget_count(self, group: dict[str, Any], key: str) -> None:
+        """Have a group count from the beginning."""
+        first = self.engine.basic_optimizer.defaults
+        group.pop(key, None)
+        if key in first:
+            group[key] = first[key]
 
     def _first_state(self, flat: Tensor) -> State:
         """Return what the library's class would make at its first step."""

@@ -66,6 +66,8 @@ def tiny(run: RunConfig) -> dict[str, str]:
         "train.global_batch": "0",
         "train.train_iters": "1",
         "train.eval_iters": "0",
+        # Its first moment after a step is the gradient.
+        "optim.optimizer": "adamw",
         "optim.clip_grad": "0",
         "optim.lr_decay_style": "constant",
         **{f"optim.lr_{part}_{unit}": "0" for part in PARTS for unit in UNITS if (part, unit) != ("decay", "frac")},

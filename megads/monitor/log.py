@@ -16,8 +16,17 @@ FILE = {"only": "file"}
 """``extra`` of a line that goes to the run's log file and not to the console."""
 
 
+ALSO = "also"
+"""Key in ``extra`` of what follows a line in the run's log file."""
+
+
 class _LogFile(logging.FileHandler):
     """A copy of the log; a disk that fills up ends the copy, not the run."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text, also = super().format(record), getattr(record, ALSO, "")
+        # The same time before both.
+        return f"{text}\n{record.asctime} {also}" if also else text
 
     def handleError(self, record: logging.LogRecord) -> None:
         reason = sys.exc_info()[1]
@@ -43,6 +52,8 @@ def start_log(rank: int, level: str, path: Path | None = None) -> logging.Logger
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s" if rank == 0 else f"[{where(rank)}] %(message)s"))
     handler.addFilter(_only("console"))
+    # A line says nothing of the code, the thread or the process that it comes from: nobody looks for them.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     LOG.handlers = [handler]
     if rank == 0 and path is not None:
         copy = _LogFile(path, encoding="utf8", delay=True)

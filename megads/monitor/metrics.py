@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -14,14 +13,12 @@ import orjson
 
 from megads.monitor.log import LOG
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
 
 class MetricsFile:
     """Appends rows to a JSON Lines file.
 
     On resume the rows after the checkpoint are dropped, so that the file holds each
-    iteration once, as if the run had never stopped. While the disk is full rows wait in memory.
+    iteration once, as if the run had never stopped. While it can not be written rows wait in memory.
 
     Args:
         path: of the file.
@@ -39,15 +36,14 @@ class MetricsFile:
         self._is_told = False
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one row; it is in the file when this returns, unless the disk is full."""
+        """Append one row; it is in the file when this returns, unless that can not be written now."""
         self._waiting += _line(row).encode()
         try:
             self._flush()
         except OSError as error:
-            if error.errno not in FULL:
-                raise
+            # A full disk, or a file system that has a bad moment: neither is a reason to end a run.
             if not self._is_told:
-                LOG.warning("%s: %s; its rows wait in memory, free some space", self.file.name, error.strerror)
+                LOG.warning("%s: %s; its rows wait in memory until it can be written", self.file.name, error.strerror)
             self._is_told = True
 
     def _flush(self) -> None:
@@ -69,30 +65,36 @@ class MetricsFile:
 
 
 def _lines_until(path: Path, iteration: int) -> Iterator[bytes]:
-    """Yield the lines of the rows up to ``iteration``, as they are; a last one cut off by a kill is left out."""
+    """Yield the lines of the rows up to ``iteration``, as they are; what is no row is left out."""
     if not iteration or not path.is_file():
         return
+    broken = 0
     with open(path, "rb") as file:
         for line in file:
-            try:
-                row = orjson.loads(line)
-            except ValueError:
-                return
-            if row["iteration"] <= iteration:
+            row = _row_in(line)
+            if row is None:
+                broken += 1
+            elif row["iteration"] <= iteration:
                 yield line if line.endswith(b"\n") else line + b"\n"
+    if broken:
+        LOG.warning("%s: %d lines were no rows, and are left out", path, broken)
+
+
+def _row_in(line: bytes) -> dict[str, Any] | None:
+    """Return the row of a line; None for half a line that a kill left, or zeros after a crash."""
+    try:
+        row = orjson.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("iteration"), int) else None
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a metrics file; a last line cut off by a kill is left out."""
+    """Return the rows of a metrics file; what is no row, as a last line cut off by a kill, is left out."""
     if not path.is_file():
         return []
-    rows = []
-    for line in path.read_text(encoding="utf8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
-    return rows
+    with open(path, "rb") as file:
+        return [row for row in map(_row_in, file) if row is not None]
 
 
 def _line(row: Mapping[str, Any]) -> str:

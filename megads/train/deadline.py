@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from megads.config.files import ENDS_AT
 from megads.config.memory import count_parameters
+from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
 from megads.monitor.text import clock, duration
 
@@ -49,8 +50,9 @@ class Deadline:
             world_size: ranks.
             save_s: the longest save that an earlier start of the run measured, 0: none.
         """
-        # A weight and two moments of four bytes each, of which every rank writes its share.
-        size = (12 if run.checkpoint.save_optim else 4) * count_parameters(run.model)
+        # A weight and the optimizer's state in four bytes a number, of which every rank writes its share.
+        state = OPTIMIZERS[run.optim.optimizer].numbers if run.checkpoint.save_optim else 0
+        size = 4 * (1 + state) * count_parameters(run.model)
         guess = 2.0 + size / world_size / WRITER_BYTES_PER_S
         return Deadline(float(env.get(ENDS_AT) or 0.0), save_s or guess, TEARDOWN_S + TEARDOWN_PER_RANK_S * world_size)
 

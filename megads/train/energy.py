@@ -13,7 +13,7 @@ from megads.cluster.hosts import this_host
 from megads.config.secrets import hidden
 from megads.monitor.energy import Meter, Reading
 from megads.monitor.log import LOG
-from megads.monitor.metrics import read_metrics
+from megads.monitor.plots.columns import read_columns
 from megads.train.setup import Training
 
 COLUMNS = ("time", "iteration", "host", "energy_kwh", "measured", "estimated_kwh", "estimated", "co2_kg")
@@ -114,9 +114,10 @@ ADDED = ("energy_kwh", "energy_estimated_kwh", "co2_kg")
 
 def _earlier(training: Training) -> dict[str, float]:
     iteration = training.progress.iteration
-    rows = read_metrics(training.run_dir / "metrics.jsonl") if iteration else []
+    path = training.run_dir / "metrics.jsonl"
     found: dict[str, float] = {}
-    for row in rows:
-        if row["iteration"] <= iteration:
-            found |= {name: row[name] for name in ADDED if row.get(name)}
+    if iteration and path.is_file():
+        for name, column in read_columns(path, lambda key: key in ADDED).items():
+            values = [v for i, v in zip(column.x, column.y, strict=True) if i <= iteration and v]
+            found |= {name: float(values[-1])} if values else {}
     return found

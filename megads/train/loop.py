@@ -88,21 +88,21 @@ class Loop:
         why = why or self.why_stop()
         with t.batches("train", t.progress.consumed_samples) as batches:
             self.remaining.start()
-            while t.progress.iteration < train.train_iters and not why:
+            while (before := t.progress.iteration) < train.train_iters and not why:
                 if last := self.skips.last_of(t.progress.iteration + 1):
                     self.pass_over(min(last, train.train_iters), batches)
                 else:
                     with self.looks.step():
                         self.step(batches)
                 iteration = t.progress.iteration
-                why = (self.validate() if self.validates_after(iteration) else "") or self.why_stop()
-                if not why and _multiple(iteration, train.exit_interval):
+                why = (self.validate() if self.validates_after(iteration, before) else "") or self.why_stop()
+                if not why and _reaches(before, iteration, train.exit_interval):
                     why = f"EXIT_INTERVAL={train.exit_interval}"
                 if iteration == train.train_iters or why:
                     with self.timing.saving():
                         self.saving.last()
                     self.tell_energy()
-                elif _multiple(iteration, t.run.checkpoint.save_interval):
+                elif _reaches(before, iteration, t.run.checkpoint.save_interval):
                     with self.timing.saving():
                         self.saving.interim()
                     self.tell_energy()
@@ -122,11 +122,12 @@ class Loop:
             if self.teller and row:
                 self.teller.energy(row)
 
-    def validates_after(self, iteration: int) -> bool:
-        """Return whether the run validates once ``iteration`` steps are done."""
+    def validates_after(self, iteration: int, before: int | None = None) -> bool:
+        """Return whether the run validates after ``iteration`` steps, just now ``before``; None: one less."""
         train = self.training.run.train
+        before = iteration - 1 if before is None else before
         return bool(train.eval_interval) and (
-            iteration == train.train_iters or _multiple(iteration, train.eval_interval)
+            iteration == train.train_iters or _reaches(before, iteration, train.eval_interval)
         )
 
     def why_stop(self) -> str:
@@ -175,8 +176,6 @@ class Loop:
         self.stepped_s += took
         if self.teller:
             self.teller.step(StepFacts(result, loss, rates, speed, batch, waited, self.seconds_left, times))
-        if result.skipped or _multiple(t.progress.iteration, t.run.log.log_interval):
-            self.timing.told()
         if (found := self.timing.look(t.progress.iteration)) and self.teller:
             self.teller.stragglers(found)
         if t.groups.rank == 0 and self.remaining.steps == FORECAST_AFTER:
@@ -308,5 +307,6 @@ def advance(progress: Progress, result: StepResult, loss: float, batch: int, win
     )
 
 
-def _multiple(iteration: int, interval: int) -> bool:
-    return interval > 0 and iteration % interval == 0
+def _reaches(before: int, iteration: int, interval: int) -> bool:
+    """Return whether a multiple of ``interval`` is behind ``before``, up to ``iteration``: steps may be passed over."""
+    return interval > 0 and iteration // interval > before // interval

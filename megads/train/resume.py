@@ -178,7 +178,7 @@ def _read(training: Training, found: Found, taken: Taken) -> Generators | None:
     with Reader(found.path, manifest, in_use=not taken.optimizer) as reader:
         load_pieces(reader, training.engine.pieces(), kinds)
         if taken.optimizer:
-            training.engine.load_whole_states(lambda name: tensors_of(reader.state(name)))
+            training.engine.load_whole_states(lambda name: tensors_of(reader.state(name, training.parameters[name])))
         else:
             training.engine.reset_optimizer()
         at = training.groups.coordinate

@@ -10,7 +10,7 @@ from typing import Any
 from megads.config.batches import BatchSchedule
 from megads.engine.base import StepResult
 from megads.monitor.interval import Interval, megatron_line, megatron_validation_line
-from megads.monitor.log import FILE, LOG
+from megads.monitor.log import ALSO, FILE, LOG
 from megads.monitor.metrics import MetricsFile
 from megads.monitor.stragglers import Found, straggler_line
 from megads.monitor.text import count, step_line
@@ -79,7 +79,6 @@ class Teller:
         if not due:
             interval = Interval()
             interval.add(facts.loss, facts.speed, skipped=False, waited_s=facts.waited_s)
-        as_megatron, is_usual = t.run.log.log_line == "megatron", t.run.log.log_line == "megads"
         line = step_line(
             done.iteration,
             t.run.train.train_iters,
@@ -93,19 +92,22 @@ class Teller:
             waited=interval.waited_s / interval.seconds,
             skipped=_why_skipped(result),
         )
-        LOG.info("%s", line, extra=None if is_usual else FILE)
-        if due:
-            line = megatron_line(
-                done.iteration,
-                t.run.train.train_iters,
-                done.consumed_samples,
-                interval,
-                lr=facts.rates.lr,
-                batch=facts.batch,
-                loss_scale=result.loss_scale,
-                grad_norm=result.grad_norm,
-            )
-            LOG.info("%s", line, extra=None if as_megatron else FILE)
+        as_megatron = t.run.log.log_line == "megatron"
+        if not due:
+            LOG.info("%s", line, extra=FILE if as_megatron else None)
+            return
+        family = megatron_line(
+            done.iteration,
+            t.run.train.train_iters,
+            done.consumed_samples,
+            interval,
+            lr=facts.rates.lr,
+            batch=facts.batch,
+            loss_scale=result.loss_scale,
+            grad_norm=result.grad_norm,
+        )
+        shown, other = (family, line) if as_megatron else (line, family)
+        LOG.info("%s", shown, extra={ALSO: other})
 
     def _row(self, facts: StepFacts) -> dict[str, Any]:
         t, done, speed = self.training, self.training.progress, facts.speed

@@ -28,7 +28,7 @@ class Timing:
         settings, groups = training.run.times, training.groups
         self.clock = StepClock(training.vendor.timeline(training.device)) if settings.split else None
         self.shares = Shares()  # of the steps since this start
-        self.saved_s = 0.0  # since the last row
+        self.saved_s = 0.0  # since the last step
         looks = settings.split and settings.straggler_interval and groups.world is not None
         self.look_out = LookOut(training.run, groups, training.device) if looks else None
 
@@ -52,11 +52,8 @@ class Timing:
         self.shares.add(times.seconds)
         if self.look_out is not None:
             self.look_out.add(times)
-        return {**times.row(), f"time/{SAVE}_s": self.saved_s}
-
-    def told(self) -> None:
-        """Take note that a row has been written."""
-        self.saved_s = 0.0
+        saved, self.saved_s = self.saved_s, 0.0
+        return {**times.row(), f"time/{SAVE}_s": saved}
 
     def look(self, iteration: int) -> Found | None:
         """Return which ranks stand out, on rank 0 and after steps where it is looked for. Collective."""
@@ -71,7 +68,8 @@ class Timing:
         finally:
             took = time.perf_counter() - started
             self.saved_s += took
-            self.shares.add({SAVE: took})
+            if self.clock is not None:
+                self.shares.add({SAVE: took})
 
 
 class LookOut:

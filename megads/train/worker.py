@@ -23,7 +23,7 @@ from megads.config.schema import RunConfig
 from megads.config.secrets import hidden
 from megads.dist.timeout import connect_again
 from megads.errors import ConfigError, LaunchError, MegadsError
-from megads.monitor.log import failure_text, start_log, where
+from megads.monitor.log import LOG, failure_text, start_log, where
 from megads.monitor.outcome import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -53,6 +53,7 @@ LOST_PEER = (
 )
 """What gloo and NCCL say to the ranks that did not fail."""
 
+FAILED_WAIT_S = 2.0  # for trackers to take their last rows when a run fails
 LOST_WAIT_S = 5.0  # for the rank that failed, or its guard, to be the one that tells
 
 
@@ -118,14 +119,24 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         return outcome
     metrics = _tracks(training, env) if speaks else None
     loop = Loop(training, stop, metrics, watch, EnergyOfRun(training) if run.track.energy else None)
-    outcome = loop.run()
+    try:
+        outcome = loop.run()
+    except BaseException:
+        # What the run was like before it failed is what its user will look at.
+        if metrics is not None:
+            with suppress(Exception):
+                metrics.close(FAILED_WAIT_S)
+        raise
     loop.enter(END)
     if loop.energy is not None:
         loop.energy.close()
     if speaks:
         watch.beat()  # the process may be gone before the next one is due
     if metrics is not None:
-        metrics.close()
+        try:
+            metrics.close()
+        except OSError as error:
+            LOG.warning("%s: %s; its last rows are lost, the checkpoints are whole", run_dir, error.strerror)
         # The outcome first: nothing in the summary can turn a run that ended well into a failure.
         write_outcome(run_dir, outcome)
         summarise(loop, outcome)

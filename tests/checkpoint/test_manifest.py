@@ -269,7 +269,7 @@ def test_what_is_whole_on_every_rank_is_there_from_the_first_only(tmp_path):
         (lambda path: (path / "manifest.json").write_text(""), "not a readable manifest"),
         (
             lambda path: forge(path, lambda told: told.update(format=2)),
-            "format 2, this version reads 3; use the version",
+            "format 2, this version reads 3, 4; use the version",
         ),
         (lambda path: forge(path, lambda told: told.update(format=[1])), r"format \[1\], this version reads 3"),
     ],

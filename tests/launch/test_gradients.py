@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from megads.config.schema import RunConfig
 from megads.errors import LaunchError
 from megads.launch.ask import Ask
-from megads.launch.gradients import check_gradients
+from megads.launch.gradients import check_gradients, tiny
 
 
 def test_a_folder_that_can_not_be_written_is_one_line(monkeypatch):
@@ -18,3 +19,8 @@ def test_a_folder_that_can_not_be_written_is_one_line(monkeypatch):
     ask = Ask(None, (), {"MACHINE": "cpu"}, "host", Path(__file__).parents[2], sys.executable)
     with pytest.raises(LaunchError, match=r"can not be written \(Permission denied\); run megads doctor in another"):
         check_gradients(ask, io.StringIO())
+
+
+def test_gradients_are_read_off_adam_whatever_optimizer_is_set():
+    # Other rules keep no moment that is the gradient.
+    assert tiny(RunConfig())["optim.optimizer"] == "adamw"

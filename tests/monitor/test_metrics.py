@@ -71,3 +71,14 @@ def test_rows_that_never_reach_the_disk_are_an_error(tmp_path):
         file.write({"iteration": 1})
         with pytest.raises(OSError, match="File too large"):
             file.close()
+
+
+def test_what_is_no_row_is_left_out_on_resume_and_told(tmp_path, caplog):
+    path = tmp_path / "metrics.jsonl"
+    write(path, [1, 2, 3, 4])
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + lines[1][:9] + "\n" + "null\n" + "".join(lines[2:]))
+    caplog.set_level("INFO", logger="megads")
+    MetricsFile(path, 4).close()
+    assert [row["iteration"] for row in read_metrics(path)] == [1, 3, 4]
+    assert "2 lines were no rows" in caplog.text

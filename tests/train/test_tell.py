@@ -94,12 +94,18 @@ def test_lines_are_means_of_the_interval_and_rows_of_their_own_step(tmp_path, li
 def test_tensorboard_has_its_own_interval_and_the_values_of_the_rows(tmp_path):
     loop = told_by(tmp_path, **{"log.log_interval": "3"})
     board = TensorBoard(
-        TrackConfig(tensorboard_log_interval=2), tmp_path / "tb", "run", iteration=0, samples=0, world_size=1
+        TrackConfig(tensorboard_log_interval=2),
+        tmp_path / "tb",
+        "run",
+        run_dir=tmp_path,
+        iteration=0,
+        samples=0,
+        world_size=1,
     )
     assert loop.teller is not None
     loop.teller.metrics.trackers.append(board)
     loop.run()
-    board.close()
+    loop.teller.metrics.close()
     found = points(tmp_path / "tb")
     assert found["lm loss"] == [(i, LOSSES[i - 1]) for i in (2, 4, 6, 8)]
     assert found["lm loss vs samples"] == [(i * 16, LOSSES[i - 1]) for i in (2, 4, 6, 8)]

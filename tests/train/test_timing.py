@@ -111,21 +111,19 @@ def test_every_row_says_what_its_step_was_spent_on(tmp_path):
     assert loop.timing.shares.line().startswith("forward ")
 
 
-def test_with_fewer_rows_no_save_is_lost(tmp_path):
+def test_with_fewer_rows_a_row_is_still_about_its_own_step(tmp_path):
     loop = _scripted(tmp_path, **{"log.log_interval": "4"})
     loop.run()
-    rows = _rows(tmp_path)
-    assert [row["iteration"] for row in rows] == [4, 8]
-    pauses = _pauses(tmp_path)
-    assert rows[0]["time/save_s"] >= pauses[2]
-    assert rows[1]["time/save_s"] >= pauses[4] + pauses[6]
+    # Trackers may take every step: what came before others is not told again. Saves have rows of their own.
+    assert [(row["iteration"], row["time/save_s"]) for row in _rows(tmp_path)] == [(4, 0.0), (8, 0.0)]
+    assert set(_pauses(tmp_path)) >= {2, 4, 6}
 
 
 def test_times_can_be_left_out(tmp_path):
     loop = _scripted(tmp_path, **{"times.split": "false"})
     loop.run()
     assert not [name for row in _rows(tmp_path) for name in row if name.startswith("time/")]
-    assert not loop.timing.shares.line() or loop.timing.shares.line() == "save 100%"
+    assert not loop.timing.shares.line()
 
 
 def _straggler(folder: Path, slow: dict[int, float]) -> None:

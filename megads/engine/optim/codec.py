@@ -15,6 +15,8 @@ from torch import Tensor, nn
 COUNT = ".count"
 GROUP = "group."
 PROJECTOR = "projector"
+SETTINGS = ("precondition_frequency", "shampoo_beta")
+"""What SOAP keeps beside a parameter although it is set for all; it is what is set now that counts."""
 COUNTED = ("step",)
 """Of a parameter group: what moves with every step."""
 
@@ -68,6 +70,9 @@ def unpack(
             state[name] = parts
         else:
             state[key] = here
+    for key in SETTINGS:
+        if key in state:
+            state[key] = group["betas"][1] if group[key] is None else group[key]
     optimizer.state[parameter] = state
 
 

@@ -67,6 +67,8 @@ class _Round:
         self.batch.scatter(found)
         for parameter in self.weights.values():
             parameter.data, parameter.grad = _nothing(parameter), None
+            if hasattr(parameter, "saved_data"):  # GaLore's 8-bit class keeps the whole weight there
+                del parameter.saved_data
 
 
 class WholeOptimizer(torch.optim.Optimizer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from megads.config.schema import RunConfig
 from megads.monitor.metrics import MetricsFile
@@ -35,7 +36,12 @@ def open_tracks(
         from megads.monitor.trackers.tensorboard import TensorBoard
 
         folder = Path(track.tensorboard_dir) if track.tensorboard_dir else run_dir / "tensorboard"
-        points = {"iteration": iteration, "samples": samples, "world_size": world_size}
+        points: dict[str, Any] = {
+            "run_dir": run_dir,
+            "iteration": iteration,
+            "samples": samples,
+            "world_size": world_size,
+        }
         trackers += opened("TensorBoard", lambda: TensorBoard(track, folder, run.name or run_dir.name, **points))
     if track.wandb_mode in ("online", "offline"):
         from megads.monitor.trackers.wandb import Wandb

@@ -6,6 +6,7 @@ TensorBoard's own light writer is used: it does without torch, in 0.2 s and 20 M
 
 from __future__ import annotations
 
+import hashlib
 import math
 import mmap
 import os
@@ -49,7 +50,8 @@ class TensorBoard:
     Args:
         settings: what is written.
         folder: of the event files.
-        run_name: part of their names; only files of this run are cut.
+        run_name: part of their names.
+        run_dir: the run folder; only its own files are cut, others may share the folder of event files.
         iteration: of the checkpoint that the run resumes from; 0 for a new run.
         samples: consumed until then.
         world_size: ranks.
@@ -58,7 +60,15 @@ class TensorBoard:
     name = "TensorBoard"
 
     def __init__(
-        self, settings: TrackConfig, folder: Path, run_name: str, *, iteration: int, samples: int, world_size: int
+        self,
+        settings: TrackConfig,
+        folder: Path,
+        run_name: str,
+        *,
+        run_dir: Path,
+        iteration: int,
+        samples: int,
+        world_size: int,
     ):
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -66,7 +76,9 @@ class TensorBoard:
         self.settings, self.every, self.world_size = settings, settings.tensorboard_log_interval, world_size
         self.samples = samples
         self.event, self.summary = event_pb2.Event, summary_pb2.Summary
-        suffix = "." + re.sub(r"[^\w-]", "_", run_name)
+        # Runs may have one name, which is often the preset's; a folder is one run's.
+        own = hashlib.blake2b(os.path.abspath(run_dir).encode(), digest_size=4).hexdigest()
+        suffix = f".{re.sub(r'[^0-9A-Za-z_-]', '_', run_name)}-{own}"
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(folder.glob(f"events.out.tfevents.*{suffix}")):
             cut_back(path, iteration, samples)

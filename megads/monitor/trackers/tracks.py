@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from queue import Full, Queue
 from typing import Any, Protocol
 
 from megads.config.secrets import hidden
@@ -10,6 +14,8 @@ from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
 
 STEP = "lm_loss"  # a row with this key is that of a step
+MOST_ROWS = 10_000  # that wait for trackers
+LONGEST_S = 20.0  # that the end of a run waits for trackers to take what they were given
 
 
 class Tracker(Protocol):
@@ -36,6 +42,9 @@ class Tracker(Protocol):
 class Tracks:
     """Hands rows to ``metrics.jsonl`` and to trackers, on rank 0.
 
+    The file has a row when :meth:`write` returns. Trackers get it a moment later from a thread of
+    their own: what they make of it is none of the training's time.
+
     Args:
         file: takes every row that is told; what it raises is the caller's.
         trackers: take them too.
@@ -43,22 +52,54 @@ class Tracks:
 
     def __init__(self, file: MetricsFile, trackers: list[Tracker] | None = None):
         self.file, self.trackers = file, list(trackers or [])
+        self._rows: Queue[tuple[Mapping[str, Any], bool] | None] = Queue(MOST_ROWS)
+        self._thread = threading.Thread(target=self._hand_over, name="megads-track", daemon=True)
 
     def wants(self, iteration: int) -> bool:
         """Return whether a tracker takes the row of this step although it is not told."""
         return any(each.every and iteration % each.every == 0 for each in self.trackers)
 
     def write(self, row: Mapping[str, Any], *, told: bool = True) -> None:
-        """Hand over one row. ``told``: it goes to ``metrics.jsonl`` too, not only to those that count steps."""
+        """Hand over one row, which nobody changes any more.
+
+        ``told``: it goes to ``metrics.jsonl`` too, not only to those that count steps.
+        """
         if told:
             self.file.write(row)
-        for each in list(self.trackers):
-            if row["iteration"] % each.every == 0 if each.every and STEP in row else told:
-                self._try(each, lambda each=each: each.write(row))  # type: ignore[misc]
+        if self.trackers:
+            if self._thread.ident is None:
+                self._thread.start()
+            try:
+                self._rows.put_nowait((row, told))
+            except Full:
+                names = ", ".join(each.name for each in self.trackers)
+                LOG.warning("%s: %d rows wait, so it is switched off; the run goes on", names, MOST_ROWS)
+                self.trackers = []
 
-    def close(self) -> None:
-        """Close the file and tell trackers that no row follows."""
-        self.file.close()
+    def close(self, limit_s: float = LONGEST_S) -> None:
+        """Close the file and tell trackers that no row follows; wait for them, not longer than ``limit_s``.
+
+        Raises:
+            OSError: ``metrics.jsonl`` could not take all of its rows.
+        """
+        try:
+            self.file.close()
+        finally:
+            if self._thread.ident is None:
+                self._thread.start()
+            with suppress(Full):
+                self._rows.put(None, timeout=limit_s)
+            self._thread.join(limit_s)
+            if self._thread.is_alive():
+                LOG.warning("trackers did not take their last rows in %g s; metrics.jsonl has them", limit_s)
+                self.trackers = []
+
+    def _hand_over(self) -> None:
+        while (taken := self._rows.get()) is not None:
+            row, told = taken
+            for each in list(self.trackers):
+                if row["iteration"] % each.every == 0 if each.every and STEP in row else told:
+                    self._try(each, partial(each.write, row))
         for each in list(self.trackers):
             self._try(each, each.close)
 

@@ -49,7 +49,7 @@ class Wandb:
             words.append("--resume")
         own = {name: value for name, value in env.items() if name not in NOT_FOR_IT}
         own["WANDB_ERROR_REPORTING"] = "false"
-        self.env = env
+        self.env, self.run_dir = env, run_dir
         self.process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=own
         )
@@ -80,7 +80,11 @@ class Wandb:
             self.process.wait(max(0.1, until - time.monotonic()))
         if self.process.poll() is None:
             self._end()
-            return f"wandb    not all was sent within {WAIT_S:g} s; `wandb sync` in the run folder sends the rest"
+            if (self.run_dir / "wandb").is_dir():
+                return f"wandb    not all was sent within {WAIT_S:g} s; `wandb sync` in the run folder sends the rest"
+            return (
+                f"wandb    has nothing of this run: the library had not begun after {WAIT_S:g} s; metrics.jsonl has all"
+            )
         code = self.process.returncode
         self._end()
         return f"wandb    its process ended with {code}; what it has is in the run folder under wandb" if code else ""

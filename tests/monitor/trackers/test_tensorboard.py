@@ -27,7 +27,8 @@ ALL = {
 def written(
     folder: Path, rows: list[dict[str, Any]], iteration: int = 0, name: str = "run", closed: bool = True, **track: Any
 ) -> TensorBoard:
-    board = TensorBoard(TrackConfig(**track), folder, name, iteration=iteration, samples=iteration * 8, world_size=4)
+    started = {"iteration": iteration, "samples": iteration * 8, "world_size": 4}
+    board = TensorBoard(TrackConfig(**track), folder, name, run_dir=folder.parent / name, **started)
     for row in rows:
         board.write(row)
     if closed:
@@ -130,3 +131,15 @@ def test_numbers_that_are_none_leave_a_gap(tmp_path):
     written(tmp_path, [step(1), step(2, lm_loss=math.nan, grad_norm=math.inf), step(3)])
     found = points(tmp_path)
     assert [each for each, _ in found["lm loss"]] == [each for each, _ in found["grad-norm"]] == [1, 3]
+
+
+def test_a_run_leaves_the_files_of_others_in_the_same_folder(tmp_path):
+    # Names are often those of presets: what tells runs apart is their folder.
+    settings = TrackConfig()
+    for own in ("one", "two"):
+        board = TensorBoard(
+            settings, tmp_path / "tb", "7B", run_dir=tmp_path / own, iteration=0, samples=0, world_size=1
+        )
+        board.write(step(1))
+        board.close()
+    assert len(list((tmp_path / "tb").iterdir())) == 2
