@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -85,11 +84,14 @@ def test_what_can_not_be_drawn_is_one_line(tmp_path, words, message):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_one_line(tmp_path):
-    make_run(tmp_path / "r", rows_of(5)).chmod(0)
-    done = megads("plot", "r", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "megads: r/metrics.jsonl: can not be read: Permission denied\n")
+def test_a_file_that_can_not_be_read_is_one_line(tmp_path):
+    path = make_run(tmp_path / "r", rows_of(5))
+    path.unlink()
+    path.symlink_to(path.name)  # to itself
+    done = megads("plot", "r/metrics.jsonl", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("megads: r/metrics.jsonl: ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.alone
@@ -103,15 +105,17 @@ def test_a_million_steps_are_drawn_in_five_seconds_and_500_mb(tmp_path):
             loss = row[1] if iteration != 654_321 else re.sub(r'"lm_loss": [^,]*', '"lm_loss": 25.0', row[1])
             file.write(f"{row[0]}{iteration}{loss}\n")
     assert path.stat().st_size > 300e6
-    best = 1e9
+    best, largest = 1e9, 0
+    command = [sys.executable, "-m", "megads", "plot", "big"]
     for _ in range(3):  # others may use the host too
         started = time.perf_counter()
-        done = megads("plot", "big", folder=tmp_path)
-        best = min(best, time.perf_counter() - started)
-        assert done.returncode == 0, done.stderr
+        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "MACHINE": "cpu"})
+        _, status, used = os.wait4(process.pid, 0)  # of this process alone
+        process.returncode = os.waitstatus_to_exitcode(status)
+        best, largest = min(best, time.perf_counter() - started), max(largest, used.ru_maxrss)
+        assert process.returncode == 0
         if best < 5:
             break
     path.unlink()
     assert best < 5
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_maxrss < 500 * 1024  # kilobytes; of the largest process so far
+    assert largest < 500 * 1024  # kilobytes
