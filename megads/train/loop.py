@@ -10,6 +10,7 @@ from dataclasses import replace
 from megads.checkpoint.progress import Progress
 from megads.config.batches import BatchSchedule, SkipRanges
 from megads.config.flops import flops_per_token
+from megads.config.schedule import Schedule
 from megads.data.prefetch import Prefetch
 from megads.engine.base import StepResult
 from megads.monitor.log import LOG
@@ -23,7 +24,6 @@ from megads.train.guard import Guard, Trouble
 from megads.train.profile import Looks
 from megads.train.rollback import Rollback
 from megads.train.saving import Saving
-from megads.train.schedule import Schedule
 from megads.train.setup import Training
 from megads.train.stop import StopRequest
 from megads.train.tell import StepFacts, Teller

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from megads.config.batches import BatchSchedule
+from megads.config.schedule import Rates
 from megads.engine.base import StepResult
 from megads.monitor.interval import Interval, megatron_line, megatron_validation_line
 from megads.monitor.log import ALSO, FILE, LOG
@@ -19,7 +20,6 @@ from megads.monitor.trackers.tracks import Tracks
 from megads.train.evaluate import HeldOut, perplexity
 from megads.train.guard import Trouble
 from megads.train.memory import MemoryFacts
-from megads.train.schedule import Rates
 from megads.train.setup import Training
 
 

@@ -64,8 +64,8 @@ class _Run:
         import torch
 
         from megads.config.batches import BatchSchedule
+        from megads.config.schedule import Schedule
         from megads.dist.rng import seed_everything
-        from megads.train.schedule import Schedule
 
         self.run = layout.run(**{**SMALL, **DROPOUT, **RAMP, **changes})
         self.groups = groups_of(**layout.degrees)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megads.config.schedule import INFINITE, Rates, Schedule, WeightDecay
-from megads.train.schedule import Schedule as ScheduleOfTheLoop
+from megads.config.schedule import Schedule as ScheduleOfTheLoop
 from tests.checkpoint.faked import derived
 
 # Warm-up of 20 samples to 1, decay to 0.1 at sample 120; wsd cools over the last 40. At a quarter of a
