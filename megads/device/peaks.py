@@ -53,7 +53,7 @@ PEAKS = (
     Peak("MI300A", 980.6, 980.6, 490.3, 122.6, 228, "AMD Instinct MI300A data sheet, matrix"),
     Peak("MI250X", 191.5, 191.5, None, 47.85, 110, "AMD Instinct MI250X data sheet, matrix: a card / 2, one GCD"),
     Peak("MI250", 181.05, 181.05, None, 45.25, 104, "AMD Instinct MI250 data sheet, matrix: a card / 2, one GCD"),
-    # One name for a card, for one of its two tiles, and for parts with fewer engines (Aurora's
+    # One name for a card, for one of its two tiles, and for parts with fewer engines (some
     # tiles have 448): only the count of engines tells which is the device. At the highest clock.
     Peak("Max 1550", 832.0, 832.0, 419.0, 52.0, 1024, "Intel Data Center GPU Max 1550 brief, XMX, fp32 vector: a card"),
 )

@@ -16,7 +16,11 @@ LAYOUTS = [
     Layout(dp=2, zero=3, more={"train.micro_batch": "4", **OFFLOAD}),
     Layout(dp=2, zero=1, more={"train.micro_batch": "4", "train.dtype": "bf16", **OFFLOAD}),
 ]
-needs_op = pytest.mark.skipif(not has_op("cpu_adam"), reason="DeepSpeed was installed without its op cpu_adam")
+
+
+def needs_op(test):
+    """Leave a test out where DeepSpeed has no op; tests/config/test_optimizers.py has what is refused there."""
+    return test if has_op("cpu_adam") else None
 
 
 @pytest.mark.parametrize("op", ["cpu_adam", "async_io"])

@@ -74,7 +74,7 @@ def _sgd(optim: OptimConfig) -> dict[str, Any]:
     return {"momentum": optim.sgd_momentum}
 
 
-def _sophia(optim: OptimConfig) -> dict[str, Any]:
+def _sophiag(optim: OptimConfig) -> dict[str, Any]:
     return {"betas": (optim.sophia_beta1, optim.sophia_beta2), "rho": optim.sophia_rho}
 
 
@@ -115,7 +115,7 @@ _OPTIONS: Mapping[str, Options] = {
     "adamwschedulefree": _with(_adam, foreach=False),
     "sgd": _sgd,
     "sgdschedulefree": _with(_sgd, foreach=False),
-    "sophiag": _sophia,
+    "sophiag": _sophiag,
     "lion": _lion,
     "adopt": _with(_adam, weight_decouple=True),
     "lamb": _with(_adam, weight_decouple=True),
