@@ -86,10 +86,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         track = TrackConfig(log_timers=True, log_batch_size=True, log_memory=True)
+        new = {"iteration": 0, "samples": 0, "world_size": 1}
         kinds: dict[str, Callable[[], list[Any]]] = {
             "metrics.jsonl alone": list,
             "+ CSV": lambda: [Table(folder / "metrics.csv")],
-            "+ TensorBoard": lambda: [TensorBoard(track, folder / "tb", "run", run_dir=folder, iteration=0, samples=0, world_size=1)],
+            "+ TensorBoard": lambda: [TensorBoard(track, folder / "tb", "run", run_dir=folder, **new)],
             "+ Weights & Biases": lambda: [Wandb(run_folder(folder / "row"), 0, NOWHERE)],
         }
         for kind, make in kinds.items():

@@ -113,7 +113,8 @@ def _manifest(
 ) -> Manifest:
     facts: dict[str, Any] = {
         "progress": {"iteration": iteration, "consumed_samples": 8 * iteration},
-        "scalars": {"optimizer_step": float(iteration)},
+        # As runs do: who leaves the optimizer out leaves its counts out.
+        "scalars": {"optimizer_step": float(iteration)} if len(kinds) > 1 else {},
         "settings": {"model": model.model_dump(), "train": {"seed": 1234}},
         "about": {"megads": "0"},
         **more,
