@@ -26,6 +26,10 @@ _OWN_LAUNCHER = "use LAUNCH_WITH"
 _OWN_DEBUG = "use LOG_LEVEL"
 # These change what is shown or how ranks start, not what is trained.
 NO_EFFECT = {
+    **dict.fromkeys(
+        ("FLOPS_PROFILER_TOP_MODULES", "FLOPS_PROFILER_DETAILED", "FLOPS_PROFILER_OUTPUT"),
+        "FLOPS_PROFILE=1 writes one table of all modules; FLOPS_PROFILE_DEPTH says how deep",
+    ),
     "AZUREML_EXPERIMENT_ID": _OWN_LOG,
     "BE": _OWN_BACKEND,
     "CCL": _OWN_BACKEND,

@@ -27,7 +27,7 @@ def test_every_tracker_holds_the_rows_of_a_run_that_was_stopped_and_nobody_a_key
         pytest.importorskip(package)
     stopped = megads.train("run", **TRACKED, **SECRETS, EXIT_INTERVAL="7")
     assert stopped.returncode == 75, stopped.stderr
-    # A kill after the checkpoint leaves rows that the next start does again.
+    # It stops with a checkpoint and goes on from there.
     folder = megads.folder / "run"
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["iteration"]
     assert last == 7
