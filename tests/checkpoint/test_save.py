@@ -49,10 +49,12 @@ def pieces_of(groups: Groups, kinds: tuple[str, ...] = KINDS, times: int = 1) ->
 
 def snapshot(groups: Groups, iteration: int, rng: dict[str, Tensor] | None = None, **more: object) -> Snapshot:
     rng = {"place": torch.tensor([groups.rank], dtype=torch.uint8)} if rng is None else rng
+    pieces = pieces_of(groups, **more)  # type: ignore[arg-type]
     return Snapshot(
         progress=Progress(iteration, iteration * 8),
-        pieces=pieces_of(groups, **more),  # type: ignore[arg-type]
-        scalars={"optimizer_step": 3.0},
+        pieces=pieces,
+        # As runs do: who leaves the optimizer out leaves its counts out.
+        scalars={"optimizer_step": 3.0} if len(pieces[0].tensors) > 1 else {},
         rng=rng,
         tensors={"qkv": QKV, "norm": NORM},
         model={"vocab_size": 4},
