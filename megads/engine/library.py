@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from functools import cache
 from typing import Any
 
 import torch.distributed as dist
@@ -11,6 +12,7 @@ from torch import nn
 
 from megads.dist.groups import Groups
 from megads.engine.base import is_copy
+from megads.engine.compiler import leave_compiler_out
 
 
 class Mpu:
@@ -93,8 +95,17 @@ def import_deepspeed() -> Any:
     logger.setLevel(logging.ERROR)
     # torch 2.13 renames two collectives; DeepSpeed and we call them by the names that older versions know too.
     warnings.filterwarnings("ignore", r".*torch\.distributed\.\w+` is deprecated", FutureWarning)
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # DeepSpeed would find out by running a compiler, on every rank, and asks only for its communication on the CPU.
+    vars(deepspeed.ops).setdefault("__compatible_ops__", {"deepspeed_shm_comm": False})
+    leave_compiler_out()
+    _count_devices_once(deepspeed.get_accelerator())
     return deepspeed
+
+
+def _count_devices_once(accelerator: Any) -> None:
+    # ZeRO 3 asks in every backward pass, and on a CPU the answer takes a process of its own: numactl.
+    if not hasattr(accelerator.device_count, "cache_info"):
+        accelerator.device_count = cache(accelerator.device_count)
 
 
 def mark_counted(module: nn.Module, tensor_rank: int) -> None:

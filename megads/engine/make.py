@@ -10,6 +10,7 @@ from megads.dist.rng import RngStreams
 from megads.engine.base import Engine
 from megads.engine.checkpointing import make_recompute
 from megads.engine.deepspeed import DeepSpeedEngine
+from megads.engine.library import import_deepspeed
 from megads.engine.partition import forget_second_partitions, partitioned
 from megads.engine.pipeline import PipelineEngine
 from megads.models.build import build_model
@@ -30,6 +31,7 @@ def make_engine(
     Raises:
         ConfigError, DependencyError, DeviceError: see the model and the engine.
     """
+    import_deepspeed()
     with partitioned(run, groups, device):
         module = build_model(run, groups, rng, make_recompute(run, groups, rng, device))
     forget_second_partitions(module)

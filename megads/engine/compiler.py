@@ -1,0 +1,62 @@
+"""torch's compiler stays outside: nobody here compiles, and its import is half of a rank's start and 110 MiB of it.
+
+torch 2.13 imports it (1,500 modules, read from a shared file system by every rank) only to say
+that an optimizer's methods are not to be compiled; DeepSpeed 0.19.8 does the same under ZeRO 3,
+and compiles a Muon that this run does not use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+NAME = "torch._dynamo"
+
+
+class Door(ModuleType):
+    """Stands for the compiler: answers that nothing is compiled, and imports it for every other question."""
+
+    @staticmethod
+    def graph_break(msg: str = "") -> None:
+        """Do nothing: no graph is being recorded."""
+
+    @staticmethod
+    def disable(fn: Any = None, recursive: bool = True, **_: Any) -> Any:
+        """Return ``fn``, or the decorator that does; it is never compiled."""
+        return _same if fn is None else fn
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(NAME) is self:
+            del sys.modules[NAME]
+        return getattr(importlib.import_module(NAME), name)
+
+
+def leave_compiler_out() -> None:
+    """Put a :class:`Door` in the compiler's place, unless that is there already."""
+    if NAME in sys.modules:
+        return
+    door = Door(NAME)
+    door.__spec__ = find_spec(NAME)
+    sys.modules[NAME] = door
+    with suppress(ImportError):  # another version of DeepSpeed
+        _import_muon_as_it_is()
+
+
+def _import_muon_as_it_is() -> None:
+    # DeepSpeed asks of every optimizer whether it is this one, and compiles its parts for that.
+    compiler = importlib.import_module("deepspeed.runtime.compiler")
+    compiling: Callable[..., Any] = compiler.compile
+    compiler.compile = lambda *_, **__: _same  # type: ignore[attr-defined]
+    try:
+        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+    finally:
+        compiler.compile = compiling  # type: ignore[attr-defined]
+
+
+def _same(function: Any) -> Any:
+    return function
