@@ -9,9 +9,11 @@ raising::
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import multiprocessing.connection
 import shutil
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -22,8 +24,8 @@ from typing import Any
 
 _pools: dict[int, Ranks] = {}
 
-RUNS_OF_A_POOL = 40
-"""Then it is made anew: every group ever made keeps a gloo thread that wakes up all the time."""
+RUNS_OF_A_POOL = 80
+"""Then it is made anew: every group ever made keeps its threads."""
 
 
 class Ranks:
@@ -31,9 +33,10 @@ class Ranks:
 
     def __init__(self, size: int):
         self.folder = tempfile.mkdtemp(prefix="megads-ranks-")
-        # fork: the children share this process's imported torch, so a pool starts in about a
+        # fork: the children share what this process imported, so a pool starts in about a
         # tenth of the time spawn needs. Safe as long as torch has started no threads here,
         # which conftest sees to.
+        _import_what_ranks_need()
         context = multiprocessing.get_context("fork")
         self.runs = 0
         self.pipes: list[Any] = []
@@ -114,13 +117,43 @@ def _answer(pipe: Any) -> str:
         return "the process died"
 
 
+def _import_what_ranks_need() -> None:
+    import megads.train.loop  # noqa: F401
+    from megads.engine.compiler import NAME, Door
+    from megads.engine.library import import_deepspeed
+
+    import_deepspeed()
+    # Ranks put it there again. Whoever makes a process group asks what is there for what only the compiler has.
+    if isinstance(sys.modules.get(NAME), Door):
+        del sys.modules[NAME]
+
+
+def _share_gloo_threads() -> None:
+    """Give all groups of this process one thread that listens; each its own would wake up 100 times a second."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    own = dist.ProcessGroupGloo
+    device = own.create_default_device()
+
+    class Sharing(own):
+        def __init__(self, store: Any, rank: int, size: int, timeout: timedelta):
+            options = own._Options()
+            options._devices, options._threads, options._timeout = [device], 2, timeout
+            super().__init__(store, rank, size, options)
+
+    distributed_c10d.ProcessGroupGloo = Sharing
+
+
 def _serve(rank: int, size: int, folder: str, pipe: Any) -> None:
     """Run what comes through the pipe until it closes; answer "" or a traceback."""
     import torch
     import torch.distributed as dist
 
+    gc.freeze()  # DeepSpeed collects garbage several times an engine; a test process has much to walk through
     torch.set_num_threads(1)
     groups_of.cache_clear()
+    _share_gloo_threads()
     store = dist.FileStore(str(Path(folder) / "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
     while True:
