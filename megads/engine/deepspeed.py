@@ -35,7 +35,7 @@ from megads.engine.parts import Part, Splitter
 from megads.engine.state import EngineState
 from megads.engine.timing import time_communication
 from megads.engine.veto import Veto, scale_by_rules
-from megads.engine.zero import keep_gathered, reduce_once, share_buffers
+from megads.engine.zero import fit_bucket, keep_gathered, reduce_once, share_buffers
 from megads.errors import DeviceError
 from megads.models.gpt import GPT
 
@@ -56,6 +56,7 @@ class DeepSpeedEngine:
         self.split = Splitter(run, groups, eod)
         self.seed = run.train.seed
         self.config = deepspeed_config(run, groups.grid.world_size)
+        fit_bucket(self.config, module)
         names = {parameter: name for name, parameter in module.named_parameters()}
         is_partitioned = any(hasattr(parameter, "ds_id") for parameter in names)
         self.module: GPT = module if is_partitioned else module.to(device)

@@ -19,6 +19,14 @@ import megads.dist.timed as dist
 from megads.dist.groups import Groups
 
 
+def fit_bucket(config: dict[str, Any], module: nn.Module) -> None:
+    """Have DeepSpeed allocate no larger bucket than all gradients fill: it takes one anew in every backward pass."""
+    count = sum(getattr(each, "ds_numel", each.numel()) for each in module.parameters())
+    zero = config.get("zero_optimization", {})
+    if "reduce_bucket_size" in zero:
+        zero["reduce_bucket_size"] = min(int(zero["reduce_bucket_size"]), count)
+
+
 def keep_gathered(module: nn.Module) -> None:
     """Under ZeRO 3, have a tied embedding gathered for the output layer, which is another module's."""
     embedding = getattr(module, "embedding", None)
