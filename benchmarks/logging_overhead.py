@@ -79,7 +79,7 @@ class Scripted:
 
 
 class Costs:
-    """What the training thread spends in functions, by name: seconds of the wall and of its processor."""
+    """What is spent in functions, by name: seconds of the wall and of the processor."""
 
     def __init__(self) -> None:
         self.calls: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -100,7 +100,7 @@ class Costs:
 
     def table(self) -> str:
         """Return a line for each function; the median call, of which every step has one."""
-        lines = [f"{'us a step, in the training thread':50} {'wall':>7} {'cpu':>7}"]
+        lines = [f"{'us a step':50} {'wall':>7} {'cpu':>7}"]
         for name, calls in self.calls.items():
             wall, processor = (1e6 * statistics.median(column) for column in zip(*calls, strict=True))
             lines.append(f"{name:50} {wall:7.0f} {processor:7.0f}")
@@ -188,21 +188,21 @@ def watched(run: Run) -> Costs:
     tracks, timing = run.tracks, run.loop.timing
     assert tracks is not None
     assert run.loop.teller is not None
-    costs.watch(run.loop.teller, "step", "all telling of a step (log, metrics, trackers)")
-    costs.watch(run.loop.teller, "_say", "  console line and log file")
-    costs.watch(tracks.file, "write", "  metrics.jsonl")
+    costs.watch(timing, "step_done", "adding up the step's times")
+    costs.watch(run.loop.teller, "step", "handing the step's numbers over")
+    costs.watch(run.loop.teller, "_say", "beside the training: console line and log file")
+    costs.watch(tracks.file, "write", "beside the training: metrics.jsonl")
     for tracker in tracks.trackers:
-        costs.watch(tracker, "write", f"  {tracker.name}")
-    costs.watch(timing, "step_done", "reading the clock's marks")
+        costs.watch(tracker, "write", f"beside the training: {tracker.name}")
     return costs
 
 
 def marks_s() -> float:
     """Return the seconds that the sections of a step cost more with a clock than without one."""
     from megads.device.timeline import HostTimeline
-    from megads.monitor.times import StepClock
+    from megads.monitor.times import step_clock
 
-    engine, clock = Scripted(0.0), StepClock(HostTimeline())
+    engine, clock = Scripted(0.0), step_clock(HostTimeline())
 
     def seconds(work: Callable[[], object]) -> float:
         found = []

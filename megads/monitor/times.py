@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from megads.device.timeline import Timeline
+from megads.device.timeline import HostTimeline, Timeline
 from megads.dist.sections import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, OTHER, run_clock
 
 DATA, SAVE = "data", "save"
@@ -34,7 +34,7 @@ class StepTimes:
 
 
 class StepClock:
-    """Takes the times of the sections of one step after the other (``megads.dist.sections``).
+    """Takes the times of the sections of one step after the other (``megads.dist.sections``), by a device's marks.
 
     Args:
         timeline: of what computes.
@@ -57,13 +57,21 @@ class StepClock:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Take note of the sections of the block, which is a step without its data."""
-        self.timeline.begin()
-        self.name, self.names, self.marks = OTHER, [OTHER], [self.timeline.mark()]
+        self.begin()
         run_clock(self)
         try:
             yield
         finally:
             run_clock(None)
+        self.end()
+
+    def begin(self) -> None:
+        """Forget the step before."""
+        self.timeline.begin()
+        self.name, self.names, self.marks = OTHER, [OTHER], [self.timeline.mark()]
+
+    def end(self) -> None:
+        """Take note that the step ends here."""
         self.marks.append(self.timeline.mark())
 
     def read(self, took_s: float, waited_s: float) -> StepTimes:
@@ -73,13 +81,54 @@ class StepClock:
             took_s: by the host's clock, of the whole step; what no section claims is the rest of it.
             waited_s: for data.
         """
-        seconds = dict.fromkeys(PARTS, 0.0)
+        seconds = self.seconds()
         seconds[DATA] = waited_s
-        for name, took in zip(self.names, self.timeline.seconds(self.marks), strict=True):
-            seconds[name] += took
         claimed = sum(seconds.values()) - seconds[OTHER]
         seconds[OTHER] = took_s - claimed
         return StepTimes(seconds)
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of every one of :data:`PARTS` that was measured."""
+        seconds = dict.fromkeys(PARTS, 0.0)
+        for name, took in zip(self.names, self.timeline.seconds(self.marks), strict=True):
+            seconds[name] += took
+        return seconds
+
+
+class HostClock(StepClock):
+    """The same by the host's clock, whose times are known at once and need not be kept."""
+
+    def __init__(self, timeline: HostTimeline):
+        super().__init__(timeline)
+        self.clock, self.since = timeline.mark, 0.0
+        self.parts = dict.fromkeys(PARTS, 0.0)
+
+    def switch(self, name: str) -> str:
+        """Take note that ``name`` begins now; return what ran until now."""
+        before = self.name
+        if name != before:
+            now = self.clock()
+            self.parts[before] += now - self.since
+            self.name, self.since = name, now
+        return before
+
+    def begin(self) -> None:
+        """Forget the step before."""
+        self.parts = dict.fromkeys(PARTS, 0.0)
+        self.name, self.since = OTHER, self.clock()
+
+    def end(self) -> None:
+        """Take note that the step ends here."""
+        self.parts[self.name] += self.clock() - self.since
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of every one of :data:`PARTS` that was measured."""
+        return dict(self.parts)
+
+
+def step_clock(timeline: Timeline) -> StepClock:
+    """Return the clock for a timeline."""
+    return HostClock(timeline) if isinstance(timeline, HostTimeline) else StepClock(timeline)
 
 
 class Shares:

@@ -107,6 +107,7 @@ class Loop:
                         self.saving.interim()
                     self.tell_energy()
         self.looks.close()
+        self.settle()
         iteration = t.progress.iteration
         if iteration >= train.train_iters:
             self.test()
@@ -137,16 +138,24 @@ class Loop:
         """
         why = self.stop.agreed(validation=self.validates_after(self.training.progress.iteration + 1))
         if not why and self.saving.saver.is_writing:
+            self.settle()
             with self.timing.saving():
                 self.saving.settle()
         return why
 
     def enter(self, phase: str) -> None:
-        """Tell the watchdog what begins now."""
+        """Tell the watchdog what begins now; what is said of it comes behind the steps before it."""
         if self.watch is not None:
             self.watch.iteration = self.training.progress.iteration
             self.watch.saved(self.stop.deadline.measured_save_s)
             self.watch.enter(phase)
+        if phase != "step":
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait until every step so far is told."""
+        if self.teller:
+            self.teller.settle()
 
     def step(self, batches: Prefetch) -> None:
         """Do one optimizer step and tell of it. Its time is that of the whole step, data included."""
@@ -175,7 +184,8 @@ class Loop:
         self.waited_s += waited
         self.stepped_s += took
         if self.teller:
-            self.teller.step(StepFacts(result, loss, rates, speed, batch, waited, self.seconds_left, times))
+            facts = StepFacts(result, loss, rates, speed, batch, waited, t.progress, self.seconds_left, times)
+            self.teller.step(facts)
         if (found := self.timing.look(t.progress.iteration)) and self.teller:
             self.teller.stragglers(found)
         if t.groups.rank == 0 and self.remaining.steps == FORECAST_AFTER:
@@ -237,6 +247,7 @@ class Loop:
         """Say whether the planned iterations fit into the allocation."""
         left = self.training.run.train.train_iters - self.training.progress.iteration
         if self.stop.deadline.ends_at and left:
+            self.settle()
             LOG.info("time     %s", self.stop.deadline.forecast(self.seconds_left(), left))
 
     def validate(self) -> str:

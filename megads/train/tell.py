@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from megads.checkpoint.progress import Progress
 from megads.config.batches import BatchSchedule
 from megads.config.schedule import Rates
 from megads.engine.base import StepResult
@@ -33,7 +35,8 @@ class StepFacts:
     speed: Speed
     batch: int  # samples
     waited_s: float  # for data
-    left_s: Callable[[], float]  # the run's, at the present speed
+    done: Progress  # after it
+    left_s: Callable[[], float]  # the run's, at the present speed; called before the next step
     times: Mapping[str, float]  # entries of the row: what the step's time was spent on
 
 
@@ -53,28 +56,35 @@ class Teller:
         self.used: dict[str, float] = {}  # energy
 
     def step(self, facts: StepFacts) -> None:
-        """Take note of one step, and tell of it if it is its turn.
+        """Take note of one step, and have it told if it is its turn, beside the training.
 
         A skipped step is told whenever it comes. Rows are of their own step alone; the lines
         are of all steps since the last one.
         """
-        iteration, every = self.training.progress.iteration, self.training.run.log.log_interval
-        skipped, due = facts.result.skipped, iteration % every == 0
-        self.interval.add(facts.loss, facts.speed, skipped=skipped, waited_s=facts.waited_s)
-        told = due or skipped
-        if not told and not self.metrics.wants(iteration):
+        due = facts.done.iteration % self.training.run.log.log_interval == 0
+        told = due or facts.result.skipped
+        left_s = facts.left_s() if told else 0.0
+        self.metrics.voice.soon(partial(self._step, facts, left_s, due=due, told=told))
+
+    def _step(self, facts: StepFacts, left_s: float, *, due: bool, told: bool) -> None:
+        self.interval.add(facts.loss, facts.speed, skipped=facts.result.skipped, waited_s=facts.waited_s)
+        if not told and not self.metrics.wants(facts.done.iteration):
             return
         row = self._row(facts)
-        if due and every > 1:
+        if due and self.training.run.log.log_interval > 1:
             row["lm_loss_mean"] = self.interval.loss
         if told:
-            self._say(facts, due=due)
+            self._say(facts, left_s, due=due)
         self.metrics.write(row, told=told)
         if due:
             self.interval = Interval()
 
-    def _say(self, facts: StepFacts, *, due: bool) -> None:
-        t, done, result = self.training, self.training.progress, facts.result
+    def settle(self) -> None:
+        """Wait until every step so far is told: what is told now comes behind them."""
+        self.metrics.voice.settle()
+
+    def _say(self, facts: StepFacts, left_s: float, *, due: bool) -> None:
+        t, done, result = self.training, facts.done, facts.result
         interval = self.interval
         if not due:
             interval = Interval()
@@ -86,7 +96,7 @@ class Teller:
             facts.rates.lr,
             result.grad_norm,
             interval.speed,
-            facts.left_s(),
+            left_s,
             batch=facts.batch if facts.batch < self.sizes.final else 0,
             scale=result.loss_scale,
             waited=interval.waited_s / interval.seconds,
@@ -110,10 +120,10 @@ class Teller:
         LOG.info("%s", shown, extra={ALSO: other})
 
     def _row(self, facts: StepFacts) -> dict[str, Any]:
-        t, done, speed = self.training, self.training.progress, facts.speed
+        t, done, speed = self.training, facts.done, facts.speed
         return {
             "iteration": done.iteration,
-            **self.consumed(),
+            **self.consumed(done),
             "lm_loss": facts.loss,
             "learning_rate": facts.rates.lr,
             "weight_decay": facts.rates.weight_decay,
@@ -133,16 +143,19 @@ class Teller:
 
     def stragglers(self, found: Found) -> None:
         """Tell which ranks hold the others up."""
+        self.settle()
         if found.stragglers:
             LOG.warning("straggler: %s", straggler_line(found.stragglers, self.training.hosts))
         self.metrics.write({"iteration": self.training.progress.iteration, **found.row()})
 
     def left_out(self, trouble: Trouble) -> None:
         """Tell why a step was left out; its row is there already."""
+        self.settle()
         LOG.warning("step %d: %s; left out, nothing of it is learnt", trouble.iteration, trouble.text)
 
     def rolled_back(self, trouble: Trouble, path: Path) -> None:
         """Tell that the run is again what it was at the checkpoint ``path``."""
+        self.settle()
         done = self.training.progress
         words = (trouble.iteration, trouble.text, path, done.rollbacks)
         LOG.warning("step %d: %s; back to %s (rollback %d)", *words)
@@ -151,18 +164,23 @@ class Teller:
 
     def passed_over(self, first: int, steps: int, samples: int, reason: str = "SKIP_TRAIN_ITERATION_RANGE") -> None:
         """Tell that the ``samples`` of ``steps`` steps from ``first`` on were passed over."""
+        self.settle()
         last = first + steps - 1
         which = f"steps {first}-{last}" if steps > 1 else f"step {first}"
         LOG.info("%s: %s samples passed over by %s", which, count(samples), reason)
-        self.metrics.write({"iteration": last, "passed_over_iterations": steps, **self.consumed()})
+        self.metrics.write(
+            {"iteration": last, "passed_over_iterations": steps, **self.consumed(self.training.progress)}
+        )
 
     def energy(self, row: Mapping[str, float]) -> None:
         """Tell how much energy the run used so far."""
+        self.settle()
         self.used = dict(row)
         self.metrics.write({"iteration": self.training.progress.iteration, **row})
 
     def validation(self, found: HeldOut) -> None:
         """Tell what a validation found."""
+        self.settle()
         iteration = self.training.progress.iteration
         is_usual = self.training.run.log.log_line == "megads"
         LOG.info("step %d: validation %s", iteration, found.line())
@@ -173,17 +191,19 @@ class Teller:
 
     def test(self, found: HeldOut) -> None:
         """Tell what the test at the end found."""
+        self.settle()
         LOG.info("test %s", found.line())
         self.metrics.write({"iteration": self.training.progress.iteration, **found.row("test_loss")})
 
     def memory(self, found: MemoryFacts) -> None:
         """Tell what rank 0's memory is used for, once a start."""
+        self.settle()
         LOG.info("memory   %s", found.line())
         self.metrics.write({"iteration": self.training.progress.iteration, **found.row()})
 
-    def consumed(self) -> dict[str, int]:
+    def consumed(self, done: Progress) -> dict[str, int]:
         """Return the entries of a metrics row that say how far the run is."""
-        samples = self.training.progress.consumed_samples
+        samples = done.consumed_samples
         return {"consumed_samples": samples, "consumed_tokens": samples * self.training.run.model.seq_length}
 
 

@@ -13,7 +13,7 @@ import megads.dist.timed as dist
 from megads.config.schema import RunConfig
 from megads.dist.groups import Groups
 from megads.monitor.stragglers import Found, find_stragglers
-from megads.monitor.times import SAVE, Shares, StepClock, StepTimes
+from megads.monitor.times import SAVE, Shares, StepTimes, step_clock
 from megads.train.setup import Training
 
 
@@ -26,7 +26,7 @@ class Timing:
 
     def __init__(self, training: Training):
         settings, groups = training.run.times, training.groups
-        self.clock = StepClock(training.vendor.timeline(training.device)) if settings.split else None
+        self.clock = step_clock(training.vendor.timeline(training.device)) if settings.split else None
         self.shares = Shares()  # of the steps since this start
         self.saved_s = 0.0  # since the last step
         looks = settings.split and settings.straggler_interval and groups.world is not None

@@ -60,9 +60,9 @@ def _delays(engine):
 
 def _timed_steps(engine, run, groups, count):
     from megads.device.timeline import HostTimeline
-    from megads.monitor.times import StepClock
+    from megads.monitor.times import step_clock
 
-    clock, found = StepClock(HostTimeline()), []
+    clock, found = step_clock(HostTimeline()), []
     for step in range(count):
         parts = batches(run, step, groups.data_rank)
         started = time.perf_counter()
@@ -120,10 +120,10 @@ def _changes_no_number(grid, changes) -> None:
     import torch
 
     from megads.device.timeline import HostTimeline
-    from megads.monitor.times import StepClock
+    from megads.monitor.times import step_clock
 
     run, groups = settings(grid, **changes), groups_of(**grid)
-    clock = StepClock(HostTimeline())
+    clock = step_clock(HostTimeline())
     engines = [make_engine(run, groups) for _ in range(2)]
     for step in range(3):
         parts = batches(run, step, groups.data_rank)
@@ -165,9 +165,9 @@ def _ramp(grid, changes) -> None:
     run, groups = settings(grid, **changes), groups_of(**grid)
     engine = make_engine(run, groups)
     from megads.device.timeline import HostTimeline
-    from megads.monitor.times import StepClock
+    from megads.monitor.times import step_clock
 
-    clock = StepClock(HostTimeline())
+    clock = step_clock(HostTimeline())
     with _delays(engine):
         for count in (1, 2):
             parts = batches(run, 0, groups.data_rank)[:count]

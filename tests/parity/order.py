@@ -131,6 +131,9 @@ class Numbers:
     def step(self, facts: StepFacts) -> None:
         self.numbers.append(self.training.progress.iteration)
 
+    def settle(self) -> None:
+        pass
+
     def passed_over(self, first: int, steps: int, samples: int, reason: str) -> None:
         pass
 

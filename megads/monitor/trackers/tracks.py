@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from megads.config.secrets import hidden
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
+from megads.monitor.voice import Voice
 
 STEP = "lm_loss"  # a row with this key is that of a step
 MOST_ROWS = 10_000  # that wait for trackers
@@ -48,10 +49,13 @@ class Tracks:
     Args:
         file: takes every row that is told; what it raises is the caller's.
         trackers: take them too.
+
+    Attributes:
+        voice: makes rows and lines beside the training; :meth:`close` waits for it.
     """
 
     def __init__(self, file: MetricsFile, trackers: list[Tracker] | None = None):
-        self.file, self.trackers = file, list(trackers or [])
+        self.file, self.trackers, self.voice = file, list(trackers or []), Voice()
         self._rows: Queue[tuple[Mapping[str, Any], bool] | None] = Queue(MOST_ROWS)
         self._thread = threading.Thread(target=self._hand_over, name="megads-track", daemon=True)
 
@@ -83,6 +87,8 @@ class Tracks:
             OSError: ``metrics.jsonl`` could not take all of its rows.
         """
         try:
+            if not self.voice.settle(limit_s):
+                LOG.warning("%s: its last rows were not written in %g s", self.file.file.name, limit_s)
             self.file.close()
         finally:
             if self._thread.ident is None:
