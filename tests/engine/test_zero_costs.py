@@ -182,3 +182,33 @@ def _status(name: str) -> int:
 @pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="needs Linux")
 def test_no_rank_ever_holds_the_whole_model():
     run_ranks(4, _never_holds_the_whole_model)
+
+
+def _takes_no_larger_bucket(stage: str, asked: int) -> None:
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Largest(TorchFunctionMode):
+        count = 0
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if func is torch.empty:
+                self.count = max(self.count, made.numel())
+            return made
+
+    changes = {**SPLIT_ALL, "parallel.zero_stage": stage, "deepspeed.reduce_bucket_size": str(asked)}
+    run, groups = settings({"data": 2}, **changes), groups_of(data=2)
+    with Largest() as largest:
+        engine = make_engine(run, groups)
+        train(engine, run, groups, 0, 1)
+    everything = sum(getattr(each, "ds_numel", each.numel()) for each in engine.state.parameters)
+    assert 0 < largest.count <= everything
+    assert engine.engine.optimizer.reduce_bucket_size == min(asked, everything)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("asked", [50_000_000, 3000])
+@pytest.mark.parametrize("stage", ["2", "3"])
+def test_a_bucket_is_no_larger_than_what_it_is_for(stage, asked):
+    run_ranks(2, _takes_no_larger_bucket, stage, asked)
