@@ -12,6 +12,7 @@ def make_deterministic() -> None:
     CUBLAS_WORKSPACE_CONFIG torch refuses the first matrix product on a CUDA device. Torch also
     fills memory that nobody wrote to, so that what is read from it is the same as well.
     """
-    torch.use_deterministic_algorithms(True)
+    # use_deterministic_algorithms is the same, and imports torch's compiler to tell it too.
+    torch.set_deterministic_debug_mode("error")
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
