@@ -78,7 +78,7 @@ def equals_the_library(layout: Layout, name: str) -> None:
     from tests.engine.scripted import Scripted, reference
 
     whole.AT_ONCE = 700  # so that parameters go in several rounds
-    changes = changes_of(name)
+    changes = {**changes_of(name), "model.num_layers": str(layout.pp)}
     scripted = Scripted(layout, **changes)
     scripted.train(STEPS)
     expected = reference(layout.kind, STEPS, **{"train.dtype": layout.more.get("train.dtype", "fp32"), **changes})
@@ -185,7 +185,7 @@ def trains_as_one_rank(layout: Layout, name: str, bound: float) -> None:
     from tests.engine.scripted import SMALL
     from tests.parity.layouts import engine_of, train_on
 
-    changes = {**SMALL, **changes_of(name)}
+    changes = {**SMALL, **changes_of(name), "model.num_layers": "1"}
     losses, weights = plain_steps(Layout(layout.kind).run(**changes, **ALL))
     engine, run, groups = engine_of(layout, **changes)
     results = train_on(engine, run, groups, range(STEPS), lambda step: RATE)
