@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,8 +37,7 @@ class MetricsFile:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row; it is in the file when this returns, unless that can not be written now."""
-        # JSON has no nan or infinity; orjson's null keeps the file readable by every parser.
-        self._waiting += orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+        self._waiting += _line(row).encode()
         try:
             self._flush()
         except OSError as error:
@@ -94,3 +95,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return []
     with open(path, "rb") as file:
         return [row for row in map(_row_in, file) if row is not None]
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    # JSON has no nan or infinity; null keeps the file readable by every parser.
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+    return json.dumps(finite) + "\n"
