@@ -22,6 +22,18 @@ class LogConfig(Section):
     log_line: Literal["megads", "megatron"] = setting(
         "megads", env="LOG_LINE", help="of a step, on the console; the run's log file has both"
     )
+    params_norm: bool = setting(
+        False,
+        env="LOG_PARAMS_NORM",
+        flags={"--log-params-norm": True},
+        help="the norm of all weights after every step",
+    )
+    num_zeros: bool = setting(
+        False,
+        env="LOG_NUM_ZEROS_IN_GRAD",
+        flags={"--log-num-zeros-in-grad": True},
+        help="how many numbers of every step's gradient are 0",
+    )
 
 
 class TrackConfig(Section):

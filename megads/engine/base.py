@@ -26,6 +26,8 @@ class StepResult:
     skipped: bool  # True when a non-finite gradient made the optimizer leave the weights alone
     loss_scale: float  # 1.0 unless fp16
     rejected: bool = False  # True when it was skipped because ``accepts`` said so
+    num_zeros: int | None = None  # in the gradient; None: not asked for, or nothing was updated
+    params_norm: float | None = None  # of all float32 weights after the step; None: not asked for
 
 
 @dataclass(frozen=True)

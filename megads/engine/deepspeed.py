@@ -33,6 +33,7 @@ from megads.engine.optim.sophia import uniforms
 from megads.engine.partition import set_second_partition_group
 from megads.engine.parts import Part, Splitter
 from megads.engine.state import EngineState
+from megads.engine.step_numbers import StepNumbers
 from megads.engine.timing import time_communication
 from megads.engine.veto import Veto, scale_by_rules
 from megads.engine.zero import fit_bucket, keep_gathered, reduce_once, share_buffers
@@ -80,6 +81,10 @@ class DeepSpeedEngine:
         time_communication(self.engine)
         self.state = EngineState(self.engine, names, groups, self.driver.row)
         self.driver.attach(self.state, groups, device)
+        self.numbers: StepNumbers | None = None
+        if run.log.num_zeros or run.log.params_norm:
+            asked = {"zeros": run.log.num_zeros, "norm": run.log.params_norm}
+            self.numbers = StepNumbers(self.driver.optimizer, self.state.calls(), groups, device, **asked)
 
     def _initialize(self, deepspeed: Any, module: GPT, optimizer: torch.optim.Optimizer) -> Any:
         engine, *_ = deepspeed.initialize(
@@ -106,7 +111,11 @@ class DeepSpeedEngine:
             if self.driver.looks_at_hessian():
                 with self.driver.estimating(int(self.counted_tokens(parts))):
                     self._train_step(self.drawn(parts), None)
-            return self._train_step(parts, accepts)
+            if self.numbers is None:
+                return self._train_step(parts, accepts)
+            self.numbers.begin()
+            result = self._train_step(parts, accepts)
+            return replace(result, **self.numbers.read(skipped=result.skipped))
 
     def _train_step(self, parts: Sequence[Part], accepts: Callable[[float], bool] | None) -> StepResult:
         engine = self.engine

@@ -64,7 +64,7 @@ class EngineState:
         """Yield what this rank answers for; see :class:`megads.engine.base.Engine`."""
         self._materialise()
         for parameter in self.parameters:
-            first, tensors = self._run_of(parameter)
+            first, tensors = self._run_of(parameter, self.kinds)
             if tensors and tensors["weight"].numel():
                 yield Piece(self.names[parameter], self._cut(parameter), first, tensors)
 
@@ -83,22 +83,24 @@ class EngineState:
         else:
             self.engine.optimizer.update_lp_params()
 
-    def _run_of(self, parameter: Any) -> tuple[int, dict[str, Tensor]]:
+    def _run_of(self, parameter: Any, kinds: Sequence[str]) -> tuple[int, dict[str, Tensor]]:
         """Return the run of a flattened parameter that this rank answers for: its first number, and views by kind."""
         if self.holds_plain_gradients:
             share = self._share(parameter.numel())
-            return share.start, {kind: self._read(parameter, kind).view(-1)[share] for kind in self.kinds}
+            return share.start, {kind: self._read(parameter, kind).view(-1)[share] for kind in kinds}
         if self.is_partitioned:
             size = parameter.ds_tensor.numel()
             first = dist.get_rank(parameter.ds_process_group) * size
             # The last ranks' pieces end in padding.
             count = max(0, min(size, parameter.ds_numel - first))
-            return first, {kind: self._piece(parameter, kind)[:count] for kind in self.kinds}
+            return first, {kind: self._piece(parameter, kind)[:count] for kind in kinds}
         owned = parameter._hp_mapping
         if owned is None:
             return 0, {}
-        moments = {kind: owned.get_hp_fragment(kind).detach() for kind in self.row.state}
-        return owned.lp_fragment_address.start, {"weight": owned.get_hp_fragment().detach(), **moments}
+        names = {kind: () if kind == "weight" else (kind,) for kind in kinds}
+        return owned.lp_fragment_address.start, {
+            kind: owned.get_hp_fragment(*name).detach() for kind, name in names.items()
+        }
 
     def _cut(self, parameter: nn.Parameter) -> Cut:
         """Return which slice of the whole parameter this tensor-parallel rank holds."""
@@ -276,7 +278,7 @@ class EngineState:
         return [Call(key, labels[i], [self._slot(each, key) for each in members]) for key, i, members in found]
 
     def _slot(self, parameter: nn.Parameter, flat: Tensor) -> Slot:
-        first, tensors = self._run_of(parameter)
+        first, tensors = self._run_of(parameter, ("weight",))
         weight = tensors["weight"] if tensors else flat.detach()[:0].view(-1)
         held = parameter if self.holds_plain_gradients else flat
         at = (weight.data_ptr() - held.data_ptr()) // 4 if weight.numel() else 0

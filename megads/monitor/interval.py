@@ -62,6 +62,8 @@ def megatron_line(
     batch: int,
     loss_scale: float,
     grad_norm: float,
+    num_zeros: int | None = None,
+    params_norm: float | None = None,
 ) -> str:
     """Return the line of a step that programs which read logs of Megatron-LM look for (``training_log``).
 
@@ -79,6 +81,8 @@ def megatron_line(
         *([f"lm loss: {loss:.6E}"] if loss > 0 else []),
         f"loss scale: {loss_scale:.1f}",
         f"grad norm: {grad_norm:.3f}",
+        *([f"num zeros: {num_zeros:.1f}"] if num_zeros is not None else []),
+        *([f"params norm: {params_norm:.3f}"] if params_norm is not None else []),
         f"number of skipped iterations: {interval.skipped:3d}",
         f"number of nan iterations: {interval.nans:3d}",
     ]

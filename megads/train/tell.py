@@ -115,6 +115,8 @@ class Teller:
             batch=facts.batch,
             loss_scale=result.loss_scale,
             grad_norm=result.grad_norm,
+            num_zeros=result.num_zeros,
+            params_norm=result.params_norm,
         )
         shown, other = (family, line) if as_megatron else (line, family)
         LOG.info("%s", shown, extra={ALSO: other})
@@ -128,6 +130,8 @@ class Teller:
             "learning_rate": facts.rates.lr,
             "weight_decay": facts.rates.weight_decay,
             "grad_norm": facts.result.grad_norm,
+            **({"num_zeros": facts.result.num_zeros} if t.run.log.num_zeros else {}),
+            **({"params_norm": facts.result.params_norm} if t.run.log.params_norm else {}),
             "loss_scale": facts.result.loss_scale,
             "skipped_iterations": done.skipped_iterations,
             "nan_iterations": done.nan_iterations,

@@ -19,30 +19,41 @@ SECRETS = {
     "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
 }
 TRACKED = {"TENSORBOARD": "1", "METRICS_CSV": "1", "WANDB_MODE": "offline", "SAVE_INTERVAL": "4"}
+MORE = {"LOG_NUM_ZEROS_IN_GRAD": "1", "LOG_PARAMS_NORM": "1"}
+TAGS = {
+    "lm loss": "lm_loss",
+    "grad-norm": "grad_norm",
+    "learning-rate": "learning_rate",
+    "num-zeros": "num_zeros",
+    "params-norm": "params_norm",
+}
 
 
 @pytest.mark.slow
 def test_every_tracker_holds_the_rows_of_a_run_that_was_stopped_and_nobody_a_key(megads):
     for package in ("tensorboard", "wandb"):
         pytest.importorskip(package)
-    stopped = megads.train("run", **TRACKED, **SECRETS, EXIT_INTERVAL="7")
+    stopped = megads.train("run", **TRACKED, **MORE, **SECRETS, EXIT_INTERVAL="7")
     assert stopped.returncode == 75, stopped.stderr
     # It stops with a checkpoint and goes on from there.
     folder = megads.folder / "run"
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["iteration"]
     assert last == 7
-    done = megads.train("run", **TRACKED, **SECRETS)
+    done = megads.train("run", **TRACKED, **MORE, **SECRETS)
     assert done.returncode == 0, done.stderr
 
     rows = read_metrics(folder / "metrics.jsonl")
     steps = [row for row in rows if "lm_loss" in row]
     assert [row["iteration"] for row in steps] == list(range(1, 13))
     found = points(folder / "tensorboard")
-    for tag, key in (("lm loss", "lm_loss"), ("grad-norm", "grad_norm"), ("learning-rate", "learning_rate")):
+    for tag, key in TAGS.items():
         assert found[tag] == [(row["iteration"], float(np.float32(row[key]))) for row in steps]
         assert [step for step, _ in found[f"{tag} vs samples"]] == [row["consumed_samples"] for row in steps]
     valid = [(row["iteration"], float(np.float32(row["valid_loss"]))) for row in rows if "valid_loss" in row]
     assert found["lm loss validation"] == valid
+
+    line = f" | num zeros: {steps[-1]['num_zeros']:.1f} | params norm: {steps[-1]['params_norm']:.3f} | number of sk"
+    assert line in (folder / "log/run.log").read_text()
 
     with open(folder / "metrics.csv", newline="") as file:
         table = [{k: v for k, v in row.items() if v} for row in csv.DictReader(file)]

@@ -33,6 +33,13 @@ def test_the_line_is_the_one_of_the_family():
     )
 
 
+def test_what_is_asked_for_besides_stands_where_the_family_has_it():
+    interval = interval_of((6.0, 0.5, False))
+    more = {"num_zeros": 1234, "params_norm": 56.78912}
+    line = megatron_line(20, 100, 160, interval, lr=1e-4, batch=8, loss_scale=1.0, grad_norm=1.0, **more)
+    assert " grad norm: 1.000 | num zeros: 1234.0 | params norm: 56.789 | number of skipped iterations:   0 |" in line
+
+
 @pytest.mark.parametrize("prefix", ["", "2026-11-21 23:46:09,515 ", "[default7]:"])
 def test_parsers_find_its_fields(prefix):
     line = prefix + line_of(interval_of((6.0, 0.5, False)))

@@ -55,6 +55,8 @@ PANELS = (
     ),
     Panel("lr", "Learning rate", "", ("learning_rate",), exact=True),
     Panel("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), spiky=True),
+    Panel("params_norm", "Norm of the weights", "", ("params_norm",)),
+    Panel("num_zeros", "Zeros in the gradient", "numbers", ("num_zeros",), spiky=True),
     Panel("tokens", "Throughput", "tokens/s", ("tokens_per_s",)),
     Panel("mfu", "Utilisation of the devices", "% of their peak", ("mfu", "hfu"), factor=100),
     Panel(
@@ -81,6 +83,8 @@ LABELS = {
     "hfu": "HFU",
     "learning_rate": "learning rate",
     "grad_norm": "gradient norm",
+    "params_norm": "norm of the weights",
+    "num_zeros": "zeros in the gradient",
     "tokens_per_s": "tokens/s",
     "memory_bytes": "peak memory",
     "data_wait_share": "waiting for data",

@@ -28,6 +28,8 @@ STEP_TAGS = {
     "global_batch_size": "batch-size",
     "loss_scale": "loss-scale",
     "grad_norm": "grad-norm",
+    "num_zeros": "num-zeros",
+    "params_norm": "params-norm",
     "step_time_s": "iteration-time",
     "memory_bytes": "mem-max-allocated-bytes",
 }
