@@ -106,14 +106,16 @@ def test_a_million_steps_are_drawn_in_five_seconds_and_500_mb(tmp_path):
             file.write(f"{row[0]}{iteration}{loss}\n")
     assert path.stat().st_size > 300e6
     best, largest = 1e9, 0
-    command = [sys.executable, "-m", "megads", "plot", "big"]
+    # A process begins with the size of the one that starts it, and a test's is large: a small one stands between.
+    small = "import subprocess as s, sys, resource as r; s.run(sys.argv[1:], check=True, stdout=2)"
+    small += "; print(r.getrusage(r.RUSAGE_CHILDREN).ru_maxrss)"
+    command = [sys.executable, "-c", small, sys.executable, "-m", "megads", "plot", "big"]
     for _ in range(3):  # others may use the host too
         started = time.perf_counter()
-        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "MACHINE": "cpu"})
-        _, status, used = os.wait4(process.pid, 0)  # of this process alone
-        process.returncode = os.waitstatus_to_exitcode(status)
-        best, largest = min(best, time.perf_counter() - started), max(largest, used.ru_maxrss)
-        assert process.returncode == 0
+        done = subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "MACHINE": "cpu"}, check=True, stdout=subprocess.PIPE
+        )
+        best, largest = min(best, time.perf_counter() - started), max(largest, int(done.stdout))
         if best < 5:
             break
     path.unlink()
