@@ -11,6 +11,8 @@ import importlib
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -31,18 +33,55 @@ class Door(ModuleType):
         return _same if fn is None else fn
 
     def __getattr__(self, name: str) -> Any:
+        self.open()
+        return getattr(sys.modules[NAME], name)
+
+    def open(self) -> None:
+        """Import the compiler in this module's place, unless that is done."""
         if sys.modules.get(NAME) is self:
             del sys.modules[NAME]
-        return getattr(importlib.import_module(NAME), name)
+        importlib.import_module(NAME)
+
+
+class _Way:
+    """Finds the parts of the compiler for who imports one of them while the door is closed: by opening it."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        door = sys.modules.get(NAME)
+        if not name.startswith(f"{NAME}.") or not isinstance(door, Door):
+            return None
+        door.open()
+        importlib.import_module(name)
+        # If it stayed there the import system would do its own loader's work once more.
+        return ModuleSpec(name, _Imported(sys.modules.pop(name)))
+
+
+class _Imported(Loader):
+    """Hands out a module that was just imported, as it is."""
+
+    def __init__(self, module: ModuleType):
+        self.module, self.spec = module, vars(module).get("__spec__")
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self.module
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__spec__"] = self.spec  # its own again
 
 
 def leave_compiler_out() -> None:
     """Put a :class:`Door` in the compiler's place, unless that is there already."""
     if NAME in sys.modules:
         return
+    spec = find_spec(NAME)
+    if spec is None:
+        return
     door = Door(NAME)
-    door.__spec__ = find_spec(NAME)
+    door.__spec__, door.__path__ = spec, list(spec.submodule_search_locations or ())
     sys.modules[NAME] = door
+    if _Way not in sys.meta_path:
+        sys.meta_path.insert(0, _Way)
     with suppress(ImportError):  # another version of DeepSpeed
         _import_muon_as_it_is()
 

@@ -103,6 +103,7 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         engine = make_engine(run, groups, rng, device, end_of_document(run))
         # What is there by now stays to the end: who looks for garbage need not walk through it, 0.1 s each
         # time, for which the other ranks would wait.
+        gc.collect()
         gc.freeze()
     peak = peak_tflops(row.device_name(device), row.product_dtype(run.train.dtype), env, row.units(device))
     training = Training(run, run_dir, groups, row, device, engine, splits, rng, peak, timings=timings, data=data)

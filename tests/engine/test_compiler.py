@@ -56,6 +56,30 @@ print(counters["stats"]["unique_graphs"])
     assert out.splitlines()[-4:] == ["Door False", "2.0", "False False torch._dynamo.eval_frame", "1"]
 
 
+@pytest.mark.parametrize("what", ["import torch._dynamo.config", "from torch._dynamo import utils", "torch._inductor"])
+def test_a_part_of_it_is_the_compilers_own(what):
+    line = what if " " in what else f"import {what}"
+    out = python(f"""
+import sys, torch
+from megads.engine.library import import_deepspeed
+import_deepspeed()
+door = sys.modules["torch._dynamo"]
+{line}
+import torch._dynamo
+import torch._dynamo.config, torch._dynamo.utils, torch._dynamo.eval_frame
+for name in ("config", "utils", "eval_frame"):
+    module = sys.modules["torch._dynamo." + name]
+    assert getattr(sys.modules["torch._dynamo"], name) is module, name
+    assert module.__spec__.origin, name
+# Who looks at the settings and who changes them mean the same.
+assert torch._dynamo.eval_frame.config is torch._dynamo.config
+assert torch._dynamo is not door
+torch._dynamo.config.cache_size_limit = 3
+print(torch._dynamo.eval_frame.config.cache_size_limit, door.config is torch._dynamo.config)
+""")
+    assert out.splitlines()[-1] == "3 True"
+
+
 def test_it_stays_where_somebody_has_it_already():
     out = python("""
 import sys, torch, torch._dynamo
