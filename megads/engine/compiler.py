@@ -44,27 +44,25 @@ class Door(ModuleType):
 
 
 class _Way:
-    """Finds the parts of the compiler for who imports one of them while the door is closed: by opening it."""
+    """Finds the parts of the compiler for who looks for one of them while the door is closed."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        door = sys.modules.get(NAME)
-        if not name.startswith(f"{NAME}.") or not isinstance(door, Door):
+        if not name.startswith(f"{NAME}.") or not isinstance(sys.modules.get(NAME), Door):
             return None
-        door.open()
-        importlib.import_module(name)
-        # If it stayed there the import system would do its own loader's work once more.
-        return ModuleSpec(name, _Imported(sys.modules.pop(name)))
+        return ModuleSpec(name, _Through())
 
 
-class _Imported(Loader):
-    """Hands out a module that was just imported, as it is."""
-
-    def __init__(self, module: ModuleType):
-        self.module, self.spec = module, vars(module).get("__spec__")
+class _Through(Loader):
+    """Loads a part of the compiler as its own import does, and hands it out as it is."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return self.module
+        door = sys.modules.get(NAME)
+        if isinstance(door, Door):
+            door.open()
+        module = importlib.import_module(spec.name)
+        self.spec = vars(module).get("__spec__")
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module)["__spec__"] = self.spec  # its own again

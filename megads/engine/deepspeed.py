@@ -84,7 +84,9 @@ class DeepSpeedEngine:
         self.numbers: StepNumbers | None = None
         if run.log.num_zeros or run.log.params_norm:
             asked = {"zeros": run.log.num_zeros, "norm": run.log.params_norm}
-            self.numbers = StepNumbers(self.driver.optimizer, self.state.calls(), groups, device, **asked)
+            # ZeRO 3 has one more for what it does not offload.
+            more = [each for each in (getattr(self.engine.optimizer, "backup_optimizer", None),) if each is not None]
+            self.numbers = StepNumbers([self.driver.optimizer, *more], self.state.calls(), groups, device, **asked)
 
     def _initialize(self, deepspeed: Any, module: GPT, optimizer: torch.optim.Optimizer) -> Any:
         engine, *_ = deepspeed.initialize(

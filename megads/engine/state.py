@@ -281,7 +281,7 @@ class EngineState:
         first, tensors = self._run_of(parameter, ("weight",))
         weight = tensors["weight"] if tensors else flat.detach()[:0].view(-1)
         held = parameter if self.holds_plain_gradients else flat
-        at = (weight.data_ptr() - held.data_ptr()) // 4 if weight.numel() else 0
+        at = (weight.data_ptr() - held.data_ptr()) // held.element_size() if weight.numel() else 0
 
         def gradient() -> Tensor:
             if not weight.numel():

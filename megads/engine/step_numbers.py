@@ -18,12 +18,14 @@ from megads.dist.sections import OPTIMIZER, in_section
 from megads.engine.optim.exchange import Slot
 from megads.engine.optim.whole import Call
 
+AT_ONCE = 2**22  # numbers
+
 
 class StepNumbers:
     """Looks at what the optimizer of one engine steps with.
 
     Args:
-        optimizer: that torch's class, which DeepSpeed calls.
+        optimizers: that DeepSpeed calls, of torch's class.
         calls: the parameters of every call, see ``EngineState.calls``.
         groups: the grid's process groups.
         device: of what the ranks exchange.
@@ -33,7 +35,7 @@ class StepNumbers:
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         calls: Sequence[Call],
         groups: Groups,
         device: torch.device,
@@ -45,7 +47,8 @@ class StepNumbers:
         self.zeros: list[Tensor] | None = None
         if zeros:
             self.zeros = []
-            optimizer.register_step_pre_hook(self._count)
+            for optimizer in optimizers:
+                optimizer.register_step_pre_hook(self._count)
 
     def begin(self) -> None:
         """Take note that a step begins."""
@@ -61,7 +64,9 @@ class StepNumbers:
             found[0] += count.to(self.device)
         if self.norm:
             for slot in self._counted(self.calls):
-                found[1] += slot.weight.detach().norm(dtype=torch.float64).square().to(self.device)
+                # A norm in float64 makes a copy of what it looks at.
+                for part in slot.weight.detach().split(AT_ONCE):
+                    found[1] += part.norm(dtype=torch.float64).square().to(self.device)
         if self.groups.world is not None:
             dist.all_reduce(found, group=self.groups.world)
         zeros, square = found.tolist()

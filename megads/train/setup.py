@@ -99,6 +99,7 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         splits: dict[str, Any] = dict(build_splits(run, shards, make_team(groups, hosts)))
         data = data_fingerprint(shards, splits["train"].plan.files())
     with timed(timings, "engine"):
+        gc.collect()
         gc.freeze()
         engine = make_engine(run, groups, rng, device, end_of_document(run))
         # What is there by now stays to the end: who looks for garbage need not walk through it, 0.1 s each

@@ -56,15 +56,19 @@ print(counters["stats"]["unique_graphs"])
     assert out.splitlines()[-4:] == ["Door False", "2.0", "False False torch._dynamo.eval_frame", "1"]
 
 
-@pytest.mark.parametrize("what", ["import torch._dynamo.config", "from torch._dynamo import utils", "torch._inductor"])
+LOOK = "import importlib.util; assert importlib.util.find_spec('torch._dynamo.utils')"
+
+
+@pytest.mark.parametrize(
+    "what", ["import torch._dynamo.config", "from torch._dynamo import utils", "import torch._inductor", LOOK]
+)
 def test_a_part_of_it_is_the_compilers_own(what):
-    line = what if " " in what else f"import {what}"
     out = python(f"""
 import sys, torch
 from megads.engine.library import import_deepspeed
 import_deepspeed()
 door = sys.modules["torch._dynamo"]
-{line}
+{what}
 import torch._dynamo
 import torch._dynamo.config, torch._dynamo.utils, torch._dynamo.eval_frame
 for name in ("config", "utils", "eval_frame"):
