@@ -63,14 +63,16 @@ class Teller:
         """
         due = facts.done.iteration % self.training.run.log.log_interval == 0
         told = due or facts.result.skipped
-        left_s = facts.left_s() if told else 0.0
-        self.metrics.voice.soon(partial(self._step, facts, left_s, due=due, told=told))
+        t, takes = self.training, told or self.metrics.wants(facts.done.iteration)
+        # What the next step changes is looked at now.
+        left_s, memory = facts.left_s() if told else 0.0, t.vendor.memory_bytes(t.device) if takes else 0
+        self.metrics.voice.soon(partial(self._step, facts, left_s, memory, due=due, told=told, takes=takes))
 
-    def _step(self, facts: StepFacts, left_s: float, *, due: bool, told: bool) -> None:
+    def _step(self, facts: StepFacts, left_s: float, memory_bytes: int, *, due: bool, told: bool, takes: bool) -> None:
         self.interval.add(facts.loss, facts.speed, skipped=facts.result.skipped, waited_s=facts.waited_s)
-        if not told and not self.metrics.wants(facts.done.iteration):
+        if not takes:
             return
-        row = self._row(facts)
+        row = {**self._row(facts), "memory_bytes": memory_bytes}
         if due and self.training.run.log.log_interval > 1:
             row["lm_loss_mean"] = self.interval.loss
         if told:
@@ -142,7 +144,6 @@ class Teller:
             "data_wait_s": facts.waited_s,
             "data_wait_share": facts.waited_s / speed.step_time_s,
             **facts.times,
-            "memory_bytes": t.vendor.memory_bytes(t.device),
         }
 
     def stragglers(self, found: Found) -> None:

@@ -87,9 +87,11 @@ class Tracks:
             OSError: ``metrics.jsonl`` could not take all of its rows.
         """
         try:
-            if not self.voice.settle(limit_s):
-                LOG.warning("%s: its last rows were not written in %g s", self.file.file.name, limit_s)
-            self.file.close()
+            try:
+                if not self.voice.settle(limit_s):
+                    LOG.warning("%s: its last rows were not written in %g s", self.file.file.name, limit_s)
+            finally:
+                self.file.close()
         finally:
             if self._thread.ident is None:
                 self._thread.start()

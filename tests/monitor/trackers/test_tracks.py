@@ -119,3 +119,13 @@ def test_on_resume_the_table_drops_the_rows_after_the_checkpoint(tmp_path):
     assert cells(path) == numbers(run_of(12))
     Table(path, 0).close()
     assert cells(path) == []
+
+
+def test_what_the_voice_raises_keeps_no_row_back(tmp_path):
+    tracks = Tracks(MetricsFile(tmp_path / "metrics.jsonl"))
+    tracks.voice.soon(lambda: tracks.write(step(1)))
+    tracks.voice.soon(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        tracks.close()
+    assert tracks.file.file.closed
+    assert read_metrics(tmp_path / "metrics.jsonl") == [step(1)]
