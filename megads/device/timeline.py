@@ -23,6 +23,9 @@ class Timeline(Protocol):
     def mark(self) -> Any:
         """Return a mark that is set now."""
 
+    def wait(self, mark: Any) -> None:
+        """Return when what was ordered before the mark is done."""
+
     def seconds(self, marks: list[Any]) -> list[float]:
         """Return the seconds from each mark to the next."""
 
@@ -39,6 +42,9 @@ class HostTimeline:
 
     def begin(self) -> None:
         """Do nothing: a mark is a number."""
+
+    def wait(self, mark: float) -> None:
+        """Do nothing: everything is done when its call returns."""
 
     def seconds(self, marks: list[float]) -> list[float]:
         """Return the seconds from each mark to the next."""
@@ -70,6 +76,10 @@ class DeviceTimeline:
         self.used += 1
         event.record(self.stream)
         return event
+
+    def wait(self, mark: Any) -> None:
+        """Return when the device has passed the event."""
+        mark.synchronize()
 
     def seconds(self, marks: list[Any]) -> list[float]:
         """Return the seconds from each event to the next; waits for the last one, which has passed after a read."""

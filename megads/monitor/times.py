@@ -74,6 +74,10 @@ class StepClock:
         """Take note that the step ends here."""
         self.marks.append(self.timeline.mark())
 
+    def wait(self) -> None:
+        """Return when all of the step is done, on the device too: its loss may be known before its update."""
+        self.timeline.wait(self.marks[-1])
+
     def read(self, took_s: float, waited_s: float) -> StepTimes:
         """Return the times of the block, once its result has been read from the device.
 
@@ -120,6 +124,9 @@ class HostClock(StepClock):
     def end(self) -> None:
         """Take note that the step ends here."""
         self.parts[self.name] += self.clock() - self.since
+
+    def wait(self) -> None:
+        """Do nothing: all is done when its call returns."""
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of every one of :data:`PARTS` that was measured."""

@@ -94,6 +94,8 @@ class Loop:
                 else:
                     with self.looks.step():
                         self.step(batches)
+                        if self.looks.tracer is not None:
+                            self.settle()
                 iteration = t.progress.iteration
                 why = (self.validate() if self.validates_after(iteration, before) else "") or self.why_stop()
                 if not why and _reaches(before, iteration, train.exit_interval):
@@ -103,6 +105,7 @@ class Loop:
                         self.saving.last()
                     self.tell_energy()
                 elif _reaches(before, iteration, t.run.checkpoint.save_interval):
+                    self.settle()
                     with self.timing.saving():
                         self.saving.interim()
                     self.tell_energy()
@@ -174,6 +177,7 @@ class Loop:
                 accepts=self.guard.watching(t.progress),
             )
         loss = float(result.loss)
+        self.timing.wait()
         took = time.perf_counter() - started
         times = self.timing.step_done(took, waited)
         speed = self.speed_of(batch * t.run.model.seq_length, took)

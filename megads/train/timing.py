@@ -36,6 +36,11 @@ class Timing:
         """Return what the engine's part of a step runs in."""
         return self.clock.running() if self.clock is not None else contextlib.nullcontext()
 
+    def wait(self) -> None:
+        """Wait until all of the step is done, so that its time is all of it."""
+        if self.clock is not None:
+            self.clock.wait()
+
     def step_done(self, took_s: float, waited_s: float) -> dict[str, float]:
         """Take note of a step whose result has been read.
 

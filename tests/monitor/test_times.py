@@ -117,6 +117,31 @@ def test_on_a_device_counts_when_work_is_done_and_nobody_waits_for_it():
     assert len(made) == len(clock.marks)  # made once, used in every step
 
 
+class Late(Event):
+    """What is waited for."""
+
+    def synchronize(self):
+        self.device.host.now = max(self.device.host.now, self.at)
+
+
+def test_a_step_lasts_until_the_device_is_done_with_it():
+    host = Host()
+    device = Device(host)
+    clock = StepClock(DeviceTimeline(lambda: Late(device), "compute"))
+    began = host.now
+    with clock.running():
+        with section(FORWARD):
+            device.order(3)
+        device.read()  # the loss, before the update
+        with section(OPTIMIZER):
+            device.order(5)
+    assert host.now - began == 3
+    clock.wait()
+    assert host.now - began == 8
+    times = clock.read(took_s=host.now - began, waited_s=0.0)
+    assert times.seconds == pytest.approx({**dict.fromkeys(PARTS, 0.0), "forward": 3, "optimizer": 5})
+
+
 @pytest.mark.parametrize("kind", [StepClock, HostClock])
 def test_without_a_clock_sections_do_nothing(kind):
     @in_section(FORWARD)
