@@ -119,6 +119,12 @@ class TrackConfig(Section):
     )
     wandb_group: str = setting("", env="WANDB_RUN_GROUP", help="of runs that belong together")
     wandb_name: str = setting("", env="WANDB_NAME", flags={"--wandb-exp-name": None}, help="empty: the run's name")
+    wandb_id: str = setting(
+        "",
+        env="WANDB_RUN_ID",
+        flags={"--wandb-id": None},
+        help="of the run there that a new run here goes on with; empty: a new one. A resume goes on with its own",
+    )
     wandb_timeout_s: float = setting(
         30.0,
         env="WANDB_INIT_TIMEOUT",

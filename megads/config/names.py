@@ -35,7 +35,7 @@ NO_EFFECT = {
     "CCL": _OWN_BACKEND,
     "DATA_PARENT": "give data in DATA_FILE_LIST",
     "DEBUG": _OWN_DEBUG,
-    "DLIO_PROFILER_DATASET_DIR": "there is no profiler",
+    "DLIO_PROFILER_DATASET_DIR": "PROFILE=FIRST-LAST traces steps",
     "DUMP_SKIPPED_ITERS": _OWN_LOG,
     "DUMP_TOKENS": _OWN_LOG,
     "EXEC": "megads has one program",
@@ -46,12 +46,14 @@ NO_EFFECT = {
     "LAUNCH_CMD": _OWN_LAUNCHER,
     "MICS_SHARD_SIZE": "no toolkit reads it",
     "NCCL": _OWN_BACKEND,
-    "PYINSTRUMENT_PROFILER": "there is no profiler",
+    "PYINSTRUMENT_PROFILER": "PROFILE=FIRST-LAST traces steps",
     "SUBMIT_SCRIPTS": _OWN_LOG,
     "TIMING_LOG_LEVEL": _OWN_LOG,
     "TORCH_BACKEND": _OWN_BACKEND,
     "TORCH_DEVICE": "use MEGADS_DEVICE",
-    "TORCH_PROFILER_ENABLE": "there is no profiler",
+    "TORCH_PROFILER_ENABLE": "PROFILE=FIRST-LAST traces steps",
+    "WANDB_DIR": "its files are in the run folder, under wandb",
+    "WANDB_RESUME": "a run that resumes here goes on there; WANDB_RUN_ID names another's to go on with",
 }
 
 # Set by launchers, schedulers and the operating system; megads reads them where it must.

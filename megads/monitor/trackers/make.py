@@ -46,5 +46,5 @@ def open_tracks(
     if track.wandb_mode in ("online", "offline"):
         from megads.monitor.trackers.wandb import Wandb
 
-        trackers += opened("Weights & Biases", lambda: Wandb(run_dir, iteration, env))
+        trackers += opened("Weights & Biases", lambda: Wandb(run_dir, iteration, env, run_id=track.wandb_id))
     return Tracks(MetricsFile(run_dir / METRICS, iteration), trackers)

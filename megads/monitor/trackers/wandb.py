@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -28,6 +29,7 @@ WAIT_S = 20.0  # at the end of a run, for what was not sent yet
 RUN_ID = "wandb-run-id"  # in the run folder
 NOT_FOR_IT = ("WANDB_MODE", "WANDB_DISABLED", "WANDB_NAME", "WANDB_RUN_ID", "WANDB_RESUME", "WANDB_DIR")
 """Variables that would contradict what the settings say."""
+_ID = re.compile(r"[\w-]{1,128}", re.ASCII)
 
 
 class Wandb:
@@ -38,14 +40,17 @@ class Wandb:
         iteration: of the checkpoint that the run resumes from; then it is the same run there too.
         env: this process's environment; the key is found in it or in ``~/.netrc`` by the library.
         command: of the process.
+        run_id: of the run there that a new run goes on with; empty: a new one.
     """
 
     name = "Weights & Biases"
     every = 0
 
-    def __init__(self, run_dir: Path, iteration: int, env: Mapping[str, str], command: Sequence[str] = ()):
-        words = [*(command or (sys.executable, *CHILD)), str(run_dir), _run_id(run_dir, iteration)]
-        if iteration:
+    def __init__(
+        self, run_dir: Path, iteration: int, env: Mapping[str, str], command: Sequence[str] = (), run_id: str = ""
+    ):
+        words = [*(command or (sys.executable, *CHILD)), str(run_dir), _run_id(run_dir, iteration, run_id)]
+        if iteration or run_id:
             words.append("--resume")
         own = {name: value for name, value in env.items() if name not in NOT_FOR_IT}
         own["WANDB_ERROR_REPORTING"] = "false"
@@ -127,11 +132,11 @@ class Wandb:
                 LOG.info("wandb    %s", hidden(line.decode(errors="replace").rstrip(), self.env))
 
 
-def _run_id(run_dir: Path, iteration: int) -> str:
-    """Return the id under which this run is known there; a run that begins anew is a new one."""
+def _run_id(run_dir: Path, iteration: int, asked: str = "") -> str:
+    """Return the id under which this run is known there; a run that begins anew is a new one, or what is asked for."""
     path = run_dir / RUN_ID
-    if iteration and path.is_file() and (known := path.read_text(encoding="ascii").strip()).isalnum():
+    if iteration and path.is_file() and _ID.fullmatch(known := path.read_text(encoding="ascii").strip()):
         return known
-    new = os.urandom(4).hex()
+    new = asked or os.urandom(4).hex()
     path.write_text(new + "\n", encoding="ascii")
     return new

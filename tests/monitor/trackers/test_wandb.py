@@ -199,6 +199,13 @@ def test_a_run_that_begins_anew_is_another_one(tmp_path):
     assert one == again != new
 
 
+def test_a_new_run_goes_on_with_the_one_that_is_named_and_a_resume_with_its_own(tmp_path):
+    named, again = (module._run_id(tmp_path, iteration, "my-run_2") for iteration in (0, 7))
+    assert named == again == "my-run_2"
+    assert module._run_id(tmp_path, 9, "another") == "my-run_2"
+    assert module._run_id(tmp_path, 0, "another") == "another"
+
+
 def test_settings_are_handed_over_by_their_names_without_secrets():
     run = resolve("7B", env={"WANDB_RUN_GROUP": "https://me:hunter22@host/x"}, machine="generic").run
     config = config_of(run)
