@@ -49,8 +49,10 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
     LOG.info("%s", ending(outcome, t.run.train.train_iters))
     if done.first_loss is not None and done.last_loss is not None:
         LOG.info("loss     training %.4f -> %.4f%s", done.first_loss, done.last_loss, _validation(t))
-    if done.skipped_iterations:
-        LOG.info("skipped  %d steps, for a gradient that was not finite", done.skipped_iterations)
+    if unusable := done.skipped_iterations - done.rejected_iterations:
+        LOG.info("skipped  %d steps, for a gradient that was not finite", unusable)
+    if done.rejected_iterations:
+        LOG.info("left out %d steps, for a loss that was not accepted", done.rejected_iterations)
     if loop.speeds:
         LOG.info("speed    %s", speed_line(loop.median_speed()))
     if spent := loop.timing.shares.line():
