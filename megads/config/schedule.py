@@ -47,7 +47,7 @@ class WeightDecay:
 
     start: float = 0.0
     end: float = 0.0
-    samples: int = 1
+    samples: float = 1
     style: str = "constant"  # "constant" | "linear" | "cosine"
 
     def at(self, samples: int) -> float:
@@ -116,7 +116,7 @@ class Schedule:
             constant_lr=optim.lr_constant,
             constant_samples=constant,
             timescale=optim.lr_timescale,
-            weight_decay=_weight_decay(optim, whole),
+            weight_decay=_weight_decay(optim, lengths.of_weight_decay() or whole),
         )
 
     def at(self, samples: int) -> Rates:
@@ -217,6 +217,13 @@ class _Lengths:
                 return self._samples(unit, value, whole, int(start))
         return 0.0
 
+    def of_weight_decay(self) -> float:
+        """Return how long the weight decay changes, 0 where no setting says."""
+        for unit in UNITS[:3]:
+            if value := getattr(self.optim, f"weight_decay_{unit}"):
+                return self._samples(unit, value, 0.0, 0)
+        return 0.0
+
     def before(self, end: float, steps: int) -> int:
         """Return the sample at which the last ``steps`` steps before sample ``end`` begin."""
         return self.sizes.samples_after(max(0, self.sizes.iterations_within(int(end)) - steps))
@@ -229,9 +236,9 @@ class _Lengths:
         return float(round(samples)) if math.isclose(samples, round(samples), rel_tol=1e-12, abs_tol=1e-9) else samples
 
 
-def _weight_decay(optim: ScheduleSettings, whole: int) -> WeightDecay:
+def _weight_decay(optim: ScheduleSettings, samples: float) -> WeightDecay:
     if optim.weight_decay_incr_style == "constant":
         return WeightDecay(optim.weight_decay, optim.weight_decay)
     ends = (optim.start_weight_decay, optim.end_weight_decay)
     start, end = (optim.weight_decay if each == AS_WEIGHT_DECAY else each for each in ends)
-    return WeightDecay(start, end, optim.weight_decay_samples or whole, optim.weight_decay_incr_style)
+    return WeightDecay(start, end, samples, optim.weight_decay_incr_style)

@@ -93,6 +93,13 @@ def _weight_decay(run: RunConfig, world_size: int) -> Iterator[Problem]:
             yield Problem(text, ways)
 
 
+def _weight_decay_lengths(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    given = [name for unit in UNITS[:3] if value_of(run, name := f"optim.weight_decay_{unit}")]
+    if len(given) > 1:
+        both = " and ".join(_shown(run, name) for name in given)
+        yield Problem(f"{both} are two lengths of one thing", [{name: 0} for name in given])
+
+
 def _finder(run: RunConfig, world_size: int) -> Iterator[Problem]:
     finder, iters = run.lr_finder, run.train.train_iters
     if not finder.enabled:
@@ -108,7 +115,7 @@ def _finder(run: RunConfig, world_size: int) -> Iterator[Problem]:
 
 
 RULES: tuple[Callable[[RunConfig, int], Iterator[Problem]], ...] = (
-    *(_rates, _warmup, _cooldown, _infinite, _weight_decay, _finder),
+    *(_rates, _warmup, _cooldown, _infinite, _weight_decay, _weight_decay_lengths, _finder),
 )
 
 

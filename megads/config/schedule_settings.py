@@ -152,7 +152,11 @@ class ScheduleSettings(Section):
         10.0, env="LR_TIMESCALE", help="how fast infinite-inverse-square-root falls at first", gt=0
     )
     weight_decay: float = setting(
-        0.1, env="WEIGHT_DECAY", flags={"--weight-decay": None}, help="decoupled, not on biases and norms", ge=0
+        0.1,
+        env="WEIGHT_DECAY",
+        flags={"--weight-decay": None},
+        help="not on biases and norms; decoupled, but for adam and sgd",
+        ge=0,
     )
     weight_decay_incr_style: Literal["constant", "linear", "cosine"] = setting(
         "constant",
@@ -174,13 +178,13 @@ class ScheduleSettings(Section):
         help="weight decay at the end, unless the style is constant; -1: WEIGHT_DECAY",
         ge=AS_WEIGHT_DECAY,
     )
-    weight_decay_samples: int = setting(
-        0,
-        env="WEIGHT_DECAY_SAMPLES",
-        help="END_WEIGHT_DECAY is reached here; 0: the run's samples",
-        unit="samples",
-        ge=0,
+    weight_decay_iters: int = setting(
+        0, env="WEIGHT_DECAY_ITERS", help="END_WEIGHT_DECAY is reached here; 0: TRAIN_ITERS", unit="steps", ge=0
     )
+    weight_decay_samples: int = setting(
+        0, env="WEIGHT_DECAY_SAMPLES", help="the same, in samples", unit="samples", ge=0
+    )
+    weight_decay_tokens: int = setting(0, env="WEIGHT_DECAY_TOKENS", help="the same, in tokens", unit="tokens", ge=0)
 
 
 class LrFinderConfig(Section):

@@ -129,7 +129,8 @@ def kept_schedule(before: RunConfig, run: RunConfig) -> dict[str, Any]:
     schedule = Schedule.of(before)
     grows = ends > ended and schedule.style in COOLING and schedule.decay_samples == ended
     if before.optim.weight_decay_incr_style != "constant":
-        values["optim.weight_decay_samples"] = schedule.weight_decay.samples
+        given = _as_length(float(schedule.weight_decay.samples), before.model.seq_length, ended)
+        values |= {f"optim.weight_decay_{unit}": given.get(unit, 0) for unit in UNITS[:3]}
     if old == new and before.model.seq_length == run.model.seq_length and not grows:
         return values
     lengths = {part: getattr(schedule, f"{part}_samples") for part in PARTS}

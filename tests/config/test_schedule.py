@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from megads.config.schedule import INFINITE, Rates, Schedule, WeightDecay
 from megads.config.schedule import Schedule as ScheduleOfTheLoop
+from megads.config.schedule_rules import RULES
 from tests.checkpoint.faked import derived
 
 # Warm-up of 20 samples to 1, decay to 0.1 at sample 120; wsd cools over the last 40. At a quarter of a
@@ -116,6 +117,23 @@ def test_weight_decay_goes_over_the_whole_run_and_may_fall():
     assert made.at(48) == Rates(pytest.approx(0.0, abs=1e-18), pytest.approx(0.15))
     assert made.weight_decay == WeightDecay(0.3, 0.0, 96, "linear")
     assert Schedule.of(derived(WEIGHT_DECAY="0.2")).at(77).weight_decay == 0.2
+
+
+def test_weight_decay_has_a_length_of_its_own_in_any_unit():
+    env = {"WEIGHT_DECAY_INCR_STYLE": "linear", "START_WEIGHT_DECAY": "0.3", "WEIGHT_DECAY": "0"}
+    lengths = {"WEIGHT_DECAY_ITERS": "6", "WEIGHT_DECAY_SAMPLES": "48", "WEIGHT_DECAY_TOKENS": str(48 * 32)}
+    found = [Schedule.of(derived({**env, name: value})) for name, value in lengths.items()]
+    assert [each.weight_decay for each in found] == [WeightDecay(0.3, 0.0, 48, "linear")] * 3
+    assert [each.at(24).weight_decay for each in found] == [pytest.approx(0.15)] * 3
+    # Steps of a ramp are as large as they are: 2 x 4 and 4 x 8 samples.
+    ramp = Schedule.of(derived({**env, "RAMPUP_BATCH_SIZE": "4 4 8", "WEIGHT_DECAY_ITERS": "6"}))
+    assert ramp.weight_decay.samples == 2 * 4 + 4 * 8
+
+
+def test_two_lengths_of_the_weight_decay_are_refused():
+    env = {"WEIGHT_DECAY_INCR_STYLE": "linear", "WEIGHT_DECAY_ITERS": "6", "WEIGHT_DECAY_TOKENS": "7"}
+    problems = [problem.text for rule in RULES for problem in rule(derived(env), 1)]
+    assert problems == ["WEIGHT_DECAY_TOKENS=7 and WEIGHT_DECAY_ITERS=6 are two lengths of one thing"]
 
 
 # A checkpoint of step 92,400 cools for 2,000 steps, as in facts of the family's generator: the whole is 94,400
