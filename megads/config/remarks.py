@@ -10,8 +10,10 @@ from megads.config.batches import BatchSchedule, SkipRanges
 from megads.config.deepspeed import effective_zero_stage
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.profile_settings import profiled_steps
+from megads.config.schedule import INFINITE, WSD
 from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree, heads_of_rank
+from megads.config.tree import env_name, fields, value_of
 
 LARGEST_BUBBLE = 0.2
 
@@ -25,6 +27,7 @@ def remarks(run: RunConfig, world_size: int) -> tuple[str, ...]:
             *_without_effect(run, world_size),
             *_precision(run),
             *_optimizer(run),
+            *_unread(run),
             *_offload(run),
             *_length(run),
             *_data(run),
@@ -115,11 +118,45 @@ def _optimizer(run: RunConfig) -> Iterator[str]:
             f"OPT={row.name} averages iterates instead of a decay, and LR_DECAY_STYLE={optim.lr_decay_style} decays as "
             f"well; LR_DECAY_STYLE=constant is what it is made for"
         )
+    if row.name == "adam" and optim.weight_decay:
+        yield (
+            f"OPT=adam adds WEIGHT_DECAY={optim.weight_decay:g} to the gradient, where the moments scale it; what "
+            f"Megatron-LM calls adam is OPT=adamw"
+        )
     if row.is_whole and run.deepspeed.offload_optimizer != "none" and run.machine != "cpu":
         yield (
             f"OFFLOAD_OPTIMIZER={run.deepspeed.offload_optimizer} moves the float32 weights; OPT={row.name} steps "
             f"whole parameters, and keeps its state on the device"
         )
+
+
+def _unread(run: RunConfig) -> Iterator[str]:
+    """Settings that were given and that this run never looks at."""
+    optim, row = run.optim, OPTIMIZERS[run.optim.optimizer]
+    style, decay = optim.lr_decay_style, "optim.weight_decay_"
+    others = {name for each in OPTIMIZERS.values() for name in each.settings} - set(row.settings)
+    of_optim = [name for name in fields() if name.startswith("optim.")]
+    scales = [name for name in of_optim if "loss_scale" in name]
+    never = {
+        f"OPT={row.name}": [name for name in of_optim if env_name(name) in others],
+        f"DTYPE={run.train.dtype}": scales if run.train.dtype != "fp16" else [],
+        "ON_SPIKE=none": [f"stability.spike_{what}" for what in ("factor", "window", "after")],
+        f"LR_DECAY_STYLE={style}": [
+            *([] if style in INFINITE else [name for name in of_optim if name.startswith("optim.lr_constant_")]),
+            *([] if style == "infinite-inverse-square-root" else ["optim.lr_timescale"]),
+            *([] if style == WSD else ["optim.lr_cooldown_style"]),
+        ],
+        "WEIGHT_DECAY_INCR_STYLE=constant": [f"{decay}{unit}" for unit in ("iters", "samples", "tokens")],
+    }
+    if run.stability.on_spike != "none":
+        del never["ON_SPIKE=none"]
+    if optim.weight_decay_incr_style != "constant":
+        del never["WEIGHT_DECAY_INCR_STYLE=constant"]
+    for why, names in never.items():
+        given = [name for name in names if value_of(run, name) != fields()[name].default]
+        if given:
+            shown = ", ".join(f"{env_name(name)}={value_of(run, name)}" for name in given)
+            yield f"{shown}: not looked at with {why}"
 
 
 def _offload(run: RunConfig) -> Iterator[str]:

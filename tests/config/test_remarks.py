@@ -50,6 +50,22 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
             "GRAD_ACCUM_DTYPE=bf16 rounds at each",
         ),
         (2, {"COMMUNICATION_DATA_TYPE": "bf16"}, "COMMUNICATION_DATA_TYPE=bf16 rounds gradients"),
+        (
+            1,
+            {"OPT": "adam"},
+            "OPT=adam adds WEIGHT_DECAY=0.1 to the gradient, where the moments scale it; what Megatron",
+        ),
+        (1, {"OPT": "lion", "ADAM_BETA2": "0.5"}, "ADAM_BETA2=0.5: not looked at with OPT=lion"),
+        (1, {"LION_BETA1": "0.5"}, "LION_BETA1=0.5: not looked at with OPT=adamw"),
+        (1, {"LOSS_SCALE_WINDOW": "7"}, "LOSS_SCALE_WINDOW=7: not looked at with DTYPE=fp32"),
+        (1, {"SPIKE_FACTOR": "3"}, "SPIKE_FACTOR=3.0: not looked at with ON_SPIKE=none"),
+        (
+            1,
+            {"LR_CONSTANT_ITERS": "5", "LR_TIMESCALE": "3"},
+            "LR_CONSTANT_ITERS=5, LR_TIMESCALE=3.0: not looked at with LR",
+        ),
+        (1, {"LR_COOLDOWN_STYLE": "linear"}, "LR_COOLDOWN_STYLE=linear: not looked at with LR_DECAY_STYLE=cosine"),
+        (1, {"WEIGHT_DECAY_TOKENS": "9"}, "WEIGHT_DECAY_TOKENS=9: not looked at with WEIGHT_DECAY_INCR_STYLE=constant"),
         (1, {"PROFILE": "11-12"}, "PROFILE traces from step 11 on, and TRAIN_ITERS=10: there will be no trace"),
         (1, {"FLOPS_PROFILE": "1", "FLOPS_PROFILE_STEP": "11"}, "FLOPS_PROFILE_STEP=11 is behind TRAIN_ITERS=10"),
     ],
@@ -59,6 +75,21 @@ def test_a_wasteful_choice_is_one_line(ranks, env, told):
     (line,) = remarks(_run(env, ranks), ranks)
     assert told in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"OPT": "lion", "LION_BETA2": "0.5"},
+        {"OPT": "muon", "ADAM_BETA2": "0.5", "MUON_NS_STEPS": "3"},
+        {"ON_SPIKE": "skip", "SPIKE_FACTOR": "3"},
+        {"DTYPE": "fp16", "LOSS_SCALE_WINDOW": "7"},
+        {"LR_DECAY_STYLE": "wsd", "LR_COOLDOWN_STYLE": "linear"},
+        {"WEIGHT_DECAY_INCR_STYLE": "linear", "START_WEIGHT_DECAY": "0.01", "WEIGHT_DECAY_ITERS": "5"},
+    ],
+)
+def test_what_is_looked_at_is_not_told(env):
+    assert remarks(_run(env, 1), 1) == ()
 
 
 def test_two_hosts_and_a_copy_that_reaches_over_both():
