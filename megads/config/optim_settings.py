@@ -45,9 +45,15 @@ class OptimConfig(ScheduleSettings):
         flags={"--optimizer": None},
         help="how weights follow from gradients; megads optimizers lists them",
     )
-    adam_beta1: float = setting(0.9, env="ADAM_BETA1", help="decay of the first moment", ge=0, lt=1)
-    adam_beta2: float = setting(0.95, env="ADAM_BETA2", help="decay of the second moment", ge=0, lt=1)
-    adam_eps: float = setting(1e-5, env="ADAM_EPS", help="added to the root of the second moment", gt=0)
+    adam_beta1: float = setting(
+        0.9, env="ADAM_BETA1", flags={"--adam-beta1": None}, help="decay of the first moment", ge=0, lt=1
+    )
+    adam_beta2: float = setting(
+        0.95, env="ADAM_BETA2", flags={"--adam-beta2": None}, help="decay of the second moment", ge=0, lt=1
+    )
+    adam_eps: float = setting(
+        1e-5, env="ADAM_EPS", flags={"--adam-eps": None}, help="added to the root of the second moment", gt=0
+    )
     sgd_momentum: float = setting(
         0.9, env="SGD_MOMENTUM", flags={"--sgd-momentum": None}, help="sgd: decay of the momentum", ge=0, lt=1
     )
@@ -87,15 +93,27 @@ class OptimConfig(ScheduleSettings):
     galore_proj: Literal["std", "reverse_std", "left", "right"] = setting(
         "std", env="GALORE_PROJ", help="galore: which side is projected; std: the shorter one stays whole"
     )
-    clip_grad: float = setting(1.0, env="CLIP_GRAD", help="largest global gradient norm; 0: no clipping", ge=0)
-    loss_scale: float = setting(0.0, env="LOSS_SCALE", help="fp16 only; 0: dynamic", ge=0)
+    clip_grad: float = setting(
+        1.0, env="CLIP_GRAD", flags={"--clip-grad": None}, help="largest global gradient norm; 0: no clipping", ge=0
+    )
+    loss_scale: float = setting(0.0, env="LOSS_SCALE", flags={"--loss-scale": None}, help="fp16 only; 0: dynamic", ge=0)
     initial_loss_scale_power: int = setting(
         16, env="INITIAL_LOSS_SCALE_POWER", help="fp16: first scale is 2**this", ge=0, le=32
     )
     loss_scale_window: int = setting(
-        1000, env="LOSS_SCALE_WINDOW", help="fp16: good steps before the scale doubles", gt=0
+        1000,
+        env="LOSS_SCALE_WINDOW",
+        flags={"--loss-scale-window": None},
+        help="fp16: good steps before the scale doubles",
+        gt=0,
     )
     loss_scale_hysteresis: int = setting(
-        2, env="LOSS_SCALE_HYSTERESIS", help="fp16: bad steps before the scale halves", gt=0
+        2,
+        env="LOSS_SCALE_HYSTERESIS",
+        flags={"--hysteresis": None},
+        help="fp16: bad steps before the scale halves",
+        gt=0,
     )
-    min_loss_scale: int = setting(1, env="MIN_LOSS_SCALE", help="fp16: smallest scale", gt=0)
+    min_loss_scale: int = setting(
+        1, env="MIN_LOSS_SCALE", flags={"--min-loss-scale": None}, help="fp16: smallest scale", gt=0
+    )

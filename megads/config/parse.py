@@ -90,6 +90,8 @@ def _whole(value: object) -> int:
         text = value.strip()
         if _WHOLE.fullmatch(text) and len(text) < 100:
             result = int(text)
+        elif _WHOLE.fullmatch(text.removesuffix(".0")) and len(text) < 100:
+            result = int(text.removesuffix(".0"))
         elif _SCIENTIFIC.fullmatch(text) and Decimal(text) == Decimal(text).to_integral_value():
             result = int(Decimal(text))
     elif isinstance(value, int) and not isinstance(value, bool):

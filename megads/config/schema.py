@@ -199,7 +199,9 @@ class TrainConfig(SeedSettings):
         unit="tokens",
         ge=0,
     )
-    train_samples: int = setting(0, env="TRAIN_SAMPLES", help="sample budget; 0: derived", unit="samples", ge=0)
+    train_samples: int = setting(
+        0, env="TRAIN_SAMPLES", flags={"--train-samples": None}, help="sample budget; 0: derived", unit="samples", ge=0
+    )
     rampup_batch_size: str = setting(
         "",
         env="RAMPUP_BATCH_SIZE",
@@ -210,7 +212,7 @@ class TrainConfig(SeedSettings):
     skip_iterations: str = setting(
         "",
         env="SKIP_TRAIN_ITERATION_RANGE",
-        flags={"--skip-train-iteration-range": None},
+        flags={"--skip-train-iteration-range": None, "--train-range-to-skip": None},
         words=True,
         help="steps whose data is passed over, as 101-200 301-400",
     )
@@ -218,17 +220,28 @@ class TrainConfig(SeedSettings):
         0,
         env="TRAIN_ITERS",
         aliases=("TRAIN_ITER",),
+        flags={"--train-iters": None},
         help="steps; 0: from TRAIN_TOKENS or TRAIN_SAMPLES",
         unit="steps",
         ge=0,
     )
     dtype: Literal["fp32", "bf16", "fp16"] = setting(
-        "bf16", env="DTYPE", help="of weights and activations in the model"
+        "bf16",
+        env="DTYPE",
+        flags={"--fp16": "fp16", "--bf16": "bf16"},
+        help="of weights and activations in the model",
     )
     eval_interval: int = setting(
-        100, env="EVAL_INTERVAL", help="steps between validations; 0: never", unit="steps", ge=0
+        100,
+        env="EVAL_INTERVAL",
+        flags={"--eval-interval": None},
+        help="steps between validations; 0: never",
+        unit="steps",
+        ge=0,
     )
-    eval_iters: int = setting(20, env="EVAL_ITERS", help="global batches in a validation", ge=0)
+    eval_iters: int = setting(
+        20, env="EVAL_ITERS", flags={"--eval-iters": None}, help="global batches in a validation", ge=0
+    )
     eval_at_start: bool = setting(True, env="EVAL_AT_START", help="validate before the first step of a new run")
     exit_interval: int = setting(
         0,

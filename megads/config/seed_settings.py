@@ -8,7 +8,9 @@ from megads.config.setting import Section, setting
 class SeedSettings(Section):
     """Part of :class:`megads.config.schema.TrainConfig`: what random numbers begin with."""
 
-    seed: int = setting(1234, env="SEED", help="of weights, data order and dropout", ge=0, lt=2**32)
+    seed: int = setting(
+        1234, env="SEED", flags={"--seed": None}, help="of weights, data order and dropout", ge=0, lt=2**32
+    )
     weights_seed: int = setting(
         0, env="WEIGHTS_SEED", aliases=("INIT_SEED",), help="of the initial weights alone; 0: SEED", ge=0, lt=2**32
     )
