@@ -1,112 +1,46 @@
-"""What a rank costs before it has learnt anything: processor time, modules and memory until its first step is done.
+"""How long a person waits before anything happens.
 
-    python benchmarks/startup.py [--rounds 5]
+    python benchmarks/startup.py [--runs 7]
 
-Ours against a program of ten lines that does the same with DeepSpeed and torch.optim.AdamW
-(one rank, ZeRO 1, a model of two numbers), in processes of their own, one after the other in
-turns. Files are in the page cache: on a shared file system every module costs far more.
+Whole-process wall times on this machine, the commands interleaved: bare Python and `import torch`
+are the peers, `megads --help`, `megads config` and `bash train_7B.sh --dry-run` are ours. Prints
+median, fastest and slowest.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
+import time
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[1]
-TELL = """
-import json, resource, sys, time
-used = resource.getrusage(resource.RUSAGE_SELF)
-resident = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS"))
-print(json.dumps([used.ru_utime + used.ru_stime, len(sys.modules), resident / 1024]))
-"""
-PLAIN = (
-    """
-import deepspeed, torch
-from torch import nn
-torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-model = nn.Linear(1, 1)
-config = {"train_batch_size": 1, "zero_optimization": {"stage": 1}, "zero_allow_untested_optimizer": True}
-engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters()), config=config)
-engine.backward(engine(torch.ones(1, 1)).sum())
-engine.step()
-"""
-    + TELL
-)
-OURS = (
-    """
-import sys
-from pathlib import Path
-import torch
-from megads.cluster.ranks import find_ranks
-from megads.config.files import load_config
-from megads.train.setup import end_of_document, join_ranks
-from megads.engine.make import make_engine
-import megads.train.worker
-run = load_config(Path(sys.argv[1]))
-_, device, groups = join_ranks(run, find_ranks({}), {"MEGADS_DEVICE": "cpu"})
-engine = make_engine(run, groups, None, device)
-engine.train_step([torch.zeros(1, run.model.seq_length + 1, dtype=torch.int64)], 0.1)
-"""
-    + TELL
-)
-SMALL = {
-    **{"MACHINE": "cpu", "HIDDEN": "8", "HEADS": "1", "FFN_HIDDEN_SIZE": "8", "NLAYERS": "1", "SEQ": "8"},
-    **{
-        "TOKENIZER_TYPE": "NullTokenizer",
-        "VOCAB_SIZE": "16",
-        "MICRO_BATCH": "1",
-        "GRAD_ACC_STEPS": "1",
-        "DTYPE": "fp32",
-    },
+PYTHON = sys.executable
+COMMANDS = {
+    "python -c pass": [PYTHON, "-c", "pass"],
+    "python -c 'import torch'": [PYTHON, "-c", "import torch"],
+    "megads --help": [PYTHON, "-m", "megads", "--help"],
+    "megads config --preset 7B": [PYTHON, "-m", "megads", "config", "--preset", "7B"],
+    "train_7B.sh --dry-run": ["bash", str(ROOT / "train_7B.sh"), "--dry-run"],
 }
 
 
-def settings(folder: Path) -> Path:
-    """Return the settings file of a tiny run of one rank."""
-    from megads.config.derive import derive
-    from megads.config.files import save_config
-    from megads.config.resolve import resolve
-
-    asked = resolve(None, env={**SMALL, "ZERO_STAGE": "1"}, overrides={"dir": str(folder)}, machine="cpu", root=ROOT)
-    resolved = derive(asked, num_hosts=1, ranks_per_host=1, vocab_size=16)
-    path = folder / "config.yaml"
-    save_config(resolved.run, resolved.origins, path)
-    return path
-
-
-def measured(code: str, *words: str) -> list[float]:
-    """Return seconds of the processor, modules and MiB of one process."""
-    env: dict[str, Any] = {**os.environ, "OMP_NUM_THREADS": "1", "LOCAL_RANK": "0", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    return list(json.loads(done.stdout.splitlines()[-1]))
-
-
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(settings(Path(folder)))
-        found: dict[str, list[list[float]]] = {"megads": [], "plain DeepSpeed": []}
-        for _ in range(rounds):
-            found["megads"].append(measured(OURS, path))
-            found["plain DeepSpeed"].append(measured(PLAIN))
-    print(f"{'median of ' + str(rounds):18} {'processor s':>12} {'modules':>8} {'MiB':>6}")
-    medians = {name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in found.items()}
-    for name, (seconds, modules, resident) in medians.items():
-        print(f"{name:18} {seconds:12.2f} {modules:8.0f} {resident:6.0f}")
-    ratios = [ours / plain for ours, plain in zip(*medians.values(), strict=True)]
-    print(f"{'ratio':18} {ratios[0]:12.2f} {ratios[1]:8.2f} {ratios[2]:6.2f}")
+    parser.add_argument("--runs", type=int, default=7)
+    runs = parser.parse_args().runs
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MEGADS_PYTHON": PYTHON, "TP": "2", "NLAYERS": "10"}
+    took: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    for _ in range(runs):
+        for name, words in COMMANDS.items():
+            started = time.perf_counter()
+            subprocess.run(words, env=env, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            took[name].append(time.perf_counter() - started)
+    for name, seconds in took.items():
+        print(f"{name:28} {statistics.median(seconds):6.3f} s  ({min(seconds):.3f} .. {max(seconds):.3f})")
 
 
 if __name__ == "__main__":

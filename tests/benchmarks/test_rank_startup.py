@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 def test_it_tells_both_and_their_ratio():
     done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks/startup.py"), "--rounds", "1"],
+        [sys.executable, str(ROOT / "benchmarks/rank_startup.py"), "--rounds", "1"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
