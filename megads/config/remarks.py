@@ -10,7 +10,7 @@ from megads.config.batches import BatchSchedule, SkipRanges
 from megads.config.deepspeed import effective_zero_stage
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.profile_settings import profiled_steps
-from megads.config.schedule import INFINITE, WSD
+from megads.config.schedule import COUNTED, INFINITE, WSD
 from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree, heads_of_rank
 from megads.config.tree import env_name, fields, value_of
@@ -133,7 +133,7 @@ def _optimizer(run: RunConfig) -> Iterator[str]:
 def _unread(run: RunConfig) -> Iterator[str]:
     """Settings that were given and that this run never looks at."""
     optim, row = run.optim, OPTIMIZERS[run.optim.optimizer]
-    style, decay = optim.lr_decay_style, "optim.weight_decay_"
+    style = optim.lr_decay_style
     others = {name for each in OPTIMIZERS.values() for name in each.settings} - set(row.settings)
     of_optim = [name for name in fields() if name.startswith("optim.")]
     scales = [name for name in of_optim if "loss_scale" in name]
@@ -146,7 +146,7 @@ def _unread(run: RunConfig) -> Iterator[str]:
             *([] if style == "infinite-inverse-square-root" else ["optim.lr_timescale"]),
             *([] if style == WSD else ["optim.lr_cooldown_style"]),
         ],
-        "WEIGHT_DECAY_INCR_STYLE=constant": [f"{decay}{unit}" for unit in ("iters", "samples", "tokens")],
+        "WEIGHT_DECAY_INCR_STYLE=constant": [f"optim.weight_decay_{unit}" for unit in COUNTED],
     }
     if run.stability.on_spike != "none":
         del never["ON_SPIKE=none"]

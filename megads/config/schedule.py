@@ -29,7 +29,8 @@ COOLDOWN_OF = {WSD: 0.05, **dict.fromkeys(INFINITE, 0.65)}
 CONSTANT_OF_PEAK = 0.55
 """The constant rate of an infinite schedule as a part of its peak where nobody gives one."""
 
-UNITS = ("samples", "tokens", "iters", "frac")
+COUNTED = ("samples", "tokens", "iters")
+UNITS = (*COUNTED, "frac")
 """In which a length may be given, the one that counts first where several are known."""
 
 
@@ -219,7 +220,7 @@ class _Lengths:
 
     def of_weight_decay(self) -> float:
         """Return how long the weight decay changes, 0 where no setting says."""
-        for unit in UNITS[:3]:
+        for unit in COUNTED:
             if value := getattr(self.optim, f"weight_decay_{unit}"):
                 return self._samples(unit, value, 0.0, 0)
         return 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from megads.config.advice import Change, Problem, each_of
-from megads.config.schedule import COOLING, INFINITE, UNITS, WSD, Schedule
+from megads.config.schedule import COOLING, COUNTED, INFINITE, UNITS, WSD, Schedule
 from megads.config.schedule_settings import AS_WEIGHT_DECAY
 from megads.config.schema import RunConfig
 from megads.config.tree import env_name, fields, value_of
@@ -94,7 +94,7 @@ def _weight_decay(run: RunConfig, world_size: int) -> Iterator[Problem]:
 
 
 def _weight_decay_lengths(run: RunConfig, world_size: int) -> Iterator[Problem]:
-    given = [name for unit in UNITS[:3] if value_of(run, name := f"optim.weight_decay_{unit}")]
+    given = [name for unit in COUNTED if value_of(run, name := f"optim.weight_decay_{unit}")]
     if len(given) > 1:
         both = " and ".join(_shown(run, name) for name in given)
         yield Problem(f"{both} are two lengths of one thing", [{name: 0} for name in given])

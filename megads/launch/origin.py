@@ -15,7 +15,7 @@ from megads.config.batches import BatchSchedule
 from megads.config.files import CONFIG, load_config, note_saved, save_config
 from megads.config.layers import Layer
 from megads.config.resolve import Resolved
-from megads.config.schedule import COOLING, INFINITE, PARTS, UNITS, Schedule
+from megads.config.schedule import COOLING, COUNTED, INFINITE, PARTS, UNITS, Schedule
 from megads.config.schedule_settings import ScheduleSettings
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
@@ -130,7 +130,7 @@ def kept_schedule(before: RunConfig, run: RunConfig) -> dict[str, Any]:
     grows = ends > ended and schedule.style in COOLING and schedule.decay_samples == ended
     if before.optim.weight_decay_incr_style != "constant":
         given = _as_length(float(schedule.weight_decay.samples), before.model.seq_length, ended)
-        values |= {f"optim.weight_decay_{unit}": given.get(unit, 0) for unit in UNITS[:3]}
+        values |= {f"optim.weight_decay_{unit}": given.get(unit, 0) for unit in COUNTED}
     if old == new and before.model.seq_length == run.model.seq_length and not grows:
         return values
     lengths = {part: getattr(schedule, f"{part}_samples") for part in PARTS}
