@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from megads.config.setting import Section, setting
+
+WANDB_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
+"""What a run may be known by at Weights & Biases."""
 
 
 class LogConfig(Section):

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from megads.config.log_settings import TrackConfig
+from megads.config.log_settings import WANDB_ID, TrackConfig
 from megads.config.resolve import Resolved
 from megads.config.setting import Origin
-from megads.errors import DependencyError
+from megads.errors import ConfigError, DependencyError
 
 
 def is_installed(package: str) -> bool:
@@ -32,6 +32,7 @@ def choose_trackers(
         installed: whether a package is there.
 
     Raises:
+        ConfigError: a run there can not have the id that was given.
         DependencyError: the library of a tracker that a setting asks for is missing.
     """
     track, origins, notes = resolved.run.track, dict(resolved.origins), list(resolved.notes)
@@ -49,6 +50,9 @@ def choose_trackers(
     for package, asked, wish, without in _needed(track, resolved.origins):
         if asked and not installed(package):
             raise DependencyError(f"{wish} needs the package {package}: pip install {package}, or give {without}")
+    if track.wandb_mode != "disabled" and track.wandb_id and not WANDB_ID.fullmatch(track.wandb_id):
+        given = f"WANDB_RUN_ID={track.wandb_id} ({origins['track.wandb_id']})"
+        raise ConfigError(f"{given} must be at most 64 letters, digits, - and _")
     run = resolved.run.model_copy(update={"track": track})
     return replace(resolved, run=run, origins=origins, notes=tuple(notes))
 

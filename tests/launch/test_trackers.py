@@ -73,6 +73,16 @@ def test_a_library_that_is_asked_for_and_missing_is_one_line(env, flags, told):
     assert str(caught.value).startswith(told)
 
 
+@pytest.mark.parametrize("name", ["a/b", "é", "x" * 65, "two words"])
+def test_an_id_that_a_run_there_can_not_have_is_refused(name):
+    with pytest.raises(ConfigError) as caught:
+        chosen({"WANDB_RUN_ID": name, "WANDB_MODE": "offline"})
+    told = f"WANDB_RUN_ID={name} (env WANDB_RUN_ID) must be at most 64 letters, digits, - and _"
+    assert str(caught.value) == told
+    assert chosen({"WANDB_RUN_ID": name}).run.track.wandb_mode == "disabled"
+    assert chosen({"WANDB_RUN_ID": "my-run_2", "WANDB_MODE": "offline"}).run.track.wandb_id == "my-run_2"
+
+
 def test_a_key_without_the_library_is_a_note():
     found = chosen({"WANDB_API_KEY": "very secret"}, missing=("wandb",))
     assert found.run.track.wandb_mode == "disabled"

@@ -41,12 +41,11 @@ def test_what_a_piece_raises_comes_back_once(call):
         failed.set()
         raise ValueError("a bug")
 
-    after = []
+    after = threading.Event()
     voice.soon(fail)
-    voice.soon(lambda: after.append(1))
+    voice.soon(after.set)
     assert failed.wait(10)
-    while not after:
-        pass
+    assert after.wait(10)
     with pytest.raises(ValueError, match="a bug"):
         call(voice)
     assert voice.settle()

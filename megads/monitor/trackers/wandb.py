@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from megads.config.log_settings import WANDB_ID
 from megads.config.secrets import hidden
 from megads.errors import MegadsError
 from megads.monitor.log import LOG
@@ -29,7 +29,6 @@ WAIT_S = 20.0  # at the end of a run, for what was not sent yet
 RUN_ID = "wandb-run-id"  # in the run folder
 NOT_FOR_IT = ("WANDB_MODE", "WANDB_DISABLED", "WANDB_NAME", "WANDB_RUN_ID", "WANDB_RESUME", "WANDB_DIR")
 """Variables that would contradict what the settings say."""
-_ID = re.compile(r"[\w-]{1,128}", re.ASCII)
 
 
 class Wandb:
@@ -135,7 +134,7 @@ class Wandb:
 def _run_id(run_dir: Path, iteration: int, asked: str = "") -> str:
     """Return the id under which this run is known there; a run that begins anew is a new one, or what is asked for."""
     path = run_dir / RUN_ID
-    if iteration and path.is_file() and _ID.fullmatch(known := path.read_text(encoding="ascii").strip()):
+    if iteration and path.is_file() and WANDB_ID.fullmatch(known := path.read_text(encoding="ascii").strip()):
         return known
     new = asked or os.urandom(4).hex()
     path.write_text(new + "\n", encoding="ascii")
