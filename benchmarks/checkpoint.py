@@ -46,8 +46,8 @@ from megads.checkpoint.piece import Piece
 from megads.checkpoint.progress import Progress
 from megads.checkpoint.reader import Reader
 from megads.checkpoint.save import Saver, Snapshot
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups, make_groups
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups, make_groups
 
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
 WIDTH, ROWS = 2048, 4096

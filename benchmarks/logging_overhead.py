@@ -29,13 +29,13 @@ import torch
 from torch import nn
 
 from megads.cluster.ranks import find_ranks
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
+from megads.comm.sections import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, section
 from megads.config.derive import derive
 from megads.config.files import save_config
 from megads.config.resolve import Resolved, resolve
 from megads.device.vendor import vendor
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
-from megads.dist.sections import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, section
 from megads.engine.base import StepResult
 from megads.monitor.log import LOG, start_log
 from megads.monitor.trackers.make import open_tracks

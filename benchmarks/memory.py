@@ -125,10 +125,10 @@ def measure(case: Case) -> Found:
     import torch
     import torch.distributed as dist
 
+    from megads.comm.grid import Grid
+    from megads.comm.groups import make_groups
     from megads.config.derive import derive
     from megads.config.resolve import resolve
-    from megads.dist.grid import Grid
-    from megads.dist.groups import make_groups
     from megads.engine.base import whole_shape
     from megads.engine.make import make_engine
 

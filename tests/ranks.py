@@ -104,8 +104,8 @@ def groups_of(**degrees: int) -> Any:
     """Return this rank's groups of ``Grid(**degrees)``; each grid's groups are made once per process."""
     import torch.distributed as dist
 
-    from megads.dist.grid import Grid
-    from megads.dist.groups import make_groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import make_groups
 
     return make_groups(Grid(**degrees), dist.get_rank())
 

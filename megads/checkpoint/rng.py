@@ -15,7 +15,7 @@ HOST = "python_numpy"
 
 
 def pack(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the state of ``megads.dist.rng.RngStreams`` as named uint8 tensors."""
+    """Return the state of ``megads.comm.rng.RngStreams`` as named uint8 tensors."""
     text = json.dumps({"python": state["python"], "numpy": state["numpy"]})
     packed = {HOST: torch.tensor(list(text.encode()), dtype=torch.uint8)}
     packed |= {f"default.{part}": tensor for part, tensor in state["default"].items()}

@@ -33,7 +33,7 @@ from megads.checkpoint.manifest import GENERATORS, File, Manifest, file_name
 from megads.checkpoint.piece import Piece, entry, kept_of
 from megads.checkpoint.progress import Progress
 from megads.checkpoint.retention import later, retire, surplus, sweep
-from megads.dist.groups import Groups
+from megads.comm.groups import Groups
 from megads.errors import CheckpointError
 
 LOG = logging.getLogger("megads")

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from megads.checkpoint.cut import Cut
 from megads.checkpoint.manifest import Manifest
 from megads.checkpoint.tensors import parameters_of
+from megads.comm.grid import Grid
 from megads.config import layout_rules
 from megads.config.advice import Attempt, Change, Layout, Problem, put, refusal
 from megads.config.schema import ModelConfig, ParallelConfig, RunConfig
 from megads.config.setting import Origin
 from megads.config.stages import SPLITS, stage_steps
-from megads.dist.grid import Grid
 from megads.errors import CheckpointError, ConfigError
 
 OPTIONS = {

@@ -24,7 +24,7 @@ NUM_RANKS = "MEGADS_NUM_RANKS"
 """Set by ``megads launch``: how many ranks it started."""
 
 UNKNOWN = -1
-"""The local rank where no variable gives it; ``megads.dist.place.find_local`` then finds it."""
+"""The local rank where no variable gives it; ``megads.comm.place.find_local`` then finds it."""
 
 # SLURM numbers its batch, extern, interactive and pending steps from here on, sometimes
 # printed as a negative number; none of them was started as a rank by srun.

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from megads.comm.groups import Groups
+from megads.comm.rng import RngStreams
 from megads.config.deepspeed import effective_zero_stage
 from megads.config.schema import RunConfig
 from megads.config.stages import stage_steps
-from megads.dist.groups import Groups
-from megads.dist.rng import RngStreams
 from megads.engine.library import Mpu, import_deepspeed
 from megads.errors import DeviceError
 from megads.parallel.recompute import Recompute, reentrant_checkpoint, torch_checkpoint

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import megads.dist.timed as dist
+import megads.comm.timed as dist
 from megads.checkpoint.piece import Piece
 from megads.cluster.ranks import exported_local_rank
+from megads.comm.groups import Groups
+from megads.comm.sections import BACKWARD, FORWARD, OPTIMIZER, in_section, section
 from megads.config.deepspeed import deepspeed_config
 from megads.config.schema import RunConfig
-from megads.dist.groups import Groups
-from megads.dist.sections import BACKWARD, FORWARD, OPTIMIZER, in_section, section
 from megads.engine.base import ParameterState, StepResult
 from megads.engine.library import Mpu, import_deepspeed, mark_counted
 from megads.engine.optim.driver import Driver

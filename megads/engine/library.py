@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from megads.dist.groups import Groups
+from megads.comm.groups import Groups
 from megads.engine.base import is_copy
 from megads.engine.compiler import leave_compiler_out
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from megads.comm.groups import Groups
+from megads.comm.rng import RngStreams
 from megads.config.schema import RunConfig
-from megads.dist.groups import Groups
-from megads.dist.rng import RngStreams
 from megads.engine.base import Engine
 from megads.engine.checkpointing import make_recompute
 from megads.engine.deepspeed import DeepSpeedEngine

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from megads.cluster.ranks import exported_local_rank
+from megads.comm.groups import GROUPS, Groups, join
+from megads.comm.timeout import group_timeout_s
 from megads.config.deepspeed import deepspeed_config, effective_zero_stage
 from megads.config.schema import RunConfig
-from megads.dist.groups import GROUPS, Groups, join
-from megads.dist.timeout import group_timeout_s
 from megads.engine.library import import_deepspeed
 
 

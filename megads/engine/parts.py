@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
-from megads.dist.groups import Groups
 from megads.errors import ConfigError
 from megads.parallel.documents import Documents, find_documents
 from megads.parallel.ulysses import split_batch

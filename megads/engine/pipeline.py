@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
-from megads.dist.groups import Groups
 from megads.engine.base import StepResult
 from megads.engine.deepspeed import DeepSpeedEngine
 from megads.engine.optim.make import labels

@@ -24,9 +24,9 @@ from deepspeed.runtime.pipe.module import PipelineModule
 from deepspeed.utils.timer import NoopTimer
 from torch import Tensor, nn
 
-import megads.dist.timed as dist
-from megads.dist.groups import Groups
-from megads.dist.sections import BACKWARD, FORWARD, OPTIMIZER, in_section
+import megads.comm.timed as dist
+from megads.comm.groups import Groups
+from megads.comm.sections import BACKWARD, FORWARD, OPTIMIZER, in_section
 from megads.engine.library import Mpu
 from megads.engine.tied import TiedEmbedding
 from megads.models.gpt import GPT

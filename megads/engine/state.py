@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from megads.checkpoint.cut import Cut
 from megads.checkpoint.piece import Piece
+from megads.comm.groups import Groups
 from megads.config.optimizers import Optimizer
-from megads.dist.groups import Groups
 from megads.engine.base import ParameterState, is_copy, whole_shape
 from megads.engine.optim.exchange import Slot
 from megads.engine.optim.whole import Call

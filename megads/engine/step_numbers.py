@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import megads.dist.timed as dist
-from megads.dist.groups import Groups
-from megads.dist.sections import OPTIMIZER, in_section
+import megads.comm.timed as dist
+from megads.comm.groups import Groups
+from megads.comm.sections import OPTIMIZER, in_section
 from megads.engine.optim.exchange import Slot
 from megads.engine.optim.whole import Call
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-import megads.dist.timed as dist
-from megads.dist.groups import ENDS, Groups
+import megads.comm.timed as dist
+from megads.comm.groups import ENDS, Groups
 from megads.models.gpt import GPT
 
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's communication, as sections of the step's time; see ``megads.dist.sections``.
+"""DeepSpeed's communication, as sections of the step's time; see ``megads.comm.sections``.
 
 DeepSpeed sends everything through one object, which hands it to ``torch.distributed``: its
 collectives are wrapped there. What it sends beside the computation, in a queue of its own on
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from megads.dist.sections import COMMUNICATION, in_section
-from megads.dist.timed import timed
+from megads.comm.sections import COMMUNICATION, in_section
+from megads.comm.timed import timed
 
 COLLECTIVES = (
     *("all_reduce", "inference_all_reduce", "all_reduce_coalesced", "reduce", "broadcast"),

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import megads.dist.timed as dist
-from megads.dist.groups import Groups
+import megads.comm.timed as dist
+from megads.comm.groups import Groups
 
 
 def fit_bucket(config: dict[str, Any], module: nn.Module) -> None:

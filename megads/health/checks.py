@@ -21,10 +21,10 @@ import torch.distributed as dist
 import megads
 from megads.cluster.disk import probe_disk
 from megads.cluster.ranks import UNKNOWN, RankInfo
+from megads.comm.groups import init_distributed
+from megads.comm.place import meet
 from megads.device import facts
 from megads.device.vendor import Vendor, vendor
-from megads.dist.groups import init_distributed
-from megads.dist.place import meet
 from megads.errors import LaunchError
 from megads.health.bandwidth import Synchronize, measure, measure_pairs
 from megads.health.collectives import DTYPES, Team, check_team, make_team

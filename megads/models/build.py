@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megads.comm.groups import Groups
+from megads.comm.rng import RngStreams
 from megads.config.schema import RunConfig
 from megads.config.stages import stage_steps
-from megads.dist.groups import Groups
-from megads.dist.rng import RngStreams
 from megads.models.gpt import GPT
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import Shard

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from megads.comm.collectives import copy_to_group, split_rows
+from megads.comm.groups import Groups
+from megads.comm.rng import RngStreams
 from megads.config.derive import padded_vocab_size
 from megads.config.schema import ModelConfig
-from megads.dist.collectives import copy_to_group, split_rows
-from megads.dist.groups import Groups
-from megads.dist.rng import RngStreams
 from megads.errors import ConfigError
 from megads.models.attention import Attention
 from megads.models.layers import Context, make_mlp, make_norm

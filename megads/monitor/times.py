@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from megads.comm.sections import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, OTHER, run_clock
 from megads.device.timeline import HostTimeline, Timeline
-from megads.dist.sections import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, OTHER, run_clock
 
 DATA, SAVE = "data", "save"
 PARTS = (DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER)
@@ -34,7 +34,7 @@ class StepTimes:
 
 
 class StepClock:
-    """Takes the times of the sections of one step after the other (``megads.dist.sections``), by a device's marks.
+    """Takes the times of the sections of one step after the other (``megads.comm.sections``), by a device's marks.
 
     Args:
         timeline: of what computes.

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from megads.comm.groups import Groups
 from megads.config.activations import SHORTEST_IN_STACK
-from megads.dist.groups import Groups
 
 
 @dataclass(frozen=True)

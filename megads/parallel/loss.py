@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-import megads.dist.timed as dist
+import megads.comm.timed as dist
 
 
 def vocab_parallel_cross_entropy(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from megads.dist.rng import RngStreams
+from megads.comm.rng import RngStreams
 
 Step = Callable[[Tensor], Tensor]
 Checkpoint = Callable[..., Tensor]

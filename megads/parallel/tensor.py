@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-import megads.dist.timed as dist
-from megads.dist.collectives import by_position, reduce_from_group, scatter_from_group, start_gather, start_scatter
+import megads.comm.timed as dist
+from megads.comm.collectives import by_position, reduce_from_group, scatter_from_group, start_gather, start_scatter
 from megads.errors import ConfigError
 
 

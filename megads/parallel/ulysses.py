@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-import megads.dist.timed as dist
-from megads.dist.groups import Groups
+import megads.comm.timed as dist
+from megads.comm.groups import Groups
 from megads.errors import ConfigError
 
 NOT_COUNTED = -100

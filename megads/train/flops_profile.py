@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from megads.comm.groups import Groups
 from megads.config.flops import products
 from megads.config.schema import RunConfig
 from megads.config.stages import stage_steps
-from megads.dist.groups import Groups
 from megads.monitor.flop_count import Counted
 from megads.monitor.text import count
 

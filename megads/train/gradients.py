@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
 from megads.engine.make import make_engine
 from megads.models.build import build_model
 from megads.parallel.tensor import take_shard

@@ -21,8 +21,8 @@ from megads.checkpoint.progress import Progress
 from megads.checkpoint.reader import Reader
 from megads.checkpoint.rng import unpack
 from megads.checkpoint.start import Start, Taken, find_start, has_same_places, taken_of
-from megads.dist.groups import Groups
-from megads.dist.rng import seed_everything
+from megads.comm.groups import Groups
+from megads.comm.rng import seed_everything
 from megads.errors import CheckpointError
 from megads.monitor.log import LOG
 

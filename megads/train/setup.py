@@ -18,6 +18,11 @@ from megads.checkpoint.match import checkpoint_folder
 from megads.checkpoint.progress import Progress
 from megads.checkpoint.tensors import parameters_of
 from megads.cluster.ranks import RankInfo
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups, init_distributed, make_groups
+from megads.comm.place import find_local, meet
+from megads.comm.rng import RngStreams, seed_everything
+from megads.comm.timeout import group_timeout_s
 from megads.config.schema import RunConfig
 from megads.data.build import build_splits, read_shards, uses_demo
 from megads.data.demo import make_demo
@@ -29,11 +34,6 @@ from megads.data.tokenize.run import load_tokenizer
 from megads.device.determinism import make_deterministic
 from megads.device.peaks import peak_tflops
 from megads.device.vendor import Vendor, vendor
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups, init_distributed, make_groups
-from megads.dist.place import find_local, meet
-from megads.dist.rng import RngStreams, seed_everything
-from megads.dist.timeout import group_timeout_s
 from megads.engine.base import Engine
 from megads.engine.make import make_engine
 from megads.train.team import hosts_of, make_team

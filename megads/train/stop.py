@@ -16,8 +16,8 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
+from megads.comm.groups import Groups
 from megads.config.files import STOP
-from megads.dist.groups import Groups
 from megads.train.deadline import Deadline
 
 GO_ON, ASKED, LONG_ENOUGH, OUT_OF_TIME = 0, 1, 2, 3

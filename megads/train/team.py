@@ -8,8 +8,8 @@ from typing import Any
 import torch.distributed as dist
 
 from megads.cluster.hosts import this_host
+from megads.comm.groups import Groups
 from megads.data.samples.team import Team
-from megads.dist.groups import Groups
 
 
 def hosts_of(groups: Groups) -> Sequence[str]:

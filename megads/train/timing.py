@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import torch
 
-import megads.dist.timed as dist
+import megads.comm.timed as dist
+from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
-from megads.dist.groups import Groups
 from megads.monitor.stragglers import Found, find_stragglers
 from megads.monitor.times import SAVE, Shares, StepTimes, step_clock
 from megads.train.setup import Training

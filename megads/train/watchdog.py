@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from megads.dist.timeout import FIRST_TIMES
+from megads.comm.timeout import FIRST_TIMES
 from megads.errors import MegadsError
 from megads.monitor.outcome import EXIT_FAILED, Heartbeat, Outcome, find_outcome, tell_first, write_heartbeat
 from megads.train.hang import ANSWER_S, Board, Hang, Position, within

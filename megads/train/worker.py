@@ -18,10 +18,10 @@ import torch
 from megads.cluster.hosts import this_host
 from megads.cluster.mpi import finish_mpi
 from megads.cluster.ranks import RankInfo, find_ranks
+from megads.comm.timeout import connect_again
 from megads.config.files import LOG_FILE, OUTCOME, load_config
 from megads.config.schema import RunConfig
 from megads.config.secrets import hidden
-from megads.dist.timeout import connect_again
 from megads.errors import ConfigError, LaunchError, MegadsError
 from megads.monitor.log import LOG, failure_text, start_log, where
 from megads.monitor.outcome import (

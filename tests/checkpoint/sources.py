@@ -15,8 +15,8 @@ from megads.checkpoint.collect import FileFacts, tell_of
 from megads.checkpoint.manifest import Manifest, write_manifest
 from megads.checkpoint.match import SHAPE_SETTINGS
 from megads.checkpoint.tensors import parameters_of
+from megads.comm.grid import Grid
 from megads.config.schema import ModelConfig
-from megads.dist.grid import Grid
 
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
 Arrays = dict[tuple[str, str], NDArray[np.float32]]

@@ -15,8 +15,8 @@ from megads.checkpoint.progress import Progress
 from megads.checkpoint.reader import Reader
 from megads.checkpoint.save import Saver, Snapshot
 from megads.checkpoint.verify import verify
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.errors import CheckpointError
 
 SHAPE = (6, 4)

@@ -23,8 +23,8 @@ from megads.checkpoint.reshape import reshape, source_of
 from megads.checkpoint.target import shares_of, target_of
 from megads.checkpoint.tensors import parameters_of
 from megads.cli import main
+from megads.comm.grid import Grid
 from megads.config.stages import stage_steps
-from megads.dist.grid import Grid
 from megads.errors import CheckpointError, ConfigError
 from tests.checkpoint.sources import KINDS, make_arrays, take_slice, write_source
 from tests.models.shapes import GPT, LLAMA

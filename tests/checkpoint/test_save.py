@@ -19,8 +19,8 @@ from megads.checkpoint.piece import Piece
 from megads.checkpoint.progress import Progress
 from megads.checkpoint.reader import Reader
 from megads.checkpoint.save import FAILED, IDLE, WRITING, Saver, Snapshot
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.errors import CheckpointError
 from tests.disks import file_limit, small_disk
 from tests.ranks import groups_of, run_ranks

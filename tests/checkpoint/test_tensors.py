@@ -33,8 +33,8 @@ def test_the_table_is_the_modules(kind):
 
 
 def _parameters_of_module(model: ModelConfig) -> dict[str, Cut]:
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.models.build import build_model
 
     found = {}

@@ -330,8 +330,8 @@ def test_one_after_another_takes_less_than_many_at_once():
 
 @pytest.mark.parametrize("env", [{}, {"NO_LLAMA": "1"}, {"NUM_KV_HEAD": "1", "HEAD_DIM": "8"}])
 def test_the_smallest_side_is_that_of_the_model(env):
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.models.build import build_model
 
     run = _run(env)

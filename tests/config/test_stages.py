@@ -114,8 +114,8 @@ def test_what_does_not_fit_is_refused_with_what_would(layers, stages, split, mes
 @pytest.mark.parametrize("kind", ["llama", "llama-gqa", "gpt", "mixed"])
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_the_parameters_of_a_step_are_those_it_is_built_with(kind, tensor):
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.models.gpt import GPT
     from tests.models.shapes import KINDS
 

@@ -20,10 +20,10 @@ import torch
 
 from megads.checkpoint.manifest import MANIFEST
 from megads.cli import main
+from megads.comm.grid import Grid
 from megads.config.derive import derive
 from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
-from megads.dist.grid import Grid
 from tests.checkpoint.sources import make_arrays, write_source
 from tests.data.factory import write_dataset, write_list
 from tests.e2e.refused import DATA, TINY, tree

@@ -98,8 +98,8 @@ def plain_loop(run: RunConfig):
     """Return losses, norms and weights of a plain torch loop on one rank."""
     import torch
 
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.models.build import build_model
 
     model = build_model(run, Groups(Grid(), 0))

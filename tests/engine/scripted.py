@@ -51,8 +51,8 @@ def reference(kind: str, steps: int, *, in_use: bool = False, **changes: str) ->
 def _trained(kind: str, steps: int, in_use: bool, **changes: str) -> Any:
     import torch
 
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.models.build import build_model
     from tests.engine.plain import plain_optimizer
 

@@ -61,8 +61,8 @@ def sums_of_samples(model: Any, samples: Any, masked: bool) -> Any:
 
 
 def one_rank(run: Any) -> Any:
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.models.build import build_model
 
     alone = run.model_copy(update={"parallel": settings({}).parallel})
@@ -149,8 +149,8 @@ def _settings_are_independent(grid: dict[str, int]) -> None:
     """Every combination trains, each differently, and the layout gives what one rank gives."""
     import itertools
 
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.engine.parts import Splitter
 
     losses = []
@@ -194,8 +194,8 @@ def test_without_ends_no_bit_changes(grid):
 
 
 def test_an_end_that_nobody_knows_is_refused():
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.engine.parts import Splitter
     from megads.errors import ConfigError
 
@@ -211,7 +211,7 @@ def test_an_end_that_nobody_knows_is_refused():
 def _every_sample_is_evaluated(grid: dict[str, int], changes: Mapping[str, str]) -> None:
     import torch
 
-    from megads.dist.rng import seed_everything
+    from megads.comm.rng import seed_everything
     from tests.parity.recorder import Traffic
 
     let_fp16_run()

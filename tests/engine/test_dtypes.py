@@ -34,8 +34,8 @@ def _sum_of_micro_batches(run: Any, groups: Any, dtype: Any) -> float:
 def _sums_in_the_type(stage: str) -> None:
     import torch
 
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
 
     groups = Groups(Grid(), 0)
     norms = {}

@@ -94,8 +94,8 @@ class _Overflow:
 
 
 def _groups(grid: dict[str, int]) -> Any:
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
 
     return groups_of(**grid) if grid else Groups(Grid(), 0)
 

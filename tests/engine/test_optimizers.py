@@ -157,8 +157,8 @@ AMPLIFY = {"muon": 5e-5, "adam8bit": 5e-4, "soap": 5e-3}
 
 
 def plain_steps(run: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.models.build import build_model
     from tests.engine.plain import plain_optimizer
     from tests.parity.layouts import VOCAB, batches

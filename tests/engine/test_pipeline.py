@@ -76,8 +76,8 @@ def _gradients_have_the_right_size(grid, model, changes) -> None:
     """Adam hides the scale of a gradient; its first moment after one step from zero does not."""
     import torch
 
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.models.build import build_model
     from megads.parallel.tensor import take_shard
 
@@ -169,7 +169,7 @@ def test_a_step_that_overflows_is_skipped_on_every_stage():
 def _evaluates_as_without(grid, changes) -> None:
     import torch
 
-    from megads.dist.rng import seed_everything
+    from megads.comm.rng import seed_everything
 
     dropout = {**GPT, "model.hidden_dropout": "0.1", "model.attention_dropout": "0.1"}
     run, groups = settings(grid, **dropout, **changes), groups_of(**grid)
@@ -201,8 +201,8 @@ def _evaluates_as_without(grid, changes) -> None:
 
 
 def _plain_model(run):
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.models.build import build_model
 
     return build_model(run.model_copy(update={"parallel": settings({}).parallel}), Groups(Grid(), 0)).eval()

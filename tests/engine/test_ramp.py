@@ -24,8 +24,8 @@ def _plain(run):
     """Return losses, norms and weights of a plain torch loop over the same samples."""
     import torch
 
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.models.build import build_model
 
     model = build_model(run, Groups(Grid(), 0))

@@ -52,7 +52,7 @@ def make(grid: Mapping[str, int], changes: Changes) -> tuple[Any, Any, Any]:
     """Return run, groups and engine, with every generator seeded."""
     import torch
 
-    from megads.dist.rng import seed_everything
+    from megads.comm.rng import seed_everything
 
     run, groups = settings(dict(grid), **changes), groups_of(**grid)
     return run, groups, make_engine(run, groups, rng=seed_everything(run.train.seed, groups, torch.device("cpu")))

@@ -75,8 +75,8 @@ def test_numbers_of_a_sample_are_its_own():
 
 def plain(kind: str) -> tuple[list[float], dict[str, dict[str, Any]]]:
     """Return losses and state of the paper's loop on one rank: no engine, labels by torch's own search."""
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.engine.optim.make import parameter_groups
     from megads.models.build import build_model
 

@@ -72,8 +72,8 @@ def _numbers(result: Any) -> tuple[Any, ...]:
 
 
 def _alone() -> Any:
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
 
     return Groups(Grid(), 0)
 

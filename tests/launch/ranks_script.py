@@ -92,8 +92,8 @@ def hang() -> None:
     """Wait for a rank 1 that is stuck, as ranks of a run do; their watchdogs end them."""
     from datetime import timedelta
 
-    from megads.dist.place import meet
-    from megads.dist.timeout import connect_again
+    from megads.comm.place import meet
+    from megads.comm.timeout import connect_again
     from megads.train import hang as positions
     from megads.train import watchdog
 

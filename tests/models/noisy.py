@@ -6,9 +6,9 @@ import zlib
 
 import torch
 
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
 from megads.models.build import initialise
 from megads.models.gpt import GPT
 from megads.parallel.tensor import Shard, take_shard

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.models.build import build_model, draw
 from megads.parallel.tensor import join_shards
 from tests.models import shapes

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megads.dist.rng import seed_everything
+from megads.comm.rng import seed_everything
 from megads.models.flash import Flash
 from megads.models.gpt import GPT
 from megads.parallel.documents import Documents, find_documents

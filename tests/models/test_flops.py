@@ -10,11 +10,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.config.engine_settings import RecomputeConfig
 from megads.config.flops import flops_per_token, products
 from megads.config.schema import ModelConfig, RunConfig
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
 from megads.models.build import build_model
 from megads.monitor.flop_count import counted
 from megads.parallel.recompute import Recompute

@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
+from megads.comm.rng import seed_everything
 from megads.config.schema import ModelConfig
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
-from megads.dist.rng import seed_everything
 from megads.errors import ConfigError, DependencyError
 from megads.models.build import build_model
 from megads.models.gpt import GPT

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from megads.comm.groups import Groups
+from megads.comm.rng import seed_everything
 from megads.config.schema import ModelConfig
-from megads.dist.groups import Groups
-from megads.dist.rng import seed_everything
 from megads.errors import ConfigError
 from megads.models.gpt import GPT
 from megads.parallel.tensor import take_shard

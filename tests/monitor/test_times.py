@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from megads.comm.sections import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, in_section, section
 from megads.device.timeline import DeviceTimeline, HostTimeline
-from megads.dist.sections import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, in_section, section
 from megads.monitor.times import PARTS, SAVE, HostClock, Shares, StepClock
 
 

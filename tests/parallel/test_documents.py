@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.config.activations import SHORTEST_IN_STACK
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
 from megads.parallel.documents import Documents, find_documents
 
 END = 3

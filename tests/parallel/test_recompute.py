@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
-from megads.dist.rng import MODEL_PARALLEL, RngStreams, seed_everything
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
+from megads.comm.rng import MODEL_PARALLEL, RngStreams, seed_everything
 from megads.models.build import build_model
 from megads.parallel.recompute import Recompute, Replay, Step, reentrant_checkpoint, torch_checkpoint
 from megads.parallel.ulysses import split_batch

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.errors import ConfigError
 from megads.parallel.ulysses import NOT_COUNTED, HeadExchange, share_heads, split_batch, spread_heads
 from tests.ranks import groups_of, run_ranks

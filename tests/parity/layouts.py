@@ -120,8 +120,8 @@ def one_rank(
     """Return the losses and gradient norms of a plain torch loop: no engine, no groups, no micro-batches."""
     import torch
 
-    from megads.dist.grid import Grid
-    from megads.dist.groups import Groups
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
     from megads.models.build import build_model
     from tests.engine.plain import plain_optimizer
 
@@ -162,7 +162,7 @@ def engine_of(layout: Layout, **changes: str) -> tuple[Any, RunConfig, Any]:
     let_fp16_run()
     import torch
 
-    from megads.dist.rng import seed_everything
+    from megads.comm.rng import seed_everything
     from megads.engine.make import make_engine
 
     run, groups, device = layout.run(**changes), groups_of(**layout.degrees), torch.device("cpu")

@@ -69,10 +69,10 @@ def loop_of(
     import torch
     import torch.distributed as dist
 
+    from megads.comm.rng import seed_everything
     from megads.data.build import build_splits
     from megads.data.file_list import Shard
     from megads.device.vendor import vendor
-    from megads.dist.rng import seed_everything
     from megads.engine.make import make_engine
     from megads.monitor.metrics import MetricsFile
     from megads.train.deadline import Deadline

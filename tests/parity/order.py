@@ -12,13 +12,13 @@ from torch import nn
 
 from megads.checkpoint.cut import Cut
 from megads.checkpoint.piece import Piece
+from megads.comm.rng import seed_everything
 from megads.config.derive import derive
 from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
 from megads.data.build import build_splits
 from megads.data.file_list import Shard
 from megads.device.vendor import vendor
-from megads.dist.rng import seed_everything
 from megads.engine.base import StepResult
 from megads.train.loop import Loop
 from megads.train.resume import resume

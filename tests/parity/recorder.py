@@ -37,7 +37,7 @@ class Traffic(TorchDispatchMode):
 
     def __init__(self, groups: Any):
         super().__init__()
-        from megads.dist.groups import ENDS, GROUPS
+        from megads.comm.groups import ENDS, GROUPS
 
         # Axes that partition the ranks alike share one group; it counts for the narrowest of them.
         order = ["tensor", "seq", "data", "pipe", "data_seq", ENDS, "model", "world"]

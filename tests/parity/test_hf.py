@@ -15,9 +15,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
 from megads.models.gpt import GPT
 from megads.parallel.documents import find_documents
 from tests.models import shapes

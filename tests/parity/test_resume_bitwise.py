@@ -63,9 +63,9 @@ class _Run:
     def __init__(self, layout: Layout, changes: dict[str, str]):
         import torch
 
+        from megads.comm.rng import seed_everything
         from megads.config.batches import BatchSchedule
         from megads.config.schedule import Schedule
-        from megads.dist.rng import seed_everything
 
         self.run = layout.run(**{**SMALL, **DROPOUT, **RAMP, **changes})
         self.groups = groups_of(**layout.degrees)
@@ -111,7 +111,7 @@ class _Run:
         """Make every number wrong."""
         import torch
 
-        from megads.dist.rng import seed_everything
+        from megads.comm.rng import seed_everything
 
         self.rng.load_state_dict(seed_everything(99, self.groups, torch.device("cpu")).state_dict())
         for piece in self.engine.pieces():

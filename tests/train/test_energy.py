@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from megads.checkpoint.progress import Progress
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.config.log_settings import TrackConfig
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
 from megads.monitor.energy import Reading
 from megads.train import energy as module
 from megads.train.energy import EnergyOfRun

@@ -22,9 +22,9 @@ from megads.checkpoint.cut import Cut
 from megads.checkpoint.layout import list_checkpoints
 from megads.checkpoint.piece import Piece
 from megads.checkpoint.reader import Reader
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
-from megads.dist.rng import seed_everything
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
+from megads.comm.rng import seed_everything
 from megads.engine.base import StepResult
 from megads.errors import CheckpointError
 from megads.monitor.metrics import MetricsFile, read_metrics

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from megads.checkpoint.match import changes
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
 from megads.data.build import build_splits
 from megads.data.file_list import Shard
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
 from megads.models.build import build_model
 from tests.data.factory import write_dataset
 from tests.engine.plain import settings

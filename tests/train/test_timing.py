@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from megads.dist import timed
-from megads.dist.sections import BACKWARD, FORWARD, OPTIMIZER, section
+from megads.comm import timed
+from megads.comm.sections import BACKWARD, FORWARD, OPTIMIZER, section
 from megads.engine.base import StepResult
 from megads.monitor.log import LOG
 from megads.monitor.metrics import read_metrics

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from megads.dist.timeout import MARGIN_S, connect_again, group_timeout_s
+from megads.comm.timeout import MARGIN_S, connect_again, group_timeout_s
 from megads.monitor.outcome import read_heartbeat, read_outcome
 from megads.train import hang as hang_module
 from megads.train import watchdog

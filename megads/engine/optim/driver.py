@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from megads.comm.groups import Groups
+from megads.comm.timeout import group_timeout_s
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
-from megads.dist.groups import Groups
-from megads.dist.timeout import group_timeout_s
 from megads.engine.optim.counted import Counted
 from megads.engine.optim.exchange import Team
 from megads.engine.optim.make import make_optimizer

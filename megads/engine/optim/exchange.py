@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megads.dist.groups import Groups, join
+from megads.comm.groups import Groups, join
 from megads.parallel.tensor import Shard, join_shards, take_shard
 
 AXES = ("data", "seq", "tensor")

@@ -14,9 +14,9 @@ from torch import nn
 
 from megads.checkpoint.reader import Reader
 from megads.checkpoint.tensors import parameters_of
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
 from megads.models.gpt import GPT
 from tests.checkpoint.sources import write_source
 from tests.models import shapes

@@ -13,10 +13,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from megads.cli import main
+from megads.comm.grid import Grid
 from megads.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from megads.data.tokenize.base import TokenizerSpec
 from megads.data.tokenize.make import make_tokenizer
-from megads.dist.grid import Grid
 from tests.checkpoint.hf.models import OURS, assert_same_logits, our_module, their_module, write_checkpoint
 from tests.checkpoint.made import find_latest
 from tests.data.tokenize import vocabularies

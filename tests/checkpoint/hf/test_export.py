@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from megads.checkpoint.hf.export import export
 from megads.checkpoint.hf.shards import parse_size
 from megads.checkpoint.reader import Reader
-from megads.dist.grid import Grid
+from megads.comm.grid import Grid
 from megads.errors import CheckpointError
 from tests.checkpoint.hf.models import OURS, assert_same_logits, our_module, weights_of, write_checkpoint
 from tests.checkpoint.sources import write_source

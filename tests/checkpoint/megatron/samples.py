@@ -13,9 +13,9 @@ from megads.checkpoint.match import SHAPE_SETTINGS
 from megads.checkpoint.reader import Reader
 from megads.checkpoint.tensors import parameters_of
 from megads.checkpoint.writer import Writer
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
 from megads.models.gpt import GPT
 from tests.models import shapes
 

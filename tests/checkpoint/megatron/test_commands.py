@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from megads.checkpoint.commit import only_writer
 from megads.checkpoint.layout import checkpoint_name
 from megads.cli import main
-from megads.dist.grid import Grid
+from megads.comm.grid import Grid
 from tests.checkpoint.megatron.megatron import arguments, model_tensors, save
 from tests.checkpoint.megatron.samples import LLAMA, save_ours, weights
 from tests.checkpoint.sources import make_arrays, write_source

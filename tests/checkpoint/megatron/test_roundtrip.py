@@ -15,8 +15,8 @@ from megads.checkpoint.megatron.arguments import Target
 from megads.checkpoint.megatron.export import export_megatron
 from megads.checkpoint.megatron.load import import_megatron
 from megads.checkpoint.reader import Reader
+from megads.comm.grid import Grid
 from megads.config.schema import ModelConfig
-from megads.dist.grid import Grid
 from megads.errors import CheckpointError
 from tests.checkpoint.megatron.samples import GPT2, KINDS, LLAMA, model_settings, save_ours, weights
 from tests.checkpoint.sources import make_arrays, write_source

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megads.dist.grid import AXES, Grid
+from megads.comm.grid import AXES, Grid
 from megads.errors import ConfigError
 
 GRIDS = [Grid(), Grid(tensor=4), Grid(2, 1, 1, 2), Grid(2, 3, 2, 2), Grid(1, 2, 3, 1)]
@@ -59,5 +59,5 @@ def test_what_can_not_be_is_refused(wrong, told):
 
 
 def test_the_grid_needs_no_torch():
-    code = "import sys; sys.modules['torch'] = None; import megads.dist.grid"
+    code = "import sys; sys.modules['torch'] = None; import megads.comm.grid"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

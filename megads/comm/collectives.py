@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-import megads.dist.timed as dist
+import megads.comm.timed as dist
 
 
 def start_gather(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, dist.Work]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from megads.dist.grid import Grid
-from megads.dist.groups import Groups
-from megads.dist.rng import RngStreams, seed_everything
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
+from megads.comm.rng import RngStreams, seed_everything
 from megads.errors import CheckpointError
 
 CPU = torch.device("cpu")

@@ -24,7 +24,7 @@ def group_timeout_s(timeout_s: float) -> float:
 
 
 def connect_again(env: Mapping[str, str], rank: int, timeout_s: float = 5.0) -> dist.Store:
-    """Return a connection of its own to the store of the run, with the names of ``megads.dist.place``.
+    """Return a connection of its own to the store of the run, with the names of ``megads.comm.place``.
 
     The connection that torch has may be held by a main thread that waits in it.
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp, Work, get_process_group_ranks, get_rank, get_world_size
 
-from megads.dist.sections import COMMUNICATION, section
+from megads.comm.sections import COMMUNICATION, section
 
 __all__ = [
     "ProcessGroup",

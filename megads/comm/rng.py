@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megads.dist.groups import Groups
+from megads.comm.groups import Groups
 from megads.errors import CheckpointError
 
 MODEL_PARALLEL = "model-parallel"

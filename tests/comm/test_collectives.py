@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megads.dist.collectives import (
+from megads.comm.collectives import (
     copy_all_to_group,
     copy_to_group,
     reduce_from_group,

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from megads.cluster.hosts import this_host
 from megads.cluster.ranks import UNKNOWN, RankInfo
-from megads.dist.place import find_local, meet
+from megads.comm.place import find_local, meet
 from megads.errors import LaunchError
 from tests.ranks import run_ranks
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megads.dist.grid import Grid
-from megads.dist.groups import GROUPS, init_distributed, make_groups
+from megads.comm.grid import Grid
+from megads.comm.groups import GROUPS, init_distributed, make_groups
 from megads.errors import ConfigError, LaunchError
 from tests.ranks import groups_of, run_ranks
 
@@ -127,7 +127,7 @@ def test_one_rank_joins_itself_without_a_port(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     code = (
         "import torch, torch.distributed as dist; from types import SimpleNamespace as N;"
-        "from megads.dist.groups import init_distributed, make_groups; from megads.dist.grid import Grid;"
+        "from megads.comm.groups import init_distributed, make_groups; from megads.comm.grid import Grid;"
         "init_distributed('gloo', N(rank=0, world_size=1), 30.0, device=torch.device('cpu'));"
         "g = make_groups(Grid(), 0).process_group('model'); assert g.size() == 1;"
         "x = torch.ones(1); dist.all_reduce(x, group=g); assert x.item() == 1; import os; os._exit(0)"
@@ -139,7 +139,7 @@ def test_several_ranks_meet_in_a_file(tmp_path):
     code = (
         "import sys, torch, torch.distributed as dist;"
         "from pathlib import Path; from types import SimpleNamespace as N;"
-        "from megads.dist.groups import init_distributed;"
+        "from megads.comm.groups import init_distributed;"
         "init_distributed('gloo', N(rank=int(sys.argv[1]), world_size=2), 30.0, store=Path(sys.argv[2]));"
         "x = torch.ones(1); dist.all_reduce(x); assert x.item() == 2; import os; os._exit(0)"
     )
