@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from megads.config.setting import Section, setting
+from megads.config.setting import DTYPES, Section, setting
 
 
 class RecomputeConfig(Section):
@@ -110,10 +110,13 @@ class DeepSpeedConfig(Section):
         gt=0,
     )
     communication_data_type: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32", env="COMMUNICATION_DATA_TYPE", help="of gradients on the wire; anything below fp32 adds rounding"
+        "fp32",
+        env="COMMUNICATION_DATA_TYPE",
+        synonyms=DTYPES,
+        help="of gradients on the wire; anything below fp32 adds rounding",
     )
     grad_accum_dtype: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32", env="GRAD_ACCUM_DTYPE", help="of accumulated gradients in half precision"
+        "fp32", env="GRAD_ACCUM_DTYPE", synonyms=DTYPES, help="of accumulated gradients in half precision"
     )
     contiguous_gradients: bool = setting(
         True, env="CONTIGUOUS_GRADIENTS", help="copy gradients into one buffer as they come"

@@ -89,8 +89,16 @@ def _stem_of(name: str, folder: Path) -> str:
     aliases = {alias: stem for stem, layer in presets(folder).items() for alias in layer.aliases}
     if name in aliases:
         return aliases[name]
+    loosely = {_loose(each): stem for each, stem in [*aliases.items(), *((stem, stem) for stem in stems)]}
+    if _loose(name) in loosely:
+        return loosely[_loose(name)]
     hint = did_you_mean(name, [*stems, *aliases])
     raise ConfigError(f"no preset {name!r}; known presets: {', '.join(stems)}{hint}")
+
+
+def _loose(name: str) -> str:
+    """Return a name without what people spell differently: ``llama_3-8b`` is ``Llama-3-8B``."""
+    return name.strip().lower().replace("-", "").replace("_", "")
 
 
 def _stems(folder: Path) -> list[str]:

@@ -6,12 +6,21 @@ import difflib
 import functools
 from collections.abc import Iterator, Mapping
 
-from megads.config.parse import FALSE
+from megads.config.foreign_names import FOREIGN
+from megads.config.parse import FALSE, parse, switch
 from megads.config.tree import extra, settings
 from megads.errors import ConfigError
 
-PROGRAM_NAMES = ("MEGADS_BACKEND", "MEGADS_DEVICE", "MEGADS_PEAK_TFLOPS", "MEGADS_PYTHON", "MEGADS_ROOT")
-"""Variables of the program that are no settings of a run."""
+STRICT = "MEGADS_STRICT"
+PROGRAM_NAMES = ("MEGADS_BACKEND", "MEGADS_DEVICE", "MEGADS_PEAK_TFLOPS", "MEGADS_PYTHON", "MEGADS_ROOT", STRICT)
+"""Variables of the program that are not settings of a run."""
+
+INTERNAL = (
+    *("MEGADS_ACTIVE", "MEGADS_ATTEMPT", "MEGADS_COMMAND", "MEGADS_ENDS_AT", "MEGADS_EXTRAS", "MEGADS_FOUND_PYTHON"),
+    *("MEGADS_IN_PLACE", "MEGADS_LOCAL_RANK", "MEGADS_LOCAL_SIZE", "MEGADS_NO_VENV", "MEGADS_NUM_RANKS"),
+    *("MEGADS_RANK", "MEGADS_REQUIRE_ALL", "MEGADS_SITE_PYTHON", "MEGADS_TEST_WORKERS", "MEGADS_WORLD_SIZE"),
+)
+"""Variables that parts of the program pass to each other."""
 
 # Variables of argonne-lcf/Megatron-DeepSpeed (ALCF/helpers.sh and what it calls) and of ezpz.
 # Ignoring one of these would train something else than the user asked for.
@@ -117,15 +126,63 @@ def refuse_unsupported(env: Mapping[str, str]) -> None:
 
 
 def name_notes(env: Mapping[str, str]) -> list[str]:
-    """Return a line for every variable that has no effect here, or looks like a misspelt setting."""
-    notes = [f"{name}={env[name]} has no effect: {why}" for name, why in NO_EFFECT.items() if env.get(name, "").strip()]
-    known = [*setting_names(), *PROGRAM_NAMES]
+    """Return a line for every variable that has no effect here, or looks like a misspelt setting.
+
+    Raises:
+        ConfigError: there is one, and ``MEGADS_STRICT`` is on; or that is not a switch.
+    """
+    notes = {name: f"{name}={env[name]} has no effect: {why}" for name, why in NO_EFFECT.items() if _is_set(env, name)}
     for name in sorted(env):
-        if len(name) <= 3 or name in known or name in REFUSED or name in NO_EFFECT or name in SYSTEM:
+        if not _is_set(env, name) or name in _known_names() or name in REFUSED or name in NO_EFFECT or name in SYSTEM:
             continue
         if name.startswith(_SYSTEM_PREFIXES):
             continue
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
-        if close:
-            notes.append(f"{name} is not a setting; did you mean {close[0]}?")
-    return notes
+        if meant := _meant_by(name, env[name]):
+            notes[name] = f"{name}={env[name]} has no effect: {name} is not a setting; use {meant}"
+        elif close := _closest(name):
+            notes[name] = f"{name} is not a setting; did you mean {close}?"
+        elif name.startswith("MEGADS_"):
+            notes[name] = f"{name}={env[name]} has no effect: megads has no variable of this name"
+    if notes and _is_strict(env):
+        name, note = next(iter(notes.items()))
+        raise ConfigError(f"{note}; {STRICT}={env[STRICT]} rejects it: unset {name} or unset {STRICT}")
+    return list(notes.values())
+
+
+def _is_set(env: Mapping[str, str], name: str) -> bool:
+    return bool(env.get(name, "").strip())
+
+
+def _meant_by(name: str, text: str) -> str:
+    """Return the variable that a name of another toolkit means; a short name may be something else altogether."""
+    meant = FOREIGN.get(name, "")
+    if meant and len(name) <= 3:
+        try:
+            parse(text, next(field for _, field in settings() if extra(field, "env") == meant))
+        except ValueError:
+            return ""
+    return meant
+
+
+def _is_strict(env: Mapping[str, str]) -> bool:
+    try:
+        return bool(env.get(STRICT)) and switch(env[STRICT])
+    except ValueError as error:
+        raise ConfigError(f"env {STRICT}: {error}") from None
+
+
+@functools.cache
+def _known_names() -> frozenset[str]:
+    return frozenset((*setting_names(), *PROGRAM_NAMES, *INTERNAL))
+
+
+def _closest(name: str) -> str:
+    """Return the name that ``name`` is a slip of, empty if it is none."""
+    known = [*setting_names(), *PROGRAM_NAMES]
+    if len(name) <= 4:
+        # A letter typed twice; anything shorter is alike to too much.
+        single = {name[:place] + name[place + 1 :] for place in range(1, len(name)) if name[place] == name[place - 1]}
+        twice = [each for each in known if each in single]
+        if twice or len(name) <= 3:
+            return twice[0] if twice else ""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.85)), "")

@@ -19,7 +19,7 @@ from megads.config.optimizers import OPTIMIZERS
 from megads.config.profile_settings import ProfileConfig
 from megads.config.schedule_settings import LrFinderConfig
 from megads.config.seed_settings import SeedSettings
-from megads.config.setting import Section, setting
+from megads.config.setting import DTYPES, Section, setting
 from megads.config.stability_settings import StabilityConfig
 from megads.config.times_settings import TimesConfig
 
@@ -229,6 +229,7 @@ class TrainConfig(SeedSettings):
         "bf16",
         env="DTYPE",
         flags={"--fp16": "fp16", "--bf16": "bf16"},
+        synonyms=DTYPES,
         help="of weights and activations in the model",
     )
     eval_interval: int = setting(
@@ -277,7 +278,17 @@ class LaunchConfig(Section):
     """How ranks are started."""
 
     launch_with: Literal["auto", StarterName] = setting(
-        "auto", env="LAUNCH_WITH", help="starter of ranks; auto: the machine's, else by scheduler and number of hosts"
+        "auto",
+        env="LAUNCH_WITH",
+        synonyms={"open-mpi": "openmpi", "ompi": "openmpi", "slurm": "srun"},
+        instead={
+            **dict.fromkeys(("mpirun", "mpiexec", "mpi"), "openmpi, mpich or pals, whose mpiexec it is, or auto"),
+            **dict.fromkeys(("ezpz", "ezpz-launch"), "auto"),
+            **dict.fromkeys(("python", "none"), "direct"),
+            **dict.fromkeys(("accelerate", "torch", "torch.distributed"), "torchrun"),
+            **dict.fromkeys(("pbs", "lsf"), "auto, which finds the scheduler's launcher"),
+        },
+        help="launcher of ranks; auto: the machine's, else by scheduler and number of hosts",
     )
     ranks_per_host: int = setting(
         0, env="NGPU_PER_HOST", help="ranks on each host; 0: its accelerators, on CPU hosts TP PP SP DP", ge=0

@@ -26,6 +26,14 @@ class Origin:
         return f"{self.layer} {self.detail}".rstrip()
 
 
+DTYPES = {
+    **dict.fromkeys(("bfloat16", "torch.bfloat16", "bf16-mixed"), "bf16"),
+    **dict.fromkeys(("float16", "torch.float16", "half", "fp16-mixed"), "fp16"),
+    **dict.fromkeys(("float32", "torch.float32", "float", "single"), "fp32"),
+}
+"""Other names of precisions."""
+
+
 def setting(
     default: Any,
     *,
@@ -35,6 +43,7 @@ def setting(
     flags: Mapping[str, Any] | None = None,
     words: bool = False,
     synonyms: Mapping[str, str] | None = None,
+    instead: Mapping[str, str] | None = None,
     help: str,
     unit: str = "",
     **limits: Any,
@@ -55,6 +64,7 @@ def setting(
             option may give several settings a value.
         words: its options take all the words up to the next option, as one text.
         synonyms: other names of choices, for users of older toolkits, as ``{"minus_sqrt": "sqrt"}``.
+        instead: words that are not choices -> what to use, in words, as ``{"mpirun": "openmpi or mpich"}``.
         help: one line, shown by ``megads config``.
         unit: of the value, e.g. ``"tokens"``.
         limits: pydantic limits such as ``gt=0`` or ``le=1``.
@@ -66,6 +76,7 @@ def setting(
         "flags": dict(flags or {}),
         "words": words,
         "synonyms": dict(synonyms or {}),
+        "instead": dict(instead or {}),
         "unit": unit,
     }
     return Field(default=default, description=help, json_schema_extra=extra, **limits)

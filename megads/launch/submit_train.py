@@ -12,6 +12,7 @@ from megads.config.checks import check
 from megads.config.deepspeed import SETTING_OF
 from megads.config.derive import derive
 from megads.config.files import save_config, write_whole
+from megads.config.foreign_names import FOREIGN
 from megads.config.names import NO_EFFECT, PROGRAM_NAMES, REFUSED, setting_names
 from megads.config.overrides import adopt
 from megads.config.resolve import Resolved
@@ -168,7 +169,7 @@ def without_settings(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read_as_settings() -> set[str]:
-    return {*setting_names(), *REFUSED, *NO_EFFECT} - {"MACHINE"}
+    return {*setting_names(), *REFUSED, *NO_EFFECT, *FOREIGN} - {"MACHINE"}
 
 
 def program_lines(ask: Ask, machine: str, variables: tuple[str, ...] = ()) -> list[str]:
