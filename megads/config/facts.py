@@ -63,9 +63,12 @@ class Queue(Section):
     name: str
     hosts: Annotated[Hosts, BeforeValidator(parse_hosts_range)] = Hosts(1, 0)
     hours: float = Field(0, description="longest walltime; 0: not known", ge=0)
+    jobs: int = Field(0, description="jobs of one user that it holds, queued ones included; 0: no limit known", ge=0)
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.hosts}{f', {self.hours:g} h' if self.hours else ''})"
+        hours = f", {self.hours:g} h" if self.hours else ""
+        jobs = f", {self.jobs} job{'s'[: self.jobs > 1]} per user" if self.jobs else ""
+        return f"{self.name} ({self.hosts}{hours}{jobs})"
 
 
 class SubmitFacts(Section):
@@ -90,8 +93,11 @@ class Facts(Section):
     scheduler: SchedulerName = Field("none", description="of jobs submitted from a login node")
     starter: StarterName | Literal[""] = Field("", description="of ranks; empty: by scheduler and what is on PATH")
     starter_args: Words = Field((), description="options of the starter that this machine needs")
+    agent_args: Words = Field((), description="instead of starter_args where the starter starts one agent per host")
     ranks_per_host: int = Field(0, description="ranks on a host; 0: its visible accelerators", ge=0)
     cores: Words = Field((), description="cores of each socket, in the order of local ranks, as '0-51 52-103'")
+    agent_cores: Words = Field((), description="instead of cores under agents, whose ranks take devices by number")
+    threads_per_core: int = Field(0, description="SLURM: CPUs that -c counts for one core; 0: not known", ge=0)
     reserved_cores: str = Field("", description="cores that ranks leave to the system, as '0,52'")
     fabric: Words = Field((), description="host names on the fast network, as '{host}-hsn0'; the first that resolves")
     environment: dict[str, str] = Field({}, description="variables of communication libraries; the user's own win")

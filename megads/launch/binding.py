@@ -40,6 +40,12 @@ def core_lists(facts: Facts, ranks_per_host: int) -> tuple[str, ...]:
     return tuple(lists)
 
 
+def usable_cores(facts: Facts) -> list[int]:
+    """Return all cores of a host that ranks may use."""
+    reserved = set(parse_cores(facts.reserved_cores))
+    return [core for text in facts.cores for core in parse_cores(text) if core not in reserved]
+
+
 def _split(items: list[T], count: int) -> list[list[T]]:
     """Return ``items`` in ``count`` runs of equal length; the first ones have one more when they do not divide."""
     each, more = divmod(len(items), count)

@@ -32,6 +32,7 @@ from megads.launch.data_lines import list_notes
 from megads.launch.ending import ends_at, parse_walltime, started_at
 from megads.launch.folder import Folder, append_to_log, choose_folder, claim, claim_checkpoints
 from megads.launch.host import check_host
+from megads.launch.job_notes import job_notes
 from megads.launch.origin import Begins, Saved, beginning_only, find_beginning, go_on, keep_schedule, start_line
 from megads.launch.plan import LaunchPlan
 from megads.launch.restart import Restarts
@@ -106,6 +107,7 @@ def prepare(ask: Ask) -> Job:
     resolved = choose_trackers(keep_schedule(resolved, begins), ask.env)
     run = resolved.run
     refuse_secrets(run, ask.env)
+    resolved = replace(resolved, notes=(*resolved.notes, *job_notes(run, allocation, ask.env, folder.path)))
     extra = list_variables(run, ask.env)
     plan = plan_launch(run, allocation, worker(ask, folder), ask.env, facts=facts, folder=folder.path, extra=extra)
     settings_now = deepspeed_config(run, world_size)

@@ -75,6 +75,7 @@ class Restarts:
     ends_at: float = 0.0  # unix seconds, 0: not known
     answers: Callable[[str], bool] = lambda host: can_be_reached(host)
     past: list[Attempt] = field(default_factory=list)
+    answered: set[str] = field(default_factory=set)
 
     def run(self) -> int:
         """Run to the end and return the exit code of the last attempt.
@@ -87,6 +88,7 @@ class Restarts:
         """
         for name in (OUTCOME, STOP, ATTEMPTS):
             (self.run_dir / name).unlink(missing_ok=True)
+        self.look_around()
         signals: list[int] = []
         with caught(signals.append):
             while True:
@@ -176,7 +178,8 @@ class Restarts:
         except MegadsError as error:
             return f"{failed} can not be reached, and without it: {error}"
         self.allocation = fewer
-        self.retire(failed, f"it can not be reached; {len(hosts)} hosts go on: {changed}")
+        left = f"{len(hosts)} host{'s go' if len(hosts) > 1 else ' goes'} on"
+        self.retire(failed, f"it can not be reached; {left}: {changed}")
         return ""
 
     def retire(self, host: str, what: str) -> None:
@@ -185,17 +188,28 @@ class Restarts:
         self.past[-1] = replace(last, retired=(*last.retired, host))
         self.tell(f"host {host} is left out after: {last.message}; {what}")
 
+    def look_around(self) -> None:
+        """Note whether the one other host answers now: a site may let nobody ask, and then silence says nothing.
+
+        With more hosts, one that answers later shows as much for the others.
+        """
+        hosts = self.other_hosts()
+        if self.max_restarts and len(hosts) == 1:
+            self.answered = {host for host in hosts if self.answers(host)}
+
     def is_gone(self, host: str) -> bool:
-        """Return whether ``host`` can not be reached although another one can."""
+        """Return whether ``host`` can not be reached although another one can, or it could at the start."""
         others = [other for other in self.other_hosts() if other != host][:3]
-        return not self.answers(host) and any(self.answers(other) for other in others)
+        if self.answers(host):
+            return False
+        return host in self.answered or any(self.answers(other) for other in others)
 
     def gone(self) -> list[str]:
-        """Return the hosts that can not be reached although other ones can."""
+        """Return the hosts that can not be reached although other ones can, or they could at the start."""
         hosts = self.other_hosts()
         with ThreadPoolExecutor(PROBES) as pool:
             silent = [host for host, answers in zip(hosts, pool.map(self.answers, hosts), strict=True) if not answers]
-        return silent if len(silent) < len(hosts) else []
+        return silent if len(silent) < len(hosts) else [host for host in silent if host in self.answered]
 
     def other_hosts(self) -> list[str]:
         """Return the hosts of the run but this one, which always answers itself."""

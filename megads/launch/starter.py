@@ -17,13 +17,13 @@ from megads.config.facts import Facts
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError
 from megads.launch.address import master_address, master_port, port_is_free
-from megads.launch.cpu_bind import Binding, cpus_per_host, find_binding
+from megads.launch.cpu_bind import FREE, Binding, cpus_per_host, find_binding
 from megads.launch.plan import LaunchPlan
 from megads.launch.programs import on_path
 from megads.launch.scheduler import UNKNOWN, Allocation, is_here
 from megads.launch.stale import ALWAYS_UNSET, stale_variables
 from megads.launch.starters.agents import AGENTS, DEEPSPEED, DIRECT, TORCHRUN
-from megads.launch.starters.call import Call, Starter
+from megads.launch.starters.call import Call, Starter, refuse_long_words
 from megads.launch.starters.mpi import MPICH, OPENMPI, PALS
 from megads.launch.starters.schedulers import FLUX, JSRUN, SRUN
 
@@ -71,18 +71,20 @@ def plan_launch(
         LaunchError: the starter is not installed or can not start these ranks on these
             hosts; no name of the first host resolves; CPU_BIND can not be read.
     """
-    binding = find_binding(run.launch.cpu_bind, facts, allocation.ranks_per_host)
     folder = folder or Path(tempfile.gettempdir()) / f"megads-{os.getuid()}-{secrets.token_hex(4)}"
-    call = Call(allocation, tuple(command), env, {}, facts, binding, folder, python or command[0])
+    call = Call(allocation, tuple(command), env, {}, facts, FREE, folder, python or command[0])
     row, outer = _rows(run.launch.launch_with, call)
     outer.require_job(env)
+    facts = _facts_under(row, outer, facts)
+    binding = find_binding(run.launch.cpu_bind, facts, allocation.ranks_per_host)
     added = {**rank_env(allocation, env, facts, binding, attempt), **(extra or {})}
-    call = replace(_with_args_of(outer, call), added=added)
+    call = replace(call, facts=facts, binding=binding, added=added)
     if for_torch:
         call = replace(call, command=_with_ranks(row, call.command))
     start = row.build(call) if outer is row else AGENTS[row.name](call, outer)
     added |= start.env
     stale = (stale_variables(env, under_srun=outer is SRUN) | {*ALWAYS_UNSET}) - added.keys()
+    refuse_long_words(row.name, start.argv, added)
     return LaunchPlan(
         start.argv,
         added,
@@ -152,11 +154,19 @@ def _nothing_reaches(call: Call, asked: str) -> str:
     )
 
 
-def _with_args_of(row: Starter, call: Call) -> Call:
-    """Return ``call`` without the machine's options when they are another starter's."""
-    if not call.facts.starter or call.facts.starter == row.name:
-        return call
-    return replace(call, facts=call.facts.model_copy(update={"starter_args": ()}))
+def _facts_under(row: Starter, outer: Starter, facts: Facts) -> Facts:
+    """Return the machine's facts as they hold for ranks of ``row`` that ``outer`` brings to every host.
+
+    Options of another starter than the machine's are left out. Under an agent per host, ranks take
+    devices by number: what gives each task of the starter a device of its own would give all ranks
+    of a host the same one.
+    """
+    known: dict[str, tuple[str, ...]] = {}
+    if row is not outer or row.name in AGENTS:
+        known = {"starter_args": facts.agent_args or facts.starter_args, "cores": facts.agent_cores or facts.cores}
+    if facts.starter and facts.starter != outer.name:
+        known["starter_args"] = ()
+    return facts.model_copy(update=known)
 
 
 def rank_env(

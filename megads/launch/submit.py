@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,8 @@ PROGRAMS = {"slurm": "sbatch", "pbs": "qsub"}
 _ACCOUNTS = {"slurm": "SBATCH_ACCOUNT", "pbs": "PBS_ACCOUNT"}
 """Variables with which users give an account once."""
 
-_WORD = re.compile(r"[\w.:@%+=,/~\[\]-]+", re.ASCII)
+_WORD = re.compile(r"[\w.:@%+=,/~\[\]&|*!()-]+", re.ASCII)
+"""What may stand in a directive, which no shell reads: gpu&hbm80g is a constraint of SLURM's."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Request:
     options: tuple[str, ...] = ()  # more words of qsub or sbatch
     ranks_per_host: int = 0
     gpus: bool = True  # whether the job asks for the machine's
+    jobs: int = 1  # how many of a chain wait or run at the same time
     name: str = "megads"
     output: str = ""  # folder of what the job prints; empty: the scheduler's own
 
@@ -139,7 +141,7 @@ def _slurm(request: Request, facts: SubmitFacts, machine: str) -> Iterator[str]:
         yield f"--account={account}"
     if queue := choose_queue(request, facts, machine):
         yield f"{facts.queue_option or '--partition'}={queue}"
-    if facts.constraint:
+    if facts.constraint and not any(word.startswith(("-C", "--constraint")) for word in request.options):
         yield f"--constraint={facts.constraint}"
     if facts.gpus and request.gpus:
         yield _filled(facts.gpus, request, "--option")
@@ -170,22 +172,50 @@ def choose_queue(request: Request, facts: SubmitFacts, machine: str) -> str:
     """Return the queue the user named, else the machine's first that takes so many hosts for so long.
 
     Raises:
-        LaunchError: none of the machine's queues takes the job; it lists them.
+        LaunchError: none of the machine's queues takes the job, or the whole chain; it lists them.
     """
     if request.queue:
+        _refuse_long_chain(request, facts)
         return _word(request.queue, "--queue")
     hours = request.seconds / 3600
-    for queue in facts.queues:
-        if request.nodes in queue.hosts and (not queue.hours or hours <= queue.hours):
+    fitting = [
+        queue for queue in facts.queues if request.nodes in queue.hosts and (not queue.hours or hours <= queue.hours)
+    ]
+    for queue in fitting:
+        if not queue.jobs or request.jobs <= queue.jobs:
             return queue.name
     if not facts.queues:
         return ""
-    longest = max((queue.hours for queue in facts.queues if request.nodes in queue.hosts), default=0)
-    chain = f"; --chain {math.ceil(hours / longest)} makes it of jobs of --walltime {longest:g}h" if longest else ""
+    if fitting:
+        raise LaunchError(
+            f"--chain {request.jobs}: no queue of machine {machine} for {request.nodes} hosts holds so many jobs of "
+            f"one user; use --chain {max(queue.jobs for queue in fitting)} and submit again when they have ended; "
+            f"queues: {', '.join(_shown(facts.queues))}"
+        )
+    timed = [queue for queue in facts.queues if request.nodes in queue.hosts and queue.hours]
+    chains = [(math.ceil(hours / queue.hours), queue) for queue in timed]
+    possible = [(count, queue.hours) for count, queue in chains if not queue.jobs or count <= queue.jobs]
+    count, longest = min(possible, default=(0, 0.0))
+    chain = f"; --chain {count} makes it of jobs of --walltime {longest:g}h" if count else ""
     raise LaunchError(
         f"no queue of machine {machine} takes {request.nodes} hosts for {clock(request.seconds)}{chain}; "
         f"queues: {', '.join(_shown(facts.queues))}; --queue names another"
     )
+
+
+def _refuse_long_chain(request: Request, facts: SubmitFacts) -> None:
+    """Refuse a chain of which the named queue takes the first jobs only.
+
+    Raises:
+        LaunchError: every queue of this name holds fewer jobs of one user.
+    """
+    limits = [queue.jobs for queue in facts.queues if queue.name == request.queue]
+    if limits and all(0 < most < request.jobs for most in limits):
+        raise LaunchError(
+            f"--chain {request.jobs} --queue {request.queue}: the queue holds {max(limits)} job"
+            f"{'s'[: max(limits) > 1]} of one user, waiting ones included; use --chain {max(limits)}, or another "
+            f"queue: {', '.join(_shown(facts.queues))}"
+        )
 
 
 def _shown(queues: Sequence[Queue]) -> list[str]:
@@ -206,7 +236,9 @@ def _grouped(words: Sequence[str]) -> Iterator[str]:
 
 def _word(text: str, option: str) -> str:
     if not _WORD.fullmatch(text):
-        raise ConfigError(f"{option} {text!r}: a scheduler's directive takes letters, digits and ._:@%+=,/~[]- only")
+        raise ConfigError(
+            f"{option} {text!r}: a scheduler's directive takes letters, digits and ._:@%+=,/~[]&|*!()- only"
+        )
     return text
 
 
@@ -227,8 +259,22 @@ def account_of(given: str, scheduler: str, env: Mapping[str, str]) -> str:
     return given or env.get(_ACCOUNTS[scheduler], "")
 
 
-def send(text: str, scheduler: str, env: Mapping[str, str], *, chain: int = 1) -> list[str]:
+def send(
+    text: str,
+    scheduler: str,
+    env: Mapping[str, str],
+    *,
+    chain: int = 1,
+    keep: Callable[[Sequence[str]], None] = lambda jobs: None,
+) -> list[str]:
     """Submit a job script ``chain`` times, each job after the end of the one before; return the job ids.
+
+    Args:
+        text: of the script.
+        scheduler: "pbs" or "slurm".
+        env: of this command.
+        chain: how many jobs.
+        keep: is given the ids so far after every submission, so that none is lost when a later one fails.
 
     Raises:
         LaunchError: the scheduler's program is missing or refuses; it names the jobs submitted before.
@@ -247,6 +293,7 @@ def send(text: str, scheduler: str, env: Mapping[str, str], *, chain: int = 1) -
             raise LaunchError(f"{shlex.join(argv)}: {said}{before}")
         # sbatch --parsable gives ID;CLUSTER.
         jobs.append(words[-1].partition(";")[0])
+        keep(jobs)
     return jobs
 
 

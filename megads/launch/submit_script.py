@@ -37,6 +37,7 @@ def script_job(ask: Ask, wish: Wish, walltime: str, script: str, words: Sequence
         queue=wish.queue,
         chunk=wish.chunk,
         options=wish.options,
+        jobs=wish.chain,
         ranks_per_host=int(given) if given.isdigit() else place.facts.ranks_per_host or int(on_cpu(place, ask.env)),
         gpus=not on_cpu(place, ask.env),
         name=job_name(Path(script).stem),

@@ -42,6 +42,9 @@ JOB = "job.sh"  # in the run folder: what was submitted
 SUBMITTED = "submitted.yaml"  # the settings it was resolved to; the job writes its own config.yaml
 JOBS = "jobs.txt"  # ids of the jobs
 
+NO_KILL = "--no-kill"
+"""Of sbatch: the job stays when a host fails, and a restart can leave that host out."""
+
 ONCE = {"pbs": ("-r", "n"), "slurm": ("--no-requeue",)}
 """Options of a job that its scheduler does not start again by itself, when a host failed for instance."""
 
@@ -116,7 +119,8 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
         account=account_of(wish.account, place.scheduler, ask.env),
         queue=wish.queue,
         chunk=wish.chunk,
-        options=(*(ONCE[place.scheduler] if once else ()), *wish.options),
+        options=(*(ONCE[place.scheduler] if once else ()), *_to_survive(resolved.run, nodes, place), *wish.options),
+        jobs=wish.chain,
         ranks_per_host=ranks,
         gpus=not on_cpu(place, ask.env),
         name=job_name(resolved.run.name),
@@ -124,6 +128,15 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
     )
     text = job_text(request, place, _body(ask, asked, place, folder, cwd, wish.variables))
     return Submission(text, place, folder, resolved, wish.chain, private=bool(wish.variables))
+
+
+def _to_survive(run: RunConfig, nodes: int, place: Place) -> tuple[str, ...]:
+    """Return options with which the scheduler leaves a job its other hosts when one fails.
+
+    PBS has such an option too; sites advise against it, so it stays the user's choice.
+    """
+    restarts = nodes > 1 and run.launch.max_restarts
+    return (NO_KILL,) if restarts and place.scheduler == "slurm" else ()
 
 
 def submit(submission: Submission, env: Mapping[str, str]) -> list[str]:
@@ -137,9 +150,13 @@ def submit(submission: Submission, env: Mapping[str, str]) -> list[str]:
     write_whole(folder / JOB, submission.text, private=submission.private)
     save_config(submission.resolved.run, submission.resolved.origins, folder / SUBMITTED)
     (folder / "log").mkdir(exist_ok=True)
-    jobs = send(submission.text, submission.place.scheduler, env, chain=submission.chain)
-    write_whole(folder / JOBS, "".join(f"{job}\n" for job in jobs))
-    return jobs
+    return send(
+        submission.text,
+        submission.place.scheduler,
+        env,
+        chain=submission.chain,
+        keep=lambda jobs: write_whole(folder / JOBS, "".join(f"{job}\n" for job in jobs)),
+    )
 
 
 def submit_machine(ask: Ask) -> str:

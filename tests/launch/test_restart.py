@@ -212,6 +212,30 @@ def test_fewer_hosts_go_on_when_one_is_gone_and_the_batch_can_stay(tmp_path):
     assert "host b is left out after: gone; it can not be reached; 2 hosts go on: DP 6 -> 4" in run.log()
 
 
+def test_one_of_two_hosts_is_left_out_when_it_answered_before(tmp_path, monkeypatch):
+    """There is no third one that could show whether silence means anything; its own earlier answer does."""
+    monkeypatch.setattr(restart, "this_host", lambda: "a")
+    asked = []
+
+    def answers(host):
+        asked.append(host)
+        return len(asked) == 1
+
+    run = Run(tmp_path, failed(), OK, answers=answers, shrink=lambda allocation: "DP 4 -> 2")
+    assert run.job.run() == 0
+    assert run.ran() == ["0 a,b", "1 a"]
+    assert "host b is left out after: gone; it can not be reached; 1 host goes on: DP 4 -> 2" in run.log()
+    assert set(asked) == {"b"}
+
+
+@pytest.mark.parametrize("end", [failed(), failed(host="", kind="")])
+def test_one_of_two_hosts_that_never_answered_is_used_again(tmp_path, monkeypatch, end):
+    monkeypatch.setattr(restart, "this_host", lambda: "a")
+    run = Run(tmp_path, end, OK, answers=lambda host: False, shrink=lambda allocation: pytest.fail("not asked for"))
+    assert run.job.run() == 0
+    assert run.ran() == ["0 a,b", "1 a,b"]
+
+
 def test_fewer_hosts_do_not_go_on_with_another_batch(tmp_path):
     run = Run(tmp_path, failed(), OK, hosts=("a", "b", "c"), answers=lambda host: host != "b")
     assert run.job.run() == 1

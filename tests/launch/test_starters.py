@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from megads.launch import starter as starter_module
 from megads.launch.plan import LaunchPlan
 from megads.launch.scheduler import Allocation
 from megads.launch.starter import plan_launch
+from megads.launch.starters.agents import _refuse_too_many_hosts
 
 RANK = ("python", "rank.py", "a b")
 DEAF = ("sh", "-c", 'trap "" USR1; exec "$@"', "sh")
@@ -105,6 +107,69 @@ def test_the_machines_options_go_to_its_own_starter(tmp_path, path):
     env = path(srun="srun", mpirun="openmpi")
     assert shown(plan(env, tmp_path, TWO, facts), tmp_path).endswith("--gpus-per-task=1 --gpu-bind=closest DEAF")
     assert "--gpus-per-task" not in shown(plan(env, tmp_path, TWO, facts, launch_with="openmpi"), tmp_path)
+
+
+FRONTIER = Facts(
+    starter="srun",
+    starter_args=("--gpus-per-task=1", "--gpu-bind=closest"),
+    agent_args=("--gpus-per-task=4",),
+    cores=("0-3", "4-7", "8-11", "12-15"),
+    reserved_cores="0,4,8,12",
+    agent_cores=("12-15", "8-11", "0-3", "4-7"),
+    threads_per_core=1,
+)
+
+
+@pytest.mark.parametrize("agent", ["torchrun", "deepspeed"])
+def test_ranks_of_an_agent_see_all_devices_and_sit_near_their_own(tmp_path, path, agent):
+    env = path(srun="srun") | {"SLURM_JOB_CPUS_PER_NODE": "32(x2)"}
+    made = plan(env, tmp_path, TWO, FRONTIER, launch_with=agent)
+    words = " ".join(made.argv)
+    assert "--gpus-per-task=4" in words
+    assert "--gpus-per-task=1" not in words
+    assert "--cpus-per-task=12" in words  # the cores that ranks may use, not the job's hardware threads
+    assert "for c in 13-15 9-11 1-3 5-7;" in words
+
+
+@pytest.mark.parametrize(("threads", "each"), [(1, 3), (2, 6), (0, 8)])
+def test_srun_reserves_the_cores_of_a_rank_as_slurm_counts_them(tmp_path, path, threads, each):
+    env = path(srun="srun") | {"SLURM_JOB_CPUS_PER_NODE": "32(x2)"}
+    facts = FRONTIER.model_copy(update={"threads_per_core": threads})
+    assert f"--cpus-per-task={each}" in plan(env, tmp_path, TWO, facts).argv
+
+
+def many(count: int) -> Allocation:
+    return Allocation("slurm", tuple(f"frontier{number:05}" for number in range(count)), 8, "7")
+
+
+def test_deepspeed_is_refused_for_more_hosts_than_its_one_word_holds(tmp_path, path):
+    env = path(srun="srun")
+    plan(env, tmp_path, many(1900), launch_with="deepspeed")
+    with pytest.raises(
+        LaunchError, match=r"^LAUNCH_WITH=deepspeed on 4000 hosts: .* one word of \d+ bytes, and Linux "
+    ):
+        plan(env, tmp_path, many(4000), launch_with="deepspeed")
+
+
+def test_the_word_that_deepspeed_makes_is_as_long_as_was_reckoned(monkeypatch):
+    """Its own runner is asked: what it would start has the word that the refusal is about."""
+    from deepspeed.launcher.runner import encode_world_info
+
+    hosts = many(100).hosts
+    word = "--world_info=" + encode_world_info({host: list(range(8)) for host in hosts})
+    monkeypatch.setattr("megads.launch.starters.agents.LONGEST_WORD", len(word))
+    call = SimpleNamespace(allocation=many(100))
+    _refuse_too_many_hosts(call, 8)
+    monkeypatch.setattr("megads.launch.starters.agents.LONGEST_WORD", len(word) - 1)
+    with pytest.raises(LaunchError, match=f"one word of {len(word)} bytes"):
+        _refuse_too_many_hosts(call, 8)
+
+
+def test_a_command_that_linux_would_not_start_is_refused_by_name(tmp_path, path):
+    spare = tuple(f"host{number:05}" for number in range(20000, 40000))
+    allocation = Allocation("flux", many(20000).hosts, 1, "f7", spare)
+    with pytest.raises(LaunchError, match=r"^LAUNCH_WITH=flux needs a word of \d+ bytes \(--requires="):
+        plan(path(flux="flux") | {"FLUX_URI": "x"}, tmp_path, allocation, launch_with="flux")
 
 
 @pytest.mark.parametrize(

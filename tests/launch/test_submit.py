@@ -146,6 +146,50 @@ def test_the_first_queue_that_takes_the_job(machine, nodes, hours, queue):
     assert (found[1] if found else None) == queue
 
 
+@pytest.mark.parametrize(
+    ("machine", "nodes", "chain", "queue"),
+    [
+        ("aurora", 1, 1, "debug"),
+        ("aurora", 1, 5, "capacity"),  # debug holds one job of a user, waiting ones included
+        ("polaris", 2, 3, "debug"),
+        ("perlmutter", 2, 6, "regular"),
+    ],
+)
+def test_a_chain_goes_to_a_queue_that_holds_all_of_it(machine, nodes, chain, queue):
+    text = job_text(Request(nodes, 1800, account="X", ranks_per_host=1, jobs=chain), place(machine), [])
+    assert re.search(r"(?:-q |--qos=)(\S+)", text)[1] == queue
+
+
+def test_a_chain_that_no_queue_holds_is_refused_before_its_first_job():
+    with pytest.raises(LaunchError, match=r"^--chain 6: no queue of machine aurora for 2 hosts holds so many jobs of "):
+        job_text(Request(2, 1800, account="X", jobs=6), place("aurora"), [])
+    with pytest.raises(LaunchError, match=r"^--chain 2 --queue debug: the queue holds 1 job of one user, .*--chain 1"):
+        job_text(Request(2, 1800, account="X", queue="debug", jobs=2), place("aurora"), [])
+    assert "-q mine" in job_text(Request(2, 1800, account="X", queue="mine", jobs=9), place("aurora"), [])
+
+
+@pytest.mark.parametrize("hours", [200, 400, 2000])
+@pytest.mark.parametrize("machine", ["aurora", "polaris", "perlmutter", "frontier"])
+def test_an_advised_chain_is_accepted(machine, hours):
+    with pytest.raises(LaunchError) as refused:
+        job_text(Request(2, hours * 3600, account="X", ranks_per_host=1), place(machine), [])
+    advised = re.search(r"--chain (\d+) makes it of jobs of --walltime (\S+)h", str(refused.value))
+    if advised:  # where no queue holds so many jobs nothing is advised
+        job_text(
+            Request(2, float(advised[2]) * 3600, account="X", ranks_per_host=1, jobs=int(advised[1])),
+            place(machine),
+            [],
+        )
+    assert advised or machine == "aurora"
+
+
+def test_a_constraint_of_the_user_takes_the_place_of_the_machines():
+    given = Request(1, 1800, account="X", ranks_per_host=4, options=("-C", "gpu&hbm80g"))
+    text = job_text(given, place("perlmutter"), [])
+    assert "#SBATCH -C gpu&hbm80g\n" in text
+    assert "--constraint" not in text
+
+
 def test_a_job_that_no_queue_takes_is_told_of_chains():
     with pytest.raises(LaunchError) as refused:
         job_text(Request(30, 24 * 3600, account="X"), place("polaris"), [])
@@ -298,7 +342,8 @@ def test_a_refused_job_names_those_before_it(tmp_path):
         tmp_path, "qsub", f'cd {tmp_path}; [ ! -e done ] || {{ echo "no more" >&2; exit 1; }}; touch done; echo 1.pbs'
     )
     with pytest.raises(LaunchError, match=r"^qsub -W depend=afterany:1.pbs: no more; submitted before: 1.pbs$"):
-        send("text", "pbs", env, chain=2)
+        send("text", "pbs", env, chain=2, keep=lambda jobs: (tmp_path / "jobs.txt").write_text(" ".join(jobs)))
+    assert (tmp_path / "jobs.txt").read_text() == "1.pbs"
 
 
 def test_no_scheduler_is_one_line():

@@ -5,13 +5,23 @@ For several hosts another starter starts an agent on each.
 
 from __future__ import annotations
 
+import json
 import shlex
 
 from megads.cluster.hosts import this_host
 from megads.cluster.ranks import EXPLICIT
 from megads.errors import LaunchError
 from megads.launch.stale import IN_PLACE
-from megads.launch.starters.call import Call, Start, Starter, agents_of, cores_to_set, rank_words, refuse_option
+from megads.launch.starters.call import (
+    LONGEST_WORD,
+    Call,
+    Start,
+    Starter,
+    agents_of,
+    cores_to_set,
+    rank_words,
+    refuse_option,
+)
 
 
 def direct(call: Call) -> Start:
@@ -64,6 +74,7 @@ def _deepspeed(call: Call, where: tuple[str, ...]) -> tuple[tuple[str, ...], Sta
     shown = [int(word) for word in mask if word.strip().isdigit()][:each]
     named = len(shown) == each
     path, files = call.host_file(f"{{host}} slots={max(shown) + 1 if named else each}", "hosts.deepspeed")
+    _refuse_too_many_hosts(call, each)
     included = "@".join(f"{host}:{','.join(map(str, shown))}" for host in call.allocation.hosts)
     argv = (
         "-m", "deepspeed.launcher.runner", f"--hostfile={path}", *where, "--no_ssh_check",
@@ -74,6 +85,22 @@ def _deepspeed(call: Call, where: tuple[str, ...]) -> tuple[tuple[str, ...], Sta
     )  # fmt: skip
     # It sets LOCAL_SIZE, which nobody else reads.
     return argv, Start((), {"LOCAL_WORLD_SIZE": str(each)}, files)
+
+
+def _refuse_too_many_hosts(call: Call, each: int) -> None:
+    """Refuse more hosts than DeepSpeed's runner can name to its launcher: all of them in one word, in base64.
+
+    Raises:
+        LaunchError: that word would be too long.
+    """
+    world = json.dumps({host: list(range(each)) for host in call.allocation.hosts})
+    size = len("--world_info=") + -(-len(world.encode()) // 3) * 4
+    if size > LONGEST_WORD:
+        raise LaunchError(
+            f"LAUNCH_WITH=deepspeed on {len(call.allocation.hosts)} hosts: DeepSpeed's runner hands them to its "
+            f"launcher in one word of {size} bytes, and Linux takes {LONGEST_WORD}; use the launcher of the scheduler "
+            "(LAUNCH_WITH=auto) or torchrun"
+        )
 
 
 def torchrun_agents(call: Call, under: Starter) -> Start:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from megads.config.facts import Facts
@@ -89,6 +89,29 @@ class Starter:
             )
 
 
+LONGEST_WORD = 128 * 1024 - 1
+"""Bytes of one word of a command or one variable that Linux hands to a program (MAX_ARG_STRLEN)."""
+
+
+def refuse_long_words(name: str, words: Iterable[str], env: Mapping[str, str]) -> None:
+    """Refuse what the kernel would not start, which says no more than "Argument list too long".
+
+    Args:
+        name: of the starter.
+        words: of its command, and of commands that it is known to start in turn.
+        env: what is set for it.
+
+    Raises:
+        LaunchError: one word or one variable is too long.
+    """
+    longest = max([*words, *(f"{name}={value}" for name, value in env.items())], key=lambda word: len(word.encode()))
+    if (size := len(longest.encode())) > LONGEST_WORD:
+        raise LaunchError(
+            f"LAUNCH_WITH={name} needs a word of {size} bytes ({longest[:40]}...) to start ranks on these hosts, and "
+            f"Linux takes {LONGEST_WORD}; use fewer hosts (NHOSTS), or another LAUNCH_WITH"
+        )
+
+
 def rank_words(command: Sequence[str], local_rank: str = "", cores: Sequence[str] = ()) -> tuple[str, ...]:
     """Return ``command`` in a shell that ignores SIGUSR1 and binds itself to the cores of its local rank.
 
@@ -138,4 +161,4 @@ def agents_of(call: Call, command: Sequence[str]) -> Call:
     """Return the call that starts ``command`` once on every host, bound to nothing."""
     allocation = call.allocation
     once = Allocation(allocation.scheduler, allocation.hosts, 1, allocation.job_id, allocation.spare)
-    return Call(once, tuple(command), call.env, call.added, call.facts, FREE, call.folder, call.python)
+    return replace(call, allocation=once, command=tuple(command), binding=FREE)

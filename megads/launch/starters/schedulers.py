@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from megads.errors import LaunchError
+from megads.launch.binding import usable_cores
 from megads.launch.programs import require
 from megads.launch.starters.call import Call, Start, Starter, cores_to_set, rank_words
 
@@ -11,7 +12,7 @@ def srun(call: Call) -> Start:
     """Build the srun line. Every number is given: what it does not find, srun takes from the job's variables."""
     program, allocation, cpus = require("srun", call.env), call.allocation, call.cpus
     path, files = call.host_file()
-    each = cpus // allocation.ranks_per_host or call.binding.smallest() or 1
+    each = _cpus_per_task(call)
     # Neighbouring ranks on one host, whatever sbatch was told. Left to itself srun may give
     # four ranks on two hosts as 3 and 1.
     spread = (
@@ -39,6 +40,20 @@ def srun(call: Call) -> Start:
     elif binding.free and (allocation.ranks_per_host > 1 or not cpus):  # one rank has all CPUs of its host anyway
         argv.append("--cpu-bind=none")
     return Start((*argv, *call.facts.starter_args, *rank_words(call.command)), {}, files)
+
+
+def _cpus_per_task(call: Call) -> int:
+    """Return what ``-c`` gets: the cores of a rank as the machine's SLURM counts them, else an equal share.
+
+    A job's variables may count hardware threads that its tasks do not get, and srun reserves what
+    ``-c`` says: more than there is ends the launch, less leaves cores of the mask outside of the step.
+    """
+    ranks, threads = call.allocation.ranks_per_host, call.facts.threads_per_core
+    if threads and call.binding.cores:
+        return call.binding.smallest() * threads
+    if threads and call.facts.cores:
+        return max(1, len(usable_cores(call.facts)) * threads // ranks)
+    return call.cpus // ranks or call.binding.smallest() or 1
 
 
 def flux(call: Call) -> Start:
