@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megads.errors import CheckpointError
+from megads.storage.checksums import BLOCK, BlockChecksums, parse_digits
 
-BLOCK = 1 << 20
 AT_ONCE = 1 << 23
 """Bytes that one call of the system reads or writes."""
 MAX_HEADER = 100_000_000
@@ -70,7 +70,7 @@ def write_file(path: Path, entries: Sequence[Entry]) -> tuple[int, int]:
     at = len(_header(entries, "0" * 8 * -(-size // BLOCK)))
     handle = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o666)
     try:
-        blocks, begun = _Blocks(), at
+        blocks, begun = BlockChecksums(BLOCK), at
         for entry in entries:
             end = at + entry.bytes
             for view in _views(entry):
@@ -125,28 +125,6 @@ def _write_all(handle: int, view: memoryview, at: int) -> None:
         view, at = view[done:], at + done
 
 
-class _Blocks:
-    """Makes the checksums of blocks from bytes that come in pieces of any length."""
-
-    def __init__(self) -> None:
-        self.whole: list[int] = []
-        self.value = self.filled = 0
-
-    def add(self, view: memoryview) -> None:
-        while view:
-            part = view[: BLOCK - self.filled]
-            self.value = zlib.crc32(part, self.value)
-            self.filled += len(part)
-            view = view[len(part) :]
-            if self.filled == BLOCK:
-                self.whole.append(self.value)
-                self.value = self.filled = 0
-
-    def digits(self) -> str:
-        last = [self.value] if self.filled else []
-        return "".join(f"{value:08x}" for value in [*self.whole, *last])
-
-
 class TensorFile:
     """A file of :func:`write_file`, open for reading by any number of threads.
 
@@ -192,7 +170,7 @@ class TensorFile:
             content = json.loads(header[8:])
             facts = content.pop("__metadata__")
             self.block_bytes = _number(int(facts["block_bytes"]), 1, 1 << 28)
-            self.checksums = _checksums(facts["crc32"], -(-self.length // self.block_bytes))
+            self.checksums = parse_digits(facts["crc32"], -(-self.length // self.block_bytes))
             self.entries = _entries(content, self.length)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"{self.path}: no file of a checkpoint ({error!r:.80})") from None
@@ -311,13 +289,6 @@ def _number(value: object, least: int = 0, most: int = 1 << 62) -> int:
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{value!r:.40} where a whole number from {least} to {most} belongs")
     return value
-
-
-def _checksums(digits: str, count: int) -> list[int]:
-    found: list[int] = np.frombuffer(bytes.fromhex(digits), ">u4").tolist()
-    if len(found) != count:
-        raise ValueError(f"{len(found)} checksums of {count} blocks")
-    return found
 
 
 def _entries(content: dict[str, dict[str, Any]], length: int) -> dict[str, tuple[np.dtype[Any], int, int]]:

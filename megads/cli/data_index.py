@@ -59,10 +59,10 @@ def _recipes(run: RunConfig) -> list[Recipe]:
 def _build(run: RunConfig, recipes: list[Recipe], workers: int) -> None:
     from megads.cluster.machine import count_cores
     from megads.data.samples.cache import Cache
-    from megads.data.samples.pool import build_in_pool
+    from megads.data.samples.pool import build_in_pool, not_verified
 
     cache = Cache.of(run)
-    missing = [recipe for recipe in recipes if not cache.has(recipe)]
+    missing = not_verified(recipes, cache, workers or count_cores())
     there = len(recipes) - len(missing)
     if not missing:
         click.echo(f"nothing to do: {there} indices are in {cache.folder}")

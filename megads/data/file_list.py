@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from megads.data.regular import cannot_read, open_regular
 from megads.errors import DataError
+from megads.storage.regular import cannot_read, open_regular
 
 _LINE = "'WEIGHT PREFIX CORPUS'"
 _WHAT = f"give a text file with {_LINE} on each line"

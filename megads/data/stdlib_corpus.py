@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from megads.cluster.parent import end_with
 from megads.data.demo import FILES, FORMAT
 from megads.data.indexed.dtypes import best_dtype
 from megads.data.indexed.writer import IndexedWriter
@@ -129,6 +130,7 @@ def _report(*fields: object) -> None:
 
 def main(folder: str, vocab_size: str, most_bytes: str) -> int:
     """Make the corpus and return the exit code."""
+    end_with(os.getppid())
     # Read by the tokenizers library. Only this process is meant, which never forks.
     os.putenv("TOKENIZERS_PARALLELISM", "true")
     os.putenv("RAYON_NUM_THREADS", str(_THREADS))

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.regular import cannot_read, open_regular
 from megads.errors import DataError
+from megads.storage.regular import cannot_read, open_regular
 
 _MISSING = "a data prefix is the common part of a .bin and a .idx file"
 
@@ -119,8 +119,9 @@ class Row:
     """
 
     def __init__(self, file: ReadFile, dtype: str, count: int, start: int):
-        """Say where they are: ``count`` of type ``dtype`` (signed, little-endian) from byte ``start`` on."""
+        """Say where they are: ``count`` of type ``dtype`` (little-endian) from byte ``start`` on."""
         self._file, self._dtype, self._count, self._start = file, np.dtype(dtype), count, start
+        self._signed = self._dtype.kind == "i"
         self._size = self._dtype.itemsize
         self.end = start + count * self._size
 
@@ -128,7 +129,7 @@ class Row:
         return self._count
 
     def __getitem__(self, i: int) -> int:
-        return int.from_bytes(self._file.bytes(self._size, self._start + i * self._size), "little", signed=True)
+        return int.from_bytes(self._file.bytes(self._size, self._start + i * self._size), "little", signed=self._signed)
 
     def read(self, begin: int, end: int) -> npt.NDArray[Any]:
         """Return the numbers ``begin`` up to ``end``, a copy; errors as :meth:`ReadFile.array`."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from megads.config.files import write_whole
 from megads.data.file_list import strip_suffix
-from megads.data.regular import open_regular
 from megads.errors import ConfigError, DataError
+from megads.storage.regular import open_regular
 
 FORMAT = 1
 RECORD_SUFFIX = ".info.json"

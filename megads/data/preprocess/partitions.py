@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TextIO
 
+from megads.cluster.parent import end_with
 from megads.data.preprocess.plan import Job
-from megads.data.preprocess.pool import end_with
 from megads.data.preprocess.publish import Made
 from megads.data.preprocess.run import meeting, run_rank
 from megads.data.preprocess.team import Team

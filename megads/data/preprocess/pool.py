@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -12,9 +11,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from megads.cluster.parent import end_with
 from megads.errors import DataError
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Pool:
@@ -98,11 +96,3 @@ class Pool:
             cure = "; it was probably out of memory: use fewer --workers" if name == "SIGKILL" else ""
             return f"a worker was ended by {name}{cure}; the same command goes on where this one stopped"
         return "a worker ended by itself; the same command goes on where this one stopped"
-
-
-def end_with(parent: int) -> None:
-    """Let the system end this process when its parent ends, whatever ended that."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)

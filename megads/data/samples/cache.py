@@ -2,10 +2,13 @@
 
     <folder>/<kind>-<key>.safetensors
 
-One file holds the arrays of one index, in the safetensors format, which many tools read. The
-key is a hash of the recipe's description; the description itself stands in the file, as
-JSON, and is compared when it is opened. The file is written under another name and renamed
-when it is whole and on disk.
+One file holds the arrays of one index, in the safetensors format, which many tools read; see
+:mod:`megads.data.samples.index_file`. The key is a hash of the recipe's description; the description
+itself stands in the file and is compared when it is opened. The file is written under another name and
+renamed when it is complete and on disk.
+
+Opening an index reads its header only. :meth:`Cache.verify` reads all of it: the ranks of a run share that
+out before the first one is used, see :mod:`megads.data.samples.team`.
 """
 
 from __future__ import annotations
@@ -14,35 +17,37 @@ import contextlib
 import errno
 import hashlib
 import json
+import logging
 import math
 import os
 import socket
-import struct
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from megads.config.schema import RunConfig
 from megads.data.indexed.files import ReadFile, Row
+from megads.data.samples.index_file import Damaged, IndexFile, write_index
 from megads.data.samples.lock import Lock, is_running
-from megads.data.samples.recipe import Arrays, Columns, Making, Recipe, Spec
+from megads.data.samples.recipe import Arrays, Columns, Recipe, Spec
 from megads.errors import DataError
 
 FORMAT = 1
 """Of the content; raise it when the same description makes other arrays."""
 
-_DTYPES = {"I16": "<i2", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U64": "<u8"}
-_NAMES = {np.dtype(name): code for code, name in _DTYPES.items()}
-_LENGTH = struct.Struct("<Q")
-_MOST_HEADER = 1 << 26
 _POLL_S = (0.02, 1.0)  # between looks at a lock: the first, and the longest
 _SAMPLES_PER_S = 5e6  # of a shuffle, during which nothing else of the process runs
 _OLD_S = 86400.0  # of a file that somebody began to write
+_LOG = logging.getLogger("megads")
+_MARK = "mark"
 _CURE = "set DATA_CACHE_PATH to a folder that can be written"
+
+
+def _ignore(size: int) -> None:
+    """Nobody wants to know how far it is."""
 
 
 class Cache:
@@ -93,10 +98,50 @@ class Cache:
 
     def _header(self, recipe: Recipe) -> list[tuple[Spec, int]] | None:
         try:
-            with self.path(recipe).open("rb") as file:
-                return _read_header(file.fileno(), _describe(recipe))
-        except (OSError, ValueError, KeyError, TypeError):
+            return IndexFile(self.path(recipe), _describe(recipe)).arrays
+        except (OSError, Damaged, DataError):
             return None
+
+    def verify(self, recipe: Recipe, step: Callable[[int], None] = _ignore) -> bool:
+        """Read all of an index and return whether it is what was written.
+
+        One that is not is removed, with a line in the log, so that the next :meth:`get` builds it again.
+
+        Raises:
+            DataError: it cannot be removed.
+        """
+        path = self.path(recipe)
+        try:
+            IndexFile(path, _describe(recipe)).verify(step)
+            return True
+        except FileNotFoundError:
+            return False
+        except (Damaged, DataError) as error:
+            reason = str(error).removeprefix(f"{path}: ")
+        with self._guard(recipe):
+            path.unlink(missing_ok=True)
+        _LOG.warning("sample index %s: %s; building it again", path, reason)
+        return False
+
+    def mark(self) -> str:
+        """Leave a file that only those see who see this folder; return its name, empty if it cannot be written."""
+        name = f".{_MARK}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp"
+        try:
+            self._remove_left_behind(self.folder / _MARK)
+            (self.folder / name).open("xb").close()
+        except OSError:
+            return ""
+        return name
+
+    def sees(self, mark: str) -> bool:
+        """Return whether the mark of another process is in this folder."""
+        return bool(mark) and os.path.lexists(self.folder / mark)
+
+    def unmark(self, mark: str) -> None:
+        """Remove a mark."""
+        if mark:
+            with contextlib.suppress(OSError):
+                (self.folder / mark).unlink(missing_ok=True)
 
     def unlisted(self, recipes: Sequence[Recipe]) -> list[Recipe]:
         """Return those of ``recipes`` whose files are not in the folder; nothing is opened."""
@@ -106,8 +151,10 @@ class Cache:
             names = set()
         return [recipe for recipe in recipes if self.path(recipe).name not in names]
 
-    def get(self, recipe: Recipe) -> Arrays:
+    def get(self, recipe: Recipe, step: Callable[[int], None] = _ignore) -> Arrays:
         """Return the arrays of an index, mapped read-only; it is built unless it is there.
+
+        While it is built, ``step`` gets the bytes of each piece that is written.
 
         Processes that want the same index at once wait for the one that builds it.
 
@@ -124,25 +171,35 @@ class Cache:
                     with lock:
                         # The one before may have finished in between.
                         if not self.has(recipe):
-                            self._build(recipe, path)
+                            self._build(recipe, path, step)
                     continue
             time.sleep(pause)
             pause = min(2 * pause, _POLL_S[1])
         return found
 
-    def _build(self, recipe: Recipe, path: Path) -> None:
+    def _build(self, recipe: Recipe, path: Path, step: Callable[[int], None]) -> None:
         """Write an index and give it its name."""
+        self._say_why(recipe, path)
         self._remove_left_behind(path)
         temp = path.with_name(f".{path.stem}.{socket.gethostname()}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
         try:
             with temp.open("xb", buffering=0) as file:
-                _write(file.fileno(), recipe.make(), _describe(recipe))
+                write_index(file.fileno(), recipe.make(), _describe(recipe), step)
                 os.fsync(file.fileno())
             temp.replace(path)
         except BaseException:
             with contextlib.suppress(OSError):
                 temp.unlink(missing_ok=True)
             raise
+
+    def _say_why(self, recipe: Recipe, path: Path) -> None:
+        """Report what is wrong with a file that is there and is replaced."""
+        try:
+            IndexFile(path, _describe(recipe))
+        except FileNotFoundError:
+            return
+        except (Damaged, DataError) as error:
+            _LOG.warning("sample index %s: %s; building it again", path, str(error).removeprefix(f"{path}: "))
 
     def _remove_left_behind(self, path: Path) -> None:
         """Remove what killed builders left: those of this host, and those of others after a day."""
@@ -173,50 +230,3 @@ def unique(recipes: Sequence[Recipe], cache: Cache) -> list[Recipe]:
 def _describe(recipe: Recipe) -> str:
     content = {"format": FORMAT, "kind": recipe.kind, **recipe.description()}
     return json.dumps(content, sort_keys=True)
-
-
-def _write(handle: int, making: Making, description: str) -> None:
-    """Write header and arrays; refuse content that does not fill them exactly."""
-    header: dict[str, Any] = {"__metadata__": {"megads": description}}
-    total = 0
-    for spec in making.specs:
-        header[spec.name] = {
-            "dtype": _NAMES[spec.dtype.newbyteorder("<")],
-            "shape": spec.shape,
-            "data_offsets": (total, total + spec.nbytes),
-        }
-        total += spec.nbytes
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 64)
-    _write_all(handle, memoryview(_LENGTH.pack(len(text)) + text))
-    written = 0
-    for block in making.blocks:
-        content = np.ascontiguousarray(block, block.dtype.newbyteorder("<"))
-        _write_all(handle, content.reshape(-1).view(np.uint8).data)
-        written += content.nbytes
-    if written != total:
-        raise AssertionError(f"an index of {total} bytes got {written}")
-
-
-def _write_all(handle: int, left: memoryview) -> None:
-    while left:
-        left = left[os.write(handle, left[: 1 << 30]) :]
-
-
-def _read_header(handle: int, description: str) -> list[tuple[Spec, int]]:
-    """Return the arrays of a file and where they start; ValueError, KeyError or TypeError when it is not whole."""
-    size = os.fstat(handle).st_size
-    (length,) = _LENGTH.unpack(os.pread(handle, _LENGTH.size, 0).ljust(_LENGTH.size, b"\0"))
-    if not 0 < length <= min(size, _MOST_HEADER):
-        raise ValueError(f"header of {length} bytes")
-    header: Mapping[str, Any] = json.loads(os.pread(handle, length, _LENGTH.size))
-    if header["__metadata__"]["megads"] != description:
-        raise ValueError("another description")
-    start = _LENGTH.size + length
-    rows = {name: each for name, each in header.items() if name != "__metadata__"}
-    if start + max(each["data_offsets"][1] for each in rows.values()) != size:
-        raise ValueError("not whole")
-    return [
-        (Spec(name, np.dtype(_DTYPES[each["dtype"]]), tuple(each["shape"])), start + each["data_offsets"][0])
-        for name, each in rows.items()
-    ]

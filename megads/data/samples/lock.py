@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from megads.storage.reading import Bounds, parse_json, read_bytes
+
 BEAT_S = 5.0
 """The holder touches its lock this often."""
 
@@ -23,6 +25,8 @@ SILENT_S = 60.0
 
 NAMELESS_S = 2.0
 """A lock that does not say whose it is belongs to a process that was killed before it could write."""
+
+_MOST = 1 << 16  # bytes of a lock file
 
 
 class Lock:
@@ -103,8 +107,8 @@ class Lock:
     def _read(self) -> bytes:
         # Opened anew: that is when network file systems ask for what is there now.
         try:
-            return self.path.read_bytes()
-        except OSError:
+            return read_bytes(self.path, _MOST)
+        except (OSError, Bounds):
             return b""
 
     def _remove(self) -> None:
@@ -117,7 +121,7 @@ class Lock:
 def _parse(content: bytes) -> dict[str, Any]:
     """Return what a lock file says; nothing of one whose holder was killed before it could write."""
     try:
-        about = json.loads(content)
+        about = parse_json(content)
         return {
             "host": str(about["host"]),
             "pid": int(about["pid"]),

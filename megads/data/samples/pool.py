@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
+from megads.cluster.parent import end_with
 from megads.data.samples.cache import Cache
 from megads.data.samples.recipe import Recipe
 from megads.errors import DataError
@@ -23,6 +25,17 @@ class Built:
     seconds: float
 
 
+def not_verified(recipes: Sequence[Recipe], cache: Cache, workers: int) -> list[Recipe]:
+    """Return those whose index is missing or not what was written; all that are there are read.
+
+    Raises:
+        DataError: a damaged one cannot be removed.
+    """
+    # Checksums are made without the interpreter's lock.
+    with ThreadPoolExecutor(workers) as pool:
+        return [recipe for recipe, good in zip(recipes, pool.map(cache.verify, recipes), strict=True) if not good]
+
+
 def build_in_pool(recipes: Sequence[Recipe], cache: Cache, workers: int) -> Iterator[Built]:
     """Build ``recipes``, the largest first, and yield each when it is done.
 
@@ -35,7 +48,8 @@ def build_in_pool(recipes: Sequence[Recipe], cache: Cache, workers: int) -> Iter
         return
     # spawn: the caller may draw a progress bar, in a thread that a fork would not survive.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(order)), mp_context=context)
+    number = min(workers, len(order))
+    pool = ProcessPoolExecutor(number, mp_context=context, initializer=end_with, initargs=(os.getpid(),))
     try:
         for future in as_completed([pool.submit(_build, cache, recipe) for recipe in order]):
             yield future.result()

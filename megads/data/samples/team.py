@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from megads.data.samples.cache import Cache, unique
+from megads.data.samples.pace import Pace
 from megads.data.samples.recipe import Recipe
 from megads.errors import DataError, MegadsError
 
@@ -65,17 +66,57 @@ def build_together(recipes: Sequence[Recipe], cache: Cache, team: Team) -> None:
     host builds what does not show on its own file system. One listing of the folder tells it, so
     nothing is asked thousands of times; a rank that opens an index builds it if need be.
 
+    What is there is read once, and built again if it is not what was written: the ranks that see rank 0's
+    folder share the files out, so a cache of any size is read once in all. On a host with a folder of its own
+    the first rank reads all of it.
+
     Raises:
         DataError: on every rank, if one of them could not build.
     """
     distinct = unique(recipes, cache)
-    missing = set(team.from_first(lambda: [i for i, each in enumerate(distinct) if not cache.has(each)]))
-    if missing:
-        order = sorted(missing)
-        owners = share_out([distinct[i].cost for i in order], team.size)
-        mine = [distinct[i] for i, rank in zip(order, owners, strict=True) if rank == team.rank]
-        team.together(lambda: [cache.get(recipe) for recipe in mine])
+    missing, mark = team.from_first(lambda: _look(distinct, cache, team))
+    there = sorted(set(range(len(distinct))) - set(missing))
+    try:
+        mine = _to_verify(there, distinct, cache, team, mark)
+        owners = share_out([distinct[i].cost for i in missing], team.size)
+        build = [i for i, rank in zip(missing, owners, strict=True) if rank == team.rank]
+        team.together(lambda: _work([distinct[i] for i in build], [distinct[i] for i in mine], cache, team))
+    finally:
+        if team.rank == 0:
+            cache.unmark(mark)
     team.together(lambda: _complete(distinct, cache, team))
+
+
+def _look(recipes: Sequence[Recipe], cache: Cache, team: Team) -> tuple[list[int], str]:
+    """Return the numbers of the recipes without an index, and a mark in the folder if there is anything to read."""
+    missing = [i for i, each in enumerate(recipes) if not cache.has(each)]
+    return missing, cache.mark() if team.size > 1 and len(missing) < len(recipes) else ""
+
+
+def _to_verify(there: Sequence[int], recipes: Sequence[Recipe], cache: Cache, team: Team, mark: str) -> Sequence[int]:
+    """Return the numbers of the recipes whose indices this rank reads. Collective."""
+    if not there or team.size == 1:
+        return there
+    sees = cache.sees(mark) or team.rank == 0
+    ranks = [rank for rank, word in enumerate(team.gather("1" if sees else "")) if word]
+    if not sees:
+        return there if team.local_rank == 0 else ()
+    owners = share_out([recipes[i].nbytes for i in there], len(ranks))
+    return [i for i, owner in zip(there, owners, strict=True) if ranks[owner] == team.rank]
+
+
+def _work(missing: Sequence[Recipe], there: Sequence[Recipe], cache: Cache, team: Team) -> None:
+    """Read what is there, build what is missing or damaged; rank 0 reports how far its share is."""
+    total = sum(recipe.nbytes for recipe in (*missing, *there))
+    what = (
+        f"{len(missing)} to build, {len(there)} to verify on this rank"
+        if team.size > 1
+        else (f"{len(missing)} to build, {len(there)} to verify")
+    )
+    with Pace(f"sample indices ({what})", total, team.rank == 0) as pace:
+        damaged = [recipe for recipe in there if not cache.verify(recipe, pace.step)]
+        for recipe in (*damaged, *missing):
+            cache.get(recipe, pace.step)
 
 
 def _complete(recipes: Sequence[Recipe], cache: Cache, team: Team) -> None:

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import orjson
 
+from megads.cluster.parent import end_with
+
 BLOCK = 1 << 18  # bytes read and parsed at once; what fits the cache is parsed in half the time
 WORTH_SPLITTING = 1 << 25  # bytes of a file, for several processes
 MOST_PROCESSES = 4
@@ -92,7 +94,7 @@ def _all_parts(
     for span in spans[1:]:
         assert fork is not None
         here, there = fork.Pipe(duplex=False)
-        process = fork.Process(target=_send_parts, args=(there, path, span, wanted), daemon=True)
+        process = fork.Process(target=_send_parts, args=(os.getpid(), there, path, span, wanted), daemon=True)
         process.start()
         there.close()
         others.append((process, here))
@@ -103,7 +105,8 @@ def _all_parts(
         process.join()
 
 
-def _send_parts(there: Connection, path: Path, span: tuple[int, int], wanted: Wanted) -> None:
+def _send_parts(parent: int, there: Connection, path: Path, span: tuple[int, int], wanted: Wanted) -> None:
+    end_with(parent)
     # All at once in the end: a pipe that is full would make this process wait for its turn.
     for part in [*_parts(path, span, wanted), None]:
         there.send(part)

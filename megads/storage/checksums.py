@@ -1,0 +1,58 @@
+"""CRC-32 of every block of a row of bytes, written as eight digits each."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+BLOCK = 1 << 20
+"""Bytes of a block; the last one is shorter."""
+
+
+class BlockChecksums:
+    """Makes the checksums of blocks from bytes that come in pieces of any length.
+
+    Args:
+        block: bytes of a block.
+    """
+
+    def __init__(self, block: int = BLOCK):
+        self.block = block
+        self._complete: list[int] = []
+        self._value = self._filled = 0
+
+    def add(self, piece: memoryview | bytes) -> None:
+        """Take the next bytes."""
+        view = memoryview(piece).cast("B")
+        while view:
+            part = view[: self.block - self._filled]
+            self._value = zlib.crc32(part, self._value)
+            self._filled += len(part)
+            view = view[len(part) :]
+            if self._filled == self.block:
+                self._complete.append(self._value)
+                self._value = self._filled = 0
+
+    def digits(self) -> str:
+        """Return the checksums of all blocks so far, the last one as it is."""
+        last = [self._value] if self._filled else []
+        return "".join(f"{value:08x}" for value in [*self._complete, *last])
+
+
+def count_blocks(size: int, block: int = BLOCK) -> int:
+    """Return how many blocks ``size`` bytes have."""
+    return -(-size // block)
+
+
+def parse_digits(digits: object, count: int) -> Sequence[int]:
+    """Return the checksums of ``count`` blocks.
+
+    Raises:
+        ValueError: these are not the digits of so many.
+    """
+    if not isinstance(digits, str) or len(digits) != 8 * count:
+        raise ValueError(f"no checksums of {count} blocks")
+    raw = bytes.fromhex(digits)
+    if raw.hex() != digits:
+        raise ValueError("checksums are not in lower case")
+    return [int.from_bytes(raw[at : at + 4], "big") for at in range(0, len(raw), 4)]
