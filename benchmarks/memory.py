@@ -138,7 +138,7 @@ def measure(case: Case) -> Found:
     groups = make_groups(Grid(data=case.ranks), dist.get_rank())
     _let_fp16_run()
     before = live_bytes()
-    engine: Any = make_engine(run, groups, None, torch.device("cpu"))
+    engine: Any = make_engine(run, groups, torch.device("cpu"))
     parameters = sum(math.prod(whole_shape(each)) for each in engine.module.parameters())
     batches = [torch.randint(0, 1000, (1, run.model.seq_length + 1)) for _ in range(run.train.grad_acc_steps)]
     for _ in range(2):

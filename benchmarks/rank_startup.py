@@ -51,7 +51,7 @@ from megads.engine.make import make_engine
 import megads.train.worker
 run = load_config(Path(sys.argv[1]))
 _, device, groups = join_ranks(run, find_ranks({}), {"MEGADS_DEVICE": "cpu"})
-engine = make_engine(run, groups, None, device)
+engine = make_engine(run, groups, device)
 engine.train_step([torch.zeros(1, run.model.seq_length + 1, dtype=torch.int64)], 0.1)
 """
     + TELL

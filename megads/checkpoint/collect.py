@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from megads.checkpoint.manifest import GENERATORS, File, Manifest, Run, file_name, in_order
+from megads.checkpoint.manifest import File, Manifest, Run, file_name, in_order
 
 Table = NDArray[np.int64]
 """``[pieces, 3]``: number of the parameter, first number of the flattened slice, count."""
@@ -38,10 +38,8 @@ def tell_of(manifest: Manifest, files: Mapping[int, FileFacts]) -> Manifest:
     """
     collector = Collector(manifest.tensors)
     for rank, facts in sorted(files.items()):
-        places = [name.removeprefix(GENERATORS)[:-1] for name, *_ in facts.pieces if name.startswith(GENERATORS)]
-        held = [piece for piece in facts.pieces if not piece[0].startswith(GENERATORS)]
-        file = File(facts.bytes, facts.crc32, facts.tensor, *places)
-        collector.add(rank, file, table(held, manifest.tensors))
+        file = File(facts.bytes, facts.crc32, facts.tensor)
+        collector.add(rank, file, table(facts.pieces, manifest.tensors))
     return replace(manifest, files=collector.files, runs=collector.runs())
 
 

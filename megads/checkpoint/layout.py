@@ -5,7 +5,7 @@ A folder of checkpoints::
     checkpoints/
         iter_0000050/
             manifest.json                what the run was, where every tensor lies; see ``manifest``
-            rank-00000.safetensors       what rank 0 held of weights, moments and generators; see ``blocks``
+            rank-00000.safetensors       what rank 0 held of weights and moments; see ``blocks``
             rank-00001.safetensors
         iter_0000100/
             ...

@@ -16,7 +16,7 @@
      "files": {"rank-00000.safetensors": {
          "bytes": 1234, "crc32": "01234567",   of its header, which holds those of its blocks
          "tensor": 0,                  the slice that its runs are of
-         "generators": "0-0-0"}},      where in pipe, seq, tensor the generators stand that it holds; often absent
+         "generators": "0-0-0"}},      older versions: it holds generator states of this place in pipe, seq, tensor
      "states": {"layers.0.mlp.up.weight": {"rank": 0, "tensors": {...}, "numbers": {...}}}}      see ``kept``
 
 A manifest with states has format 4, so that a program that does not know them does not go on
@@ -122,7 +122,7 @@ class Manifest:
 
     @property
     def has_generators(self) -> bool:
-        """Whether the states of the random-number generators are there too."""
+        """Whether a version wrote it whose dropout followed the states of generators; they are there too."""
         return any(file.generators for file in self.files.values())
 
     @property

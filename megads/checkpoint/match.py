@@ -164,10 +164,42 @@ def _seed_changes(train: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
             "so that samples seen before may be seen again"
         )
     if dropout != now.seed_of_dropout and (run.model.hidden_dropout or run.model.attention_dropout):
-        yield (
-            f"had dropout of DROPOUT_SEED (0: SEED) {dropout}, this run has {now.seed_of_dropout}; its generators go "
-            "on where they were, unless they start anew (NO_LOAD_RNG=1, or another layout)"
-        )
+        yield f"had dropout of DROPOUT_SEED (0: SEED) {dropout}, this run draws from {now.seed_of_dropout}"
+
+
+def dropout_change(manifest: Manifest, run: RunConfig, device: str) -> str:
+    """Return a line if dropout draws other numbers from here on than the checkpoint's run would have; else nothing.
+
+    What the settings' own lines say, another seed or probability, is not repeated.
+
+    Args:
+        manifest: of the checkpoint.
+        run: the derived settings of this run.
+        device: type of the device that draws.
+    """
+    model, grid = run.model, run.parallel
+    if not manifest.progress or not (model.hidden_dropout or model.attention_dropout):
+        return ""
+    if manifest.has_generators:
+        return "is of a version whose dropout followed generator states; it follows the seed and the sample number now"
+    settings, layout = manifest.settings, manifest.layout
+    scatter = bool(settings.get("parallel", {}).get("scatter_norms", False))
+    was = {
+        "device": manifest.about.get("device", device),
+        "TP": layout["tensor"],
+        "SP": layout["seq"],
+        "SCATTER_NORMS": int(scatter),
+        "MICRO_BATCH": settings.get("train", {}).get("micro_batch", run.train.micro_batch),
+    }
+    now = {
+        "device": device,
+        "TP": grid.tensor if model.attention_dropout or grid.scatter_norms or scatter else layout["tensor"],
+        "SP": grid.sequence,
+        "SCATTER_NORMS": int(grid.scatter_norms) if model.hidden_dropout else int(scatter),
+        "MICRO_BATCH": run.train.micro_batch,
+    }
+    changed = [f"{name} ({was[name]}, now {now[name]})" for name in was if was[name] != now[name]]
+    return f"dropout draws other numbers with another {', '.join(changed)}" if changed else ""
 
 
 def rate_change(manifest: Manifest, run: RunConfig) -> str:

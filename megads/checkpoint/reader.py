@@ -22,7 +22,7 @@ from megads.checkpoint.average import ITERATE, average_weight
 from megads.checkpoint.blocks import TYPES, TensorFile
 from megads.checkpoint.cut import Box, Cut, boxes, meet
 from megads.checkpoint.kept import STATES
-from megads.checkpoint.manifest import GENERATORS, Manifest, Run, file_name, read_manifest
+from megads.checkpoint.manifest import Manifest, Run, file_name, read_manifest
 from megads.errors import CheckpointError
 
 VOCABULARY = ("embedding.weight", "head.weight")
@@ -251,20 +251,6 @@ class Reader:
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-
-    def rng(self, coordinate: tuple[int, int, int]) -> dict[str, NDArray[np.uint8]] | None:
-        """Return the generator states at (pipe, seq, tensor), None where none were saved."""
-        place = "-".join(map(str, coordinate))
-        prefix = f"{GENERATORS}{place}/"
-        for name, facts in self.manifest.files.items():
-            if facts.generators == place:
-                file = self.open(name)
-                return {
-                    key.removeprefix(prefix): file.read(key).astype(np.uint8, copy=False)
-                    for key in file.entries
-                    if key.startswith(prefix)
-                }
-        return None
 
     def _jobs(self, want: Want) -> Iterator[_Job]:
         """Yield what is to be read of the files, and make what no file has zero."""

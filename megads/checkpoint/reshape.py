@@ -31,9 +31,8 @@ from megads.checkpoint.folder import parents_of
 from megads.checkpoint.foreign import foreign_kind
 from megads.checkpoint.kept import Kept
 from megads.checkpoint.layout import Found, candidates, checkpoint_name, checkpoints_in, iteration_of
-from megads.checkpoint.manifest import GENERATORS, MANIFEST, Manifest, file_name, read_manifest
+from megads.checkpoint.manifest import MANIFEST, Manifest, file_name, read_manifest
 from megads.checkpoint.reader import Reader
-from megads.checkpoint.start import has_same_places
 from megads.checkpoint.target import Share, grid_of, shares_of
 from megads.config.schema import RunConfig
 from megads.errors import CheckpointError
@@ -98,15 +97,14 @@ def reshape(
 ) -> Reshaped:
     """Write the checkpoint ``source`` anew into ``folder``, in the layout of ``run``.
 
-    Weights, moments, scalars, progress and settings are the same; generators are where every
-    coordinate (pipe, seq, tensor) is one that had them. It becomes visible when all of it is on disk.
+    Weights, moments, scalars, progress and settings are the same. It becomes visible when all of it is on disk.
 
     Args:
         source: the checkpoint.
         manifest: of it.
         folder: of checkpoints; made if it is not there.
         run: see :func:`target_of`.
-        weights_only: leave out the optimizer and the generators.
+        weights_only: leave out the optimizer.
         workers: files that are written at the same time.
         tell: the progress.
 
@@ -118,19 +116,12 @@ def reshape(
     kinds = ("weight",) if weights_only else manifest.kinds
     plan = shares_of(run)
     job = _Job(source, manifest, part_of(final), kinds, workers, tell)
-    keeps_rng = not weights_only and has_same_places(run, manifest)
     job.total = 4 * len(kinds) * sum(share.count for shares in plan for share in shares)
     if not weights_only:
         job.total += sum(_bytes_of(kept) for kept in manifest.states.values())
         job.homes = _homes(manifest, [rank for rank, shares in enumerate(plan) if shares])
     with _making(final, job.total):
-        files = job.run(
-            [
-                _File(rank, shares, _coordinate(run, rank) if keeps_rng else None)
-                for rank, shares in enumerate(plan)
-                if shares
-            ]
-        )
+        files = job.run([_File(rank, shares) for rank, shares in enumerate(plan) if shares])
         grid = grid_of(run)
         made = replace(
             manifest,
@@ -145,7 +136,7 @@ def reshape(
         )
         made = tell_of(made, files)
         commit(final, made)
-    return Reshaped(final, made, tuple(_notes(manifest, made, weights_only)))
+    return Reshaped(final, made, tuple(_notes(manifest, weights_only)))
 
 
 def _bytes_of(kept: Kept) -> int:
@@ -157,18 +148,7 @@ def _homes(manifest: Manifest, ranks: Sequence[int]) -> dict[str, int]:
     return {name: ranks[i % len(ranks)] for i, name in enumerate(manifest.states)}
 
 
-def _coordinate(run: RunConfig, rank: int) -> tuple[int, int, int] | None:
-    """Return where a rank stands if its file has generators: those of its data-parallel peers are the same."""
-    at = grid_of(run).coordinate(rank)
-    return (at["pipe"], at["seq"], at["tensor"]) if at["data"] == 0 else None
-
-
-def _notes(manifest: Manifest, made: Manifest, weights_only: bool) -> Iterator[str]:
-    if manifest.has_generators and not made.has_generators and not weights_only:
-        yield (
-            "the generators' states are left out, they belong to the ranks of the old layout; dropout, where there "
-            "is any, starts anew"
-        )
+def _notes(manifest: Manifest, weights_only: bool) -> Iterator[str]:
     if weights_only and manifest.iteration:
         yield "weights only: a run begins from this with FINETUNE=1 or NO_LOAD_OPTIM=1"
 
@@ -201,11 +181,10 @@ def _making(final: Path, size: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _File:
-    """What a rank's file gets: runs of parameters, and the generators of a coordinate."""
+    """What a rank's file gets: runs of parameters."""
 
     rank: int
     shares: Sequence[Share]
-    coordinate: tuple[int, int, int] | None
 
 
 @dataclass
@@ -245,7 +224,7 @@ class _Job:
                 raise
 
     def _write(self, file: _File) -> tuple[int, FileFacts]:
-        shares, coordinate = file.shares, file.coordinate
+        shares = file.shares
         reader = self.readers.get()
         try:
             entries = [
@@ -256,11 +235,6 @@ class _Job:
             for name, rank in self.homes.items():
                 entries += self._state(reader, name) if rank == file.rank else ()
             pieces = [(share.name, share.first, share.count) for share in shares]
-            rng = reader.rng(coordinate) if coordinate else None
-            if coordinate and rng:
-                prefix = f"{GENERATORS}{'-'.join(map(str, coordinate))}/"
-                entries += [Entry.of(prefix + key, state) for key, state in rng.items()]
-                pieces.append((prefix, 0, 0))
             size, crc = write_file(self.part / file_name(file.rank), entries)
         finally:
             reader.close()  # a thousand files of the source may be more than a process may have open

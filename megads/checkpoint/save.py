@@ -29,7 +29,7 @@ from megads.checkpoint.commit import commit, part_of
 from megads.checkpoint.cut import Cut
 from megads.checkpoint.kept import STATES, Kept
 from megads.checkpoint.layout import checkpoint_name
-from megads.checkpoint.manifest import GENERATORS, File, Manifest, file_name
+from megads.checkpoint.manifest import File, Manifest, file_name
 from megads.checkpoint.piece import Piece, entry, kept_of
 from megads.checkpoint.progress import Progress
 from megads.checkpoint.retention import later, retire, surplus, sweep
@@ -50,7 +50,6 @@ class Snapshot:
         progress: how far the run is.
         pieces: of this rank, see :class:`megads.checkpoint.piece.Piece`; gone through once.
         scalars: of the engine.
-        rng: generator states of this rank as named uint8 tensors; empty: not saved.
         tensors: every parameter of the model, the same on every rank, see ``megads.checkpoint.tensors``.
         model: settings that decide the shape of the weights.
         settings: of the run, section by section.
@@ -62,7 +61,6 @@ class Snapshot:
     progress: Progress
     pieces: Iterable[Piece]
     scalars: Mapping[str, float]
-    rng: Mapping[str, Tensor]
     tensors: Mapping[str, Cut]
     model: Mapping[str, Any]
     settings: Mapping[str, Any]
@@ -115,7 +113,6 @@ class _Job:
     tensor_rank: int
     entries: list[Entry]
     pieces: Table
-    place: str  # where the generators stand whose states are among the entries; empty: none are
     written: _Written
     given_up: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
@@ -126,10 +123,6 @@ class _Job:
         mine = [piece for piece in snapshot.pieces if piece.is_mine and piece.count]
         kinds = tuple(dict.fromkeys(kind for piece in mine for kind in piece.tensors))
         keyed = [(f"{kind}/{piece.name}", piece.tensors[kind]) for kind in kinds for piece in mine]
-        place = ""
-        if snapshot.rng and groups.data_rank == 0:
-            place = "-".join(str(groups.coordinate[axis]) for axis in ("pipe", "seq", "tensor"))
-            keyed += [(f"{GENERATORS}{place}/{part}", tensor) for part, tensor in snapshot.rng.items()]
         states: dict[str, Kept] = {}
         for name, found in snapshot.states:
             tensors = {key: value for key, value in found.items() if isinstance(value, Tensor)}
@@ -141,7 +134,6 @@ class _Job:
             groups.tensor_rank,
             [entry(key, hold(key, tensor)) for key, tensor in keyed],
             table([(piece.name, piece.first, piece.count) for piece in mine], snapshot.tensors),
-            place,
             _Written(kinds, states=states),
         )
 
@@ -153,7 +145,7 @@ class _Job:
                 part = part_of(self.final)
                 part.mkdir(parents=True, exist_ok=True)
                 size, crc = write_file(part / self.name, [self._stoppable(each) for each in self.entries])
-                written.file, written.pieces = File(size, crc, self.tensor_rank, self.place), pack(self.pieces)
+                written.file, written.pieces = File(size, crc, self.tensor_rank), pack(self.pieces)
         except OSError as error:
             written.problem = f"{part_of(self.final)}: {error.strerror}"
         except _GivenUp:

@@ -1,7 +1,7 @@
 """Which checkpoint a run starts from, and what it takes of it; without torch.
 
 A run goes on from its own checkpoints. ``LOAD`` says how it begins, while it has none, and
-then ``CKPT_STEP``, ``FINETUNE``, ``NO_LOAD_OPTIM`` and ``NO_LOAD_RNG`` speak of ``LOAD`` too:
+then ``CKPT_STEP``, ``FINETUNE`` and ``NO_LOAD_OPTIM`` speak of ``LOAD`` too:
 the same command, given again, goes on instead of beginning anew. Without ``LOAD`` they
 speak of the run's own checkpoints.
 """
@@ -29,11 +29,10 @@ class Taken:
 
     progress: bool  # iteration, position in the data, and the schedule, which follows from it
     optimizer: bool
-    generators: bool
 
     def text(self) -> str:
         """Return what is taken and what not, in words."""
-        parts = {"optimizer": self.optimizer, "generators": self.generators, "position": self.progress}
+        parts = {"optimizer": self.optimizer, "position": self.progress}
         left = [name for name, is_taken in parts.items() if not is_taken]
         taken = ["weights", *(name for name in parts if name not in left)]
         return _listed(taken) + (f", not {_listed(left, 'or')}" if left else "")
@@ -169,7 +168,7 @@ def taken_of(run: RunConfig, start: Start, path: Path, manifest: Manifest) -> Ta
     """
     wanted = run.checkpoint
     if wanted.finetune and not start.is_own:
-        return Taken(progress=False, optimizer=False, generators=False)
+        return Taken(progress=False, optimizer=False)
     earlier = manifest.settings.get("checkpoint", {})
     if wanted.finetune and not earlier.get("finetune"):
         raise CheckpointError(
@@ -192,8 +191,7 @@ def taken_of(run: RunConfig, start: Start, path: Path, manifest: Manifest) -> Ta
             f"{path}: holds no state of the optimizer, it was saved with NO_SAVE_OPTIM=1; "
             f"give NO_LOAD_OPTIM=1 to go on without{other}"
         )
-    generators = (wanted.load_rng or start.has_begun) and has_same_places(run, manifest)
-    return Taken(progress=True, optimizer=optimizer, generators=generators)
+    return Taken(progress=True, optimizer=optimizer)
 
 
 def _check_fixed(run: RunConfig, path: Path, manifest: Manifest) -> None:
@@ -207,12 +205,6 @@ def _check_fixed(run: RunConfig, path: Path, manifest: Manifest) -> None:
                 f"{path}: the state of OPT={run.optim.optimizer} was made with {name}={was}, this run has {now}; "
                 f"give {name}={was}, or NO_LOAD_OPTIM=1 with another RUN_NAME and LOAD to begin with a fresh one"
             )
-
-
-def has_same_places(run: RunConfig, manifest: Manifest) -> bool:
-    """Return whether generator states, each of which belongs to a place in the grid, mean the same in this layout."""
-    grid, was = run.parallel, manifest.layout
-    return (was["pipe"], was["seq"], was["tensor"]) == (grid.pipeline, grid.sequence, grid.tensor)
 
 
 def check_start(run: RunConfig, own: Path) -> tuple[Start, Found, Taken] | None:

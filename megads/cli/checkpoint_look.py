@@ -107,7 +107,7 @@ def _bytes_in(path: Path) -> int:
 
 
 def _holds(manifest: Manifest) -> list[str]:
-    held = {"weights": True, "optimizer": manifest.has_optimizer, "generators": manifest.has_generators}
+    held = {"weights": True, "optimizer": manifest.has_optimizer}
     return [name for name, there in held.items() if there]
 
 

@@ -32,7 +32,7 @@ _MOST_WORKERS = 8
 @click.option("--dp", "data", type=_DEGREE, help="Data-parallel ranks.")
 @click.option("--zero-stage", type=click.IntRange(0, 3), help="ZeRO stage.")
 @click.option("--pipeline-split", metavar="SPLIT", help="As PIPELINE_SPLIT.")
-@click.option("--weights-only", is_flag=True, help="Leave out the optimizer and the generators.")
+@click.option("--weights-only", is_flag=True, help="Leave out the optimizer.")
 @click.option("--step", "--ckpt-step", type=click.IntRange(min=0), help="The iteration to take; default: the newest.")
 @click.option("--workers", type=click.IntRange(min=1), help="Files written at once; default: one a core, to 8.")
 @click.option("--model-type", type=click.Choice(["GPT"]), hidden=True)

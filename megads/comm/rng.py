@@ -1,135 +1,78 @@
-"""Random-number streams: what must be equal on tensor ranks, and what must differ.
+"""Random numbers of dropout: a pure function of the seed and of the place where they are used.
 
-torch's default generators are the same on every tensor and data rank of a pipeline stage,
-so that dropout on replicated activations agrees; they differ per sequence rank, whose tokens
-are others. The stream ``model-parallel`` differs per tensor rank as well, for dropout on
-activations that are split. Python's and numpy's generators, which may choose samples, are
-the same on all ranks of a stage. The seeds::
+Before each draw the device's generator is seeded from
 
-    python, numpy     seed + 100 * stage
-    torch (default)   seed + 100 * stage + 2**20 * sequence rank
-    model-parallel    seed + 100 * stage + 2**20 * sequence rank + 2718 + tensor rank
+* ``DROPOUT_SEED``,
+* the number of the micro-batch's first sample, counted from the begin of the run,
+* the layer, and which of its dropouts it is,
+* the rank's coordinates on the axes along which the activation is split.
 
-On sequence rank 0 these are Megatron-LM's; the step of ``2**20`` is wider than the seeds of
-ten thousand stages, so no two ranks meet.
+So no state of a generator decides the next step, and none is saved: a run that was resumed, or
+went back to a checkpoint, draws what the uninterrupted run draws. Neither the order in which
+micro-batches and layers are computed (pipeline stages, recomputation, documents of any length)
+nor the degrees PP and DP, ZeRO and gradient accumulation change what is drawn. The degrees TP and
+SP and ``MICRO_BATCH`` do: they decide the shape of what is drawn at once.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from megads.comm.groups import Groups
-from megads.errors import CheckpointError
-
-MODEL_PARALLEL = "model-parallel"
-_STAGE_STEP = 100
-_SEQUENCE_STEP = 2**20
-_MODEL_PARALLEL_OFFSET = 2718
 
 
-class RngStreams:
-    """The default generators of one device, and named streams that can stand in for them.
+@dataclass(frozen=True)
+class Draws:
+    """Seeds the generator for the dropouts of one micro-batch on one rank.
 
-    Args:
-        device: whose generator is switched along with the CPU's.
-        seeds: name -> seed of every stream.
+    Activations that are whole on the tensor ranks are dropped alike there, those that are split
+    differ. The tokens of sequence ranks differ, and so do all of their draws. One seed is two
+    microseconds on a CPU.
+
+    Attributes:
+        seed: of the run's dropout.
+        sample: number of the micro-batch's first sample, counted from the begin of the run.
+        tensor_rank: of this rank.
+        seq_rank: of this rank.
+        device: where the numbers are drawn.
+        turn: of the passes over the same samples at the same weights, which one this is.
     """
 
-    def __init__(self, device: torch.device, seeds: Mapping[str, int]):
-        self.device = device
-        self._module = None if device.type == "cpu" else torch.get_device_module(device)
-        before = self._current()
-        self._states: dict[str, dict[str, Tensor]] = {}
-        for name, seed in seeds.items():
-            self._seed(seed)
-            self._states[name] = self._current()
-        self._use(before)
+    seed: int
+    sample: int
+    tensor_rank: int
+    seq_rank: int
+    device: torch.device
+    turn: int = 0
 
-    @contextmanager
-    def fork(self, name: str = MODEL_PARALLEL) -> Iterator[None]:
-        """Draw from the stream ``name`` inside the block; the default generators do not advance."""
-        before = self._current()
-        self._use(self._states[name])
-        try:
-            yield
-        finally:
-            self._states[name] = self._current()
-            self._use(before)
+    def begin(self, place: str, *, is_split: bool) -> None:
+        """Seed the device's generator for the dropout called ``place``.
 
-    def states(self) -> dict[str, dict[str, Tensor]]:
-        """Return the states of the named streams, without the default generators, for :meth:`use_states`.
-
-        What is returned does not change when numbers are drawn later.
+        Args:
+            place: layer and dropout, unique in the model.
+            is_split: whether tensor ranks hold different parts of what is dropped.
         """
-        return dict(self._states)
-
-    def use_states(self, states: Mapping[str, dict[str, Tensor]]) -> None:
-        """Set the named streams back to what :meth:`states` gave. Not inside a :meth:`fork`."""
-        self._states = dict(states)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return every generator's state: python, numpy, torch and the named streams.
-
-        Only tensors, numbers, strings, lists, tuples and dictionaries, so that
-        ``torch.load(weights_only=True)`` reads it back.
-        """
-        kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-        return {
-            "python": random.getstate(),
-            "numpy": (str(kind), [int(key) for key in keys], int(position), int(has_gauss), float(cached)),
-            "default": self._current(),
-            "streams": dict(self._states),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what :meth:`state_dict` gave.
-
-        Raises:
-            CheckpointError: the streams or the kind of device are others than ours.
-        """
-        ours, theirs = sorted(self._states), sorted(state["streams"])
-        if ours != theirs:
-            raise CheckpointError(f"RNG state has the streams {', '.join(theirs)}; this run has {', '.join(ours)}")
-        if set(state["default"]) != set(self._current()):
-            raise CheckpointError(
-                f"RNG state was saved for {' + '.join(state['default'])}; this run is on {' + '.join(self._current())}"
-            )
-        version, internal, gauss = state["python"]
-        random.setstate((version, tuple(internal), gauss))
-        kind, keys, position, has_gauss, cached = state["numpy"]
-        np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
-        self._use(state["default"])
-        self._states = {name: dict(saved) for name, saved in state["streams"].items()}
-
-    def _current(self) -> dict[str, Tensor]:
-        states = {"cpu": torch.get_rng_state()}
-        if self._module is not None:
-            states["device"] = self._module.get_rng_state(self.device)
-        return states
-
-    def _use(self, states: Mapping[str, Tensor]) -> None:
-        torch.set_rng_state(states["cpu"])
-        if self._module is not None:
-            self._module.set_rng_state(states["device"], self.device)
-
-    def _seed(self, seed: int) -> None:
-        torch.default_generator.manual_seed(seed)
-        if self._module is not None:
-            self._module.manual_seed(seed)
+        tensor = self.tensor_rank if is_split else "all"
+        key = f"{self.seed}/{self.sample}/{self.turn}/{place}/{self.seq_rank}/{tensor}"
+        seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
+        if self.device.type == "cpu":
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.get_device_module(self.device).manual_seed(seed)
 
 
-def seed_everything(seed: int, groups: Groups, device: torch.device) -> RngStreams:
-    """Seed python, numpy, torch and the device for this rank; return the named streams."""
-    base = seed + _STAGE_STEP * groups.pipe_rank
-    random.seed(base)
-    np.random.seed(base % 2**32)
-    shard = base + _SEQUENCE_STEP * groups.seq_rank
-    torch.manual_seed(shard)
-    return RngStreams(device, {MODEL_PARALLEL: shard + _MODEL_PARALLEL_OFFSET + groups.tensor_rank})
+def draws_of(seed: int, sample: int, groups: Groups, device: torch.device, turn: int = 0) -> Draws:
+    """Return the :class:`Draws` of this rank for the micro-batch that begins with ``sample``."""
+    return Draws(seed, sample, groups.tensor_rank, groups.seq_rank, device, turn)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of python, numpy, torch and its devices, for libraries that draw from them."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

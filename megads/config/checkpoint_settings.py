@@ -82,7 +82,7 @@ class CheckpointConfig(Section):
         env="LOAD_RNG",
         switches={"NO_LOAD_RNG": False},
         flags={"--no-load-rng": False},
-        help="take the generators' states from the checkpoint",
+        help="has no effect: dropout follows from the seed and the position, and no generator has a state to load",
     )
     save_optim: bool = setting(
         True,
@@ -96,7 +96,7 @@ class CheckpointConfig(Section):
         env="SAVE_RNG",
         switches={"NO_SAVE_RNG": False},
         flags={"--no-save-rng": False},
-        help="save the generators' states",
+        help="has no effect: dropout follows from the seed and the position, and no generator has a state to save",
     )
     schedule: Literal["override", "keep"] = setting(
         "override",

@@ -28,6 +28,7 @@ def remarks(run: RunConfig, world_size: int) -> tuple[str, ...]:
             *_precision(run),
             *_optimizer(run),
             *_unread(run),
+            *_generators(run),
             *_offload(run),
             *_length(run),
             *_data(run),
@@ -157,6 +158,16 @@ def _unread(run: RunConfig) -> Iterator[str]:
         if given:
             shown = ", ".join(f"{env_name(name)}={value_of(run, name)}" for name in given)
             yield f"{shown}: not looked at with {why}"
+
+
+def _generators(run: RunConfig) -> Iterator[str]:
+    is_on = {"NO_LOAD_RNG=1": run.checkpoint.load_rng, "NO_SAVE_RNG=1": run.checkpoint.save_rng}
+    if given := [name for name, is_used in is_on.items() if not is_used]:
+        verb = "has" if len(given) == 1 else "have"
+        yield (
+            f"{' and '.join(given)} {verb} no effect: dropout follows from the seed and the position in the data, no "
+            "generator has a state to save or load; DROPOUT_SEED changes what is drawn"
+        )
 
 
 def _offload(run: RunConfig) -> Iterator[str]:

@@ -29,5 +29,5 @@ class SeedSettings(Section):
 
     @property
     def seed_of_dropout(self) -> int:
-        """What the generators begin with that a run draws from while it goes on."""
+        """What dropout is drawn with, see ``megads.comm.rng``."""
         return self.dropout_seed or self.seed

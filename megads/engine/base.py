@@ -55,6 +55,7 @@ class Engine(Protocol):
         batches: Sequence[Tensor],
         lr: float,
         *,
+        first_sample: int = 0,
         weight_decay: float | None = None,
         accepts: Callable[[float], bool] | None = None,
     ) -> StepResult:
@@ -63,6 +64,8 @@ class Engine(Protocol):
         Args:
             batches: one ``[micro_batch, seq_length + 1]`` int64 tensor per accumulation step.
             lr: learning rate of this step.
+            first_sample: number of the step's first sample, counted from the begin of the run; with
+                the seed it decides what dropout draws.
             weight_decay: of the parameters that decay; None: as the settings say.
             accepts: asked on every rank, with the step's loss, before the weights change; where it
                 says no, the same everywhere, they stay and the step counts as skipped. None: do not ask.

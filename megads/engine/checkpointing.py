@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from megads.comm.groups import Groups
-from megads.comm.rng import RngStreams
 from megads.config.deepspeed import effective_zero_stage
 from megads.config.schema import RunConfig
 from megads.config.stages import stage_steps
@@ -22,7 +21,7 @@ from megads.parallel.recompute import Recompute, reentrant_checkpoint, torch_che
 LOG = logging.getLogger("megads")
 
 
-def make_recompute(run: RunConfig, groups: Groups, rng: RngStreams | None, device: torch.device) -> Recompute:
+def make_recompute(run: RunConfig, groups: Groups, device: torch.device) -> Recompute:
     """Return what this rank's stage computes again, and how.
 
     Under ZeRO 3 the layers are recomputed in a backward pass of their own: only there are
@@ -32,14 +31,13 @@ def make_recompute(run: RunConfig, groups: Groups, rng: RngStreams | None, devic
     Args:
         run: derived settings.
         groups: the grid's process groups.
-        rng: the named streams that dropout draws from.
         device: this rank's.
 
     Raises:
         DeviceError: see :class:`DeepSpeedCheckpoint`.
     """
     asked = run.recompute
-    plan = Recompute(asked.granularity, asked.method, asked.num_layers, rng)
+    plan = Recompute(asked.granularity, asked.method, asked.num_layers)
     if asked.granularity == "none":
         return plan
     if asked.engine == "torch":

@@ -31,7 +31,7 @@ from megads.engine.library import Mpu, import_deepspeed, mark_counted
 from megads.engine.optim.driver import Driver
 from megads.engine.optim.sophia import uniforms
 from megads.engine.partition import set_second_partition_group
-from megads.engine.parts import Part, Splitter
+from megads.engine.parts import Part, Splitter, with_draws
 from megads.engine.state import EngineState
 from megads.engine.step_numbers import StepNumbers
 from megads.engine.timing import time_communication
@@ -55,7 +55,7 @@ class DeepSpeedEngine:
     def __init__(self, module: GPT, run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None):
         self.groups, self.device = groups, device
         self.split = Splitter(run, groups, eod)
-        self.seed = run.train.seed
+        self.seed, self.dropout_seed = run.train.seed, run.train.seed_of_dropout
         self.config = deepspeed_config(run, groups.grid.world_size)
         fit_bucket(self.config, module)
         names = {parameter: name for name, parameter in module.named_parameters()}
@@ -101,6 +101,7 @@ class DeepSpeedEngine:
         batches: Sequence[Tensor],
         lr: float,
         *,
+        first_sample: int = 0,
         weight_decay: float | None = None,
         accepts: Callable[[float], bool] | None = None,
     ) -> StepResult:
@@ -109,10 +110,11 @@ class DeepSpeedEngine:
         self.set_rates(lr, weight_decay)
         self.driver.begin()
         with self.surroundings():
-            parts = self.split(batches)
+            place = (self.dropout_seed, first_sample, self.groups, self.device)
+            parts = with_draws(self.split(batches), *place)
             if self.driver.looks_at_hessian():
                 with self.driver.estimating(int(self.counted_tokens(parts))):
-                    self._train_step(self.drawn(parts), None)
+                    self._train_step(with_draws(self.drawn(parts), *place, turn=1), None)
             if self.numbers is None:
                 return self._train_step(parts, accepts)
             self.numbers.begin()
@@ -130,7 +132,7 @@ class DeepSpeedEngine:
         rejected = False
         for part in parts:
             with section(FORWARD):
-                loss = engine(part.tokens, part.labels, weight, documents=part.documents)
+                loss = engine(part.tokens, part.labels, weight, documents=part.documents, draws=part.draws)
                 total += loss.detach()
             with section(BACKWARD):
                 engine.backward(loss)

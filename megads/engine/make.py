@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from megads.comm.groups import Groups
-from megads.comm.rng import RngStreams
 from megads.config.schema import RunConfig
 from megads.engine.base import Engine
 from megads.engine.checkpointing import make_recompute
@@ -16,15 +15,12 @@ from megads.engine.pipeline import PipelineEngine
 from megads.models.build import build_model
 
 
-def make_engine(
-    run: RunConfig, groups: Groups, rng: RngStreams | None, device: torch.device, eod: int | None = None
-) -> Engine:
+def make_engine(run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None) -> Engine:
     """Build this rank's part of the model, with its initial weights, and the engine around it.
 
     Args:
         run: derived settings.
         groups: the grid's process groups.
-        rng: streams for dropout in split regions.
         device: where the model goes.
         eod: the token that ends a document; None where no setting of ``run.data`` needs it.
 
@@ -33,7 +29,7 @@ def make_engine(
     """
     import_deepspeed()
     with partitioned(run, groups, device):
-        module = build_model(run, groups, rng, make_recompute(run, groups, rng, device))
+        module = build_model(run, groups, make_recompute(run, groups, device))
     forget_second_partitions(module)
     engine = PipelineEngine if groups.pipe_size > 1 else DeepSpeedEngine
     return engine(module, run, groups, device, eod)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from megads.comm.groups import Groups
+from megads.comm.rng import Draws, draws_of
 from megads.config.schema import RunConfig
 from megads.errors import ConfigError
 from megads.parallel.documents import Documents, find_documents
@@ -21,6 +23,7 @@ class Part:
     tokens: Tensor  # [micro_batch, S / SP] int64
     labels: Tensor  # the same; negative where a token does not count
     documents: Documents | None  # None: nothing begins anew inside the rows
+    draws: Draws | None = None  # for dropout; None: it is off
 
 
 class Splitter:
@@ -56,3 +59,26 @@ class Splitter:
         if self.end is not None:
             documents = find_documents(batch[:, :-1], self.end, self.groups, **self.resets)
         return Part(tokens, labels, documents)
+
+
+def with_draws(
+    parts: Iterable[Part], seed: int, first_sample: int, groups: Groups, device: torch.device, turn: int = 0
+) -> list[Part]:
+    """Return the parts of a step with what their dropout draws from.
+
+    Samples are numbered as loaders deal them out: ``micro_batch`` to every data-parallel rank in
+    turn, for each micro-batch. So a sample's micro-batch draws the same on whichever rank it is.
+
+    Args:
+        parts: this rank's, in order.
+        seed: of the run's dropout.
+        first_sample: number of the step's first sample, counted from the begin of the run.
+        groups: the grid's process groups.
+        device: of this rank.
+        turn: see :class:`megads.comm.rng.Draws`.
+    """
+    made = []
+    for i, part in enumerate(parts):
+        sample = first_sample + (i * groups.data_size + groups.data_rank) * len(part.tokens)
+        made.append(replace(part, draws=draws_of(seed, sample, groups, device, turn)))
+    return made

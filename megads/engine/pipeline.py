@@ -70,7 +70,7 @@ class PipelineEngine(DeepSpeedEngine):
         self.plain_norm, self.accepts, self.rejected = None, accepts, False
         engine.shape = self.boundary(parts[0].tokens)
         weight = self.weight_of(parts)
-        engine.module.documents = iter([part.documents for part in parts])
+        engine.module.parts = iter(parts)
         loss = engine.train_batch(iter([(part.tokens, (part.labels, weight)) for part in parts]))
         norm = self.plain_norm if self.plain_norm is not None else self.norm_of_step()
         return StepResult(loss, norm, engine.skipped_steps > skipped, scale, self.rejected)

@@ -28,9 +28,9 @@ import megads.comm.timed as dist
 from megads.comm.groups import Groups
 from megads.comm.sections import BACKWARD, FORWARD, OPTIMIZER, in_section
 from megads.engine.library import Mpu
+from megads.engine.parts import Part
 from megads.engine.tied import TiedEmbedding
 from megads.models.gpt import GPT
-from megads.parallel.documents import Documents
 
 
 class StageGrid(Mpu):
@@ -99,11 +99,12 @@ class StageModule(PipelineModule):
         self.activation_checkpoint_interval = 0
         self.activation_checkpoint_func = non_reentrant_checkpoint
         self.dynamic_shape = False
-        self.documents: Iterator[Documents | None] = iter(())
+        self.parts: Iterator[Part] = iter(())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the stage's steps on the next micro-batch; they come in the order of :attr:`documents` at every stage."""
-        return self.gpt(x, documents=next(self.documents))
+        """Run the stage's steps on the next micro-batch; they come in the order of :attr:`parts` at every stage."""
+        part = next(self.parts)
+        return self.gpt(x, documents=part.documents, draws=part.draws)
 
     def loss_fn(self, logits: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
         """Return the loss of a micro-batch; ``target`` is its labels and the weight of a token."""

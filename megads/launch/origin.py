@@ -210,7 +210,7 @@ def beginning_only(run: RunConfig, run_dir: Path) -> list[str]:
     if wanted.load and not names_own(wanted.load, checkpoint_folder(run, run_dir)):
         return []
     is_one = iteration_of(Path(wanted.load)) >= 0
-    done = {"load": is_one, "step": True, "load_optim": wanted.save_optim, "load_rng": True}
+    done = {"load": is_one, "step": True, "load_optim": wanted.save_optim}
     names = [f"checkpoint.{name}" for name, is_done in done.items() if is_done]
     return [name for name in names if value_of(run, name) != fields()[name].default]
 

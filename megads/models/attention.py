@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from megads.comm.rng import Draws
 from megads.config.schema import ModelConfig
 from megads.errors import ConfigError
 from megads.models.flash import load_flash
@@ -28,21 +28,21 @@ class Attention(nn.Module):
 
     Args:
         model: sizes; derived values must be filled in.
-        context: groups; the stream for dropout on attention weights, which differ on every
-            rank; whether the softmax is recomputed.
+        context: groups; whether the softmax is recomputed.
         rotary: turns queries and keys; None: positions come from elsewhere.
+        place: name of its dropout, see :meth:`megads.comm.rng.Draws.begin`.
 
     Raises:
         ConfigError: the heads can not be shared out.
         DependencyError: ``model.attention`` is flash and flash-attn is missing.
     """
 
-    def __init__(self, model: ModelConfig, context: Context, rotary: Rotary | None):
+    def __init__(self, model: ModelConfig, context: Context, rotary: Rotary | None, place: str = "attention"):
         super().__init__()
         groups = context.groups
         _check_heads(model, groups.tensor_size)
         self.head_dim, self.rotary = model.head_dim, rotary
-        self.rng, self.recompute = context.rng, context.recompute
+        self.recompute, self.place = context.recompute, place
         self.seq_rank, self.seq_size = groups.seq_rank, groups.seq_size
         self.num_heads = model.num_heads // groups.tensor_size
         self.num_kv_heads = model.num_kv_heads // groups.tensor_size
@@ -57,12 +57,13 @@ class Attention(nn.Module):
         self.qkv = ColumnParallelLinear(model.hidden_size, (q_width, kv_width, kv_width), groups.tensor, **kind)
         self.out = RowParallelLinear(q_width, model.hidden_size, groups.tensor, **kind)
 
-    def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
+    def forward(self, x: Tensor, documents: Documents | None = None, draws: Draws | None = None) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence.
 
         Args:
             x: the input of the layer.
             documents: where positions start again, and who attends to whom; None: rows are whole.
+            draws: of the micro-batch; None: dropout uses the default generator as it is.
         """
         documents = documents or Documents()
         qkv = self.qkv(x)
@@ -76,26 +77,24 @@ class Attention(nn.Module):
             q, k, v = heads.split(sizes, dim=2)
         if self.exchange is not None:
             q, k, v = self.exchange.to_heads(q, k, v)
-        mixed = self.recompute.core(partial(self._attend, documents.segments), q, k, v)
+        mixed = self.recompute.core(partial(self._attend, documents.segments, draws), q, k, v)
         if self.exchange is not None:
             mixed = self.exchange.to_tokens(mixed)
         return self.out(mixed.reshape(batch, length, -1))
 
-    def _attend(self, segments: Segments | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _attend(self, segments: Segments | None, draws: Draws | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Return ``softmax(causal(q k^T / sqrt(D))) v`` of the heads at hand, ``[B, S, heads, D]``."""
         dropout = self.dropout if self.training else 0.0
         if self.uses is not None:
             k, v = spread_heads(k, self.uses), spread_heads(v, self.uses)
-        with self._stream(dropout):
-            if self.flash is not None:
-                return self.flash(q, k, v, dropout, segments)
-            if segments is None:
-                return _sdpa(q, k, v, dropout)
-            stacks = zip(segments.stack(q), segments.stack(k), segments.stack(v), strict=True)
-            return segments.unstack([_sdpa(*each, dropout) for each in stacks], len(q))
-
-    def _stream(self, dropout: float) -> AbstractContextManager[None]:
-        return self.rng.fork() if dropout > 0 and self.rng is not None else nullcontext()
+        if dropout > 0 and draws is not None:
+            draws.begin(self.place, is_split=True)
+        if self.flash is not None:
+            return self.flash(q, k, v, dropout, segments)
+        if segments is None:
+            return _sdpa(q, k, v, dropout)
+        stacks = zip(segments.stack(q), segments.stack(k), segments.stack(v), strict=True)
+        return segments.unstack([_sdpa(*each, dropout) for each in stacks], len(q))
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:

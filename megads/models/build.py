@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megads.comm.groups import Groups
-from megads.comm.rng import RngStreams
 from megads.config.schema import RunConfig
 from megads.config.stages import stage_steps
 from megads.models.gpt import GPT
@@ -20,15 +19,12 @@ from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import Shard
 
 
-def build_model(
-    run: RunConfig, groups: Groups, rng: RngStreams | None = None, recompute: Recompute | None = None
-) -> GPT:
+def build_model(run: RunConfig, groups: Groups, recompute: Recompute | None = None) -> GPT:
     """Return this rank's part of the model, float32 on the CPU, with its initial weights.
 
     Args:
         run: derived settings.
         groups: which part is this rank's.
-        rng: stream for dropout in split regions.
         recompute: what is computed again in the backward pass.
 
     Raises:
@@ -37,7 +33,6 @@ def build_model(
     module = GPT(
         run.model,
         groups,
-        rng=rng,
         steps=stage_steps(run)[groups.pipe_rank],
         scatter_norms=run.parallel.scatter_norms,
         recompute=recompute,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from megads.comm.collectives import copy_to_group, split_rows
 from megads.comm.groups import Groups
-from megads.comm.rng import RngStreams
+from megads.comm.rng import Draws
 from megads.config.derive import padded_vocab_size
 from megads.config.schema import ModelConfig
 from megads.errors import ConfigError
@@ -75,19 +76,20 @@ class Block(nn.Module):
     second that of the result.
     """
 
-    def __init__(self, model: ModelConfig, context: Context, rotary: Rotary | None):
+    def __init__(self, model: ModelConfig, context: Context, rotary: Rotary | None, layer: int):
         super().__init__()
-        self.probability, self.context = model.hidden_dropout, context
+        self.probability, self.context, self.layer = model.hidden_dropout, context, layer
         self.input_norm = make_norm(model, context)
-        self.attention = Attention(model, context, rotary)
+        self.attention = Attention(model, context, rotary, f"{layer}.attention")
         self.post_norm = make_norm(model, context)
         self.mlp = make_mlp(model, context)
 
-    def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
+    def forward(self, x: Tensor, documents: Documents | None = None, draws: Draws | None = None) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence, see :class:`Attention`."""
-        mixed = self.attention(self.input_norm(x), documents)
-        x = x + self.context.dropout(mixed, self.probability, self.training)
-        return x + self.context.dropout(self.mlp(self.post_norm(x)), self.probability, self.training)
+        probability = self.probability if self.training else 0.0
+        mixed = self.attention(self.input_norm(x), documents, draws)
+        x = x + self.context.dropout(mixed, probability, draws, f"{self.layer}.out")
+        return x + self.context.dropout(self.mlp(self.post_norm(x)), probability, draws, f"{self.layer}.mlp")
 
 
 class GPT(nn.Module):
@@ -100,7 +102,6 @@ class GPT(nn.Module):
     Args:
         model: sizes; derived values must be filled in.
         groups: for the tensor-parallel and the sequence-parallel group.
-        rng: the stream for dropout inside split regions; None: the default generator.
         steps: what this pipeline stage holds, see ``megads.config.stages``; None: everything.
         scatter_norms: Megatron's sequence parallelism (arXiv 2205.05198, section 4.2.2).
         recompute: what is computed again in the backward pass; None: nothing.
@@ -115,13 +116,12 @@ class GPT(nn.Module):
         model: ModelConfig,
         groups: Groups,
         *,
-        rng: RngStreams | None = None,
         steps: range | None = None,
         scatter_norms: bool = False,
         recompute: Recompute | None = None,
     ):
         super().__init__()
-        context = Context(groups, rng, recompute or Recompute(), scatter_norms)
+        context = Context(groups, recompute or Recompute(), scatter_norms)
         self.config, self.group, self.context, self.recompute = model, groups.tensor, context, context.recompute
         last = model.num_layers + 1
         mine = range(last + 1) if steps is None else steps
@@ -135,7 +135,7 @@ class GPT(nn.Module):
             self.positions = Positions(model.max_positions, model.hidden_size, context)
         layers = [step - 1 for step in mine if 0 < step < last]
         # A dictionary, because a stage holds the layers of its numbers and none below.
-        self.layers = nn.ModuleDict({str(layer): Block(model, context, rotary) for layer in layers})
+        self.layers = nn.ModuleDict({str(layer): Block(model, context, rotary, layer) for layer in layers})
         if self.has_head:
             self.final_norm = make_norm(model, context)
             self.head: ColumnParallelLinear | None = None
@@ -149,6 +149,7 @@ class GPT(nn.Module):
         labels: Tensor | None = None,
         weight: Tensor | None = None,
         documents: Documents | None = None,
+        draws: Draws | None = None,
     ) -> Tensor:
         """Return the loss, or without labels what this stage's last step gives.
 
@@ -159,27 +160,29 @@ class GPT(nn.Module):
                 none counts.
             weight: [] float32, see :meth:`loss`.
             documents: where positions start again, and who attends to whom; None: rows are whole.
+            draws: of this micro-batch; None: dropout uses the default generator as it is.
 
         Returns:
             ``[]`` float32 (float64 in a float64 model), or ``[B, S, V/t]`` with V the
             padded vocabulary; columns of padding carry no meaning.
         """
-        for step in self.steps(documents):
+        for step in self.steps(documents, draws):
             x = step(x)
         return x if labels is None else self.loss(x, labels, weight)
 
-    def steps(self, documents: Documents | None = None) -> list[Callable[[Tensor], Tensor]]:
+    def steps(self, documents: Documents | None = None, draws: Draws | None = None) -> list[Callable[[Tensor], Tensor]]:
         """Return what this stage does to one micro-batch, in order; each step's output is the next one's input.
 
-        The steps keep ``documents``: micro-batches take turns, and a step may be done again long after.
+        The steps keep ``documents`` and ``draws``: micro-batches take turns, and a step may be done again long after.
         """
+        kept: dict[str, Any] = {"documents": documents, "draws": draws}
         return [
-            *([partial(self.embed, documents=documents)] if self.has_embedding else []),
-            *self.recompute.layers([partial(layer, documents=documents) for layer in self.layers.values()]),
+            *([partial(self.embed, **kept)] if self.has_embedding else []),
+            *self.recompute.layers([partial(layer, **kept) for layer in self.layers.values()]),
             *([self.logits] if self.has_head else []),
         ]
 
-    def embed(self, tokens: Tensor, documents: Documents | None = None) -> Tensor:
+    def embed(self, tokens: Tensor, documents: Documents | None = None, draws: Draws | None = None) -> Tensor:
         """Map ``[B, S]`` tokens to ``[B, s, H]``; s is S, or S/t with ``scatter_norms``.
 
         Raises:
@@ -196,7 +199,7 @@ class GPT(nn.Module):
         x = self.embedding(tokens)
         if self.config.position_embedding == "learned":
             x = x + self.positions(length, documents.positions if documents else None)
-        return context.dropout(x, self.config.hidden_dropout, self.training)
+        return context.dropout(x, self.config.hidden_dropout if self.training else 0.0, draws, "embedding")
 
     def logits(self, x: Tensor) -> Tensor:
         """Map ``[B, s, H]`` to this rank's columns ``[B, S, V/t]`` of the logits."""

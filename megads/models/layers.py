@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from megads.comm.collectives import copy_all_to_group, copy_to_group
 from megads.comm.groups import Groups
-from megads.comm.rng import RngStreams
+from megads.comm.rng import Draws
 from megads.config.schema import ModelConfig
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear, parameter
@@ -23,14 +22,12 @@ class Context:
 
     Attributes:
         groups: the grid's process groups.
-        rng: the stream for dropout on what differs between tensor ranks; None: the default generator.
         recompute: what is computed again in the backward pass.
         scatter_norms: whether activations between the split layers are cut along the sequence
             over the tensor-parallel ranks (arXiv 2205.05198).
     """
 
     groups: Groups
-    rng: RngStreams | None = None
     recompute: Recompute = field(default_factory=Recompute)
     scatter_norms: bool = False
 
@@ -39,17 +36,22 @@ class Context:
         """The group over which norms, dropout and residual are cut; None: they are whole."""
         return self.groups.tensor if self.scatter_norms else None
 
-    def dropout(self, x: Tensor, probability: float, training: bool) -> Tensor:
+    def dropout(self, x: Tensor, probability: float, draws: Draws | None, place: str) -> Tensor:
         """Return ``x``, an activation between the split layers, with dropout.
 
-        Whole activations are dropped alike on every tensor rank, by the default generator;
-        scattered ones differ, and so does their stream.
+        Whole activations are dropped alike on every tensor rank, scattered ones are not.
+
+        Args:
+            x: the activation.
+            probability: of a zero; 0: ``x`` is returned as it is.
+            draws: of the micro-batch; None: the default generator is used as it is.
+            place: see :meth:`megads.comm.rng.Draws.begin`.
         """
-        if not training or probability == 0:
+        if probability == 0:
             return x
-        apart = self.rng is not None and self.scattered_over is not None
-        with self.rng.fork() if apart else nullcontext():  # type: ignore[union-attr]
-            return F.dropout(x, probability)
+        if draws is not None:
+            draws.begin(place, is_split=self.scattered_over is not None)
+        return F.dropout(x, probability)
 
 
 class RMSNorm(nn.Module):

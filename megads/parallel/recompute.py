@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from megads.comm.rng import RngStreams
-
 Step = Callable[[Tensor], Tensor]
 Checkpoint = Callable[..., Tensor]
 """``(function, *inputs) -> function(*inputs)`` that keeps the inputs and calls ``function`` again in the backward
-pass, with the default generators as they were."""
+pass. No generator is put back: what draws in ``function`` seeds it first (``megads.comm.rng``)."""
 
 
 def torch_checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """Return ``function(*inputs)``; of what is inside, autograd keeps the inputs alone."""
-    return checkpoint(function, *inputs, use_reentrant=False)
+    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
 def reentrant_checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -29,15 +27,15 @@ def reentrant_checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Te
     Modules are entered and left once more, forwards and backwards, as ZeRO 3 needs it to
     gather their parameters. Without an input that requires a gradient there is none.
     """
-    return checkpoint(function, *inputs, use_reentrant=True)
+    return checkpoint(function, *inputs, use_reentrant=True, preserve_rng_state=False)
 
 
 @dataclass(frozen=True)
 class Recompute:
     """What is computed again; the default keeps everything.
 
-    The numbers do not change by a bit: dropout draws the same again, from the default
-    generators and from the named streams. Without gradients nothing is done twice or kept.
+    The numbers do not change by a bit: dropout seeds its generator at each draw, so it draws the
+    same again. Without gradients nothing is done twice or kept.
 
     Args:
         granularity: ``selective``: the attention core (arXiv 2205.05198, section 5); ``full``: layers.
@@ -45,14 +43,12 @@ class Recompute:
             last one perhaps smaller, each keeping its input; ``block``: each of the first
             ``num_layers`` layers of a stage, which keeps its input, and none of the others.
         num_layers: see ``method``.
-        rng: the named streams; None: nothing draws from them.
         checkpoint: how a piece is computed again.
     """
 
     granularity: Literal["none", "selective", "full"] = "none"
     method: Literal["uniform", "block"] = "uniform"
     num_layers: int = 1
-    rng: RngStreams | None = None
     checkpoint: Checkpoint = torch_checkpoint
 
     def core(self, attend: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -84,32 +80,4 @@ class Recompute:
     def _again(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
             return function(*inputs)
-        return self.checkpoint(function if self.rng is None else Replay(function, self.rng), *inputs)
-
-
-class Replay:
-    """A function that draws the same numbers from the named streams every time it is called.
-
-    The first call leaves the streams where it brings them; later ones leave no trace, also
-    when they are cut short.
-
-    Args:
-        function: what is called.
-        rng: the streams it draws from.
-    """
-
-    def __init__(self, function: Callable[..., Tensor], rng: RngStreams):
-        self.function, self.rng = function, rng
-        self.first: dict[str, dict[str, Tensor]] | None = None
-
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """Return ``function(*inputs)``."""
-        before = self.rng.states()
-        if self.first is None:
-            self.first = before
-            return self.function(*inputs)
-        self.rng.use_states(self.first)
-        try:
-            return self.function(*inputs)
-        finally:
-            self.rng.use_states(before)
+        return self.checkpoint(function, *inputs)

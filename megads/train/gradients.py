@@ -73,7 +73,7 @@ def compare_gradients(run: RunConfig, groups: Groups, device: torch.device) -> C
     """
     samples = _samples(run)
     loss, gradients = _reference(run, samples, device)
-    engine = make_engine(run, groups, None, device)
+    engine = make_engine(run, groups, device)
     blocks = samples.view(run.train.grad_acc_steps, run.parallel.data, run.train.micro_batch, -1)
     result = engine.train_step([block[groups.data_rank].to(device) for block in blocks], lr=0.0)
     mine = []

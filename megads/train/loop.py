@@ -173,6 +173,7 @@ class Loop:
             result = t.engine.train_step(
                 [part.to(t.device) for part in parts],
                 rates.lr,
+                first_sample=t.progress.consumed_samples,
                 weight_decay=rates.weight_decay,
                 accepts=self.guard.watching(t.progress),
             )

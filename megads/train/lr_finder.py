@@ -57,7 +57,7 @@ def run_sweep(training: Training, sweep: Sweep, stop: StopRequest, watch: Watchd
             batch = sizes.batch_at(consumed)
             parts = [next(batches).to(training.device) for _ in range(training.micro_batches_of(batch))]
             rate = sweep.rate
-            result = training.engine.train_step(parts, rate, weight_decay=weight_decay)
+            result = training.engine.train_step(parts, rate, first_sample=consumed, weight_decay=weight_decay)
             consumed += batch
             # In half precision the first scales may overflow at any rate: such a step says nothing of it.
             if not result.skipped:

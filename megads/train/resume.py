@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +15,11 @@ import torch.distributed as dist
 
 from megads.checkpoint.layout import ASIDE, Found, iteration_of
 from megads.checkpoint.load import load_pieces
-from megads.checkpoint.match import changes, check_model, rate_change
+from megads.checkpoint.match import changes, check_model, dropout_change, rate_change
 from megads.checkpoint.progress import Progress
 from megads.checkpoint.reader import Reader
-from megads.checkpoint.rng import unpack
-from megads.checkpoint.start import Start, Taken, find_start, has_same_places, taken_of
+from megads.checkpoint.start import Start, Taken, find_start, taken_of
 from megads.comm.groups import Groups
-from megads.comm.rng import seed_everything
 from megads.errors import CheckpointError
 from megads.monitor.log import LOG
 
@@ -36,8 +33,6 @@ OTHER_DATA = (
 
 INHERITED = ("source", "source_format", "max_seq_length", "hf")
 """What checkpoints of a run go on saying of the model that was once imported."""
-
-Generators = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -90,17 +85,16 @@ def _resume(training: Training, find: Callable[[], Start | None]) -> Path | None
         start, found = offer.start, offer.found
         check_model(found.path, found.manifest, training.run)
         taken = taken_of(training.run, start, found.path, found.manifest)
-        generators: Generators | None = None
         problem = ""
         try:
-            generators = _read(training, found, taken)
+            _read(training, found, taken)
         except CheckpointError as error:
             problem = str(error)
         problem = _first_problem(problem, training.groups, training.device)
         if problem and start.is_only:
             raise CheckpointError(f"{problem}; this is the checkpoint that was asked for, and no other is taken for it")
         if not problem:
-            _go_on(training, found, taken, generators)
+            _go_on(training, found, taken)
             if start.is_own and not start.is_only and training.groups.rank == 0:
                 _put_aside([path for path in start.paths if iteration_of(path) > iteration_of(found.path)])
             return found.path
@@ -166,8 +160,8 @@ def _first_problem(mine: str, groups: Groups, device: torch.device) -> str:
     return told[0]
 
 
-def _read(training: Training, found: Found, taken: Taken) -> Generators | None:
-    """Fill the engine with this rank's numbers; return the generator states of its place, if they are wanted and there.
+def _read(training: Training, found: Found, taken: Taken) -> None:
+    """Fill the engine with this rank's numbers.
 
     Raises:
         CheckpointError: the checkpoint is damaged.
@@ -181,9 +175,6 @@ def _read(training: Training, found: Found, taken: Taken) -> Generators | None:
             training.engine.load_whole_states(lambda name: tensors_of(reader.state(name, training.parameters[name])))
         else:
             training.engine.reset_optimizer()
-        at = training.groups.coordinate
-        states = reader.rng((at["pipe"], at["seq"], at["tensor"])) if taken.generators else None
-    return {name: torch.from_numpy(state) for name, state in states.items()} if states else None
 
 
 def tensors_of(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,7 +183,7 @@ def tensors_of(found: Mapping[str, Any]) -> dict[str, Any]:
     return {key: torch.tensor(value) if isinstance(value, np.ndarray) else value for key, value in found.items()}
 
 
-def _go_on(training: Training, found: Found, taken: Taken, generators: Generators | None) -> None:
+def _go_on(training: Training, found: Found, taken: Taken) -> None:
     """Have everything else follow from what was read, and say what differs. Collective."""
     training.engine.spread()
     manifest = found.manifest
@@ -201,15 +192,8 @@ def _go_on(training: Training, found: Found, taken: Taken, generators: Generator
         training.engine.load_scalars(manifest.scalars)
     if taken.progress and manifest.progress:
         training.progress = Progress.read(manifest.progress)
-    states = unpack(generators) if generators is not None else None
-    # Those of an accelerator are not those of a CPU.
-    fits = states is not None and set(states["default"]) == set(training.rng.state_dict()["default"])
     if training.groups.rank == 0:
-        _tell(training, found, replace(taken, generators=fits))
-    if states is not None and fits:
-        training.rng.load_state_dict(states)
-    elif training.progress.iteration:
-        _start_generators(training, found, taken, is_foreign=states is not None)
+        _tell(training, found, taken)
 
 
 def _tell(training: Training, found: Found, taken: Taken) -> None:
@@ -220,32 +204,9 @@ def _tell(training: Training, found: Found, taken: Taken) -> None:
     lines = changes(manifest.settings, training.run)
     if rate := rate_change(manifest, training.run):
         lines.append(rate)
+    if dropout := dropout_change(manifest, training.run, training.device.type):
+        lines.append(dropout)
     if manifest.about.get("data", training.data) != training.data:
         lines.append(OTHER_DATA)
     for line in lines:
         LOG.warning("checkpoint %s", line)
-
-
-def _start_generators(training: Training, found: Found, taken: Taken, is_foreign: bool) -> None:
-    """Start the generators anew, from the seed and the iteration; say so where that changes a number."""
-    run, iteration = training.run, training.progress.iteration
-    anew = seed_everything(seed_at(run.train.seed_of_dropout, iteration), training.groups, training.device)
-    training.rng.load_state_dict(anew.state_dict())
-    if training.groups.rank or not (run.model.hidden_dropout or run.model.attention_dropout):
-        return
-    if is_foreign:
-        why = "has random numbers of another kind of device"
-    elif taken.generators:
-        why = "has no random numbers, it was saved with NO_SAVE_RNG=1"
-    elif has_same_places(run, found.manifest):
-        why = "has random numbers that NO_LOAD_RNG=1 leaves where they are"
-    else:
-        layout = "TP={tensor} PP={pipe} SP={seq}".format(**found.manifest.layout)
-        why = f"of {layout}: its random numbers belong to other ranks"
-    seed = f"{'DROPOUT_SEED' if run.train.dropout_seed else 'SEED'}={run.train.seed_of_dropout}"
-    LOG.warning("checkpoint %s; dropout starts anew from %s and iteration %d", why, seed, iteration)
-
-
-def seed_at(seed: int, iteration: int) -> int:
-    """Return a seed for generators that start at ``iteration``, far from those of other iterations."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{iteration}".encode(), digest_size=6).digest(), "little")

@@ -13,7 +13,6 @@ import torch
 import megads
 from megads.checkpoint.match import shape_of
 from megads.checkpoint.piece import Piece
-from megads.checkpoint.rng import pack
 from megads.checkpoint.save import WRITING, Saver, Snapshot
 from megads.checkpoint.start import goes_back_to
 from megads.config.deepspeed import effective_zero_stage
@@ -37,11 +36,16 @@ def snapshot_of(training: Training) -> Snapshot:
         progress=training.progress,
         pieces=_pieces(training),
         scalars=training.engine.scalars() if run.checkpoint.save_optim else {},
-        rng=pack(training.rng.state_dict()) if run.checkpoint.save_rng else {},
         tensors=training.parameters,
         model=shape_of(run),
         settings=run.model_dump(),
-        about={**training.inherited, "megads": megads.__version__, **_versions(), "data": training.data},
+        about={
+            **training.inherited,
+            **_versions(),
+            "megads": megads.__version__,
+            "data": training.data,
+            "device": training.device.type,
+        },
         layout={
             **{axis: grid.degree(axis) for axis in ("pipe", "data", "seq", "tensor")},
             "zero_stage": effective_zero_stage(run),

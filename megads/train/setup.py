@@ -21,7 +21,7 @@ from megads.cluster.ranks import RankInfo
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups, init_distributed, make_groups
 from megads.comm.place import find_local, meet
-from megads.comm.rng import RngStreams, seed_everything
+from megads.comm.rng import seed_everything
 from megads.comm.timeout import group_timeout_s
 from megads.config.schema import RunConfig
 from megads.data.build import build_splits, read_shards, uses_demo
@@ -50,7 +50,6 @@ class Training:
     device: torch.device
     engine: Engine
     splits: dict[str, Any]
-    rng: RngStreams
     peak_tflops: float | None = None  # dense, of one device in the run's dtype
     progress: Progress = field(default_factory=Progress)
     timings: dict[str, float] = field(default_factory=dict)
@@ -92,7 +91,7 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     timings: dict[str, float] = {}
     with timed(timings, "groups"):
         row, device, groups = join_ranks(run, info, env, group_timeout_s(run.launch.timeout_s))
-    rng = seed_everything(run.train.seed_of_dropout, groups, device)
+    seed_everything(run.train.seed)
     with timed(timings, "data"):
         shards = find_shards(run)
         hosts = hosts_of(groups)
@@ -101,13 +100,13 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     with timed(timings, "engine"):
         gc.collect()
         gc.freeze()
-        engine = make_engine(run, groups, rng, device, end_of_document(run))
+        engine = make_engine(run, groups, device, end_of_document(run))
         # What is there by now stays to the end: who looks for garbage need not walk through it, 0.1 s each
         # time, for which the other ranks would wait.
         gc.collect()
         gc.freeze()
     peak = peak_tflops(row.device_name(device), row.product_dtype(run.train.dtype), env, row.units(device))
-    training = Training(run, run_dir, groups, row, device, engine, splits, rng, peak, timings=timings, data=data)
+    training = Training(run, run_dir, groups, row, device, engine, splits, peak, timings=timings, data=data)
     training.hosts = hosts
     if groups.rank == 0:
         remove_unfinished(training.checkpoints)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,6 @@ def make(
                     ]
             if share == 0:
                 held += [Entry.of(f"rng/0-0-{rank}/{key}", state) for key, state in (rng or {}).items()]
-                pieces += [(f"rng/0-0-{rank}/", 0, 0)] if rng else []
             number = share * degree + rank
             files[number] = FileFacts(*write_file(part_of(final) / file_name(number), held), rank, tuple(pieces))
     manifest = {
@@ -100,8 +100,15 @@ def make(
         "settings": {"model": {"seq_length": 32}, "optim": {"lr": 0.001}},
         "progress": {"iteration": iteration, "consumed_samples": iteration * 8, "last_loss": 2.5},
     }
-    commit(final, tell_of(Manifest(**{**manifest, **changes}), files))
+    places = {file_name(rank): f"0-0-{rank}" for rank in range(degree if rng else 0)}
+    commit(final, with_generators(tell_of(Manifest(**{**manifest, **changes}), files), places))
     return final
+
+
+def with_generators(manifest: Manifest, places: Mapping[str, str]) -> Manifest:
+    """Return ``manifest`` with generator states in some files, as versions wrote whose dropout followed them."""
+    files = {name: replace(file, generators=places.get(name, "")) for name, file in manifest.files.items()}
+    return replace(manifest, files=files)
 
 
 def find_latest(folder: Path) -> Found | None:

@@ -51,7 +51,6 @@ def write_source(
     zero_stage: int = 1,
     iteration: int = 50,
     kinds: Sequence[str] = KINDS,
-    has_rng: bool = True,
     **more: Any,
 ) -> Path:
     """Write a checkpoint as ranks of ``grid`` would that share every parameter unevenly, and return its path."""
@@ -73,10 +72,6 @@ def write_source(
             for kind in kinds:
                 local = take_slice(arrays[kind, name], cut.dim, cut.parts, at["tensor"], grid.tensor)
                 entries.append(Entry.of(f"{kind}/{name}", local.reshape(-1)[first:last]))
-        if has_rng and at["data"] == 0:
-            prefix = f"rng/{at['pipe']}-{at['seq']}-{at['tensor']}/"
-            entries.append(Entry.of(f"{prefix}default.cpu", np.arange(rank, rank + 40, dtype=np.uint8)))
-            pieces.append((prefix, 0, 0))
         file = f"rank-{rank:05d}.safetensors"
         size, crc = write_file(path / file, entries)
         files[rank] = FileFacts(size, crc, at["tensor"], tuple(pieces))

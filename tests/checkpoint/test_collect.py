@@ -54,12 +54,6 @@ def test_what_ranks_share_evenly_is_told_once():
     made.check()
 
 
-def test_generators_are_told_with_their_file():
-    made = tell_of(_manifest({}), {3: FileFacts(10, 5, 0, (("rng/0-2-1/", 0, 0),))})
-    assert made.files == {"rank-00003.safetensors": File(10, 5, 0, "0-2-1")}
-    assert Manifest.parse(made.dump()) == made
-
-
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1 << 50), st.integers(1, 1 << 50))))
 def test_a_table_is_unpacked_as_it_was(rows):
     held = table([(NAMES[at], first, count) for at, first, count in rows], NAMES)

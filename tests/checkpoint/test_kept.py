@@ -39,7 +39,6 @@ def saved(folder, state=STATE, **settings):
         progress=Progress(iteration=5),
         pieces=[Piece("head.weight", CUT, 0, {"weight": torch.zeros(24)})],
         scalars={"optimizer_step": 0.0, "skipped_steps": 0.0},
-        rng={},
         tensors={"head.weight": CUT},
         model={"vocab_size": 5},
         settings=settings,

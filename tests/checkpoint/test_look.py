@@ -51,9 +51,9 @@ def test_list_shows_every_checkpoint_and_why_one_is_none(run):
     assert head.split() == ["iteration", "samples", "tokens", "loss", "size", "layout", "holds", "state"]
     assert len(rows) == 5
     assert rows[0].split()[:4] == ["50", "400", "12800", "2.5000"]
-    assert rows[0].endswith("TP=2 x PP=1 x SP=1 x DP=2, ZeRO 1  weights optimizer generators  complete")
+    assert rows[0].endswith("TP=2 x PP=1 x SP=1 x DP=2, ZeRO 1  weights optimizer  complete")
     assert rows[1].split()[:4] == ["100", "-", "-", "-"]
-    assert rows[1].endswith("TP=1 x PP=1 x SP=1 x DP=1, ZeRO 1  weights                       complete")
+    assert rows[1].endswith("TP=1 x PP=1 x SP=1 x DP=1, ZeRO 1  weights            complete")
     assert "iter_0000150: rank-00001.safetensors: 7 bytes, the manifest says" in rows[2]
     assert rows[3].endswith("iter_0000200: has no manifest.json; it is not a whole checkpoint")
     assert "1.50 MB" in rows[4]
@@ -65,7 +65,7 @@ def test_list_as_json(run):
     assert [row["complete"] for row in rows] == [True, True, False, False, False]
     assert [row["iteration"] for row in rows] == [50, 100, 150, 200, 250]
     assert rows[0]["layout"] == {"pipe": 1, "data": 2, "seq": 1, "tensor": 2, "zero_stage": 1}
-    assert rows[0]["holds"] == ["weights", "optimizer", "generators"]
+    assert rows[0]["holds"] == ["weights", "optimizer"]
     assert (rows[0]["consumed_samples"], rows[0]["consumed_tokens"], rows[0]["loss"]) == (400, 12800, 2.5)
     assert rows[0]["bytes"] == sum(each.stat().st_size for each in (run / "checkpoints/iter_0000050").glob("*.saf*"))
 

@@ -1,9 +1,11 @@
 """Which differences between a checkpoint and a run matter."""
 
+from dataclasses import replace
+
 import pytest
 
-from megads.checkpoint.manifest import read_manifest
-from megads.checkpoint.match import SHAPE_SETTINGS, changes, check_model, shape_of
+from megads.checkpoint.manifest import File, read_manifest
+from megads.checkpoint.match import SHAPE_SETTINGS, changes, check_model, dropout_change, shape_of
 from megads.config.schema import ModelConfig, OptimConfig, RunConfig, TrainConfig
 from megads.errors import CheckpointError
 from tests.checkpoint.faked import derived, fake
@@ -97,3 +99,42 @@ def test_another_number_of_samples_is_told_with_what_it_means():
     (iters, samples) = changes(planned().model_dump(), planned(train_iters=200))
     assert iters == "had train.train_iters=100, this run has 200"
     assert samples.startswith("planned 800 samples, this run plans 1600: they come in another order now")
+
+
+DROPPED = {"HIDDEN_DROPOUT": "0.1", "ATTENTION_DROPOUT": "0.1"}
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ({}, ""),
+        ({"ZERO_STAGE": "3"}, ""),
+        ({"PP": "2"}, ""),
+        ({"RECOMPUTE": "full"}, ""),
+        ({"TP": "2"}, "dropout draws other numbers with another TP (1, now 2)"),
+        ({"SP": "2"}, "dropout draws other numbers with another SP (1, now 2)"),
+        # Between the layers every tensor rank holds all, and drops the same.
+        ({"TP": "2", "ATTENTION_DROPOUT": "0"}, ""),
+        (
+            {"TP": "2", "ATTENTION_DROPOUT": "0", "SCATTER_NORMS": "1"},
+            "dropout draws other numbers with another TP (1, now 2), SCATTER_NORMS (0, now 1)",
+        ),
+        ({"MICRO_BATCH": "2"}, "dropout draws other numbers with another MICRO_BATCH (1, now 2)"),
+    ],
+)
+def test_a_resume_says_when_dropout_draws_other_numbers(tmp_path, env, told):
+    one = {**DROPPED, "GLOBAL_BATCH": "4", "MICRO_BATCH": "1"}
+    manifest = read_manifest(fake(tmp_path, 5, derived(one)))
+    assert dropout_change(manifest, derived({**one, **env}), "cpu") == told
+    without = {**one, **env, "HIDDEN_DROPOUT": "0", "ATTENTION_DROPOUT": "0"}
+    assert dropout_change(manifest, derived(without), "cpu") == ""
+
+
+def test_a_resume_says_when_dropout_is_drawn_on_another_device_or_by_another_rule(tmp_path):
+    run = derived(DROPPED)
+    manifest = read_manifest(fake(tmp_path / "a", 5, run, about={"device": "cpu"}))
+    assert dropout_change(manifest, run, "cpu") == ""
+    assert dropout_change(manifest, run, "cuda") == "dropout draws other numbers with another device (cpu, now cuda)"
+    old = replace(manifest, files={"rank-00000.safetensors": File(1, 2, 0, "0-0-0")})
+    assert dropout_change(old, run, "cpu").startswith("is of a version whose dropout followed generator states")
+    assert dropout_change(old, derived(HIDDEN_DROPOUT="0"), "cpu") == ""

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from megads.checkpoint.cut import Cut
 from megads.checkpoint.layout import list_checkpoints, remove_unfinished
@@ -47,15 +46,13 @@ def pieces_of(groups: Groups, kinds: tuple[str, ...] = KINDS, times: int = 1) ->
     return found
 
 
-def snapshot(groups: Groups, iteration: int, rng: dict[str, Tensor] | None = None, **more: object) -> Snapshot:
-    rng = {"place": torch.tensor([groups.rank], dtype=torch.uint8)} if rng is None else rng
+def snapshot(groups: Groups, iteration: int, **more: object) -> Snapshot:
     pieces = pieces_of(groups, **more)  # type: ignore[arg-type]
     return Snapshot(
         progress=Progress(iteration, iteration * 8),
         pieces=pieces,
         # As runs do: who leaves the optimizer out leaves its counts out.
         scalars={"optimizer_step": 3.0} if len(pieces[0].tensors) > 1 else {},
-        rng=rng,
         tensors={"qkv": QKV, "norm": NORM},
         model={"vocab_size": 4},
         settings={"train": {"seed": 1}},
@@ -77,12 +74,11 @@ def check_whole(path: Path, times: int = 1) -> None:
 
 def test_everything_comes_back_bit_for_bit(tmp_path):
     saver = Saver(tmp_path / "a" / "b", ALONE)
-    path = saver.save(snapshot(ALONE, 5, {"cpu": torch.get_rng_state()}))
+    path = saver.save(snapshot(ALONE, 5))
     assert path == tmp_path / "a" / "b" / "iter_0000005"
     check_whole(path)
     with Reader(path) as reader:
         manifest = reader.manifest
-        assert torch.equal(torch.from_numpy(reader.rng((0, 0, 0))["cpu"]), torch.get_rng_state())
     assert manifest.kinds == KINDS
     assert Progress.read(manifest.progress) == Progress(5, 40)
     assert manifest.scalars == {"optimizer_step": 3.0}
@@ -92,11 +88,10 @@ def test_everything_comes_back_bit_for_bit(tmp_path):
 
 
 def test_weights_lie_before_moments(tmp_path):
-    path = Saver(tmp_path, ALONE).save(snapshot(ALONE, 5, {}))
+    path = Saver(tmp_path, ALONE).save(snapshot(ALONE, 5))
     with Reader(path) as reader:
         entries = reader.open("rank-00000.safetensors").entries
         assert list(entries) == [f"{kind}/{name}" for kind in KINDS for name in WHOLE]
-        assert reader.rng((0, 0, 0)) is None
 
 
 def test_only_weights(tmp_path):
@@ -116,7 +111,7 @@ def _all_write_their_own(folder: str, background: bool) -> None:
         path = saver.save(snapshot(groups, 3))
     check_whole(path)
     with Reader(path) as reader:
-        # What is whole on both tensor ranks is saved by the first; generators by the first data rank.
+        # What is whole on both tensor ranks is saved by the first.
         manifest = reader.manifest
         held = {name: {piece[0] for piece in manifest.pieces(name)} for name in manifest.files}
         assert held == {
@@ -125,8 +120,7 @@ def _all_write_their_own(folder: str, background: bool) -> None:
             "rank-00002.safetensors": {"qkv", "norm"},
             "rank-00003.safetensors": {"qkv"},
         }
-        assert [file.generators for file in manifest.files.values()] == ["0-0-0", "0-0-1", "", ""]
-        assert reader.rng((0, 0, 1))["place"].tolist() == [1]
+        assert not manifest.has_generators
         assert [file.tensor for file in manifest.files.values()] == [0, 1, 0, 1]
 
 

@@ -30,8 +30,8 @@ def taken(own, **settings):
     return int(found.path.name[5:]), start.is_own, what
 
 
-ALL = Taken(progress=True, optimizer=True, generators=True)
-WEIGHTS = Taken(progress=False, optimizer=False, generators=False)
+ALL = Taken(progress=True, optimizer=True)
+WEIGHTS = Taken(progress=False, optimizer=False)
 
 
 def test_nothing_is_a_new_run(own):
@@ -58,8 +58,8 @@ def test_load_is_a_run_a_folder_or_a_checkpoint(own, other, where):
 
 
 def test_load_is_how_a_run_begins_and_its_own_checkpoints_how_it_goes_on(own, other):
-    begin = {"LOAD": str(other), "NO_LOAD_OPTIM": "1", "NO_LOAD_RNG": "1", "CKPT_STEP": "50"}
-    assert taken(own, **begin) == (50, False, Taken(progress=True, optimizer=False, generators=False))
+    begin = {"LOAD": str(other), "NO_LOAD_OPTIM": "1", "CKPT_STEP": "50"}
+    assert taken(own, **begin) == (50, False, Taken(progress=True, optimizer=False))
     fake(own, 60)
     fake(own, 70)
     assert taken(own, **begin) == (70, True, ALL)
@@ -109,7 +109,7 @@ def test_without_state_to_go_on_from_somebody_must_say_so(own):
     fake(own, 10, kinds=("weight",))
     with pytest.raises(CheckpointError, match=r"NO_SAVE_OPTIM=1; give NO_LOAD_OPTIM=1 to go on without$"):
         check_start(derived(), own)
-    assert taken(own, NO_LOAD_OPTIM="1")[2] == Taken(progress=True, optimizer=False, generators=True)
+    assert taken(own, NO_LOAD_OPTIM="1")[2] == Taken(progress=True, optimizer=False)
     elsewhere = own.parents[1] / "new"
     with pytest.raises(CheckpointError, match=r"or FINETUNE=1 to begin at iteration 0 with its weights$"):
         check_start(derived(LOAD=str(own)), elsewhere)
@@ -118,7 +118,7 @@ def test_without_state_to_go_on_from_somebody_must_say_so(own):
 
 def test_what_was_imported_never_had_an_optimizer(own, tmp_path):
     fake(tmp_path / "imported", 0, kinds=("weight",), settings={}, progress={})
-    expected = (0, False, Taken(progress=True, optimizer=False, generators=True))
+    expected = (0, False, Taken(progress=True, optimizer=False))
     assert taken(own, LOAD=str(tmp_path / "imported")) == expected
 
 
@@ -133,10 +133,10 @@ def test_the_newest_that_is_whole_and_an_error_when_there_is_none(own):
 
 
 def test_words_for_what_is_taken():
-    assert ALL.text() == "weights, optimizer, generators and position"
-    assert WEIGHTS.text() == "weights, not optimizer, generators or position"
-    partly = Taken(progress=True, optimizer=False, generators=True)
-    assert partly.text() == "weights, generators and position, not optimizer"
+    assert ALL.text() == "weights, optimizer and position"
+    assert WEIGHTS.text() == "weights, not optimizer or position"
+    partly = Taken(progress=True, optimizer=False)
+    assert partly.text() == "weights and position, not optimizer"
 
 
 FOREIGN = {

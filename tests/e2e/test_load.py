@@ -62,7 +62,7 @@ def test_another_run_goes_on_in_another_layout(megads, whole):
     other = str(whole.folder / "a")
     done = megads.train("b", LOAD=other, CKPT_STEP="8", TP="2", **SAVED)
     assert done.returncode == 0, done.stderr
-    what = "weights, optimizer and position, not generators"
+    what = "weights, optimizer and position"
     assert f"start    {other}/checkpoints/iter_0000008 of iteration 8: {what}; begins at iteration 8\n" in done.stderr
     assert f"loaded   {what} of {other}/checkpoints/iter_0000008, iteration 8\n" in done.stderr
     losses = by_step(megads, "b")
@@ -75,7 +75,7 @@ def test_fine_tuning_begins_with_the_weights_and_goes_on_when_submitted_again(me
     settings = {**SAVED, "LOAD": str(whole.folder / "a"), "FINETUNE": "1"}
     first = megads.train("b", EXIT_INTERVAL="3", **settings)
     assert first.returncode == 75, first.stderr
-    assert "weights, not optimizer, generators or position; begins at iteration 0\n" in first.stderr
+    assert "weights, not optimizer or position; begins at iteration 0\n" in first.stderr
     assert f"start    from the weights of {whole.folder}/a/checkpoints/iter_0000012\n" in first.stderr
     assert "planned" not in first.stderr  # it is no resume: nothing of it differs from what was
     assert by_step(megads, "b", "valid_loss")[0] == pytest.approx(by_step(whole, "a", "valid_loss")[12], rel=1e-6)
@@ -83,25 +83,23 @@ def test_fine_tuning_begins_with_the_weights_and_goes_on_when_submitted_again(me
     assert by_step(megads, "b", "learning_rate")[1] == 0.0
     second = megads.train("b", **settings)
     assert second.returncode == 0, second.stderr
-    everything = "weights, optimizer, generators and position"
+    everything = "weights, optimizer and position"
     assert f"start    goes on from its own iteration 3: {everything}; LOAD={settings['LOAD']} was for" in second.stderr
     assert list(by_step(megads, "b")) == list(range(1, 13))
 
 
 def test_without_the_optimizer_the_next_step_is_the_same_and_those_after_it_are_not(megads, whole):
-    settings = {**SAVED, "LOAD": str(whole.folder / "a"), "CKPT_STEP": "8", "NO_SAVE_OPTIM": "1", "NO_SAVE_RNG": "1"}
+    settings = {**SAVED, "LOAD": str(whole.folder / "a"), "CKPT_STEP": "8", "NO_SAVE_OPTIM": "1"}
     done = megads.train("b", "--no-load-optim", "--no-load-rng", EXIT_INTERVAL="10", **settings)
     assert done.returncode == 75, done.stderr
-    assert "loaded   weights and position, not optimizer or generators of " in done.stderr
+    assert "loaded   weights and position, not optimizer of " in done.stderr
     found, expected = by_step(megads, "b"), by_step(whole, "a")
     assert found[9] == expected[9]
     assert abs(found[10] - expected[10]) > 1e-4
     # What was saved without it is not mistaken for a whole state.
     line = refused(megads, told=["holds no state of the optimizer", "give NO_LOAD_OPTIM=1"], RUN_DIR="b", **SAVED)
     assert "FINETUNE" not in line
-    rest = megads.train("b", HIDDEN_DROPOUT="0.1", NO_LOAD_OPTIM="1", **SAVED)
-    assert rest.returncode == 0, rest.stderr
-    assert "checkpoint has no random numbers, it was saved with NO_SAVE_RNG=1; dropout starts anew from" in rest.stderr
+    assert "NO_LOAD_RNG=1 has no effect: dropout follows from the seed" in done.stderr
 
 
 def test_going_back_abandons_what_came_after(again):

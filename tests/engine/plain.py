@@ -125,14 +125,14 @@ def train(engine, run, groups, first=0, last=STEPS):
     return [engine.train_step(batches(run, step, groups.data_rank), rate(step)) for step in range(first, last)]
 
 
-def make_engine(run: RunConfig, groups: Any, *, rng: Any = None, eod: int | None = None) -> Any:
+def make_engine(run: RunConfig, groups: Any, *, eod: int | None = None) -> Any:
     """Return the engine, as a run makes it."""
     let_fp16_run()
     import torch
 
     from megads.engine.make import make_engine
 
-    return make_engine(run, groups, rng, torch.device("cpu"), eod)
+    return make_engine(run, groups, torch.device("cpu"), eod)
 
 
 def let_fp16_run() -> None:

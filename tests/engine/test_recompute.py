@@ -49,13 +49,9 @@ OPTIONS = {
 
 
 def make(grid: Mapping[str, int], changes: Changes) -> tuple[Any, Any, Any]:
-    """Return run, groups and engine, with every generator seeded."""
-    import torch
-
-    from megads.comm.rng import seed_everything
-
+    """Return run, groups and engine."""
     run, groups = settings(dict(grid), **changes), groups_of(**grid)
-    return run, groups, make_engine(run, groups, rng=seed_everything(run.train.seed, groups, torch.device("cpu")))
+    return run, groups, make_engine(run, groups)
 
 
 def trained(grid: Mapping[str, int], changes: Changes, steps: int = 3) -> tuple[list[float], dict[str, Any]]:

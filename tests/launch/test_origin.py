@@ -31,12 +31,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_banner_says_what_begins_and_with_what(tmp_path):
-    run_dir, everything = tmp_path / "r", "weights, optimizer, generators and position"
+    run_dir, everything = tmp_path / "r", "weights, optimizer and position"
     assert start_line(derived(), find_beginning(derived(), run_dir)) == "new weights, seed 1234"
     path = fake(tmp_path / "other", 50)
     tuned = derived(LOAD=str(tmp_path / "other"), FINETUNE="1")
     assert start_line(tuned, find_beginning(tuned, run_dir)) == (
-        f"{path} of iteration 50: weights, not optimizer, generators or position; begins at iteration 0"
+        f"{path} of iteration 50: weights, not optimizer or position; begins at iteration 0"
     )
     fake(run_dir / "checkpoints", 7, tuned)
     assert start_line(tuned, find_beginning(tuned, run_dir)) == (
@@ -44,7 +44,7 @@ def test_the_banner_says_what_begins_and_with_what(tmp_path):
     )
     other_places = derived(TP="2", NGPU_PER_HOST="2", LOAD="", GLOBAL_BATCH="8", DP="1")
     line = start_line(other_places, find_beginning(other_places, run_dir))
-    assert line == "goes on from its own iteration 7: weights, optimizer and position, not generators"
+    assert line == "goes on from its own iteration 7: weights, optimizer and position"
 
 
 def test_the_schedule_that_is_kept_gives_the_same_rate_for_the_same_samples(tmp_path):
@@ -230,11 +230,11 @@ def test_what_ranks_put_aside_is_not_what_the_run_goes_on_from(tmp_path):
 
 
 def test_another_start_goes_on_from_what_was_saved_since(tmp_path):
-    run = derived(CKPT_STEP="50", NO_LOAD_OPTIM="1", NO_LOAD_RNG="1", SAVE_INTERVAL="7")
+    run = derived(CKPT_STEP="50", NO_LOAD_OPTIM="1", SAVE_INTERVAL="7")
     save_config(run, {}, tmp_path / CONFIG)
     go_on(tmp_path, Resolved(run, {}))
     found = load_config(tmp_path / CONFIG)
-    assert (found.checkpoint.step, found.checkpoint.load_optim, found.checkpoint.load_rng) == (0, True, True)
+    assert (found.checkpoint.step, found.checkpoint.load_optim) == (0, True)
     assert found.checkpoint.save_interval == 7
     own = tmp_path / "checkpoints"
     for load, kept in ((own / "iter_0000050", ""), (own, str(own)), (tmp_path / "other/iter_0000050", None)):
@@ -251,7 +251,6 @@ def test_which_settings_are_of_the_beginning(tmp_path):
     back = {"CKPT_STEP": "5", "NO_LOAD_OPTIM": "1"}
     own = tmp_path / "checkpoints"
     assert beginning_only(derived(back), tmp_path) == ["checkpoint.step", "checkpoint.load_optim"]
-    assert beginning_only(derived(NO_LOAD_RNG="1", LOAD=str(own)), tmp_path) == ["checkpoint.load_rng"]
     assert beginning_only(derived(LOAD=str(own / "iter_0000005")), tmp_path) == ["checkpoint.load"]
     assert beginning_only(derived(NO_LOAD_OPTIM="1", NO_SAVE_OPTIM="1"), tmp_path) == []
     assert beginning_only(derived(back, LOAD=str(tmp_path / "other")), tmp_path) == []
@@ -266,15 +265,15 @@ def test_the_line_that_goes_on_does_not_go_back(tmp_path, monkeypatch):
         **{"MACHINE": "cpu", "MEGADS_DEVICE": "cpu", "RUN_DIR": "r", "CKPT_STEP": "5", "VOCAB_SIZE": "512"},
     }
     fake(tmp_path / "r/checkpoints", 9, derived(VOCAB_SIZE="512"))
-    words = ("train", "--no-load-rng", "--ckpt-step", "9")
-    flags = (("--no-load-rng", ""), ("--ckpt-step", "9"))
+    words = ("train", "--no-load-optim", "--ckpt-step", "9")
+    flags = (("--no-load-optim", ""), ("--ckpt-step", "9"))
     job = prepare(Ask(None, (), env, "h", ROOT, sys.executable, words, flags))
     assert job.begins is not None
     assert job.begins.iteration == 9
     write_run_files(job)
     command = tmp_path / "r/command.txt"
     # As long as nothing new was saved the run has to go back again.
-    assert command.read_text().endswith(" megads train --no-load-rng --ckpt-step 9\n")
+    assert command.read_text().endswith(" megads train --no-load-optim --ckpt-step 9\n")
     note_saved(tmp_path / "r")
     assert command.read_text().endswith(" megads train\n")
     assert "CKPT_STEP" not in command.read_text()

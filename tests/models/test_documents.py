@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megads.comm.rng import seed_everything
+from megads.comm.rng import Draws
 from megads.models.flash import Flash
 from megads.models.gpt import GPT
 from megads.parallel.documents import Documents, find_documents
@@ -171,10 +171,12 @@ def test_micro_batches_under_way_keep_their_own_documents(kind, recompute):
     model = SEQUENCE_KINDS[kind].model_copy(update={"hidden_dropout": 0.2, "attention_dropout": 0.2})
     results = []
     for plan in ({}, recompute):
-        rng = seed_everything(3, ONE, CPU)
-        module = build(model, rng=rng, recompute=Recompute(rng=rng, **plan))
+        module = build(model, recompute=Recompute(**plan))
         parts = [batch(3, often) for often in (0.1, 0.5)]
-        losses = [module(*part, documents=find_documents(part[0], END, ONE, **BOTH)) for part in parts]
+        losses = [
+            module(*part, documents=find_documents(part[0], END, ONE, **BOTH), draws=Draws(3, 3 * i, 0, 0, CPU))
+            for i, part in enumerate(parts)
+        ]
         for loss in reversed(losses):
             loss.backward()
         results.append([*losses, *(weight.grad for weight in module.parameters())])
@@ -184,10 +186,11 @@ def test_micro_batches_under_way_keep_their_own_documents(kind, recompute):
 
 def test_dropout_acts_on_documents():
     model = SEQUENCE_KINDS["gqa"].model_copy(update={"attention_dropout": 0.5})
-    module = build(model, rng=seed_everything(1, ONE, CPU))
+    module = build(model)
     tokens, labels = batch()
     documents = find_documents(tokens, END, ONE, **BOTH)
-    assert len({module(tokens, labels, documents=documents).item() for _ in range(3)}) == 3
+    draws = [Draws(1, sample, 0, 0, CPU) for sample in (0, 3, 6)]
+    assert len({module(tokens, labels, documents=documents, draws=each).item() for each in draws}) == 3
     module.eval()
     _, expected = one_by_one(module, tokens, labels)
     torch.testing.assert_close(module(tokens, labels, documents=documents), expected, rtol=1e-10, atol=0)

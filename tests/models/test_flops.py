@@ -42,7 +42,7 @@ AGAIN: dict[str, dict[str, Any]] = {
 
 def _model(run: RunConfig) -> Any:
     given = run.recompute
-    return build_model(run, Groups(Grid(), 0), None, Recompute(given.granularity, given.method, given.num_layers))
+    return build_model(run, Groups(Grid(), 0), Recompute(given.granularity, given.method, given.num_layers))
 
 
 @pytest.mark.parametrize("again", AGAIN)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
-from megads.comm.rng import seed_everything
+from megads.comm.rng import Draws, draws_of
 from megads.config.schema import ModelConfig
 from megads.errors import ConfigError, DependencyError
 from megads.models.build import build_model
@@ -102,10 +102,12 @@ def test_half_precision_stays_near_single():
 
 def test_dropout_acts_in_training_only():
     model = shapes.GPT.model_copy(update={"hidden_dropout": 0.3, "attention_dropout": 0.3})
-    module = build_model(make_run(model), ONE, seed_everything(1, ONE, torch.device("cpu")))
+    module = build_model(make_run(model), ONE)
     tokens, labels = _batch(model)
-    losses = {module(tokens, labels).item() for _ in range(3)}
-    assert len(losses) == 3
+    losses = [module(tokens, labels, draws=Draws(1, i, 0, 0, torch.device("cpu"))).item() for i in (0, 1, 2, 1)]
+    assert len(set(losses)) == 3
+    assert losses[1] == losses[3]
+    assert len({module(tokens, labels).item() for _ in range(3)}) == 3
     module.eval()
     plain = build_model(make_run(shapes.GPT), ONE)
     torch.testing.assert_close(module(tokens, labels), plain(tokens, labels))
@@ -113,24 +115,21 @@ def test_dropout_acts_in_training_only():
 
 def _dropout_streams() -> None:
     """Hidden dropout agrees on every tensor rank; attention dropout differs."""
-    groups, tokens = groups_of(tensor=2), _batch(shapes.GPT)[0]
-    for name, agrees in (("hidden_dropout", True), ("attention_dropout", False)):
+    groups = groups_of(tensor=2)
+    draws = draws_of(1, 0, groups, torch.device("cpu"))
+    for name in ("hidden_dropout", "attention_dropout"):
         model = shapes.GPT.model_copy(update={name: 0.5})
-        rng = seed_everything(1, groups, torch.device("cpu"))
-        module = build_model(make_run(model), groups, rng)
-        default = torch.get_rng_state()
-        module.embed(tokens)
-        mine = module.layers["0"](torch.ones(2, 12, 32))
-        assert torch.equal(default, torch.get_rng_state()) != agrees
+        module = build_model(make_run(model), groups)
+        mine = module.layers["0"](torch.ones(2, 12, 32), None, draws)
         theirs = [torch.empty_like(mine) for _ in range(2)]
         dist.all_gather(theirs, mine.detach())
         # The residual stream is the same on both either way: it is summed over the ranks.
         torch.testing.assert_close(theirs[0], theirs[1], rtol=0, atol=0)
-        with rng.fork():
-            draw = torch.rand(4)
-        draws = [torch.empty(4) for _ in range(2)]
-        dist.all_gather(draws, draw)
-        assert not torch.equal(*draws)
+    ones = torch.ones(2, 12, 2, 8)
+    mine = module.layers["0"].attention._attend(None, draws, ones, ones, ones)
+    theirs = [torch.empty_like(mine) for _ in range(2)]
+    dist.all_gather(theirs, mine.contiguous())
+    assert not torch.equal(*theirs)
 
 
 @pytest.mark.dist

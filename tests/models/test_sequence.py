@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megads.comm.groups import Groups
-from megads.comm.rng import seed_everything
+from megads.comm.rng import draws_of
 from megads.config.schema import ModelConfig
 from megads.errors import ConfigError
 from megads.models.gpt import GPT
@@ -280,13 +280,11 @@ def _dropped_embeddings(tensor: int, seq: int, scatter: bool) -> None:
     """Two ranks drop alike exactly where they hold the same numbers."""
     groups = groups_of(tensor=tensor, seq=seq)
     model = SEQUENCE_KINDS["llama"].model_copy(update={"hidden_dropout": 0.5})
-    module = build(model, groups, scatter_norms=scatter, rng=seed_everything(1, groups, CPU))
+    module, draws = build(model, groups, scatter_norms=scatter), draws_of(1, 0, groups, CPU)
     module.embedding.weight.data.fill_(1.0)
-    default = torch.get_rng_state()
     tokens = torch.zeros(2, model.seq_length // seq, dtype=torch.int64)
-    dropped = (module.embed(tokens) == 0).to(torch.uint8)
+    dropped = (module.embed(tokens, None, draws) == 0).to(torch.uint8)
     assert 0.3 < dropped.double().mean() < 0.7
-    assert torch.equal(default, torch.get_rng_state()) == (scatter and tensor > 1)
     patterns = _everyone(dropped)
     for rank, pattern in enumerate(patterns):
         for other in range(rank):
@@ -296,7 +294,7 @@ def _dropped_embeddings(tensor: int, seq: int, scatter: bool) -> None:
     block = module.layers["0"]
     block.attention, block.mlp = _Unchanged(), _Unchanged()
     hidden = torch.ones(2, dropped.shape[1], model.hidden_size, dtype=torch.float64)
-    kept = _everyone((block(hidden) == hidden).to(torch.uint8))
+    kept = _everyone((block(hidden, None, draws) == hidden).to(torch.uint8))
     assert torch.equal(kept[0], kept[1]) == (tensor > 1 and not scatter)
 
 
@@ -307,14 +305,12 @@ def test_ranks_drop_alike_only_what_they_share(tensor, seq, scatter):
 
 
 def _dropped_weights() -> None:
-    """Attention weights differ on every rank of both axes, from the model-parallel stream."""
+    """Attention weights differ on every rank of both axes."""
     groups = groups_of(tensor=2, seq=2)
     model = SEQUENCE_KINDS["llama"].model_copy(update={"attention_dropout": 0.5})
-    module = build(model, groups, rng=seed_everything(1, groups, CPU))
-    default = torch.get_rng_state()
+    module, draws = build(model, groups), draws_of(1, 0, groups, CPU)
     ones = torch.ones(2, 16, 2, 4, dtype=torch.float64)
-    mixed = _everyone(module.layers["0"].attention._attend(None, ones, ones, ones))
-    assert torch.equal(default, torch.get_rng_state())
+    mixed = _everyone(module.layers["0"].attention._attend(None, draws, ones, ones, ones))
     for rank, mine in enumerate(mixed):
         assert not any(torch.equal(mine, other) for other in mixed[:rank])
 

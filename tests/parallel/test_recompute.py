@@ -10,9 +10,9 @@ from torch import Tensor
 
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
-from megads.comm.rng import MODEL_PARALLEL, RngStreams, seed_everything
+from megads.comm.rng import Draws, draws_of
 from megads.models.build import build_model
-from megads.parallel.recompute import Recompute, Replay, Step, reentrant_checkpoint, torch_checkpoint
+from megads.parallel.recompute import Recompute, Step, reentrant_checkpoint, torch_checkpoint
 from megads.parallel.ulysses import split_batch
 from tests.models.shapes import GPT, KINDS, LLAMA, LLAMA_GQA, make_run
 from tests.parity.recorder import Traffic
@@ -107,7 +107,7 @@ def test_nothing_is_wrapped_without_gradients():
 def kept_bytes(plan: Recompute, **changes: float) -> int:
     """Return the bytes that autograd keeps from one pass through 8 layers, parameters not counted."""
     model = LLAMA.model_copy(update={"num_layers": 8, **changes})
-    module = build_model(make_run(model), Groups(Grid(), 0), None, plan)
+    module = build_model(make_run(model), Groups(Grid(), 0), plan)
     parameters = {p.untyped_storage().data_ptr() for p in module.parameters()}
     kept: dict[int, int] = {}
 
@@ -157,34 +157,32 @@ def test_selective_drops_the_square_of_attention():
 
 
 def gradients(model, groups, plan, scatter_norms=False):
-    """Return losses, gradients and the generators' states after two steps of two micro-batches."""
-    rng = seed_everything(3, groups, CPU)
+    """Return losses and gradients after two steps of two micro-batches."""
     run = make_run(model)
     run = run.model_copy(update={"parallel": run.parallel.model_copy(update={"scatter_norms": scatter_norms})})
-    module = build_model(run, groups, rng, replace(plan, rng=rng)).train()
+    module = build_model(run, groups, plan).train()
     generator = torch.Generator().manual_seed(11)
     losses = []
     for _ in range(2):
         for _ in range(2):
             tokens = torch.randint(0, model.vocab_size, (2, model.seq_length + 1), generator=generator)
-            loss = module(*split_batch(tokens, groups))
+            draws = draws_of(3, 2 * len(losses), groups, CPU)
+            loss = module(*split_batch(tokens, groups), draws=draws)
             loss.backward()
             losses.append(loss.detach())
         with torch.no_grad():
             for p in module.parameters():
                 p -= 0.1 * p.grad
-    states = [torch.get_rng_state(), *(part for state in rng.states().values() for part in state.values())]
-    return losses, {name: p.grad for name, p in module.named_parameters()}, states
+    return losses, {name: p.grad for name, p in module.named_parameters()}
 
 
 def assert_same_bits(model, groups, plans, scatter_norms=False):
     expected = gradients(model, groups, Recompute(), scatter_norms)
     for plan in plans:
-        losses, grads, states = gradients(model, groups, plan, scatter_norms)
+        losses, grads = gradients(model, groups, plan, scatter_norms)
         assert all(map(torch.equal, losses, expected[0]))
         for name, grad in expected[1].items():
             assert torch.equal(grads[name], grad), f"{name} with {plan}"
-        assert all(map(torch.equal, states, expected[2]))
 
 
 def deep(model, hidden=0.2, attention=0.2):
@@ -194,32 +192,31 @@ def deep(model, hidden=0.2, attention=0.2):
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS.values(), ids=CHECKPOINTS)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_loss_gradients_and_generators_are_the_same(kind, plan, checkpoint):
+def test_loss_and_gradients_are_the_same(kind, plan, checkpoint):
     model = deep(KINDS[kind])
     assert_same_bits(model, Groups(Grid(), 0), [replace(plan, checkpoint=checkpoint)])
 
 
-class Forgetful(RngStreams):
-    """Streams that go on where they are in the recomputation too."""
+class Forgetful(Draws):
+    """Draws whose generator goes on where it is instead of being seeded."""
 
-    def use_states(self, states: object) -> None:
+    def begin(self, place: str, *, is_split: bool) -> None:
         pass
 
 
-def first_gradient(model, streams):
+def first_gradient(model, draws):
     """Return the gradient of the first q, k, v matrix after one micro-batch with selective recomputation."""
     torch.manual_seed(4)
-    rng = streams(CPU, {MODEL_PARALLEL: 5})
-    module = build_model(make_run(model), Groups(Grid(), 0), rng, Recompute("selective", rng=rng)).train()
+    module = build_model(make_run(model), Groups(Grid(), 0), Recompute("selective")).train()
     tokens = torch.randint(0, model.vocab_size, (2, model.seq_length + 1))
-    module(tokens[:, :-1], tokens[:, 1:]).backward()
+    module(tokens[:, :-1], tokens[:, 1:], draws=draws(5, 0, 0, 0, CPU)).backward()
     return module.layers["0"].attention.qkv.weight.grad
 
 
-def test_streams_that_are_not_put_back_show_in_the_gradients():
-    dropped, dry = deep(LLAMA), deep(LLAMA, attention=0.0)
-    assert not torch.equal(first_gradient(dropped, Forgetful), first_gradient(dropped, RngStreams))
-    assert torch.equal(first_gradient(dry, Forgetful), first_gradient(dry, RngStreams))
+def test_a_draw_that_is_not_seeded_shows_in_the_gradients():
+    dropped, dry = deep(LLAMA), deep(LLAMA, hidden=0.0, attention=0.0)
+    assert not torch.equal(first_gradient(dropped, Forgetful), first_gradient(dropped, Draws))
+    assert torch.equal(first_gradient(dry, Forgetful), first_gradient(dry, Draws))
 
 
 def _same_on_ranks(grid: dict[str, int], kind: str, scatter_norms: bool) -> None:
@@ -249,33 +246,6 @@ def test_split_regions_draw_the_same_again_on_four_ranks(scatter_norms):
     run_ranks(4, _same_on_ranks, {"seq": 2, "tensor": 2}, "gpt", scatter_norms)
 
 
-# Replay
-
-
-def test_a_replay_leaves_the_streams_as_they_were_also_when_cut_short():
-    rng = RngStreams(CPU, {MODEL_PARALLEL: 5})
-    stop = False
-
-    def draw(x: Tensor) -> Tensor:
-        with rng.fork():
-            y = torch.rand(4)
-            if stop:
-                raise StopIteration
-        return x + y
-
-    replay, zero = Replay(draw, rng), torch.zeros(4)
-    first = replay(zero)
-    after = rng.states()
-    Replay(draw, rng)(zero)  # others draw in between
-    between = rng.states()
-    assert torch.equal(replay(zero), first)
-    stop = True
-    with pytest.raises(StopIteration):
-        replay(zero)
-    assert torch.equal(rng.states()[MODEL_PARALLEL]["cpu"], between[MODEL_PARALLEL]["cpu"])
-    assert not torch.equal(after[MODEL_PARALLEL]["cpu"], between[MODEL_PARALLEL]["cpu"])
-
-
 # What is sent
 
 
@@ -284,7 +254,7 @@ def traffic_of(grid: dict[str, int], scatter_norms: bool, plan: Recompute):
     groups = groups_of(**grid)
     run = make_run(LLAMA_GQA if grid.get("seq", 1) == 1 else GPT)
     run = run.model_copy(update={"parallel": run.parallel.model_copy(update={"scatter_norms": scatter_norms})})
-    module = build_model(run, groups, None, plan)
+    module = build_model(run, groups, plan)
     x = torch.randn(2, run.model.seq_length // 2, run.model.hidden_size, requires_grad=True)
     with Traffic(groups) as traffic:
         for step in plan.layers(list(module.layers.values())):

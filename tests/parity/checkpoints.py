@@ -10,10 +10,9 @@ from megads.checkpoint.progress import Progress
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
 
 
-def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress, rng: Any = None) -> Path:
+def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress) -> Path:
     """Write a checkpoint in ``folder``. Collective."""
     from megads.checkpoint.match import shape_of
-    from megads.checkpoint.rng import pack
     from megads.checkpoint.save import Saver, Snapshot
     from megads.checkpoint.tensors import parameters_of
     from megads.config.deepspeed import effective_zero_stage
@@ -23,7 +22,6 @@ def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress, r
         progress=progress,
         pieces=engine.pieces(),
         scalars=engine.scalars(),
-        rng=pack(rng.state_dict()) if rng is not None else {},
         tensors=parameters_of(run.model),
         model=shape_of(run),
         settings={},
@@ -34,13 +32,10 @@ def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress, r
     return Saver(folder, groups).save(snapshot)
 
 
-def load(engine: Any, groups: Any, path: Path, rng: Any = None) -> Progress:
+def load(engine: Any, groups: Any, path: Path) -> Progress:
     """Have ``engine`` go on from the checkpoint ``path``; return how far it is. Collective."""
-    import torch
-
     from megads.checkpoint.load import load_pieces
     from megads.checkpoint.reader import Reader
-    from megads.checkpoint.rng import unpack
     from megads.train.resume import tensors_of
 
     with Reader(path) as reader:
@@ -48,11 +43,6 @@ def load(engine: Any, groups: Any, path: Path, rng: Any = None) -> Progress:
         engine.load_whole_states(lambda name: tensors_of(reader.state(name)))
         engine.spread()
         engine.load_scalars(reader.manifest.scalars)
-        if rng is not None:
-            where = groups.coordinate
-            packed = reader.rng((where["pipe"], where["seq"], where["tensor"]))
-            assert packed is not None
-            rng.load_state_dict(unpack({key: torch.from_numpy(part) for key, part in packed.items()}))
         return Progress.read(reader.manifest.progress)
 
 

@@ -162,9 +162,7 @@ def engine_of(layout: Layout, **changes: str) -> tuple[Any, RunConfig, Any]:
     let_fp16_run()
     import torch
 
-    from megads.comm.rng import seed_everything
     from megads.engine.make import make_engine
 
     run, groups, device = layout.run(**changes), groups_of(**layout.degrees), torch.device("cpu")
-    rng = seed_everything(run.train.seed, groups, device)
-    return make_engine(run, groups, rng, device, eod_of(run)), run, groups
+    return make_engine(run, groups, device, eod_of(run)), run, groups

@@ -12,7 +12,6 @@ from torch import nn
 
 from megads.checkpoint.cut import Cut
 from megads.checkpoint.piece import Piece
-from megads.comm.rng import seed_everything
 from megads.config.derive import derive
 from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
@@ -151,9 +150,8 @@ def one_start(run: RunConfig, shards: list[Shard], folder: Path, grid: dict[str,
     groups = groups_of(**grid)
     device = torch.device("cpu")
     engine = Recorder(groups, die_after)
-    rng = seed_everything(run.train.seed, groups, device)
     row, splits = vendor({"MEGADS_DEVICE": "cpu"}), build_splits(run, shards)
-    training = Training(run, folder, groups, row, device, engine, splits, rng)  # type: ignore[arg-type]
+    training = Training(run, folder, groups, row, device, engine, splits)  # type: ignore[arg-type]
     training.parameters = {"head.weight": Cut((1, 1))}  # all that the recorder has
     resume(training)
     loop = Loop(training, StopRequest(folder, groups, device, in_place=False), None)

@@ -21,6 +21,7 @@ from tests.parity.layouts import VOCAB, Layout
 from tests.ranks import groups_of, run_ranks
 
 STEPS = 12
+END = 7  # the token that ends a document
 AFTER = 2  # steps after each checkpoint; what they begin with is compared whole, so more would follow
 NEW_ENGINE_AT = 5
 RAMP = {"train.rampup_batch_size": "2,2,20", "train.global_batch": "8"}
@@ -36,13 +37,15 @@ LAYOUTS = {
     "dp2-zero2": Layout("gpt", dp=2, zero=2, more=ONE),
     "dp2-zero3": Layout("llama", dp=2, zero=3, more={**ONE, **ALL}),
     "tp2-dp2": Layout("llama", tp=2, dp=2, zero=0, more=ONE),
+    # How often attention draws depends on the documents of a rank's own samples.
+    "dp2-documents": Layout("gpt", dp=2, zero=1, more={**ONE, "data.reset_attention_mask": "true"}),
 }
 TYPES = {
     "fp32": {},
     "bf16": {"train.dtype": "bf16"},
     "fp16": {"train.dtype": "fp16", "optim.initial_loss_scale_power": "17", "optim.loss_scale_window": "2"},
 }
-QUICK = [("tp2-dp2", "fp32"), ("dp2-zero3", "bf16"), ("pp2", "fp16")]
+QUICK = [("tp2-dp2", "fp32"), ("dp2-zero3", "bf16"), ("pp2", "fp16"), ("dp2-documents", "fp32")]
 
 
 class _Samples:
@@ -58,19 +61,15 @@ class _Samples:
 
 
 class _Run:
-    """An engine with what a run has around it: generators, and a place in the data and in the schedule."""
+    """An engine with what a run has around it: a place in the data and in the schedule."""
 
     def __init__(self, layout: Layout, changes: dict[str, str]):
-        import torch
-
-        from megads.comm.rng import seed_everything
         from megads.config.batches import BatchSchedule
         from megads.config.schedule import Schedule
 
         self.run = layout.run(**{**SMALL, **DROPOUT, **RAMP, **changes})
         self.groups = groups_of(**layout.degrees)
-        self.rng = seed_everything(self.run.train.seed, self.groups, torch.device("cpu"))
-        self.engine = make_engine(self.run, self.groups, rng=self.rng)
+        self.engine = make_engine(self.run, self.groups, eod=END if self.run.data.reset_attention_mask else None)
         self.schedule, self.sizes = Schedule.of(self.run), BatchSchedule.of(self.run)
         self.progress = Progress()
 
@@ -88,7 +87,8 @@ class _Run:
             consumed=done.consumed_samples,
         )
         batch, lr = self.sizes.batch_at(done.consumed_samples), self.schedule.lr(done.scheduled_samples)
-        result = self.engine.train_step([next(read) for _ in range(batch // read.block)], lr)
+        parts = [next(read) for _ in range(batch // read.block)]
+        result = self.engine.train_step(parts, lr, first_sample=done.consumed_samples)
         self.progress = advance(done, result, float(result.loss), batch)
         said = (float(result.loss), result.grad_norm, result.skipped, result.loss_scale)
         return (*said, batch, lr, self.state())
@@ -97,23 +97,18 @@ class _Run:
         """Return a digest of every number on this rank that decides what comes."""
         import torch
 
-        from megads.checkpoint.rng import pack
-
         tensors = [tensor for piece in self.engine.pieces() for tensor in piece.tensors.values()]
         tensors += [getattr(p, "ds_tensor", p).detach() for p in self.engine.module.parameters()]
-        tensors += pack(self.rng.state_dict()).values()
         digest = hashlib.blake2b(repr((self.progress, self.engine.scalars())).encode())
         for tensor in tensors:
             digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy())
         return digest.hexdigest()
 
     def spoil(self) -> None:
-        """Make every number wrong."""
+        """Make every number wrong, and have the generators of the ranks stand apart."""
         import torch
 
-        from megads.comm.rng import seed_everything
-
-        self.rng.load_state_dict(seed_everything(99, self.groups, torch.device("cpu")).state_dict())
+        torch.manual_seed(99 + self.groups.rank)
         for piece in self.engine.pieces():
             for tensor in piece.tensors.values():
                 tensor.normal_()
@@ -122,10 +117,10 @@ class _Run:
         self.progress = Progress(77, 77, 77)
 
     def save(self, folder: Path) -> Path:
-        return save(self.engine, self.run, self.groups, folder, self.progress, self.rng)
+        return save(self.engine, self.run, self.groups, folder, self.progress)
 
     def load(self, path: Path) -> None:
-        self.progress = load(self.engine, self.groups, path, self.rng)
+        self.progress = load(self.engine, self.groups, path)
 
 
 def _resumes_at_every_step(layout: Layout, changes: dict[str, str], folder: Path) -> None:

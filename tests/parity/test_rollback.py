@@ -21,8 +21,9 @@ LAYOUTS = {
     "dp2-zero3": Layout("llama", dp=2, zero=3, more={"deepspeed.param_persistence_threshold": "0"}),
     "dp2-schedule-free": Layout("llama", dp=2, zero=1, more={"optim.optimizer": "adamwschedulefree"}),
     "tp2-dp2": Layout("llama", tp=2, dp=2, zero=1, more=HALF),
+    "dp2-documents": Layout("gpt", dp=2, zero=1, more={"data.reset_attention_mask": "true"}),
 }
-QUICK = ("dp2-zero1", "tp2-zero0", "pp2")
+QUICK = ("dp2-zero1", "tp2-zero0", "pp2", "dp2-documents")
 POLICY = {
     "stability.on_spike": "rollback",
     "stability.on_nan": "rollback",

@@ -24,7 +24,6 @@ from megads.checkpoint.piece import Piece
 from megads.checkpoint.reader import Reader
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
-from megads.comm.rng import seed_everything
 from megads.engine.base import StepResult
 from megads.errors import CheckpointError
 from megads.monitor.metrics import MetricsFile, read_metrics
@@ -120,10 +119,9 @@ def loop_of(folder: Path, size: int = 8, **settings: str) -> Loop:
         **settings,
     }
     run = run_of({"data": ranks}, 1, 0, folder / "cache", **asked)
-    rng = seed_everything(run.train.seed, groups, device)
     splits = build_splits(run, [Shard(1.0, str(data / "data"), "a")])
     row = vendor({"MEGADS_DEVICE": "cpu"})
-    training = Training(run, folder, groups, row, device, Engine(groups, size), splits, rng, data="d1")  # type: ignore[arg-type]
+    training = Training(run, folder, groups, row, device, Engine(groups, size), splits, data="d1")  # type: ignore[arg-type]
     training.parameters = {"final_norm.weight": Cut((size,))}
     stop = StopRequest(folder, groups, device, in_place=False, deadline=Deadline(0.0, 1.0))
     metrics = None
@@ -174,10 +172,10 @@ def test_what_goes_into_a_checkpoint(tmp_path):
     loop_of(tmp_path, **{"checkpoint.save_interval": "0"}).run()
     with Reader(list_checkpoints(tmp_path / "checkpoints")[0]) as reader:
         manifest = reader.manifest
-        assert reader.rng((0, 0, 0))
+    assert not manifest.has_generators
     assert manifest.kinds == KINDS
     assert manifest.layout == {"pipe": 1, "data": 1, "seq": 1, "tensor": 1, "zero_stage": 1}
-    assert set(manifest.about) == {"megads", "torch", "deepspeed", "data"}
+    assert set(manifest.about) == {"megads", "torch", "deepspeed", "data", "device"}
     assert manifest.about["data"] == "d1"
     assert manifest.model["vocab_size"] == 100
     assert manifest.settings["train"]["train_iters"] == ITERATIONS
@@ -185,8 +183,8 @@ def test_what_goes_into_a_checkpoint(tmp_path):
     assert manifest.progress["consumed_samples"] == 16 * ITERATIONS
 
 
-def test_weights_only_and_no_generators(tmp_path):
-    left_out = {"checkpoint.save_optim": "false", "checkpoint.save_rng": "false", "checkpoint.in_background": "true"}
+def test_weights_only(tmp_path):
+    left_out = {"checkpoint.save_optim": "false", "checkpoint.in_background": "true"}
     loop = loop_of(tmp_path, **left_out)
     loop.run()
     assert loop.saving.saver.copy.bytes == 4 * 8
@@ -194,7 +192,6 @@ def test_weights_only_and_no_generators(tmp_path):
     with Reader(list_checkpoints(tmp_path / "checkpoints")[0]) as reader:
         assert reader.manifest.kinds == ("weight",)
         assert reader.manifest.scalars == {}
-        assert reader.rng((0, 0, 0)) is None
 
 
 def _ranks_that_write_unequally_long(folder: Path) -> None:

@@ -65,7 +65,7 @@ def test_weights_and_data_have_seeds_of_their_own(tmp_path):
         ({"data_seed": 1234, "dropout_seed": 1234}, "0.1", []),
         ({"data_seed": 9}, "0.1", ["had samples in the order of DATA_SEED (0: SEED) 1234, this run in that of 9"]),
         ({"dropout_seed": 9}, "0", []),
-        ({"dropout_seed": 9}, "0.1", ["had dropout of DROPOUT_SEED (0: SEED) 1234, this run has 9"]),
+        ({"dropout_seed": 9}, "0.1", ["had dropout of DROPOUT_SEED (0: SEED) 1234, this run draws from 9"]),
         ({"seed": 9, "data_seed": 1234}, "0", []),
         ({"seed": 9}, "0.1", ["had samples in the order", "had dropout of"]),
     ],
