@@ -29,12 +29,14 @@ class Problem:
         ways: changes that might help, the least harmful first.
         otherwise: another way, in words.
         rule: its name.
+        yields: settings that give way to the others when only a default, a preset or a machine said them.
     """
 
     text: str
     ways: Iterable[Change] = ()
     otherwise: str = ""
     rule: str = ""
+    yields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

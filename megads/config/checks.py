@@ -77,6 +77,7 @@ def _shape(run: RunConfig, world_size: int) -> Iterator[Problem]:
         yield Problem(
             f"HEADS={model.num_heads} can not share NUM_KV_HEAD={model.num_kv_heads} key/value heads equally",
             each_of("model.num_kv_heads", nearest(model.num_kv_heads, divisors(model.num_heads))),
+            yields=("model.num_kv_heads",),
         )
     if model.position_embedding == "rope" and model.head_dim % 2:
         yield Problem(
@@ -87,6 +88,7 @@ def _shape(run: RunConfig, world_size: int) -> Iterator[Problem]:
         yield Problem(
             f"SEQ={model.seq_length} is longer than the table of MAX_POSITIONS={model.max_positions} learned positions",
             [{"model.max_positions": model.seq_length}, {"model.seq_length": model.max_positions}],
+            yields=("model.max_positions",),
         )
 
 
@@ -136,16 +138,18 @@ def _precision(run: RunConfig, world_size: int) -> Iterator[Problem]:
     optim, dtype = run.optim, run.train.dtype
     if run.model.attention == "flash" and dtype == "fp32":
         ways = [{"train.dtype": "bf16"}, {"model.attention": "sdpa"}]
-        yield Problem("ATTENTION=flash has no DTYPE=fp32", ways)
+        yield Problem("ATTENTION=flash has no DTYPE=fp32", ways, yields=("model.attention",))
     if dtype == "fp16" and not optim.loss_scale and 2**optim.initial_loss_scale_power < optim.min_loss_scale:
         power = (optim.min_loss_scale - 1).bit_length()
         yield Problem(
             f"INITIAL_LOSS_SCALE_POWER={optim.initial_loss_scale_power} starts at "
             f"{2**optim.initial_loss_scale_power}, below MIN_LOSS_SCALE={optim.min_loss_scale}",
             [*each_of("optim.initial_loss_scale_power", [power] if power <= 32 else []), {"optim.min_loss_scale": 1}],
+            yields=("optim.initial_loss_scale_power", "optim.min_loss_scale"),
         )
     if dtype != "fp16" and optim.loss_scale:
-        yield Problem(f"LOSS_SCALE={optim.loss_scale:g} is for DTYPE=fp16, not {dtype}", [{"optim.loss_scale": 0.0}])
+        text = f"LOSS_SCALE={optim.loss_scale:g} is for DTYPE=fp16, not {dtype}"
+        yield Problem(text, [{"optim.loss_scale": 0.0}], yields=("optim.loss_scale",))
 
 
 def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
@@ -162,7 +166,7 @@ def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if is_validated and not shares[1] and not data.valid_file_list:
         text = f"{given if data.split else 'VAL_SPLIT=0'} leaves nothing to validate on (EVAL_ITERS={train.eval_iters})"
         fitting = {"data.split": "990,10,0"} if data.split else {"data.val_split": 10.0}
-        yield Problem(text, [fitting, {"train.eval_iters": 0}])
+        yield Problem(text, [fitting, {"train.eval_iters": 0}], yields=("train.eval_iters",))
     if data.tokenizer_type == "NullTokenizer" and not data.file_list and not data.path:
         text = "TOKENIZER_TYPE=NullTokenizer can not read the demo corpus"
         yield Problem(text, otherwise="give DATA_FILE_LIST or leave it unset")

@@ -43,6 +43,10 @@ def check_vocab(run: RunConfig, tokenizer_vocab: int) -> None:
         )
 
 
+BY_USER = rank_of(Origin("env"))
+"""Values of this layer and above are the user's."""
+
+
 class _Filler:
     """Values while they are filled, with their origins."""
 
@@ -112,10 +116,36 @@ def derive(
     filler.fill(
         "name", filler["preset"] or filler["model.family"], "MODEL_ARCH" if filler["preset"] else "MODEL_FAMILY"
     )
-    run = RunConfig.model_validate(nested(filler.values))
+    _settle_vocab(filler, vocab_size)
+    run = _give_way(filler, world_size)
     check_vocab(run, vocab_size)
     rises = rises_to_the_end(Resolved(run, filler.origins))
     return Resolved(run, filler.origins, (*filler.notes, *([rises] if rises else [])))
+
+
+def _settle_vocab(filler: _Filler, tokenizer_vocab: int) -> None:
+    """Let a preset's vocabulary give way to a tokenizer that knows more tokens."""
+    name = "model.vocab_size"
+    if filler[name] < tokenizer_vocab and filler.rank(name) < BY_USER:
+        filler.replace(name, tokenizer_vocab, "the tokenizer's")
+
+
+MOST_YIELDED = 10
+
+
+def _give_way(filler: _Filler, world_size: int) -> RunConfig:
+    """Let what only a default, a preset or a machine said give way to what the user gave, and note it."""
+    run = RunConfig.model_validate(nested(filler.values))
+    for _ in range(MOST_YIELDED):
+        problem = problem_of(run, world_size)
+        free = {name for name in problem.yields if name and filler.rank(name) < BY_USER} if problem else set()
+        way = next((way for way in problem.ways if way.keys() <= free), None) if problem and free else None
+        if problem is None or way is None:
+            break
+        for name, value in way.items():
+            filler.replace(name, float(f"{value:.12g}") if isinstance(value, float) else value, problem.text)
+        run = RunConfig.model_validate(nested(filler.values))
+    return run
 
 
 def attempts(
@@ -256,11 +286,10 @@ def _fit_micro_batch(filler: _Filler) -> None:
     total, micro, data = filler[_GLOBAL], filler[_MICRO], filler["parallel.data"]
     layout = ("parallel.data", "parallel.tensor", "launch.ranks_per_host", _MICRO)
     chosen = max(filler.rank(name) for name in layout)
-    by_user = rank_of(Origin("env"))
     if filler.rank(_MICRO) > filler.rank(_GLOBAL) or (total % data and chosen > filler.rank(_GLOBAL)):
         steps = max(1, round(total / (micro * data)))
         filler.replace(_GLOBAL, micro * steps * data, f"{_BATCH_FORMULA} = {micro} x {steps} x {data}")
-    elif total % data == 0 and (filler.rank(_MICRO) < filler.rank(_GLOBAL) or filler.rank(_MICRO) < by_user):
+    elif total % data == 0 and (filler.rank(_MICRO) < filler.rank(_GLOBAL) or filler.rank(_MICRO) < BY_USER):
         share = total // data
         fitting = max(size for size in range(1, min(micro, share) + 1) if share % size == 0)
         filler.replace(_MICRO, fitting, f"the largest that divides GLOBAL_BATCH / DP = {total} / {data}")

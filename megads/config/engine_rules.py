@@ -94,7 +94,11 @@ def recompute(run: RunConfig, world_size: int) -> Iterator[Problem]:
         largest = run.model.num_layers
         where = f"NLAYERS={largest}"
     if given.num_layers > largest:
-        yield Problem(f"RECOMPUTE_NUM_LAYERS={given.num_layers} is more than {where}", [{LAYERS: largest}, {LAYERS: 1}])
+        yield Problem(
+            f"RECOMPUTE_NUM_LAYERS={given.num_layers} is more than {where}",
+            [{LAYERS: largest}, {LAYERS: 1}],
+            yields=(LAYERS,),
+        )
     yield from _partition(run)
 
 

@@ -122,6 +122,7 @@ def zero(run: RunConfig, world_size: int) -> Iterator[Problem]:
         yield Problem(
             f"ZERO_STAGE={stage} shares {shared} that the PP={count} stages of a pipeline keep between micro-batches",
             [{ZERO: 1}, {PP: 1}],
+            yields=(ZERO,),
         )
 
 

@@ -47,7 +47,8 @@ def settings(run: RunConfig, world_size: int) -> Iterator[Problem]:
         if optim.galore_rank > side:
             text = f"GALORE_RANK={optim.galore_rank} is more than the smaller side of a layer's matrix, {side}"
             smaller = [rank for rank in (side // 4, side) if rank]
-            yield Problem(text, [*each_of("optim.galore_rank", smaller), {OPT: "adamw"}])
+            ways: list[Change] = [*each_of("optim.galore_rank", smaller), {OPT: "adamw"}]
+            yield Problem(text, ways, yields=("optim.galore_rank",))
 
 
 def smallest_side(model: ModelConfig) -> int:

@@ -58,7 +58,8 @@ def fill_schedule(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> t
         fill("optim.lr_constant", CONSTANT_OF_PEAK * values["optim.lr"], f"{CONSTANT_OF_PEAK:g} LR")
     if values["lr_finder.enabled"]:
         fill("lr_finder.iters", max(2, math.ceil(values["train.train_iters"] / 10)), "TRAIN_ITERS / 10")
-    _refuse_two_lengths({**values, **found}, origins)
+    # A machine's 0 that was filled just now is not a length that somebody gave.
+    _refuse_two_lengths({**values, **found}, {**origins, **{name: Origin("derived") for name in found}})
     return found, formulas
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from megads.config.advice import Change, Problem, each_of
@@ -15,10 +16,13 @@ def _rates(run: RunConfig, world_size: int) -> Iterator[Problem]:
     optim = run.optim
     if optim.min_lr > optim.lr:
         text = f"MIN_LR={optim.min_lr:g} is larger than LR={optim.lr:g}"
-        yield Problem(text, [{"optim.min_lr": optim.lr / 10}, {"optim.lr": optim.min_lr * 10}])
+        # A rate above 0.1 trains nothing: MIN_LR is the slip then.
+        larger: list[Change] = [{"optim.lr": optim.min_lr * 10}] if optim.min_lr <= 0.01 else []
+        yield Problem(text, [{"optim.min_lr": optim.lr / 10}, *larger], yields=("optim.min_lr",))
     if optim.lr_warmup_init > optim.lr:
         text = f"LR_WARMUP_INIT={optim.lr_warmup_init:g} is larger than LR={optim.lr:g}"
-        yield Problem(text, [{"optim.lr_warmup_init": 0.0}, {"optim.lr": optim.lr_warmup_init}])
+        ways: list[Change] = [{"optim.lr_warmup_init": 0.0}, {"optim.lr": optim.lr_warmup_init}]
+        yield Problem(text, ways, yields=("optim.lr_warmup_init",))
 
 
 def _warmup(run: RunConfig, world_size: int) -> Iterator[Problem]:
@@ -34,10 +38,12 @@ def _warmup(run: RunConfig, world_size: int) -> Iterator[Problem]:
                 {name: max(1, optim.lr_decay_iters // 10)},
                 {"optim.lr_decay_iters": 10 * optim.lr_warmup_iters},
             ],
+            yields=(name,),
         )
     yield Problem(
         f"{_shown(run, name)} takes the whole decay of {schedule.decay_samples:.12g} samples",
         [{name: _tenth(run, name)}],
+        yields=(name,),
     )
 
 
@@ -59,8 +65,9 @@ def _cooldown(run: RunConfig, world_size: int) -> Iterator[Problem]:
         each = " and ".join(f"{_shown(run, each)} = {samples:.12g}" for each, samples in parts.items() if samples)
         yield Problem(
             f"{each} samples are more than the decay's {schedule.decay_samples:.12g}",
-            [{name: _tenth(run, name)}],
+            [{name: _tenth(run, name)}, *_shorter_warmup(run, schedule.decay_samples - used)],
             "give less of them",
+            yields=(name, _giver(run, "warmup")),
         )
 
 
@@ -73,10 +80,13 @@ def _infinite(run: RunConfig, world_size: int) -> Iterator[Problem]:
         return
     if not optim.min_lr:
         text = f"LR_DECAY_STYLE={style} ends with an exponential decay, which never comes to MIN_LR=0"
-        yield Problem(text, [{"optim.min_lr": optim.lr_constant / 10}])
+        yield Problem(text, [{"optim.min_lr": optim.lr_constant / 10}], yields=("optim.min_lr",))
     if not optim.min_lr <= optim.lr_constant <= optim.lr:
         text = f"LR_CONSTANT={optim.lr_constant:g} is not between MIN_LR={optim.min_lr:g} and LR={optim.lr:g}"
-        yield Problem(text, [{"optim.lr_constant": (optim.min_lr + optim.lr) / 2}])
+        ways: list[Change] = [{"optim.lr_constant": (optim.min_lr + optim.lr) / 2}]
+        if optim.min_lr > optim.lr_constant:
+            ways.append({"optim.min_lr": optim.lr_constant / 10})
+        yield Problem(text, ways, yields=("optim.lr_constant", "optim.min_lr"))
 
 
 def _weight_decay(run: RunConfig, world_size: int) -> Iterator[Problem]:
@@ -90,14 +100,14 @@ def _weight_decay(run: RunConfig, world_size: int) -> Iterator[Problem]:
         if optim.weight_decay_incr_style == "constant" and value != optim.weight_decay:
             text = f"{_shown(run, name)} has no effect with WEIGHT_DECAY_INCR_STYLE=constant"
             ways: list[Change] = [{"optim.weight_decay_incr_style": "linear"}, {name: AS_WEIGHT_DECAY}]
-            yield Problem(text, ways)
+            yield Problem(text, ways, yields=(name,))
 
 
 def _weight_decay_lengths(run: RunConfig, world_size: int) -> Iterator[Problem]:
     given = [name for unit in COUNTED if value_of(run, name := f"optim.weight_decay_{unit}")]
     if len(given) > 1:
         both = " and ".join(_shown(run, name) for name in given)
-        yield Problem(f"{both} are two lengths of one thing", [{name: 0} for name in given])
+        yield Problem(f"{both} are two lengths of one thing", [{name: 0} for name in given], yields=tuple(given))
 
 
 def _finder(run: RunConfig, world_size: int) -> Iterator[Problem]:
@@ -106,7 +116,7 @@ def _finder(run: RunConfig, world_size: int) -> Iterator[Problem]:
         return
     if finder.lowest >= finder.highest:
         text = f"LR_FINDER_MIN={finder.lowest:g} is not below LR_FINDER_MAX={finder.highest:g}"
-        yield Problem(text, [{"lr_finder.lowest": finder.highest / 1e6}])
+        yield Problem(text, [{"lr_finder.lowest": finder.highest / 1e6}], yields=("lr_finder.lowest",))
     if not 2 <= finder.iters <= iters:
         yield Problem(
             f"LR_FINDER_ITERS={finder.iters} must be from 2 to TRAIN_ITERS={iters}, whose samples it takes",
@@ -123,6 +133,17 @@ def _giver(run: RunConfig, part: str) -> str:
     """Return the setting that gives ``part`` its length, empty where none does."""
     names = [f"optim.lr_{part}_{unit}" for unit in UNITS]
     return next((name for name in names if name in fields() and value_of(run, name)), "")
+
+
+def _shorter_warmup(run: RunConfig, missing: float) -> Iterator[Change]:
+    """Yield a warm-up that leaves ``missing`` (negative) samples more to the other parts."""
+    name, now = _giver(run, "warmup"), Schedule.of(run).warmup_samples
+    if name and now + missing >= 0:
+        value = value_of(run, name) * (now + missing) / now
+        shorter = int(value) if isinstance(value_of(run, name), int) else math.floor(value * 1e6 + 0.01) / 1e6
+        # 0 steps, samples or tokens are "not given".
+        if shorter or isinstance(shorter, float):
+            yield {name: shorter}
 
 
 def _shown(run: RunConfig, name: str) -> str:

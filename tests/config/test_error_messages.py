@@ -148,10 +148,16 @@ ENVIRONMENT = [
     ({"TRAIN_SPLIT": "0", "VAL_SPLIT": "0"}, ["TRAIN_SPLIT=0, VAL_SPLIT=0, TEST_SPLIT=0: all shares are 0"]),
     ({"TRAIN_SPLIT": "0"}, ["TRAIN_SPLIT=0, VAL_SPLIT=10", "leaves nothing to train on", "TRAIN_SPLIT=990"]),
     ({"SPLIT": "0,9,1"}, ["SPLIT=0,9,1 leaves nothing to train on; use SPLIT=990,10,0"]),
-    ({"SPLIT": "9,0,1"}, ["SPLIT=9,0,1 leaves nothing to validate on (EVAL_ITERS=2); use SPLIT=990,10,0 or EVAL_"]),
+    (
+        {"SPLIT": "9,0,1", "EVAL_ITERS": "2"},
+        ["SPLIT=9,0,1 leaves nothing to validate on (EVAL_ITERS=2); use SPLIT=990,10,0 or EVAL_"],
+    ),
     ({"SPLIT": "a,b"}, ["SPLIT=a,b: expected the shares of train, valid and test, as 969,30,1"]),
     ({"VAL_SPLIT": "-1"}, ["env VAL_SPLIT: -1.0 must be at least 0"]),
-    ({"VAL_SPLIT": "0"}, ["VAL_SPLIT=0 leaves nothing to validate on (EVAL_ITERS=2)", "or EVAL_ITERS=0"]),
+    (
+        {"VAL_SPLIT": "0", "EVAL_ITERS": "2"},
+        ["VAL_SPLIT=0 leaves nothing to validate on (EVAL_ITERS=2)", "or EVAL_ITERS=0"],
+    ),
     ({"TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "2000"}, ["NullTokenizer can not read the demo corpus"]),
     (
         {"TOKENIZER_TYPE": "BertWordPieceCase", "RESET_POSITION_IDS": "1", "EOD_MASK_LOSS": "1"},
