@@ -31,9 +31,9 @@ COMMANDS = {
     "watch": ("megads.cli.watch", "Follow a run while it goes on."),
     "stop": ("megads.cli.stop", "Ask a run to save and stop at the next step."),
     "health": ("megads.cli.health", "One rank of doctor; launchers call this."),
-    "worker": ("megads.cli.worker", "The life of one rank; launchers call this."),
+    "worker": ("megads.cli.worker", "One rank of a prepared run: mpiexec -n 8 megads worker RUN."),
 }
-HIDDEN = {"health", "worker"}
+HIDDEN = {"health"}
 
 
 class _Group(click.Group):
@@ -70,19 +70,27 @@ class _Group(click.Group):
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message(), err=True)
         except click.UsageError as error:
-            click.echo(f"megads: {error.format_message().rstrip('.')}; `megads --help` lists what there is", err=True)
+            _report(f"{error.format_message().rstrip('.')}; `megads --help` lists what there is")
         except click.Abort:
             click.echo("megads: interrupted", err=True)
             sys.exit(130)
         except MegadsError as error:
             from megads.config.secrets import hidden
 
-            click.echo(f"megads: {hidden(str(error), os.environ)}", err=True)
+            _report(hidden(str(error), os.environ))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             click.echo(f"megads: {error.filename or 'output'}: {error.strerror}; free some space", err=True)
         sys.exit(2)
+
+
+def _report(text: str) -> None:
+    """Say what is wrong; of several ranks with the same command line rank 0 does."""
+    from megads.launch.started import is_silent
+
+    if not is_silent(os.environ):
+        click.echo(f"megads: {text}", err=True)
 
 
 def _open_closed_streams() -> None:
@@ -99,7 +107,8 @@ def _open_closed_streams() -> None:
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="megads")
-def main() -> None:
+@click.option("--local_rank", "--local-rank", hidden=True, help="Of this process, as DeepSpeed's launcher passes it.")
+def main(local_rank: str | None) -> None:
     """Pretrain language models on HPC clusters.
 
     Every setting can be given in the environment: TP=2 NLAYERS=10 megads train --preset 7B

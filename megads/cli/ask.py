@@ -17,6 +17,15 @@ def checkout() -> Path:
     return Path(os.environ.get("MEGADS_ROOT") or Path(__file__).parents[2])
 
 
+def _without_local_rank(words: list[str]) -> tuple[str, ...]:
+    """Return ``words`` without the number that DeepSpeed's launcher gives to every rank."""
+    names = ("--local_rank", "--local-rank")
+    after = {number + 1 for number, word in enumerate(words) if word in names}
+    return tuple(
+        word for number, word in enumerate(words) if number not in after and word.partition("=")[0] not in names
+    )
+
+
 def ask_of(preset: str | None, pairs: tuple[str, ...], flags: tuple[tuple[str, str], ...] = ()) -> Ask:
     """Return what the user asked for: this command line in this environment."""
     from megads.launch.ask import Ask
@@ -28,6 +37,6 @@ def ask_of(preset: str | None, pairs: tuple[str, ...], flags: tuple[tuple[str, s
         hostname=socket.gethostname(),
         root=checkout(),
         python=sys.executable,
-        words=tuple(sys.argv[1:]),
+        words=_without_local_rank(sys.argv[1:]),
         flags=flags,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +14,12 @@ import click
 from megads.cli.ask import ask_of
 from megads.cli.flags import EPILOG, FlagCommand
 from megads.cli.submit import JOB_OPTIONS, refuse_job_options, wish_of
+from megads.errors import MegadsError
 
 if TYPE_CHECKING:
     from megads.launch.ask import Ask
+    from megads.launch.plan import LaunchPlan
+    from megads.launch.started import Started
 
 
 def job_options(command: Any) -> Any:
@@ -30,6 +35,8 @@ def job_options(command: Any) -> Any:
     "--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated."
 )
 @click.option("--dry-run", is_flag=True, help="Print settings, DeepSpeed's dictionary and the command; start nothing.")
+@click.option("--prepare", "only_prepare", is_flag=True, help="Write the run folder only; say what starts ranks on it.")
+@click.option("--local_rank", "--local-rank", hidden=True, help="Of this process, as launchers pass it; not read.")
 @click.option("--no-env", is_flag=True, help="Take no settings from the environment.")
 @click.option("--submit", is_flag=True, help="Submit a job for it; needs --walltime 6:00:00.")
 @job_options
@@ -39,11 +46,40 @@ def train(
     dry_run: bool,
     no_env: bool,
     submit: bool,
+    only_prepare: bool,
+    local_rank: str | None,
     flags: tuple[tuple[str, str], ...],
     **job: Any,
 ) -> None:
     """Train a model. Settings: default < preset < machine < environment < --set."""
-    ask = ask_of(preset, pairs, flags)
+    from megads.launch.started import become_rank, started_rank
+
+    env = dict(os.environ)
+    if (info := started_rank(env)) is None:
+        sys.exit(_train(preset, pairs, flags, job, dry_run, no_env, submit, only_prepare))
+
+    def prepare(started: Started, begin: Callable[[LaunchPlan], int]) -> int:
+        if submit:
+            raise MegadsError(f"--submit: {started.by} started {len(started.hosts)} ranks; submit without it")
+        return _train(preset, pairs, flags, job, dry_run, no_env, submit, only_prepare, started, begin)
+
+    become_rank(info, env, prepare)
+
+
+def _train(
+    preset: str | None,
+    pairs: tuple[str, ...],
+    flags: tuple[tuple[str, str], ...],
+    job: dict[str, Any],
+    dry_run: bool,
+    no_env: bool,
+    submit: bool,
+    only_prepare: bool,
+    started: Started | None = None,
+    begin: Callable[[LaunchPlan], int] | None = None,
+) -> int:
+    """Do what the command line asks, as the process that decides; return the exit code."""
+    ask = replace(ask_of(preset, pairs, flags), started=started)
     if no_env:
         from megads.launch.submit_train import without_settings
 
@@ -54,9 +90,9 @@ def train(
         ask = replace(ask, env=env)
     if submit:
         _submit(ask, job, dry_run)
-        return
+        return 0
     refuse_job_options(job)
-    from megads.launch.job import describe, prepare, start
+    from megads.launch.job import describe, prepare, start, start_line_of
 
     prepared = prepare(ask)
     if dry_run:
@@ -65,8 +101,14 @@ def train(
         from megads.config.secrets import hidden
 
         click.echo(hidden(describe(prepared), ask.env))
-        return
-    sys.exit(start(prepared, sys.stderr))
+        return 0
+    if only_prepare:
+
+        def begin(plan: LaunchPlan) -> int:
+            click.echo(start_line_of(prepared))
+            return 0
+
+    return start(prepared, sys.stderr, begin)
 
 
 def _submit(ask: Ask, job: dict[str, Any], dry_run: bool) -> None:

@@ -3,22 +3,56 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from megads.cli.ask import checkout
+from megads.cluster.ranks import TOKEN, RankInfo
+from megads.config.run_files import CONFIG
 from megads.launch.guard import stand_guard
-from megads.launch.stale import IN_PLACE
+from megads.launch.stale import IN_PLACE, WATCHED
+
+if TYPE_CHECKING:
+    from megads.launch.plan import LaunchPlan
+    from megads.launch.started import Started
 
 
 @click.command()
-@click.option("--config", "path", required=True, type=click.Path(path_type=Path), help="<run>/config.yaml")
+@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.option("--config", "path", type=click.Path(path_type=Path), help="RUN/config.yaml, instead of RUN.")
 @click.option("--gradients", is_flag=True, help="Compare the layout's gradients with one rank's instead of training.")
-def worker(path: Path, gradients: bool) -> None:
-    """Run one rank of a training run (called by the launcher)."""
+@click.option("--local_rank", "--local-rank", hidden=True, help="Of this process, as launchers pass it; not read.")
+def worker(run: Path | None, path: Path | None, gradients: bool, local_rank: str | None) -> None:
+    """Run one rank of the run in the folder RUN: mpiexec -n 8 megads worker RUN
+
+    `megads train --prepare` writes the folder. Its launcher calls this for every rank.
+    """
+    if (run is None) == (path is None):
+        raise click.UsageError("give the run folder, as megads worker runs/7B")
+    path = path or Path(run or "", CONFIG)
     env = dict(os.environ)
+    if not env.get(TOKEN) and not gradients:
+        _by_hand(path.parent, env)
     if env.get(IN_PLACE) != "1":  # else this process is the run, and its exit code is what it must be
         stand_guard(path.parent, env)
     from megads.train.worker import work
 
     work(path, env, gradients=gradients)
+
+
+def _by_hand(folder: Path, env: dict[str, str]) -> None:
+    """Be a rank that the user started: meet the others first; they all call this command again."""
+    from megads.launch.started import become_rank, started_rank
+
+    env.pop(WATCHED, None)
+    info = started_rank(env) or RankInfo(0, 1, 0, 1, "single")
+
+    def prepare(started: Started, begin: Callable[[LaunchPlan], int]) -> int:
+        from megads.launch.prepared import run_prepared
+
+        return run_prepared(folder, env, checkout(), started, begin)
+
+    become_rank(info, env, prepare)

@@ -23,6 +23,9 @@ EXPLICIT = ("MEGADS_RANK", "MEGADS_WORLD_SIZE", "MEGADS_LOCAL_RANK", "MEGADS_LOC
 NUM_RANKS = "MEGADS_NUM_RANKS"
 """Set by ``megads launch``: how many ranks it started."""
 
+TOKEN = "MEGADS_TOKEN"
+"""A secret of one launch, which its ranks find each other by; see docs/clusters.md for what it protects."""
+
 UNKNOWN = -1
 """The local rank where no variable gives it; ``megads.comm.place.find_local`` then finds it."""
 
@@ -148,7 +151,43 @@ _STARTS_AGENTS = "SLURM"
 _AGENTS = ("torchrun", "DeepSpeed")
 
 
-def find_ranks(env: Mapping[str, str] | None = None, *, has_terminal: bool | None = None) -> RankInfo:
+_SIZES = {
+    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_SIZE": "MV2_COMM_WORLD_RANK",
+    "JSM_NAMESPACE_SIZE": "JSM_NAMESPACE_RANK",
+    "FLUX_JOB_SIZE": "FLUX_TASK_RANK",
+    "PALS_LOCAL_SIZE": "PALS_RANKID",
+    "PMI_SIZE": "PMI_RANK",
+}
+"""Variables that only ranks have: how many there are, and which one this is."""
+
+_OF_AGENTS = ("TORCHELASTIC_RUN_ID", "CROSS_RANK")
+"""What torchrun and DeepSpeed set for their ranks besides RANK."""
+
+
+def rank_variables(env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the variables by which this process is one of several ranks: of their number, and of this one's.
+
+    Empty for a process that is to start ranks. RANK and WORLD_SIZE alone are what people leave
+    in a shell, and a shell that srun gave a terminal to is rank 0 of a step: neither is a rank.
+    """
+    sizes = dict(_SIZES)
+    if in_slurm_step(env) and "SLURM_PTY_PORT" not in env:
+        sizes["SLURM_STEP_NUM_TASKS"] = "SLURM_PROCID"
+    if any(env.get(name) for name in _OF_AGENTS):
+        sizes["WORLD_SIZE"] = "RANK"
+    found = [(size, rank) for size, rank in sizes.items() if _above(env, rank, 0) or _above(env, size, 1)]
+    return [(size, rank) for size, rank in found if env.get(size) and env.get(rank)]
+
+
+def _above(env: Mapping[str, str], name: str, least: int) -> bool:
+    text = env.get(name, "")
+    return text.isdecimal() and int(text) > least
+
+
+def find_ranks(
+    env: Mapping[str, str] | None = None, *, has_terminal: bool | None = None, asks_mpi: bool = True
+) -> RankInfo:
     """Return this process's rank; 0 of 1 when no launcher started it.
 
     In order: ``MEGADS_RANK``, ``_WORLD_SIZE`` and ``_LOCAL_RANK``, all or none; then the
@@ -160,18 +199,19 @@ def find_ranks(env: Mapping[str, str] | None = None, *, has_terminal: bool | Non
         env: the environment to read; None for this process's own.
         has_terminal: whether a terminal controls this process; None to ask. It tells a shell
             of ``srun --pty`` from the ranks that an srun inside of it starts.
+        asks_mpi: whether MPI is started where nothing else tells the number of ranks.
 
     Raises:
         LaunchError: when the launcher's numbers are incomplete or contradict each other.
     """
     env = os.environ if env is None else env
     if any(env.get(name) for name in EXPLICIT):
-        return _with_size(env, _read(env, _OVERRIDE, needs=EXPLICIT[:3]))
+        return _with_size(env, _read(env, _OVERRIDE, needs=EXPLICIT[:3]), asks_mpi=asks_mpi)
     is_shell = _is_shell(env, has_terminal)
     found = [family for family in FAMILIES if family.matches(env, is_shell)]
     if not found:
         return _alone(env)
-    info = _with_size(env, _read(env, found[0]))
+    info = _with_size(env, _read(env, found[0]), asks_mpi=asks_mpi)
     _warn_about_others(env, info, found[1:])
     return info
 
@@ -190,10 +230,14 @@ def _read(env: Mapping[str, str], family: Family, needs: tuple[str, ...] = ()) -
     )
 
 
-def _with_size(env: Mapping[str, str], info: RankInfo) -> RankInfo:
+def _with_size(env: Mapping[str, str], info: RankInfo, *, asks_mpi: bool) -> RankInfo:
     """Return ``info`` with the number of ranks, checked."""
     started = _number(env, (NUM_RANKS,), "megads launch", UNKNOWN)
     size = info.world_size
+    if size == started == UNKNOWN and not asks_mpi:
+        raise LaunchError(
+            f"{info.family} says this is rank {info.rank} but not of how many; set {NUM_RANKS} to the number of ranks"
+        )
     if size == UNKNOWN:
         size = started if started != UNKNOWN else ask_mpi_for_size(info.rank, info.local_size, info.family)
     if started not in (UNKNOWN, size):

@@ -6,6 +6,7 @@ and a rank that does not come is named before any collective waits for it.
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 import time
@@ -14,11 +15,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
 from megads.cluster.hosts import this_host
 from megads.cluster.ranks import UNKNOWN, RankInfo
+from megads.comm.timeout import store_prefix
 from megads.errors import LaunchError
 
 GRACE_S = 10.0
@@ -31,8 +34,9 @@ NAMES = 8
 def meet(info: RankInfo, timeout_s: float, env: Mapping[str, str]) -> dist.Store:
     """Return a store that all ranks share; every one of them is there when it returns.
 
-    Rank 0 listens on ``MASTER_PORT`` of all its interfaces and the others come to
-    ``MASTER_ADDR``; under torchrun its agent listens already. One rank alone opens no port.
+    Rank 0 listens on ``MASTER_PORT`` and the others come to ``MASTER_ADDR``; under torchrun its
+    agent listens already. Rank 0 listens on the loopback interface where ``MASTER_ADDR`` is
+    one, else on all of them. Every key begins with the launch's secret. One rank alone opens no port.
 
     Args:
         info: rank and world size.
@@ -46,16 +50,14 @@ def meet(info: RankInfo, timeout_s: float, env: Mapping[str, str]) -> dist.Store
     if info.world_size == 1:
         return dist.HashStore()
     host, port = _address(info, env)
-    # A torchrun that starts its ranks again may keep its store.
-    attempt = env.get("TORCHELASTIC_RESTART_COUNT", "0")
     until = time.monotonic() + timeout_s
     served = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if info.rank == 0 and not served:
-        store = _serve(info, port, timeout_s)
+        store = _serve(info, host, port, timeout_s)
     else:
         _wait_for_listener(info, host, port, until)
         store = _store(host, port, info, timeout_s, serves=False)
-    store = dist.PrefixStore(f"megads/{attempt}", store)
+    store = dist.PrefixStore(store_prefix(env), store)
     _arrive(info, store, until)
     return store
 
@@ -116,22 +118,44 @@ def _address(info: RankInfo, env: Mapping[str, str]) -> tuple[str, int]:
     return host, int(port)
 
 
-def _serve(info: RankInfo, port: int, timeout_s: float) -> dist.Store:
+def _serve(info: RankInfo, host: str, port: int, timeout_s: float) -> dist.Store:
     try:
-        # Not MASTER_ADDR: a host need not be able to reach itself by the name others know it by.
-        return _store("127.0.0.1", port, info, timeout_s, serves=True)
-    except dist.DistNetworkError as error:
-        if "EADDRINUSE" not in str(error):
-            raise LaunchError(f"rank 0 cannot listen on port {port} of {this_host()}: {_line(error)}") from None
+        listener = listen(host, port)
+        try:
+            # Not MASTER_ADDR: a host need not be able to reach itself by the name others know it by.
+            return _store("127.0.0.1", port, info, timeout_s, serves=True, listener=listener.detach())
+        finally:
+            listener.close()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise LaunchError(f"rank 0 cannot listen on port {port} of {this_host()}: {error.strerror}") from None
         raise LaunchError(
             f"MASTER_PORT={port} is in use on {this_host()}, by another program or a second process that takes "
             "itself for rank 0; start again, with another MASTER_PORT if it is set by hand"
         ) from None
 
 
-def _store(host: str, port: int, info: RankInfo, timeout_s: float, *, serves: bool) -> dist.Store:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on ``port``, of the loopback interface only where ``host`` is one.
+
+    Raises:
+        OSError: the port is in use, or can not be had.
+    """
+    address = host if is_loopback(host) else ""
+    return socket.create_server((address, port), backlog=4096)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether ``host`` is an address of the host itself, IPv4."""
+    return host == "localhost" or host.startswith("127.")
+
+
+def _store(host: str, port: int, info: RankInfo, timeout_s: float, *, serves: bool, listener: int = -1) -> dist.Store:
     timeout = timedelta(seconds=timeout_s + (GRACE_S if info.rank else 0))
-    return dist.TCPStore(host, port, info.world_size, serves, timeout, wait_for_workers=False, multi_tenant=serves)
+    more: dict[str, Any] = {"master_listen_fd": listener} if listener >= 0 else {}
+    return dist.TCPStore(
+        host, port, info.world_size, serves, timeout, wait_for_workers=False, multi_tenant=serves, **more
+    )
 
 
 def _wait_for_listener(info: RankInfo, host: str, port: int, until: float) -> None:

@@ -7,6 +7,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from megads.cluster.ranks import TOKEN
+
 FIRST_TIMES = 2.0
 """The first step, save and validation, and the set-up, may take this many times ``launch.timeout_s``."""
 
@@ -37,4 +39,13 @@ def connect_again(env: Mapping[str, str], rank: int, timeout_s: float = 5.0) -> 
     store = dist.TCPStore(
         host, int(env["MASTER_PORT"]), None, False, timedelta(seconds=timeout_s), wait_for_workers=False
     )
-    return dist.PrefixStore(f"megads/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return dist.PrefixStore(store_prefix(env), store)
+
+
+def store_prefix(env: Mapping[str, str]) -> str:
+    """Return what every key of the run begins with in its store: this launch's secret, and its attempt.
+
+    Who does not know it can neither read nor replace what ranks tell each other, short of
+    listening on the network. A torchrun that starts its ranks again may keep its store.
+    """
+    return f"megads/{env.get(TOKEN, '')}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"

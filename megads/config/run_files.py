@@ -11,3 +11,4 @@ ATTEMPTS = "attempts.jsonl"  # one line for each start of a run with --max-resta
 COMMAND = "command.txt"  # the line that gives the command again
 COMMAND_ONCE_SAVED = "command-once-saved.txt"  # takes its place at the first save; see note_saved
 STOP = "stop"  # asks the run to save and stop; made by the launcher or by `megads stop`
+MEETING = ".megads-ranks-"  # in the working folder: where ranks on several hosts, that a user started, find rank 0

@@ -11,6 +11,7 @@ from megads.config.layers import Layer
 from megads.config.resolve import Resolved, resolve
 from megads.errors import ConfigError
 from megads.launch.origin import checkpoint_layer
+from megads.launch.started import Started
 
 BESIDE_SETTINGS = ("MEGADS_DEVICE", "MEGADS_BACKEND", "MEGADS_PEAK_TFLOPS")
 """Variables that are no settings and decide how a run goes all the same."""
@@ -28,6 +29,7 @@ class Ask:
     python: str  # the interpreter that ranks run
     words: tuple[str, ...] = ()  # the command line after "megads"
     flags: tuple[tuple[str, str], ...] = ()  # options of megads.config.flags, and the words that follow them
+    started: Started | None = None  # ranks that the user started; None: ranks are to be started
 
     def overrides(self) -> dict[str, str]:
         """Return ``--set`` pairs as a mapping.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import tempfile
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from megads.cluster.machine import available_memory, machine_name
+from megads.cluster.ranks import TOKEN
 from megads.config.checks import check
 from megads.config.deepspeed import SETTING_OF
 from megads.config.derive import derive
@@ -26,6 +28,7 @@ from megads.launch.ask import Ask
 from megads.launch.host import check_host
 from megads.launch.run import run_plan
 from megads.launch.scheduler import Allocation, find_allocation
+from megads.launch.stale import WATCHED
 from megads.launch.starter import plan_launch
 from megads.launch.versions import check_versions
 from megads.monitor.text import size
@@ -123,7 +126,9 @@ def check_gradients(ask: Ask, out: IO[str]) -> int:
         save_config(run, resolved.origins, folder / CONFIG)
         command = [ask.python, "-m", "megads", "worker", "--config", str(folder / CONFIG), "--gradients"]
         # In place would replace this process, and nobody would clean up.
-        plan = replace(plan_launch(run, allocation, command, ask.env, facts=facts, folder=folder), in_place=False)
+        extra = {WATCHED: "1", TOKEN: secrets.token_hex(16)}
+        plan = plan_launch(run, allocation, command, ask.env, facts=facts, folder=folder, extra=extra).hiding(TOKEN)
+        plan = replace(plan, in_place=False)
         grid = run.parallel
         out.write(
             f"layout     {allocation.world_size} ranks: TP={grid.tensor} PP={grid.pipeline} SP={grid.sequence} "

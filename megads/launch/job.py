@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from megads.cluster.machine import available_memory, machine_name
+from megads.cluster.ranks import TOKEN
 from megads.config.checks import check
 from megads.config.deepspeed import SETTING_OF, deepspeed_config
 from megads.config.derive import attempts, derive
@@ -33,13 +36,16 @@ from megads.launch.ending import ends_at, parse_walltime, started_at
 from megads.launch.folder import Folder, append_to_log, choose_folder, claim, claim_checkpoints
 from megads.launch.host import check_host
 from megads.launch.job_notes import job_notes
+from megads.launch.limits import check_open_files
 from megads.launch.origin import Begins, Saved, beginning_only, find_beginning, go_on, keep_schedule, start_line
 from megads.launch.plan import LaunchPlan
 from megads.launch.restart import Restarts
-from megads.launch.run import run_plan, say
+from megads.launch.run import remove_end, run_plan, say
 from megads.launch.scheduler import Allocation, find_allocation, find_hosts
 from megads.launch.secrets import refuse_secrets
-from megads.launch.starter import plan_launch
+from megads.launch.stale import WATCHED
+from megads.launch.started import even_layout, what_is_ignored
+from megads.launch.starter import plan_launch, plan_started
 from megads.launch.trackers import choose_trackers
 from megads.monitor.text import clock, duration
 
@@ -78,12 +84,12 @@ def prepare(ask: Ask) -> Job:
 
     asked = resolve_here(ask)
     facts = read_machine(asked.run.machine, ask.root).facts
-    allocation = find_allocation(asked.run, ask.env, facts)
+    allocation = find_allocation(asked.run, ask.env, facts, ask.started)
     hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
     vocab = vocab_size_of(asked.run)
 
     def ranks_of(other: RunConfig) -> tuple[int, int]:
-        found = find_allocation(other, ask.env, facts)
+        found = find_allocation(other, ask.env, facts, ask.started)
         return len(found.hosts), found.ranks_per_host
 
     derived = derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab, ranks_of=ranks_of)
@@ -100,7 +106,8 @@ def prepare(ask: Ask) -> Job:
     available = available_memory() if run.machine == "cpu" else 0
     if available:
         check_fits(run, world_size, per_host, available, ask.hostname, attempt)
-    resolved = replace(resolved, notes=(*resolved.notes, *remarks(run, world_size), *list_notes(run)))
+    ignored = what_is_ignored(run.launch, ask.started) if ask.started else ()
+    resolved = replace(resolved, notes=(*resolved.notes, *remarks(run, world_size), *list_notes(run), *ignored))
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
     begins = find_beginning(run, folder.path)
@@ -108,10 +115,10 @@ def prepare(ask: Ask) -> Job:
     run = resolved.run
     refuse_secrets(run, ask.env)
     resolved = replace(resolved, notes=(*resolved.notes, *job_notes(run, allocation, ask.env, folder.path)))
-    extra = list_variables(run, ask.env)
-    plan = plan_launch(run, allocation, worker(ask, folder), ask.env, facts=facts, folder=folder.path, extra=extra)
     settings_now = deepspeed_config(run, world_size)
-    return Job(ask, resolved, allocation, folder, memory, available, settings_now, plan, facts, begins)
+    plan = LaunchPlan((), {})
+    job = Job(ask, resolved, allocation, folder, memory, available, settings_now, plan, facts, begins)
+    return replace(job, plan=plan_attempt(job, allocation, 0, 0.0))
 
 
 def worker(ask: Ask, folder: Folder) -> list[str]:
@@ -142,7 +149,7 @@ def resolve_here(ask: Ask) -> Resolved:
     machine = machine_name(ask.hostname, ask.env, ask.root)
 
     first = resolve_ask(ask, machine, 1)
-    hosts = find_hosts(first.run.launch, ask.env)[2]
+    hosts = even_layout(ask.started)[0] if ask.started else find_hosts(first.run.launch, ask.env)[2]
     return first if len(hosts) == 1 else resolve_ask(ask, machine, len(hosts))
 
 
@@ -171,8 +178,13 @@ def summary(job: Job) -> str:
     return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path, shares, start)
 
 
-def start(job: Job, out: IO[str]) -> int:
+def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = None) -> int:
     """Run ``job`` to its end and return its exit code.
+
+    Args:
+        job: what :func:`prepare` decided.
+        out: for the banner.
+        begin: is called with the plan once the run folder is written and held, instead of launching it.
 
     Raises:
         MegadsError: the run folder can not be used, a package is missing, or the data are broken.
@@ -189,6 +201,7 @@ def start(job: Job, out: IO[str]) -> int:
         return 0
     ends = ends_at(job.allocation, job.ask.env, job.run.launch.walltime, started_at(), say=say)
     check_versions(job.run)
+    check_open_files(job.allocation.world_size)
     checkpoints = checkpoint_folder(job.run, job.folder.path)
     with claim(job.folder.path), claim_checkpoints(checkpoints, shared=bool(job.run.checkpoint.dir)):
         if not (job.run.data.file_list or job.run.data.path):
@@ -197,10 +210,14 @@ def start(job: Job, out: IO[str]) -> int:
         write_run_files(job)
         plan = plan_attempt(job, job.allocation, 0, ends)
         notes = "".join(f"megads: {note}\n" for note in (*job.resolved.notes, job.folder.note) if note)
-        opening = hidden(f"{notes}{summary(job)}{ending_line(ends)}\n\n$ {plan.line()}\n", job.ask.env)
+        how = f"ranks started by {job.ask.started.by}" if job.ask.started else f"$ {plan.line()}"
+        opening = hidden(f"{notes}{summary(job)}{ending_line(ends)}\n\n{how}\n", job.ask.env)
         append_to_log(job.folder.path, opening)
         out.write(opening)
         out.flush()
+        if begin is not None:
+            remove_end(job.folder.path)
+            return begin(plan)
         if not job.run.launch.max_restarts:
             return run_plan(plan, job.folder.path, job.ask.env)
         saved = Saved(checkpoints, job.begins.iteration if job.begins else 0)
@@ -222,18 +239,29 @@ def start(job: Job, out: IO[str]) -> int:
         ).run()
 
 
+def start_line_of(job: Job) -> str:
+    """Return the lines that say what starts ranks on the run folder of ``job``."""
+    size, hosts = job.allocation.world_size, len(job.allocation.hosts)
+    path = shlex.quote(str(job.folder.path))
+    where = f"{size} rank{'s'[: size > 1]} on {hosts} host{'s'[: hosts > 1]}"
+    agent = f"torchrun --nproc-per-node {size} -m megads worker {path}" if hosts == 1 else ""
+    lines = [f"mpiexec -n {size} megads worker {path}", f"srun -n {size} megads worker {path}", agent]
+    rows = [f"  {each}" for each in lines if each]
+    return "\n".join([f"{path} is prepared for {where}; start them with one of", *rows])
+
+
 def plan_attempt(job: Job, allocation: Allocation, attempt: int, ends: float) -> LaunchPlan:
     """Return the plan of a start of ``job``; ranks are told when the allocation ends, in unix seconds, 0: not known."""
-    return plan_launch(
-        job.run,
-        allocation,
-        worker(job.ask, job.folder),
-        job.ask.env,
-        facts=job.facts,
-        attempt=attempt,
-        folder=job.folder.path,
-        extra={**list_variables(job.run, job.ask.env), **({ENDS_AT: str(int(ends))} if ends else {})},
+    command, env = worker(job.ask, job.folder), job.ask.env
+    extra = {**list_variables(job.run, env), TOKEN: secrets.token_hex(16)}
+    extra |= {ENDS_AT: str(int(ends))} if ends else {}
+    if job.ask.started:
+        return plan_started(allocation, job.ask.started.by, command, env, facts=job.facts, extra=extra).hiding(TOKEN)
+    extra[WATCHED] = "1"
+    plan = plan_launch(
+        job.run, allocation, command, env, facts=job.facts, attempt=attempt, folder=job.folder.path, extra=extra
     )
+    return plan.hiding(TOKEN)
 
 
 def ending_line(ends: float) -> str:
@@ -275,12 +303,15 @@ def write_run_files(job: Job) -> None:
     folder, origins = job.folder.path, job.resolved.origins
     save_config(job.run, origins, folder / CONFIG)
     write_whole(folder / "ds_config.json", json.dumps(job.deepspeed, indent=2) + "\n")
+    ranks = {} if job.ask.started is None else {"NGPU_PER_HOST": str(job.allocation.ranks_per_host)}
     done = beginning_only(job.run, folder)
     (folder / COMMAND_ONCE_SAVED).unlink(missing_ok=True)
     for file, without in ((COMMAND, []), (COMMAND_ONCE_SAVED, done))[: 2 if done else 1]:
         names = environment_names({name: origin for name, origin in origins.items() if name not in without})
         options = [option for name in without for option in options_of(name)]
-        line = job.ask.command(names, None if job.folder.named else folder, options)
+        line = replace(job.ask, env={**ranks, **job.ask.env}).command(
+            [*(name for name in ranks if name not in names), *names], None if job.folder.named else folder, options
+        )
         write_whole(folder / file, f"{line}\n")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from megads.errors import LaunchError
@@ -20,7 +20,8 @@ class LaunchPlan:
     ``in_place`` means that the command takes the place of the launching process, which is
     possible when there is one rank. ``forwards_signals`` means that the starter hands a
     SIGUSR1 on to its ranks. ``files`` (path -> text) are written before the command runs:
-    a list of ten thousand hosts is too long for a command line.
+    a list of ten thousand hosts is too long for a command line. ``private`` is set as ``env``
+    is, and never shown: a pasted command makes its own.
     """
 
     argv: tuple[str, ...]
@@ -29,6 +30,13 @@ class LaunchPlan:
     in_place: bool = False
     forwards_signals: bool = True
     files: dict[str, str] = field(default_factory=dict)
+    private: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def hiding(self, *names: str) -> LaunchPlan:
+        """Return the plan with variables that ranks get and nobody is shown."""
+        hidden = {name: self.env[name] for name in names if name in self.env}
+        shown = {name: value for name, value in self.env.items() if name not in hidden}
+        return replace(self, env=shown, private={**self.private, **hidden})
 
     def line(self) -> str:
         """Return one shell line that does the same when pasted into a terminal."""
@@ -51,7 +59,7 @@ class LaunchPlan:
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return ``env`` with the plan's changes."""
-        return {name: value for name, value in env.items() if name not in self.unset} | self.env
+        return {name: value for name, value in env.items() if name not in self.unset} | self.env | self.private
 
     def write_files(self) -> None:
         """Write :attr:`files`; folders that are missing are made, for this user only.

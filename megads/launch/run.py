@@ -86,14 +86,19 @@ def run_plan(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: 
     Raises:
         LaunchError: when the program of the plan can not be started, or a file of it not be written.
     """
-    for name in (OUTCOME, STOP):
-        (run_dir / name).unlink(missing_ok=True)
+    remove_end(run_dir)
     if plan.in_place:
         plan.write_files()
         return _replace_process(plan, env)
     ended = run_once(plan, run_dir, env, saves=saves)
     tell_end(ended, run_dir)
     return ended.exit_code
+
+
+def remove_end(run_dir: Path) -> None:
+    """Remove what an earlier start of the run left of its end."""
+    for name in (OUTCOME, STOP):
+        (run_dir / name).unlink(missing_ok=True)
 
 
 def run_once(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: bool = True) -> Ended:

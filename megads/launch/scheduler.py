@@ -11,10 +11,11 @@ from pathlib import Path
 from megads.cluster import hosts as host_names
 from megads.cluster.hosts import is_this_host, read_host_file, this_host
 from megads.cluster.machine import count_accelerators
-from megads.cluster.ranks import in_slurm_step
+from megads.cluster.ranks import in_slurm_step, rank_variables
 from megads.config.facts import Facts
 from megads.config.schema import LaunchConfig, RunConfig
 from megads.errors import LaunchError
+from megads.launch.started import Started, even_layout
 
 UNKNOWN = Facts()
 """Of a machine that nothing is known of."""
@@ -113,13 +114,15 @@ SCHEDULERS = (
 NO_SCHEDULER = Scheduler("none", "this host", (), (), lambda env: (this_host(),), only_its_own=False)
 
 
-def find_allocation(run: RunConfig, env: Mapping[str, str], facts: Facts = UNKNOWN) -> Allocation:
+def find_allocation(
+    run: RunConfig, env: Mapping[str, str], facts: Facts = UNKNOWN, started: Started | None = None
+) -> Allocation:
     """Return the hosts to use and the number of ranks on each.
 
     Hosts: ``launch.hostfile``, else what the scheduler says, else this one; of these the
     first ``launch.num_hosts``. Ranks on each: ``launch.ranks_per_host``, else the machine's
     ``facts.ranks_per_host``, else one for each accelerator visible here, else on CPU hosts
-    just enough for TP x PP x SP x DP.
+    just enough for TP x PP x SP x DP. Ranks that the user started are where they are.
 
     Raises:
         LaunchError: this process is one rank of several itself; the scheduler's or the
@@ -127,6 +130,8 @@ def find_allocation(run: RunConfig, env: Mapping[str, str], facts: Facts = UNKNO
             ranks than accelerators; ranks do not spread evenly over the hosts; a machine that
             trains on accelerators shows none.
     """
+    if started is not None:
+        return _of_started(run, env, facts, started)
     found, job_id, hosts, spare = find_hosts(run.launch, env)
     here = any(is_here(host, env) for host in hosts)
     devices = count_accelerators(env)
@@ -138,6 +143,31 @@ def find_allocation(run: RunConfig, env: Mapping[str, str], facts: Facts = UNKNO
     return Allocation(found.name, hosts, ranks, job_id, spare)
 
 
+def _of_started(run: RunConfig, env: Mapping[str, str], facts: Facts, started: Started) -> Allocation:
+    """Return the allocation of ranks that are there already.
+
+    Raises:
+        LaunchError: settings contradict it, or the machine trains on accelerators and none is visible.
+    """
+    hosts, each = even_layout(started)
+    given = (("NHOSTS", run.launch.num_hosts, len(hosts)), ("NGPU_PER_HOST", run.launch.ranks_per_host, each))
+    for name, wanted, there in given:
+        if wanted not in (0, there):
+            raise LaunchError(
+                f"{name}={wanted}, and {started.by} started {len(started.hosts)} ranks on {len(hosts)} "
+                f"host{'s'[: len(hosts) > 1]}; unset {name}, or start {wanted} "
+                f"{'ranks on each host' if name != 'NHOSTS' else 'hosts'}"
+            )
+    if env.get("MEGADS_DEVICE") != "cpu" and _needs_accelerators(run, facts) and not count_accelerators(env):
+        raise LaunchError(_no_accelerator(run.machine, here=True))
+    found = _scheduler_of(env)
+    return Allocation(found.name, hosts, each, next((env[name] for name in found.job_id if env.get(name)), ""))
+
+
+def _scheduler_of(env: Mapping[str, str]) -> Scheduler:
+    return next((row for row in SCHEDULERS if all(env.get(name) for name in row.inside)), NO_SCHEDULER)
+
+
 def find_hosts(launch: LaunchConfig, env: Mapping[str, str]) -> tuple[Scheduler, str, tuple[str, ...], tuple[str, ...]]:
     """Return the scheduler, its job id, the hosts to use, and the hosts that are left over.
 
@@ -145,7 +175,7 @@ def find_hosts(launch: LaunchConfig, env: Mapping[str, str]) -> tuple[Scheduler,
         LaunchError: as :func:`find_allocation`.
     """
     _refuse_a_rank(env)
-    found = next((row for row in SCHEDULERS if all(env.get(name) for name in row.inside)), NO_SCHEDULER)
+    found = _scheduler_of(env)
     job_id = next((env[name] for name in found.job_id if env.get(name)), "")
     origin = f"{found.title} {job_id}".rstrip()
     needs_the_jobs = found.only_its_own or not launch.hostfile
@@ -236,31 +266,9 @@ def _of_the_job(
     return chosen
 
 
-_SIZES = {
-    "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK",
-    "MV2_COMM_WORLD_SIZE": "MV2_COMM_WORLD_RANK",
-    "JSM_NAMESPACE_SIZE": "JSM_NAMESPACE_RANK",
-    "FLUX_JOB_SIZE": "FLUX_TASK_RANK",
-    "PALS_LOCAL_SIZE": "PALS_RANKID",
-    "PMI_SIZE": "PMI_RANK",
-}
-"""Variables that only ranks have: how many there are, and which one this is."""
-
-_OF_AGENTS = ("TORCHELASTIC_RUN_ID", "CROSS_RANK")
-"""What torchrun and DeepSpeed set for their ranks besides RANK."""
-
-
 def _refuse_a_rank(env: Mapping[str, str]) -> None:
     """Refuse to launch from a rank: each of them would start the whole run."""
-    sizes = dict(_SIZES)
-    # A shell that srun gave a terminal to is rank 0 of a step and no rank.
-    if in_slurm_step(env) and "SLURM_PTY_PORT" not in env:
-        sizes["SLURM_STEP_NUM_TASKS"] = "SLURM_PROCID"
-    # RANK and WORLD_SIZE alone are what people leave in a shell, and reach no rank.
-    if any(env.get(name) for name in _OF_AGENTS):
-        sizes["WORLD_SIZE"] = "RANK"
-    found = [(size, rank) for size, rank in sizes.items() if _above(env, rank, 0) or _above(env, size, 1)]
-    found = [(size, rank) for size, rank in found if env.get(size) and env.get(rank)]
+    found = rank_variables(env)
     if found:
         size, rank = found[0]
         raise LaunchError(
@@ -268,8 +276,3 @@ def _refuse_a_rank(env: Mapping[str, str]) -> None:
             "once, not on every rank (if an earlier launcher left the variables: unset "
             f"{' '.join(dict.fromkeys(rank for _, rank in found))})"
         )
-
-
-def _above(env: Mapping[str, str], name: str, least: int) -> bool:
-    text = env.get(name, "")
-    return text.isdecimal() and int(text) > least

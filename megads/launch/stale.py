@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from megads.cluster.ranks import EXPLICIT
+from megads.cluster.ranks import EXPLICIT, TOKEN
 
 IN_PLACE = "MEGADS_IN_PLACE"
 """Set to 1 for a rank that no launcher watches: its own exit code is the run's."""
 
-OF_RANKS = (*EXPLICIT, IN_PLACE, "MEGADS_NUM_RANKS", "MEGADS_ATTEMPT", "MEGADS_ENDS_AT")
+WATCHED = "MEGADS_WATCHED"
+"""Set to 1 for ranks whose launcher reads the run's exit code from outcome.json; all others leave with their own."""
+
+OF_RANKS = (*EXPLICIT, IN_PLACE, WATCHED, TOKEN, "MEGADS_NUM_RANKS", "MEGADS_ATTEMPT", "MEGADS_ENDS_AT")
 """What this launcher tells its ranks. Other MEGADS_ variables are a user's."""
 
 ALWAYS_UNSET = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

@@ -22,6 +22,7 @@ from megads.launch.plan import LaunchPlan
 from megads.launch.programs import on_path
 from megads.launch.scheduler import UNKNOWN, Allocation, is_here
 from megads.launch.stale import ALWAYS_UNSET, stale_variables
+from megads.launch.started import WITH_STORE
 from megads.launch.starters.agents import AGENTS, DEEPSPEED, DIRECT, TORCHRUN
 from megads.launch.starters.call import Call, Starter, refuse_long_words
 from megads.launch.starters.mpi import MPICH, OPENMPI, PALS
@@ -93,6 +94,41 @@ def plan_launch(
         forwards_signals=outer.forwards_signals,
         files=start.files,
     )
+
+
+def plan_started(
+    allocation: Allocation,
+    by: str,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    facts: Facts = UNKNOWN,
+    extra: Mapping[str, str] | None = None,
+) -> LaunchPlan:
+    """Return what ranks that are there already turn into: ``command``, with what every launcher sets.
+
+    Args:
+        allocation: the hosts of the ranks.
+        by: the name of their launcher.
+        command: of a rank.
+        env: of rank 0, which calls this.
+        facts: of the machine.
+        extra: variables for the ranks besides.
+
+    Raises:
+        LaunchError: as :func:`plan_launch`.
+    """
+    added = {**rank_env(allocation, env, facts, FREE, 0), **(extra or {})}
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    if (
+        not env.get("OMP_NUM_THREADS")
+        and "OMP_NUM_THREADS" not in facts.environment
+        and 0 < bound < (os.cpu_count() or 1)
+    ):
+        added["OMP_NUM_THREADS"] = str(bound)  # their launcher has given each of them cores of its own
+    for name in ("MEGADS_ATTEMPT", "SLURM_OVERLAP", *(("MASTER_ADDR", "MASTER_PORT") if by in WITH_STORE else ())):
+        added.pop(name, None)
+    return LaunchPlan(tuple(command), added, in_place=True)
 
 
 def _rows(wanted: str, call: Call) -> tuple[Starter, Starter]:

@@ -82,7 +82,9 @@ def work(config_path: Path, env: Mapping[str, str], *, gradients: bool = False) 
         _fail(_curable(error, run_dir), run_dir, info, env, watch.iteration)
     finish_mpi()
     # A launcher takes a code other than 0 for a failure; the outcome file tells it of a stop.
-    _leave("", outcome.exit_code if is_in_place(env) else EXIT_DONE)
+    # Rank 0 carries the code of a run that was stopped: a launcher ends all ranks when the first one leaves with it,
+    # and rank 0 has a summary to write.
+    _leave("", outcome.exit_code if is_on_its_own(env) and info.rank == 0 else EXIT_DONE)
 
 
 def watchdog(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Watchdog:
@@ -107,7 +109,7 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         run_dir,
         training.groups,
         training.device,
-        in_place=is_in_place(env),
+        in_place=is_on_its_own(env),
         deadline=deadline,
         exit_duration_min=run.train.exit_duration_min,
     )
@@ -166,9 +168,9 @@ def _compare(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, st
     return outcome
 
 
-def is_in_place(env: Mapping[str, str]) -> bool:
-    """Return whether no launcher watches this rank, so that its own exit code is the run's."""
-    return env.get("MEGADS_IN_PLACE") == "1"
+def is_on_its_own(env: Mapping[str, str]) -> bool:
+    """Return whether no launcher of megads watches this rank, so that its own exit code is the run's."""
+    return env.get("MEGADS_IN_PLACE") == "1" or env.get("MEGADS_WATCHED") != "1"
 
 
 def _fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str, str], iteration: int) -> NoReturn:
@@ -195,7 +197,7 @@ def _fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str,
             message = f"{where(info.rank)}: lost another rank{f' on {host}' if host else ''}: {error}"
         with suppress(ConfigError):  # a full disk; the reason still goes to stderr
             tell_first(run_dir, Outcome(code, hidden(message, env), iteration, kind, rank, host))
-    _leave(text, EXIT_DONE if os.path.exists(told) and not is_in_place(env) else code)
+    _leave(text, EXIT_DONE if os.path.exists(told) and not is_on_its_own(env) else code)
 
 
 def _told_in_time(told: Path) -> bool:

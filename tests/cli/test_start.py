@@ -16,9 +16,9 @@ def run(*words, **options):
 def test_help_lists_the_commands():
     done = run("--help")
     assert done.returncode == 0
-    for command in ("train", "config", "stop"):
+    for command in ("train", "config", "stop", "worker"):
         assert command in done.stdout
-    assert "worker" not in done.stdout
+    assert "health" not in done.stdout
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"]])

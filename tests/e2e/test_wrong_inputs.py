@@ -130,7 +130,11 @@ HOST = [
     case("SLURM job 7 has 4 hosts and SLURM_JOB_NODELIST is not set; start", SLURM_JOB_ID="7", SLURM_NNODES="4"),
     case("m2 too, and nothing on PATH starts ranks there", SLURM_JOB_ID="7", SLURM_JOB_NODELIST="m[2-3]", PATH=""),
     case("NHOSTS=3: SLURM job 7 has 2 hosts; use", SLURM_JOB_ID="7", SLURM_JOB_NODELIST="m[2-3]", NHOSTS="3"),
-    case(["one rank of several itself", "start megads once"], OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2"),
+    case(
+        "OMPI_COMM_WORLD_RANK='one' (Open MPI) is not an integer",
+        OMPI_COMM_WORLD_RANK="one",
+        OMPI_COMM_WORLD_SIZE="2",
+    ),
     case(["GiB of memory for 1 ranks that need", "train.force=true"], HIDDEN="65536", NLAYERS="200"),
     case(["need", "NLAYERS=4096 would fit"], NLAYERS="1e15"),
 ]
