@@ -25,6 +25,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
+def pytest_configure() -> None:
+    """Choose what tests/parity/drawn.py draws, before workers are started, which inherit it."""
+    os.environ.setdefault("PARITY_SEED", str(random.SystemRandom().randrange(10**6)))
+
+
+def pytest_report_header() -> str:
+    """Say what it drew."""
+    return f"layouts drawn with PARITY_SEED={os.environ['PARITY_SEED']}"
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """With several workers, hold a test back until it may run; see tests/turns.py."""

@@ -91,9 +91,8 @@ def loop_of(
         dist.barrier()
     run = layout.run(**{**SETTINGS, "data.cache_dir": str(folder.parent / "cache"), **changes})
     splits = build_splits(run, [Shard(1.0, str(data / "data"), "a")])
-    engine = Scripted(
-        make_engine(run, groups, device, END_TOKEN if run.data.reset_attention_mask else None), losses or {}
-    )
+    needs_end = run.data.eod_mask_loss or run.data.reset_position_ids or run.data.reset_attention_mask
+    engine = Scripted(make_engine(run, groups, device, END_TOKEN if needs_end else None), losses or {})
     row = vendor({"MEGADS_DEVICE": "cpu"})
     training = Training(run, folder, groups, row, device, engine, splits)
     resume(training)
