@@ -94,7 +94,10 @@ def info(names: tuple[str, ...], as_json: bool, **tokenizer: str | None) -> None
         found = inspect.info(shard.prefix)
         if as_json:
             extra = {"weight": shard.weight, "corpus": shard.corpus}
-            click.echo(json.dumps({**asdict(found), **extra, "text": decode(found.first_tokens) if decode else None}))
+            facts = asdict(found)
+            if found.record:
+                facts["record"].pop("checksums")  # half a MiB of digits for a TB
+            click.echo(json.dumps({**facts, **extra, "text": decode(found.first_tokens) if decode else None}))
             continue
         share = f"   {100 * shard.weight / total:.3g} % of samples, corpus {shard.corpus}" if len(shards) > 1 else ""
         click.echo(f"{found.prefix}{share}")
@@ -108,7 +111,7 @@ def info(names: tuple[str, ...], as_json: bool, **tokenizer: str | None) -> None
 @click.argument("names", nargs=-1, required=True, metavar="PREFIX|LIST|DIR...")
 @click.option("--vocab-size", type=click.IntRange(min=1), help="Token ids must be below; else as recorded.")
 @_tokenizer_options
-@click.option("--quick", is_flag=True, help="Leave out the tokens: index, sizes and record only.")
+@click.option("--quick", is_flag=True, help="Leave out most tokens: index, sizes, record, a few blocks.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: as many as there are cores.")
 def check(
     names: tuple[str, ...], vocab_size: int | None, quick: bool, threads: int | None, **tokenizer: str | None
@@ -168,10 +171,18 @@ def _tell_sound(reports: Sequence[Report]) -> None:
     sound = [report for report in reports if not report.problems]
     for report in sound if len(sound) <= _MANY else ():
         highest = f", highest token {report.highest}" if report.highest >= 0 else ""
-        click.echo(f"{report.prefix}: sound, {report.documents:,} documents, {report.tokens:,} tokens{highest}")
+        counts = f"{report.documents:,} documents, {report.tokens:,} tokens"
+        click.echo(f"{report.prefix}: sound, {counts}{highest}{_unknown(report)}")
+    if len(sound) > _MANY and (without := sum(1 for report in sound if _unknown(report))):
+        click.echo(f"{without} of {len(sound)} files have no checksums recorded")
     if len(reports) > 1:
         tokens = sum(report.tokens for report in sound)
         click.echo(f"{len(sound)} of {len(reports)} files are sound, {tokens:,} tokens")
+
+
+def _unknown(report: Report) -> str:
+    """Return that nothing is known of what the bytes should be; Megatron's own files have no record."""
+    return "" if report.record and report.record.checksums else ", no checksums recorded"
 
 
 def _rows(found: Info, decode: Callable[[Sequence[int]], str] | None) -> Iterator[tuple[str, str]]:

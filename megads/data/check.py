@@ -13,19 +13,21 @@ from megads.data import demo
 from megads.data.build import Files, Plans, make_plans, read_shards, samples_of, uses_demo
 from megads.data.file_list import Shard
 from megads.data.indexed.base import TokenFile
+from megads.data.indexed.verify import sample_problems
 from megads.data.samples.cache import Cache
 from megads.data.tokenize.match import check_record
 from megads.errors import ConfigError, DataError
 
 _LOOKED_AT = 4096  # tokens of a document
+_INDEX_BUDGET = 1 << 28  # bytes of indices that a launch reads, of all files together
 _INDEX_BYTES = 16  # of a sample: where it starts, and two shuffles
 
 
 def check_data(run: RunConfig, vocab_size: int) -> None:
     """Check that the run's data is there, is whole and fits its model, and that its indices find room.
 
-    Reads headers and sizes of every file, and the beginnings of a few documents. A demo
-    corpus that is not made yet is taken to be fine.
+    Reads headers and sizes of every file, its index or stretches of a large one, and the
+    beginnings of a few documents. A demo corpus that is not made yet is taken to be fine.
 
     Args:
         run: with derived values.
@@ -54,6 +56,8 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
     prefixes = list(dict.fromkeys(recipe.prefix for plan in plans.values() if plan for recipe in plan.files()))
     check_record(run, prefixes)
     for prefix in prefixes:
+        for problem in sample_problems(files.open(prefix), _INDEX_BUDGET // len(prefixes)):
+            raise DataError(f"{problem}; restore a copy, or write the files again")
         _check_ids(files.open(prefix), known)
     check_room(run, plans, Cache.of(run))
 

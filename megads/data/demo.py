@@ -4,7 +4,7 @@ It is the source of Python's own standard library, with a byte-level BPE trained
 
     <cache_dir>/demo-<key>/corpus.bin, corpus.idx   one document per source file
                            tokenizer.json           of the tokenizers library
-                           info.json                sizes of the other files, counts, where it came from
+                           info.json                CRC-32 and size of the others, counts, where it came from
 
 ``megads.data.stdlib_corpus`` makes it, in a process of its own: the tokenizers library starts
 threads, and a process that has started them complains at every later fork.
@@ -15,16 +15,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from megads.config.schema import RunConfig
 from megads.data.file_list import Shard
 from megads.errors import DataError
+from megads.storage.reading import read_bytes, read_json
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and the total."""
@@ -34,6 +37,8 @@ FORMAT = 1
 
 FILES = ("corpus.bin", "corpus.idx", "tokenizer.json")
 CORPUS = "python-stdlib"
+_MOST = 1 << 30  # bytes of a file
+_LOG = logging.getLogger("megads")
 
 
 def demo_prefix(run: RunConfig) -> Path:
@@ -88,12 +93,23 @@ def make_demo(run: RunConfig, progress: Progress) -> list[Shard]:
     return read_demo(run)
 
 
+def crc_of(path: Path) -> str:
+    """Return the CRC-32 of a file of the corpus, as ``info.json`` holds it; OSError and ValueError if it has none."""
+    return f"{zlib.crc32(read_bytes(path, _MOST)):08x}"
+
+
 def _is_whole(folder: Path) -> bool:
+    """Return whether the corpus is there and what was written; a few MB are read."""
     try:
-        sizes = json.loads((folder / "info.json").read_bytes())["files"]
-        return all((folder / name).stat().st_size == sizes[name] for name in FILES)
-    except (OSError, ValueError, KeyError, TypeError):
+        crcs = read_json(folder / "info.json", _MOST)["crc32"]
+        if all(crc_of(folder / name) == crcs[name] for name in FILES):
+            return True
+        _LOG.warning("demo corpus %s: changed since it was written, its CRC-32 differs; making it again", folder)
+    except FileNotFoundError:
         return False
+    except (OSError, ValueError, KeyError, TypeError):
+        _LOG.warning("demo corpus %s: is not complete, or of an older version; making it again", folder)
+    return False
 
 
 def _publish(temp: Path, folder: Path) -> None:

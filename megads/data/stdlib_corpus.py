@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from megads.cluster.parent import end_with
-from megads.data.demo import FILES, FORMAT
+from megads.data.demo import FILES, FORMAT, crc_of
 from megads.data.indexed.dtypes import best_dtype
 from megads.data.indexed.writer import IndexedWriter
 from megads.data.tokenize.train import EOD, train_bpe
@@ -97,6 +97,7 @@ def make(folder: Path, vocab_size: int, most_bytes: int, progress: Progress) -> 
     info = {
         "format": FORMAT,
         "files": {name: (folder / name).stat().st_size for name in FILES},
+        "crc32": {name: crc_of(folder / name) for name in FILES},
         "documents": len(texts),
         "tokens": tokens,
         "characters": sum(map(len, texts)),

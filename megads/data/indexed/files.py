@@ -168,6 +168,10 @@ class NewFiles:
     def __getitem__(self, suffix: str) -> BinaryIO:
         return self._open[suffix]
 
+    def path(self, suffix: str) -> Path:
+        """Return where a file lies until it gets its name."""
+        return self._temps[suffix]
+
     def _create(self, suffix: str) -> None:
         target = self.prefix + suffix
         ours = f"{os.uname().nodename}-"

@@ -16,6 +16,7 @@ import numpy as np
 
 from megads.data.file_list import strip_suffix
 from megads.data.indexed.base import TokenFile
+from megads.data.indexed.checksums import checksums_of, file_problems
 from megads.data.indexed.content import IndexContent, Numbers
 from megads.data.indexed.files import NewFiles, ReadFile
 from megads.data.indexed.mmap import IndexedDataset
@@ -26,6 +27,7 @@ from megads.data.indexed.writer import write_pieces
 from megads.errors import DataError
 
 _UNSUPPORTED = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
+_THREADS = 2  # that make checksums
 _CHUNK = 1 << 28  # bytes copied between two reports of progress
 
 Progress = Callable[[int, int], None]
@@ -96,7 +98,11 @@ def merge(prefixes: Sequence[str], output: str, *, force: bool = False, progress
             _copy_tokens(parts, files[".bin"], progress)
             write_pieces(files[".idx"], parts[0].impl, _content(parts))
             if record:
-                files[RECORD_SUFFIX].write(record_text(record).encode())
+                for suffix in (".bin", ".idx"):
+                    files[suffix].flush()
+                sums = checksums_of(files.path(".bin"), files.path(".idx"), threads=_THREADS)
+                files[RECORD_SUFFIX].write(record_text(replace(record, checksums=sums)).encode())
+                _require_unchanged(parts)
         files.publish(RECORD_SUFFIX)
     finally:
         files.drop()
@@ -205,6 +211,17 @@ def _add_records(left: Record, right: Record) -> Record:
         key=left.key if left.key == right.key else f"{left.key},{right.key}",
         sources=tuple(dict.fromkeys((*left.sources, *right.sources))),
     )
+
+
+def _require_unchanged(parts: Sequence[_Part]) -> None:
+    """Refuse inputs that are not what their records say: the checksums of the result would hide it."""
+    for prefix in dict.fromkeys(part.prefix for part in parts):
+        dataset, record = open_dataset(prefix, allow_empty=True), read_record(prefix)
+        if record is None or record.checksums is None:
+            continue
+        for file in (dataset.index_file, dataset.bin_file):
+            for problem in file_problems(file, record.checksums):
+                raise DataError(problem)
 
 
 def _content(parts: Sequence[_Part]) -> IndexContent:

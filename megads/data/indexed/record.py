@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from megads.config.files import write_whole
 from megads.data.file_list import strip_suffix
+from megads.data.indexed.checksums import Checksums
 from megads.errors import ConfigError, DataError
-from megads.storage.regular import open_regular
+from megads.storage.reading import parse_json, read_bytes
 
 FORMAT = 1
 RECORD_SUFFIX = ".info.json"
 _LARGEST = 1 << 26  # bytes; hundreds of thousands of input files
+_NO_CRC = "0" * 8
 _COUNTS = ("vocab_size", "documents", "sequences", "tokens")
 
 
@@ -33,6 +36,7 @@ class Record:
     level: str = "document"  # "sentence": a document is several sequences
     key: str = "text"  # of the JSON objects
     sources: tuple[str, ...] = field(default=())  # input files, for people
+    checksums: Checksums | None = None  # of both files; None: not known
 
 
 def record_path(prefix: str | Path) -> Path:
@@ -55,8 +59,9 @@ def write_record(prefix: str | Path, record: Record) -> None:
 
 
 def record_text(record: Record) -> str:
-    """Return the content of the file."""
-    return json.dumps({"format": FORMAT, **asdict(record)}, indent=2) + "\n"
+    """Return the content of the file, with its own CRC-32: of the text with eight zeros in its place."""
+    text = json.dumps({"format": FORMAT, "crc32": _NO_CRC, **asdict(record)}, indent=2) + "\n"
+    return text.replace(_NO_CRC, f"{zlib.crc32(text.encode()):08x}", 1)
 
 
 def read_record(prefix: str | Path) -> Record | None:
@@ -67,40 +72,39 @@ def read_record(prefix: str | Path) -> Record | None:
     """
     path = record_path(prefix)
     try:
-        content = json.loads(_read(path))
-        version = content.pop("format")
+        raw = read_bytes(path, _LARGEST)
+        content = parse_json(raw)
+        version, crc = content.pop("format"), content.pop("crc32", None)
         if version == FORMAT:
+            if crc is not None and f"{zlib.crc32(raw.replace(crc.encode(), _NO_CRC.encode(), 1)):08x}" != crc:
+                raise ValueError("it changed since it was written, its CRC-32 differs")
             return _record(content)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise DataError(
-            f"{path}: can not be understood ({type(error).__name__}: {error}); remove it to use the data without a "
+            f"{path}: can not be understood ({reason:.200}); remove it to use the data without a "
             "record, or preprocess again"
         ) from None
-    raise DataError(f"{path}: format {version}, expected {FORMAT}; it was made by a newer megads")
-
-
-def _read(path: Path) -> bytes:
-    path.stat()  # there may be none: no error
-    handle, size = open_regular(path, missing=lambda: "it has just been removed", expected="expected a record")
-    with open(handle, "rb") as file:
-        if size > _LARGEST:
-            raise ValueError(f"{size} bytes")
-        return file.read(_LARGEST)
+    raise DataError(f"{path}: format {version!r:.40}, expected {FORMAT}; it was made by a newer megads")
 
 
 def _record(content: dict[str, Any]) -> Record:
     """Return the record, whose values have the types they should have."""
-    sources = content.pop("sources", [])
-    record = Record(**content, sources=tuple(sources))
+    sources, checksums = content.pop("sources", []), content.pop("checksums", None)
+    record = Record(
+        **content, sources=tuple(sources), checksums=None if checksums is None else Checksums.parse(checksums)
+    )
     for name, value in asdict(record).items():
+        if name == "checksums":
+            continue
         if name == "sources":
             right = all(isinstance(each, str) for each in value)
         elif name in _COUNTS:
-            right = isinstance(value, int)
+            right = type(value) is int and value >= 0
         else:
-            right = value is None or isinstance(value, int) if name == "eod" else isinstance(value, str)
+            right = value is None or type(value) is int if name == "eod" else isinstance(value, str)
         if not right:
             raise TypeError(f"{name} is {value!r:.40}")
     return record

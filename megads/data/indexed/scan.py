@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from megads.data.indexed.base import TokenFile
-from megads.data.indexed.files import BLOCK
+from megads.data.indexed.checksums import Checksums, changed, file_problems
+from megads.data.indexed.files import BLOCK, ReadFile
 from megads.data.indexed.open import open_dataset
 from megads.data.indexed.record import Record, read_record
 from megads.data.indexed.verify import index_problems
 from megads.errors import DataError
 
 _TASK = 1 << 26  # tokens one thread looks at before it takes other work
+_QUICK = 8  # blocks whose checksum is compared when the tokens are left out
 _SAMPLED = 64  # documents whose last token is compared with the record's
 
 Progress = Callable[[int, int], None]
@@ -71,12 +74,12 @@ def check_all(
         prefixes: of the files.
         vocab_size: ids must be below; None: as the file's record says, else only not negative.
         fingerprint: of the tokenizer that the files should be made with; empty: any.
-        quick: leave out the tokens.
+        quick: leave out the tokens, but for a few blocks whose checksum is recorded.
         threads: how many read at once; they share the work of a large file.
         progress: told how far it is.
     """
     with ThreadPoolExecutor(max(threads, 1)) as pool:
-        reports = list(pool.map(lambda prefix: _check_files(prefix, vocab_size, fingerprint), prefixes))
+        reports = list(pool.map(lambda prefix: _check_files(prefix, vocab_size, fingerprint, quick), prefixes))
         if quick:
             return reports
         tasks = [
@@ -99,7 +102,7 @@ def check_all(
     return reports
 
 
-def _check_files(prefix: str, vocab_size: int | None, fingerprint: str) -> Report:
+def _check_files(prefix: str, vocab_size: int | None, fingerprint: str, quick: bool) -> Report:
     """Look at everything but the tokens."""
     report = Report(prefix)
     try:
@@ -110,6 +113,7 @@ def _check_files(prefix: str, vocab_size: int | None, fingerprint: str) -> Repor
         report.record = read_record(prefix)
         if report.record and not report.problems:
             report.problems += _record_problems(dataset, report.record, vocab_size, fingerprint)
+            report.problems += _checksum_problems(dataset, report.record, quick)
     except DataError as error:
         report.problems.append(str(error))
     return report
@@ -127,6 +131,19 @@ def _record_problems(dataset: TokenFile, record: Record, vocab_size: int | None,
         yield f"{name}: made with a vocabulary of {record.vocab_size}, expected at most {vocab_size}"
     if record.eod is not None:
         yield from _end_problems(dataset, record.eod)
+
+
+def _checksum_problems(dataset: TokenFile, record: Record, quick: bool) -> Iterator[str]:
+    """Compare the index, and the tokens' number of checksums; the tokens themselves are compared when they are read."""
+    if record.checksums:
+        yield from file_problems(dataset.index_file, record.checksums)
+        try:
+            record.checksums.of(".bin", dataset.bin_file.size)
+        except ValueError as error:
+            yield f"{dataset.bin_file.path}: its record holds {error}; the two do not belong together"
+            return
+        if quick:
+            yield from file_problems(dataset.bin_file, record.checksums, _QUICK)
 
 
 def _end_problems(dataset: TokenFile, eod: int) -> Iterator[str]:
@@ -148,18 +165,24 @@ def _scan_part(report: Report, start: int, vocab_size: int | None) -> _Scan | st
     limit = _limit(report, vocab_size)
     try:
         dataset = open_dataset(report.prefix, allow_empty=True)
-        return _join(_blocks(dataset, start, min(start + _TASK, dataset.num_tokens), limit))
+        sums = report.record.checksums if report.record else None
+        return _join(_blocks(dataset, start, min(start + _TASK, dataset.num_tokens), limit, sums))
     except DataError as error:
         return str(error)
 
 
-def _blocks(dataset: TokenFile, start: int, stop: int, limit: int | None) -> Iterator[_Scan]:
+def _blocks(
+    dataset: TokenFile, start: int, stop: int, limit: int | None, checksums: Checksums | None
+) -> Iterator[_Scan]:
     # A block fits the processor's cache: it is read into it and looked at there.
     buffer: np.ndarray[Any, Any] = np.empty(BLOCK, dataset.dtype)
     signed = np.issubdtype(dataset.dtype, np.signedinteger)
+    follow = _Follow(dataset.bin_file, checksums, start * dataset.dtype.itemsize) if checksums else None
     for begin in range(start, stop, BLOCK):
         block = buffer[: min(BLOCK, stop - begin)]
         dataset.bin_file.read_into(block, begin * dataset.dtype.itemsize)
+        if follow:
+            follow.add(block.data.cast("B"))
         low, high = int(block.min()) if signed else 0, int(block.max())
         if low >= 0 and (limit is None or high < limit):
             yield _Scan(low, high)
@@ -167,6 +190,27 @@ def _blocks(dataset: TokenFile, start: int, stop: int, limit: int | None) -> Ite
         wrong = np.flatnonzero((block < 0) | (block >= limit if limit is not None else False))
         at = int(wrong[0])
         yield _Scan(low, high, len(wrong), begin + at, int(block[at]))
+
+
+class _Follow:
+    """Compares the checksums of blocks while their bytes pass; ``at`` is where a block begins."""
+
+    def __init__(self, file: ReadFile, checksums: Checksums, at: int):
+        self._file, self._block = file, checksums.block_bytes
+        self._expected = checksums.of(".bin", file.size)
+        self._number, self._value, self._filled = at // self._block, 0, 0
+
+    def add(self, view: memoryview) -> None:
+        """Take the next bytes; DataError when a block is not what was written."""
+        while view:
+            left = min(self._block, self._file.size - self._number * self._block) - self._filled
+            part = view[:left]
+            self._value = zlib.crc32(part, self._value)
+            self._filled, view = self._filled + len(part), view[len(part) :]
+            if len(part) == left:
+                if self._value != self._expected[self._number]:
+                    raise DataError(changed(self._file, self._number, self._block))
+                self._number, self._value, self._filled = self._number + 1, 0, 0
 
 
 def _join(scans: Iterable[_Scan]) -> _Scan:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from megads.data.indexed.base import TokenFile
 from megads.data.indexed.tnt import TntDataset
 from megads.errors import DataError
+
+_STRETCH = 4096  # sequences that are looked at together
+_ENTRY_BYTES = 20  # of a sequence and its document, about
 
 
 def require_sound(dataset: TokenFile) -> None:
@@ -35,6 +39,50 @@ def index_problems(dataset: TokenFile) -> Iterator[str]:
     yield from _document_problems(dataset)
     if isinstance(dataset, TntDataset):
         yield from _dimension_problems(dataset)
+
+
+def sample_problems(dataset: TokenFile, most_bytes: int) -> Iterator[str]:
+    """As :func:`index_problems`, but read about ``most_bytes`` of a large index: stretches that are evenly spaced."""
+    if dataset.index_file.size <= max(most_bytes, _STRETCH * _ENTRY_BYTES):
+        yield from index_problems(dataset)
+        return
+    many = max(2, most_bytes // (_STRETCH * _ENTRY_BYTES))
+    for first in np.linspace(0, max(0, len(dataset) - _STRETCH), many).astype(np.int64).tolist():
+        if problem := _stretch_problem(dataset, first):
+            yield problem
+            return
+    for first in np.linspace(0, max(0, dataset.num_documents - _STRETCH), many).astype(np.int64).tolist():
+        if problem := _documents_problem(
+            dataset, dataset.document_row.read(first, min(first + _STRETCH, dataset.num_documents) + 1), first
+        ):
+            yield problem
+            return
+
+
+def _stretch_problem(dataset: TokenFile, first: int) -> str:
+    """Return what is wrong with the lengths and starts of some sequences, empty when nothing is."""
+    name, scale = dataset.index_file.path, dataset.dtype.itemsize // dataset.start_unit
+    most = dataset.bin_file.size // dataset.dtype.itemsize
+    behind = min(first + _STRETCH, len(dataset))
+    lengths, begins = dataset.length_row.read(first, behind), dataset.start_row.read(first, behind)
+    if len(wrong := np.flatnonzero((lengths < 0) | (lengths > most))):
+        at = int(wrong[0])
+        return f"{name}: sequence {first + at} has {lengths[at]} tokens, the .bin file has {most} in all"
+    if len(wrong := np.flatnonzero((begins < 0) | (begins > most * scale))):
+        at = int(wrong[0])
+        return f"{name}: sequence {first + at} starts at {begins[at]}, the .bin file ends at {most * scale}"
+    if first == 0 and begins[0] != 0:
+        return f"{name}: sequence 0 starts at {begins[0]}, expected 0"
+    ends = begins + lengths.astype(np.int64) * scale
+    if len(wrong := np.flatnonzero(begins[1:] != ends[:-1])):
+        at = int(wrong[0])
+        return f"{name}: sequence {first + at + 1} starts at {begins[at + 1]}, but the one before it ends at {ends[at]}"
+    if isinstance(dataset, TntDataset):
+        dims = dataset.dim_row.read(first, behind)
+        if len(wrong := np.flatnonzero(dims != np.arange(first, behind))):
+            at = int(wrong[0])
+            return f"{name}: sequence {first + at} has its size at {dims[at]}, expected {first + at}"
+    return ""
 
 
 def _length_problems(dataset: TokenFile) -> Iterator[str]:
@@ -64,16 +112,23 @@ def _length_problems(dataset: TokenFile) -> Iterator[str]:
 def _document_problems(dataset: TokenFile) -> Iterator[str]:
     begin = 0
     for block in dataset.document_row.blocks(overlap=1):
-        # Compared, not subtracted: a difference may not fit its type.
-        wrong = np.flatnonzero((block[1:] < block[:-1]) | (block[1:] > len(dataset)))
-        if len(wrong):
-            at = int(wrong[0])
-            yield (
-                f"{dataset.index_file.path}: document {begin + at} runs from sequence {block[at]} to {block[at + 1]}, "
-                f"expected a start that is not lower and at most {len(dataset)}"
-            )
+        if problem := _documents_problem(dataset, block, begin):
+            yield problem
             return
         begin += len(block) - 1
+
+
+def _documents_problem(dataset: TokenFile, block: npt.NDArray[np.int64], begin: int) -> str:
+    """Return what is wrong with entries of the document index from ``begin`` on, empty when nothing is."""
+    # Compared, not subtracted: a difference may not fit its type.
+    wrong = np.flatnonzero((block[1:] < block[:-1]) | (block[1:] > len(dataset)) | (block[:-1] < 0))
+    if not len(wrong):
+        return ""
+    at = int(wrong[0])
+    return (
+        f"{dataset.index_file.path}: document {begin + at} runs from sequence {block[at]} to {block[at + 1]}, "
+        f"expected a start that is not lower and at most {len(dataset)}"
+    )
 
 
 def _dimension_problems(dataset: TntDataset) -> Iterator[str]:

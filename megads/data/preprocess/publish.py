@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from megads.data.indexed.checksums import checksums_of
 from megads.data.indexed.files import ReadFile
 from megads.data.indexed.merge import copy_file
 from megads.data.indexed.writer import write_index
@@ -20,6 +21,7 @@ from megads.data.preprocess.journal import SUFFIXES, Point, sizes_at
 from megads.data.preprocess.messages import Ready
 from megads.data.preprocess.plan import Job, digest_of, key_of
 from megads.errors import DataError
+from megads.storage.reading import read_json
 
 MARKER = "publish"
 """File of the work folder that names what is whole and where it goes."""
@@ -79,8 +81,10 @@ def _append_documents(path: Path, target: Any, sequences: int) -> None:
             target.write((np.frombuffer(block, "<i8") + sequences).tobytes())
 
 
-def complete(job: Job, ready: Ready, dtype: np.dtype[Any], total: Point) -> list[Made]:
+def complete(job: Job, ready: Ready, dtype: np.dtype[Any], total: Point, check: Callable[[], None]) -> list[Made]:
     """Write what is missing beside the joined tokens, and the marker: from here on nothing can be refused any more.
+
+    ``check`` is called now and then and may raise to stop.
 
     Raises:
         DataError: there are no tokens.
@@ -114,6 +118,9 @@ def complete(job: Job, ready: Ready, dtype: np.dtype[Any], total: Point) -> list
             level=job.level,
             key=key,
             sources=tuple(source.path for source in job.inputs),
+            checksums=checksums_of(
+                folder / f"{place}.bin", folder / f"{place}.idx", threads=job.how.workers, check=check
+            ),
         )
         write_record(folder / str(place), record)
         for suffix in (*SUFFIXES, ".idx"):
@@ -128,7 +135,7 @@ def publish(job: Job) -> tuple[list[Made], bool]:
     Returns:
         What there is now, and whether this job made it.
     """
-    content = json.loads((job.work / MARKER).read_bytes())
+    content = read_json(job.work / MARKER)
     made = [Made(**each) for each in content["made"]]
     for place, each in enumerate(made):
         sources = {suffix: part_folder(job, 0) / f"{place}{suffix}" for suffix in _FINAL}

@@ -164,7 +164,7 @@ class _Run:
         for source in job.inputs:
             unchanged(source)
         publish.join_parts(job, points, self._stop_if_asked)
-        publish.complete(job, ready, self._dtype, total)
+        publish.complete(job, ready, self._dtype, total, self._stop_if_asked)
         made, _ = publish.publish(job)
         team.finish(self._done(total))
         self.meter.clear()

@@ -122,7 +122,7 @@ def test_records_are_added_up(tmp_path):
     for name in "ab":
         write_record(_write(tmp_path / name, [[3], [5]]), replace(RECORD, sources=(f"{name}.jsonl",)))
     merge([str(tmp_path / name) for name in "ab"], str(tmp_path / "out"))
-    assert read_record(tmp_path / "out") == replace(
+    assert replace(read_record(tmp_path / "out"), checksums=None) == replace(
         RECORD, documents=4, sequences=4, tokens=16, sources=("a.jsonl", "b.jsonl")
     )
 

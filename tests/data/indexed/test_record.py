@@ -52,7 +52,7 @@ def test_what_is_no_record_is_refused(tmp_path, content):
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
 def test_what_is_no_file_is_refused_at_once(tmp_path, make):
     make(record_path(tmp_path / "x"))
-    with pytest.raises(DataError, match=r"x\.info\.json: is a .*; expected a record"):
+    with pytest.raises(DataError, match=r"x\.info\.json: can not be understood \(is a .*, expected a regular file"):
         read_record(tmp_path / "x")
 
 
