@@ -8,6 +8,7 @@ file systems show. The long arrays that a plan needs are in the cache and are ma
 from __future__ import annotations
 
 import resource
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from megads.config.batches import BatchSchedule
 from megads.config.schema import RunConfig
 from megads.config.shares import shares_of
 from megads.data import demo
-from megads.data.file_list import Shard, parse_data_path, read_file_list
+from megads.data.file_list import Shard, has_weights, parse_data_path, read_file_list
 from megads.data.indexed.base import TokenFile
 from megads.data.indexed.open import open_dataset
 from megads.data.samples.cache import Cache
@@ -165,8 +166,27 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
         used = [source for source in sources if source.documents]
         _check_split(run, split, sources, name, files)
         plain = bool(data.path) and not name
-        plans[split] = plan_mix(used, samples[split], replace(manner, plain=plain))
+        weighted = not plain or has_weights(data.path)
+        if not weighted and len(used) > 1:
+            used = _with_samples(split, used, run.model.seq_length, files)
+        plans[split] = plan_mix(used, samples[split], replace(manner, plain=plain, weighted=weighted))
     return plans
+
+
+def _with_samples(split: str, sources: Sequence[Source], seq_length: int, files: Files) -> list[Source]:
+    """Return those sources that hold a sample, with the exact number of their tokens.
+
+    Raises:
+        DataError: one to train on holds none.
+    """
+    exact = [replace(source, tokens=_count_tokens([source], sys.maxsize, files)) for source in sources]
+    short = [source for source in exact if source.tokens <= seq_length]
+    if short and (split == "train" or len(short) == len(exact)):
+        raise DataError(
+            f"{split}: {short[0].prefix} has {short[0].tokens} tokens there, less than one sample of SEQ + 1 = "
+            f"{seq_length + 1}; remove it from DATA_PATH, lower SEQ, or use DATA_PATH='WEIGHT PREFIX WEIGHT PREFIX ...'"
+        )
+    return [source for source in exact if source.tokens > seq_length]
 
 
 def _whole(shards: Sequence[Shard], files: Files) -> list[Source]:

@@ -92,7 +92,7 @@ def parse_data_path(text: str, env: Mapping[str, str] | None = None) -> list[Sha
     if not words:
         raise DataError(f"{where}: names no data; give one prefix, or WEIGHT PREFIX WEIGHT PREFIX ...")
     folder = Path(os.path.abspath(os.curdir))
-    if len(words) > 1 and len(words) % 2 == 0 and all(_is_number(word) for word in words[::2]):
+    if has_weights(text):
         pairs = zip(words[::2], words[1::2], strict=True)
         return _shards([_parse([*pair], " ".join(pair), folder, where, env) for pair in pairs], where)
     prefixes = [_prefix(word, folder, where, env) for word in words]
@@ -102,6 +102,12 @@ def parse_data_path(text: str, env: Mapping[str, str] | None = None) -> list[Sha
     if stray:
         raise DataError(f"{where}: {stray[0]} is a weight without a prefix; give WEIGHT PREFIX WEIGHT PREFIX ...")
     return _shards([_Entry(where, _tokens(prefix), prefix, "") for prefix in prefixes], where)
+
+
+def has_weights(text: str) -> bool:
+    """Return whether ``DATA_PATH`` gives weights: ``WEIGHT PREFIX WEIGHT PREFIX ...``, also of a single prefix."""
+    words = text.split()
+    return bool(words) and len(words) % 2 == 0 and all(_is_number(word) for word in words[::2])
 
 
 def repeated(shards: Sequence[Shard]) -> list[tuple[Shard, Shard]]:

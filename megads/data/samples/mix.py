@@ -23,7 +23,10 @@ SURPLUS = 1.005
 
 
 def requested_samples(weights: Sequence[float], size: int) -> list[int]:
-    """Return how many samples each file must have so that ``size`` can be drawn by ``weights``."""
+    """Return how many samples each file of a list is asked for so that ``size`` can be drawn by ``weights``.
+
+    This is the rule of ALCF's Megatron-DeepSpeed, which rounds once; for a path see :func:`_path_requests`.
+    """
     return [math.ceil(size * weight * SURPLUS) for weight in normalised(weights)]
 
 
@@ -36,7 +39,7 @@ class Source:
     corpus: str
     stamp: Stamp
     documents: range  # not empty
-    tokens: int  # in the documents, about
+    tokens: int  # in the documents; about, but for files of a path without weights
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Manner:
     blend_in_corpus: bool = False
     shuffle_in_corpus: bool = True
     plain: bool = False  # as Megatron's --data-path: every file is a corpus of its own
+    weighted: bool = True  # with ``plain``: files have weights; else each weighs the samples it holds
     vocab_size: int = 0  # a sample with an id outside of 0..vocab_size-1 is refused; 0: not looked at
 
 
@@ -134,22 +138,20 @@ def plan_mix(sources: Sequence[Source], size: int, manner: Manner) -> MixPlan:
     these numbers, and the corpus is shuffled once. The corpora, in the order of their names, are
     blended by the numbers of their samples.
 
-    With ``manner.plain``, as Megatron-core does it: files are blended by their weights, in the
-    order in which they are given, and nothing is shuffled beyond the order of each file. One file alone
-    gives exactly ``size`` samples.
+    With ``manner.plain``, as Megatron-core does it: see :func:`_plan_path`.
 
     Args:
         sources: at least one.
         size: samples in the mix.
         manner: how.
     """
+    if manner.plain:
+        return _plan_path(sources, size, manner)
     counts = requested_samples([source.weight for source in sources], size)
-    if manner.plain and len(sources) == 1:
-        counts = [size]
     files = [_file_recipe(source, count, manner) for source, count in zip(sources, counts, strict=True)]
-    members: dict[Any, list[int]] = {}
+    members: dict[str, list[int]] = {}
     for number, source in enumerate(sources):
-        members.setdefault(number if manner.plain else source.corpus, []).append(number)
+        members.setdefault(source.corpus, []).append(number)
     corpora = []
     for key in sorted(members):
         mine = members[key]
@@ -158,14 +160,49 @@ def plan_mix(sources: Sequence[Source], size: int, manner: Manner) -> MixPlan:
         )
     blend = None
     if len(corpora) > 1:
-        shares = [source.weight for source in sources] if manner.plain else [sum(each.counts) for each in corpora]
-        blend = BlendRecipe(_shares(_shares(shares)), size)
+        blend = BlendRecipe(_shares(_shares([sum(each.counts) for each in corpora])), size)
     return MixPlan(tuple(corpora), blend, size, tuple(dict.fromkeys(source.corpus for source in sources)), manner)
 
 
-def _file_recipe(source: Source, count: int, manner: Manner) -> GPTRecipe:
-    epochs = max(1, -(-(count * manner.seq_length + 1) // max(1, source.tokens)))
-    nbytes = 4 * epochs * len(source.documents) + 12 * max(count, epochs * source.tokens // manner.seq_length)
+def _plan_path(sources: Sequence[Source], size: int, manner: Manner) -> MixPlan:
+    """Return how ``size`` samples are drawn from the files of a path, as Megatron-core's builder does it.
+
+    Files are blended in the order in which they are given; nothing is shuffled beyond the order of each file.
+
+    * One file without a weight gives ``size`` samples.
+    * Files with weights, also a single one, are asked for their share, rounded up, and half a
+      percent more, rounded up again.
+    * Files without weights give one epoch each, blended by the samples in it. Where Megatron-core
+      would end, because ``size`` is more than that, these numbers are taken as weights.
+    """
+    counts, weights = _path_requests(sources, size, manner)
+    files = [_file_recipe(source, count, manner) for source, count in zip(sources, counts, strict=True)]
+    corpora = tuple(
+        CorpusPlan(source.corpus, (file,), (size,), None, None) for source, file in zip(sources, files, strict=True)
+    )
+    blend = BlendRecipe(_shares(weights), size) if len(sources) > 1 else None
+    return MixPlan(corpora, blend, size, tuple(dict.fromkeys(source.corpus for source in sources)), manner)
+
+
+def _path_requests(
+    sources: Sequence[Source], size: int, manner: Manner
+) -> tuple[Sequence[int | None], Sequence[float]]:
+    """Return how many samples each file of a path is asked for, None for one epoch, and its weight in the blend."""
+    weights: Sequence[float] = [source.weight for source in sources]
+    if not manner.weighted:
+        if len(sources) == 1:
+            return [size], weights
+        weights = [max(0, source.tokens - 1) // manner.seq_length for source in sources]
+        if size <= sum(weights):
+            return [None] * len(sources), weights
+    shares = _shares(weights)
+    return [math.ceil(math.ceil(size * share) * SURPLUS) for share in shares], shares
+
+
+def _file_recipe(source: Source, count: int | None, manner: Manner) -> GPTRecipe:
+    """Return the samples of a file; ``count`` None: one epoch."""
+    epochs = 1 if count is None else max(1, -(-(count * manner.seq_length + 1) // max(1, source.tokens)))
+    nbytes = 4 * epochs * len(source.documents) + 12 * max(count or 0, epochs * source.tokens // manner.seq_length)
     documents = source.documents
     return GPTRecipe(
         source.prefix,

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from megads.config.shares import parse_split
-from megads.data.file_list import Shard
 from megads.data.indexed.open import open_dataset
 from megads.data.samples.blend import blend_all, blend_index
 from megads.data.samples.gpt import GPTRecipe, GPTSamples, Stamp
-from megads.data.samples.mix import Manner, Mix, Source, plan_mix, requested_samples
 from megads.data.samples.recipe import collect, hold
 from megads.data.samples.split import split_documents
 from tests.data.factory import write_dataset
@@ -129,29 +127,6 @@ def test_split(block):
         ours = split_documents(parse_split(text), n)
         assert [list(each)[:3] for each in ours] == [list(each)[:3] for each in theirs], (text, n)
         assert [len(each) for each in ours] == [len(each) for each in theirs], (text, n)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_blend_of_files_as_data_path(tmp_path, seed):
-    """The whole way: files of a weighted path, as BlendedDataset draws from GPTDatasets."""
-    core = megatron_core()
-    dice = np.random.RandomState(seed)
-    count, size, seq_length = int(dice.randint(2, 5)), 60, 7
-    shards = [
-        Shard(float(dice.rand() + 0.1), write_dataset(tmp_path, dice.randint(5, 40, 9).tolist(), 1000, i, f"f{i}"), "x")
-        for i in range(count)
-    ]
-    config = _config(core, seq_length, seed)
-    wanted = requested_samples([shard.weight for shard in shards], size)
-    config.path_to_cache = str(tmp_path / "c")
-    parts = [_dataset(core, s.prefix, range(9), n, config) for s, n in zip(shards, wanted, strict=True)]
-    config.path_to_cache = None
-    weights = np.array([shard.weight for shard in shards])
-    theirs = core.BlendedDataset(parts, (weights / weights.sum()).tolist(), size, config)
-    sources = [Source(s.weight, s.prefix, s.corpus, Stamp.of(s.prefix), range(9), 200) for s in shards]
-    ours = Mix(plan_mix(sources, size, Manner(seq_length, seed, plain=True)), hold, open_dataset)
-    assert len(theirs) == len(ours) == size
-    assert [ours[i][:-1].tolist() for i in range(size)] == [theirs[i]["tokens"].tolist() for i in range(size)]
 
 
 def test_their_description_names_what_decides_an_index(tmp_path):

@@ -33,7 +33,8 @@ def _mix(sources: list[Source], size: int, manner: Manner = MANNER) -> Mix:
 def _files(sources: list[Source], counts: list[int]) -> list[GPTSamples]:
     """The samples of each file, in its own order."""
     plans = [
-        plan_mix([source], count, replace(MANNER, plain=True)) for source, count in zip(sources, counts, strict=True)
+        plan_mix([source], count, replace(MANNER, plain=True, weighted=False))
+        for source, count in zip(sources, counts, strict=True)
     ]
     return [
         GPTSamples(open_dataset(plan.corpora[0].files[0].prefix), hold(plan.corpora[0].files[0]), 4) for plan in plans
@@ -98,7 +99,7 @@ def test_a_path_is_blended_by_weight_and_not_shuffled(tmp_path):
 
 def test_a_path_of_one_file_is_that_file(tmp_path):
     sources = _sources(tmp_path, [1], "a")
-    mix = _mix(sources, 400, replace(MANNER, plain=True))
+    mix = _mix(sources, 400, replace(MANNER, plain=True, weighted=False))
     file = _files(sources, [400])[0]
     assert [mix[i].tolist() for i in range(400)] == [file[i].tolist() for i in range(400)]
 

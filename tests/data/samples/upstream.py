@@ -13,12 +13,13 @@ import pytest
 NAMES = {
     "helpers": ("build_blending_indices", "build_exhaustive_blending_indices", "build_mapping"),
     "blended_dataset": ("BlendedDataset",),
+    "blended_megatron_dataset_builder": ("BlendedMegatronDatasetBuilder",),
     "blended_megatron_dataset_config": ("convert_split_vector_to_split_matrix", "parse_and_normalize_split"),
     "gpt_dataset": ("GPTDataset", "GPTDatasetConfig"),
     "bert_dataset": ("BERTMaskedWordPieceDataset", "BERTMaskedWordPieceDatasetConfig"),
     "t5_dataset": ("T5MaskedWordPieceDataset", "T5MaskedWordPieceDatasetConfig"),
     "indexed_dataset": ("IndexedDataset",),
-    "utils": ("Split",),
+    "utils": ("Split", "get_blend_from_list"),
 }
 
 
