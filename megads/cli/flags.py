@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import difflib
+from collections.abc import Mapping
 
 import click
 
@@ -18,50 +19,36 @@ class FlagCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse ``args``; see :class:`click.Command`."""
-        own = {word for option in self.params for word in (*option.opts, "--help")}
+        takes_word = {opt: not getattr(option, "is_flag", True) for option in self.params for opt in option.opts}
+        own = {**takes_word, "--help": False}
         names = {word.partition("=")[0] for word in args if word.startswith("--")}
-        made = _options() if names - own else {}
-        args = _joined(args) if made else args
-        self.params.extend(made.values())
-        try:
-            rest = super().parse_args(ctx, args)
-        finally:
-            self.params = [option for option in self.params if option not in made.values()]
         pairs: list[tuple[str, str]] = []
-        for flag, option in made.items():
-            value = ctx.params.pop(option.name or "")
-            pairs += [(flag, "")] if value is True else [(flag, word) for word in value or ()]
+        if names - own.keys():
+            from megads.config.flags import split_flags
+
+            pairs, args = split_flags(args, own)
+            _refuse_unknown(ctx, args, own)
+        rest = super().parse_args(ctx, args)
         ctx.params["flags"] = tuple(pairs)
         return rest
 
 
-def _options() -> dict[str, click.Option]:
+def _refuse_unknown(ctx: click.Context, args: list[str], own: Mapping[str, bool]) -> None:
+    """Name the options that an unknown one may mean, or is the beginning of: argparse would complete it."""
     from megads.config.flags import flags
+    from megads.config.options import OPTIONS
 
-    made = {}
-    for number, (name, flag) in enumerate(flags().items()):
-        kind: dict[str, Any] = {"multiple": True, "type": str} if flag.takes_value else {"is_flag": True}
-        made[name] = click.Option([name, f"flag_{number}"], hidden=True, **kind)
-    return made
-
-
-def _joined(args: list[str]) -> list[str]:
-    """Return ``args`` with the words of an option that takes several made one."""
-    from megads.config.flags import flags
-
-    many = {name for name, flag in flags().items() if flag.takes_words}
-    joined: list[str] = []
-    option, words = "", 0
+    before = ""
     for word in args:
-        if word.startswith("-"):
-            option, words = word if word in many else "", 0
-        elif option:
-            words += 1
-        if words > 1:
-            joined[-1] += f" {word}"
-        else:
-            joined.append(word)
-    return joined
+        name = word.partition("=")[0]
+        if word == "--":
+            return
+        if name.startswith("--") and name not in own and not own.get(before):
+            known = sorted({*own, *flags(), *OPTIONS})
+            longer = [each for each in known if each.startswith(name)]
+            close = longer or difflib.get_close_matches(name, known, n=3, cutoff=0.75)
+            raise click.NoSuchOption(name, possibilities=close[:3], ctx=ctx)
+        before = word
 
 
 def flag_table() -> str:
@@ -71,13 +58,16 @@ def flag_table() -> str:
 
     rows = []
     for name, flag in flags().items():
-        text = ", ".join(
-            f"{env_name(setting)}={'V' if value is None else _text(value)}" for setting, value in flag.gives.items()
-        )
+        text = ", ".join(f"{env_name(setting)}={_text(value)}" for setting, value in flag.gives.items())
         rows.append((f"{name} V" if flag.takes_value else name, text))
     width = max(len(left) for left, _ in rows)
     return "\n".join(f"{left:{width}}  {right}" for left, right in rows)
 
 
 def _text(value: object) -> str:
+    from megads.config.setting import Weak, Word
+
+    if value is None or isinstance(value, Word):
+        return "V"
+    value = value.value if isinstance(value, Weak) else value
     return str(int(value)) if isinstance(value, bool) else str(value)

@@ -22,7 +22,12 @@ TokenizerType = Literal[
 class DataConfig(Section):
     """What is read, and how it is split."""
 
-    file_list: str = setting("", env="DATA_FILE_LIST", help="lines of WEIGHT PREFIX CORPUS; empty: the demo corpus")
+    file_list: str = setting(
+        "",
+        env="DATA_FILE_LIST",
+        flags={"--data-file-list": None},
+        help="lines of WEIGHT PREFIX CORPUS; empty: the demo corpus",
+    )
     path: str = setting(
         "",
         env="DATA_PATH",
@@ -123,7 +128,9 @@ class DataConfig(Section):
         ge=0,
         le=64,
     )
-    cache_dir: str = setting(".cache/megads", env="DATA_CACHE_PATH", help="demo corpus and sample indices")
+    cache_dir: str = setting(
+        ".cache/megads", env="DATA_CACHE_PATH", flags={"--data-cache-path": None}, help="demo corpus and sample indices"
+    )
     demo_vocab_size: int = setting(
         2048, env="DEMO_VOCAB_SIZE", help="of the tokenizer trained on the demo corpus", ge=512
     )

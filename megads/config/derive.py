@@ -10,6 +10,7 @@ from typing import Any
 from megads.config.advice import Attempt, Change, Layout, Problem, divisors, multiples, put, refusal, shown
 from megads.config.batches import BatchSchedule
 from megads.config.checks import problem_of
+from megads.config.megatron import LAYER as MEGATRON_LAYER
 from megads.config.parse import LARGEST
 from megads.config.resolve import SHARES, Resolved, rank_of
 from megads.config.schedule_lengths import fill_schedule, rises_to_the_end
@@ -247,6 +248,9 @@ def _fill_model(filler: _Filler, vocab_size: int) -> None:
     else:
         filler.fill("model.ffn_hidden_size", 4 * hidden, "4 HIDDEN")
     filler.fill("model.max_positions", filler["model.seq_length"], "SEQ")
+    padding, tensor = filler.origins[_PADDING], filler["parallel.tensor"]
+    if tensor > 1 and (padding == MEGATRON_LAYER or padding.detail == _PADDING_FLAG):
+        filler.put(_PADDING, filler[_PADDING] * tensor, f"{padding.detail} {filler[_PADDING]} x TP, as in Megatron-LM")
     if not filler["model.vocab_size"]:
         if not vocab_size:
             raise ConfigError(f"{env_name('data.tokenizer_type')}={filler['data.tokenizer_type']} needs VOCAB_SIZE")
@@ -257,6 +261,7 @@ def _fill_model(filler: _Filler, vocab_size: int) -> None:
         filler.fill("model.init_std", math.sqrt(2 / (5 * hidden)), "sqrt(2 / (5 HIDDEN))")
 
 
+_PADDING, _PADDING_FLAG = "model.vocab_multiple", "--make-vocab-size-divisible-by"
 _GLOBAL, _STEPS, _MICRO = "train.global_batch", "train.grad_acc_steps", "train.micro_batch"
 _BATCH_FORMULA = "MICRO_BATCH x GRAD_ACC_STEPS x DP"
 _STEPS_FORMULA = "GLOBAL_BATCH / (MICRO_BATCH x DP)"

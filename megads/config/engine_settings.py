@@ -44,14 +44,22 @@ class RecomputeConfig(Section):
         "torch",
         env="RECOMPUTE_WITH",
         switches={"DEEPSPEED_ACTIVATION_CHECKPOINTING": "deepspeed", "DISTRIBUTE_SAVED_ACTIVATIONS": "deepspeed"},
-        flags={"--deepspeed-activation-checkpointing": "deepspeed", "--distribute-saved-activations": "deepspeed"},
+        flags={
+            "--deepspeed-activation-checkpointing": "deepspeed",
+            "--distribute-saved-activations": "deepspeed",
+            "--distribute-checkpointed-activations": "deepspeed",
+        },
         help="whose checkpoint function; the settings below need deepspeed",
     )
     partition_activations: bool = setting(
         False,
         env="PARTITION_ACTIVATIONS",
         switches={"DISTRIBUTE_SAVED_ACTIVATIONS": True},
-        flags={"--partition-activations": True, "--distribute-saved-activations": True},
+        flags={
+            "--partition-activations": True,
+            "--distribute-saved-activations": True,
+            "--distribute-checkpointed-activations": True,
+        },
         help="kept inputs are split over the TP ranks and gathered for the backward pass",
     )
     cpu_checkpointing: bool = setting(
@@ -86,7 +94,10 @@ class DeepSpeedConfig(Section):
     """What DeepSpeed is told beside the layout, the batch and the precision."""
 
     config_overrides: str = setting(
-        "", env="DS_CONFIG_OVERRIDES", help="JSON file merged into DeepSpeed's dictionary; may not contradict settings"
+        "",
+        env="DS_CONFIG_OVERRIDES",
+        flags={"--deepspeed_config": None, "--deepspeed-config": None},
+        help="JSON file merged into DeepSpeed's dictionary; may not contradict settings",
     )
     offload_optimizer: Literal["none", "cpu", "nvme"] = setting(
         "none",
@@ -96,10 +107,15 @@ class DeepSpeedConfig(Section):
         help="where the optimizer's state is kept and updated; needs ZERO_STAGE 1 or more, nvme 3",
     )
     offload_params: Literal["none", "cpu", "nvme"] = setting(
-        "none", env="OFFLOAD_PARAMS", help="where the weights' partitions are; needs ZERO_STAGE=3"
+        "none",
+        env="OFFLOAD_PARAMS",
+        flags={"--remote-device": None},
+        help="where the weights' partitions are; needs ZERO_STAGE=3",
     )
     nvme_path: str = setting("", env="NVME_PATH", help="folder on a local NVMe disk for offloaded state")
-    offload_pin_memory: bool = setting(True, env="OFFLOAD_PIN_MEMORY", help="page-lock the host memory of offload")
+    offload_pin_memory: bool = setting(
+        True, env="OFFLOAD_PIN_MEMORY", flags={"--use-pin-memory": True}, help="page-lock the host memory of offload"
+    )
     offload_buffer_count: int = setting(4, env="OFFLOAD_BUFFER_COUNT", help="buffers of NVMe offload", gt=0)
     offload_pipeline_read: bool = setting(False, env="OFFLOAD_PIPELINE_READ", help="read ahead from NVMe")
     offload_pipeline_write: bool = setting(False, env="OFFLOAD_PIPELINE_WRITE", help="write behind to NVMe")
@@ -116,12 +132,21 @@ class DeepSpeedConfig(Section):
         help="of gradients on the wire; anything below fp32 adds rounding",
     )
     grad_accum_dtype: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32", env="GRAD_ACCUM_DTYPE", synonyms=DTYPES, help="of accumulated gradients in half precision"
+        "fp32",
+        env="GRAD_ACCUM_DTYPE",
+        flags={"--accumulate-allreduce-grads-in-fp32": "fp32"},
+        synonyms=DTYPES,
+        help="of accumulated gradients in half precision",
     )
     contiguous_gradients: bool = setting(
-        True, env="CONTIGUOUS_GRADIENTS", help="copy gradients into one buffer as they come"
+        True,
+        env="CONTIGUOUS_GRADIENTS",
+        flags={"--zero-contigious-gradients": True},
+        help="copy gradients into one buffer as they come",
     )
-    reduce_scatter: bool = setting(True, env="REDUCE_SCATTER", help="reduce gradients to their owner only")
+    reduce_scatter: bool = setting(
+        True, env="REDUCE_SCATTER", flags={"--zero-reduce-scatter": True}, help="reduce gradients to their owner only"
+    )
     reduce_bucket_size: int = setting(
         50_000_000, env="REDUCE_BUCKET_SIZE", help="of one reduction", unit="elements", gt=0
     )

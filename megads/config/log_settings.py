@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from megads.config.setting import Section, setting
+from megads.config.setting import Section, Word, setting
 
 WANDB_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 """What a run may be known by at Weights & Biases."""
@@ -22,7 +22,9 @@ class LogConfig(Section):
         unit="steps",
         gt=0,
     )
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", env="LOG_LEVEL", help="of rank 0")
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", env="LOG_LEVEL", flags={"--log-level": Word({"critical": "error"})}, help="of rank 0"
+    )
     log_line: Literal["megads", "megatron"] = setting(
         "megads", env="LOG_LINE", help="of a step, on the console; the run's log file has both"
     )

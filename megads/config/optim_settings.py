@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from megads.config.option_words import exponent_of_two
 from megads.config.schedule_settings import ScheduleSettings
-from megads.config.setting import setting
+from megads.config.setting import Word, setting
 
 OptimizerName = Literal[
     "adamw",
@@ -42,7 +43,7 @@ class OptimConfig(ScheduleSettings):
         "adamw",
         env="OPT",
         aliases=("OPTIMIZER", "OPTIM"),
-        flags={"--optimizer": None},
+        flags={"--optimizer": Word({"adam": "adamw"})},
         help="how weights follow from gradients; megads optimizers lists them",
     )
     adam_beta1: float = setting(
@@ -98,7 +99,12 @@ class OptimConfig(ScheduleSettings):
     )
     loss_scale: float = setting(0.0, env="LOSS_SCALE", flags={"--loss-scale": None}, help="fp16 only; 0: dynamic", ge=0)
     initial_loss_scale_power: int = setting(
-        16, env="INITIAL_LOSS_SCALE_POWER", help="fp16: first scale is 2**this", ge=0, le=32
+        16,
+        env="INITIAL_LOSS_SCALE_POWER",
+        flags={"--initial-loss-scale": Word(convert=exponent_of_two)},
+        help="fp16: first scale is 2**this",
+        ge=0,
+        le=32,
     )
     loss_scale_window: int = setting(
         1000,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from megads.config.setting import Section, setting
+from megads.config.setting import Section, Weak, setting
 from megads.errors import ConfigError
 
 
@@ -19,7 +19,7 @@ class ProfileConfig(Section):
     steps: str = setting(
         "",
         env="PROFILE",
-        flags={"--profile": "on"},
+        flags={"--profile": Weak("on"), "--profile_steps": None},
         words=True,
         help="steps whose operations are traced, as 2-3 or 10 20; on: behind PROFILE_STEP_START up to PROFILE_STEP_END",
     )

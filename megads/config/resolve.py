@@ -9,6 +9,8 @@ from typing import Any
 
 from megads.config.flags import Given, add_given, read_flags
 from megads.config.layers import Layer, read_machine, read_preset
+from megads.config.megatron import LAYER as MEGATRON_LAYER
+from megads.config.megatron import MEGADS, MEGATRON, defaults_for, is_megatron, refuse_missing
 from megads.config.names import name_notes, names_of, refuse_unsupported
 from megads.config.parse import did_you_mean, parse, switch
 from megads.config.schema import FAMILIES, OPTIMIZER_DEFAULTS, RunConfig
@@ -18,7 +20,7 @@ from megads.errors import ConfigError
 
 __all__ = ["LAYERS", "Resolved", "rank_of", "resolve", "settings"]
 
-LAYERS = ("derived", "default", "optimizer", "family", "preset", "machine", "env", "cli", "checkpoint")
+LAYERS = ("derived", "default", "megatron", "optimizer", "family", "preset", "machine", "env", "cli", "checkpoint")
 """Lowest first. A derived value gives way to any other."""
 
 
@@ -74,6 +76,10 @@ def resolve(
 ) -> Resolved:
     """Build a run's settings from default < optimizer < family < preset < machine < env < cli < checkpoint.
 
+    Megatron-LM's defaults, where they hold (``megads.config.megatron``), are above ours. A
+    command of Megatron-LM without a preset means the same on every machine: the machine's
+    settings are left out.
+
     ``env`` is passed in, never read from ``os.environ``, so a test or a dry run sees exactly
     the environment it names. An empty variable counts as unset, as in ``${TP:-1}``. Of
     settings that determine each other (``_settle``) the higher layer wins.
@@ -92,18 +98,22 @@ def resolve(
         ConfigError: one line that names the value, where it came from, and what would work.
     """
     refuse_unsupported(env)
-    given = _overrides(overrides or {}, read_flags(flags))
+    read = read_flags(flags)
+    given = _overrides(overrides or {}, read.given)
     from_env = _environment(env)
     chosen, chosen_origin = _choose_preset(preset, from_env, given)
     machine_name = given["machine"][0] if "machine" in given else machine
     machine_layer = read_machine(machine_name, root or Path(__file__).parents[2])
-    fits = chosen is not None and machine_name in chosen.fits
+    by_megatron, by_megatron_origin = is_megatron(chosen is not None, given, from_env)
+    fits = machine_name in chosen.fits if chosen else by_megatron
 
-    stack = _Stack()
+    stack = _Stack(notes=list(read.notes))
     for name, each in fields().items():
         stack.put(name, each.default, Origin("default"))
     asked_hosts = {**from_env, **given}.get("launch.num_hosts", (0,))[0]
     layers = [*([chosen] if chosen else []), *([] if fits else [machine_layer])]
+    if by_megatron:
+        _put_megatron(stack, layers, from_env, given)
     _put_bundle(stack, "optim.optimizer", OPTIMIZER_DEFAULTS, layers, from_env, given)
     _put_bundle(stack, "model.family", FAMILIES, layers, from_env, given)
     below = _put_files(stack, chosen, None if fits else machine_layer, num_hosts or asked_hosts or 1)
@@ -113,6 +123,9 @@ def resolve(
         _put_checkpoint(stack, checkpoint)
     if not fits:
         _note_width(stack, machine_layer, below)
+    if by_megatron and not chosen:
+        _refuse_missing(stack)
+    stack.put("defaults", MEGATRON if by_megatron else MEGADS, by_megatron_origin)
     stack.put("preset", chosen.origin.detail if chosen else "", chosen_origin)
     by_name = Origin("env", "MACHINE") if env.get("MACHINE") == machine_name else Origin("derived", "host name")
     stack.put("machine", machine_name, given["machine"][1] if "machine" in given else by_name)
@@ -208,13 +221,35 @@ def _put_bundle(
     given: Given,
 ) -> None:
     """Put the defaults that go with what the highest layer says of ``setting``."""
-    chosen = stack.values[setting]
+    chosen = _highest(setting, stack.values[setting], layers, from_env, given)
+    for name, value in bundles.get(chosen, {}).items():
+        stack.put(name, value, Origin(setting.rpartition(".")[2], chosen))
+
+
+def _highest(setting: str, default: Any, layers: list[Layer], from_env: Given, given: Given) -> Any:
+    """Return what the highest layer says of ``setting``."""
+    chosen = default
     for layer in layers:
         chosen = layer.settings.get(setting, chosen)
     for source in (from_env, given):
         chosen = source.get(setting, (chosen,))[0]
-    for name, value in bundles.get(chosen, {}).items():
-        stack.put(name, value, Origin(setting.rpartition(".")[2], chosen))
+    return chosen
+
+
+def _put_megatron(stack: _Stack, layers: list[Layer], from_env: Given, given: Given) -> None:
+    """Put Megatron-LM's defaults."""
+
+    def chosen(name: str) -> Any:
+        return _highest(name, stack.values[name], layers, from_env, given)
+
+    for name, value in defaults_for(chosen).items():
+        stack.put(name, value, MEGATRON_LAYER)
+
+
+def _refuse_missing(stack: _Stack) -> None:
+    """Refuse a command without a number that Megatron-LM demands; a checkpoint may give the model's shape."""
+    if not stack.values["checkpoint.use_args"] or any(each.layer == "checkpoint" for each in stack.origins.values()):
+        refuse_missing({name for name, each in stack.origins.items() if each.layer in ("env", "cli", "checkpoint")})
 
 
 def _put_files(stack: _Stack, preset: Layer | None, machine: Layer | None, num_hosts: int) -> dict[str, Any]:

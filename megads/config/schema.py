@@ -14,103 +14,37 @@ from megads.config.data_settings import DataConfig
 from megads.config.engine_settings import DeepSpeedConfig, RecomputeConfig
 from megads.config.facts import StarterName
 from megads.config.log_settings import LogConfig, TrackConfig
+from megads.config.model_settings import FAMILIES, ModelConfig
 from megads.config.optim_settings import OptimConfig
 from megads.config.optimizers import OPTIMIZERS
+from megads.config.option_words import minutes
 from megads.config.profile_settings import ProfileConfig
 from megads.config.schedule_settings import LrFinderConfig
 from megads.config.seed_settings import SeedSettings
-from megads.config.setting import DTYPES, Section, setting
+from megads.config.setting import DTYPES, Section, Word, setting
 from megads.config.stability_settings import StabilityConfig
 from megads.config.times_settings import TimesConfig
 
-
-class ModelConfig(Section):
-    """The shape of the decoder."""
-
-    family: Literal["llama", "gpt"] = setting(
-        "llama",
-        env="MODEL_FAMILY",
-        switches={"NO_LLAMA": "gpt"},
-        help="bundle of defaults: llama (RMSNorm, SwiGLU, RoPE) or gpt (LayerNorm, GELU, learned positions)",
-    )
-    num_layers: int = setting(32, env="NLAYERS", aliases=("NUM_LAYERS",), help="decoder layers", gt=0)
-    hidden_size: int = setting(4096, env="HIDDEN", aliases=("HIDDEN_SIZE",), help="width of the residual stream", gt=0)
-    num_heads: int = setting(32, env="HEADS", aliases=("NHEADS", "NUM_HEADS"), help="query heads", gt=0)
-    num_kv_heads: int = setting(
-        0, env="NUM_KV_HEAD", aliases=("NUM_KV_HEADS",), help="key/value heads (GQA); 0: as many as HEADS", ge=0
-    )
-    head_dim: int = setting(
-        0, env="HEAD_DIM", aliases=("KV_CHANNELS",), help="width of a head; 0: HIDDEN / HEADS", ge=0
-    )
-    ffn_hidden_size: int = setting(
-        0,
-        env="FFN_HIDDEN_SIZE",
-        help="inner width of the MLP; 0: 4 HIDDEN, or with swiglu 8/3 HIDDEN, a multiple of 64",
-        ge=0,
-    )
-    seq_length: int = setting(
-        4096, env="SEQ", aliases=("SEQ_LEN", "SEQ_LENGTH"), help="tokens per sample", unit="tokens", gt=0
-    )
-    max_positions: int = setting(0, env="MAX_POSITIONS", help="rows of a learned position table; 0: SEQ", ge=0)
-    vocab_size: int = setting(0, env="VOCAB_SIZE", help="tokens the model knows; 0: the tokenizer's", ge=0)
-    vocab_multiple: int = setting(
-        128,
-        env="VOCAB_MULTIPLE",
-        aliases=("MAKE_VOCAB_SIZE_DIVISIBLE_BY",),
-        help="the embedding is padded to a multiple of this; it does not depend on TP",
-        gt=0,
-    )
-    normalization: Literal["rmsnorm", "layernorm"] = setting("rmsnorm", env="NORMALIZATION", help="kind of norm")
-    norm_epsilon: float = setting(1e-5, env="NORM_EPSILON", help="epsilon of the norms", gt=0)
-    activation: Literal["swiglu", "gelu", "gelu_tanh"] = setting(
-        "swiglu", env="ACTIVATION", help="of the MLP; gelu is the exact erf form"
-    )
-    position_embedding: Literal["rope", "learned"] = setting("rope", env="POSITION_EMBEDDING", help="kind of positions")
-    rope_theta: float = setting(50000.0, env="ROPE_THETA", help="base of the rotary frequencies", gt=0)
-    rope_scaling: Literal["none", "linear", "llama3"] = setting(
-        "none", env="ROPE_SCALING", help="how rotary frequencies are stretched for longer contexts than they began with"
-    )
-    rope_scaling_factor: float = setting(1.0, env="ROPE_SCALING_FACTOR", help="positions are divided by this", ge=1)
-    rope_low_freq_factor: float = setting(
-        1.0,
-        env="ROPE_LOW_FREQ_FACTOR",
-        help="llama3: below this many turns in the original context all is stretched",
-        gt=0,
-    )
-    rope_high_freq_factor: float = setting(
-        4.0, env="ROPE_HIGH_FREQ_FACTOR", help="llama3: above this many turns nothing is stretched", gt=0
-    )
-    rope_original_positions: int = setting(
-        8192, env="ROPE_ORIGINAL_POSITIONS", help="llama3: the original context", unit="tokens", gt=0
-    )
-    bias: bool = setting(False, env="ADD_BIAS", help="biases in the linear layers")
-    tied_embeddings: bool = setting(False, env="TIED_EMBEDDINGS", help="share the embedding with the output layer")
-    hidden_dropout: float = setting(0.0, env="HIDDEN_DROPOUT", help="after embedding, attention and MLP", ge=0, lt=1)
-    attention_dropout: float = setting(0.0, env="ATTENTION_DROPOUT", help="on attention weights", ge=0, lt=1)
-    init_std: float = setting(
-        0.0, env="INIT_METHOD_STD", help="of initial weights; 0: sqrt(2 / (5 HIDDEN)), for gpt 0.02", ge=0
-    )
-    attention: Literal["sdpa", "flash"] = setting(
-        "sdpa",
-        env="ATTENTION",
-        switches={"NO_FLASH_ATTN": "sdpa"},
-        help="torch's scaled_dot_product_attention, or the flash-attn package",
-    )
-
-
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "gpt": {
-        "model.normalization": "layernorm",
-        "model.activation": "gelu_tanh",
-        "model.position_embedding": "learned",
-        "model.bias": True,
-        "model.tied_embeddings": True,
-        "model.hidden_dropout": 0.1,
-        "model.attention_dropout": 0.1,
-    },
-}
-"""What ``model.family`` changes in the defaults, below presets in precedence."""
+__all__ = [
+    "FAMILIES",
+    "OPTIMIZER_DEFAULTS",
+    "CheckpointConfig",
+    "DataConfig",
+    "DeepSpeedConfig",
+    "LaunchConfig",
+    "LogConfig",
+    "LrFinderConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "ParallelConfig",
+    "ProfileConfig",
+    "RecomputeConfig",
+    "RunConfig",
+    "StabilityConfig",
+    "TimesConfig",
+    "TrackConfig",
+    "TrainConfig",
+]
 
 OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
     name: {"optim.lr_decay_style": "constant"} for name, row in OPTIMIZERS.items() if row.is_averaged
@@ -153,6 +87,7 @@ class ParallelConfig(Section):
     pipeline_split: str = setting(
         "layers",
         env="PIPELINE_SPLIT",
+        flags={"--pp-partition-method": Word({"type:transformer": "layers", "type:transformer|embedding": "ends"})},
         help="layers of each stage: layers (equal), ends (embedding and head count as one each), "
         "parameters (equal), or a list such as 6,8,8,6",
     )
@@ -166,7 +101,7 @@ class ParallelConfig(Section):
     ddp_impl: Literal["local", "torch"] = setting(
         "local",
         env="DDP_IMPL",
-        flags={"--DDP-impl": None},
+        flags={"--DDP-impl": None, "--overlap-grad-reduce": "torch"},
         help="gradients are reduced after the backward pass (local) or while it runs (torch; ZeRO 1 to 3, PP=1)",
     )
 
@@ -177,6 +112,7 @@ class TrainConfig(SeedSettings):
     micro_batch: int = setting(
         1,
         env="MICRO_BATCH",
+        flags={"--micro-batch-size": None},
         aliases=("MICRO_BATCH_SIZE",),
         help="samples per forward pass of a data-parallel rank",
         gt=0,
@@ -187,6 +123,7 @@ class TrainConfig(SeedSettings):
     global_batch: int = setting(
         0,
         env="GLOBAL_BATCH",
+        flags={"--global-batch-size": None},
         aliases=("GLOBAL_BATCH_SIZE",),
         help="samples per step; 0: MICRO_BATCH GRAD_ACC_STEPS DP",
         unit="samples",
@@ -195,6 +132,7 @@ class TrainConfig(SeedSettings):
     train_tokens: int = setting(
         4_673_780_159_710,
         env="TRAIN_TOKENS",
+        flags={"--train-tokens": None},
         help="token budget; gives way to TRAIN_ITERS or TRAIN_SAMPLES; 0: from these",
         unit="tokens",
         ge=0,
@@ -318,6 +256,7 @@ class LaunchConfig(Section):
     timeout_s: float = setting(
         600.0,
         env="DIST_TIMEOUT",
+        flags={"--distributed-timeout-minutes": Word(convert=minutes)},
         aliases=("TORCH_DDP_TIMEOUT", "MEGADS_TIMEOUT_S"),
         help="longest wait for another rank",
         unit="s",
@@ -330,6 +269,13 @@ class RunConfig(Section):
     """Everything that decides a run. Ranks read this from ``<run>/config.yaml`` and nothing else."""
 
     preset: str = setting("", env="MODEL_ARCH", help="name of a preset; see megads config --presets")
+    defaults: Literal["megads", "megatron"] = setting(
+        "megads",
+        env="MEGADS_DEFAULTS",
+        flags={"--megatron-defaults": "megatron"},
+        help="of settings that nobody sets; megatron unless said otherwise if the command names no preset and "
+        "--num-layers, --hidden-size or --num-attention-heads",
+    )
     machine: str = setting("", env="MACHINE", help="facts and defaults in envs/<machine>.yaml; empty: by host name")
     name: str = setting("", env="RUN_NAME", help="of the run folder, runs/<name>; empty: the preset's name")
     dir: str = setting("", env="RUN_DIR", help="run folder, exactly; empty: runs/<name>")

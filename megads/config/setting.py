@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -34,6 +34,35 @@ DTYPES = {
 """Other names of precisions."""
 
 
+@dataclass(frozen=True)
+class Word:
+    """The word behind an option of the command line, where it is not the value of the setting itself.
+
+    Attributes:
+        names: another toolkit's word -> the word here, as ``{"adam": "adamw"}``; others stay as they are.
+        convert: what makes the setting's text of the option's; raises ValueError with one line.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    convert: Callable[[str], str] | None = None
+
+    def text(self, word: str) -> str:
+        """Return the setting's text.
+
+        Raises:
+            ValueError: the word cannot be converted.
+        """
+        found = self.names.get(word, word)
+        return self.convert(found) if self.convert else found
+
+
+@dataclass(frozen=True)
+class Weak:
+    """What an option gives a setting unless another option gives it a value."""
+
+    value: Any
+
+
 def setting(
     default: Any,
     *,
@@ -59,9 +88,9 @@ def setting(
         aliases: other names of the same variable, for users of older toolkits.
         switches: variable -> the value it gives this setting when it is true, as
             ``{"NO_FLASH_ATTN": "sdpa"}``; a false or empty one says nothing.
-        flags: option of the command line -> the value it gives this setting, ``None`` when
-            the value follows it, as ``{"--zero-stage": None}``. Names of older toolkits; an
-            option may give several settings a value.
+        flags: option of the command line -> the value it gives this setting, ``None`` or a :class:`Word`
+            when the value follows it, as ``{"--zero-stage": None}``, or :class:`Weak`. Names of
+            older toolkits; an option may give several settings a value.
         words: its options take all the words up to the next option, as one text.
         synonyms: other names of choices, for users of older toolkits, as ``{"minus_sqrt": "sqrt"}``.
         instead: words that are not choices -> what to use, in words, as ``{"mpirun": "openmpi or mpich"}``.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from megads.config.batches import BatchSchedule
+from megads.config.megatron import MEGATRON
 from megads.config.memory import Memory, count_parameters, stages
 from megads.config.remarks import bubble, query_heads
 from megads.config.schema import RunConfig
@@ -42,10 +43,12 @@ def banner(
     model, train, parallel = run.model, run.train, run.parallel
     samples = BatchSchedule.of(run).samples_after(train.train_iters)
     hosts = f"{len(allocation.hosts)} host" + ("s" if len(allocation.hosts) > 1 else "")
+    by_megatron = run.defaults == MEGATRON
     total = memory.total * allocation.ranks_per_host
     fits = f", {total / GIB:.2f} GiB a host of {available / GIB:.1f} GiB free" if available else ""
     rows = [
         ("run", f"{run.name} in {folder}, machine {run.machine}"),
+        ("defaults", "Megatron-LM's; `megads config` with the same options lists them" if by_megatron else ""),
         ("start", start),
         (
             "layout",

@@ -1,0 +1,193 @@
+"""Options of other toolkits: each one is a setting, harmless or rejected, and means what it means there."""
+
+import json
+
+import pytest
+
+from megads.config.flags import flags, read_flags, split_flags, takes_of
+from megads.config.options import HARMLESS, NEEDS, OPTIONS, REJECTED
+from megads.config.resolve import resolve
+from megads.errors import ConfigError
+from tests.config.option_names import NAMES
+
+MODEL = (
+    *("--num-layers", "2", "--hidden-size", "64", "--num-attention-heads", "4", "--seq-length", "32"),
+    *("--micro-batch-size", "2", "--lr", "1e-4"),
+)
+SWITCH_AND_VALUE = {"--profile": "", "--num-experts": "values", "--profile_steps": "values"}
+"""What follows an option that toolkits disagree on, or that takes more words here."""
+
+
+def resolved(*words, preset=None, env=None, machine="generic"):
+    pairs, rest = split_flags(words, {})
+    assert not rest
+    return resolve(preset, env=env or {}, flags=pairs, machine=machine)
+
+
+@pytest.mark.parametrize("toolkits", NAMES)
+def test_every_option_of_the_toolkits_is_a_setting_harmless_or_rejected(toolkits):
+    for word in NAMES[toolkits].split():
+        name = word.rstrip(":")
+        assert (name in flags()) + (name in HARMLESS) + (name in REJECTED) + (name == "--no-position-embedding") == 1, (
+            name
+        )
+        takes = {0: "", 1: "value", 2: "values"}[len(word) - len(name)]
+        assert takes_of(name) == SWITCH_AND_VALUE.get(name, takes), name
+
+
+def test_all_three_lists_are_there():
+    counts = {letter: sum(len(text.split()) for key, text in NAMES.items() if letter in key) for letter in "MDB"}
+    assert counts == {"M": 302, "D": 316, "B": 184}
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_a_rejected_option_says_what_would_work(name):
+    with pytest.raises(ConfigError) as caught:
+        read_flags([(name, "7")])
+    message = str(caught.value)
+    assert message.startswith(f"{name} 7 is not supported: ")
+    assert "\n" not in message
+    for value in REJECTED[name].so_here:
+        assert read_flags([(name, value)]).notes == ()
+
+
+def test_harmless_options_are_reported_in_one_line_each_reason():
+    read = read_flags([("--no-masked-softmax-fusion", ""), ("--deepspeed", ""), ("--no-rope-fusion", "")])
+    assert read.given == {}
+    assert read.notes == (
+        "--no-masked-softmax-fusion and --no-rope-fusion have no effect: kernels are torch's and are chosen by torch",
+        "--deepspeed has no effect: the engine is always DeepSpeed's",
+    )
+    assert set(HARMLESS) == {name for name in HARMLESS if read_flags([(name, "1")]).notes}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_an_option_that_is_nothing_alone_names_the_other(name):
+    with pytest.raises(ConfigError) as caught:
+        read_flags([(name, "7")])
+    assert any(other in str(caught.value) for other in NEEDS[name].options)
+
+
+@pytest.mark.parametrize(
+    ("words", "pairs", "rest"),
+    [
+        ("--data-path 0.3 a 0.7 b --fp16", [("--data-path", "0.3 a 0.7 b"), ("--fp16", "")], []),
+        ("--lr=1e-4 -h --min-lr -1", [("--lr", "1e-4"), ("--min-lr", "-1")], ["-h"]),
+        ("--profile pt --profile_steps 2,3", [("--profile", ""), ("--profile_steps", "2,3")], []),
+        ("--profile --fp16 x", [("--profile", ""), ("--fp16", "")], ["x"]),
+        ("--set --lr --lr 1", [("--lr", "1")], ["--set", "--lr"]),
+        ("--lr 1 -- --lr 2", [("--lr", "1")], ["--", "--lr", "2"]),
+        ("--spec a b --finetune", [("--spec", "a b"), ("--finetune", "")], []),
+    ],
+)
+def test_a_command_line_is_split_as_argparse_splits_it(words, pairs, rest):
+    assert split_flags(words.split(), {"--set": True}) == (pairs, rest)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--lr", "--lr needs a value"),
+        ("--lr --fp16", "--lr needs a value, and the next word is '--fp16'"),
+        ("--fp16=1", "--fp16 takes no value, not '1'"),
+    ],
+)
+def test_an_option_without_its_value_is_refused(words, told):
+    with pytest.raises(ConfigError) as caught:
+        split_flags(words.split(), {})
+    assert str(caught.value) == told
+
+
+def test_an_option_that_is_given_twice_means_the_last_as_in_argparse():
+    run = resolved(*MODEL, "--train-iters", "5", "--lr", "3e-4")
+    assert run.run.optim.lr == 3e-4
+    assert "--lr 1e-4 is overridden by --lr 3e-4" in run.notes
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--initial-loss-scale 1000", "--initial-loss-scale: '1000' is not a power of two; use 4294967296 (2**32) or"),
+        ("--initial-loss-scale inf", "--initial-loss-scale: 'inf' is not a number"),
+        ("--distributed-timeout-minutes soon", "--distributed-timeout-minutes: 'soon' is not a number"),
+        ("--tokenizer-type NullTokenizer --vocab-size many", "--vocab-size: 'many' is not an int"),
+        ("--position-embedding-type alibi", "--position-embedding-type: 'alibi' is not one of rope, learned"),
+        (
+            "--tokenizer-type HFTokenizer --vocab-size 7",
+            "--vocab-size is of --tokenizer-type NullTokenizer, as in Megatron-LM; VOCAB_SIZE sets",
+        ),
+    ],
+)
+def test_a_wrong_word_is_one_line(words, told):
+    with pytest.raises(ConfigError) as caught:
+        resolved(*words.split(), preset="33B")
+    assert str(caught.value).startswith(told)
+
+
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 2,
+    "train_batch_size": 8,
+    "gradient_clipping": 0.5,
+    "zero_optimization": {"stage": 2, "overlap_comm": True, "offload_optimizer": {"device": "cpu"}},
+    "fp16": {"enabled": True, "loss_scale": 0, "loss_scale_window": 500, "initial_scale_power": 12},
+    "bf16": {"enabled": False},
+    "activation_checkpointing": {"partition_activations": True, "number_checkpoints": 4},
+    "flops_profiler": {"enabled": True, "profile_step": 3, "top_modules": 3},
+    "optimizer": {"type": "Adam", "params": {"lr": "auto", "betas": [0.8, 0.9], "eps": 1e-7, "weight_decay": 0.2}},
+    "steps_per_print": 2000,
+    "prescale_gradient": False,
+}
+
+
+def test_a_file_of_deepspeed_gives_settings_their_values(tmp_path):
+    (tmp_path / "ds.json").write_text(json.dumps(DEEPSPEED))
+    words = ["--deepspeed", "--deepspeed_config", str(tmp_path / "ds.json"), "--train-iters", "5"]
+    found = resolved(*MODEL, *words, "--zero-stage", "2", "--clip-grad", "0.5")
+    run, optim = found.run, found.run.optim
+    assert (run.train.micro_batch, run.train.global_batch, run.train.dtype) == (2, 8, "fp16")
+    assert (run.parallel.zero_stage, run.parallel.ddp_impl, optim.clip_grad) == (2, "torch", 0.5)
+    assert (optim.initial_loss_scale_power, optim.loss_scale_window, optim.loss_scale) == (12, 500, 0)
+    assert (optim.optimizer, optim.lr, optim.adam_beta1, optim.adam_beta2) == ("adamw", 1e-4, 0.8, 0.9)
+    assert (optim.adam_eps, optim.weight_decay) == (1e-7, 0.2)
+    assert (run.recompute.engine, run.recompute.partition_activations) == ("deepspeed", True)
+    assert (run.profile.flops, run.profile.flops_step) == (True, 3)
+    rest = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}, "steps_per_print": 2000}
+    assert json.loads(run.deepspeed.config_overrides) == rest
+    path = tmp_path / "ds.json"
+    assert str(found.origins["train.global_batch"]) == f"cli --deepspeed_config {path} train_batch_size"
+    assert (
+        f"--deepspeed_config {path}: DeepSpeed has no key 'prescale_gradient'; did you mean prescale_gradients?; "
+        "it is ignored"
+    ) in found.notes
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "told"),
+    [
+        ({"zero_optimization": {"stage": 3}}, "--zero-stage 1", "--zero-stage and --deepspeed_config {} zero_optimiza"),
+        ({"gradient_clipping": 0.5}, "--clip-grad 1.0", "give optim.clip_grad two values, 1.0 and 0.5; drop one of"),
+        ({"fp16": {"enabled": False}}, "--fp16", "--fp16 and --deepspeed_config {} fp16.enabled=false contradict"),
+        ({"bf16": {"enabled": True}}, "--fp16", "give train.dtype two values, fp16 and bf16; drop one of them"),
+        ({"train_batch_size": "many"}, "", "--deepspeed_config {} train_batch_size: 'many' is not an int"),
+        ({"optimizer": {"type": "Adagrad"}}, "", "--deepspeed_config {} optimizer.type: 'Adagrad' is not one of adam,"),
+        ([1], "", "--deepspeed_config {}: holds '[1]', not an object; give {{...}}"),
+    ],
+)
+def test_a_file_of_deepspeed_may_not_contradict_options(content, words, told, tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError) as caught:
+        resolved(*MODEL, "--deepspeed_config", str(path), *words.split())
+    assert told.format(path) in str(caught.value)
+
+
+def test_a_file_of_deepspeed_that_is_not_there_is_one_line():
+    with pytest.raises(ConfigError, match=r"--deepspeed_config nowhere\.json: No such file or directory"):
+        resolved(*MODEL, "--deepspeed_config", "nowhere.json")
+    with pytest.raises(ConfigError, match="is not the name of a file; DS_CONFIG_OVERRIDES takes JSON itself"):
+        read_flags([("--deepspeed_config", '{"a": 1}')])
+
+
+def test_no_option_is_two_things():
+    assert not set(HARMLESS) & set(REJECTED)
+    assert not set(OPTIONS) & set(flags())
