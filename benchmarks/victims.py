@@ -40,7 +40,6 @@ IMPORTED = (
         "torch._dynamo",
         "matplotlib.figure",
         "matplotlib.backends.backend_agg",
-        "plotext",
     ),
 )
 RANKS = 2

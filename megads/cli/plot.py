@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 # First word -> module and one line of help; any other first word is a run. A run folder of that name: ./schedule.
 OTHERS = {"schedule": ("megads.cli.plot_schedule", "Draw learning rate, weight decay and batch before the run.")}
+ENDS = (".png", ".html")
 AXES = ("iteration", "tokens", "samples", "hours")
 POINTS = 8000  # of all runs together, for each key of a page
-PICTURE_POINTS = 700  # of a curve in a PNG; a chart is 700 pixels wide
+PICTURE_POINTS = 700  # of all runs' curves of one kind in a PNG; a chart is 700 pixels wide
+FEWEST = 150  # of one curve
 
 
 class _RunsOrOther(click.Command):
@@ -41,12 +43,13 @@ class _RunsOrOther(click.Command):
     "-o",
     "--output",
     metavar="PREFIX",
-    help="Write PREFIX.png and PREFIX.html; else plot.* in the run, or here of several.",
+    help="Write PREFIX.png and PREFIX.html, or FILE.png or FILE.html only; default: plot.* in the run folder, "
+    "of several runs here.",
 )
 @click.option("--terminal", is_flag=True, help="Draw in the terminal; files only with -o.")
 @click.option("--keys", metavar="NAME,...", help="Charts (loss, lr, grad_norm, mfu ...) or keys of metrics.jsonl.")
-@click.option("--x", "axis", type=click.Choice(AXES), default="iteration", help="What the curves stand on.")
-@click.option("--smooth", type=click.IntRange(min=1), default=1, metavar="N", help="Lines are means of N rows.")
+@click.option("--x", "axis", type=click.Choice(AXES), default="iteration", help="Axis of the curves.")
+@click.option("--smooth", type=click.IntRange(min=1), default=1, metavar="N", help="Lines are centred means of N rows.")
 def plot(runs: tuple[Path, ...], output: str | None, terminal: bool, keys: str | None, axis: str, smooth: int) -> None:
     """Draw loss, validation, learning rate, gradient norm, speed and more of runs.
 
@@ -67,9 +70,10 @@ def plot(runs: tuple[Path, ...], output: str | None, terminal: bool, keys: str |
     if terminal:
         _in_terminal(draw(read, keys=chosen, axis=axis, smooth=smooth, most=200))
     if output or not terminal:
-        prefix = output or str(read[0].path.with_name("plot") if len(read) == 1 else "plot")
-        few = draw(read, keys=chosen, axis=axis, smooth=smooth, most=PICTURE_POINTS)
-        _to_files(few, draw(read, keys=chosen, axis=axis, smooth=smooth, most=most), prefix)
+        default = str(read[0].path.with_name("plot") if len(read) == 1 else "plot")
+        prefix, ends = _target(output or default)
+        few = draw(read, keys=chosen, axis=axis, smooth=smooth, most=max(FEWEST, PICTURE_POINTS // len(read)))
+        _to_files(few, draw(read, keys=chosen, axis=axis, smooth=smooth, most=most), prefix, ends)
 
 
 def _in_terminal(drawing: Drawing) -> None:
@@ -80,14 +84,26 @@ def _in_terminal(drawing: Drawing) -> None:
         click.echo(chart_sketch(drawing, chart, width) + "\n")
 
 
-def _to_files(picture: Drawing, page: Drawing, prefix: str) -> None:
+def _target(output: str) -> tuple[str, tuple[str, ...]]:
+    """Return the prefix of the files to write and their endings: FILE.png and FILE.html name one file each."""
+    given = Path(output)
+    if given.suffix.lower() in ENDS and given.stem:
+        return output[: -len(given.suffix)], (given.suffix,)
+    return output, ENDS
+
+
+def _to_files(picture: Drawing, page: Drawing, prefix: str, ends: tuple[str, ...]) -> None:
     from megads.errors import ConfigError
     from megads.monitor.plots.page import save_page
     from megads.monitor.plots.picture import save_picture
 
-    for name, save, drawing in ((f"{prefix}.png", save_picture, picture), (f"{prefix}.html", save_page, page)):
+    for end in ends:
+        name = f"{prefix}{end}"
         try:
-            save(drawing, Path(name))
+            if end.lower() == ".png":
+                save_picture(picture, Path(name))
+            else:
+                save_page(page, Path(name))
         except OSError as error:
             raise ConfigError(f"{name}: can not be written: {error.strerror}; -o PREFIX names another place") from None
         click.echo(name)

@@ -14,6 +14,9 @@ from megads.config.setting import Origin
 from megads.config.tree import env_name, nested
 from megads.errors import ConfigError
 
+SWEEP_STEPS = 100
+"""Of a sweep of the learning rate whose number of steps nobody gives; fewer say little."""
+
 
 def lengths_given(values: Mapping[str, Any], origins: Mapping[str, Origin], part: str) -> list[str]:
     """Return the settings that give ``part`` of the schedule a length; a default fraction is none."""
@@ -57,7 +60,9 @@ def fill_schedule(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> t
     if style in INFINITE:
         fill("optim.lr_constant", CONSTANT_OF_PEAK * values["optim.lr"], f"{CONSTANT_OF_PEAK:g} LR")
     if values["lr_finder.enabled"]:
-        fill("lr_finder.iters", max(2, math.ceil(values["train.train_iters"] / 10)), "TRAIN_ITERS / 10")
+        iters = values["train.train_iters"]
+        wanted = max(SWEEP_STEPS, math.ceil(iters / 10))
+        fill("lr_finder.iters", max(2, min(iters, wanted)), f"{SWEEP_STEPS}, or TRAIN_ITERS / 10; at most TRAIN_ITERS")
     # A machine's 0 that was filled just now is not a length that somebody gave.
     _refuse_two_lengths({**values, **found}, {**origins, **{name: Origin("derived") for name in found}})
     return found, formulas

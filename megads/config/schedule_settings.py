@@ -198,7 +198,9 @@ class LrFinderConfig(Section):
     )
     lowest: float = setting(1e-6, env="LR_FINDER_MIN", help="learning rate of the first step", gt=0)
     highest: float = setting(1.0, env="LR_FINDER_MAX", help="learning rate of the last step", gt=0)
-    iters: int = setting(0, env="LR_FINDER_ITERS", help="steps; 0: a tenth of TRAIN_ITERS", unit="steps", ge=0)
+    iters: int = setting(
+        0, env="LR_FINDER_ITERS", help="steps; 0: 100, or a tenth of TRAIN_ITERS if more", unit="steps", ge=0
+    )
     smoothing: float = setting(
         0.98, env="LR_FINDER_SMOOTHING", help="weight of the earlier steps in the smoothed loss", ge=0, lt=1
     )

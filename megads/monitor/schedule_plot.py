@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_POINTS = 1000
+WIDTH, LEFT, RIGHT = 8.0, 0.75, 0.35  # inches
+TITLE, HEAD, FOOT = 0.2, 0.6, 0.85  # inches: above all, above each chart, below all
+HEIGHTS = {"learning rate": 2.6}  # inches, of the axes; 1 where nothing is said
+UNITS = {"batch": " (samples)"}
 
 
 @dataclass(frozen=True)
@@ -80,84 +85,103 @@ def draw_schedule(curves: Curves, path: Path, title: str) -> None:
     Raises:
         OSError: the file can not be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    render_schedule(curves, title).savefig(path)
 
-    figure = Figure(figsize=(8, 6.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    rows: Any = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 1))
-    panels = _panels(curves)
-    for axes, (label, values) in zip(rows, panels.items(), strict=True):
-        axes.step([*curves.steps, curves.steps[-1] + 1], [*values, values[-1]], where="post", lw=1.5)
-        axes.set_ylabel(label)
+
+def render_schedule(curves: Curves, title: str) -> Any:
+    """Return the figure: one chart below the other, phases of the learning rate shaded, their names in the middle."""
+    from megads.monitor.plots.style import COLOURS, add_axes, draw_heading, new_figure, polish, set_ticks
+
+    panels, phases = _panels(curves), _phases(curves)
+    heights = [HEIGHTS.get(name, 1.0) for name in panels]
+    figure = new_figure(WIDTH, TITLE + sum(heights) + HEAD * len(panels) + FOOT)
+    across = WIDTH - LEFT - RIGHT
+    figure.text(LEFT / WIDTH, 1 - 0.17 / figure.get_size_inches()[1], title, fontsize=11, weight="bold", va="center")
+    top, last = TITLE, curves.steps[-1] + 1
+    for number, ((name, values), height) in enumerate(zip(panels.items(), heights, strict=True)):
+        axes = add_axes(figure, LEFT, top + HEAD, across, height)
+        axes.step([*curves.steps, last], [*values, values[-1]], where="post", lw=1.5, color=COLOURS[number])
+        polish(axes)
+        axes.set_xlim(curves.steps[0], last)
         axes.set_ylim(0, 1.08 * max(values) or 1)
-        axes.grid(alpha=0.3)
-    rows[0].yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-    _mark(rows[0], curves)
-    rows[2].set_xlabel("step")
-    _token_axis(rows[0], curves)
-    figure.suptitle(title)
-    figure.savefig(path, dpi=120)
+        set_ticks(axes.yaxis, 6 if height > 1.5 else 3, whole=name == "batch")
+        set_ticks(axes.xaxis, 8, whole=True)
+        for index, (begin, end, _) in enumerate(phases):
+            axes.axvspan(begin, end, color=COLOURS[(index + 3) % len(COLOURS)], alpha=0.09, lw=0)
+        draw_heading(axes, name + UNITS.get(name, ""), _name_phases(axes, phases, across) if not number else [])
+        top += HEAD + height
+    axes.set_xlabel("step", fontsize=8.5, labelpad=1)
+    _token_axis(axes, curves, heights[-1])
+    return figure
 
 
-def _mark(axes: Axes, curves: Curves) -> None:
-    """Say where each part of the schedule ends."""
-    for name, step in curves.borders.items():
-        axes.axvline(step, ls=":", lw=1, color="0.4")
-        axes.annotate(
-            name,
-            (step, 0.03),
-            xycoords=("data", "axes fraction"),
-            xytext=(-3, 0),
-            textcoords="offset points",
-            rotation=90,
-            ha="right",
-            va="bottom",
-            color="0.3",
-            fontsize=8,
-        )
+def _phases(curves: Curves) -> list[tuple[float, float, str]]:
+    """Return the first and the last step of each phase, and its name; what comes behind the last one has no phase."""
+    found, begin = [], float(curves.steps[0])
+    for name, end in sorted(curves.borders.items(), key=lambda border: border[1]):
+        if end > begin:
+            found.append((begin, end, name))
+            begin = end
+    return found
 
 
-def _token_axis(axes: Axes, curves: Curves) -> None:
+def _name_phases(axes: Axes, phases: Sequence[tuple[float, float, str]], across: float) -> list[tuple[Any, str]]:
+    """Write the names into their phases; return a legend of those that are too short for their name."""
+    from matplotlib.patches import Patch
+
+    from megads.monitor.plots.style import COLOURS, LABEL, QUIET, text_inches
+
+    low, high = axes.get_xlim()
+    others: list[tuple[Any, str]] = []
+    for index, (begin, end, name) in enumerate(phases):
+        if (end - begin) / (high - low) * across > text_inches(axes.figure, name, LABEL) + 0.08:
+            place = {"ha": "center", "va": "bottom", "fontsize": LABEL, "color": QUIET}
+            axes.text((begin + end) / 2, 0.03, name, transform=axes.get_xaxis_transform(), **place)
+        else:
+            others.append((Patch(color=COLOURS[(index + 3) % len(COLOURS)], alpha=0.35, lw=0), name))
+    return others
+
+
+def _token_axis(axes: Axes, curves: Curves, height: float) -> None:
+    """Say below the last chart, ``height`` inches high, how many tokens the steps are."""
     import numpy as np
 
-    steps, tokens = np.array(curves.steps, float), np.array(curves.tokens, float)
-    if len(steps) < 2:
+    from megads.monitor.plots.style import TICK, text_inches
+    from megads.monitor.plots.ticks import round_ticks, tick_labels
+
+    if len(curves.steps) < 2:
         return
-
-    def to_tokens(step: Any) -> Any:
-        # Beyond the ends as fast as at them: matplotlib draws a margin there.
-        low, high = (tokens[1] - tokens[0]) / (steps[1] - steps[0]), (tokens[-1] - tokens[-2]) / (steps[-1] - steps[-2])
-        inside = np.interp(step, steps, tokens)
-        return inside + low * np.minimum(step - steps[0], 0) + high * np.maximum(step - steps[-1], 0)
-
-    def to_steps(count: Any) -> Any:
-        low, high = (steps[1] - steps[0]) / (tokens[1] - tokens[0]), (steps[-1] - steps[-2]) / (tokens[-1] - tokens[-2])
-        inside = np.interp(count, tokens, steps)
-        return inside + low * np.minimum(count - tokens[0], 0) + high * np.maximum(count - tokens[-1], 0)
-
-    above = axes.secondary_xaxis("top", functions=(to_tokens, to_steps))
-    above.set_xlabel("tokens")
+    values = round_ticks(curves.tokens[0], curves.tokens[-1], 8)
+    if not values[-1]:
+        return
+    steps = np.interp(values, curves.tokens, curves.steps)
+    low, high = axes.get_xlim()
+    labels = tick_labels(values)
+    across, free = axes.get_position().width * WIDTH, 0.0
+    shown = []
+    for at, label in zip(steps, labels, strict=True):
+        middle, half = (at - low) / (high - low) * across, text_inches(axes.figure, label, TICK) / 2
+        shown.append(label if middle - half >= free else "")  # a ramp-up has many tokens close to each other
+        free = middle + half + 0.08 if shown[-1] else free
+    below = axes.secondary_xaxis(-0.42 / height)
+    below.set_xticks(steps, labels=shown)
+    below.tick_params(labelsize=TICK, length=2, pad=1)
+    below.set_xlabel("tokens", fontsize=8.5, labelpad=1)
 
 
 def sketch_schedule(curves: Curves, width: int = 72, height: int = 14) -> str:
     """Return the curves that change as text for a terminal, no colours."""
+    import numpy as np
+
+    from megads.monitor.plots.sketch import sketch
+
     panels = _panels(curves)
     drawn = [(label, values) for label, values in panels.items() if label == "learning rate" or len(set(values)) > 1]
-    return "\n".join(f"{label}\n{_sketch(curves.steps, values, width, height)}" for label, values in drawn)
-
-
-def _sketch(steps: list[int], values: Any, width: int, height: int) -> str:
-    import plotext
-
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plot_size(width, height)
-    plotext.plot(steps, values)
-    plotext.ylim(0, max(values) or 1)
-    plotext.xlabel("step")
-    text: str = plotext.uncolorize(plotext.build())
-    return text
+    steps = np.array(curves.steps, float)
+    return "\n".join(
+        f"{label}\n{sketch([('', steps, np.array(values), False)], 'step', width, height, zero=True)}"
+        for label, values in drawn
+    )
 
 
 def schedule_table(run: RunConfig) -> str:

@@ -79,16 +79,18 @@ def tell(sweep: Sweep, folder: Path, name: str, why: str = "") -> None:
     sweep.write(table)
     try:
         sweep.draw(picture, name)
-    except Exception as error:  # a sweep does not fail for want of a picture
+    except Exception as error:  # a sweep does not fail when its picture does
         LOG.warning("no picture of the sweep: %s: %s", type(error).__name__, error)
     steps, planned = len(sweep.points), sweep.settings.iters
     end = "the loss diverged" if sweep.has_diverged else why or "every rate was tried"
     LOG.info("")
     LOG.info("sweep    %d of %d steps, %s", steps, planned, end)
     found = sweep.suggestion()
-    if found is None:
-        LOG.info("suggest  nothing: the loss never fell; try a larger LR_FINDER_ITERS, or other LR_FINDER_MIN and _MAX")
+    if found.lr is None:
+        LOG.info("suggest  nothing: %s", found.why)
     else:
-        LOG.info("suggest  LR=%.2g, where the loss falls fastest", found.lr)
-        LOG.info("use      LR=%.2g with the same command without LR_FINDER; if it is unstable, a third of it", found.lr)
+        LOG.info("suggest  LR=%.2g, %s", found.lr, found.why)
+        LOG.info(
+            "use      rerun with LR=%.2g and without LR_FINDER; if training is unstable, with a third of it", found.lr
+        )
     LOG.info("files    %s, %s", table, picture)

@@ -39,6 +39,18 @@ def test_several_runs_and_all_options(tmp_path):
     assert (page["axis"], page["smooth"]) == ("tokens", 5)
 
 
+@pytest.mark.parametrize("end", [".png", ".html", ".PNG"])
+def test_a_file_name_names_that_file_alone(tmp_path, end):
+    from click.testing import CliRunner
+
+    from megads.cli.plot import plot
+
+    make_run(tmp_path / "r", rows_of(20))
+    done = CliRunner().invoke(plot, [str(tmp_path / "r"), "-o", str(tmp_path / f"p{end}"), "--keys", "loss"])
+    assert (done.exit_code, done.output) == (0, f"{tmp_path}/p{end}\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"p{end}", "r"]
+
+
 def test_in_the_terminal_there_are_no_files_and_no_control_codes(tmp_path):
     make_run(tmp_path / "r", rows_of(60))
     done = megads("plot", "r", "--terminal", folder=tmp_path)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from megads.monitor.schedule_plot import Curves, draw_schedule, schedule_table, sketch_schedule
+from megads.monitor.schedule_plot import Curves, render_schedule, schedule_table, sketch_schedule
 from tests.checkpoint.faked import derived
+from tests.monitor.plots.test_picture import overlapping
 
 ROOT = Path(__file__).parents[2]
 RAMP = {"GLOBAL_BATCH": "16", "TRAIN_ITERS": "20", "RAMPUP_BATCH_SIZE": "4 4 60", "LR": "0.5", "LR_WARMUP_ITERS": "6"}
@@ -53,9 +54,17 @@ def test_sketch_and_table():
 
 
 @pytest.mark.parametrize("env", [{"TRAIN_ITERS": "1"}, {"LR": "0"}, {"WEIGHT_DECAY": "0"}, RAMP])
-def test_every_run_has_a_picture(env, tmp_path):
-    draw_schedule(Curves.of(derived(env)), tmp_path / "a.png", "a run")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+def test_every_run_has_a_picture_without_texts_over_each_other(env):
+    assert overlapping(render_schedule(Curves.of(derived(env)), "a run")) == []
+
+
+def test_phases_are_shaded_with_their_names_in_the_middle():
+    run = derived(TRAIN_ITERS="200", LR_WARMUP_ITERS="6", LR_DECAY_STYLE="wsd", LR_COOLDOWN_ITERS="40")
+    top = render_schedule(Curves.of(run), "a run").axes[0]
+    assert [(patch.get_x(), patch.get_width()) for patch in top.patches] == [(1, 6), (7, 154), (161, 40)]
+    places = {text.get_text(): text.get_position()[0] for text in top.texts}
+    assert (places["constant"], places["decay"]) == (84, 181)
+    assert [text.get_text() for text in top.get_legend().get_texts()] == ["warm-up"]  # too short for its name
 
 
 def test_the_command_draws_and_needs_no_torch(tmp_path):

@@ -5,7 +5,7 @@ const root = document.documentElement;
 const PAD = { left: 58, right: 12, top: 10, bottom: 24 };
 const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
 const MARKS = { skipped: "#d64545", rejected: "#b08500", "rolled back": "#8a63d2" };
-const MARKED = ["loss", "grad_norm", "loss_scale"];
+const MARKED = ["loss", "lm_loss", "grad_norm", "loss_scale"];
 const state = { axis: data.axis, scale: "auto", view: null, hidden: new Set(), at: null, over: null };
 
 const numbers = (packed) => {
@@ -15,12 +15,13 @@ const numbers = (packed) => {
 for (const x of data.xs) for (const axis of Object.keys(x)) x[axis] = numbers(x[axis]);
 for (const chart of data.charts) {
   for (const curve of chart.curves) {
-    for (const part of ["y", "low", "high"]) if (curve[part]) curve[part] = numbers(curve[part]);
+    for (const part of ["y", "low", "high", "base"]) if (curve[part]) curve[part] = numbers(curve[part]);
   }
 }
 
-const colourOf = (curve) => data.colours[(data.runs.length > 1 ? curve.run : curve.key) % data.colours.length];
-const dashOf = (curve) => DASHES[(data.runs.length > 1 ? curve.key : 0) % DASHES.length];
+const numbered = (number) => data.colours[number % data.colours.length];
+const colourOf = (curve) => numbered(curve.colour);
+const dashOf = (curve) => DASHES[curve.dash % DASHES.length];
 const xOf = (curve) => data.xs[curve.x][state.axis];
 const shown = (chart) => chart.curves.filter((curve) => !state.hidden.has(curve.run));
 const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -34,6 +35,21 @@ function text(value) {
   }
   if (size && size < 1e-3) return value.toExponential(2).replace(/\.?0+e/, "e");
   return String(Number(value.toPrecision(5)));
+}
+
+// Labels of one kind for all ticks of an axis: one letter, one exponent, or equally many decimals.
+function labels(values, log) {
+  const most = Math.max(...values.map(Math.abs));
+  if (log) {
+    return values.map(values.length && Math.min(...values) < 1e-3 ? (value) => value.toExponential(0).replace("e+", "e") : text);
+  }
+  const [scale, letter] = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e4, "k"]].find(([least]) => most >= least) || [1, ""];
+  const power = most && most < 1e-3 ? Math.floor(Math.log10(most) + 1e-9) : 0;
+  const unit = power ? 10 ** power : letter === "k" ? 1e3 : scale, end = power ? `e${power}` : letter;
+  const parts = values.map((value) => value / unit);
+  let decimals = 0;
+  while (decimals < 6 && parts.some((part) => Math.abs(part - Number(part.toFixed(decimals))) > 1e-7)) decimals++;
+  return parts.map((part) => (part === 0 && end ? "0" : part.toFixed(decimals) + end));
 }
 
 // The first place in an ascending array whose value is not below.
@@ -77,6 +93,8 @@ function rangeY(chart, view, log) {
     }
   }
   if (!(low <= high)) return log ? [0.1, 1] : [0, 1];
+  if (chart.curves.some((curve) => curve.base)) return [0, Math.max(100, high)];
+  if (!log && high - low <= 1e-6 * Math.abs(high)) return high > 0 ? [0, 1.3 * high] : high < 0 ? [1.3 * low, 0] : [0, 1];
   if (log) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.04, high * (high / low) ** 0.04];
   const more = (high - low || Math.abs(high) || 1) * 0.05;
   return [low >= 0 && low < more * 4 && low !== high ? Math.min(low, 0) : low - more, high + more];
@@ -115,6 +133,7 @@ function clear(canvas) {
 
 function drawChart(chart) {
   const { pen, width, height } = clear(chart.canvas);
+  if (chart.bars.length) return drawBars(chart, pen, width, height);
   const view = state.view || wholeX();
   const log = state.scale === "log" || (state.scale === "auto" && chart.log);
   const [low, high] = rangeY(chart, view, log);
@@ -123,7 +142,7 @@ function drawChart(chart) {
   const part = log ? (y) => Math.log(y / low) / Math.log(high / low) : (y) => (y - low) / (high - low);
   const toY = (y) => inner.bottom - part(y) * (inner.bottom - inner.top);
   chart.frame = { ...inner, view, toX, toY, width, height, log };
-  drawGrid(pen, chart.frame, log ? logTicks(low, high) : ticks(low, high, 5));
+  drawGrid(pen, chart.frame, log ? logTicks(low, high) : ticks(low, high, 5), log);
   pen.save();
   pen.beginPath();
   pen.rect(inner.left, inner.top - 2, inner.right - inner.left, inner.bottom - inner.top + 4);
@@ -132,33 +151,37 @@ function drawChart(chart) {
   const drawn = shown(chart).map((curve) => [curve, pointsOf(curve, chart.frame)]);
   drawn.sort((a, b) => b[0].dots - a[0].dots); // few points of their own lie below
   for (const [curve, found] of drawn) {
-    if (found.spread) drawExtremes(pen, curve, found, chart.frame);
+    if (curve.base) drawArea(pen, curve, chart.frame);
+    else if (found.spread) drawExtremes(pen, curve, found, chart.frame);
     else if (curve.low) drawRows(pen, curve, found, chart.frame);
   }
-  for (const [curve, found] of drawn) drawCurve(pen, curve, found, chart.frame);
+  for (const [curve, found] of drawn) if (!curve.base) drawCurve(pen, curve, found, chart.frame);
   pen.restore();
   if (MARKED.includes(chart.name)) drawMarks(pen, chart.frame);
 }
 
-function drawGrid(pen, frame, valuesY) {
+function drawGrid(pen, frame, valuesY, log) {
   pen.font = "11px system-ui, Arial, sans-serif";
   pen.strokeStyle = css("--grid");
   pen.fillStyle = css("--pale");
   pen.lineWidth = 1;
   pen.textAlign = "right";
   pen.textBaseline = "middle";
-  for (const value of valuesY) {
+  const wordsY = labels(valuesY, log);
+  for (const [number, value] of valuesY.entries()) {
     const y = Math.round(frame.toY(value)) + 0.5;
     pen.beginPath(); pen.moveTo(frame.left, y); pen.lineTo(frame.right, y); pen.stroke();
-    pen.fillText(text(value), frame.left - 6, y);
+    pen.fillText(wordsY[number], frame.left - 6, y);
   }
   pen.textBaseline = "top";
-  for (const value of ticks(...frame.view, Math.max(2, Math.floor((frame.right - frame.left) / 75)))) {
+  const valuesX = ticks(...frame.view, Math.max(2, Math.floor((frame.right - frame.left) / 75)));
+  const wordsX = labels(valuesX);
+  for (const [number, value] of valuesX.entries()) {
     const x = Math.round(frame.toX(value)) + 0.5;
     pen.beginPath(); pen.moveTo(x, frame.top); pen.lineTo(x, frame.bottom); pen.stroke();
-    const shift = pen.measureText(text(value)).width / 2;
+    const shift = pen.measureText(wordsX[number]).width / 2;
     pen.textAlign = x + shift > frame.width ? "right" : "center";
-    pen.fillText(text(value), pen.textAlign === "right" ? frame.width - 1 : x, frame.bottom + 6);
+    pen.fillText(wordsX[number], pen.textAlign === "right" ? frame.width - 1 : x, frame.bottom + 6);
   }
 }
 
@@ -235,7 +258,7 @@ function drawRows(pen, curve, { points }, frame) {
 
 function drawCurve(pen, curve, { points }, frame) {
   pen.strokeStyle = pen.fillStyle = colourOf(curve);
-  pen.lineWidth = 1.4;
+  pen.lineWidth = 1.4 + 2.4 * curve.behind; // equal curves lie in each other
   pen.lineJoin = "round";
   pen.setLineDash(dashOf(curve));
   const lone = [];
@@ -249,7 +272,7 @@ function drawCurve(pen, curve, { points }, frame) {
   });
   pen.stroke();
   pen.setLineDash([]);
-  for (const [at, y] of lone) { pen.beginPath(); pen.arc(at, y, 2.4, 0, 7); pen.fill(); }
+  for (const [at, y] of lone) { pen.beginPath(); pen.arc(at, y, 2.4 + 1.2 * curve.behind, 0, 7); pen.fill(); }
 }
 
 function drawMarks(pen, frame) {

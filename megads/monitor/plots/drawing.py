@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,28 +26,23 @@ from megads.monitor.plots.thin import Thin, thin
 
 FAR = 30.0  # times the median: from there on a logarithmic scale
 SPARSE = "valid_loss"  # keys that begin so: points of their own, which no hole divides
-COLOURS = (
-    "#2f6fde",
-    "#e0701a",
-    "#16966a",
-    "#c43f8f",
-    "#8a63d2",
-    "#b08500",
-    "#1497ab",
-    "#d64545",
-    "#6b8a2a",
-    "#7a7a80",
-)
+OWN_COLOUR = {"lm_loss": 0, "valid_loss": 1}  # of one run, in every chart
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: of which run (its number), which key, and its points."""
+    """One line: of which run (its number), which key, and its points.
+
+    ``base``: of a stacked curve what lies below it; the curve's values are then those of its upper edge.
+    ``last``: the last value that is a number.
+    """
 
     run: int
     key: str
     label: str
     points: Thin
+    last: float = math.nan
+    base: np.ndarray | None = None
 
     @property
     def sparse(self) -> bool:
@@ -56,12 +52,23 @@ class Curve:
 
 @dataclass(frozen=True)
 class Chart:
-    """One panel with its curves."""
+    """One panel with its curves, or with one stacked bar per run: ``bars[run][key]``."""
 
     panel: Panel
     keys: tuple[str, ...]  # of all curves, in the order of their dashes or colours
     curves: tuple[Curve, ...]
     log: bool
+    bars: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def labels(self) -> list[str]:
+        """Return what the legend calls the keys."""
+        return [label(key) for key in self.keys]
+
+    def key_colour(self, key: str) -> int:
+        """Return the number of a key's colour where colours tell keys apart; a key has the same one in every chart."""
+        shift = 1 if self.keys[0] == "valid_loss" else 0
+        return OWN_COLOUR.get(key, self.keys.index(key) + shift)
 
 
 @dataclass(frozen=True)
@@ -87,11 +94,16 @@ class Drawing:
 
     def colour(self, chart: Chart, curve: Curve) -> int:
         """Return the number of a curve's colour: the run's, or the key's where there is one run."""
-        return curve.run if len(self.runs) > 1 else chart.keys.index(curve.key)
+        return curve.run if len(self.runs) > 1 else chart.key_colour(curve.key)
 
     def dash(self, chart: Chart, curve: Curve) -> int:
         """Return the number of a curve's dashes: the key's where colours tell runs apart."""
-        return chart.keys.index(curve.key) if len(self.runs) > 1 else 0
+        return chart.keys.index(curve.key) if len(self.runs) > 1 and not curve.sparse else 0
+
+    def behind(self, chart: Chart, curve: Curve) -> int:
+        """Return how many later curves of the chart hide this one, being equal to it."""
+        later = chart.curves[chart.curves.index(curve) + 1 :]
+        return sum(_hides(each, curve) for each in later)
 
 
 def draw(
@@ -103,7 +115,7 @@ def draw(
         runs: with their columns.
         keys: panels or keys; empty: whatever there is.
         axis: one of :data:`AXES`.
-        smooth: rows whose mean a line shows.
+        smooth: rows around a point whose mean a line shows.
         most: points of a curve that stand for several rows.
 
     Raises:
@@ -114,15 +126,7 @@ def draw(
     for run, own in zip(runs, axes, strict=True):
         if axis not in own:
             raise ConfigError(f"{run.path}: no {AXES[axis][1]} in it, so --x {axis} is not known; --x iteration is")
-    charts = []
-    for panel, of_panel in panels_for(columns, keys):
-        curves = [
-            Curve(number, key, label(key), _points(run, panel, key, most, smooth))
-            for number, run in enumerate(columns)
-            for key in of_panel
-            if key in run
-        ]
-        charts.append(Chart(panel, tuple(of_panel), tuple(curves), panel.spiky and _stands_out(curves)))
+    charts = [_chart(columns, panel, of_panel, most, smooth) for panel, of_panel in panels_for(columns, keys)]
     if not charts:
         raise ConfigError(f"{runs[0].path}: nothing to draw in it; rows with lm_loss come with the first step")
     return Drawing(
@@ -136,6 +140,60 @@ def draw(
     )
 
 
+def _chart(runs: Sequence[Columns], panel: Panel, keys: Sequence[str], most: int, smooth: int) -> Chart:
+    curves = [
+        Curve(number, key, label(key), _points(run, panel, key, most, smooth), _last(run, panel, key))
+        for number, run in enumerate(runs)
+        for key in keys
+        if key in run
+    ]
+    if panel.stacked and (len(runs) > 1 or any(len(curve.points.x) < 2 for curve in curves)):
+        bars = tuple(tuple(_mean_share(run, panel, key) for key in keys) for run in runs)
+        return Chart(panel, tuple(keys), (), False, bars)
+    curves = _stacked(curves) if panel.stacked else curves
+    return Chart(panel, tuple(keys), tuple(curves), panel.spiky and _stands_out(curves))
+
+
+def _mean_share(run: Columns, panel: Panel, key: str) -> float:
+    """Return the share of a key over all rows, 0 where there is none."""
+    if key not in run:
+        return 0.0
+    column = values_of(run, panel, key).numbers()
+    return float(np.mean(column.y)) if len(column.y) else 0.0
+
+
+def _stacked(curves: Sequence[Curve]) -> list[Curve]:
+    """Return the curves on top of each other, at the points of the first."""
+    x = curves[0].points.x
+    base, found = np.zeros(len(x)), []
+    for curve in curves:
+        column = Column(curve.points.x, curve.points.y).numbers()
+        y = np.interp(x, column.x, column.y) if len(column.x) else np.zeros(len(x))
+        found.append(replace(curve, points=Thin(x, base + y, size=curve.points.size), base=base))
+        base = base + y
+    return found
+
+
+def _last(run: Columns, panel: Panel, key: str) -> float:
+    values = values_of(run, panel, key).numbers().y
+    return float(values[-1]) if len(values) else math.nan
+
+
+def _hides(upper: Curve, lower: Curve) -> bool:
+    """Return whether most of ``lower`` lies exactly under ``upper``."""
+    if upper.base is not None or not len(upper.points.x) or not len(lower.points.x):
+        return False
+    at = np.isin(lower.points.x, upper.points.x)
+    if 2 * at.sum() < len(at):
+        return False
+    mine, other = lower.points.y[at], upper.points.y[np.isin(upper.points.x, lower.points.x)]
+    known = np.isfinite(mine) & np.isfinite(other)
+    if not known.any():
+        return False
+    span = max(float(np.ptp(mine[known])), 1e-3 * float(np.abs(mine[known]).max()), 1e-30)
+    return float(np.mean(np.abs(mine - other)[known] < 1e-3 * span)) > 0.5
+
+
 def _axes_of(run: Columns) -> dict[str, Column]:
     return {name: axis for name in AXES if (axis := axis_of(run, name)) is not None}
 
@@ -147,6 +205,8 @@ def _points(run: Columns, panel: Panel, key: str, most: int, smooth: int) -> Thi
 
 
 def _stands_out(curves: Sequence[Curve]) -> bool:
+    if not curves:
+        return False
     tops = np.concatenate([_finite(each.points.y if each.points.high is None else each.points.high) for each in curves])
     lows = np.concatenate([_finite(each.points.y if each.points.low is None else each.points.low) for each in curves])
     return bool(len(tops) and lows.min() > 0 and tops.max() > FAR * np.median(tops))

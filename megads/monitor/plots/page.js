@@ -3,6 +3,7 @@
 function drawOver(chart) {
   const { pen } = clear(chart.over), frame = chart.frame;
   chart.tip.style.display = "none";
+  if (!frame) return;
   if (state.drag && chart === state.drag.chart) {
     const left = Math.min(state.drag.from, state.drag.to);
     pen.fillStyle = css("--pale");
@@ -41,8 +42,8 @@ function showTip(chart, found, line) {
   for (const [curve, i] of found.slice(0, 14)) {
     const row = document.createElement("div"), swatch = document.createElement("i"), value = document.createElement("b");
     swatch.style.background = colourOf(curve);
-    value.textContent = text(curve.y[i]);
-    const names = [data.runs.length > 1 ? data.runs[curve.run].name : "", chart.keys.length > 1 ? chart.keys[curve.key] : ""];
+    value.textContent = text(curve.base ? curve.y[i] - curve.base[i] : curve.y[i]);
+    const names = [data.runs.length > 1 ? data.runs[curve.run].name : "", chart.keys.length > 1 ? chart.keys[curve.key].label : ""];
     const ends = curve.low && curve.size > 1 ? `  (${text(curve.low[i])} to ${text(curve.high[i])})` : "";
     row.append(swatch, value, `${ends}  ${names.filter(Boolean).join(" ")}`);
     chart.tip.append(row);
@@ -67,13 +68,13 @@ function element(kind, parent, name = "", words = "") {
   return made;
 }
 
-function keyOf(chart, label, key) {
-  const curve = chart.curves.find((each) => each.key === key);
-  const colour = data.runs.length > 1 ? css("--pale") : colourOf(curve);
+function keyOf(chart, { label, colour: number }, key) {
+  const curve = chart.curves.find((each) => each.key === key), whole = !curve || curve.base;
+  const colour = data.runs.length > 1 && !whole ? css("--pale") : numbered(number);
   const drawn = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   drawn.setAttribute("width", 22); drawn.setAttribute("height", 8);
   const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
-  const looks = { x1: 0, x2: 22, y1: 4, y2: 4, stroke: colour, "stroke-width": 2, "stroke-dasharray": dashOf(curve).join(" ") };
+  const looks = { x1: 0, x2: 22, y1: 4, y2: 4, stroke: colour, "stroke-width": whole ? 8 : 2, "stroke-dasharray": whole ? "" : dashOf(curve).join(" ") };
   for (const [name, value] of Object.entries(looks)) line.setAttribute(name, value);
   drawn.append(line);
   const entry = document.createElement("span");
@@ -82,7 +83,7 @@ function keyOf(chart, label, key) {
 }
 
 function makeChart(chart) {
-  const card = element("div", document.getElementById("charts"), "chart");
+  const card = element("div", document.getElementById(chart.large ? "large" : "charts"), "chart");
   card.id = `chart-${chart.name}`;
   element("h3", card, "", chart.title);
   element("span", card, "unit", chart.unit);
@@ -97,6 +98,11 @@ function makeChart(chart) {
       entry.append(`${name} (${text(count)})`);
     }
   }
+  if ((chart.large || MARKED.includes(chart.name)) && data.runs.some((run) => (run.bands[state.axis] || []).length)) {
+    const entry = element("span", keys);
+    element("span", entry, "band");
+    entry.append("data skipped");
+  }
   const plot = element("div", card, "plot");
   chart.canvas = element("canvas", plot);
   chart.over = element("canvas", plot);
@@ -105,6 +111,7 @@ function makeChart(chart) {
 }
 
 function follow(chart, plot) {
+  if (chart.bars.length) return;
   const at = (event) => {
     const { left, right } = chart.frame;
     return Math.min(right, Math.max(left, event.clientX - plot.getBoundingClientRect().left));
@@ -178,10 +185,10 @@ function makeControls() {
 function note() {
   const curves = data.charts.flatMap((chart) => chart.curves);
   const size = Math.max(...curves.map((curve) => curve.size));
-  const parts = ["Drag to zoom, double-click for the whole run."];
-  if (data.smooth > 1) parts.push(`Lines are means of ${data.smooth} rows; pale: the rows themselves.`);
-  if (size > 1) parts.push(`A point of the page stands for up to ${size} rows: line at their mean, pale from the least to the greatest (so where there are more points than pixels).`);
-  if (data.runs.some((run) => (run.bands[state.axis] || []).length)) parts.push("Grey: steps that were passed over.");
+  const parts = ["Drag to zoom, double-click to reset."];
+  if (data.smooth > 1) parts.push(`Lines are centred means of ${data.smooth} rows; pale: the rows themselves.`);
+  if (size > 1) parts.push(`A point stands for up to ${size} rows: the line is their mean, pale from the lowest to the highest.`);
+  if (data.runs.some((run) => (run.bands[state.axis] || []).length)) parts.push("Grey: data skipped by SKIP_TRAIN_ITERATION_RANGE.");
   document.getElementById("note").textContent = parts.join(" ");
 }
 

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import orjson
 
-from megads.monitor.plots.drawing import COLOURS, Curve, Drawing
-from megads.monitor.plots.panels import AXES, place
+from megads.monitor.plots.drawing import Chart, Curve, Drawing
+from megads.monitor.plots.panels import AXES, label, place
 from megads.monitor.plots.source import differing
+from megads.monitor.plots.style import COLOURS
 from megads.monitor.plots.summary import SUMMARY, summary_of
 
 HERE = Path(__file__).parent
-SCRIPTS = ("canvas.js", "page.js")
+SCRIPTS = ("canvas.js", "parts.js", "page.js")
 MOST_MARKS = 400  # of one kind, of one run
 
 
@@ -56,8 +57,10 @@ def _data(drawing: Drawing) -> dict[str, Any]:
             "title": chart.panel.title,
             "unit": chart.panel.unit,
             "log": chart.log,
-            "keys": [next(each.label for each in chart.curves if each.key == key) for key in chart.keys],
-            "curves": [_curve(curve, chart.keys.index(curve.key), xs) for curve in chart.curves],
+            "large": chart.panel.large,
+            "keys": [{"label": label(key), "colour": chart.key_colour(key)} for key in chart.keys],
+            "curves": [_curve(drawing, chart, curve, xs) for curve in chart.curves],
+            "bars": chart.bars,
         }
         for chart in drawing.charts
     ]
@@ -98,16 +101,21 @@ def _packed(values: np.ndarray) -> str:
         return base64.b64encode(values.astype("<f4").tobytes()).decode()
 
 
-def _curve(curve: Curve, key: int, xs: _Positions) -> dict[str, Any]:
+def _curve(drawing: Drawing, chart: Chart, curve: Curve, xs: _Positions) -> dict[str, Any]:
     points = curve.points
     found: dict[str, Any] = {
         "run": curve.run,
-        "key": key,
+        "key": chart.keys.index(curve.key),
+        "colour": drawing.colour(chart, curve),
+        "dash": drawing.dash(chart, curve),
+        "behind": drawing.behind(chart, curve),
         "x": xs.number(curve.run, points.x),
         "y": _packed(points.y),
         "size": points.size,
         "dots": curve.sparse,
     }
+    if curve.base is not None:
+        found["base"] = _packed(curve.base)
     if points.low is not None and points.high is not None:
         found |= {"low": _packed(points.low), "high": _packed(points.high)}
     return found
@@ -133,7 +141,7 @@ def _tables(drawing: Drawing) -> str:
     facts = [summary_of(run) for run in drawing.runs]
     rows = [(title, [each.get(title, "") for each in facts]) for title in SUMMARY]
     shown = [row for row in rows if any(row[1])]
-    found = [_table("Where they are" if len(names) > 1 else "Where it is", names, shown)]
+    found = [_table("Runs" if len(names) > 1 else "Run", names, shown)]
     if len(names) > 1:
         differ = differing(drawing.runs)
         if differ:

@@ -13,6 +13,7 @@ from megads.monitor.plots.columns import Column, Columns
 from megads.monitor.plots.thin import holes_behind
 
 GIB = 1024.0**3
+MOST_CORPORA = 8  # that get a panel each when runs are compared
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,11 @@ class Panel:
         share_of: the key of which the values are a share.
         least: lines below which it is left out.
         spiky: on a logarithmic scale when one value stands far above the others.
-        exact: never smoothed, for what a schedule says.
+        exact: never smoothed, for what a schedule says and for peaks.
+        large: drawn first and larger, with its last values.
+        whole: whether the values are whole numbers.
+        one: keys with the same values in every run are drawn once.
+        stacked: the values are parts of a whole.
     """
 
     name: str
@@ -44,32 +49,40 @@ class Panel:
     least: int = 1
     spiky: bool = False
     exact: bool = False
+    large: bool = False
+    whole: bool = False
+    one: bool = False
+    stacked: bool = False
 
 
 TIMES = tuple(f"time/{part}_s" for part in ("data", "forward", "backward", "communication", "optimizer", "other"))
 
 PANELS = (
-    Panel("loss", "Loss", "nats per token", ("lm_loss", "valid_loss"), spiky=True),
+    Panel("loss", "Loss", "nats per token", ("lm_loss", "valid_loss"), spiky=True, large=True),
     Panel(
-        "validation", "Validation loss by corpus", "nats per token", ("valid_loss", "valid_loss/*"), least=2, spiky=True
+        *("validation", "Validation loss by corpus", "nats per token", ("valid_loss", "valid_loss/*")),
+        least=2,
+        spiky=True,
+        large=True,
     ),
     Panel("lr", "Learning rate", "", ("learning_rate",), exact=True),
     Panel("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), spiky=True),
     Panel("params_norm", "Norm of the weights", "", ("params_norm",)),
-    Panel("num_zeros", "Zeros in the gradient", "numbers", ("num_zeros",), spiky=True),
+    Panel("num_zeros", "Zeros in the gradient", "elements", ("num_zeros",), spiky=True),
     Panel("tokens", "Throughput", "tokens/s", ("tokens_per_s",)),
-    Panel("mfu", "Utilisation of the devices", "% of their peak", ("mfu", "hfu"), factor=100),
+    Panel("mfu", "FLOP/s utilization", "% of the peak", ("mfu", "hfu"), factor=100, one=True),
     Panel(
         "tflops",
-        "Model FLOP/s",
-        "TFLOP/s a device",
+        "FLOP/s",
+        "TFLOP/s per device",
         ("tflops_per_device", "hardware_tflops_per_device"),
         instead=("mfu",),
+        one=True,
     ),
-    Panel("times", "Where a step's time goes", "% of the step", TIMES, factor=100, share_of="step_time_s"),
-    Panel("wait", "Waiting for data", "% of the step", ("data_wait_share",), factor=100, instead=("times",)),
-    Panel("memory", "Peak memory of rank 0", "GiB", ("memory_bytes",), factor=1 / GIB),
-    Panel("batch", "Global batch", "samples", ("global_batch_size",), varying=True, exact=True),
+    Panel("times", "Step time", "% of the step", TIMES, factor=100, share_of="step_time_s", stacked=True),
+    Panel("wait", "Data stall", "% of the step", ("data_wait_share",), factor=100, instead=("times",)),
+    Panel("memory", "Peak memory of rank 0", "GiB", ("memory_bytes",), factor=1 / GIB, exact=True),
+    Panel("batch", "Global batch", "samples", ("global_batch_size",), varying=True, exact=True, whole=True),
     Panel("weight_decay", "Weight decay", "", ("weight_decay",), varying=True, exact=True),
     Panel("loss_scale", "Loss scale", "", ("loss_scale",), varying=True, spiky=True, exact=True),
 )
@@ -87,13 +100,13 @@ LABELS = {
     "num_zeros": "zeros in the gradient",
     "tokens_per_s": "tokens/s",
     "memory_bytes": "peak memory",
-    "data_wait_share": "waiting for data",
+    "data_wait_share": "data stall",
     "global_batch_size": "batch",
     "weight_decay": "weight decay",
     "loss_scale": "loss scale",
 }
 
-# Counters in the rows; where one grows, a mark is drawn.
+# Counters in the rows, the weakest first; where one grows, a mark is drawn.
 MARKS = {
     "skipped_iterations": "skipped",
     "rejected_iterations": "rejected",
@@ -150,8 +163,10 @@ def panels_for(runs: Sequence[Columns], keys: Sequence[str]) -> list[tuple[Panel
         ConfigError: ``keys`` names something that no run has.
     """
     found: list[tuple[Panel, list[str]]] = []
-    for panel in chosen(keys):
+    for panel in chosen(keys) if keys or len(runs) == 1 else _compared(runs):
         lines = list(dict.fromkeys(key for run in runs for key in _lines(run, panel)))
+        if panel.one and all(_equal(run, lines) for run in runs):
+            lines = lines[:1]
         if not lines and keys:
             names = ", ".join(panel.name for panel in PANELS)
             raise ConfigError(f"--keys {panel.name}: no run has numbers of that name; panels are {names}")
@@ -159,6 +174,34 @@ def panels_for(runs: Sequence[Columns], keys: Sequence[str]) -> list[tuple[Panel
         if len(lines) >= panel.least and not seen & set(panel.instead) and not _is_idle(panel, lines, runs):
             found.append((panel, lines))
     return found
+
+
+def _compared(runs: Sequence[Columns]) -> Iterator[Panel]:
+    """Yield the panels of several runs: training and validation apart, and each corpus."""
+    for panel in PANELS:
+        if panel.name == "loss":
+            yield replace(panel, title="Training loss", keys=("lm_loss",))
+        elif panel.name == "validation":
+            yield replace(panel, title="Validation loss", keys=("valid_loss",), least=1)
+            corpora = sorted({key for run in runs for key in run if key.startswith("valid_loss/")})
+            for key in corpora if 1 < len(corpora) <= MOST_CORPORA else ():
+                yield replace(
+                    panel, name=key, title=f"Validation loss: {label(key)}", keys=(key,), least=1, large=False
+                )
+        else:
+            yield panel
+
+
+def _equal(run: Columns, keys: Sequence[str]) -> bool:
+    """Return whether the columns of a run are the same."""
+    first, *others = [run[key] for key in keys if key in run] or [None]
+    return all(
+        first is not None
+        and each is not None
+        and np.array_equal(first.x, each.x)
+        and np.array_equal(first.y, each.y, equal_nan=True)
+        for each in others
+    )
 
 
 def _lines(run: Columns, panel: Panel) -> Iterator[str]:
@@ -212,8 +255,11 @@ def place(axis: Column, iterations: np.ndarray) -> np.ndarray:
 
 
 def marks_of(run: Columns) -> dict[str, np.ndarray]:
-    """Return the iterations at which steps were skipped, rejected, or taken back, by name."""
-    found = {}
+    """Return the iterations at which steps were skipped, rejected, or taken back, by name.
+
+    An iteration has one mark, the strongest: a step that is rejected counts as skipped too.
+    """
+    found: dict[str, np.ndarray] = {}
     for key, name in MARKS.items():
         if key in run:
             column = run[key].numbers()
@@ -222,7 +268,11 @@ def marks_of(run: Columns) -> dict[str, np.ndarray]:
                 found[name] = column.x[grown]
     if ROLLED_BACK in run:
         found["rolled back"] = run[ROLLED_BACK].x
-    return found
+    names = list(found)
+    for number, name in enumerate(names):
+        stronger = [found[each] for each in names[number + 1 :]]
+        found[name] = np.setdiff1d(found[name], np.concatenate(stronger)) if stronger else found[name]
+    return {name: places for name, places in found.items() if len(places)}
 
 
 def passed_over(run: Columns) -> list[tuple[float, float]]:

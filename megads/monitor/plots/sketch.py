@@ -1,8 +1,10 @@
-"""Curves as text for a terminal, without colours."""
+"""Curves as text for a terminal, without colours: fine dots, round ticks, the legend at the top right."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,8 +12,17 @@ from megads.monitor.plots.columns import Column, Columns
 from megads.monitor.plots.drawing import Chart, Drawing
 from megads.monitor.plots.panels import AXES
 from megads.monitor.plots.thin import Thin, thin
+from megads.monitor.plots.ticks import log_ticks, round_ticks, tick_labels
 
 Sketched = Sequence[tuple[str, np.ndarray, np.ndarray, bool]]  # name, x, y, whether these are single points
+
+Scale = Callable[[Any], Any]  # a value, or many -> its place between the ends of the axis, 0 to 1
+
+BRAILLE = 0x2800
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bit of each dot of a cell, by row and column
+LINE, POINT = "\u2500", "\u25cf"
+TAGS = "123456789abcdefghijklmnopqrstuvwxyz"
+MOST_TAGS = 5  # at the right of one row
 
 
 def loss_sketch(columns: Columns, width: int = 72, height: int = 14) -> str:
@@ -25,16 +36,30 @@ def loss_sketch(columns: Columns, width: int = 72, height: int = 14) -> str:
 
 def chart_sketch(drawing: Drawing, chart: Chart, width: int = 72, height: int = 14) -> str:
     """Return a chart as text, its title above it."""
+    unit = f" ({chart.panel.unit})" if chart.panel.unit else ""
+    log = ", logarithmic" if chart.log else ""
+    title = f"{chart.panel.title}{unit}{log}"
+    if chart.panel.stacked:
+        return f"{title}\n{_shares(drawing, chart, width)}"
     several, lines = len(drawing.runs) > 1, []
     for curve in chart.curves:
         parts = [drawing.runs[curve.run].name] if several else []
-        parts += [curve.label] if len(chart.keys) > 1 or not several else []
+        parts += [curve.label] if len(chart.keys) > 1 else []
         points = curve.points
         at = Thin(drawing.at(curve.run, points.x), points.y, points.low, points.high, points.size)
         lines.append((" ".join(parts), *_dots(at), curve.sparse and len(points.x) < width))
-    unit = f" ({chart.panel.unit})" if chart.panel.unit else ""
-    log = ", logarithmic" if chart.log else ""
-    return f"{chart.panel.title}{unit}{log}\n{sketch(lines, AXES[drawing.axis][0], width, height, log=chart.log)}"
+    return f"{title}\n{sketch(lines, AXES[drawing.axis][0], width, height, log=chart.log)}"
+
+
+def _shares(drawing: Drawing, chart: Chart, width: int) -> str:
+    """Return the parts of a whole as numbers, one line per run."""
+    means = chart.bars or (tuple(float(np.mean(curve.points.y - curve.base)) for curve in chart.curves),)
+    names = [run.name for run in drawing.runs] if len(drawing.runs) > 1 else [""]
+    room = max(map(len, names))
+    rows = [
+        ", ".join(f"{label} {share:.0f}" for label, share in zip(chart.labels, each, strict=True)) for each in means
+    ]
+    return "\n".join(f"{name:{room}}  {row}"[:width].rstrip() for name, row in zip(names, rows, strict=True))
 
 
 def _few(column: Column, width: int) -> Thin:
@@ -52,26 +77,128 @@ def _dots(points: Thin) -> tuple[np.ndarray, np.ndarray]:
     return x[kept], y[kept]
 
 
-def sketch(lines: Sketched, xlabel: str, width: int, height: int, *, log: bool = False) -> str:
-    """Return lines as text of ``width`` by ``height`` characters."""
-    import plotext
+def sketch(lines: Sketched, xlabel: str, width: int, height: int, *, log: bool = False, zero: bool = False) -> str:
+    """Return lines as text of ``width`` by ``height`` characters.
 
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plot_size(width, height)
+    All lines are fine dots. Where there are several, a number at the right end says which is which, and the
+    legend at the top right what the numbers mean. Single points are round dots, or their number.
+
+    Args:
+        lines: name, x and y (finite), whether they are single points.
+        xlabel: what x is.
+        width: in characters.
+        height: in lines.
+        log: whether y is logarithmic.
+        zero: whether the y axis begins at 0.
+    """
+    drawn = [line for line in lines if len(line[1])]
+    drawn = [(name, x[y > 0], y[y > 0], single) for name, x, y, single in drawn] if log else drawn
+    drawn = [line for line in drawn if len(line[1])]
+    if not drawn:
+        return "\n".join(["no numbers", *[""] * (height - 1)])
+    tagged = sum(not single for *_, single in drawn) > 1
+    tags = [TAGS[i % len(TAGS)] if tagged else "" for i in range(len(drawn))]
+    legend = _legend(drawn, tags, width)
+    rows = max(3, height - 3 - len(legend))
+    low, high = _span(np.concatenate([line[2] for line in drawn]), zero=zero, log=log)
+    values = log_ticks(low, high, rows // 2) if log else round_ticks(low, high, max(2, rows // 2))
+    names = tick_labels(values, log=log)
+    left = max(map(len, names)) + 1
+    margin = 1 + min(MOST_TAGS, len(drawn)) if tagged else 0
+    columns = width - left - 2 - margin
+    view = _x_span(np.concatenate([line[1] for line in drawn]))
+    place = _scale(low, high, log=log)
+    cells, ends = _cells(drawn, tags, view, place, columns, rows)
+    at_row = {min(rows - 1, int((1 - place(value)) * rows)): name for value, name in zip(values, names, strict=True)}
+    found = [line.rjust(width) for line in legend]
+    for row in range(rows):
+        tick = "\u2524" if row in at_row else "\u2502"
+        end = " " + "".join(tag for tag, at in zip(tags, ends, strict=True) if at == row)[:MOST_TAGS] if tagged else ""
+        found.append(f"{at_row.get(row, ''):>{left}}{tick}{''.join(cells[row])}{end}".rstrip())
+    return "\n".join([*found, *_x_axis(view, left, columns, xlabel)])
+
+
+def _legend(lines: Sketched, tags: Sequence[str], width: int) -> list[str]:
+    """Return the lines of the legend, none longer than ``width``."""
+    found: list[str] = []
+    for line, tag in zip(lines, tags, strict=True):
+        entry = f"{tag or (POINT if line[3] else LINE * 2)} {line[0]}"[:width] if line[0] else ""
+        if found and len(found[-1]) + 3 + len(entry) <= width:
+            found[-1] += f"   {entry}"
+        elif entry:
+            found.append(entry)
+    return found
+
+
+def _span(values: np.ndarray, *, zero: bool, log: bool) -> tuple[float, float]:
+    """Return the ends of the y axis, a little beyond the values; from 0 for values that never change."""
+    low, high = float(values.min()), float(values.max())
     if log:
-        plotext.yscale("log")
-    for number, (name, x, y, single) in enumerate(line for line in lines if len(line[1])):
-        # One run is drawn with fine dots; of several each has a letter, since there are no colours.
-        marker = (
-            "o"
-            if single
-            else "braille"
-            if len(lines) == 1 or number == 0
-            else "abcdefghijklmnopqrstuvwxyz"[number % 26]
+        return (low / 1.2, high * 1.2) if low < high else (low / 2, high * 2)
+    if high - low <= 1e-6 * abs(high):
+        return (min(0.0, 1.3 * high), max(0.0, 1.3 * high)) if high else (0.0, 1.0)
+    more = 0.02 * (high - low)
+    return (0.0 if zero else low - more, high + more)
+
+
+def _x_span(values: np.ndarray) -> tuple[float, float]:
+    low, high = float(values.min()), float(values.max())
+    return (low, high) if low < high else (low - 1, high + 1)
+
+
+def _scale(low: float, high: float, *, log: bool) -> Scale:
+    if log:
+        return lambda value: (np.log(value) - math.log(low)) / (math.log(high) - math.log(low))
+    return lambda value: (value - low) / (high - low)
+
+
+def _cells(
+    lines: Sketched, tags: Sequence[str], view: tuple[float, float], place: Scale, columns: int, rows: int
+) -> tuple[list[list[str]], list[int]]:
+    """Return the letters of the plot by row, and the row in which each line ends."""
+    bits = np.zeros((rows, columns), np.int64)
+    marks: dict[tuple[int, int], str] = {}
+    ends = []
+    for (_, x, y, single), tag in zip(lines, tags, strict=True):
+        across = (np.asarray(x, float) - view[0]) / (view[1] - view[0]) * (2 * columns - 1)
+        down = np.clip((1 - place(np.asarray(y, float))) * (4 * rows) - 0.5, 0, 4 * rows - 1)
+        ends.append(int(down[-1]) // 4)
+        if single:
+            marks |= {(int(b) // 4, int(a) // 2): tag or POINT for a, b in zip(across, down, strict=True)}
+            continue
+        for a, b in _joined(across, down):
+            bits[int(b) // 4, int(a) // 2] |= DOTS[int(b) % 4][int(a) % 2]
+    cells = [[chr(BRAILLE + int(bit)) if bit else " " for bit in row] for row in bits]
+    for (row, column), mark in marks.items():
+        cells[row][column] = mark
+    return cells, ends
+
+
+def _joined(across: np.ndarray, down: np.ndarray) -> list[tuple[float, float]]:
+    """Return dots along the line through points."""
+    found = [(float(across[0]), float(down[0]))]
+    for i in range(1, len(across)):
+        steps = max(1, math.ceil(max(abs(across[i] - across[i - 1]), abs(down[i] - down[i - 1]))))
+        parts = np.arange(1, steps + 1) / steps
+        found += zip(
+            (across[i - 1] + parts * (across[i] - across[i - 1])).tolist(),
+            (down[i - 1] + parts * (down[i] - down[i - 1])).tolist(),
+            strict=True,
         )
-        drawn = plotext.scatter if single else plotext.plot
-        drawn(x.tolist(), y.tolist(), label=name, marker=marker)
-    plotext.xlabel(xlabel)
-    text: str = plotext.uncolorize(plotext.build())
-    return text
+    return [(round(a), round(b)) for a, b in found]
+
+
+def _x_axis(view: tuple[float, float], left: int, columns: int, xlabel: str) -> list[str]:
+    """Return the axis, its ticks, and its name."""
+    values = round_ticks(*view, max(2, columns // 12))
+    if xlabel in ("iteration", "step", "samples", "tokens"):
+        values = [value for value in values if value == round(value)]
+    names = tick_labels(values)
+    line, words = [LINE] * columns, [" "] * (left + 1 + columns)
+    for value, name in zip(values, names, strict=True):
+        at = round((value - view[0]) / (view[1] - view[0]) * (columns - 1))
+        line[at] = "\u252c"
+        start = min(left + 1 + at - len(name) // 2, len(words) - len(name))
+        if all(letter == " " for letter in words[max(0, start - 1) : start + len(name)]):
+            words[start : start + len(name)] = name
+    return [f"{'':{left}}\u2514{''.join(line)}", "".join(words).rstrip(), xlabel.center(2 * left + columns).rstrip()]

@@ -8,7 +8,7 @@ from megads.monitor.plots.columns import Column
 from megads.monitor.plots.source import Run
 from megads.monitor.text import count
 
-SUMMARY = ("step", "tokens", "loss", "validation loss", "least validation loss", "tokens/s (median)", "MFU (median)")
+SUMMARY = ("step", "tokens", "loss", "validation loss", "best validation loss", "tokens/s (median)", "MFU (median)")
 
 
 def summary_of(run: Run) -> dict[str, str]:
@@ -21,7 +21,7 @@ def summary_of(run: Run) -> dict[str, str]:
         "tokens": ("consumed_tokens", _last, count),
         "loss": ("lm_loss", _last, "{:.4f}".format),
         "validation loss": ("valid_loss", _last, "{:.4f}".format),
-        "least validation loss": ("valid_loss", lambda column: float(np.min(column.y)), "{:.4f}".format),
+        "best validation loss": ("valid_loss", lambda column: float(np.min(column.y)), "{:.4f}".format),
         "tokens/s (median)": ("tokens_per_s", _median, count),
         "MFU (median)": ("mfu", _median, "{:.1%}".format),
     }

@@ -43,7 +43,7 @@ def thin(column: Column, most: int, smooth: int = 1, *, holes: bool = True) -> T
     Args:
         column: what to draw.
         most: points with extremes.
-        smooth: rows whose mean is the line; the extremes stay those of the rows.
+        smooth: rows around a point whose mean is the line; the extremes stay those of the rows.
         holes: whether a missing stretch of iterations breaks the line.
     """
     rows = len(column.x)
@@ -66,13 +66,18 @@ def thin(column: Column, most: int, smooth: int = 1, *, holes: bool = True) -> T
 
 
 def moving_mean(values: np.ndarray, rows: int) -> np.ndarray:
-    """Return for each place the mean of the finite ones of the last ``rows`` values, nan where there are none."""
+    """Return for each place the mean of the finite ones of the ``rows`` values around it, nan where there are none.
+
+    At both ends the window is as far as there are values; it never lags.
+    """
     if rows <= 1:
         return values
     finite = np.isfinite(values)
-    sums = np.cumsum(np.where(finite, values, 0.0), dtype=np.float64)
-    counts = np.cumsum(finite)
-    sums[rows:], counts[rows:] = sums[rows:] - sums[:-rows], counts[rows:] - counts[:-rows]
+    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0), dtype=np.float64)])
+    counts = np.concatenate([[0], np.cumsum(finite)])
+    first = np.maximum(np.arange(len(values)) - (rows - 1) // 2, 0)
+    last = np.minimum(np.arange(len(values)) + rows // 2 + 1, len(values))
+    sums, counts = sums[last] - sums[first], counts[last] - counts[first]
     with np.errstate(invalid="ignore"):
         return (sums / np.where(counts, counts, np.nan)).astype(np.float32)
 

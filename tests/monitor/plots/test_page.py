@@ -54,7 +54,11 @@ def test_the_page_draws_without_network_and_shows_what_is_asked(several, tmp_pat
     words = re.sub(r"<[^>]*>", " ", tip)
     assert re.search(r"tokens 70\.\d+M", words)
     assert "(2.1155 to 25)" in words
-    assert "spiky training" in words
+    assert words.split()[6:7] == ["spiky"]
+    assert [dom.count(f">{each}<") for each in ("auto", "reset zoom", "best validation loss")] == [1, 1, 1]
+    assert (
+        dom.index('id="large"') < dom.index('id="chart-loss"') < dom.index('id="charts"') < dom.index('id="chart-lr"')
+    )
     legend = re.search(r'<div id="legend">(.*?)</div>', dom)[1]
     assert re.sub(r"<[^>]*>", " ", legend).split() == ["spiky", "gone", "short"]
     assert "skipped (1)" in dom

@@ -41,17 +41,20 @@ def test_rows_of_nothing_but_nans_are_a_hole():
     assert 240 < np.isnan(thin(column_of(values), 1000).y).sum() <= 250
 
 
-def test_the_moving_mean_is_that_of_the_last_rows():
+def test_the_moving_mean_is_centred():
     values = np.float32([1, 2, np.nan, 4, 5])
-    assert moving_mean(values, 3).tolist() == pytest.approx([1, 1.5, 1.5, 3, 4.5])
+    assert moving_mean(values, 3).tolist() == pytest.approx([1.5, 1.5, 3, 4.5, 4.5])
+    assert moving_mean(values, 2).tolist() == pytest.approx([1.5, 2, 4, 4.5, 5])
     assert moving_mean(values, 1) is values
-    assert np.isnan(moving_mean(np.float32([np.nan, 1]), 2)).tolist() == [True, False]
+    assert np.isnan(moving_mean(np.float32([np.nan, np.nan, np.nan, 1]), 3)).tolist() == [True, True, False, False]
+    # A line stays where it is: the mean of the last rows would lag behind it.
+    assert moving_mean(np.float32(range(100)), 21)[10:90].tolist() == list(range(10, 90))
 
 
 def test_smoothing_keeps_the_rows_behind_the_line():
     found = thin(column_of([0, 10] * 50), 700, smooth=10)
     assert found.high.tolist() == [0, 10] * 50
-    assert found.y[20:].tolist() == [5] * 80
+    assert found.y[20:80].tolist() == [5] * 60
 
 
 def test_a_missing_stretch_breaks_the_line_and_a_wider_interval_does_not():
