@@ -139,6 +139,7 @@ class DeepSpeedEngine:
             if accepts is not None and engine.is_gradient_accumulation_boundary():
                 mean = self.same_everywhere(self.mean_over_data(total / len(parts)))
                 if rejected := not accepts(float(mean)):
+                    plain_norm = self.plain_grad_norm() if self.state.holds_plain_gradients else None
                     with section(OPTIMIZER):
                         self.reject(engine.step)
                     continue
@@ -150,11 +151,13 @@ class DeepSpeedEngine:
             with section(OPTIMIZER):
                 engine.step()
         loss = self.mean_over_data(total / len(parts)) if accepts is None else mean
-        norm = plain_norm if plain_norm is not None else self.norm_of_step()
+        norm = plain_norm if plain_norm is not None else self.norm_of_step(rejected)
         return StepResult(loss, norm, engine.skipped_steps > skipped, scale, rejected)
 
-    def norm_of_step(self) -> float:
+    def norm_of_step(self, rejected: bool) -> float:
         """Return the norm that the optimizer found; nan where a step was left out before anything asked for it."""
+        if rejected:
+            return self.veto.norm
         norm = None if self.state.holds_plain_gradients else self.engine.get_global_grad_norm()
         return math.nan if norm is None else float(norm)
 

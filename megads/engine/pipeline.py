@@ -72,7 +72,7 @@ class PipelineEngine(DeepSpeedEngine):
         weight = self.weight_of(parts)
         engine.module.parts = iter(parts)
         loss = engine.train_batch(iter([(part.tokens, (part.labels, weight)) for part in parts]))
-        norm = self.plain_norm if self.plain_norm is not None else self.norm_of_step()
+        norm = self.plain_norm if self.plain_norm is not None else self.norm_of_step(self.rejected)
         return StepResult(loss, norm, engine.skipped_steps > skipped, scale, self.rejected)
 
     def may_step(self) -> bool:
@@ -84,6 +84,7 @@ class PipelineEngine(DeepSpeedEngine):
             loss = self.same_everywhere(self.engine.find_loss())
             self.rejected = not self.accepts(float(loss))
             if self.rejected:
+                self.plain_norm = self.plain_grad_norm() if self.state.holds_plain_gradients else None
                 self.reject(self.engine.change_weights)
                 return False
         if not self.state.holds_plain_gradients:

@@ -65,6 +65,13 @@ def _changes_nothing(grid: dict[str, int], changes: dict[str, str]) -> None:
     assert [_numbers(each) for each in accepted] == [_numbers(each) for each in expected]
     ours, theirs = saved(engine), saved(other)
     assert all(torch.equal(ours[name][kind], t) for name, kinds in theirs.items() for kind, t in kinds.items())
+    # The norm that is reported is that of the gradient which was left out.
+    refused, done = (
+        each.train_step(batches(run, 4, groups.data_rank), rate(4), accepts=lambda _, answer=answer: answer)
+        for each, answer in ((engine, False), (other, True))
+    )
+    assert (refused.rejected, refused.skipped, done.skipped) == (True, True, False)
+    assert refused.grad_norm == pytest.approx(done.grad_norm, rel=1e-6)
 
 
 def _numbers(result: Any) -> tuple[Any, ...]:
