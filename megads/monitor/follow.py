@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from megads.monitor.plots.columns import WORTH_SPLITTING, Column, cores, parse_rows, read_columns
+from megads.monitor.plots.columns import WORTH_SPLITTING, Column, cores, parse_rows, read_columns, with_means
 
 CURVES = ("lm_loss", "valid_loss")
 RECENT = 50  # steps whose median is the present speed
@@ -80,7 +80,7 @@ class Follower:
             self._offset += len(lines) + 1
             self._mark = (self._mark + lines + end)[-MARK:]
             for row in parse_rows(lines):
-                self._add(row)
+                self._add(with_means(row))
             new = True
             file.seek(self._offset)
         return new

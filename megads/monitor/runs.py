@@ -11,7 +11,7 @@ from typing import Any
 
 from megads.config.run_files import CONFIG, HEARTBEAT, LOG_FILE, METRICS, OUTCOME
 from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Heartbeat, Outcome, read_heartbeat, read_outcome
-from megads.monitor.plots.columns import parse_rows
+from megads.monitor.plots.columns import parse_rows, with_means
 from megads.monitor.plots.source import settings_of
 from megads.monitor.text import duration
 
@@ -105,7 +105,7 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
         why=state.why,
         step=reached,
         total=total if isinstance(total, int) and total > 0 else None,
-        loss=_number(step, "lm_loss"),
+        loss=_number(with_means(step), "lm_loss"),
         valid_loss=_number(validation, "valid_loss"),
         tokens_per_s=_number(step, "tokens_per_s"),
         mfu=_number(step, "mfu"),

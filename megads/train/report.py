@@ -8,7 +8,9 @@ from pathlib import Path
 import torch
 
 from megads.config.files import COMMAND
+from megads.config.flags import flags
 from megads.config.flops import basis
+from megads.config.tree import env_name, extra, fields
 from megads.monitor.log import LOG
 from megads.monitor.outcome import EXIT_DONE, Outcome
 from megads.monitor.plots.loss import read_losses, save_loss_plot
@@ -48,7 +50,9 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
     LOG.info("")
     LOG.info("%s", ending(outcome, t.run.train.train_iters))
     if done.first_loss is not None and done.last_loss is not None:
-        LOG.info("loss     training %.4f -> %.4f%s", done.first_loss, done.last_loss, _validation(t))
+        mean = loop.teller.last_loss() if loop.teller is not None else None
+        last = done.last_loss if mean is None else mean
+        LOG.info("loss     training %.4f -> %.4f%s", done.first_loss, last, _validation(t))
     if unusable := done.skipped_iterations - done.rejected_iterations:
         LOG.info("skipped  %d steps, for a gradient that was not finite", unusable)
     if done.rejected_iterations:
@@ -100,10 +104,25 @@ def ending(outcome: Outcome, train_iters: int) -> str:
     return f"{word:8} {outcome.iteration} of {train_iters} iterations{why}"
 
 
+LENGTHS = ("train.train_iters", "train.train_samples", "train.train_tokens")
+
+
 def longer(command: str, train_iters: int) -> str:
-    """Return the command line that trains on to ``train_iters``, whatever length it had before."""
-    given = r"(\bTRAIN_(ITERS?|SAMPLES|TOKENS)=\S+ )|( --set train\.train_(iters|samples|tokens)=\S+)"
-    return f"TRAIN_ITERS={train_iters} {re.sub(given, '', command)}"
+    """Return the command line that trains on to ``train_iters``, however its length was given before."""
+    names = {name for each in LENGTHS for name in (env_name(each), *extra(fields()[each], "aliases"))}
+    options = {flag for flag, each in flags().items() if set(each.gives) & set(LENGTHS)}
+    # Words as the shell sees them, with their quotes.
+    words = re.findall(r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""", command)
+    kept: list[str] = []
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        is_set = name == "--set" and (value or words[0]).partition("=")[0] in LENGTHS
+        if is_set or name in options:
+            words = words if equals else words[1:]
+        elif not (equals and name in names):
+            kept.append(word)
+    return " ".join([f"TRAIN_ITERS={train_iters}", *kept])
 
 
 def _validation(training: Training) -> str:

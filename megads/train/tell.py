@@ -54,6 +54,7 @@ class Teller:
         self.sizes = BatchSchedule.of(training.run)
         self.interval = Interval()
         self.used: dict[str, float] = {}  # energy
+        self.shown_loss: float | None = None  # of the last line
 
     def step(self, facts: StepFacts) -> None:
         """Take note of one step, and have it told if it is its turn, beside the training.
@@ -81,6 +82,10 @@ class Teller:
         if due:
             self.interval = Interval()
 
+    def last_loss(self) -> float | None:
+        """Return the mean loss of the steps since the last line; of that line if none came since, None without one."""
+        return self.interval.loss if self.interval.losses else self.shown_loss
+
     def settle(self) -> None:
         """Wait until every step so far is told: what is told now comes behind them."""
         self.metrics.voice.settle()
@@ -91,10 +96,12 @@ class Teller:
         if not due:
             interval = Interval()
             interval.add(facts.loss, facts.speed, skipped=False, waited_s=facts.waited_s)
+        loss = interval.loss if interval.losses else facts.loss
+        self.shown_loss = loss
         line = step_line(
             done.iteration,
             t.run.train.train_iters,
-            interval.loss if interval.losses else facts.loss,
+            loss,
             facts.rates.lr,
             result.grad_norm,
             interval.speed,

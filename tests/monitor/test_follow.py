@@ -9,6 +9,7 @@ from megads.monitor.follow import Follower
 from megads.monitor.metrics import MetricsFile
 from megads.monitor.plots import columns
 from megads.monitor.plots.columns import read_columns
+from megads.monitor.runs import facts_of
 from tests.monitor.plots.made import rows_of, write_rows
 
 
@@ -114,3 +115,19 @@ def test_a_long_file_is_known_as_if_it_was_read_line_by_line(tmp_path, monkeypat
     assert list(fast.steps) == list(slow.steps)
     whole = read_columns(path, lambda key: key == "valid_loss")["valid_loss"]
     assert np.array_equal(fast.columns()["valid_loss"].y, whole.y)
+
+
+def test_a_mean_over_the_steps_since_the_last_row_is_shown_for_them(tmp_path):
+    """As the log has it: one step's loss is noise where only every tenth has a row."""
+    rows = [{"iteration": 10 * i, "lm_loss": 9.0, "lm_loss_mean": 10.0 - i} for i in range(1, 5)]
+    rows.insert(2, {"iteration": 25, "lm_loss": 7.0})  # one that was skipped
+    path = write_rows(tmp_path, rows)
+    follower = Follower(path)
+    follower.poll()
+    assert follower.curves["lm_loss"][1].tolist() == [9.0, 8.0, 7.0, 7.0, 6.0]
+    assert follower.steps[-1]["lm_loss"] == 6.0
+    read = read_columns(path, lambda key: key == "lm_loss")
+    assert list(read) == ["lm_loss"]
+    assert (read["lm_loss"].x.tolist(), read["lm_loss"].y.tolist()) == ([10, 20, 25, 30, 40], [9.0, 8.0, 7.0, 7.0, 6.0])
+    assert list(read_columns(path, lambda key: True)) == ["lm_loss", "lm_loss_mean"]
+    assert facts_of(tmp_path).loss == 6.0

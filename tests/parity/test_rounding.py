@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.parity.layouts import Layout, train
+from tests.parity.layouts import Layout, engine_of, train_on
 from tests.ranks import close_pools, run_ranks
 
-STEPS = 30
+STEPS = 20
+# Matrices of 4096 numbers or more: bitsandbytes keeps the moments of smaller ones in 32 bits.
+SIZES = {"model.hidden_size": "64", "model.head_dim": "8", "model.ffn_hidden_size": "192"}
 SMOOTH, AMPLIFYING = ("adamw", "lamb", "sgd"), ("muon", "soap", "adam8bit")
 RUNS = {
     "one": Layout(),
@@ -27,7 +29,8 @@ RUNS = {
 def _losses(layout: Layout, optimizer: str, path: Path) -> None:
     import torch.distributed as dist
 
-    results = train(layout, STEPS, **{"optim.optimizer": optimizer, "train.train_iters": str(STEPS)})
+    changes = {**SIZES, "optim.optimizer": optimizer, "train.train_iters": str(STEPS)}
+    results = train_on(*engine_of(layout, **changes), range(STEPS), lr=lambda step: 1e-3)
     if dist.get_rank() == 0:
         path.write_text(json.dumps([float(result.loss) for result in results]))
 
@@ -49,8 +52,8 @@ def differences(optimizer: str, folder: Path) -> dict[str, float]:
 def test_layouts_differ_by_rounding_as_micro_batch_sizes_do(optimizer, tmp_path):
     found = differences(optimizer, tmp_path)
     for name in ("dp2", "tp2"):
-        assert found[name] < 20 * found["micro-batch"], found
-        assert found[name] < 1e-3, found
+        assert found[name] < 30 * found["micro-batch"], found
+        assert found[name] < 1e-2, found
 
 
 if __name__ == "__main__":

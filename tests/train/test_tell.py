@@ -91,6 +91,19 @@ def test_lines_are_means_of_the_interval_and_rows_of_their_own_step(tmp_path, li
     assert [row["skipped_iterations"] for row in rows] == [0, 1, 1]
 
 
+def test_the_last_loss_is_the_mean_that_the_last_line_shows(tmp_path):
+    loop = told_by(tmp_path / "even", **{"log.log_interval": "4"})
+    assert loop.teller is not None
+    assert loop.teller.last_loss() is None
+    loop.run()
+    assert loop.teller.last_loss() == sum(LOSSES[4:]) / 4
+    # Steps behind the last line count by themselves.
+    loop = told_by(tmp_path / "odd", **{"log.log_interval": "3"})
+    loop.run()
+    assert loop.teller is not None
+    assert loop.teller.last_loss() == sum(LOSSES[6:]) / 2
+
+
 def test_tensorboard_has_its_own_interval_and_the_values_of_the_rows(tmp_path):
     loop = told_by(tmp_path, **{"log.log_interval": "3"})
     board = TensorBoard(

@@ -25,6 +25,9 @@ BLOCK = 1 << 18  # bytes read and parsed at once; what fits the cache is parsed 
 WORTH_SPLITTING = 1 << 25  # bytes of a file, for several processes
 MOST_PROCESSES = 4
 
+MEANS = {"lm_loss_mean": "lm_loss"}
+"""Keys of rows with LOG_INTERVAL > 1 -> what they are the mean of, over the steps since the row before."""
+
 Wanted = Callable[[str], bool]
 # Keys -> parts; a part has the iterations [n] float64 of its rows and their values [keys, n] float32.
 Parts = dict[tuple[str, ...], list[tuple[np.ndarray, np.ndarray]]]
@@ -49,6 +52,9 @@ Columns = Mapping[str, Column]
 def read_columns(path: Path, wanted: Wanted, *, processes: int = 1) -> dict[str, Column]:
     """Return the columns of the keys for which ``wanted`` is true.
 
+    Where a row has the mean of a key over the steps since the row before (:data:`MEANS`), the
+    column of that key has the mean: what the log shows.
+
     Of rows with the same iteration the last one counts, for a run that went back. Lines that
     are no JSON objects (half a line at the end, zeros after a crash) are passed over.
 
@@ -64,9 +70,28 @@ def read_columns(path: Path, wanted: Wanted, *, processes: int = 1) -> dict[str,
     processes = processes if size > WORTH_SPLITTING else 1
     spans = list(pairwise(_cuts(path, size, processes)))
     found: Parts = defaultdict(list)
-    for keys, iterations, values in _all_parts(path, spans, wanted):
+    for keys, iterations, values in _all_parts(path, spans, lambda key: wanted(key) or wanted(MEANS.get(key, key))):
         found[keys].append((iterations, values))
-    return _columns(found)
+    columns = _columns(found)
+    for mean, key in MEANS.items():
+        if mean in columns and key in columns:
+            columns[key] = _with_means(columns[key], columns[mean])
+        if not wanted(mean):
+            columns.pop(mean, None)
+    return columns
+
+
+def with_means(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with means in the place of the values of its last step, where it has means."""
+    return {**row, **{key: row[mean] for mean, key in MEANS.items() if mean in row}}
+
+
+def _with_means(column: Column, means: Column) -> Column:
+    place = np.minimum(np.searchsorted(column.x, means.x), len(column.x) - 1)
+    same = column.x[place] == means.x
+    y = column.y.copy()
+    y[place[same]] = means.y[same]
+    return Column(column.x, y)
 
 
 def cores() -> int:
