@@ -177,7 +177,7 @@ def test_several_curves_have_a_number_each_and_a_legend_at_the_top_right(tmp_pat
 def test_ranks_do_not_import_what_draws():
     code = (
         "import sys, megads.train.report\n"
-        "print([name for name in ("matplotlib", "megads.monitor.plots.picture') if name in sys.modules])"
+        "print([name for name in ('matplotlib', 'megads.monitor.plots.picture') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
