@@ -135,7 +135,7 @@ def _name_phases(axes: Axes, phases: Sequence[tuple[float, float, str]], across:
     others: list[tuple[Any, str]] = []
     for index, (begin, end, name) in enumerate(phases):
         if (end - begin) / (high - low) * across > text_inches(axes.figure, name, LABEL) + 0.08:
-            place = {"ha": "center", "va": "bottom", "fontsize": LABEL, "color": QUIET}
+            place: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": LABEL, "color": QUIET}
             axes.text((begin + end) / 2, 0.03, name, transform=axes.get_xaxis_transform(), **place)
         else:
             others.append((Patch(color=COLOURS[(index + 3) % len(COLOURS)], alpha=0.35, lw=0), name))

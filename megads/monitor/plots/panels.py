@@ -194,13 +194,9 @@ def _compared(runs: Sequence[Columns]) -> Iterator[Panel]:
 
 def _equal(run: Columns, keys: Sequence[str]) -> bool:
     """Return whether the columns of a run are the same."""
-    first, *others = [run[key] for key in keys if key in run] or [None]
+    found = [run[key] for key in keys if key in run]
     return all(
-        first is not None
-        and each is not None
-        and np.array_equal(first.x, each.x)
-        and np.array_equal(first.y, each.y, equal_nan=True)
-        for each in others
+        np.array_equal(found[0].x, each.x) and np.array_equal(found[0].y, each.y, equal_nan=True) for each in found[1:]
     )
 
 

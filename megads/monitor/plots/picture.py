@@ -326,7 +326,7 @@ def _entries(drawing: Drawing, chart: Chart) -> Entries:
             entries.append((Patch(color=colour, alpha=0.8, lw=0), name))
         else:
             dashes = DASHES[drawing.dash(chart, curve) % len(DASHES)]
-            look = {"marker": "o" if curve.sparse else "", "ms": 3, "lw": 1.2}
+            look: dict[str, Any] = {"marker": "o" if curve.sparse else "", "ms": 3, "lw": 1.2}
             entries.append((Line2D([], [], color=colour, ls=dashes, **look), name))
     if chart.panel.name in MARKED:
         for name in dict.fromkeys(name for marks in drawing.marks for name in marks):
