@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -34,6 +33,7 @@ from megads.checkpoint.piece import Piece, entry, kept_of
 from megads.checkpoint.progress import Progress
 from megads.checkpoint.retention import later, retire, surplus, sweep
 from megads.comm.groups import Groups
+from megads.comm.messages import broadcast_value, gather_values
 from megads.errors import CheckpointError
 
 LOG = logging.getLogger("megads")
@@ -328,15 +328,10 @@ def _gather(mine: _Written, groups: Groups) -> list[_Written]:
     """Return what all ranks wrote, by rank, on rank 0; elsewhere an empty list. Also a barrier for rank 0."""
     if groups.grid.world_size == 1:
         return [mine]
-    answers: list[Any] = [None] * groups.grid.world_size if groups.rank == 0 else []
-    dist.gather_object(mine, answers if groups.rank == 0 else None, dst=0)
-    return answers
+    return gather_values(mine)
 
 
 def _tell(verdict: tuple[str, float], groups: Groups) -> tuple[str, float]:
     """Return rank 0's verdict on every rank. Also a barrier."""
-    told: list[Any] = [verdict]
-    if groups.grid.world_size > 1:
-        dist.broadcast_object_list(told, src=0)
-    problem, seconds = told[0]
+    problem, seconds = broadcast_value(verdict) if groups.grid.world_size > 1 else verdict
     return problem, seconds

@@ -2,22 +2,34 @@
 
 ``torch.distributed`` has collectives of objects, which are pickles: whoever can put one in the
 place of a rank's has its receivers run what it says. Here nothing is run, and what is no JSON
-of the expected form is an error.
+of the expected form is an error. Records (dataclasses) and errors of megads arrive as what they are.
 """
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import json
+import operator
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from megads.errors import MegadsError
+
 
 def broadcast_value(value: Any, src: int = 0) -> Any:
-    """Return rank ``src``'s ``value`` on every rank: numbers, texts, lists and dictionaries of them. Collective.
+    """Return rank ``src``'s ``value`` on every rank. Collective.
 
-    What comes back is what JSON makes of it: tuples are lists.
+    A value is a number, a text, bytes, a path, a range, a record or an error of megads, or a list,
+    a tuple or a dictionary of values.
+
+    Raises:
+        TypeError: something else.
     """
     device = _device()
     is_mine = dist.get_rank() == src
@@ -67,8 +79,83 @@ def _device() -> torch.device:
 
 
 def _text(value: Any, device: torch.device) -> torch.Tensor:
-    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(device)
+    return torch.frombuffer(bytearray(encode(value).encode()), dtype=torch.uint8).to(device)
 
 
 def _value(text: torch.Tensor) -> Any:
-    return json.loads(text.cpu().numpy().tobytes())
+    return decode(text.cpu().numpy().tobytes())
+
+
+def encode(value: Any) -> str:
+    """Return ``value`` as JSON: what JSON has no form for is a dictionary of one key, its kind."""
+    return json.dumps(_plain(value), separators=(",", ":"))
+
+
+def decode(text: str | bytes) -> Any:
+    """Return what :func:`encode` was given.
+
+    Raises:
+        ValueError: it is something else, or names what is no record and no error of a loaded module of megads.
+    """
+    return _built(json.loads(text))
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    for kind, (name, form) in _FORMS.items():
+        if isinstance(value, kind):
+            return {name: form(value)}
+    if isinstance(value, MegadsError):
+        return {_name(type(value)): str(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        given = {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value) if each.init}
+        return {_name(type(value)): given}
+    try:
+        return operator.index(value)  # an integer of numpy
+    except TypeError:
+        raise TypeError(f"{type(value).__name__} is nothing that ranks tell each other") from None
+
+
+_FORMS: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    tuple: ("tuple", lambda value: [_plain(each) for each in value]),
+    dict: ("dict", lambda value: [[_plain(key), _plain(each)] for key, each in value.items()]),
+    bytes: ("bytes", lambda value: base64.b64encode(value).decode()),
+    Path: ("path", str),
+    range: ("range", lambda value: [value.start, value.stop, value.step]),
+}
+"""What JSON has no form for: its kind there, and how it is written."""
+
+
+def _built(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_built(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tuple":
+        return tuple(_built(each) for each in content)
+    if kind == "dict":
+        return {_built(key): _built(each) for key, each in content}
+    if kind == "bytes":
+        return base64.b64decode(content)
+    if kind in ("path", "range"):
+        return Path(content) if kind == "path" else range(*content)
+    found = _class(kind)
+    if issubclass(found, MegadsError):
+        return found(content)
+    return found(**{name: _built(each) for name, each in content.items()})
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _class(name: str) -> type:
+    module, _, kind = name.partition(":")
+    found = getattr(sys.modules.get(module), kind, None) if module.split(".")[0] == "megads" else None
+    if not isinstance(found, type) or not (dataclasses.is_dataclass(found) or issubclass(found, MegadsError)):
+        raise ValueError(f"{name} is no record of megads")
+    return found

@@ -12,11 +12,11 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
+from megads.comm.messages import all_gather_values
 from megads.config.schema import RunConfig
 from megads.engine.make import make_engine
 from megads.models.build import build_model
@@ -87,7 +87,7 @@ def compare_gradients(run: RunConfig, groups: Groups, device: torch.device) -> C
         mine.append(Difference(state.name, groups.pipe_rank, error, scale))
     everyone: list[list[Difference]] = [mine] * groups.grid.world_size
     if groups.grid.world_size > 1:
-        dist.all_gather_object(everyone, mine)
+        everyone = all_gather_values(mine)
     worst: dict[tuple[str, int], Difference] = {}
     for each in (each for rank in everyone for each in rank):
         key = (each.name, each.stage)

@@ -20,6 +20,7 @@ from megads.checkpoint.progress import Progress
 from megads.checkpoint.reader import Reader
 from megads.checkpoint.start import Start, Taken, find_start, taken_of
 from megads.comm.groups import Groups
+from megads.comm.messages import broadcast_value
 from megads.errors import CheckpointError
 from megads.monitor.log import LOG
 
@@ -139,10 +140,10 @@ def _offers(find: Callable[[], Start | None]) -> Iterator[_Offer]:
 
 def _told_by_first(offer: _Offer | None, groups: Groups) -> _Offer | None:
     """Return rank 0's ``offer``. Collective."""
-    answer = [offer]
-    if groups.grid.world_size > 1:
-        dist.broadcast_object_list(answer, src=0)
-    return answer[0]
+    if groups.grid.world_size == 1:
+        return offer
+    told: _Offer | None = broadcast_value(offer)
+    return told
 
 
 def _first_problem(mine: str, groups: Groups, device: torch.device) -> str:
@@ -155,9 +156,7 @@ def _first_problem(mine: str, groups: Groups, device: torch.device) -> str:
     rank = int(first.item())
     if rank == world:
         return ""
-    told = [mine]
-    dist.broadcast_object_list(told, src=rank)
-    return told[0]
+    return str(broadcast_value(mine, rank))
 
 
 def _read(training: Training, found: Found, taken: Taken) -> None:

@@ -6,10 +6,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import torch.distributed as dist
-
 from megads.checkpoint.layout import iteration_of, list_checkpoints
 from megads.checkpoint.start import Start
+from megads.comm.messages import broadcast_value
 from megads.config.batches import SkipRanges
 from megads.errors import CheckpointError, TrainingError
 from megads.train.guard import Trouble
@@ -70,7 +69,7 @@ class Rollback:
             except CheckpointError as error:
                 found = [[], str(error)]
         if groups.grid.world_size > 1:
-            dist.broadcast_object_list(found, src=0)
+            found = broadcast_value(found)
         if found[1]:
             raise CheckpointError(str(found[1]))
         return tuple(map(Path, found[0]))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import torch.distributed as dist
 
 from megads.cluster.hosts import this_host
 from megads.comm.groups import Groups
+from megads.comm.messages import all_gather_values, broadcast_value
 from megads.data.samples.team import Team
 
 
 def hosts_of(groups: Groups) -> Sequence[str]:
     """Return the host of every rank. Collective."""
     size = groups.grid.world_size
-    return [this_host()] if size == 1 else _gather(this_host(), size)
+    return [this_host()] if size == 1 else all_gather_values(this_host())
 
 
 def make_team(groups: Groups, hosts: Sequence[str] = ()) -> Team:
@@ -28,18 +26,4 @@ def make_team(groups: Groups, hosts: Sequence[str] = ()) -> Team:
         return Team()
     hosts = hosts or hosts_of(groups)
     local_rank = list(hosts[: groups.rank]).count(hosts[groups.rank])
-    return Team(groups.rank, size, local_rank, share=_share, gather=lambda text: _gather(text, size))
-
-
-def _share(value: Any) -> Any:
-    """Return rank 0's value."""
-    found = [value]
-    dist.broadcast_object_list(found, src=0)
-    return found[0]
-
-
-def _gather(text: str, size: int) -> Sequence[str]:
-    """Return the texts of all ranks."""
-    found = [""] * size
-    dist.all_gather_object(found, text)
-    return found
+    return Team(groups.rank, size, local_rank, share=broadcast_value, gather=all_gather_values)
