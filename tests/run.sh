@@ -40,7 +40,7 @@ step mypy
 echo "== lint-imports"
 lint-imports
 echo "== shellcheck"
-shellcheck -x -P SCRIPTDIR ./*.sh launchers/*.sh ALCF/*.sh envs/*.sh tests/*.sh .ci/run
+shellcheck -x -P SCRIPTDIR ./*.sh launchers/*.sh ALCF/*.sh envs/*.sh examples/*.sh tests/*.sh .ci/run
 # Two at a time; tests marked alone wait until nothing else runs (tests/turns.py). 0: in this process, for --pdb.
 workers=(-n "${MEGADS_TEST_WORKERS:-2}" --dist loadgroup)
 echo "== pytest ${workers[*]} $*"

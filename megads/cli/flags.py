@@ -58,13 +58,14 @@ def flag_table() -> str:
 
     rows = []
     for name, flag in flags().items():
-        text = ", ".join(f"{env_name(setting)}={_text(value)}" for setting, value in flag.gives.items())
+        text = ", ".join(f"{env_name(setting)}={value_text(value)}" for setting, value in flag.gives.items())
         rows.append((f"{name} V" if flag.takes_value else name, text))
     width = max(len(left) for left, _ in rows)
     return "\n".join(f"{left:{width}}  {right}" for left, right in rows)
 
 
-def _text(value: object) -> str:
+def value_text(value: object) -> str:
+    """Return what an option gives a setting, V for the word that follows it."""
     from megads.config.setting import Weak, Word
 
     if value is None or isinstance(value, Word):

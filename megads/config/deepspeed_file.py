@@ -51,7 +51,8 @@ TAKEN: Mapping[str, str] = {
     "optimizer.params.weight_decay": "optim.weight_decay",
 }
 OPTIMIZERS = {
-    "adam": "adamw",  # DeepSpeed's decays decoupled unless adam_w_mode is false
+    "adam": "adamw",  # its weight decay is decoupled unless adam_w_mode is false
+    "adam with the decay in the gradient": "adam",
     "adamw": "adamw",
     "lamb": "ds.fusedlamb",
     "onebitlamb": "ds.onebitlamb",
@@ -63,10 +64,10 @@ OPTIMIZERS = {
 # Keys that show more, or that there is nothing to do for.
 NO_EFFECT = (
     *("activation_checkpointing.number_checkpoints", "flops_profiler.top_modules", "flops_profiler.detailed"),
-    *("flops_profiler.output_file", "optimizer.params.adam_w_mode", "optimizer.params.torch_adam"),
-    *("optimizer.params.bias_correction",),
+    *("flops_profiler.output_file", "optimizer.params.torch_adam"),
 )
 _PRECISIONS = {"fp16.enabled": "fp16", "bf16.enabled": "bf16", "bfloat16.enabled": "bf16"}
+_DECOUPLED = "optimizer.params.adam_w_mode"
 _OVERLAP = "zero_optimization.overlap_comm"
 
 Values = list[tuple[str, Any, Origin]]
@@ -90,7 +91,12 @@ def read_deepspeed_file(path: str, flag: str, dtype: str | None) -> tuple[Values
     values: Values = []
     notes: list[str] = []
     rest: dict[str, Any] = {}
-    for key, value in _leaves(content):
+    leaves = dict(_leaves(content))
+    if leaves.get(_DECOUPLED) in (True, False):
+        decoupled = leaves.pop(_DECOUPLED)
+        if not decoupled and str(leaves.get("optimizer.type")).lower() == "adam":
+            leaves["optimizer.type"] = "adam with the decay in the gradient"
+    for key, value in leaves.items():
         top = key.partition(".")[0]
         found = _settings_of(key, value, dtype, Origin("cli", f"{shown} {key}"))
         if found is not None:
@@ -133,9 +139,8 @@ def _precision(key: str, value: Any, dtype: str | None, origin: Origin) -> Value
 
 def _optimizer(value: Any, origin: Origin) -> str:
     if (name := OPTIMIZERS.get(str(value).lower())) is None:
-        raise ConfigError(
-            f"{origin.detail}: {value!r} is not one of {', '.join(OPTIMIZERS)}; leave it out and pass --optimizer"
-        )
+        known = ", ".join(each for each in OPTIMIZERS if " " not in each)
+        raise ConfigError(f"{origin.detail}: {value!r} is not one of {known}; leave it out and pass --optimizer")
     return name
 
 

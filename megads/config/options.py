@@ -125,7 +125,7 @@ HARMLESS: dict[str, Option] = {
     ),
     **_rows("the model has one implementation", alone="--use-mcore-models"),
     **_rows(
-        "no version of Megatron-DeepSpeed reads it",
+        "Megatron-DeepSpeed does not read it either",
         alone="--no-load-lr-state --scattered-embeddings --split-transformers --memory-centric-tiled-linear",
         value="--tile-factor",
     ),
@@ -325,7 +325,7 @@ REJECTED: dict[str, Option] = {
         "use PIPELINE_SPLIT=ends, or a list of layers as 6,8,8,6", alone="--standalone-embedding-stage", rejected=True
     ),
     **_rows("use --ckpt-step for an iteration, --load for a folder", value="--load-tag", rejected=True),
-    **_rows("use --finetune, which begins at iteration 0", alone="--reset-iteration", rejected=True),
+    **_rows("use --finetune, which starts at iteration 0", alone="--reset-iteration", rejected=True),
     **_rows("use --load with --finetune", value="--pretrained-checkpoint", rejected=True),
     **_rows("the model is described by options; drop it", values="--spec", rejected=True),
     **_rows("pass the options themselves, or --set section.key=value", value="--yaml-cfg", rejected=True),

@@ -40,6 +40,7 @@ def test_there_are_commands_to_try():
         "looking",
         "optimizers",
         "stability",
+        "megatron-options",
     ],
 )
 def test_the_commands_of_a_document_work(document, tmp_path, cache):

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# The model of pretrain_gpt.sh on all devices of this host, with PyTorch's launcher, as Megatron-LM's
+# examples/pretrain_gpt_distributed.sh. `megads train` alone starts the ranks too: LAUNCHER="" does that.
+#   GPUS_PER_NODE=8 bash examples/pretrain_gpt_distributed.sh     with the variables of pretrain_gpt.sh
+set -euo pipefail
+
+DISTRIBUTED_ARGS="--nproc_per_node ${GPUS_PER_NODE} --nnodes ${NNODES:-1} --node_rank ${NODE_RANK:-0}"
+DISTRIBUTED_ARGS+=" --master_addr ${MASTER_ADDR:-localhost} --master_port ${MASTER_PORT:-6000}"
+LAUNCHER=${LAUNCHER-torchrun ${DISTRIBUTED_ARGS} -m}
+
+GPT_ARGS=(
+  --num-layers 24
+  --hidden-size 1024
+  --num-attention-heads 16
+  --seq-length 1024
+  --max-position-embeddings 1024
+  --micro-batch-size 8
+  --global-batch-size 64
+  --lr 0.00015
+  --train-iters 500000
+  --lr-decay-iters 320000
+  --lr-decay-style cosine
+  --min-lr 1.0e-5
+  --weight-decay 1e-2
+  --lr-warmup-fraction .01
+  --clip-grad 1.0
+  --fp16
+)
+# shellcheck disable=SC2206 # a blend is several words
+DATA_ARGS=(
+  --data-path ${DATA_PATH}
+  --vocab-file "${VOCAB_FILE}"
+  --merge-file "${MERGE_FILE}"
+  --split "949,50,1"
+)
+OUTPUT_ARGS=(
+  --log-interval 100
+  --save-interval 10000
+  --eval-interval 1000
+  --eval-iters 10
+)
+
+# shellcheck disable=SC2086 # a launcher is several words
+${LAUNCHER} megads train "${GPT_ARGS[@]}" "${DATA_ARGS[@]}" "${OUTPUT_ARGS[@]}" --distributed-backend nccl \
+  --DDP-impl torch --save "${CHECKPOINT_PATH}" --load "${CHECKPOINT_PATH}" "$@"
