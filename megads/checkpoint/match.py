@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from megads.checkpoint.manifest import Manifest
-from megads.config.batches import BatchSchedule
+from megads.config.batches import BatchSchedule, planned_samples
 from megads.config.schedule import Schedule
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.setting import Section
@@ -43,7 +43,7 @@ SHAPE_SETTINGS = (
 
 FREE = {
     *("force", "exit_interval", "exit_duration_min", "eval_at_start", "max_skipped"),
-    *("micro_batch", "grad_acc_steps", "train_samples", "train_tokens"),
+    *("micro_batch", "grad_acc_steps", "train_samples", "train_tokens", "samples_offset"),
     *("cache_dir", "num_workers"),
 }
 """Settings of ``train`` and ``data`` that change no number of a run, or follow from others."""
@@ -145,7 +145,7 @@ def _changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
                 yield f"had {section}.{key}={old}, this run has {now}"
     yield from _seed_changes(before.get("train", {}), run)
     planned = BatchSchedule.of_settings(before["train"]).samples_after(before["train"]["train_iters"])
-    plans = BatchSchedule.of(run).samples_after(run.train.train_iters)
+    planned, plans = planned + int(before["train"].get("samples_offset", 0)), planned_samples(run)
     if planned != plans:
         yield (
             f"planned {planned} samples, this run plans {plans}: they come in another order now, "

@@ -131,10 +131,10 @@ class BatchSchedule:
         """Return the samples that the first ``iterations`` steps of a run take."""
         return self.after(0, iterations)
 
-    def iterations_within(self, samples: int) -> int:
-        """Return the largest number of whole steps that take no more than ``samples`` samples."""
+    def iterations_within(self, samples: int, consumed: int = 0) -> int:
+        """Return the largest number of whole steps from sample ``consumed`` on that end at ``samples`` or before."""
         iterations = 0
-        for phase in self.phases():
+        for phase in self.phases(consumed):
             fitting = max(0, samples - phase.consumed) // phase.batch
             if phase.steps is None or fitting < phase.steps:
                 return iterations + fitting
@@ -165,6 +165,11 @@ def _whole_steps(start: int, final: int, increment: int) -> str:
     if (final - start) % increment:
         words.append(f"GLOBAL_BATCH={lower if lower > start else start + increment}")
     return " or ".join(words) or "a larger INCREMENT"
+
+
+def planned_samples(run: RunConfig) -> int:
+    """Return the samples that a derived run has consumed at its end, also where it resumed with other batches."""
+    return BatchSchedule.of(run).samples_after(run.train.train_iters) + run.train.samples_offset
 
 
 @dataclass(frozen=True)

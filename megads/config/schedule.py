@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from megads.config.batches import BatchSchedule
+from megads.config.batches import BatchSchedule, planned_samples
 from megads.config.schedule_settings import AS_WEIGHT_DECAY, ScheduleSettings
 from megads.config.schema import RunConfig
 
@@ -95,9 +95,9 @@ class Schedule:
     @staticmethod
     def of(run: RunConfig) -> Schedule:
         """Return the schedule of ``run``, which is derived; its first iterations may be of fewer samples."""
-        optim, whole = run.optim, BatchSchedule.of(run).samples_after(run.train.train_iters)
+        optim, whole = run.optim, planned_samples(run)
         lengths = _Lengths(run)
-        decay = lengths.of("decay") or float(whole)
+        decay = float(whole) if lengths.decays_with_run else lengths.of("decay") or float(whole)
         warmup = lengths.of("warmup", decay)
         cooldown = constant = 0.0
         if optim.lr_decay_style == WSD:
@@ -203,6 +203,10 @@ class _Lengths:
 
     def __init__(self, run: RunConfig):
         self.optim, self.sizes, self.seq = run.optim, BatchSchedule.of(run), run.model.seq_length
+        self.offset = run.train.samples_offset
+        # Steps of before a resume may have been of other batches: then steps are no samples.
+        others = any(getattr(run.optim, f"lr_decay_{unit}", 0) for unit in UNITS if unit != "iters")
+        self.decays_with_run = run.optim.lr_decay_iters == run.train.train_iters and not others
 
     def of(self, part: str, whole: float = 0.0, start: float = 0.0) -> float:
         """Return the length of ``part``, 0 where no setting gives one.
@@ -227,7 +231,8 @@ class _Lengths:
 
     def before(self, end: float, steps: int) -> int:
         """Return the sample at which the last ``steps`` steps before sample ``end`` begin."""
-        return self.sizes.samples_after(max(0, self.sizes.iterations_within(int(end)) - steps))
+        steps_before = self.sizes.iterations_within(int(end) - self.offset) - steps
+        return max(0, self.sizes.samples_after(max(0, steps_before)) + self.offset)
 
     def _samples(self, unit: str, value: float, whole: float, start: int) -> float:
         if unit == "iters":

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from megads.config.batches import BatchSchedule
+from megads.config.batches import BatchSchedule, planned_samples
 from megads.config.resolve import Resolved
 from megads.config.schedule import CONSTANT_OF_PEAK, COOLDOWN_OF, INFINITE, PARTS, UNITS, Schedule
 from megads.config.schema import RunConfig
@@ -101,8 +101,7 @@ def length_by(values: Mapping[str, Any], part: str, name: str) -> float:
 def rises_to_the_end(resolved: Resolved) -> str:
     """Return a line where the warm-up is longer than the run; ``resolved`` is derived."""
     run = resolved.run
-    train = BatchSchedule.of(run).samples_after(run.train.train_iters)
-    if run.train.train_iters == 1 or Schedule.of(run).warmup_samples < train:
+    if run.train.train_iters == 1 or Schedule.of(run).warmup_samples < planned_samples(run):
         return ""
     values = {f"optim.{key}": value for key, value in run.optim.model_dump().items()}
     name = next(iter(lengths_given(values, resolved.origins, "warmup")), "optim.lr_warmup_frac")

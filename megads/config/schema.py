@@ -198,6 +198,12 @@ class TrainConfig(SeedSettings):
         unit="min",
         ge=0,
     )
+    samples_offset: int = setting(
+        0,
+        env="SAMPLES_OFFSET",
+        help="set at launch: samples of a resumed run beyond those of as many steps of its present batch",
+        unit="samples",
+    )
     max_skipped: int = setting(
         50,
         env="MAX_SKIPPED_STEPS",

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from megads.config.batches import BatchSchedule
+from megads.config.batches import planned_samples
 from megads.config.schema import RunConfig
 from megads.config.shares import shares_of
 from megads.data import demo
@@ -67,7 +67,7 @@ def samples_of(run: RunConfig) -> dict[str, int]:
     evaluation = run.train.eval_iters * run.train.global_batch
     _, valid, test = shares_of(run)
     return {
-        "train": BatchSchedule.of(run).samples_after(run.train.train_iters),
+        "train": planned_samples(run),
         "valid": evaluation if run.train.eval_interval > 0 and (valid > 0 or run.data.valid_file_list) else 0,
         "test": evaluation if test > 0 or run.data.test_file_list else 0,
     }

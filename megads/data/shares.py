@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from megads.config.batches import BatchSchedule
+from megads.config.batches import planned_samples
 from megads.config.schema import RunConfig
 from megads.config.shares import shares_of
 from megads.data.file_list import Shard
@@ -45,7 +45,7 @@ def train_shares(
         tokens_of: returns the tokens of a file.
     """
     used = [shard for shard in shards if shard.weight > 0]
-    total = BatchSchedule.of(run).samples_after(run.train.train_iters) * run.model.seq_length
+    total = planned_samples(run) * run.model.seq_length
     splits = shares_of(run)
     part = splits[0] / sum(splits)
     members: dict[str, list[tuple[float, float]]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from megads.config.batches import BatchSchedule
+from megads.config.batches import planned_samples
 from megads.config.megatron import MEGATRON
 from megads.config.memory import Memory, count_parameters, stages
 from megads.config.remarks import bubble, query_heads
@@ -41,7 +41,7 @@ def banner(
         start: with which weights it begins.
     """
     model, train, parallel = run.model, run.train, run.parallel
-    samples = BatchSchedule.of(run).samples_after(train.train_iters)
+    samples = planned_samples(run)
     hosts = f"{len(allocation.hosts)} host" + ("s" if len(allocation.hosts) > 1 else "")
     by_megatron = run.defaults == MEGATRON
     total = memory.total * allocation.ranks_per_host

@@ -37,7 +37,16 @@ from megads.launch.folder import Folder, append_to_log, choose_folder, claim, cl
 from megads.launch.host import check_host
 from megads.launch.job_notes import job_notes
 from megads.launch.limits import check_open_files
-from megads.launch.origin import Begins, Saved, beginning_only, find_beginning, go_on, keep_schedule, start_line
+from megads.launch.origin import (
+    Begins,
+    Saved,
+    beginning_only,
+    find_beginning,
+    go_on,
+    keep_schedule,
+    plan_end,
+    start_line,
+)
 from megads.launch.plan import LaunchPlan
 from megads.launch.restart import Restarts
 from megads.launch.run import remove_end, run_plan, say
@@ -111,7 +120,7 @@ def prepare(ask: Ask) -> Job:
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
     begins = find_beginning(run, folder.path)
-    resolved = choose_trackers(keep_schedule(resolved, begins), ask.env)
+    resolved = choose_trackers(keep_schedule(plan_end(resolved, begins), begins), ask.env)
     run = resolved.run
     refuse_secrets(run, ask.env)
     resolved = replace(resolved, notes=(*resolved.notes, *job_notes(run, allocation, ask.env, folder.path)))
@@ -287,7 +296,7 @@ def shrink(job: Job, allocation: Allocation) -> str:
     hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
     resolved = adopt(derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab), SETTING_OF)
     check(resolved.run, allocation.world_size)
-    resolved = choose_trackers(keep_schedule(resolved, job.begins), job.ask.env)
+    resolved = choose_trackers(keep_schedule(plan_end(resolved, job.begins), job.begins), job.ask.env)
     settings_now = deepspeed_config(resolved.run, allocation.world_size)
     write_run_files(replace(job, resolved=resolved, allocation=allocation, deepspeed=settings_now))
     was, new = job.run, resolved.run

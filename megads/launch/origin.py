@@ -11,7 +11,7 @@ from typing import Any
 from megads.checkpoint.layout import Found, iteration_of, list_checkpoints
 from megads.checkpoint.match import SHAPE_SETTINGS, checkpoint_folder, meaningful, run_of
 from megads.checkpoint.start import Start, Taken, check_start, find_start, names_own
-from megads.config.batches import BatchSchedule
+from megads.config.batches import BatchSchedule, planned_samples
 from megads.config.files import CONFIG, load_config, note_saved, save_config
 from megads.config.layers import Layer
 from megads.config.resolve import Resolved
@@ -95,6 +95,35 @@ def _tokenizer(found: Found) -> dict[str, Any]:
     return {f"data.{key}": value for key, value in known.items()} if is_named else {}
 
 
+def plan_end(resolved: Resolved, begins: Begins | None) -> Resolved:
+    """Return the settings of a run that resumes, with the samples that it will have consumed at its end.
+
+    The steps so far may have been of another batch. Data, schedule and banner count from what was
+    consumed; a budget of samples or tokens that gave TRAIN_ITERS is met by steps of the present batch.
+    """
+    run = resolved.run
+    progress = begins.found.manifest.progress if begins is not None and begins.taken.progress else {}
+    sizes, consumed = BatchSchedule.of(run), int(progress.get("consumed_samples", 0))
+    if begins is None or not consumed or consumed == sizes.samples_after(begins.iteration):
+        return resolved
+    train, changed = run.train, {}
+    iters, origins = train.train_iters, dict(resolved.origins)
+    if origins["train.train_iters"].layer == "derived":
+        iters = begins.iteration + sizes.iterations_within(train.train_samples, consumed)
+        changed["train"] = {"train_iters": iters}
+        if origins["optim.lr_decay_iters"].layer == "derived" and run.optim.lr_decay_iters == train.train_iters:
+            changed["optim"] = {"lr_decay_iters": iters}
+    ends = sizes.after(consumed, max(0, iters - begins.iteration))
+    changed["train"] = {**changed.get("train", {}), "samples_offset": ends - sizes.samples_after(iters)}
+    origins["train.samples_offset"] = Origin("checkpoint", str(begins.found.path))
+    note = (
+        f"GLOBAL_BATCH={train.global_batch} is not what the {begins.iteration} steps so far had: they consumed "
+        f"{consumed} samples, and TRAIN_ITERS={iters} ends at {ends}, not {sizes.samples_after(iters)}"
+    )
+    sections = {name: getattr(run, name).model_copy(update=values) for name, values in changed.items()}
+    return Resolved(run.model_copy(update=sections), origins, (*resolved.notes, note))
+
+
 def keep_schedule(resolved: Resolved, begins: Begins | None) -> Resolved:
     """Return the settings with the schedule of the checkpoint, where ``SCHEDULE_ON_RESUME=keep`` asks for it.
 
@@ -125,7 +154,7 @@ def kept_schedule(before: RunConfig, run: RunConfig) -> dict[str, Any]:
     """Return the schedule's settings with which ``run`` has the rates of ``before``, both derived, by dotted name."""
     values = {name: value_of(before, name) for name in SCHEDULE}
     old, new = BatchSchedule.of(before), BatchSchedule.of(run)
-    ended, ends = old.samples_after(before.train.train_iters), new.samples_after(run.train.train_iters)
+    ended, ends = planned_samples(before), planned_samples(run)
     schedule = Schedule.of(before)
     grows = ends > ended and schedule.style in COOLING and schedule.decay_samples == ended
     if before.optim.weight_decay_incr_style != "constant":

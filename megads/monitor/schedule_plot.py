@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megads.config.batches import BatchSchedule
+from megads.config.batches import BatchSchedule, planned_samples
 from megads.config.schedule import Schedule
 from megads.config.schema import RunConfig
 
@@ -187,7 +187,7 @@ def sketch_schedule(curves: Curves, width: int = 72, height: int = 14) -> str:
 def schedule_table(run: RunConfig) -> str:
     """Return where each part of the learning rate's schedule ends, and at which rate."""
     sizes, schedule, seq = BatchSchedule.of(run), Schedule.of(run), run.model.seq_length
-    ends = {**schedule.borders(), "run": float(sizes.samples_after(run.train.train_iters))}
+    ends = {**schedule.borders(), "run": float(planned_samples(run))}
     rows = [("end of", "step", "samples", "tokens", "learning rate", "weight decay")]
     for name, at in {"start": 0.0, **ends}.items():
         rates = schedule.at(int(at))

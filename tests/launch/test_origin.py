@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 
 from megads.checkpoint.manifest import read_manifest
-from megads.checkpoint.match import rate_change, shape_of
+from megads.checkpoint.match import changes, rate_change, shape_of
+from megads.config.batches import planned_samples
 from megads.config.files import CONFIG, load_config, note_saved, save_config
+from megads.config.memory import estimate
 from megads.config.resolve import Resolved, resolve
 from megads.config.schedule import Schedule
 from megads.config.setting import Origin
+from megads.config.tree import fields
+from megads.data.build import samples_of
 from megads.errors import CheckpointError
 from megads.launch.ask import Ask, resolve_ask
+from megads.launch.banner import banner
 from megads.launch.job import prepare, write_run_files
 from megads.launch.origin import (
     Saved,
@@ -23,8 +28,11 @@ from megads.launch.origin import (
     find_beginning,
     go_on,
     keep_schedule,
+    plan_end,
     start_line,
 )
+from megads.launch.scheduler import Allocation
+from megads.monitor.text import count
 from tests.checkpoint.faked import TINY, derived, fake
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +128,68 @@ def test_a_longer_run_with_its_own_settings_cools_later(tmp_path):
     _, now, _ = _resumed(tmp_path, "wsd", LR="0.01", LR_DECAY_STYLE="wsd", COOLDOWN="0.25", TRAIN_ITERS="24")
     assert (before.borders()["constant"], now.borders()["constant"]) == (72, 144)
     assert before.lr(48) == now.lr(48) == now.lr(144) == 0.01
+
+
+CHANGED = {"LR": "0.01", "MIN_LR": "0.001", "LR_DECAY_STYLE": "linear", "LR_WARMUP_FRAC": "0"}
+
+
+def _with_other_batches(tmp_path, batch, step=6, **now):
+    """Return what a run of 12 steps of 8 samples becomes that resumes behind ``step`` with another batch."""
+    before = derived(CHANGED)
+    fake(tmp_path / "checkpoints", step, before, progress={"iteration": step, "consumed_samples": 8 * step})
+    run = derived({**CHANGED, "GLOBAL_BATCH": str(batch), **now})
+    return plan_end(Resolved(run, dict.fromkeys(fields(), Origin("env", "X"))), find_beginning(run, tmp_path))
+
+
+@pytest.mark.parametrize("batch", [16, 4])
+def test_a_run_that_resumes_with_another_batch_plans_what_it_will_consume(tmp_path, batch):
+    found = _with_other_batches(tmp_path, batch)
+    ends = 48 + 6 * batch
+    assert planned_samples(found.run) == ends
+    assert found.notes == (
+        f"GLOBAL_BATCH={batch} is not what the 6 steps so far had: they consumed 48 samples, and TRAIN_ITERS=12 ends "
+        f"at {ends}, not {12 * batch}",
+    )
+    # Data for all of it, and a schedule that ends with it.
+    assert samples_of(found.run)["train"] == ends
+    schedule = Schedule.of(found.run)
+    assert schedule.lr(ends) == pytest.approx(0.001)
+    assert schedule.lr(ends - batch) > 0.001
+    text = banner(found.run, Allocation("none", ("here",), 1), estimate(found.run, 1), 0, Path("r"))
+    assert f"12 iterations, {count(ends * 32)} tokens;" in text
+    # What it saves plans the same for whoever resumes from it.
+    fake(tmp_path / "checkpoints", 8, found.run, progress={"iteration": 8, "consumed_samples": 48 + 2 * batch})
+    again = plan_end(Resolved(found.run, found.origins), find_beginning(found.run, tmp_path))
+    assert again.run.train.samples_offset == found.run.train.samples_offset
+    assert changes(found.run.model_dump(), again.run) == []
+
+
+def test_a_run_that_resumes_with_its_own_batch_plans_as_before(tmp_path):
+    found = _with_other_batches(tmp_path, 8)
+    assert (found.run.train.samples_offset, found.notes) == (0, ())
+
+
+def test_an_explicit_decay_stays_where_it_is(tmp_path):
+    found = _with_other_batches(tmp_path, 16, LR_DECAY_SAMPLES="150")
+    assert Schedule.of(found.run).decay_samples == 150
+
+
+def test_a_budget_of_samples_is_met_with_another_batch(tmp_path):
+    """12 steps of 8 samples were planned; 6 of them and 3 steps of 16 are as many samples."""
+    before = derived(CHANGED)
+    fake(tmp_path / "checkpoints", 6, before, progress={"iteration": 6, "consumed_samples": 48})
+    run = derived({**CHANGED, "GLOBAL_BATCH": "16", "TRAIN_ITERS": "0", "TRAIN_SAMPLES": "96"})
+    assert run.train.train_iters == 6
+    origins = {**dict.fromkeys(fields(), Origin("derived", "X")), "train.train_samples": Origin("env", "X")}
+    found = plan_end(Resolved(run, origins), find_beginning(run, tmp_path))
+    assert found.run.train.train_iters == found.run.optim.lr_decay_iters == 9
+    assert planned_samples(found.run) == 96
+    assert Schedule.of(found.run).decay_samples == 96
+
+
+def test_a_cooldown_in_steps_ends_with_a_run_that_changed_its_batch(tmp_path):
+    found = _with_other_batches(tmp_path, 16, LR_DECAY_STYLE="wsd", LR_COOLDOWN_ITERS="2")
+    assert Schedule.of(found.run).borders()["constant"] == 48 + 4 * 16
 
 
 def test_a_rate_that_jumps_where_a_run_goes_on_is_told(tmp_path):
