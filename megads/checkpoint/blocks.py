@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from megads.errors import CheckpointError
 from megads.storage.checksums import BLOCK, BlockChecksums, parse_digits
+from megads.storage.reading import parse_json
 
 AT_ONCE = 1 << 23
 """Bytes that one call of the system reads or writes."""
@@ -167,7 +168,7 @@ class TensorFile:
             raise self._damaged("its header")
         self.start, self.length = 8 + length, size - 8 - length
         try:
-            content = json.loads(header[8:])
+            content = parse_json(bytes(header[8:]))
             facts = content.pop("__metadata__")
             self.block_bytes = _number(int(facts["block_bytes"]), 1, 1 << 28)
             self.checksums = parse_digits(facts["crc32"], -(-self.length // self.block_bytes))

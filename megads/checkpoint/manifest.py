@@ -40,6 +40,7 @@ from typing import Any, TypeVar
 from megads.checkpoint.cut import Cut
 from megads.checkpoint.kept import Kept
 from megads.errors import CheckpointError
+from megads.storage.reading import parse_json, read_bytes
 
 FORMAT = 3
 WITH_STATES = 4
@@ -218,7 +219,7 @@ class Manifest:
         Raises:
             ValueError, KeyError, TypeError, RecursionError: it is something else.
         """
-        content = _of(dict, json.loads(text))
+        content = _of(dict, parse_json(text))
         if content["format"] != (WITH_STATES if content.get("states") else FORMAT):
             raise _OtherFormat(f"{content['format']!r:.20}")
         crc = _of(str, content["crc32"])
@@ -351,11 +352,7 @@ def read_manifest(path: Path) -> Manifest:
 
 def _parse_file(path: Path) -> Manifest:
     try:
-        with open(path / MANIFEST, "rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ValueError("too long for one")
-        return Manifest.parse(content.decode("utf8"))
+        return Manifest.parse(read_bytes(path / MANIFEST, MAX_BYTES).decode("utf8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path}: has no {MANIFEST}; it is not a whole checkpoint") from None
     except _OtherFormat as error:

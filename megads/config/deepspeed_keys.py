@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from megads.errors import ConfigError
+from megads.storage.reading import Bounds, parse_json, read_text
 
 # Keys that follow from settings -> what decides them.
 FOLLOWS = {
@@ -104,10 +104,10 @@ def read_json(given: str, shown: str) -> dict[str, Any]:
         try:
             if Path(given).exists() and not (Path(given).is_file() or Path(given).is_dir()):
                 raise ConfigError(f"{shown}: not a regular file; give a JSON file such as {{}}")
-            text = Path(given).read_text(encoding="utf8")
+            text = read_text(given)
         except OSError as error:
             raise ConfigError(f"{shown}: {error.strerror}; give a JSON file such as {{}}") from None
-        except UnicodeDecodeError:
+        except Bounds:
             raise ConfigError(f"{shown}: not text in UTF-8; give a JSON file such as {{}}") from None
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def read_json(given: str, shown: str) -> dict[str, Any]:
         return dict(pairs)
 
     try:
-        content = json.loads(text, parse_constant=_no_constant, object_pairs_hook=unique)
+        content = parse_json(text, constant=_no_constant, pairs=unique)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{shown}: not JSON: {error}; comments and trailing commas are not allowed") from None
     if not isinstance(content, dict):

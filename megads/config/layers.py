@@ -26,6 +26,7 @@ from megads.config.parse import did_you_mean, parse
 from megads.config.setting import Origin
 from megads.config.tree import fields
 from megads.errors import ConfigError
+from megads.storage import reading as storage
 
 PRESETS = Path(__file__).parent / "presets"
 _TOP_KEYS = {"preset": {"aliases", "fits", "settings"}, "machine": {"by_hosts", "facts", "note", "settings"}}
@@ -188,11 +189,11 @@ def read_yaml(path: Path, where: str) -> dict[str, Any]:
         ConfigError: one line, beginning with ``where``, if it can not be read or is no mapping.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        content = storage.read_yaml(path, loader=_Loader)
     except OSError as error:
         raise ConfigError(f"{where}: can not be read: {error.strerror} ({path})") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{where}: is not UTF-8 text ({path})") from None
+    except storage.Bounds as error:
+        raise ConfigError(f"{where}: {error} ({path})") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise ConfigError(f"{where}:{line}: is not valid YAML: {error.problem}") from None

@@ -23,6 +23,7 @@ from megads.health.stages import stages_of
 from megads.monitor.log import failure_text
 from megads.monitor.outcome import Outcome, tell_first, write_outcome
 from megads.monitor.stages import OPTIONS, RECORD, Finding
+from megads.storage.reading import read_json
 
 SPEAKERS = 4
 """Ranks that may say that rank 0 is not there; all of them would say the same."""
@@ -76,7 +77,7 @@ def read_options(path: Path) -> dict[str, Any]:
         ConfigError: the file can not be read here.
     """
     try:
-        options: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
+        options: dict[str, Any] = read_json(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(

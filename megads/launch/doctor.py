@@ -30,6 +30,7 @@ from megads.launch.run import run_plan
 from megads.launch.scheduler import Allocation, find_allocation
 from megads.launch.starter import plan_launch
 from megads.monitor.stages import OPTIONS, RECORD, Examiner, Finding, Verdict, finding_of, summary
+from megads.storage.reading import parse_json, read_text
 
 LIMIT_S = 120.0
 """On one stage: Python and torch may take a minute to load from a file system that many hosts read."""
@@ -197,7 +198,7 @@ def _run_ranks(
 
 def _recorded(path: Path) -> list[Finding]:
     try:
-        return [finding_of(json.loads(line)) for line in path.read_text(encoding="utf8").splitlines()]
+        return [finding_of(parse_json(line)) for line in read_text(path).splitlines()]
     except (OSError, ValueError):
         return []
 

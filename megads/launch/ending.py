@@ -6,7 +6,6 @@ scheduler, after a warning of some seconds (PBS) or none.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from megads.errors import ConfigError
 from megads.launch.scheduler import Allocation
+from megads.storage.reading import parse_json
 
 PATIENCE_S = 15.0  # for an answer of a scheduler
 
@@ -189,7 +189,7 @@ def _slurm_end(answer: str, now: float) -> float:
 
 def _pbs_json(answer: str, now: float) -> float:
     """Read ``qstat -f -F json`` of one job."""
-    jobs = json.loads(answer).get("Jobs")
+    jobs = parse_json(answer).get("Jobs")
     if not isinstance(jobs, dict) or len(jobs) != 1:
         raise ValueError(answer)
     facts = next(iter(jobs.values()))

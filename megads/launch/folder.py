@@ -10,7 +10,6 @@ goes back in a complete run, for without it there is nothing to go back in.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import time
@@ -26,6 +25,7 @@ from megads.config.files import CONFIG, HEARTBEAT, LOG_FILE, OUTCOME, STOP, writ
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError, MegadsError
 from megads.monitor.outcome import find_outcome, read_heartbeat
+from megads.storage.reading import SMALL, read_json
 
 RUNS = Path("runs")
 FINDER = "lr_finder"  # in the run folder: where a sweep of the learning rate works
@@ -89,7 +89,7 @@ def _training_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
 def iterations_done(folder: Path) -> int:
     """Return the iteration at which the run in ``folder`` ended, 0 if it never ended."""
     try:
-        outcome = json.loads((folder / OUTCOME).read_text(encoding="utf8"))
+        outcome = read_json(folder / OUTCOME, SMALL)
         return int(outcome["iteration"]) if outcome["exit_code"] == 0 else 0
     except (OSError, ValueError, KeyError, TypeError):
         return 0

@@ -32,6 +32,7 @@ from megads.cluster.hosts import this_host
 from megads.cluster.ranks import RankInfo
 from megads.config.run_files import MEETING
 from megads.errors import LaunchError
+from megads.storage.reading import SMALL, read_json
 
 JOIN_S = 300.0  # for every rank to be there: thousands of them may load Python from one disk
 GRACE_S = 10.0  # how much longer than rank 0 the others wait, so that rank 0 names who is missing
@@ -326,7 +327,7 @@ def _connect_here(place: Place) -> tuple[socket.socket, str] | None:
 def _connect_to_host(place: Place) -> tuple[socket.socket, str] | None:
     try:
         os.listdir(place.folder)  # a network file system remembers that there was no file
-        told = json.loads(place.file.read_text())
+        told = read_json(place.file, SMALL)
         names, port, secret = [str(name) for name in told["names"]], int(told["port"]), str(told["secret"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

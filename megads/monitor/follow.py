@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from megads.monitor.plots.columns import WORTH_SPLITTING, Column, cores, parse_rows, read_columns, with_means
+from megads.storage.regular import open_binary
 
 CURVES = ("lm_loss", "valid_loss")
 RECENT = 50  # steps whose median is the present speed
@@ -48,7 +49,7 @@ class Follower:
         """Take in what is new; return whether there was anything."""
         try:
             size = self.path.stat().st_size
-            with open(self.path, "rb") as file:
+            with open_binary(self.path) as file:
                 if not self._is_known(file):
                     self.forget()
                 if not self._offset and size > WORTH_SPLITTING:
@@ -108,7 +109,7 @@ class Follower:
         for key, column in read_columns(self.path, lambda key: key in CURVES, processes=cores()).items():
             numbers = column.numbers()
             self.curves[key] = (array("d", numbers.x.tolist()), array("f", numbers.y.tolist()))
-        with open(self.path, "rb") as file:
+        with open_binary(self.path) as file:
             file.seek(size - (1 << 20))
             file.readline()
             self._offset = file.tell()

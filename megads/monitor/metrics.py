@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from megads.monitor.log import LOG
+from megads.storage.regular import open_binary
 
 
 class MetricsFile:
@@ -69,7 +70,7 @@ def _lines_until(path: Path, iteration: int) -> Iterator[bytes]:
     if not iteration or not path.is_file():
         return
     broken = 0
-    with open(path, "rb") as file:
+    with open_binary(path) as file:
         for line in file:
             row = _row_in(line)
             if row is None:
@@ -93,7 +94,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a metrics file; what is no row, as a last line cut off by a kill, is left out."""
     if not path.is_file():
         return []
-    with open(path, "rb") as file:
+    with open_binary(path) as file:
         return [row for row in map(_row_in, file) if row is not None]
 
 

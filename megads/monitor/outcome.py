@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from megads.config.files import HEARTBEAT, OUTCOME, write_once, write_whole
+from megads.storage.reading import SMALL, read_json
 
+_LONGEST = 50_000  # characters of a message; six bytes each at worst
+_MOST_NUMBER = 1e18
 EXIT_DONE, EXIT_FAILED, EXIT_WRONG, EXIT_STOPPED = 0, 1, 2, 75
 
 
@@ -39,7 +41,7 @@ def write_outcome(run_dir: Path, outcome: Outcome) -> None:
     Raises:
         ConfigError: the folder can not be written, or its disk is full.
     """
-    write_whole(run_dir / OUTCOME, json.dumps(asdict(outcome)) + "\n")
+    write_whole(run_dir / OUTCOME, _text(outcome))
 
 
 def tell_first(run_dir: Path, outcome: Outcome) -> bool:
@@ -51,7 +53,27 @@ def tell_first(run_dir: Path, outcome: Outcome) -> bool:
     Raises:
         ConfigError: as :func:`write_outcome`.
     """
-    return write_once(run_dir / OUTCOME, json.dumps(asdict(outcome)) + "\n")
+    return write_once(run_dir / OUTCOME, _text(outcome))
+
+
+def _text(outcome: Outcome) -> str:
+    """Return the content of the file, whose readers take no more than :data:`SMALL` bytes."""
+    message = outcome.message
+    if len(message) > _LONGEST:
+        half = _LONGEST // 2
+        message = f"{message[:half]}\n[{len(message) - _LONGEST} characters]\n{message[-half:]}"
+    return json.dumps(asdict(replace(outcome, message=message))) + "\n"
+
+
+def _known(kind: Any, given: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that a file holds; ValueError or TypeError where one is of another type."""
+    kinds: dict[str, Any] = {"int": int, "str": str, "float": (int, float)}
+    known = {name: given[name] for name in kind.__dataclass_fields__ if name in given}
+    for name, value in known.items():
+        right = isinstance(value, kinds[kind.__dataclass_fields__[name].type]) and not isinstance(value, bool)
+        if not right or (not isinstance(value, str) and not abs(value) <= _MOST_NUMBER):
+            raise TypeError(f"{name} is {value!r:.40}")
+    return known
 
 
 def find_outcome(run_dir: Path, patience_s: float = 0.0) -> Outcome | None:
@@ -72,10 +94,8 @@ def find_outcome(run_dir: Path, patience_s: float = 0.0) -> Outcome | None:
 def read_outcome(run_dir: Path) -> Outcome | None:
     """Return what the ranks left in ``outcome.json``, or None when there is none that can be read."""
     try:
-        given = json.loads((run_dir / OUTCOME).read_text(encoding="utf8"))
-        known = {name: given[name] for name in Outcome.__dataclass_fields__ if name in given}
-        outcome = Outcome(**{"message": "", "iteration": 0, **known})
-        return outcome if isinstance(outcome.exit_code, int) else None
+        given = read_json(run_dir / OUTCOME, SMALL)
+        return Outcome(**{"message": "", "iteration": 0, **_known(Outcome, given)})
     except (OSError, ValueError, TypeError):
         return None
 
@@ -100,7 +120,7 @@ class Heartbeat:
 
 def write_heartbeat(run_dir: Path, beat: Heartbeat) -> None:
     """Replace ``heartbeat.json``. A disk that is full keeps the old one; a run does not fail for it."""
-    part = run_dir / f".{HEARTBEAT}.{os.getpid()}"
+    part = run_dir / f".{HEARTBEAT}.part"  # one name, which a killed run leaves to the next one
     # Not synced: it is rewritten all the time, and worth nothing after a crash of the host.
     with suppress(OSError):
         part.write_text(json.dumps(asdict(beat)) + "\n", encoding="utf8")
@@ -110,8 +130,8 @@ def write_heartbeat(run_dir: Path, beat: Heartbeat) -> None:
 def read_heartbeat(run_dir: Path) -> Heartbeat | None:
     """Return the heartbeat of the run in ``run_dir``, None when there is none that can be read."""
     try:
-        given: Mapping[str, Any] = json.loads((run_dir / HEARTBEAT).read_text(encoding="utf8"))
-        return Heartbeat(**{name: given[name] for name in Heartbeat.__dataclass_fields__ if name in given})
+        given = read_json(run_dir / HEARTBEAT, SMALL)
+        return Heartbeat(**_known(Heartbeat, given))
     except (OSError, ValueError, TypeError):
         return None
 

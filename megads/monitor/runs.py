@@ -12,14 +12,16 @@ from typing import Any
 from megads.config.run_files import CONFIG, HEARTBEAT, LOG_FILE, METRICS, OUTCOME
 from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Heartbeat, Outcome, read_heartbeat, read_outcome
 from megads.monitor.plots.columns import parse_rows, with_means
-from megads.monitor.plots.source import settings_of
+from megads.monitor.plots.source import read_settings
 from megads.monitor.text import duration
+from megads.storage.regular import open_binary
 
 SUBMITTED = "submitted.yaml"  # a job was handed to a scheduler
 FRESH_S = 60.0  # since the last heartbeat, which a run rewrites every second
 STARTING_S = 900.0  # since the last word of a start that has no heartbeat yet
 TAIL = 1 << 16  # bytes read from the end of a metrics file
 MOST_TAIL = 1 << 22  # while no validation is found in less
+_MOST_NUMBER = 1e18  # that a file may hold
 
 RUNNING, STARTING, HUNG, LOST = "running", "starting", "hung", "lost"
 DONE, STOPPED, FAILED, WAITING, BROKEN = "done", "stopped", "failed", "not started", "broken"
@@ -88,23 +90,28 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
     now = time.time() if now is None else now
     try:
         os.listdir(folder)
-        settings = settings_of(folder)
         step, validation = last_rows(folder / METRICS)
     except OSError as error:
         return RunFacts(str(folder), BROKEN, f"can not be read: {error.strerror}")
+    try:
+        settings = read_settings(folder)
+    except FileNotFoundError:
+        settings = {}
+    except (OSError, ValueError) as error:
+        return RunFacts(str(folder), BROKEN, f"{CONFIG} {getattr(error, 'strerror', None) or error}")
     state = state_of(folder, settings, now)
     if not settings and state.name == LOST:
         state = State(BROKEN, f"no settings in {CONFIG}, {state.why}")
     outcome, beat = read_outcome(folder), read_heartbeat(folder)
-    ends = [int(row["iteration"]) for row in (step, validation) if isinstance(row.get("iteration"), int | float)]
+    ends = [int(reached) for row in (step, validation) if (reached := _number(row, "iteration")) is not None]
     reached = max([*ends, outcome.iteration if outcome else 0, beat.iteration if beat else 0])
-    total, changed = settings.get("train.train_iters"), last_change(folder)
+    total, changed = _number(settings, "train.train_iters"), last_change(folder)
     return RunFacts(
         path=str(folder),
         state=state.name,
         why=state.why,
         step=reached,
-        total=total if isinstance(total, int) and total > 0 else None,
+        total=int(total) if total and total > 0 else None,
         loss=_number(with_means(step), "lm_loss"),
         valid_loss=_number(validation, "valid_loss"),
         tokens_per_s=_number(step, "tokens_per_s"),
@@ -151,8 +158,8 @@ def _ended(outcome: Outcome) -> State:
 
 def _alive(beat: Heartbeat, settings: Mapping[str, Any], now: float) -> State:
     """Tell a run that goes on from one that beats but has come no further for longer than it may."""
-    timeout = settings.get("launch.timeout_s")
-    limit = 2 * max(float(timeout) if isinstance(timeout, int | float) else 600.0, 3 * beat.save_s)
+    timeout = _number(settings, "launch.timeout_s")
+    limit = 2 * max(600.0 if timeout is None else timeout, 3 * beat.save_s)
     stands = beat.time - beat.since
     if beat.phase != "end" and stands > limit:
         return State(HUNG, f"in {beat.phase} for {duration(stands)}")
@@ -172,7 +179,7 @@ def last_rows(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     tail = TAIL
     step: dict[str, Any] = {}
     validation: dict[str, Any] = {}
-    with open(path, "rb") as file:
+    with open_binary(path) as file:
         while True:
             file.seek(max(0, size - tail))
             data = file.read(tail)
@@ -211,18 +218,20 @@ def _changed(path: Path) -> float:
 
 
 def _number(row: Mapping[str, Any], key: str) -> float | None:
+    """Return a finite number of a row or of settings, None where there is something else."""
     value = row.get(key)
-    return float(value) if isinstance(value, int | float) else None
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST_NUMBER
+    return float(value) if usable and value is not None else None
 
 
 def _model(settings: Mapping[str, Any]) -> str:
     family, layers, hidden = (settings.get(f"model.{key}") for key in ("family", "num_layers", "hidden_size"))
-    return f"{family} {layers}x{hidden}" if layers and hidden else ""
+    return f"{family!s:.20} {layers!s:.9}x{hidden!s:.9}" if layers and hidden else ""
 
 
 def _layout(settings: Mapping[str, Any]) -> str:
     names = {"tensor": "TP", "pipeline": "PP", "sequence": "SP", "data": "DP"}
     degrees = [(short, settings.get(f"parallel.{key}")) for key, short in names.items()]
-    parts = [f"{short}{degree}" for short, degree in degrees if isinstance(degree, int) and degree > 1]
+    parts = [f"{short}{degree}" for short, degree in degrees if isinstance(degree, int) and 1 < degree < 10**9]
     zero = settings.get("parallel.zero_stage")
-    return " ".join([*parts, *([f"Z{zero}"] if zero else [])]) if any(degree for _, degree in degrees) else ""
+    return " ".join([*parts, *([f"Z{zero!s:.2}"] if zero else [])]) if any(degree for _, degree in degrees) else ""

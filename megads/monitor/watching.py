@@ -15,6 +15,7 @@ from megads.monitor.plots.sketch import loss_sketch
 from megads.monitor.plots.source import settings_of
 from megads.monitor.runs import DONE, FAILED, LOST, STARTING, STOPPED, WAITING, State, last_change, state_of
 from megads.monitor.text import clock, count, duration, size
+from megads.storage.regular import open_binary
 
 LOG_TAIL = 1 << 14  # bytes
 LOG_LINES = 4
@@ -162,7 +163,7 @@ class Watch:
 def log_lines(path: Path) -> list[str]:
     """Return the last lines of a log, with the time of day and no date; none when it can not be read."""
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL))
             text = file.read().decode("utf8", errors="replace")
     except OSError:

@@ -1,12 +1,13 @@
 """Read JSON and YAML that anybody may have written: regular files only, of a bounded size and a bounded depth.
 
 Every file of these formats is read here. A file that waits (a pipe), never ends (a device), fills the memory,
-or is nested so deeply that a parser overflows its stack is a ``ValueError`` that says so, as is wrong syntax.
+or is nested so deeply that a parser overflows its stack is an ``OSError`` or ``ValueError`` that says so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -15,10 +16,13 @@ from typing import Any
 
 import yaml
 
-from megads.storage.regular import NotRegular, open_file
+from megads.storage.regular import open_file
 
 MOST = 64 << 20
 """Bytes of a file, unless its reader knows better."""
+
+SMALL = 1 << 20
+"""Bytes of a file that holds a few lines about a run."""
 
 DEEPEST = 64
 """Lists and mappings inside each other."""
@@ -27,25 +31,21 @@ _MOST_ALIASES = 16  # in YAML; nested ones multiply
 
 
 class Bounds(ValueError):
-    """A file that is too large or nested too deeply, is no regular file, or is no JSON or YAML."""
+    """A text that is nested too deeply, or no JSON or YAML at all."""
 
 
 def read_bytes(path: str | Path, most: int = MOST) -> bytes:
     """Return the content of a regular file.
 
     Raises:
-        OSError: it is missing or cannot be read.
-        Bounds: it is no regular file, or longer than ``most`` bytes.
+        OSError: it is missing, cannot be read, is no regular file, or longer than ``most`` bytes.
     """
-    try:
-        handle, size = open_file(path)
-    except NotRegular as error:
-        raise Bounds(f"{error}, expected a regular file") from None
+    handle, size = open_file(path)
     with os.fdopen(handle, "rb") as file:
         # Files of /proc have a size of 0.
         content = b"" if size > most else file.read(most + 1)
     if size > most or len(content) > most:
-        raise Bounds(f"has more than {_size(most)}")
+        raise OSError(errno.EFBIG, f"has more than {_size(most)}")
     return content
 
 
@@ -61,8 +61,8 @@ def read_json(path: str | Path, most: int = MOST, **how: Any) -> Any:
     """Return what a JSON file holds; ``how`` as of :func:`parse_json`.
 
     Raises:
-        OSError: it is missing or cannot be read.
-        Bounds: it is no regular file, too long, nested too deeply, or no JSON.
+        OSError: as :func:`read_bytes`.
+        Bounds: it is no JSON, or nested too deeply.
     """
     return parse_json(read_bytes(path, most), **how)
 
@@ -123,8 +123,8 @@ def read_yaml(path: str | Path, most: int = MOST, loader: Any = None) -> Any:
         loader: class that makes the content; None: the fastest safe one.
 
     Raises:
-        OSError: it is missing or cannot be read.
-        Bounds: it is no regular file, too long, nested too deeply, or has more aliases than one needs.
+        OSError: as :func:`read_bytes`.
+        Bounds: it is nested too deeply, or has more aliases than one needs.
         yaml.YAMLError: the syntax is wrong.
     """
     return parse_yaml(read_text(path, most), loader)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from megads.errors import CheckpointError
+from megads.storage.regular import open_binary
 
 _START = b"version https://git-lfs"
 
@@ -16,6 +17,6 @@ def refuse_pointer(path: Path) -> None:
         CheckpointError: it is one.
         OSError: it can not be read.
     """
-    with open(path, "rb") as file:
+    with open_binary(path) as file:
         if file.read(len(_START)) == _START:
             raise CheckpointError(f"{path}: is a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`")

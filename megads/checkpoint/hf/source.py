@@ -6,7 +6,6 @@ Nothing of what is read is run: safetensors files are read here, without torch, 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -20,7 +19,10 @@ from megads.checkpoint.blocks import MAX_HEADER
 from megads.checkpoint.hf.numbers import LONG, STORED, TYPES, unpack
 from megads.checkpoint.hf.pointers import refuse_pointer
 from megads.checkpoint.hf.shards import INDEX, SINGLE
+from megads.checkpoint.torchzip import is_zip, verify_zip
 from megads.errors import CheckpointError
+from megads.storage.reading import parse_json, read_bytes
+from megads.storage.regular import open_binary
 
 PICKLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
@@ -80,10 +82,10 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: there is no such file, or it is something else.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf8"))
+        content = parse_json(read_bytes(path))
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{path}: is not JSON ({error})") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: holds no JSON object")
@@ -130,11 +132,11 @@ class _SafeTensors:
         self._at: dict[str, tuple[int, str]] = {}
         size = os.path.getsize(path)
         try:
-            with open(path, "rb") as file:
+            with open_binary(path) as file:
                 length = int.from_bytes(file.read(8), "little")
                 if not 2 <= length <= min(size - 8, MAX_HEADER):
                     raise ValueError(f"its header of {length} bytes is longer than the file, or than any")
-                header = json.loads(file.read(length))
+                header = parse_json(file.read(length))
             for name, facts in header.items():
                 if name != "__metadata__":
                     self._add(name, facts, 8 + length, size)
@@ -175,7 +177,6 @@ class _Pickle:
 
     def __init__(self, path: Path):
         import warnings
-        import zipfile
 
         import torch
 
@@ -183,11 +184,15 @@ class _Pickle:
 
         self.path = path
         try:
+            if zipped := is_zip(path):
+                verify_zip(path)
             with warnings.catch_warnings(), nothing_but():
                 warnings.simplefilter("ignore")  # of old pickles, before the error that says what it is
-                self._tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+                self._tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror or error}") from None
+        except CheckpointError:
+            raise
         except Exception as error:  # UnpicklingError, RuntimeError, EOFError ... by what is wrong with it
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0]
             raise CheckpointError(

@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
+from megads.checkpoint.torchzip import is_zip, verify_zip
 from megads.checkpoint.trust import nothing_but
 from megads.errors import CheckpointError
+from megads.storage.regular import kind_of
 
 PROGRAMS = {
     *("megatron", "deepspeed", "apex", "amp_C", "transformer_engine", "transformer_engine_torch"),
@@ -67,9 +69,10 @@ def load(path: Path) -> Any:
         CheckpointError: the file can not be read, is damaged, or names code that is no part of a checkpoint.
     """
     known: dict[str, type[StandIn]] = {}
+    zipped = _verified(path)
     while True:
         try:
-            return _load(path, known)
+            return _load(path, known, zipped)
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror or error}; give a file that you can read") from None
         except Exception as error:  # a damaged pickle fails in any way there is
@@ -86,12 +89,23 @@ def load(path: Path) -> Any:
             known[name] = type("StandIn", (StandIn,), {"__module__": __name__})
 
 
-def _load(path: Path, known: dict[str, type[StandIn]]) -> Any:
-    with open(path, "rb") as file:
-        is_zip = file.read(4) == b"PK\x03\x04"
+def _verified(path: Path) -> bool:
+    """Return whether the file is a zip, all of whose members are then what was written."""
+    try:
+        if found := kind_of(path):
+            raise CheckpointError(f"{path}: is {found}; give a file that you can read")
+        zipped = is_zip(path)
+        if zipped:
+            verify_zip(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}; give a file that you can read") from None
+    return zipped
+
+
+def _load(path: Path, known: dict[str, type[StandIn]], zipped: bool) -> Any:
     with warnings.catch_warnings(), nothing_but([(kind, name) for name, kind in known.items()]):
         warnings.simplefilter("ignore")
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
 
 
 def _refused(error: Exception) -> str | None:

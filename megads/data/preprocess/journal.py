@@ -25,6 +25,7 @@ import numpy as np
 
 from megads.data.preprocess.blocks import Position
 from megads.data.preprocess.messages import Output
+from megads.storage.reading import parse_json, read_bytes
 
 JOURNAL = "journal"
 SUFFIXES = (".bin", ".len", ".doc")
@@ -56,6 +57,9 @@ class _Sync:
     point: Point
     error: OSError | None = None
     thread: threading.Thread | None = field(default=None)
+
+
+_MOST = 1 << 30  # bytes of a journal
 
 
 class PartFiles:
@@ -178,12 +182,12 @@ def sizes_at(point: Point) -> dict[tuple[int, str], int]:
 def read_point(folder: Path, digest: str, keys: int) -> Point | None:
     """Return the last point of a part, None where there is no part that ``digest`` made."""
     try:
-        lines = (folder / JOURNAL).read_bytes().split(b"\n")[:-1]
-        if json.loads(lines[0]) != {"digest": digest}:
+        lines = read_bytes(folder / JOURNAL, _MOST).split(b"\n")[:-1]
+        if parse_json(lines[0]) != {"digest": digest}:
             return None
         point = Point(num_bytes=(0,) * keys, sequences=(0,) * keys)
         if len(lines) > 1:
-            point = _parse(json.loads(lines[-1]))
+            point = _parse(parse_json(lines[-1]))
         held = all(
             (folder / f"{key}{suffix}").stat().st_size >= size for (key, suffix), size in sizes_at(point).items()
         )

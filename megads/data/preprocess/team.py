@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from megads.data.preprocess.progress import Done
 from megads.errors import DataError
+from megads.storage.reading import read_json
 
 WAIT_S = 300.0
 """Seconds without a sign of life after which a process is given up."""
@@ -242,7 +243,7 @@ class Team:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content: dict[str, Any] = read_json(path)
     except (FileNotFoundError, ValueError):
         return None
     return content

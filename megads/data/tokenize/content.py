@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,9 @@ from typing import Any
 import orjson
 
 from megads.errors import ConfigError, DataError, DependencyError
+from megads.storage import reading as files
+
+_MOST = 1 << 30  # bytes of a file of a tokenizer
 
 
 def fingerprint(*content: object) -> str:
@@ -48,7 +50,7 @@ def read_bytes(path: Path) -> bytes:
         DataError: it can not be read.
     """
     try:
-        return path.read_bytes()
+        return files.read_bytes(path, _MOST)
     except OSError as error:
         raise DataError(f"{path}: {str(error.strerror).lower()}") from None
 
@@ -89,8 +91,8 @@ def _no_collection() -> Iterator[None]:
 def _read_odd_json(raw: bytes, path: Path, what: str) -> Any:
     """Read what orjson is too strict for: NaN, halves of surrogate pairs, other encodings."""
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError):
+        return files.parse_json(raw)
+    except ValueError:
         raise DataError(f"{path}: is not JSON; expected {what}") from None
 
 

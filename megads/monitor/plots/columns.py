@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import multiprocessing
 import os
 from collections import defaultdict
@@ -20,6 +19,8 @@ import numpy as np
 import orjson
 
 from megads.cluster.parent import end_with
+from megads.storage.reading import parse_json
+from megads.storage.regular import open_binary
 
 BLOCK = 1 << 18  # bytes read and parsed at once; what fits the cache is parsed in half the time
 WORTH_SPLITTING = 1 << 25  # bytes of a file, for several processes
@@ -102,7 +103,7 @@ def cores() -> int:
 def _cuts(path: Path, size: int, parts: int) -> list[int]:
     """Return offsets of line starts that cut a file into about equal ``parts``."""
     cuts = [0]
-    with open(path, "rb") as file:
+    with open_binary(path) as file:
         for part in range(1, parts):
             file.seek(size * part // parts)
             file.readline()
@@ -168,7 +169,7 @@ def _no_collection() -> Iterator[None]:
 def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
     """Yield whole lines of ``[start, end)``, and what is left behind the last line's end."""
     left = b""
-    with open(path, "rb") as file:
+    with open_binary(path) as file:
         file.seek(start)
         while start < end:
             data = file.read(min(BLOCK, end - start))
@@ -196,7 +197,7 @@ def parse_rows(lines: bytes) -> list[dict[str, Any]]:
 
 def _row(line: bytes) -> Any:
     try:
-        return json.loads(line)  # also takes NaN, which other writers leave
+        return parse_json(line)  # also takes NaN, which other writers leave
     except ValueError:
         return None
 
