@@ -46,7 +46,9 @@ def verify_zip(path: Path) -> None:
                                 "restore a copy"
                             )
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
-        raise CheckpointError(f"{path}: its zip is damaged ({error!s:.80}); restore a copy") from None
+        raise CheckpointError(
+            f"{path}: not a readable file of torch.save, its zip is damaged ({error!s:.60})"
+        ) from None
     _verified.add(key)
 
 

@@ -20,6 +20,8 @@ import torch
 from megads.checkpoint.megatron.pickles import StandIn, load
 from megads.errors import CheckpointError
 
+DAMAGED = r"not a readable file of torch\.save|changed since it was written, its CRC-32 differs"
+
 
 class _Runs:
     """Unpickled, it calls ``function`` with ``arguments``."""
@@ -167,9 +169,7 @@ def test_damaged_files(tmp_path, damage):
     path = tmp_path / "x.pt"
     torch.save({"model": {"w": torch.ones(100)}}, path)
     damage(path, path.read_bytes())
-    with pytest.raises(
-        CheckpointError, match=r"not a readable file of torch\.save|changed since it was written, its CRC-32 differs"
-    ) as refused:
+    with pytest.raises(CheckpointError, match=DAMAGED) as refused:
         load(path)
     assert "\n" not in str(refused.value)
 
@@ -182,7 +182,7 @@ def test_a_truncated_file_of_the_old_form(tmp_path):
         path.write_bytes(data[:length])
         with pytest.raises(
             CheckpointError,
-            match=r"not a readable file of torch\.save|changed since it was written, its CRC-32 differs",
+            match=DAMAGED,
         ):
             load(path)
 
@@ -194,9 +194,7 @@ def test_programs_of_torchscript_are_not_loaded(tmp_path):
 
     path = tmp_path / "x.pt"
     torch.jit.script(Double()).save(str(path))
-    with pytest.raises(
-        CheckpointError, match=r"not a readable file of torch\.save|changed since it was written, its CRC-32 differs"
-    ):
+    with pytest.raises(CheckpointError, match=DAMAGED):
         load(path)
 
 
