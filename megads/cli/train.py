@@ -94,6 +94,8 @@ def _train(
     refuse_job_options(job)
     from megads.launch.job import describe, prepare, start, start_line_of
 
+    if dry_run and not started and _previewed(ask):
+        return 0
     prepared = prepare(ask)
     if dry_run:
         for note in prepared.resolved.notes:
@@ -109,6 +111,21 @@ def _train(
             return 0
 
     return start(prepared, sys.stderr, begin)
+
+
+def _previewed(ask: Ask) -> bool:
+    """Print what the run would be on a machine that this host is not; return whether it is one."""
+    from megads.config.secrets import hidden
+    from megads.launch.preview import preview
+
+    found = preview(ask)
+    if found is None:
+        return False
+    notes, text = found
+    for note in notes:
+        click.echo(f"megads: {hidden(note, ask.env)}", err=True)
+    click.echo(hidden(text, ask.env))
+    return True
 
 
 def _submit(ask: Ask, job: dict[str, Any], dry_run: bool) -> None:

@@ -11,6 +11,7 @@ from megads.config.parse import LARGEST
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.tree import env_name, extra, fields, nested
+from megads.errors import ConfigError
 
 Change = Mapping[str, Any]
 """New values by dotted name."""
@@ -37,6 +38,14 @@ class Problem:
     otherwise: str = ""
     rule: str = ""
     yields: tuple[str, ...] = ()
+
+
+class Broken(ConfigError):
+    """A rule that is broken before all values are known; ``derive`` adds what would work."""
+
+    def __init__(self, problem: Problem):
+        super().__init__(f"{problem.text}; {problem.otherwise}" if problem.otherwise else problem.text)
+        self.problem = problem
 
 
 @dataclass(frozen=True)

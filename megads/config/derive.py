@@ -7,7 +7,20 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-from megads.config.advice import Attempt, Change, Layout, Problem, divisors, multiples, put, refusal, shown
+from megads.config.advice import (
+    Attempt,
+    Broken,
+    Change,
+    Layout,
+    Problem,
+    divisors,
+    each_of,
+    multiples,
+    nearest,
+    put,
+    refusal,
+    shown,
+)
 from megads.config.batches import BatchSchedule
 from megads.config.checks import problem_of
 from megads.config.megatron import LAYER as MEGATRON_LAYER
@@ -100,11 +113,18 @@ def derive(
         ConfigError: ranks, batches or lengths that can not hold together, with the arithmetic
             and what would.
     """
+    try:
+        return _derived(resolved, num_hosts, ranks_per_host, vocab_size)
+    except Broken as broken:
+        ranks_of = ranks_of or (lambda run: (num_hosts, run.launch.ranks_per_host or ranks_per_host))
+        raise ConfigError(refusal(broken.problem, attempts(resolved, ranks_of, vocab_size))) from None
+
+
+def _derived(resolved: Resolved, num_hosts: int, ranks_per_host: int, vocab_size: int) -> Resolved:
     world_size = num_hosts * ranks_per_host
     problem = _layout(resolved.run, num_hosts, world_size)
     if problem:
-        ranks_of = ranks_of or (lambda run: (num_hosts, run.launch.ranks_per_host or ranks_per_host))
-        raise ConfigError(refusal(problem, attempts(resolved, ranks_of, vocab_size)))
+        raise Broken(problem)
     filler = _Filler(resolved)
     filler.fill("parallel.data", data_degree(resolved.run, world_size), f"{world_size} ranks / (TP x PP x SP)")
     filler.fill("launch.ranks_per_host", ranks_per_host, "by the host")
@@ -169,10 +189,9 @@ def attempts(
         try:
             hosts, per_host = ranks_of(changed.run)
             world_size = hosts * per_host
-            if _layout(changed.run, hosts, world_size):
-                return None
-            derived = derive(changed, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab_size)
-            run = finish(derived).run
+            run = finish(_derived(changed, hosts, per_host, vocab_size)).run
+        except Broken as broken:
+            return Layout(changed.run, world_size, per_host, broken.problem)
         except MegadsError:
             return None
         return Layout(run, world_size, per_host, problem_of(run, world_size))
@@ -190,13 +209,14 @@ def _layout(run: RunConfig, num_hosts: int, world_size: int) -> Problem | None:
             f"{world_size} ranks can not be split into {layout} (= {used})",
             chain(_splits(run, world_size), more),
             "" if num_hosts == 1 else f"a multiple of {used} ranks",
+            rule="ranks",
         )
     data = world_size // used
     if grid.data not in (0, data):
         ways: list[Change] = [{"parallel.data": data}]
         if num_hosts == 1:
             ways.append({ranks: used * grid.data})
-        return Problem(f"DP={grid.data}, but {world_size} ranks / ({layout}) = {data}", ways)
+        return Problem(f"DP={grid.data}, but {world_size} ranks / ({layout}) = {data}", ways, rule="data")
     return None
 
 
@@ -237,10 +257,16 @@ def _fill_model(filler: _Filler, vocab_size: int) -> None:
     filler.fill("model.num_kv_heads", heads, "HEADS")
     if not filler["model.head_dim"]:
         if hidden % heads:
-            raise ConfigError(
-                f"HIDDEN={hidden} is not a multiple of HEADS={heads}; use {_nearest('HIDDEN', hidden, heads)} "
-                f"or give HEAD_DIM"
+            # Rotary positions need an even width of a head.
+            widths = sorted(
+                {*multiples(hidden, heads), *multiples(hidden, 2 * heads)}, key=lambda each: abs(each - hidden)
             )
+            ways: list[Change] = [
+                *each_of("model.hidden_size", widths),
+                *each_of("model.num_heads", nearest(heads, divisors(hidden))),
+                {"model.head_dim": max(2, hidden // heads // 2 * 2)},
+            ]
+            raise Broken(Problem(f"HIDDEN={hidden} is not a multiple of HEADS={heads}", ways, rule="head width"))
         filler.put("model.head_dim", hidden // heads, "HIDDEN / HEADS")
     if filler["model.activation"] == "swiglu":
         # Two thirds of 4 HIDDEN keep the parameters of an MLP without gate; Megatron-LM rounds down to 64.
@@ -273,10 +299,13 @@ def _fill_batch(filler: _Filler) -> None:
     if total and steps:
         # Of different layers only the higher was kept by ``resolve``, so the user gave both.
         if total != micro * steps * data:
-            raise ConfigError(
+            whole = total // (micro * data)
+            text = (
                 f"{filler.shown(_GLOBAL)} is not MICRO_BATCH x GRAD_ACC_STEPS x DP = {micro} x {steps} x {data} = "
-                f"{micro * steps * data}; leave one of GLOBAL_BATCH and GRAD_ACC_STEPS unset"
+                f"{micro * steps * data}"
             )
+            either: list[Change] = [{_GLOBAL: micro * steps * data}, *each_of(_STEPS, [whole] if whole else [])]
+            raise Broken(Problem(text, either, "leave one of GLOBAL_BATCH and GRAD_ACC_STEPS unset", rule="batch"))
     elif not total:
         filler.fill(_STEPS, 1, "1 unless GLOBAL_BATCH is given")
         filler.put(_GLOBAL, micro * filler[_STEPS] * data, _BATCH_FORMULA)
@@ -298,10 +327,23 @@ def _fit_micro_batch(filler: _Filler) -> None:
         share = total // data
         fitting = max(size for size in range(1, min(micro, share) + 1) if share % size == 0)
         filler.replace(_MICRO, fitting, f"the largest that divides GLOBAL_BATCH / DP = {total} / {data}")
+    elif filler.rank(_GLOBAL) < BY_USER:
+        if micro > 1 and total < micro * data and filler.rank(_MICRO) < BY_USER:
+            micro = max(1, total // data)
+            filler.replace(_MICRO, micro, f"GLOBAL_BATCH / DP = {total} / {data}, at least 1")
+        whole = max(1, round(total / (micro * data)))
+        filler.replace(_GLOBAL, micro * whole * data, f"{_BATCH_FORMULA} = {micro} x {whole} x {data}")
     else:
-        raise ConfigError(
-            f"{filler.shown(_GLOBAL)} is not a multiple of MICRO_BATCH x DP = {micro} x {data} = {micro * data}; "
-            f"use {_nearest('GLOBAL_BATCH', total, micro * data)}, or another MICRO_BATCH or number of ranks"
+        share = total // data if total % data == 0 else 0
+        unit = micro * data if filler.rank(_MICRO) >= BY_USER else data
+        smaller = [size for size in divisors(share) if size < micro]
+        raise Broken(
+            Problem(
+                f"{filler.shown(_GLOBAL)} is not a multiple of MICRO_BATCH x DP = {micro} x {data} = {micro * data}",
+                [*each_of(_MICRO, smaller[-1:]), *each_of(_GLOBAL, multiples(total, unit))],
+                "another number of ranks",
+                rule="batch",
+            )
         )
 
 
@@ -336,10 +378,9 @@ def _fill_length(filler: _Filler) -> None:
     if not count:
         first = schedule.batch_at(0)
         one = f"{first * seq} tokens" if source == _TOKENS else f"{first} samples"
-        raise ConfigError(
-            f"{filler.shown(source)} is less than one batch of {one} ({of_batches}); "
-            f"give at least one batch, or TRAIN_ITERS"
-        )
+        least = first * seq if source == _TOKENS else first
+        text = f"{filler.shown(source)} is less than one batch of {one} ({of_batches})"
+        raise Broken(Problem(text, [{source: least}], "give TRAIN_ITERS", rule="length"))
     samples = schedule.samples_after(count)
     if samples * seq > LARGEST:
         raise ConfigError(
@@ -360,8 +401,3 @@ def _fill_schedule(filler: _Filler) -> None:
     found, formulas = fill_schedule(filler.values, filler.origins)
     for name, value in found.items():
         filler.put(name, value, formulas[name])
-
-
-def _nearest(name: str, value: int, step: int) -> str:
-    """Return ``name`` with the multiples of ``step`` around ``value``, for a message."""
-    return " or ".join(f"{name}={each}" for each in sorted(multiples(value, step)))

@@ -170,11 +170,51 @@ def check_fits(
 
     advice = [shown(change, attempt.origins) for change in _advice(run, world_size, fits)]
     would_fit = f"{' or '.join(advice)} would fit" if advice else "use a smaller preset such as tiny"
+    ranks = f"{ranks_on_host} ranks that need" if ranks_on_host > 1 else "1 rank that needs"
     raise ConfigError(
-        f"{host} has {available_bytes / GIB:.2f} GiB of memory for {ranks_on_host} ranks that need "
+        f"{host} has {available_bytes / GIB:.2f} GiB of memory for {ranks} "
         f"{needed / GIB:.2f} GiB; GiB per rank: {memory}; {would_fit}; "
         f"--set train.force=true starts anyway"
     )
+
+
+def check_device(
+    run: RunConfig, world_size: int, machine: str, device_gib: float, attempt: Attempt, refuse: bool = True
+) -> str:
+    """Refuse a run whose weights, gradients and optimizer alone exceed a device's memory, unless ``train.force`` is on.
+
+    Args:
+        run: derived.
+        world_size: ranks of the run.
+        machine: its name, for the message.
+        device_gib: memory of one rank's device; 0: not known.
+        attempt: tries a change from where the user stands.
+        refuse: whether to; else it is a note.
+
+    Returns:
+        A note where the whole estimate, with activations, exceeds it; else nothing.
+
+    Raises:
+        ConfigError: the estimate, and the settings that would fit.
+    """
+    memory, available = estimate(run, world_size), int(device_gib * GIB)
+    if not available or run.train.force or memory.total <= available:
+        return ""
+    surely = memory.weights + memory.gradients + memory.optimizer
+    text = (
+        f"a device of machine {machine} has {device_gib:g} GiB and a rank needs about {memory.total / GIB:.1f} GiB; "
+        f"GiB per rank: {memory}"
+    )
+
+    def fits(change: Change) -> bool:
+        layout = attempt.derive(change)
+        return layout is not None and layout.problem is None and _needs(layout, 1) <= available
+
+    advice = [shown(change, attempt.origins) for change in _advice(run, world_size, fits)]
+    would_fit = f"{' or '.join(advice)} would fit" if advice else "use more hosts or a smaller preset"
+    if surely > available and refuse:
+        raise ConfigError(f"{text}; {would_fit}; FORCE=1 starts anyway")
+    return f"{text}; {would_fit}"
 
 
 def _needs(layout: Layout, ranks_on_host: int) -> int:

@@ -48,7 +48,10 @@ def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
             f"ATTENTION=flash works on nvidia and amd devices, not on {device}; use ATTENTION=sdpa (NO_FLASH_ATTN=1)"
         )
     if run.train.dtype == "fp16" and device == "cpu" and not cpu_computes_fp16():
-        raise DeviceError("DTYPE=fp16: the cpu of this host computes no fp16; use DTYPE=bf16 or fp32")
+        raise DeviceError(
+            "DTYPE=fp16 trains on a cpu with AVX512-FP16, AVX-NE-CONVERT or ARMv8.2's half precision, and this one has "
+            "none of them (single operations work, which is what `megads doctor` checks); use DTYPE=bf16 or DTYPE=fp32"
+        )
     check_optimizer(run.optim.optimizer, device)
     nvme = {"OFFLOAD_OPTIMIZER": run.deepspeed.offload_optimizer, "OFFLOAD_PARAMS": run.deepspeed.offload_params}
     asked = [f"{name}=nvme" for name, place in nvme.items() if place == "nvme"]

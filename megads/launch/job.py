@@ -21,7 +21,7 @@ from megads.config.determinism import rank_variables
 from megads.config.facts import Facts
 from megads.config.files import COMMAND, COMMAND_ONCE_SAVED, CONFIG, ENDS_AT, save_config, write_whole
 from megads.config.layers import read_machine
-from megads.config.memory import Memory, check_fits, estimate
+from megads.config.memory import Memory, check_device, check_fits, estimate
 from megads.config.overrides import adopt
 from megads.config.remarks import remarks
 from megads.config.resolve import Resolved, settings
@@ -112,11 +112,14 @@ def prepare(ask: Ask) -> Job:
     rank_variables(run, ask.env)
     check_data(run, vocab)
     memory = estimate(run, world_size)
-    available = available_memory() if run.machine == "cpu" else 0
+    on_cpu = run.machine == "cpu" or ask.env.get("MEGADS_DEVICE") == "cpu"
+    available = available_memory() if on_cpu else 0
     if available:
         check_fits(run, world_size, per_host, available, ask.hostname, attempt)
     ignored = what_is_ignored(run.launch, ask.started) if ask.started else ()
-    resolved = replace(resolved, notes=(*resolved.notes, *remarks(run, world_size), *list_notes(run), *ignored))
+    tight = "" if on_cpu else check_device(run, world_size, run.machine, facts.device_memory_gib, attempt)
+    more = (*([tight] if tight else []), *remarks(run, world_size), *list_notes(run), *ignored)
+    resolved = replace(resolved, notes=(*resolved.notes, *more))
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
     begins = find_beginning(run, folder.path)
@@ -164,16 +167,20 @@ def resolve_here(ask: Ask) -> Resolved:
 
 def describe(job: Job) -> str:
     """Return what ``--dry-run`` prints: settings with origins, DeepSpeed's dictionary, the command."""
+    command = job.plan.script() if job.plan.files else job.plan.line()
+    return "\n".join([*settings_lines(job.resolved, job.deepspeed), summary(job), "", "command", command])
+
+
+def settings_lines(resolved: Resolved, deepspeed: Mapping[str, Any]) -> list[str]:
+    """Return every setting with its origin, and DeepSpeed's dictionary."""
     rows = []
     for name, field in settings():
-        value = value_of(job.run, name)
-        rows.append((name, str(value), extra(field, "unit"), str(job.resolved.origins[name])))
+        value = value_of(resolved.run, name)
+        rows.append((name, str(value), extra(field, "unit"), str(resolved.origins[name])))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["settings"]
     lines += [f"  {n:{widths[0]}}  {v:>{widths[1]}} {u:{widths[2]}}  {o}".rstrip() for n, v, u, o in rows]
-    command = job.plan.script() if job.plan.files else job.plan.line()
-    parts = [*lines, "", "deepspeed", json.dumps(job.deepspeed, indent=2), "", summary(job), "", "command", command]
-    return "\n".join(parts)
+    return [*lines, "", "deepspeed", json.dumps(deepspeed, indent=2), ""]
 
 
 def summary(job: Job) -> str:

@@ -135,7 +135,7 @@ def find_allocation(
     found, job_id, hosts, spare = find_hosts(run.launch, env)
     here = any(is_here(host, env) for host in hosts)
     devices = count_accelerators(env)
-    if not devices and env.get("MEGADS_DEVICE") != "cpu" and _needs_accelerators(run, facts):
+    if not devices and env.get("MEGADS_DEVICE") != "cpu" and needs_accelerators(run, facts):
         known = run.launch.ranks_per_host or facts.ranks_per_host
         if here or not known:
             raise LaunchError(_no_accelerator(run.machine, here))
@@ -158,7 +158,7 @@ def _of_started(run: RunConfig, env: Mapping[str, str], facts: Facts, started: S
                 f"host{'s'[: len(hosts) > 1]}; unset {name}, or start {wanted} "
                 f"{'ranks on each host' if name != 'NHOSTS' else 'hosts'}"
             )
-    if env.get("MEGADS_DEVICE") != "cpu" and _needs_accelerators(run, facts) and not count_accelerators(env):
+    if env.get("MEGADS_DEVICE") != "cpu" and needs_accelerators(run, facts) and not count_accelerators(env):
         raise LaunchError(_no_accelerator(run.machine, here=True))
     found = _scheduler_of(env)
     return Allocation(found.name, hosts, each, next((env[name] for name in found.job_id if env.get(name)), ""))
@@ -190,6 +190,20 @@ def find_hosts(launch: LaunchConfig, env: Mapping[str, str]) -> tuple[Scheduler,
         have = f"{len(hosts)} host{'s'[: len(hosts) > 1]}"
         raise LaunchError(f"NHOSTS={count}: {origin} has {have}; use at most {len(hosts)}")
     return found, job_id, hosts[:count], hosts[count:]
+
+
+def in_a_job(env: Mapping[str, str]) -> bool:
+    """Return whether this process is inside a job of some scheduler."""
+    return any(all(env.get(name) for name in row.inside) for row in SCHEDULERS)
+
+
+def host_ranks(run: RunConfig, facts: Facts, hosts: int) -> int:
+    """Return the ranks on each of ``hosts`` other hosts: as asked, else the machine's, else what the layout needs.
+
+    Raises:
+        LaunchError: the layout does not spread evenly.
+    """
+    return ranks_per_host(run.launch, facts, 0, here=False) or _layout_per_host(run, hosts)
 
 
 def is_here(host: str, env: Mapping[str, str]) -> bool:
@@ -238,13 +252,17 @@ def _layout_per_host(run: RunConfig, hosts: int) -> int:
     return each
 
 
-def _needs_accelerators(run: RunConfig, facts: Facts) -> bool:
+def needs_accelerators(run: RunConfig, facts: Facts) -> bool:
+    """Return whether a machine trains on accelerators only."""
     return run.machine == "generic" or facts.device not in ("", "cpu")
 
 
 def _no_accelerator(machine: str, here: bool) -> str:
     if here:
-        return f"machine {machine} trains on accelerators and none is visible here; MACHINE=cpu trains without"
+        return (
+            f"machine {machine} trains on accelerators and none is visible here; MACHINE=cpu trains without, and "
+            "--dry-run shows what the run would be there"
+        )
     return (
         f"machine {machine} trains on accelerators and this host, which is not one of the run's, shows none; "
         "give NGPU_PER_HOST, the ranks on each host"

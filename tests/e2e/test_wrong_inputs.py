@@ -135,7 +135,7 @@ HOST = [
         OMPI_COMM_WORLD_RANK="one",
         OMPI_COMM_WORLD_SIZE="2",
     ),
-    case(["GiB of memory for 1 ranks that need", "train.force=true"], HIDDEN="65536", NLAYERS="200"),
+    case(["GiB of memory for 1 rank that needs", "train.force=true"], HIDDEN="65536", NLAYERS="200"),
     case(["need", "NLAYERS=4096 would fit"], NLAYERS="1e15"),
 ]
 PATHS = [
@@ -176,7 +176,7 @@ def test_fp16_is_refused_where_there_is_none(megads):
         done = run(megads, "train", "--dry-run", DTYPE="fp16")
         assert done.returncode == 0, done.stderr
         return
-    refused(megads, told=["DTYPE=fp16: the cpu of this host computes no fp16; use DTYPE=bf16 or fp32"], DTYPE="fp16")
+    refused(megads, told=["DTYPE=fp16 trains on a cpu with AVX512-FP16", "use DTYPE=bf16 or DTYPE=fp32"], DTYPE="fp16")
 
 
 def test_a_model_that_does_not_fit_can_be_forced(megads):

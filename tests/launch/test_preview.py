@@ -1,0 +1,99 @@
+"""``MACHINE=polaris --dry-run`` on a host that is not Polaris: nothing of this host counts."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from megads.cluster.machine import count_accelerators
+from megads.config.layers import read_machine
+from megads.errors import ConfigError, DeviceError
+from megads.launch import host
+from megads.launch.ask import Ask
+from megads.launch.job import prepare
+from megads.launch.preview import preview
+
+ROOT = Path(__file__).parents[2]
+SITES = ["polaris", "aurora", "frontier", "perlmutter", "sophia", "sunspot", "sirius"]
+pytestmark = pytest.mark.skipif(count_accelerators({}) > 0, reason="this host has accelerators")
+
+
+def _ask(preset: str = "gpt-345M", **env: str) -> Ask:
+    return Ask(preset, (), env, "laptop", ROOT, sys.executable, ("train", "--preset", preset, "--dry-run"))
+
+
+@pytest.fixture
+def no_look(monkeypatch):
+    """Fail where this host's names, CPU, memory or disks are looked at."""
+
+    def refuse(*args: object, **more: object) -> None:
+        raise AssertionError("looked at this host")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket, "getfqdn", refuse)
+    monkeypatch.setattr(host, "cpu_computes_fp16", refuse)
+    monkeypatch.setattr("megads.launch.job.available_memory", refuse)
+    monkeypatch.setattr("megads.launch.optimizers.version_of", refuse)
+
+
+@pytest.mark.parametrize("machine", SITES)
+def test_a_site_is_previewed_with_its_facts(machine, no_look):
+    notes, text = preview(_ask(MACHINE=machine, NHOSTS="2"))
+    facts = read_machine(machine, ROOT).facts
+    assert notes[0].startswith(f"preview: this host is not {machine}; ")
+    assert f"layout   {2 * facts.ranks_per_host} ranks on 2 hosts" in text
+    assert '"fp16"' in text
+    assert facts.device_memory_gib > 30
+
+
+def test_a_run_that_does_not_fit_is_a_note_of_the_preview(no_look):
+    notes, _ = preview(_ask("7B", MACHINE="polaris"))
+    (note,) = [each for each in notes if "a device of machine polaris has 39.4 GiB" in each]
+    assert "TP=4" in note
+    roomy, _ = preview(_ask("7B", MACHINE="polaris", TP="4"))
+    assert not [each for each in roomy if "a device of" in each]
+
+
+def test_devices_of_the_machine_decide_not_this_hosts():
+    with pytest.raises(DeviceError, match="ATTENTION=flash works on nvidia and amd devices, not on intel"):
+        preview(_ask("7B", MACHINE="aurora", ATTENTION="flash"))
+    with pytest.raises(DeviceError, match="OPT=galoreadamw8bit runs on nvidia devices, not on intel"):
+        preview(_ask("7B", MACHINE="aurora", OPT="galoreadamw8bit"))
+    assert preview(_ask("7B", MACHINE="polaris", OPT="galoreadamw8bit", ATTENTION="flash"))
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{"MACHINE": "cpu"}, {"MACHINE": "polaris", "MEGADS_DEVICE": "cpu"}, {"MACHINE": "polaris", "PBS_JOBID": "1"}],
+)
+def test_what_this_host_or_its_job_can_run_is_no_preview(env):
+    assert preview(_ask("tiny", **env)) is None
+
+
+def test_the_note_of_machine_cpu_names_what_this_host_accepts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = {"NLAYERS": "1", "TRAIN_ITERS": "2"}
+    assert prepare(_ask("tiny", **small, MACHINE="cpu")).resolved.notes == ()
+    notes = prepare(_ask("gpt-345M", **small, MACHINE="cpu")).resolved.notes
+    advice = next(each for each in notes if each.startswith("machine cpu: "))
+    assert "MACHINE=generic MEGADS_DEVICE=cpu" in advice
+    wide = prepare(_ask("gpt-345M", **small, MACHINE="generic", MEGADS_DEVICE="cpu", DTYPE="fp32", SEQ="128"))
+    assert wide.run.model.hidden_size == 1024
+    assert wide.available_bytes > 0
+
+
+def test_a_run_whose_state_exceeds_the_devices_is_refused(monkeypatch):
+    from megads.config.checks import default_attempt
+    from megads.config.derive import derive
+    from megads.config.memory import check_device
+    from megads.config.resolve import resolve
+
+    run = derive(resolve("7B", env={}, machine="polaris"), num_hosts=1, ranks_per_host=4, vocab_size=32_000).run
+    with pytest.raises(ConfigError, match=r"a device of machine polaris has 39.4 GiB and a rank needs about .*FORCE=1"):
+        check_device(run, 4, "polaris", 39.4, default_attempt(run, 4))
+    assert check_device(run, 4, "polaris", 60, default_attempt(run, 4)).startswith("a device of machine polaris")
+    assert check_device(run, 4, "polaris", 0, default_attempt(run, 4)) == ""
+    assert check_device(run, 4, "polaris", 200, default_attempt(run, 4)) == ""
