@@ -70,11 +70,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _rank_pools() -> Iterator[None]:
-    """End the pools that tests started through ``ranks.run_ranks``."""
+    """End the pools that tests started through ``ranks.run_ranks``, and the server that forks commands."""
     yield
+    from tests.forks.popen import close_server
     from tests.ranks import close_pools
 
     close_pools()
+    close_server()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from megads.monitor.metrics import read_metrics
+from tests.forks.popen import Popen
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -37,17 +38,22 @@ SMALL = {
 
 @dataclass
 class Command:
-    """Calls megads in a folder of its own, with a small model unless the test says otherwise."""
+    """Calls megads in a folder of its own, with a small model unless the test says otherwise.
+
+    Processes are forked (tests/forks), unless ``forked`` is False or a variable of the call needs a new interpreter.
+    """
 
     folder: Path
     cache: Path
+    forked: bool = True
 
     def env(self, **settings: str) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
         return {**kept, "PYTHONPATH": str(ROOT), "DATA_CACHE_PATH": str(self.cache), **SMALL, **settings}
 
     def start(self, *words: str, **settings: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        start = Popen if self.forked else subprocess.Popen
+        return start(
             [sys.executable, "-m", "megads", *words],
             cwd=self.folder,
             env=self.env(**settings),
@@ -80,5 +86,5 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture
-def megads(tmp_path, cache):
-    return Command(tmp_path, cache)
+def megads(request, tmp_path, cache):
+    return Command(tmp_path, cache, forked="interpreters" not in request.node.keywords)
