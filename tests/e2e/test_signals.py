@@ -19,6 +19,8 @@ from megads.monitor.outcome import Heartbeat, write_heartbeat
 from tests.e2e.test_resume import numbers, wait_for_step
 
 pytestmark = pytest.mark.alone
+# Ranks are found by their environment in /proc, which is that of the interpreter.
+killing = pytest.mark.interpreters
 
 HOST = socket.gethostname()
 LONG = {"TRAIN_ITERS": "4000", "EVAL_INTERVAL": "0"}
@@ -102,6 +104,7 @@ def test_a_signal_to_the_launcher_saves_and_stops(megads, starter, number):
     assert beat["save_s"] > 0
 
 
+@killing
 @pytest.mark.parametrize("starter", STARTERS)
 def test_a_killed_rank_is_named_and_the_run_ends(megads, starter):
     process = megads.start("train", RUN_DIR="r", TP="2", LAUNCH_WITH=starter, **LONG, SAVE_INTERVAL="2")
@@ -121,6 +124,7 @@ def test_a_killed_rank_is_named_and_the_run_ends(megads, starter):
     assert gone(ranks)
 
 
+@killing
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_a_stuck_rank_is_named_and_the_run_ends(megads):
@@ -190,6 +194,7 @@ def test_a_stop_during_a_validation_does_not_wait_for_its_end_and_loses_nothing(
     assert [row["iteration"] for row in megads.rows("r") if "valid_loss" in row] == [2, 4]
 
 
+@killing
 @pytest.mark.slow
 def test_three_killed_ranks_are_survived_with_the_losses_of_an_undisturbed_run(megads):
     settings = {"TP": "2", "TRAIN_ITERS": "40", "EVAL_INTERVAL": "40", "SAVE_INTERVAL": "10", "CKPT_KEEP": "0"}

@@ -1,8 +1,10 @@
 """Every planted bug of ``tests/mutations.py`` fails a test."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.mutations import MUTATIONS, copy_tree, is_caught
+from tests.mutations import MUTATIONS, NO_BUG, copy_tree, is_caught, runner
 
 
 @pytest.fixture(scope="module")
@@ -12,12 +14,26 @@ def tree(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def pytests():
+    with runner() as process:
+        yield process
+
+
 @pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.name)
-def test_a_planted_bug_is_caught(mutation, tree):
-    caught, _ = is_caught(mutation, tree)
+def test_a_planted_bug_is_caught(mutation, tree, pytests):
+    caught, _ = is_caught(mutation, tree, pytests)
     assert caught
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_without_a_bug_nothing_is_caught(tree, pytests):
+    tests = {each.tests for each in MUTATIONS if each.file == NO_BUG.file}
+    assert len(tests) == 1
+    assert is_caught(replace(NO_BUG, tests=tests.pop()), tree, pytests) == (False, "")
 
 
 def test_there_are_enough_bugs():
