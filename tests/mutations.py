@@ -286,7 +286,7 @@ def copy_tree(folder: Path) -> None:
 
 @contextmanager
 def runner() -> Iterator[subprocess.Popen[str]]:
-    """Start the process that forks a pytest for each bug; torch and DeepSpeed, which no bug changes, it imports once."""
+    """Start the process that forks a pytest for each bug, with torch and DeepSpeed imported, which no bug changes."""
     script = Path(__file__).parent / "forks/pytests.py"
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, str(script)], stdin=pipe, stdout=pipe, text=True) as process:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from tests.parity.layouts import Layout, batches, engine_of
@@ -23,6 +24,11 @@ SMALL = {
 
 def gradient(name: str, shape: Any, step: int) -> Any:
     """Return the whole gradient of a parameter at a step: about as large as real ones, exact in bf16 and in sums."""
+    return _gradient(name, tuple(shape), step).clone()
+
+
+@cache
+def _gradient(name: str, shape: tuple[int, ...], step: int) -> Any:
     import hashlib
 
     import torch
@@ -48,7 +54,9 @@ def reference(kind: str, steps: int, *, in_use: bool = False, **changes: str) ->
     return {name: weight.detach() for name, weight in _trained(kind, steps, in_use, **changes).named_parameters()}
 
 
+@cache
 def _trained(kind: str, steps: int, in_use: bool, **changes: str) -> Any:
+    """Return the model; not to be changed: it is kept."""
     import torch
 
     from megads.comm.grid import Grid

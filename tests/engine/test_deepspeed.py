@@ -15,6 +15,7 @@ from tests.engine.plain import (
     train,
     trains_like_one_rank,
 )
+from tests.pairs import parametrize_pairs
 from tests.ranks import groups_of, run_ranks
 
 GRIDS = [{"tensor": 2}, {"data": 2}, {"tensor": 2, "data": 2}]
@@ -35,17 +36,17 @@ def _size(grid):
 
 @pytest.mark.dist
 @pytest.mark.parametrize(
-    "changes",
+    ("grid", "changes"),
     [
-        {"parallel.zero_stage": "0"},
-        {"parallel.zero_stage": "1"},
-        {"train.dtype": "bf16"},
-        {"train.dtype": "fp16", "optim.initial_loss_scale_power": "24"},
+        (GRIDS[1], {"parallel.zero_stage": "0"}),
+        (GRIDS[2], {"parallel.zero_stage": "1"}),
+        (GRIDS[0], {"train.dtype": "bf16"}),
+        (GRIDS[2], {"train.dtype": "fp16", "optim.initial_loss_scale_power": "24"}),
     ],
-    ids=["zero0", "zero1", "bf16", "fp16"],
+    ids=["dp2-zero0", "tp2dp2-zero1", "tp2-bf16", "tp2dp2-fp16"],
 )
-@pytest.mark.parametrize("grid", GRIDS, ids=IDS)
 def test_a_new_engine_goes_on_bitwise(grid, changes):
+    """In every precision from files: tests/parity/test_resume_bitwise.py."""
     run_ranks(_size(grid), goes_on_bitwise, grid, changes)
 
 
@@ -58,9 +59,7 @@ def _half_is_near(grid: dict[str, int], changes: dict[str, str]) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("stage", ["0", "1"])
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("grid", GRIDS, ids=IDS)
+@parametrize_pairs(grid=dict(zip(IDS, GRIDS, strict=True)), dtype=["bf16", "fp16"], stage=["0", "1"])
 def test_half_precision_is_near_fp32(grid, dtype, stage):
     changes = {"train.dtype": dtype, "parallel.zero_stage": stage, "optim.initial_loss_scale_power": "8"}
     run_ranks(_size(grid), _half_is_near, grid, changes)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.plain import batches, make_engine, plain_loop, settings, train, trains_like_one_rank
+from tests.pairs import parametrize_pairs
 from tests.ranks import groups_of, run_ranks
 
 LLAMA = {"model.num_layers": "4"}
@@ -43,9 +44,7 @@ LAYOUTS = {
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("changes", ZERO, ids=["zero0", "zero1"])
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@parametrize_pairs(layout=[*LAYOUTS], model=[*MODELS], changes=dict(zip(KIND_IDS, ZERO, strict=False)))
 def test_stages_train_like_one_rank(layout, model, changes):
     grid, more = LAYOUTS[layout]
     run_grid(trains_like_one_rank, grid, {**MODELS[model], **changes, **more})
@@ -53,22 +52,15 @@ def test_stages_train_like_one_rank(layout, model, changes):
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    "grid",
-    [{"pipe": 4, "data": 2}, {"pipe": 2, "seq": 2, "tensor": 2}, {"pipe": 2, "data": 2, "seq": 2}],
-    ids=["pp4-dp2", "pp2-sp2-tp2", "pp2-dp2-sp2"],
-)
-def test_eight_ranks_train_like_one(grid, model):
-    run_grid(trains_like_one_rank, grid, {**MODELS[model], "parallel.zero_stage": "1"})
+def test_eight_ranks_train_like_one():
+    """In further layouts: tests/parity/test_layouts.py."""
+    run_grid(trains_like_one_rank, {"pipe": 4, "data": 2}, {**GPT, "parallel.zero_stage": "1"})
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("changes", ZERO, ids=["zero0", "zero1"])
-@pytest.mark.parametrize(("micro_batch", "steps"), [(8, 1), (4, 2), (1, 8)])
-@pytest.mark.parametrize("stages", [2, 4])
-def test_every_accumulation_count_trains_the_same(stages, micro_batch, steps, changes):
-    batch = {"train.micro_batch": str(micro_batch), "train.grad_acc_steps": str(steps)}
+@parametrize_pairs(stages=[2, 4], steps=[1, 2, 8], changes=dict(zip(KIND_IDS, ZERO, strict=False)))
+def test_every_accumulation_count_trains_the_same(stages, steps, changes):
+    batch = {"train.micro_batch": str(8 // steps), "train.grad_acc_steps": str(steps)}
     run_grid(trains_like_one_rank, {"pipe": stages}, {**GPT, **batch, **changes})
 
 
@@ -97,13 +89,10 @@ def _gradients_have_the_right_size(grid, model, changes) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("changes", ZERO, ids=["zero0", "zero1"])
-@pytest.mark.parametrize(("micro_batch", "steps"), [(8, 1), (2, 4)])
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("grid", [{"pipe": 2}, {"pipe": 4}], ids=["pp2", "pp4"])
-def test_gradients_of_every_stage_have_the_right_size(grid, model, micro_batch, steps, changes):
-    batch = {"train.micro_batch": str(micro_batch), "train.grad_acc_steps": str(steps)}
-    run_grid(_gradients_have_the_right_size, grid, model, {**batch, **changes})
+@parametrize_pairs(stages=[2, 4], model=[*MODELS], steps=[1, 4], changes=dict(zip(KIND_IDS, ZERO, strict=False)))
+def test_gradients_of_every_stage_have_the_right_size(stages, model, steps, changes):
+    batch = {"train.micro_batch": str(8 // steps), "train.grad_acc_steps": str(steps)}
+    run_grid(_gradients_have_the_right_size, {"pipe": stages}, model, {**batch, **changes})
 
 
 def _half_is_near(grid, model, changes) -> None:
@@ -115,9 +104,11 @@ def _half_is_near(grid, model, changes) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("changes", KINDS[2:], ids=KIND_IDS[2:])
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("layout", ["pp2", "pp2-tp2", "pp2-dp2", "pp2-tp2-empty-end"])
+@parametrize_pairs(
+    layout=["pp2", "pp2-tp2", "pp2-dp2", "pp2-tp2-empty-end"],
+    model=[*MODELS],
+    changes=dict(zip(KIND_IDS[2:], KINDS[2:], strict=True)),
+)
 def test_half_precision_is_near_fp32(layout, model, changes):
     grid, more = LAYOUTS[layout]
     run_grid(_half_is_near, grid, model, {**changes, **more})

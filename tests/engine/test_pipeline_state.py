@@ -39,19 +39,18 @@ def _continues_bitwise(grid, model, changes, folder) -> None:
 
 @pytest.mark.dist
 @pytest.mark.parametrize("changes", KINDS, ids=KIND_IDS)
-@pytest.mark.parametrize(
-    ("layout", "model"), [("pp2", "llama"), ("pp2", "gpt"), ("pp2-tp2", "gpt"), ("pp2-dp2", "gpt")]
-)
+@pytest.mark.parametrize(("layout", "model"), [("pp2", "llama"), ("pp2-tp2", "gpt"), ("pp2-dp2", "gpt")])
 def test_a_checkpoint_goes_on_bitwise(layout, model, changes, tmp_path):
     run_grid(_continues_bitwise, LAYOUTS[layout][0], model, changes, str(tmp_path))
 
 
 OTHERS = [
-    ({"pipe": 2, "data": 2}, "1", {"pipe": 4}, "0"),
-    ({"pipe": 4}, "0", {"data": 4}, "1"),
-    ({"data": 2, "seq": 2}, "1", {"pipe": 2, "data": 2}, "1"),
-    ({"pipe": 2, "tensor": 2}, "1", {"data": 2, "tensor": 2}, "3"),
-    ({"data": 4}, "3", {"pipe": 2, "seq": 2}, "0"),
+    # Many more: tests/parity/test_reshape.py.
+    ({"pipe": 2, "data": 2}, "1", {"pipe": 4}, "0", "gpt"),
+    ({"pipe": 4}, "0", {"data": 4}, "1", "llama"),
+    ({"data": 2, "seq": 2}, "1", {"pipe": 2, "data": 2}, "1", "gpt"),
+    ({"pipe": 2, "tensor": 2}, "1", {"data": 2, "tensor": 2}, "3", "gpt"),
+    ({"data": 4}, "3", {"pipe": 2, "seq": 2}, "0", "llama"),
 ]
 
 
@@ -70,8 +69,7 @@ def _goes_on_elsewhere(here, model, stage_here, there, stage_there, folder) -> N
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(("here", "stage_here", "there", "stage_there"), OTHERS)
+@pytest.mark.parametrize(("here", "stage_here", "there", "stage_there", "model"), OTHERS)
 def test_another_layout_goes_on_from_a_checkpoint(here, stage_here, there, stage_there, model, tmp_path):
     run_grid(_goes_on_elsewhere, here, model, stage_here, there, stage_there, str(tmp_path))
 

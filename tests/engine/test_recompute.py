@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.engine.plain import batches, make_engine, rate, settings
+from tests.pairs import parametrize_pairs
 from tests.ranks import groups_of, run_ranks
 
 Changes = Mapping[str, str]
@@ -97,17 +98,7 @@ STAGES = {
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
-@pytest.mark.parametrize(
-    ("grid", "model"),
-    [
-        ({"data": 2}, GPT),
-        ({"tensor": 2}, DROPOUT),
-        pytest.param({"data": 2}, DROPOUT, marks=pytest.mark.slow),
-        pytest.param({"tensor": 2}, GPT, marks=pytest.mark.slow),
-    ],
-    ids=["dp2-gpt", "tp2-llama", "dp2-llama", "tp2-gpt"],
-)
+@parametrize_pairs(grid={"dp2": {"data": 2}, "tp2": {"tensor": 2}}, model={"gpt": GPT, "llama": DROPOUT}, stage=STAGES)
 def test_every_zero_stage_trains_the_same(grid, model, stage):
     run_ranks(2, _same_bits, grid, {**model, **stage}, [SELECTIVE, UNIFORM3, BLOCK2, DEEPSPEED])
 
@@ -139,8 +130,9 @@ def test_stages_train_the_same(grid):
         ({"seq": 2}, {}),
         ({"seq": 2}, {"parallel.zero_stage": "3"}),
         ({"pipe": 2, "seq": 2}, {}),
+        ({"seq": 2, "data": 2}, {"parallel.zero_stage": "2"}),
     ],
-    ids=["scattered", "sp2", "sp2zero3", "pp2sp2"],
+    ids=["scattered", "sp2", "sp2zero3", "pp2sp2", "sp2dp2zero2"],
 )
 def test_cut_sequences_train_the_same(grid, more):
     run_ranks(size(grid), _same_bits, grid, {**GPT, **more}, [SELECTIVE, UNIFORM3, DEEPSPEED])

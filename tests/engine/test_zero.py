@@ -20,6 +20,7 @@ from tests.engine.plain import (
     trains_like_one_rank,
     working_weights,
 )
+from tests.pairs import parametrize_pairs
 from tests.ranks import groups_of, run_ranks
 
 GRIDS: dict[str, dict[str, int]] = {"dp2": {"data": 2}, "dp4": {"data": 4}, "tp2dp2": {"tensor": 2, "data": 2}}
@@ -31,8 +32,6 @@ KINDS: dict[str, dict[str, str]] = {
     "zero3-all": SPLIT_ALL,
 }
 HPZ = {**SPLIT_ALL, "deepspeed.hpz_partition_size": "2"}
-# Once more with tensor parallelism: the long part of a matrix.
-SLOW_TP = [pytest.param("dp2"), pytest.param("tp2dp2", marks=pytest.mark.slow)]
 SHARING = {name: changes for name, changes in KINDS.items() if name != "zero0"}
 
 
@@ -41,9 +40,9 @@ def _size(grid: dict[str, int]) -> int:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize(("grid", "kind"), [*(("dp2", kind) for kind in KINDS), ("dp4", "zero1"), ("tp2dp2", "zero0")])
 def test_every_stage_trains_like_one_rank(grid, kind):
+    """In all other grids: tests/parity/test_layouts.py."""
     run_ranks(_size(GRIDS[grid]), trains_like_one_rank, GRIDS[grid], KINDS[kind])
 
 
@@ -125,9 +124,7 @@ def _half_is_near_fp32(grid: dict[str, int], changes: dict[str, str]) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("kind", SHARING)
-@pytest.mark.parametrize("grid", SLOW_TP)
+@parametrize_pairs(grid=["dp2", "tp2dp2"], kind=[*SHARING], dtype=["bf16", "fp16"])
 def test_half_precision_is_near_fp32(grid, kind, dtype):
     changes = {**KINDS[kind], "train.dtype": dtype, "optim.initial_loss_scale_power": "8"}
     run_ranks(_size(GRIDS[grid]), _half_is_near_fp32, GRIDS[grid], changes)
@@ -167,9 +164,7 @@ def test_gradients_accumulate_in_float32(kind, dtype):
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("kind", ["zero2", "zero3", "zero3-all"])
-@pytest.mark.parametrize("grid", SLOW_TP)
+@parametrize_pairs(grid=["dp2", "tp2dp2"], kind=["zero2", "zero3", "zero3-all"], dtype=["fp32", "bf16", "fp16"])
 def test_a_new_engine_goes_on_bitwise(grid, kind, dtype):
     changes = {**KINDS[kind], "train.dtype": dtype, "optim.initial_loss_scale_power": "24"}
     run_ranks(_size(GRIDS[grid]), goes_on_bitwise, GRIDS[grid], changes)

