@@ -118,6 +118,8 @@ def _answer(pipe: Any) -> str:
 
 
 def _import_what_ranks_need() -> None:
+    import torch.distributed.tensor  # noqa: F401 - torch.testing imports it in the first comparison
+
     import megads.train.loop  # noqa: F401
     from megads.engine.compiler import NAME, Door
     from megads.engine.library import import_deepspeed

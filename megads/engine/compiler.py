@@ -77,6 +77,8 @@ def leave_compiler_out() -> None:
         return
     door = Door(NAME)
     door.__spec__, door.__path__ = spec, list(spec.submodule_search_locations or ())
+    # inspect asks every module for it, also in the middle of an import that the compiler's own would need.
+    door.__file__ = spec.origin
     sys.modules[NAME] = door
     if _Way not in sys.meta_path:
         sys.meta_path.insert(0, _Way)
