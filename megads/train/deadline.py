@@ -18,6 +18,8 @@ TEARDOWN_PER_RANK_S = 0.005
 SAVES = 2.0  # times that the longest save so far must fit in
 WRITER_BYTES_PER_S = 100e6  # a low guess for one rank of many, used until a save was measured
 RECENT = 5  # steps; the slow first one is forgotten
+BACKWARD = 3.0  # times the forward pass of as many samples: a training step, at least
+FIRST_SHARE = 0.25  # of the time left: more is not kept free for a first step of which only the set-up is known
 
 
 @dataclass
@@ -39,6 +41,8 @@ class Deadline:
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     measured_save_s: float = 0.0  # in this start
     is_writing: bool = False  # a save in the background, which is completed before the last one begins
+    set_up_s: float = 0.0  # of this start: first steps compile, allocate and connect as the set-up does
+    step_s: float = 0.0  # a step of an earlier start, or as a validation lets expect
 
     @staticmethod
     def of(run: RunConfig, env: Mapping[str, str], world_size: int, save_s: float) -> Deadline:
@@ -60,13 +64,21 @@ class Deadline:
         """Note how long a save took, or would have if the run had waited for it; the first one replaces the guess."""
         self.measured_save_s = self.save_s = max(seconds, self.measured_save_s)
 
-    def validated(self, seconds: float) -> None:
-        """Note how long a validation took."""
+    def validated(self, seconds: float, batches: int = 0) -> None:
+        """Note how long a validation of so many global batches took."""
         self.valid_s = max(self.valid_s, seconds)
+        if batches:
+            self.step_s = max(self.step_s, BACKWARD * seconds / batches)
+
+    def next_step_s(self) -> float:
+        """Return how long the next step may take: the longest recent one, before the first what else is known."""
+        if self.steps:
+            return max(self.steps)
+        return max(self.step_s, min(self.set_up_s, FIRST_SHARE * max(0.0, self.ends_at - self.now())))
 
     def needs_s(self, *, step: bool, validation: bool) -> float:
         """Return the seconds from now to the end of the last process, if the run went on with what is named."""
-        more = max(self.steps, default=0.0) if step else 0.0
+        more = self.next_step_s() if step else 0.0
         more += self.save_s if self.is_writing else 0.0
         return SAVES * self.save_s + self.teardown_s + more + (self.valid_s if validation else 0.0)
 

@@ -266,7 +266,7 @@ class Loop:
         t.progress = replace(t.progress, owes_validation=bool(why))
         if found is None:
             return why
-        self.stop.deadline.validated(time.perf_counter() - started)
+        self.stop.deadline.validated(time.perf_counter() - started, t.run.train.eval_iters)
         if t.progress.first_valid_loss is None:
             t.progress = replace(t.progress, first_valid_loss=found.loss)
         t.progress = replace(t.progress, last_valid_loss=found.loss)

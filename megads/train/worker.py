@@ -20,6 +20,7 @@ from megads.cluster.mpi import finish_mpi
 from megads.cluster.ranks import RankInfo, find_ranks
 from megads.comm.timeout import connect_again
 from megads.config.files import LOG_FILE, OUTCOME, load_config
+from megads.config.run_files import METRICS
 from megads.config.schema import RunConfig
 from megads.config.secrets import hidden
 from megads.errors import ConfigError, LaunchError, MegadsError
@@ -33,6 +34,7 @@ from megads.monitor.outcome import (
     tell_first,
     write_outcome,
 )
+from megads.monitor.runs import last_rows
 from megads.monitor.trackers.make import open_tracks
 from megads.monitor.trackers.tracks import Tracks
 from megads.train.deadline import Deadline
@@ -102,9 +104,11 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     training = set_up(run, run_dir, info, env)
     resumed = resume(training)
     speaks = info.rank == 0
-    if speaks:
-        announce(training, resumed, time.perf_counter() - started)
     deadline = Deadline.of(run, env, info.world_size, watch.save_s)
+    deadline.set_up_s = time.perf_counter() - started
+    if speaks:
+        announce(training, resumed, deadline.set_up_s)
+        deadline.step_s = step_time_of(run_dir)
     stop = StopRequest(
         run_dir,
         training.groups,
@@ -156,6 +160,14 @@ def _tracks(training: Training, env: Mapping[str, str]) -> Tracks:
         samples=done.consumed_samples,
         world_size=training.groups.grid.world_size,
     )
+
+
+def step_time_of(run_dir: Path) -> float:
+    """Return the seconds of the last step that the run in ``run_dir`` has a row of, 0 where there is none."""
+    with suppress(OSError):
+        seconds = last_rows(run_dir / METRICS)[0].get("step_time_s")
+        return float(seconds) if isinstance(seconds, int | float) else 0.0
+    return 0.0
 
 
 def _compare(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Outcome:

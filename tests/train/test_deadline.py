@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from megads.config.checkpoint_settings import CheckpointConfig
 from megads.config.schema import ModelConfig, RunConfig
 from megads.train.deadline import RECENT, TEARDOWN_PER_RANK_S, TEARDOWN_S, Deadline
+from megads.train.worker import step_time_of
 
 NOON = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
 
@@ -38,6 +40,30 @@ def test_the_slow_first_step_is_forgotten():
     near = deadline(100.0)
     near.steps.extend([300.0, *([1.0] * RECENT)])
     assert near.needs_s(step=True, validation=False) == 51.0
+
+
+def test_before_the_first_step_what_else_is_known_counts():
+    near = deadline(100.0)
+    assert near.needs_s(step=True, validation=False) == 50.0
+    # A quarter of what is left at most: a long set-up is not the reason for a job without a step.
+    near.set_up_s = 12.0
+    assert near.needs_s(step=True, validation=False) == 62.0
+    near.set_up_s = 300.0
+    assert near.needs_s(step=True, validation=False) == 75.0
+    near.step_s = 31.0  # of an earlier start
+    assert near.needs_s(step=True, validation=False) == 81.0
+    near.validated(24.0, batches=2)
+    assert near.needs_s(step=True, validation=False) == 50.0 + 36.0
+    assert near.needs_s(step=False, validation=False) == 50.0
+    near.steps.append(3.0)
+    assert near.needs_s(step=True, validation=False) == 53.0
+
+
+def test_the_last_step_of_an_earlier_start_is_found(tmp_path):
+    assert step_time_of(tmp_path) == 0.0
+    rows = [{"iteration": 1, "lm_loss": 2.0, "step_time_s": 7.5}, {"iteration": 1, "valid_loss": 2.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert step_time_of(tmp_path) == 7.5
 
 
 def test_what_a_save_took_replaces_the_guess_and_the_longest_counts():
