@@ -136,6 +136,7 @@ def shown(change: Change, origins: Mapping[str, Origin]) -> str:
             words.append(f"{origin.detail}=0")
             words += [] if value == fields()[name].default else [f"{variable}={text}"]
         elif origin.layer == "cli" and extra(fields()[name], "flags").get(origin.detail) is not None:
+            # An option without a word, or with one in other units.
             dropped.append(origin.detail)
             words += [] if value == fields()[name].default else [f"{variable}={text}"]
         else:

@@ -16,12 +16,15 @@ from megads.config.deepspeed_file import FLAGS as DEEPSPEED_FLAGS
 from megads.config.deepspeed_file import read_deepspeed_file
 from megads.config.options import NEEDS, OPTIONAL_WORDS, OPTIONS, Option
 from megads.config.parse import parse
-from megads.config.setting import Origin, Weak, Word
+from megads.config.setting import Origin, Weak, takes_word
 from megads.config.tree import extra, fields
 from megads.errors import ConfigError
 
 Given = dict[str, tuple[Any, Origin]]
 """Values by dotted name, and where each came from."""
+
+BACKEND = "--distributed-backend"
+"""What it says is compared with the device's backend where that is known, at the launch."""
 
 _NEGATIVE = re.compile(r"-\.?\d")
 
@@ -43,7 +46,7 @@ class Flag:
     @property
     def takes_value(self) -> bool:
         """Whether a word follows the option."""
-        return any(value is None or isinstance(value, Word) for value in self.gives.values())
+        return any(map(takes_word, self.gives.values()))
 
 
 @functools.cache
@@ -174,7 +177,7 @@ def _value_of(given: Given, name: str) -> Any:
 
 
 def _value(flag: str, text: str, name: str, value: Any) -> Any:
-    if value is not None and not isinstance(value, Word):
+    if not takes_word(value):
         return value
     try:
         return parse(value.text(text) if value else text, fields()[name])
@@ -205,11 +208,11 @@ def is_said_anyway(option: Option, text: str) -> bool:
 
 
 def ignored(last: Mapping[str, str]) -> list[str]:
-    """Return a line for every reason why options have no effect, naming these."""
+    """Return a line for every reason why options have no effect, naming these; none for ``BACKEND``."""
     names: dict[str, list[str]] = {}
     for flag, text in last.items():
         option = OPTIONS.get(flag)
-        if option is not None and not option.is_rejected and not is_said_anyway(option, text):
+        if option is not None and not option.is_rejected and not is_said_anyway(option, text) and flag != BACKEND:
             names.setdefault(option.why, []).append(flag)
     return [f"{_listed(each)} {'have' if len(each) > 1 else 'has'} no effect: {why}" for why, each in names.items()]
 

@@ -63,6 +63,11 @@ class Weak:
     value: Any
 
 
+def takes_word(value: Any) -> bool:
+    """Return whether a word follows an option that gives ``value``, as ``setting(flags=...)`` has it."""
+    return value is None or isinstance(value, Word)
+
+
 def setting(
     default: Any,
     *,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from megads.cluster.machine import cpu_computes_fp16, visible_accelerators
 from megads.config.schema import RunConfig
-from megads.device.names import wanted_backend, wanted_device
+from megads.device.names import BACKENDS, wanted_backend, wanted_device
 from megads.device.peaks import given_peak
 from megads.errors import DeviceError, LaunchError
 from megads.launch.optimizers import check_optimizer
@@ -57,6 +57,21 @@ def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
     asked = [f"{name}=nvme" for name, place in nvme.items() if place == "nvme"]
     if asked:
         _check_nvme(asked, run.deepspeed.nvme_path, env)
+
+
+def backend_note(wanted: str, env: Mapping[str, str], device: str) -> str:
+    """Return a line if an option of Megatron-LM names another backend than the one that ranks use.
+
+    Args:
+        wanted: by ``--distributed-backend``, empty where that is not given.
+        env: for ``MEGADS_BACKEND``, ``MEGADS_DEVICE`` and the vendors' masks.
+        device: of the machine, empty where it is not known.
+    """
+    found = wanted_device(env) or device or [*visible_accelerators(env), "cpu"][0]
+    used = wanted_backend(env, found) or BACKENDS[found].own[0]
+    if wanted in ("", used):
+        return ""
+    return f"--distributed-backend {wanted} has no effect: the backend of device {found} is {used}"
 
 
 def _check_nvme(asked: list[str], folder: str, env: Mapping[str, str]) -> None:

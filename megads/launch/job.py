@@ -20,6 +20,7 @@ from megads.config.derive import attempts, derive
 from megads.config.determinism import rank_variables
 from megads.config.facts import Facts
 from megads.config.files import COMMAND, COMMAND_ONCE_SAVED, CONFIG, ENDS_AT, save_config, write_whole
+from megads.config.flags import BACKEND
 from megads.config.layers import read_machine
 from megads.config.memory import Memory, check_device, check_fits, estimate
 from megads.config.overrides import adopt
@@ -27,6 +28,7 @@ from megads.config.remarks import remarks
 from megads.config.resolve import Resolved, settings
 from megads.config.schema import RunConfig
 from megads.config.secrets import hidden
+from megads.config.setting import takes_word
 from megads.config.tree import extra, fields, value_of
 from megads.errors import MegadsError
 from megads.launch.ask import Ask, resolve_ask
@@ -34,7 +36,7 @@ from megads.launch.banner import banner
 from megads.launch.data_lines import list_notes
 from megads.launch.ending import ends_at, parse_walltime, started_at
 from megads.launch.folder import Folder, append_to_log, choose_folder, claim, claim_checkpoints
-from megads.launch.host import check_host
+from megads.launch.host import backend_note, check_host
 from megads.launch.job_notes import job_notes
 from megads.launch.limits import check_open_files
 from megads.launch.origin import (
@@ -118,7 +120,8 @@ def prepare(ask: Ask) -> Job:
         check_fits(run, world_size, per_host, available, ask.hostname, attempt)
     ignored = what_is_ignored(run.launch, ask.started) if ask.started else ()
     tight = "" if on_cpu else check_device(run, world_size, run.machine, facts.device_memory_gib, attempt)
-    more = (*([tight] if tight else []), *remarks(run, world_size), *list_notes(run), *ignored)
+    backend = backend_note(dict(ask.flags).get(BACKEND, ""), ask.env, facts.device)
+    more = (*filter(None, (tight, backend)), *remarks(run, world_size), *list_notes(run), *ignored)
     resolved = replace(resolved, notes=(*resolved.notes, *more))
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
@@ -333,7 +336,7 @@ def write_run_files(job: Job) -> None:
 
 def options_of(name: str) -> list[str]:
     """Return the options that give the setting ``name`` a value, as ``Ask.command`` takes them."""
-    own = [f"{flag} " if value is None else flag for flag, value in extra(fields()[name], "flags").items()]
+    own = [f"{flag} " if takes_word(value) else flag for flag, value in extra(fields()[name], "flags").items()]
     return [*own, f"--set {name}="]
 
 

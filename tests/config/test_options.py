@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from megads.config.flags import flags, read_flags, split_flags, takes_of
+from megads.config.advice import shown
+from megads.config.flags import BACKEND, flags, read_flags, split_flags, takes_of
 from megads.config.options import HARMLESS, NEEDS, OPTIONS, REJECTED
 from megads.config.resolve import resolve
+from megads.config.setting import Origin
 from megads.errors import ConfigError
 from tests.config.option_names import NAMES
 
@@ -58,7 +60,8 @@ def test_harmless_options_are_reported_in_one_line_each_reason():
         "--no-masked-softmax-fusion and --no-rope-fusion have no effect: kernels are torch's and are chosen by torch",
         "--deepspeed has no effect: the engine is always DeepSpeed's",
     )
-    assert set(HARMLESS) == {name for name in HARMLESS if read_flags([(name, "1")]).notes}
+    silent = [name for name in HARMLESS if not read_flags([(name, "1")]).notes]
+    assert silent == [BACKEND]
 
 
 @pytest.mark.parametrize("name", NEEDS)
@@ -186,6 +189,32 @@ def test_a_file_of_deepspeed_that_is_not_there_is_one_line():
         resolved(*MODEL, "--deepspeed_config", "nowhere.json")
     with pytest.raises(ConfigError, match="is not the name of a file; DS_CONFIG_OVERRIDES takes JSON itself"):
         read_flags([("--deepspeed_config", '{"a": 1}')])
+
+
+@pytest.mark.parametrize(
+    ("option", "change", "advice"),
+    [
+        ("--optimizer", {"optim.optimizer": "sgd"}, "OPT=sgd and drop --optimizer"),
+        (
+            "--initial-loss-scale",
+            {"optim.initial_loss_scale_power": 8},
+            "INITIAL_LOSS_SCALE_POWER=8 and drop --init",
+        ),
+        ("--no-bias-gelu-fusion", {"model.activation": "gelu_tanh"}, "ACTIVATION=gelu_tanh and drop --no-bias-gelu-fu"),
+        ("--seq-length", {"model.seq_length": 64}, "--seq-length=64"),
+    ],
+)
+def test_advice_is_in_the_units_of_what_it_names(option, change, advice):
+    origins = dict.fromkeys(change, Origin("cli", option))
+    assert shown(change, origins).startswith(advice)
+
+
+@pytest.mark.parametrize(("decoupled", "optimizer"), [(True, "adamw"), (False, "adam")])
+def test_adam_of_deepspeed_is_adamw_unless_it_says_no(decoupled, optimizer, tmp_path):
+    content = {"optimizer": {"type": "Adam", "params": {"adam_w_mode": decoupled}}}
+    (tmp_path / "ds.json").write_text(json.dumps(content))
+    found = resolved(*MODEL, "--deepspeed_config", str(tmp_path / "ds.json"))
+    assert found.run.optim.optimizer == optimizer
 
 
 def test_no_option_is_two_things():

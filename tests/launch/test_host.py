@@ -12,7 +12,7 @@ from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError
 from megads.launch import host
-from megads.launch.host import check_host
+from megads.launch.host import backend_note, check_host
 
 NVME = {"ZERO_STAGE": "3", "OFFLOAD_OPTIMIZER": "nvme"}
 ENV = {"MEGADS_DEVICE": "cpu", "PATH": os.environ["PATH"]}
@@ -53,3 +53,19 @@ def test_nvme_is_refused_also_where_deepspeed_could(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "_built_async_io", lambda: True)
     with pytest.raises(LaunchError, match="on NVMe yet"):
         check_host(_run({**NVME, "NVME_PATH": str(tmp_path)}), ENV)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "env", "device", "used"),
+    [
+        ("", {}, "cpu", ""),
+        ("nccl", {}, "nvidia", ""),
+        ("nccl", {}, "cpu", "cpu is gloo"),
+        ("nccl", {"MEGADS_DEVICE": "cpu"}, "nvidia", "cpu is gloo"),
+        ("ccl", {}, "intel", "intel is xccl"),
+        ("ccl", {"MEGADS_BACKEND": "ccl"}, "intel", ""),
+    ],
+)
+def test_a_backend_that_is_not_the_devices_is_reported(wanted, env, device, used):
+    expected = f"--distributed-backend {wanted} has no effect: the backend of device {used}" if used else ""
+    assert backend_note(wanted, env, device) == expected

@@ -11,7 +11,7 @@ from megads.config.files import load_config
 from megads.config.setting import Origin
 from megads.errors import ConfigError, DataError
 from megads.launch.ask import Ask
-from megads.launch.job import ending_line, environment_names, plan_attempt, prepare, shrink
+from megads.launch.job import ending_line, environment_names, options_of, plan_attempt, prepare, shrink
 from tests.data.factory import write_dataset
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +22,11 @@ def test_a_variable_that_decided_several_settings_is_named_once():
     adopted = Origin("env", "DS_CONFIG_OVERRIDES steps_per_print")
     origins = {"a": twice, "b": Origin("default"), "c": twice, "d": adopted}
     assert environment_names(origins) == ["DISTRIBUTE_SAVED_ACTIVATIONS", "DS_CONFIG_OVERRIDES"]
+
+
+def test_the_options_of_a_setting_are_known_with_the_words_behind_them():
+    assert options_of("optim.optimizer") == ["--optimizer ", "--set optim.optimizer="]
+    assert options_of("train.dtype") == ["--fp16", "--bf16", "--set train.dtype="]
 
 
 def test_fewer_hosts_keep_the_global_batch(tmp_path, monkeypatch):
