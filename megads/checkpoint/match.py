@@ -112,9 +112,11 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig) -> None:
         had = " and ".join(f"{key}={stored[key]}" for key in differ[:NAMED])
         asks = " and ".join(str(wanted[key]) for key in differ[:NAMED])
         more = f" ({len(differ) - NAMED} more differ)" if len(differ) > NAMED else ""
+        # With LOAD the weights come from there, whatever folder the run has.
+        instead = "leaving LOAD unset" if run.checkpoint.load else "another RUN_NAME or RUN_DIR"
         raise CheckpointError(
             f"{path}: the checkpoint's model has {had}, this run asks for {asks}{more}; "
-            "USE_CHECKPOINT_ARGS=1 takes the checkpoint's model, another RUN_NAME or RUN_DIR starts a new run"
+            f"USE_CHECKPOINT_ARGS=1 takes the checkpoint's model, {instead} starts a new run"
         )
     longest = manifest.about.get("max_seq_length")
     if longest and run.model.seq_length > longest:

@@ -17,6 +17,7 @@ Change = Mapping[str, Any]
 """New values by dotted name."""
 
 MOST_TRIED = 400
+MOST_FOLLOWED, MOST_FURTHER = 30, 8  # changes after which a second rule is broken, and ways out of that
 MOST_ALIKE = 2  # changes of the same settings that one line names
 LARGEST_ADVICE = 4096  # no advice is better with a number beyond this, and a slip of the finger may be 10**15
 
@@ -99,7 +100,7 @@ def refusal(problem: Problem, attempt: Attempt, most: int = 3) -> str:
 def _sorted_out(problem: Problem, ways: list[Change], attempt: Attempt, most: int) -> list[Change]:
     """Return the first of ``ways`` that work, or else that help."""
     works: list[Change] = []
-    helps: list[Change] = []
+    helps: list[tuple[Change, Problem]] = []
     for way in ways:
         alike = sum(each.keys() == way.keys() for each in works)
         if alike == MOST_ALIKE or any(each.items() <= way.items() for each in works):
@@ -108,10 +109,23 @@ def _sorted_out(problem: Problem, ways: list[Change], attempt: Attempt, most: in
         if layout is not None and layout.problem is None:
             works.append(way)
         elif layout is not None and layout.problem is not None and layout.problem.rule != problem.rule:
-            helps.append(way)
+            helps.append((way, layout.problem))
         if len(works) == most:
             break
-    return works or helps[:most]
+    if works:
+        return works
+    # Something else is wrong too: better a change after which that can be put right.
+    ending = (way for way, other in helps[:MOST_FOLLOWED] if _can_end(way, other, attempt))
+    return list(islice(ending, most)) or [way for way, _ in helps[:most]]
+
+
+def _can_end(way: Change, other: Problem, attempt: Attempt) -> bool:
+    """Return whether the rule that is broken after ``way`` has a change with which the run is accepted."""
+    for further in islice(other.ways, MOST_FURTHER):
+        layout = attempt.derive({**way, **further})
+        if layout is not None and layout.problem is None:
+            return True
+    return False
 
 
 def one_of(named: list[str]) -> str:
