@@ -152,3 +152,4 @@ def _show_presets() -> None:
 
     for name, layer in presets().items():
         click.echo(f"{name:16} {', '.join(layer.aliases)}".rstrip())
+        click.echo(f"{'':16} {layer.description}")

@@ -23,6 +23,7 @@ from megads.config.advice import (
 )
 from megads.config.batches import BatchSchedule
 from megads.config.checks import problem_of
+from megads.config.layers import preset_title
 from megads.config.megatron import LAYER as MEGATRON_LAYER
 from megads.config.parse import LARGEST
 from megads.config.resolve import SHARES, Resolved, rank_of
@@ -135,7 +136,9 @@ def _derived(resolved: Resolved, num_hosts: int, ranks_per_host: int, vocab_size
     _fill_length(filler)
     _fill_schedule(filler)
     filler.fill(
-        "name", filler["preset"] or filler["model.family"], "MODEL_ARCH" if filler["preset"] else "MODEL_FAMILY"
+        "name",
+        preset_title(filler["preset"]) or filler["model.family"],
+        "MODEL_ARCH" if filler["preset"] else "MODEL_FAMILY",
     )
     _settle_vocab(filler, vocab_size)
     run = _give_way(filler, world_size)

@@ -2,6 +2,7 @@
 
 Both are YAML of one form::
 
+    description: one line       # presets only
     aliases: [AuroraGPT-7B]       # presets only: other names
     fits: [cpu]                   # presets only: machines that need not change this preset
     note: text                    # machines only: how to get a preset's full width
@@ -15,7 +16,7 @@ Both are YAML of one form::
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,10 @@ from megads.errors import ConfigError
 from megads.storage import reading as storage
 
 PRESETS = Path(__file__).parent / "presets"
-_TOP_KEYS = {"preset": {"aliases", "fits", "settings"}, "machine": {"by_hosts", "facts", "note", "settings"}}
+_TOP_KEYS = {
+    "preset": {"aliases", "description", "fits", "settings"},
+    "machine": {"by_hosts", "facts", "note", "settings"},
+}
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Layer:
     fits: tuple[str, ...] = ()
     facts: Facts = field(default_factory=Facts)
     note: str = ""
+    description: str = ""
     by_hosts: tuple[tuple[Hosts, dict[str, Any]], ...] = ()
 
     def for_hosts(self, count: int) -> dict[str, tuple[Any, Origin]]:
@@ -55,12 +60,25 @@ class Layer:
 
 
 def read_preset(name: str, folder: Path = PRESETS) -> Layer:
-    """Return the preset called ``name``, by file name or alias.
+    """Return the preset called ``name``, by file name or alias, or the one in a file (``mine.yaml``, ``./mine.yaml``).
 
     Raises:
         ConfigError: no preset has the name, or its file is broken.
     """
+    if is_file_name(name):
+        path = Path(name).resolve()
+        return replace(_read("preset", path.stem, path.parent), origin=Origin("preset", str(path)))
     return _read("preset", _stem_of(name, folder), folder)
+
+
+def is_file_name(preset: str) -> bool:
+    """Return whether ``--preset`` names a file."""
+    return preset.endswith(".yaml")
+
+
+def preset_title(preset: str) -> str:
+    """Return what runs of a preset are called: ``mine`` for ``/some/where/mine.yaml``."""
+    return Path(preset).stem if is_file_name(preset) else preset
 
 
 def read_machine(name: str, root: Path) -> Layer:
@@ -123,6 +141,7 @@ def _read(kind: str, name: str, folder: Path) -> Layer:
         fits=tuple(str(machine) for machine in _part(content, "fits", list, where)),
         facts=parse_facts(_part(content, "facts", dict, where), where),
         note=_part(content, "note", str, where),
+        description=_part(content, "description", str, where),
         by_hosts=tuple(_by_hosts(_part(content, "by_hosts", dict, where), where)),
     )
 

@@ -274,7 +274,9 @@ class LaunchConfig(Section):
 class RunConfig(Section):
     """Everything that decides a run. Ranks read this from ``<run>/config.yaml`` and nothing else."""
 
-    preset: str = setting("", env="MODEL_ARCH", help="name of a preset; see megads config --presets")
+    preset: str = setting(
+        "", env="MODEL_ARCH", help="name of a preset (megads config --presets), or a file such as mine.yaml"
+    )
     defaults: Literal["megads", "megatron"] = setting(
         "megads",
         env="MEGADS_DEFAULTS",

@@ -13,7 +13,7 @@ from megads.checkpoint.match import SHAPE_SETTINGS, checkpoint_folder, meaningfu
 from megads.checkpoint.start import Start, Taken, check_start, find_start, names_own
 from megads.config.batches import BatchSchedule, planned_samples
 from megads.config.files import CONFIG, load_config, note_saved, save_config
-from megads.config.layers import Layer
+from megads.config.layers import Layer, preset_title
 from megads.config.resolve import Resolved
 from megads.config.schedule import COOLING, COUNTED, INFINITE, PARTS, UNITS, Schedule
 from megads.config.schedule_settings import ScheduleSettings
@@ -69,7 +69,9 @@ def checkpoint_layer(run: RunConfig) -> Layer:
     Raises:
         CheckpointError: there is no checkpoint, or none that can be read.
     """
-    own = checkpoint_folder(run, Path(run.dir) if run.dir else RUNS / (run.name or run.preset or run.model.family))
+    own = checkpoint_folder(
+        run, Path(run.dir) if run.dir else RUNS / (run.name or preset_title(run.preset) or run.model.family)
+    )
     start = find_start(run, own)
     if start is None:
         raise CheckpointError(

@@ -105,3 +105,32 @@ def test_wrong_facts(tmp_path, facts, said):
 def test_no_preset_reads_outside_its_folder():
     with pytest.raises(ConfigError, match=r"no preset '\.\./schema'"):
         read_preset("../schema")
+
+
+@pytest.mark.parametrize(
+    ("name", "vocabulary", "count"),
+    [
+        ("Llama-3-8B", 128_256, 8_030_261_248),
+        ("Llama-2-7B", 32_000, 6_738_415_616),
+        ("Llama-2-13B", 32_000, 13_015_864_320),
+    ],
+)
+def test_published_shapes_have_the_published_parameters(name, vocabulary, count):
+    run = derive(resolve(name, env={}, machine="generic"), num_hosts=1, ranks_per_host=1, vocab_size=vocabulary).run
+    assert count_parameters(run.model) == count
+
+
+@pytest.mark.parametrize(("name", "layer"), presets().items())
+def test_every_preset_says_what_it_is(name, layer):
+    assert 10 < len(layer.description) < 110
+
+
+def test_a_preset_may_be_a_file(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("settings:\n  model.num_layers: 3\n  model.hidden_size: 96\n  model.num_heads: 4\n")
+    resolved = resolve(str(mine), env={}, machine="generic")
+    run = derive(resolved, num_hosts=1, ranks_per_host=1, vocab_size=100).run
+    assert (run.model.num_layers, run.preset, run.name) == (3, str(mine), "mine")
+    assert str(resolved.origins["model.num_layers"]) == f"preset {mine}"
+    with pytest.raises(ConfigError, match=r"preset other.yaml: can not be read: No such file"):
+        resolve(str(tmp_path / "other.yaml"), env={}, machine="generic")
