@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ OPTIONS = {
     "parallel.pipeline_split": "--pipeline-split",
 }
 _RULES = (layout_rules.tensor, layout_rules.stages, layout_rules.sequence, layout_rules.zero)
+_MOST_RANKS = 1 << 17
 _ALIGNED = 2
 """ZeRO 1 and 2 give each rank a multiple of this of a group of parameters laid end to end."""
 
@@ -80,6 +82,10 @@ def target_of(manifest: Manifest, **wanted: int | str | None) -> RunConfig:
     except ValidationError as error:
         first = error.errors()[0]
         raise CheckpointError(f"the checkpoint's {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    ranks = run.parallel.tensor * run.parallel.pipeline * run.parallel.sequence * run.parallel.data
+    if ranks > (most := min(_MOST_RANKS, sum(math.prod(cut.shape) for cut in manifest.tensors.values()))):
+        text = layout_text({**layout, "pipe": layout["pipeline"], "seq": layout["sequence"]})
+        raise ConfigError(f"{text}: is {ranks} ranks, each with a file of its own; at most {most} for this checkpoint")
     problem = _problem_of(run)
     if problem is not None:
         raise ConfigError(refusal(problem, _attempt(run)))

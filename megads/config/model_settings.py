@@ -24,6 +24,7 @@ class ModelConfig(Section):
         aliases=("NUM_LAYERS",),
         help="decoder layers",
         gt=0,
+        le=100_000,
     )
     hidden_size: int = setting(
         4096,
@@ -32,6 +33,7 @@ class ModelConfig(Section):
         aliases=("HIDDEN_SIZE",),
         help="width of the residual stream",
         gt=0,
+        le=2**24,
     )
     num_heads: int = setting(
         32,
@@ -40,6 +42,7 @@ class ModelConfig(Section):
         aliases=("NHEADS", "NUM_HEADS"),
         help="query heads",
         gt=0,
+        le=2**20,
     )
     num_kv_heads: int = setting(
         0,
@@ -86,6 +89,7 @@ class ModelConfig(Section):
         flags={"--vocab-size": Word(convert=with_end_of_document), "--pad-vocab-size-to": None},
         help="tokens the model knows; 0: the tokenizer's",
         ge=0,
+        le=2**31 - 1,
     )
     vocab_multiple: int = setting(
         128,

@@ -34,6 +34,10 @@ DTYPES = {
 """Other names of precisions."""
 
 
+LARGEST = 2**53
+"""A whole number that a setting may have, unless it has a limit of its own; doubles hold all up to here."""
+
+
 @dataclass(frozen=True)
 class Word:
     """The word behind an option of the command line, where it is not the value of the setting itself.
@@ -103,6 +107,8 @@ def setting(
         unit: of the value, e.g. ``"tokens"``.
         limits: pydantic limits such as ``gt=0`` or ``le=1``.
     """
+    if type(default) is int and not limits.keys() & {"le", "lt"}:
+        limits["le"] = LARGEST
     extra: dict[str, Any] = {
         "env": env,
         "aliases": aliases,

@@ -160,6 +160,8 @@ def _parse(words: list[str], line: str, folder: Path, where: str, env: Mapping[s
 
 def _prefix(word: str, folder: Path, where: str, env: Mapping[str, str] | None) -> str:
     """Return the absolute prefix that ``word`` stands for."""
+    if "\0" in word:
+        raise DataError(f"{where}: {word!r:.200} holds a zero byte, which no name can; is this a text file?")
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]

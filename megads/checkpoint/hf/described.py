@@ -15,6 +15,7 @@ from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
 
 CONFIG = "config.json"
+_LARGEST = 2**31 - 1  # size of anything in a model
 
 KEPT = ("family", "seq_length", "init_std", "hidden_dropout", "attention_dropout")
 """Settings of the model that do not decide what its weights mean."""
@@ -66,7 +67,7 @@ def describe(folder: Path, vocab_multiple: int) -> Described:
         model = ModelConfig(vocab_multiple=vocab_multiple, **settings)
     except ValidationError as error:
         first = error.errors()[0]
-        raise CheckpointError(f"{path}: {first['loc'][0]} = {first['input']!r}: {first['msg'].lower()}") from None
+        raise CheckpointError(f"{path}: {first['loc'][0]} = {first['input']!r:.40}: {first['msg'].lower()}") from None
     if model.num_heads % model.num_kv_heads:
         raise config.error(f"{model.num_heads} heads can not share {model.num_kv_heads} key/value heads")
     window = _window(config) if architecture == "MistralForCausalLM" else None
@@ -105,8 +106,8 @@ class _Config:
 
     def size(self, name: str, default: int | None = None) -> int:
         value = self.get(name, default)
-        if type(value) is not int or value <= 0:
-            raise self.error(f"{name} is {value!r}, expected a whole number above 0")
+        if type(value) is not int or not 0 < value <= _LARGEST:
+            raise self.error(f"{name} is {value!r:.40}, expected a whole number from 1 to {_LARGEST}")
         return value
 
     def number(self, name: str, default: float) -> float:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from megads.data.preprocess.messages import Block
 from megads.data.preprocess.plan import Segment
-from megads.data.preprocess.read import Source, read_pieces
+from megads.data.preprocess.read import LONGEST_LINE, Source, read_pieces
+from megads.errors import DataError
 
 _AHEAD = 3
 """Blocks that are unpacked before anybody asks for them."""
@@ -137,16 +138,22 @@ class _Feed:
     def _texts(self) -> Iterator[tuple[int, bytes, int]]:
         """Yield blocks: each ends with the first line that makes it large enough."""
         parts: list[bytes] = []
-        held, start, used, skip = 0, self._offset, 0, self._offset
+        held, start, used, skip, line = 0, self._offset, 0, self._offset, 0
         for text, used in read_pieces(self._source):
             # What was done before the run was interrupted.
             at, skip = min(skip, len(text)), max(0, skip - len(text))
             while end := text.find(b"\n", at + max(0, self._size - held - 1)) + 1:
                 data = b"".join([*parts, text[at:end]])
                 yield start, data, used
-                start += len(data)
+                start, line = start + len(data), line + data.count(b"\n")
                 parts, held, at = [], 0, end
             parts.append(text[at:])
             held += len(text) - at
+            if held > LONGEST_LINE + self._size:
+                number = line + sum(part.count(b"\n") for part in parts) + 1
+                raise DataError(
+                    f"{self._source.path}: line {number} has more than {LONGEST_LINE >> 20} MiB; a line is a document: "
+                    "is this a file of JSON lines?"
+                )
         if held:
             yield start, b"".join(parts), used

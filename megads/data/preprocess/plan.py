@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from megads.cluster.machine import count_cores
 from megads.data.preprocess.read import Source
 from megads.data.tokenize.base import TokenizerSpec
 from megads.errors import ConfigError, DataError
@@ -77,6 +78,9 @@ class Segment:
     stop: int
 
 
+_PER_CORE, _PROCESSES = 8, 64  # processes of a job: for each core, and where there are few
+
+
 def check_job(job: Job) -> None:
     """Refuse options that contradict each other.
 
@@ -90,6 +94,11 @@ def check_job(job: Job) -> None:
             raise ConfigError(f"--json-keys {key!r}: can not be part of a file name; rename the key in the data")
     if len(set(job.keys)) < len(job.keys):
         raise ConfigError(f"--json-keys {' '.join(job.keys)}: names a key twice")
+    cores = count_cores()
+    for option, given in (("--partitions", job.how.partitions), ("--workers", job.how.workers)):
+        most = max(_PROCESSES, _PER_CORE * cores)
+        if given > most:
+            raise ConfigError(f"{option} {given}: at most {most} processes on this host, which has {cores} cores")
     if job.keep_newlines and not job.split_sentences:
         raise ConfigError("--keep-newlines is about the ends of sentences; it needs --split-sentences")
 

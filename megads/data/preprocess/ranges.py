@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 
+from megads.data.preprocess.read import LONGEST_LINE
 from megads.errors import DataError
 
 _SLACK = 2**16
 """Bytes read beyond what is asked for, to have the end of its last line at once."""
+
+
+class LongLine(Exception):
+    """A line that is too long to be a document."""
 
 
 class RangeReader:
@@ -29,6 +34,8 @@ class RangeReader:
                 self._file = os.open(path, os.O_RDONLY)
                 self._path = path
             return _read_lines_of(self._file, start, stop)
+        except LongLine as error:
+            raise DataError(f"{path}: {error}") from None
         except OSError as error:
             raise DataError(f"{path}: can not be read: {str(error.strerror).lower()}") from None
 
@@ -62,6 +69,10 @@ def _read_to_end_of_line(file: int, data: bytes, at: int) -> bytes:
         more = os.pread(file, size, at)
         end = more.find(b"\n") + 1
         parts.append(more[:end] if end else more)
+        if sum(map(len, parts)) > LONGEST_LINE + _SLACK and not end:
+            raise LongLine(
+                f"near byte {at}: a line of more than {LONGEST_LINE >> 20} MiB; is this a file of JSON lines?"
+            )
         if end or not more:
             return b"".join(parts)
         at += len(more)

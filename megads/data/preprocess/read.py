@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import select
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
@@ -11,9 +12,13 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from megads.errors import DataError, DependencyError
+from megads.storage.regular import open_binary
 
 STDIN = "-"
 PIECE = 2**20
+LONGEST_LINE = 2**27
+"""Bytes of a line, which is one document."""
+PATIENCE_S = 30  # with a named pipe into which nobody writes
 """Bytes read at once from a file that is no plain one."""
 
 # zstandard can not be told how much to give back at most, so it gets little at once.
@@ -84,9 +89,9 @@ def look_at(path: str) -> Source:
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
             raise DataError(f"--input {path}: is a folder; give its files, as in '{path.rstrip('/')}/*.jsonl'")
-        if not stat.S_ISREG(found.st_mode):
+        if stat.S_ISFIFO(found.st_mode):
             return Source(path, "pipe", 0, 0)
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             kind = kind_of(file.read(16), path)
     except OSError as error:
         raise DataError(f"--input {path}: {str(error.strerror).lower()}") from None
@@ -162,7 +167,23 @@ def read_pieces(source: Source) -> Iterator[tuple[bytes, int]]:
 def _open(source: Source) -> BinaryIO:
     if source.path == STDIN:
         return open(0, "rb", buffering=PIECE, closefd=False)
+    if source.kind == "pipe":
+        _await_writer(source.path)
     return open(source.path, "rb", buffering=PIECE)
+
+
+def _await_writer(path: str) -> None:
+    """Refuse a named pipe into which nobody writes; one of the shell's ``<(...)`` always has a writer."""
+    if path.startswith(("/dev/fd/", "/proc/")):
+        return
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        bell = select.poll()
+        bell.register(handle, select.POLLIN | select.POLLHUP)
+        if not bell.poll(1000 * PATIENCE_S):
+            raise DataError(f"--input {path}: is a pipe into which nobody has written for {PATIENCE_S} s; give files")
+    finally:
+        os.close(handle)
 
 
 def _plain(file: BinaryIO, start: bytes) -> Iterator[tuple[bytes, int]]:

@@ -1,0 +1,114 @@
+"""Inputs that would hang or fill the memory are one line, at once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import time
+from dataclasses import replace
+
+import pytest
+from pydantic import ValidationError
+
+from megads.checkpoint.hf.described import describe
+from megads.checkpoint.manifest import read_manifest
+from megads.checkpoint.target import target_of
+from megads.comm.grid import Grid
+from megads.config.schema import RunConfig
+from megads.config.setting import LARGEST
+from megads.config.tree import fields
+from megads.data.file_list import read_file_list
+from megads.data.preprocess import blocks, ranges, read
+from megads.data.preprocess.blocks import Blocks
+from megads.data.preprocess.plan import How, Job, Segment, check_job
+from megads.data.preprocess.read import look_at
+from megads.data.tokenize.base import TokenizerSpec
+from megads.errors import CheckpointError, ConfigError, DataError
+from tests.checkpoint.sources import write_source
+from tests.checkpoint.test_reshape import ARRAYS, FOUR
+
+JOB = Job(inputs=(), output_prefix="/x/out", tokenizer=TokenizerSpec("NullTokenizer"))
+
+
+@pytest.mark.parametrize("given", [{"partitions": 100_000}, {"workers": 10**9}])
+def test_more_processes_than_a_host_can_use_are_refused(given):
+    check_job(replace(JOB, how=How(partitions=8, workers=8)))
+    with pytest.raises(ConfigError, match=r"--\w+ \d+: at most \d+ processes on this host, which has \d+ cores?"):
+        check_job(replace(JOB, how=How(**given)))
+
+
+def test_devices_and_pipes_without_a_writer_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(read, "PATIENCE_S", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="/dev/zero: is a device, expected a regular file"):
+        look_at("/dev/zero")
+    source = look_at(str(tmp_path / "pipe"))
+    began = time.monotonic()
+    with pytest.raises(DataError, match=r"pipe: is a pipe into which nobody has written for 0\.2 s; give files"):
+        list(read.read_pieces(source))
+    assert time.monotonic() - began < 5
+
+
+def _wait(made: Blocks) -> None:
+    until = time.monotonic() + 60
+    while not made.is_done and time.monotonic() < until:
+        made.next()
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_line_without_end_is_refused_with_its_place(tmp_path, monkeypatch, packed):
+    monkeypatch.setattr(blocks, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(ranges, "LONGEST_LINE", 1 << 20)
+    path = tmp_path / "x.jsonl"
+    content = b'{"text": "a"}\n' * 3 + b'{"text": "' + b"a" * (5 << 20) + b'"}\n'
+    path.write_bytes(gzip.compress(content) if packed else content)
+    source = look_at(str(path))
+    if packed:
+        made = Blocks([source], [Segment(0, 0, -1)], blocks.Position(), 1 << 16)
+        with pytest.raises(DataError, match=r"x\.jsonl: line 4 has more than 1 MiB"):
+            _wait(made)
+        made.close()
+    else:
+        with pytest.raises(DataError, match=r"x\.jsonl: near byte \d+: a line of more than 1 MiB"):
+            ranges.RangeReader().read(str(path), 0, 60)
+
+
+def test_a_zero_byte_in_a_list_is_named(tmp_path):
+    (tmp_path / "list.txt").write_bytes(b"1 /da\0ta c\n")
+    with pytest.raises(DataError, match=r"list\.txt.*'/da\\\\?x00ta' holds a zero byte"):
+        read_file_list(tmp_path / "list.txt")
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads"])
+@pytest.mark.parametrize("value", [10**9, 10**18, 10**400, True, "8", [8], -1, 0, 1e9])
+def test_sizes_of_a_model_that_nobody_has_are_refused(tmp_path, name, value):
+    config = {
+        **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8, "num_hidden_layers": 2},
+        **{"num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 100, "max_position_embeddings": 64},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert describe(tmp_path, 1).model.num_layers == 2
+    if value == 10**9 and name == "vocab_size":
+        pytest.skip("a vocabulary may be so large")
+    (tmp_path / "config.json").write_text(json.dumps({**config, name: value}))
+    with pytest.raises(CheckpointError, match=r"config\.json: ") as error:
+        describe(tmp_path, 1)
+    assert len(str(error.value)) < 400
+
+
+def test_a_layout_of_more_ranks_than_a_checkpoint_can_fill_is_refused(tmp_path):
+    manifest = read_manifest(write_source(tmp_path, FOUR["gpt"], ARRAYS["gpt"], Grid()))
+    with pytest.raises(ConfigError, match=r"10000000 ranks, each with a file of its own; at most \d+"):
+        target_of(manifest, data=10_000_000, tensor=1, pipeline=1, sequence=1)
+
+
+def test_no_setting_takes_a_number_that_is_too_large():
+    """Whatever a whole number is for, it has a limit."""
+    numbers = [name for name, kind in fields().items() if kind.annotation is int and "." in name]
+    assert len(numbers) > 50
+    for name in numbers:
+        section, key = name.split(".")
+        with pytest.raises(ValidationError):
+            RunConfig(**{section: {key: LARGEST * 1000}})
