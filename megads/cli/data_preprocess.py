@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from megads.cli.many import ManyWords
-from megads.config.data_settings import TokenizerType
+from megads.config.data_settings import DataConfig, TokenizerType
 
 if TYPE_CHECKING:
     from megads.data.preprocess.plan import Job
 
 _TYPES = get_args(TokenizerType)
+_CACHE = DataConfig.model_fields["cache_dir"].default
 
 
 def _cores() -> int:
@@ -44,6 +45,9 @@ def _cores() -> int:
 @click.option("--log-interval", type=click.IntRange(min=0), default=0, help="Documents between lines of progress.")
 @click.option("--max-bad-lines", type=click.IntRange(min=0), default=0, help="Lines that may be left out.")
 @click.option("--encoder", default="auto", help="Library that encodes; auto: the fastest that proves itself exact.")
+@click.option(
+    "--data-cache-path", envvar="DATA_CACHE_PATH", default=_CACHE, help="Keeps which library is exact for a tokenizer."
+)
 @click.option("--verify", is_flag=True, help="Encode every document a second time, by the original, and compare.")
 @click.option("--overwrite", "--force", is_flag=True, help="Replace files that are there.")
 @click.option("--make-vocab-size-divisible-by", type=int, hidden=True)
@@ -116,6 +120,7 @@ def _job(options: dict[str, Any]) -> Job:
             partitions=options["partitions"],
             chunk_size=options["chunk_size"],
             encoder=options["encoder"],
+            proofs=os.path.join(os.path.abspath(os.path.expanduser(options["data_cache_path"])), "encoders"),
             max_bad_lines=options["max_bad_lines"],
             log_interval=options["log_interval"],
             overwrite=options["overwrite"],

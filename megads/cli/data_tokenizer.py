@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from megads.cli.many import ManyWords
 
+_EVERY_S = 5.0
 _SMALLEST = 257  # as tokenize.train.SMALLEST, which would load more than --help needs
 
 
@@ -41,10 +43,23 @@ def train_tokenizer(
 
     folder = Path(os.path.expanduser(output)).absolute()
     check_output(folder)
-    texts = read_texts(inputs, keys, max_bytes)
-    tokenizer = train_bpe(texts, vocab_size, special_tokens, show_progress=sys.stderr.isatty())
+    texts = _reported(read_texts(inputs, keys, max_bytes), vocab_size)
+    tokenizer = train_bpe(texts, vocab_size, special_tokens)
     save(tokenizer, folder)
     made = tokenizer.get_vocab_size()
     less = f"; the text yields no more than that of {vocab_size}" if made < vocab_size else ""
     click.echo(f"{folder}: {made} tokens{less}")
     click.echo(f"use it with TOKENIZER_MODEL={folder}, or --tokenizer-model {folder}")
+
+
+def _reported(texts: Iterator[str], vocab_size: int) -> Iterator[str]:
+    """Yield ``texts``; report on stderr how much is read so far, every few seconds, and when the learning begins."""
+    begin = last = time.monotonic()
+    count = size = 0
+    for text in texts:
+        yield text
+        count, size = count + 1, size + len(text)
+        if (now := time.monotonic()) - last > _EVERY_S:
+            last = now
+            click.echo(f"megads: {count} texts read, {size / 1e6:.0f} M characters, {now - begin:.0f} s", err=True)
+    click.echo(f"megads: {count} texts read, {size / 1e6:.1f} M characters; learning {vocab_size} tokens", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from megads.data import demo
 from megads.data.build import Files, Plans, make_plans, read_shards, samples_of, uses_demo
 from megads.data.file_list import Shard
 from megads.data.indexed.base import TokenFile
+from megads.data.indexed.record import read_record
 from megads.data.indexed.verify import sample_problems
 from megads.data.samples.cache import Cache
 from megads.data.tokenize.match import check_record
@@ -35,10 +37,9 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
 
     Raises:
         ConfigError: the tokenizer has more tokens than the model.
-        DataError: a list or a file is missing or broken, was made with another tokenizer, holds ids that the model
-            does not know,
-            a split that is asked for has no documents or less than one sample, or the cache
-            folder has no room for the sample indices.
+        DataError: a list or a file is missing or broken, was made with another tokenizer, holds sentences or ids
+            that the model does not know, a split that is asked for has no documents or less than one sample, or
+            the cache folder has no room for the sample indices.
     """
     known = run.model.vocab_size or vocab_size
     if vocab_size > known:
@@ -55,11 +56,25 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
     plans = make_plans(run, shards, files)
     prefixes = list(dict.fromkeys(recipe.prefix for plan in plans.values() if plan for recipe in plan.files()))
     check_record(run, prefixes)
+    _check_level(run, prefixes)
     for prefix in prefixes:
         for problem in sample_problems(files.open(prefix), _INDEX_BUDGET // len(prefixes)):
             raise DataError(f"{problem}; restore a copy, or write the files again")
         _check_ids(files.open(prefix), known)
     check_room(run, plans, Cache.of(run))
+
+
+def _check_level(run: RunConfig, prefixes: Sequence[str]) -> None:
+    """Refuse files of sentences: GPT samples are made of sequences, so sentences would be shuffled apart."""
+    if run.train.force:
+        return
+    for prefix in prefixes:
+        record = read_record(prefix)
+        if record.level == "sentence" if record else prefix.endswith("_sentence"):
+            raise DataError(
+                f"{prefix}: holds sentences (--split-sentences), which are made for BERT; a {run.model.family} model "
+                "would see the sentences of a document shuffled apart: preprocess without it, or set FORCE=1"
+            )
 
 
 def check_room(run: RunConfig, plans: Plans, cache: Cache) -> None:

@@ -57,6 +57,7 @@ from megads.launch.secrets import refuse_secrets
 from megads.launch.stale import WATCHED
 from megads.launch.started import even_layout, what_is_ignored
 from megads.launch.starter import plan_launch, plan_started
+from megads.launch.tokenizer_match import check_tokenizer
 from megads.launch.trackers import choose_trackers
 from megads.monitor.text import clock, duration
 
@@ -126,6 +127,7 @@ def prepare(ask: Ask) -> Job:
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(run, named=named, in_job=any(ask.env.get(name) for name in BATCH_JOB))
     begins = find_beginning(run, folder.path)
+    check_tokenizer(run, begins)
     resolved = choose_trackers(keep_schedule(plan_end(resolved, begins), begins), ask.env)
     run = resolved.run
     refuse_secrets(run, ask.env)

@@ -114,3 +114,15 @@ def test_full_disk_that_holds_the_indices_already_is_fine(tmp_path, data_list, m
     check_data(run, 100)
     with pytest.raises(DataError, match=r"train: the order of 24 samples takes .* which has 9.31e-10 GiB free"):
         check_data(_run(data_list, data={"cache_dir": run.data.cache_dir}, train={"train_iters": 6}), 100)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_files_of_sentences_are_refused(tmp_path, recorded):
+    name = "any" if recorded else "corpus_text_sentence"
+    prefix = write_dataset(tmp_path, [20] * 40, 100, name=name)
+    if recorded:
+        write_record(prefix, Record("", "NullTokenizer", "", 100, None, 40, 40, 800, level="sentence"))
+    path = write_list(tmp_path / "list", f"1 {prefix}")
+    with pytest.raises(DataError, match=rf"{name}: holds sentences .* shuffled apart: .* or set FORCE=1"):
+        check_data(_run(path), 100)
+    check_data(_run(path, train={"force": True}), 100)

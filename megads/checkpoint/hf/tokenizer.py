@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from megads.checkpoint.hf.pointers import refuse_pointer
+from megads.config.tokenizer_files import wrong_kind
 from megads.errors import CheckpointError
 
 FILES = (
@@ -30,13 +31,15 @@ def copy_tokenizer(source: Path, target: Path) -> None:
     """Copy the files of a tokenizer to a new folder.
 
     Raises:
-        CheckpointError: one can not be read or written, or is a pointer of Git LFS.
+        CheckpointError: one can not be read or written, is a pointer of Git LFS, or is of another kind than its name.
     """
     try:
         target.mkdir()
         for name in FILES:
             if (source / name).is_file():
                 refuse_pointer(source / name)
+                if problem := wrong_kind(source / name):
+                    raise CheckpointError(f"{source / name}: {problem}; remove it, or fetch the tokenizer again")
                 shutil.copyfile(source / name, target / name)
     except OSError as error:
         raise CheckpointError(f"{error.filename or target}: {error.strerror}") from None

@@ -27,6 +27,7 @@ class How:
     partitions: int = 1
     chunk_size: int = 0  # documents encoded at once; 0: those of a block
     encoder: str = "auto"
+    proofs: str = ""  # folder that keeps which libraries are exact; empty: none
     max_bad_lines: int = 0
     log_interval: int = 0  # documents between two lines of progress; 0: by time
     overwrite: bool = False

@@ -11,6 +11,7 @@ import os
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from megads.data.preprocess.messages import Block, Encoded, Failed, Output, Ready, Start, Write, Written
 from megads.data.preprocess.pack import Packed, pack
 from megads.data.preprocess.parse import BOM, Parsed, parse_lines
-from megads.data.preprocess.plan import Job
+from megads.data.preprocess.plan import How, Job
 from megads.data.preprocess.ranges import RangeReader
 from megads.data.preprocess.sentences import make_splitter
 from megads.data.tokenize.base import Encoded as Ids
@@ -88,13 +89,14 @@ class _Worker:
         self._waiting: dict[int, list[Packed]] = {}
         self._files: list[int] = []
         self._dtype: np.dtype[Any] = np.dtype("<i4")
-        words = ("", "", "") if sample is None else self._choose(sample, job.how.encoder)
+        words = ("", "", "") if sample is None else self._choose(sample, job.how)
         self.ready = Ready(self._limit, self._eod, self._tokenizer.fingerprint, *words)
 
-    def _choose(self, sample: Sequence[str], wanted: str) -> tuple[str, str, str]:
+    def _choose(self, sample: Sequence[str], how: How) -> tuple[str, str, str]:
         from megads.data.tokenize.fast import choose_encoder
 
-        choice = choose_encoder(self._tokenizer, sample, wanted=wanted)
+        proofs = Path(how.proofs) if how.proofs else None
+        choice = choose_encoder(self._tokenizer, sample, wanted=how.encoder, proofs=proofs)
         self._encoder = choice.encoder
         return choice.name, choice.encoder.name, choice.reason
 

@@ -17,6 +17,9 @@ from megads.storage import reading as files
 
 _MOST = 1 << 30  # bytes of a file of a tokenizer
 
+MOST_TOKENS = 2**31
+"""Ids that a token file can hold."""
+
 
 def fingerprint(*content: object) -> str:
     """Return a short hex digest of JSON-like ``content``; the order of keys does not count."""

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from megads.config.tokenizer_files import wrong_kind
 from megads.data.tokenize import gpt2, make, sentence_json
 from megads.data.tokenize.base import Tokenizer, TokenizerSpec
 from megads.data.tokenize.content import read_json
-from megads.data.tokenize.hf import HFTokenizer
+from megads.data.tokenize.hf import HFTokenizer, named_tokens
 from megads.data.tokenize.sentence import SentencePieceTokenizer
-from megads.errors import ConfigError
+from megads.errors import ConfigError, DataError
 
 CONFIG, MAP = "tokenizer_config.json", "special_tokens_map.json"
 _ROLES = ("bos", "eos", "pad")
@@ -62,7 +63,7 @@ def save_for_transformers(spec: TokenizerSpec, folder: Path, length: int) -> Sav
         notes = sentence_json.save(tokenizer, folder)
     else:
         raise ConfigError(f"TOKENIZER_TYPE={spec.type} can not be written for transformers")
-    ids = {role: number for role in _ROLES if (number := getattr(tokenizer.specials, role)) is not None}
+    ids = _roles(tokenizer)
     named = {f"{role}_token": _name(tokenizer, number, folder) for role, number in ids.items()}
     defaults = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": length}
     config = {**defaults, **named, "clean_up_tokenization_spaces": False, **config}
@@ -70,6 +71,25 @@ def save_for_transformers(spec: TokenizerSpec, folder: Path, length: int) -> Sav
     if not (folder / MAP).exists():
         _write(folder / MAP, {key: value for key, value in config.items() if key in named})
     return Saved(ids, notes)
+
+
+def _roles(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the ids of bos, eos and pad, as far as training used them or the tokenizer's files name them.
+
+    A token of the vocabulary that looks like one is none: evaluation puts bos before every text, and
+    transformers finds all three in texts.
+    """
+    found = {role: number for role in _ROLES if (number := getattr(tokenizer.specials, role)) is not None}
+    named: set[str] = set()
+    if isinstance(tokenizer, HFTokenizer):
+        named = {role for role in _ROLES if f"{role}_token" in named_tokens(tokenizer.path.parent)}
+        if "pad" not in named and "pad" in found:
+            added = tokenizer.inner.get_added_tokens_decoder().get(found["pad"])
+            if added is None or not added.special:
+                del found["pad"]
+    if "bos" in found and "bos" not in named and found["bos"] not in tokenizer.encode("")[:1]:
+        del found["bos"]
+    return found
 
 
 def _copy(tokenizer: HFTokenizer, folder: Path) -> dict[str, Any]:
@@ -81,6 +101,8 @@ def _copy(tokenizer: HFTokenizer, folder: Path) -> dict[str, Any]:
     beside = tokenizer.path.parent
     for name in (*_BESIDE, MAP, "tokenizer.model"):
         if (beside / name).is_file():
+            if problem := wrong_kind(beside / name):
+                raise DataError(f"{beside / name}: {problem}; remove it, or fetch the tokenizer again")
             shutil.copyfile(beside / name, folder / name)
     return read_json(beside / CONFIG, "settings of transformers") if (beside / CONFIG).is_file() else {}
 

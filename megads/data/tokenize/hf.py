@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from megads.data.tokenize.base import Specials, TokenizerSpec
-from megads.data.tokenize.content import fingerprint, read_json
+from megads.data.tokenize.content import MOST_TOKENS, fingerprint, read_json
 from megads.errors import ConfigError, DataError
 
 EOD_NAMES = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "<|im_end|>", "[SEP]")
@@ -47,9 +47,13 @@ class HFTokenizer:
     def eod(self) -> int:
         """Id of the end-of-sequence token: the one tokenizer_config.json names, else the first of EOD_NAMES there is.
 
+        A special token comes before a piece of the vocabulary that only has such a name.
+
         Raises:
-            ConfigError: the vocabulary has none of them.
+            ConfigError: the vocabulary has not the one that is named, or none of them.
         """
+        if self.specials.eos is None and (name := named_tokens(self.path.parent).get("eos_token")):
+            raise ConfigError(f"{self.path}: has no {name!r}, which the files beside it name as eos_token; correct one")
         if self.specials.eos is None:
             raise ConfigError(
                 f"{self.path}: has none of {', '.join(EOD_NAMES)} to end a document with; "
@@ -82,7 +86,7 @@ def make(spec: TokenizerSpec) -> HFTokenizer:
     import tokenizers
 
     path = find_tokenizer_json(spec.model)
-    size = _vocab_size(read_json(path, WHAT), path)
+    size = _vocab_size(_read(path), path)
     try:
         inner = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception for whatever it can not read
@@ -102,20 +106,26 @@ def vocab_size(spec: TokenizerSpec) -> int:
     if spec.extra_ids:
         return make(spec).vocab_size
     path = find_tokenizer_json(spec.model)
-    return _vocab_size(read_json(path, WHAT), path)
+    return _vocab_size(_read(path), path)
 
 
 def identity(spec: TokenizerSpec) -> str:
     """Return the fingerprint without loading the tokenizer itself."""
-    return _identity(read_json(find_tokenizer_json(spec.model), WHAT), spec.extra_ids)
+    return _identity(_read(find_tokenizer_json(spec.model)), spec.extra_ids)
 
 
 def find_tokenizer_json(name: str) -> Path:
     """Return the ``tokenizer.json`` that ``name`` is, or that lies in the folder ``name``.
 
     Raises:
+        ConfigError: no name is given.
         DataError: there is none; the message says what would work with what is there.
     """
+    if not name:
+        raise ConfigError(
+            "no tokenizer is given; set TOKENIZER_MODEL (--tokenizer-model) to a tokenizer.json or its folder, or "
+            "TOKENIZER_TYPE (--tokenizer-type) to another kind"
+        )
     path = Path(os.path.expanduser(name))
     if os.path.isfile(path):
         return path
@@ -127,6 +137,22 @@ def find_tokenizer_json(name: str) -> Path:
     if not (path / "tokenizer.json").is_file():
         raise DataError(f"TOKENIZER_MODEL {name}: the folder has no tokenizer.json; {_other_way(path)}")
     return path / "tokenizer.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the content of a tokenizer.json that gives a text the same ids every time.
+
+    Raises:
+        DataError: it can not be read, or draws ids at random.
+    """
+    content = read_json(path, WHAT)
+    model = content.get("model")
+    if isinstance(model, dict) and (dropout := model.get("dropout")):
+        raise DataError(
+            f"{path}: has BPE dropout {dropout}, which gives a text other ids every time; set model.dropout to null "
+            "in a copy of it"
+        )
+    return content
 
 
 def _other_way(folder: Path) -> str:
@@ -147,9 +173,12 @@ def _vocab_size(content: dict[str, Any], path: Path) -> int:
         vocab = content["model"]["vocab"]
         # Unigram models keep a list of [piece, score]; the others map pieces to ids.
         largest = max(vocab.values()) if isinstance(vocab, dict) else len(vocab) - 1
-        return 1 + max([largest, *(token["id"] for token in content.get("added_tokens") or ())])
+        size = 1 + max([largest, *(token["id"] for token in content.get("added_tokens") or ())])
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DataError(f"{path}: holds no vocabulary; expected {WHAT}") from None
+    if not 0 < size <= MOST_TOKENS:
+        raise DataError(f"{path}: its largest id is {size - 1}, token files hold 0..{MOST_TOKENS - 1}; expected {WHAT}")
+    return size
 
 
 def _identity(content: dict[str, Any], extra_ids: int) -> str:
@@ -163,10 +192,13 @@ def _identity(content: dict[str, Any], extra_ids: int) -> str:
 
 def _find_specials(inner: Any, path: Path) -> Specials:
     found: dict[str, int | None] = {}
-    named = _named_tokens(path.parent)
+    named = named_tokens(path.parent)
+    added = {token.content: token.special for token in inner.get_added_tokens_decoder().values()}
     for role, names in NAMES.items():
-        wanted = [named[f"{role}_token"]] if f"{role}_token" in named else []
-        ids = (inner.token_to_id(name) for name in (*wanted, *names))
+        # Special tokens first, then other added ones, then pieces of the vocabulary.
+        guesses = sorted(names, key=lambda name: (not added.get(name, False), name not in added))
+        wanted = [named[f"{role}_token"]] if f"{role}_token" in named else guesses
+        ids = (inner.token_to_id(name) for name in wanted)
         found[role] = next((each for each in ids if each is not None), None)
     extra: list[int] = []
     while (each := inner.token_to_id(f"<extra_id_{len(extra)}>")) is not None:
@@ -174,7 +206,7 @@ def _find_specials(inner: Any, path: Path) -> Specials:
     return Specials(**found, extra=tuple(extra))
 
 
-def _named_tokens(folder: Path) -> dict[str, str]:
+def named_tokens(folder: Path) -> dict[str, str]:
     """Return what the folder's tokenizer_config.json, then special_tokens_map.json, call their special tokens."""
     named: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):

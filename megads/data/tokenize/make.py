@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from megads.config.schema import RunConfig
 from megads.data import demo
+from megads.data.file_list import read_file_list
 from megads.data.tokenize import bert, gpt2, hf, null, sentence
 from megads.data.tokenize.base import Tokenizer, TokenizerSpec
 from megads.errors import ConfigError
@@ -73,20 +75,33 @@ def check_spec(spec: TokenizerSpec) -> None:
     """Refuse what the type does not read: who names a file means it to be used.
 
     Raises:
-        ConfigError: the type is unknown, or a file is named that it does not read.
+        ConfigError: the type is unknown, or a file is named that it does not read or that is not there.
     """
     _family(spec)
     for setting, value in (("VOCAB_FILE", spec.vocab_file), ("MERGE_FILE", spec.merge_file)):
         if value and spec.type not in _READERS[setting]:
+            fitting = readers_of(spec.vocab_file, spec.merge_file) or _READERS[setting]
             raise ConfigError(
                 f"{setting}={value} is not read by TOKENIZER_TYPE={spec.type}; leave it unset, or set TOKENIZER_TYPE "
-                f"to {_READERS[setting]}"
+                f"(--tokenizer-type) to {fitting}"
             )
+    if spec.type.startswith("BertWordPiece") and spec.model and not Path(spec.model).expanduser().exists():
+        raise ConfigError(
+            f"TOKENIZER_MODEL={spec.model}: no such file; TOKENIZER_TYPE={spec.type} reads a vocab.txt, and nothing is "
+            f"downloaded: `hf download {spec.model} vocab.txt --local-dir DIR`, then VOCAB_FILE=DIR/vocab.txt"
+        )
     if spec.vocab_file and spec.model:
         raise ConfigError(f"VOCAB_FILE={spec.vocab_file} and TOKENIZER_MODEL={spec.model}: give one of them")
     if spec.type == "NullTokenizer" and (spec.model or spec.extra_ids):
         name = f"TOKENIZER_MODEL={spec.model}" if spec.model else f"VOCAB_EXTRA_IDS={spec.extra_ids}"
         raise ConfigError(f"{name} is not read by TOKENIZER_TYPE=NullTokenizer; leave one of them unset")
+
+
+def readers_of(vocab_file: str, merge_file: str) -> str:
+    """Return the types that read such files, by their names; "" where these say nothing."""
+    if merge_file or vocab_file.endswith(".json"):
+        return "GPT2BPETokenizer"
+    return "BertWordPieceLowerCase or BertWordPieceCase" if vocab_file.endswith(".txt") else ""
 
 
 def spec_of(run: RunConfig) -> TokenizerSpec:
@@ -109,12 +124,16 @@ def uses_demo(run: RunConfig) -> bool:
 
     Raises:
         ConfigError: it names no tokenizer, but data of its own.
+        DataError: its list of data can not be read.
     """
     data = run.data
     if data.tokenizer_type not in ("HFTokenizer", "PretrainedFromHF") or data.tokenizer_model:
         return False
     for setting, value in (("DATA_FILE_LIST", data.file_list), ("DATA_PATH", data.path)):
         if value:
+            check_spec(TokenizerSpec(data.tokenizer_type, "", data.vocab_file, data.merge_file))
+            if setting == "DATA_FILE_LIST":
+                read_file_list(Path(value))  # a name that is no list comes before the tokenizer
             raise ConfigError(
                 f"{setting}={value} is given without a tokenizer; set TOKENIZER_MODEL to the tokenizer.json "
                 "the data was made with, or TOKENIZER_TYPE=NullTokenizer and VOCAB_SIZE"

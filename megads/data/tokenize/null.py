@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megads.data.tokenize.base import Specials, TokenizerSpec
-from megads.data.tokenize.content import fingerprint
+from megads.data.tokenize.content import MOST_TOKENS, fingerprint
 from megads.errors import ConfigError, DataError
 
 
@@ -59,10 +59,14 @@ def vocab_size(spec: TokenizerSpec) -> int:
     """Return the size that was asked for.
 
     Raises:
-        ConfigError: none was.
+        ConfigError: none was, or one that token files can not hold.
     """
     if spec.vocab_size <= 0:
         raise ConfigError("TOKENIZER_TYPE=NullTokenizer has no vocabulary of its own; set VOCAB_SIZE")
+    if spec.vocab_size > MOST_TOKENS:
+        raise ConfigError(
+            f"TOKENIZER_TYPE=NullTokenizer: a vocabulary of {spec.vocab_size}; token files hold ids below {MOST_TOKENS}"
+        )
     return spec.vocab_size
 
 

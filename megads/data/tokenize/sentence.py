@@ -125,8 +125,11 @@ def _load(spec: TokenizerSpec) -> Any:
         import sentencepiece
     except ImportError:
         raise missing("sentencepiece", f"TOKENIZER_TYPE={spec.type}") from None
+    content = read_bytes(path)
+    if not content:
+        raise DataError(f"{path}: is empty; expected {_WHAT}")
     try:
-        return sentencepiece.SentencePieceProcessor(model_proto=read_bytes(path))
+        return sentencepiece.SentencePieceProcessor(model_proto=content)
     except Exception as error:  # RuntimeError, or TypeError of the binding, by version
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path}: sentencepiece can not read it ({reason}); expected {_WHAT}") from None

@@ -11,17 +11,17 @@ from typing import Any
 
 import orjson
 
-from megads.data.preprocess.read import read_lines
+from megads.data.preprocess.read import find_inputs, read_lines
 from megads.errors import DataError
 
 EOD = "<|endoftext|>"
 SMALLEST = 257
 """Tokens of a vocabulary that knows every byte and the end of a document."""
+LARGEST = 10_000_000
+"""Tokens; far more than any model's vocabulary. The library reserves memory for all of them."""
 
 
-def train_bpe(
-    texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str] = (), *, show_progress: bool = False
-) -> Any:
+def train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str] = ()) -> Any:
     """Return a byte-level BPE (``tokenizers.Tokenizer``) of at most ``vocab_size`` tokens.
 
     The same texts give the same tokenizer, whatever the number of threads. Ids begin with :data:`EOD` and
@@ -31,15 +31,16 @@ def train_bpe(
         texts: what to learn from; read once.
         vocab_size: special tokens included. A small text may yield less.
         special_tokens: found in texts as they are, besides :data:`EOD`.
-        show_progress: whether the library draws bars on stderr.
 
     Raises:
-        DataError: ``vocab_size`` does not hold the bytes and the special tokens.
+        DataError: ``vocab_size`` does not hold the bytes and the special tokens, or is too large.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     special = list(dict.fromkeys([EOD, *special_tokens]))
     smallest = SMALLEST - 1 + len(special)
+    if vocab_size > LARGEST:
+        raise DataError(f"--vocab-size {vocab_size}: at most {LARGEST} are possible")
     if vocab_size < smallest:
         raise DataError(f"--vocab-size {vocab_size}: 256 bytes and {len(special)} special tokens need {smallest}")
     tokenizer = Tokenizer(models.BPE())
@@ -49,20 +50,26 @@ def train_bpe(
         vocab_size=vocab_size,
         special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=show_progress,
+        show_progress=False,  # its bars do not know how much is to come
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
 def read_texts(inputs: Sequence[str], keys: Sequence[str], most_bytes: int = 0) -> Iterator[str]:
-    """Yield the texts under ``keys`` of the JSON lines in ``inputs``, until ``most_bytes`` of them; 0: all.
+    """Return the texts under ``keys`` of the JSON lines in ``inputs``, until ``most_bytes`` of them; 0: all.
 
-    A value is a text or a list of texts.
+    A value is a text or a list of texts. Documents need one of the keys. All files are looked at before the first
+    is read.
 
     Raises:
-        DataError: a file can not be read, a line is no JSON object, or it lacks a key.
+        DataError: a file can not be read; or, while it is read, a line is no JSON object, or has none of the keys.
     """
+    find_inputs(inputs)
+    return _read_texts(inputs, keys, most_bytes)
+
+
+def _read_texts(inputs: Sequence[str], keys: Sequence[str], most_bytes: int) -> Iterator[str]:
     left = most_bytes or float("inf")
     for name in inputs:
         for number, line in enumerate(read_lines([name]), start=1):
@@ -78,12 +85,19 @@ def _texts_of(line: bytes, keys: Sequence[str], where: str) -> Iterator[str]:
         content = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise DataError(f"{where}: is not JSON ({error}); expected one object a line") from None
-    for key in keys:
-        value = content.get(key) if isinstance(content, dict) else None
+    given = [key for key in keys if key in content] if isinstance(content, dict) else []
+    if not given:
+        raise DataError(f"{where}: has no text under {_any_of(keys)}; name the key of the texts with --json-keys")
+    for key in given:
+        value = content[key]
         for text in value if isinstance(value, list) else [value]:
             if not isinstance(text, str):
                 raise DataError(f"{where}: has no text under {key!r}; name the key of the texts with --json-keys")
             yield text
+
+
+def _any_of(keys: Sequence[str]) -> str:
+    return " or ".join(map(repr, keys))
 
 
 def check_output(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 from transformers import AutoTokenizer
@@ -10,11 +11,12 @@ from transformers import AutoTokenizer
 from megads.data.tokenize import sentence_json
 from megads.data.tokenize.base import TokenizerSpec
 from megads.data.tokenize.export import save_for_transformers
-from megads.data.tokenize.make import make_tokenizer
-from megads.errors import ConfigError
+from megads.data.tokenize.make import identity, make_tokenizer, vocab_size
+from megads.errors import ConfigError, DataError
 from tests.data.tokenize.vocabularies import FOREIGN, ODD, PROSE, noise, sentence_piece
 
 KINDS = ("gpt2", "gpt2-json", "llama3-json", "unigram-json", "llama2-json", "metaspace-json", "sp", "gpt-sp", "llama2")
+BEGINS_WITH_BOS = {"llama3-json", "llama2"}
 WITHOUT_DECODER = {"unigram-json", "llama2-json", "metaspace-json"}
 PLAIN = [*ODD, *(text[:2000] for text in PROSE[:8]), *noise(1, 40, (*ODD, *FOREIGN.split(), " ", "\n", "the", "A"))]
 
@@ -28,8 +30,10 @@ def test_transformers_gives_the_same_ids(specs, tmp_path, kind):
     assert not saved.notes
     assert theirs.model_max_length == 64
     assert len(theirs) == ours.vocab_size
-    for role in ("bos", "eos", "pad"):
-        assert getattr(theirs, f"{role}_token_id") == getattr(ours.specials, role) == saved.ids.get(role)
+    used = {"bos": kind in BEGINS_WITH_BOS, "eos": True, "pad": True}
+    for role, is_used in used.items():
+        ours_id = getattr(ours.specials, role) if is_used else None
+        assert getattr(theirs, f"{role}_token_id") == ours_id == saved.ids.get(role)
     text = "Hello world, it is 5."
     if kind not in WITHOUT_DECODER:
         assert theirs.decode(ours.encode(text), skip_special_tokens=True) == text
@@ -96,3 +100,84 @@ def test_symbols_that_are_never_cut_are_found_and_what_differs_is_told(tmp_path)
     assert number in theirs("a<tool>b").input_ids
     assert [theirs(text).input_ids for text in ODD] == [ours.encode(text) for text in ODD]
     assert "as 'aqzxb qzx'; tokenizer.model in the folder is the original" in saved.notes[0]
+
+
+def _bare(tmp_path, pieces, added=(), **model):
+    """Write a tokenizer.json, with nothing beside it, and return its description."""
+    vocab = {piece: number for number, piece in enumerate([*pieces, *added])}
+    tokens = [
+        {"id": vocab[token], "content": token, "special": True}
+        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        for token in added
+    ]
+    content = {"version": "1.0", "added_tokens": tokens, "pre_tokenizer": {"type": "Whitespace"}}
+    content["model"] = {"type": "BPE", "vocab": vocab, "merges": [], **model}
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    return TokenizerSpec("HFTokenizer", str(folder))
+
+
+def test_no_token_is_made_bos_or_pad_by_its_looks(tmp_path):
+    """Evaluation puts a bos before every text: with one that training never saw it measures another number."""
+    spec = _bare(tmp_path, ["a", "b", "<s>", "<pad>"], ["</s>"])
+    assert make_tokenizer(spec).specials.bos == 2
+    (tmp_path / "out").mkdir()
+    saved = save_for_transformers(spec, tmp_path / "out", 64)
+    assert dict(saved.ids) == {"eos": 4}
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (theirs.bos_token_id, theirs.eos_token_id, theirs.pad_token_id) == (None, 4, None)
+
+
+def test_a_bos_that_is_named_or_used_is_written(tmp_path):
+    spec = _bare(tmp_path, ["a", "b"], ["<s>", "</s>", "<pad>"])
+    (tmp_path / "bare" / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
+    (tmp_path / "out").mkdir()
+    assert dict(save_for_transformers(spec, tmp_path / "out", 64).ids) == {"bos": 2, "eos": 3, "pad": 4}
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "added_tokens.json", "vocab.json"])
+def test_a_pickle_beside_a_tokenizer_is_not_copied(tmp_path, name):
+    spec = _bare(tmp_path, ["a"], ["</s>"])
+    (tmp_path / "bare" / name).write_bytes(pickle.dumps({"a": 1}))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DataError, match=f"{name}: is a pickle, which could run any program"):
+        save_for_transformers(spec, tmp_path / "out", 64)
+
+
+def test_a_special_token_ends_documents_before_a_piece_that_has_such_a_name(tmp_path):
+    tokenizer = make_tokenizer(_bare(tmp_path, ["<|endoftext|>", "a"], ["</s>"]))
+    assert (tokenizer.eod, tokenizer.specials.eos) == (2, 2)
+
+
+def test_an_end_that_is_named_but_missing_is_not_guessed(tmp_path):
+    spec = _bare(tmp_path, ["a"], ["</s>"])
+    (tmp_path / "bare" / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
+    with pytest.raises(ConfigError, match="has no '<end>', which the files beside it name as eos_token"):
+        _ = make_tokenizer(spec).eod
+
+
+@pytest.mark.parametrize("use", [make_tokenizer, vocab_size, identity])
+def test_dropout_is_refused(tmp_path, use):
+    with pytest.raises(DataError, match=r"has BPE dropout 0\.1, which gives a text other ids every time"):
+        use(_bare(tmp_path, ["a", "b", "ab"], merges=[["a", "b"]], dropout=0.1))
+
+
+def test_dropout_of_nothing_is_none(tmp_path):
+    assert make_tokenizer(_bare(tmp_path, ["a"], dropout=0.0)).encode("a") == [0]
+
+
+def test_ids_beyond_a_token_file(tmp_path):
+    spec = _bare(tmp_path, ["a"])
+    path = tmp_path / "bare" / "tokenizer.json"
+    path.write_text(path.read_text().replace('"a": 0', f'"a": {10**18}'))
+    with pytest.raises(DataError, match=r"its largest id is 10{18}, token files hold 0\.\.2147483647"):
+        vocab_size(spec)
+    with pytest.raises(ConfigError, match="token files hold ids below 2147483648"):
+        vocab_size(TokenizerSpec("NullTokenizer", vocab_size=10**18))
+
+
+def test_an_empty_model_of_sentencepiece(tmp_path):
+    (tmp_path / "t.model").write_bytes(b"")
+    with pytest.raises(DataError, match=r"t\.model: is empty; expected a \.model file"):
+        make_tokenizer(TokenizerSpec("GPTSentencePieceTokenizer", str(tmp_path / "t.model")))

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import pickle
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from megads.data.tokenize import encoders as libraries
-from megads.data.tokenize import fast
+from megads.data.tokenize import fast, proof_cache
 from megads.data.tokenize.encoders import BatchEncoder, UnfitError
 from megads.data.tokenize.fast import choose_encoder, encoders, make_encoder
 from megads.data.tokenize.make import make_tokenizer
@@ -110,9 +112,10 @@ def test_bytes_spelled_out_in_a_text_are_found_out(tmp_path):
 def proof(specs, monkeypatch) -> list[tuple[str, list[int]]]:
     """The proof of one tokenizer, made once; the user's sample has nothing odd."""
     if "llama3-json" not in _PROOFS:
-        _PROOFS["llama3-json"] = fast._proof(make_tokenizer(specs["llama3-json"]), ["plain text"])
+        tokenizer = make_tokenizer(specs["llama3-json"])
+        _PROOFS["llama3-json"] = fast._encoded(tokenizer, ["plain text", *adversarial(tokenizer)])
     made = _PROOFS["llama3-json"]
-    monkeypatch.setattr(fast, "_proof", lambda tokenizer, sample: made)
+    monkeypatch.setattr(fast._Trial, "_built_in", made)
     return made
 
 
@@ -169,7 +172,7 @@ def test_a_library_that_is_missing_or_fails_is_passed_over(specs, proof, monkeyp
     tokenizer = make_tokenizer(specs["llama3-json"])
     monkeypatch.setitem(sys.modules, "fastokens", None)
     assert choose_encoder(tokenizer, ["a"]).name in ("kitoken", "tokenizers")
-    with pytest.raises(ConfigError, match=r"fastokens is not installed: pip install fastokens"):
+    with pytest.raises(ConfigError, match=r"fastokens is not installed, and is .*: pip install fastokens"):
         choose_encoder(tokenizer, ["a"], wanted="fastokens")
 
     def failing(tokenizer) -> BatchEncoder:
@@ -224,3 +227,74 @@ def test_limits_in_the_file_change_nothing(specs, tmp_path):
     choice = choose_encoder(tokenizer, PROSE[:1])
     assert choice.name == "fastokens"
     assert _encode(choice.encoder, [PROSE[3]]) == [whole.encode(PROSE[3])]
+
+
+@pytest.fixture
+def counted(specs, monkeypatch):
+    """Return how often the built-in sample was encoded by the original; it is three texts here."""
+    calls: list[int] = []
+    monkeypatch.setattr(fast, "adversarial", lambda tokenizer: calls.append(1) or ["a b", "don't", "<|end_of_text|>"])
+    return calls
+
+
+def test_the_proof_of_a_tokenizer_is_kept(specs, counted, tmp_path):
+    tokenizer = make_tokenizer(specs["llama3-json"])
+    first = choose_encoder(tokenizer, ["my text"], proofs=tmp_path / "new")
+    again = choose_encoder(tokenizer, ["my text"], proofs=tmp_path / "new")
+    assert (len(counted), first.name, again.name) == (1, "fastokens", "fastokens")
+    assert again.reason == f"{first.reason}, most of them at an earlier start"
+    choose_encoder(make_tokenizer(specs["gpt2-json"]), ["my text"], proofs=tmp_path / "new")
+    assert len(counted) == 2, "another tokenizer"
+    choose_encoder(tokenizer, ["my text"])
+    assert len(counted) == 3, "nothing is kept"
+    assert choose_encoder(tokenizer, [], proofs=Path("/proc/none")).name == "fastokens"
+
+
+@pytest.mark.parametrize("change", ["library", "original", "program", "flip", "cut", "empty", "list"])
+def test_a_proof_of_something_else_is_made_again(specs, counted, tmp_path, monkeypatch, change):
+    tokenizer = make_tokenizer(specs["llama3-json"])
+    choose_encoder(tokenizer, [], proofs=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    content = kept.read_bytes()
+    if change == "library":
+        made = fast.ENCODERS["fastokens"]
+        monkeypatch.setitem(fast.ENCODERS, "fastokens", lambda t: replace(made(t), name="fastokens 99"))
+    elif change == "original":
+        monkeypatch.setattr(proof_cache, "_ORIGINALS", ("numpy",))
+    elif change == "program":
+        monkeypatch.setattr(proof_cache, "proof", proof_cache)
+    else:
+        place = content.index(b'"texts": ') + 9
+        bad = {"flip": content[:place] + b"8" + content[place + 1 :], "cut": content[:-9], "empty": b"", "list": b"[]"}
+        kept.write_bytes(bad[change])
+    assert choose_encoder(tokenizer, [], proofs=tmp_path).name == "fastokens"
+    assert len(counted) == 2
+    if change in ("flip", "cut", "empty", "list"):
+        assert kept.read_bytes() == content
+
+
+def test_a_library_that_failed_is_not_tried_on_the_sample_again(specs, counted, tmp_path, monkeypatch):
+    tokenizer = make_tokenizer(specs["llama3-json"])
+    made = fast.ENCODERS["fastokens"](tokenizer)
+    calls = []
+
+    def wrong(texts):
+        calls.append(len(texts))
+        ids, offsets = made.run(texts)
+        return (ids + 1 if len(texts) > 1 else ids), offsets
+
+    monkeypatch.setitem(fast.ENCODERS, "fastokens", lambda tokenizer: replace(made, run=wrong))
+    for _ in range(2):
+        choice = choose_encoder(tokenizer, ["one"], proofs=tmp_path)
+        assert choice.name == "kitoken"
+    assert calls == [1, 3, 1], "the user's texts are compared every time"
+
+
+def test_a_missing_library_is_named_with_its_speed(specs, proof, monkeypatch):
+    def absent(tokenizer):
+        raise ImportError
+
+    monkeypatch.setitem(fast.ENCODERS, "fastokens", absent)
+    monkeypatch.setitem(fast.ENCODERS, "kitoken", absent)
+    reason = choose_encoder(make_tokenizer(specs["llama3-json"]), ["a"]).reason
+    assert "fastokens is not installed, and is about 50 times as fast: pip install fastokens" in reason

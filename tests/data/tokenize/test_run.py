@@ -10,10 +10,12 @@ import pytest
 
 from megads.config.derive import derive, padded_vocab_size
 from megads.config.resolve import resolve
+from megads.data.tokenize.base import TokenizerSpec
+from megads.data.tokenize.make import make_tokenizer, vocab_size
 from megads.data.tokenize.run import load_tokenizer, vocab_size_of
 from megads.data.tokenize.train import train_bpe
 from megads.errors import ConfigError, DataError
-from tests.data.factory import make_run
+from tests.data.factory import make_run, write_list
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +117,38 @@ def test_null_tokenizer_ends_documents_with_its_last_id():
         vocab_size_of(make_run(model={"vocab_size": 0}))
 
 
-def test_own_data_needs_its_own_tokenizer():
-    with pytest.raises(ConfigError, match=r"DATA_FILE_LIST=l.txt is given without a tokenizer; set TOKENIZER_MODEL"):
-        vocab_size_of(_run("", file_list="l.txt"))
+def test_own_data_needs_its_own_tokenizer(tmp_path):
+    path = write_list(tmp_path / "l.txt", "1 a")
+    with pytest.raises(ConfigError, match=r"DATA_FILE_LIST=.*l\.txt is given without a tokenizer; set TOKENIZER_MODEL"):
+        vocab_size_of(_run("", file_list=str(path)))
+    with pytest.raises(DataError, match=r"^DATA_FILE_LIST /nope: no such file"):
+        vocab_size_of(_run("", file_list="/nope"))
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"vocab_file": "vocab.json", "merge_file": "merges.txt"}, "GPT2BPETokenizer"),
+        ({"merge_file": "m"}, "GPT2BPETokenizer"),
+        ({"vocab_file": "vocab.txt"}, "BertWordPieceLowerCase or BertWordPieceCase"),
+    ],
+)
+def test_the_type_that_reads_the_files_is_named(files, named):
+    with pytest.raises(ConfigError, match=rf"or set TOKENIZER_TYPE \(--tokenizer-type\) to {named}$"):
+        vocab_size_of(make_run(data={"tokenizer_type": "HFTokenizer", "path": "somewhere", **files}))
+    with pytest.raises(ConfigError, match=rf"to {named}$"):
+        make_tokenizer(TokenizerSpec("NullTokenizer", vocab_size=9, **files))
+
+
+def test_no_tokenizer_at_all():
+    with pytest.raises(ConfigError, match=r"^no tokenizer is given; set TOKENIZER_MODEL \(--tokenizer-model\) to a"):
+        make_tokenizer(TokenizerSpec("HFTokenizer"))
+
+
+@pytest.mark.parametrize("ask", [make_tokenizer, vocab_size])
+def test_the_name_of_a_word_piece_model_is_not_downloaded(ask):
+    with pytest.raises(ConfigError, match=r"=bert-base-uncased: no such file; .* reads a vocab\.txt, and nothing is"):
+        ask(TokenizerSpec("BertWordPieceLowerCase", "bert-base-uncased"))
 
 
 def test_demo_vocabulary_is_known_before_it_is_made(tmp_path):

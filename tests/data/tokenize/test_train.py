@@ -86,6 +86,13 @@ def test_what_is_wrong_is_told_in_one_line(corpus, tmp_path):
         bad.write_text(content)
         with pytest.raises(DataError, match=expected):
             list(read_texts([str(bad)], ["text"]))
+    bad.write_text('{"a": "x"}\n{"b": "y", "a": ["z"]}\n{"c": 1}')
+    texts = read_texts([str(bad)], ["a", "b"])
+    assert [next(texts) for _ in range(3)] == ["x", "z", "y"]
+    with pytest.raises(DataError, match=r"object 3: has no text under 'a' or 'b'"):
+        next(texts)
+    with pytest.raises(DataError, match=r"second\.jsonl: no such file"):
+        read_texts([str(bad), str(tmp_path / "second.jsonl")], ["a"])  # before the first is read
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("")
     result = _train(corpus, tmp_path / "full")
@@ -97,3 +104,5 @@ def test_what_is_wrong_is_told_in_one_line(corpus, tmp_path):
     )
     assert "--vocab-size 258: 256 bytes and 3 special tokens need 259" in str(result.exception)
     assert not (tmp_path / "no").exists()
+    result = _train(corpus, tmp_path / "no", "--vocab-size", str(10**13))
+    assert f"--vocab-size {10**13}: at most 10000000 are possible" in str(result.exception)
