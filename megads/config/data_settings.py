@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from megads.config.setting import Section, setting
 
@@ -19,6 +19,14 @@ TokenizerType = Literal[
 ]
 
 
+class HeldOut(NamedTuple):
+    """Where a split comes from that has files of its own; without them it has a share of the data."""
+
+    text: str  # name of a list, or what DATA_PATH may be; empty: no files of its own
+    variable: str  # the setting that says so
+    is_path: bool
+
+
 class DataConfig(Section):
     """What is read, and how it is split."""
 
@@ -31,7 +39,7 @@ class DataConfig(Section):
     path: str = setting(
         "",
         env="DATA_PATH",
-        flags={"--data-path": None},
+        flags={"--data-path": None, "--train-data-path": None},
         words=True,
         help="one prefix, or WEIGHT PREFIX WEIGHT PREFIX ...; instead of DATA_FILE_LIST",
     )
@@ -43,13 +51,27 @@ class DataConfig(Section):
     test_file_list: str = setting(
         "", env="TEST_DATA_FILE_LIST", help="files of the final test, whole; empty: TEST_SPLIT of the data"
     )
+    valid_path: str = setting(
+        "",
+        env="VALID_DATA_PATH",
+        flags={"--valid-data-path": None},
+        words=True,
+        help="files to validate on, whole, in the form of DATA_PATH; instead of VALID_DATA_FILE_LIST",
+    )
+    test_path: str = setting(
+        "",
+        env="TEST_DATA_PATH",
+        flags={"--test-data-path": None},
+        words=True,
+        help="files of the final test, whole, in the form of DATA_PATH; instead of TEST_DATA_FILE_LIST",
+    )
     train_split: float = setting(990.0, env="TRAIN_SPLIT", help="share of documents to train on", ge=0)
     val_split: float = setting(10.0, env="VAL_SPLIT", help="share of documents to validate on", ge=0)
     test_split: float = setting(0.0, env="TEST_SPLIT", help="share of documents kept for the final test", ge=0)
     split: str = setting(
         "",
         env="SPLIT",
-        flags={"--split": None},
+        flags={"--split": None, "--train-data-path": "100,0,0"},
         help="the three shares in one, as 969,30,1; instead of TRAIN_SPLIT, VAL_SPLIT and TEST_SPLIT",
     )
     split_rule: Literal["core", "legacy"] = setting(
@@ -135,3 +157,13 @@ class DataConfig(Section):
         2048, env="DEMO_VOCAB_SIZE", help="of the tokenizer trained on the demo corpus", ge=512
     )
     demo_bytes: int = setting(12_000_000, env="DEMO_BYTES", help="text in the demo corpus, at most", unit="bytes", gt=0)
+
+    def held_out(self, split: str) -> HeldOut:
+        """Return where ``split`` comes from, "valid" or "test"."""
+        lists = {
+            "valid": (self.valid_file_list, self.valid_path),
+            "test": (self.test_file_list, self.test_path),
+        }
+        listed, path = lists[split]
+        kind = "DATA_PATH" if path else "DATA_FILE_LIST"
+        return HeldOut(path or listed, f"{split.upper()}_{kind}", bool(path))

@@ -300,12 +300,10 @@ REJECTED: dict[str, Option] = {
         so_here=("single",),
     ),
     **_rows(
-        "use --data-path or --data-file-list with --split, and VALID_DATA_FILE_LIST and TEST_DATA_FILE_LIST for files "
-        "of their own (lines of WEIGHT PREFIX CORPUS)",
+        "use --train-data-path, --valid-data-path and --test-data-path for whole files, or --data-path and --split",
         value="""--train-weighted-split-paths-path --valid-weighted-split-paths-path
             --test-weighted-split-paths-path""",
-        values="""--train-data-path --valid-data-path --test-data-path --train-weighted-split-paths
-            --valid-weighted-split-paths --test-weighted-split-paths""",
+        values="--train-weighted-split-paths --valid-weighted-split-paths --test-weighted-split-paths",
         rejected=True,
     ),
     **_rows("without --data-path the demo corpus is read", alone="--mock-data", rejected=True),

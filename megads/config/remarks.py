@@ -199,8 +199,9 @@ def _data(run: RunConfig) -> Iterator[str]:
             f"TOKENIZER_MODEL={data.tokenizer_model} without data: the demo corpus has ids of its own tokenizer, which "
             "mean something else in this one; give DATA_FILE_LIST or DATA_PATH"
         )
-    if data.valid_file_list and not (train.eval_interval and train.eval_iters):
+    valid, test = data.held_out("valid"), data.held_out("test")
+    if valid.text and not (train.eval_interval and train.eval_iters):
         name = "EVAL_ITERS" if train.eval_interval else "EVAL_INTERVAL"
-        yield f"VALID_DATA_FILE_LIST={data.valid_file_list} is not read with {name}=0"
-    if data.test_file_list and not train.eval_iters:
-        yield f"TEST_DATA_FILE_LIST={data.test_file_list} is not read with EVAL_ITERS=0"
+        yield f"{valid.variable}={valid.text} is not read with {name}=0"
+    if test.text and not train.eval_iters:
+        yield f"{test.variable}={test.text} is not read with EVAL_ITERS=0"

@@ -31,15 +31,15 @@ def parse_split(text: str) -> tuple[float, float, float]:
 def shares_of(run: RunConfig) -> tuple[float, float, float]:
     """Return the shares of train, valid and test in the run's data.
 
-    A split with a list of its own has none; what it would have had is trained on.
+    A split with files of its own has none; what it would have had is trained on.
 
     Raises:
         ConfigError: ``SPLIT`` is not understood.
     """
     data = run.data
     train, valid, test = parse_split(data.split) if data.split else (data.train_split, data.val_split, data.test_split)
-    if data.valid_file_list:
+    if data.held_out("valid").text:
         train, valid = train + valid, 0.0
-    if data.test_file_list:
+    if data.held_out("test").text:
         train, test = train + test, 0.0
     return train, valid, test

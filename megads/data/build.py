@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megads.config.batches import planned_samples
+from megads.config.data_settings import HeldOut
 from megads.config.schema import RunConfig
 from megads.config.shares import shares_of
 from megads.data import demo
@@ -61,15 +62,16 @@ def samples_of(run: RunConfig) -> dict[str, int]:
     """Return how many samples each split needs; 0 where nothing is asked for.
 
     Every validation reads the same ``eval_iters`` global batches, so its losses compare.
-    Validation is not asked for with ``EVAL_INTERVAL=0``, or without a share of the data and a list
+    Validation is not asked for with ``EVAL_INTERVAL=0``, or without a share of the data and files
     of its own; the final test not without one of these two.
     """
     evaluation = run.train.eval_iters * run.train.global_batch
     _, valid, test = shares_of(run)
+    own = {split: run.data.held_out(split).text for split in ("valid", "test")}
     return {
         "train": planned_samples(run),
-        "valid": evaluation if run.train.eval_interval > 0 and (valid > 0 or run.data.valid_file_list) else 0,
-        "test": evaluation if test > 0 or run.data.test_file_list else 0,
+        "valid": evaluation if run.train.eval_interval > 0 and (valid > 0 or own["valid"]) else 0,
+        "test": evaluation if test > 0 or own["test"] else 0,
     }
 
 
@@ -87,6 +89,12 @@ def read_shards(run: RunConfig) -> list[Shard]:
     """
     if run.data.path and run.data.file_list:
         raise ConfigError(f"DATA_PATH={run.data.path} and DATA_FILE_LIST={run.data.file_list}: give one of them")
+    for split, listed in (("valid", run.data.valid_file_list), ("test", run.data.test_file_list)):
+        own = run.data.held_out(split)
+        if own.is_path and listed:
+            raise ConfigError(
+                f"{own.variable}={own.text} and {split.upper()}_DATA_FILE_LIST={listed}: give one of them"
+            )
     if run.data.path:
         return parse_data_path(run.data.path)
     return read_file_list(Path(run.data.file_list)) if run.data.file_list else demo.read_demo(run)
@@ -150,27 +158,35 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
         data.shuffle_in_corpus,
         vocab_size=run.model.vocab_size,
     )
-    lists = {
-        "valid": (data.valid_file_list, "VALID_DATA_FILE_LIST"),
-        "test": (data.test_file_list, "TEST_DATA_FILE_LIST"),
-    }
     plans: Plans = dict.fromkeys(SPLITS)
     for number, split in enumerate(SPLITS):
         if not samples[split]:
             continue
-        name, setting = lists.get(split, ("", ""))
-        given = read_file_list(Path(name), name=setting) if name else shards
+        own = data.held_out(split) if split != "train" else HeldOut("", "", is_path=False)
+        name = own.text
+        given = read_held_out(own) if name else shards
         mine = [shard for shard in given if shard.weight > 0]
         allow_open_files(_FILES_OF_SHARD * len(mine))
         sources = _whole(mine, files) if name else _cut(run, mine, number, files)
         used = [source for source in sources if source.documents]
         _check_split(run, split, sources, name, files)
-        plain = bool(data.path) and not name
-        weighted = not plain or has_weights(data.path)
+        plain = own.is_path if name else bool(data.path)
+        weighted = not plain or has_weights(name or data.path)
         if not weighted and len(used) > 1:
             used = _with_samples(split, used, run.model.seq_length, files)
         plans[split] = plan_mix(used, samples[split], replace(manner, plain=plain, weighted=weighted))
     return plans
+
+
+def read_held_out(own: HeldOut) -> list[Shard]:
+    """Return the files of a split that has files of its own.
+
+    Raises:
+        DataError: a list can not be read, or a path is not understood.
+    """
+    if own.is_path:
+        return parse_data_path(own.text, name=own.variable)
+    return read_file_list(Path(own.text), name=own.variable)
 
 
 def _with_samples(split: str, sources: Sequence[Source], seq_length: int, files: Files) -> list[Source]:

@@ -67,18 +67,18 @@ def read_file_list(path: Path, env: Mapping[str, str] | None = None, *, name: st
     return _shards(entries, str(path))
 
 
-def variables_of(data_path: str, lists: Sequence[Path]) -> set[str]:
-    """Return the names of the variables in the text of ``DATA_PATH`` and in lists.
+def variables_of(paths: Sequence[str], lists: Sequence[Path]) -> set[str]:
+    """Return the names of the variables in the texts of ``DATA_PATH`` and the like, and in lists.
 
     Raises:
         DataError: a list can not be read.
     """
     lines = [_COMMENT.sub("", line) for path in lists for line in _read_text(path, "").splitlines()]
-    return {match[1] or match[2] for line in (data_path, *lines) for match in _VARIABLE.finditer(line)}
+    return {match[1] or match[2] for line in (*paths, *lines) for match in _VARIABLE.finditer(line)}
 
 
-def parse_data_path(text: str, env: Mapping[str, str] | None = None) -> list[Shard]:
-    """Return the shards that ``DATA_PATH`` names; each prefix is a corpus of its own.
+def parse_data_path(text: str, env: Mapping[str, str] | None = None, name: str = "DATA_PATH") -> list[Shard]:
+    """Return the shards that ``DATA_PATH`` (or the setting called ``name``) names; each prefix is a corpus of its own.
 
     As Megatron's ``--data-path``: one prefix; or ``WEIGHT PREFIX WEIGHT PREFIX ...``; or several prefixes,
     which then weigh as many tokens as they hold, so that every token is seen equally often. A relative
@@ -88,7 +88,7 @@ def parse_data_path(text: str, env: Mapping[str, str] | None = None) -> list[Sha
         DataError: the text names nothing, a weight is wrong, a variable is not set, or (for
             several prefixes) a file can not be opened.
     """
-    words, where = text.split(), "DATA_PATH"
+    words, where = text.split(), name
     if not words:
         raise DataError(f"{where}: names no data; give one prefix, or WEIGHT PREFIX WEIGHT PREFIX ...")
     folder = Path(os.path.abspath(os.curdir))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from megads.config.batches import BatchSchedule, SkipRanges
 from megads.config.schema import RunConfig
-from megads.data.build import read_shards, uses_demo
-from megads.data.file_list import Shard, read_file_list, repeated
+from megads.data.build import read_held_out, read_shards, uses_demo
+from megads.data.file_list import Shard, repeated
 from megads.data.shares import Share
 from megads.monitor.text import count
 
@@ -78,16 +77,14 @@ def list_notes(run: RunConfig) -> Iterator[str]:
             f"{_number(len(twice), 'training file is', 'training files are')} listed more than once, as "
             f"{twice[0][0].prefix}: each time with its own share of the samples"
         )
-    lists = {"VALID_DATA_FILE_LIST": run.data.valid_file_list, "TEST_DATA_FILE_LIST": run.data.test_file_list}
-    for name, path in lists.items():
-        held_out = _used(read_file_list(Path(path), name=name)) if path else []
+    for own in (run.data.held_out("valid"), run.data.held_out("test")):
+        held_out = _used(read_held_out(own)) if own.text else []
         seen = repeated([*train, *held_out])[len(twice) :]
         both = [shard for shard, first in seen if any(first is each for each in train)]
         if both:
-            yield (
-                f"{name}={path}: {_number(len(both), 'of its files is', 'of its files are')} trained on, too, as "
-                f"{both[0].prefix}; its loss says little there"
-            )
+            many = _number(len(both), "of its files is", "of its files are")
+            where = f"{own.variable}={own.text}: {many} trained on, too, as {both[0].prefix}"
+            yield f"{where}; its loss says little there"
 
 
 def _used(shards: Sequence[Shard]) -> list[Shard]:

@@ -151,8 +151,9 @@ def list_variables(run: RunConfig, env: Mapping[str, str]) -> dict[str, str]:
     from megads.data.file_list import variables_of
 
     data = run.data
+    paths = (data.path, data.valid_path, data.test_path)
     lists = [Path(path) for path in (data.file_list, data.valid_file_list, data.test_file_list) if path]
-    named = {name: env[name] for name in sorted(variables_of(data.path, lists)) if name in env}
+    named = {name: env[name] for name in sorted(variables_of(paths, lists)) if name in env}
     return {**named, **rank_variables(run, env)}
 
 

@@ -136,6 +136,22 @@ def test_validation_list_is_read_whole_and_the_other_data_trained_on_whole(tmp_p
     assert [split.corpora for split in splits.values()] == [["c"], ["a"], ["b"]]
 
 
+def test_paths_of_their_own_are_read_whole_in_the_order_of_a_path(tmp_path):
+    prefix = write_dataset(tmp_path, [50] * 10, 5000, None)
+    held = [write_dataset(tmp_path, [50] * 9, 5000, None, f"held{i}", 1000 * (i + 1)) for i in range(2)]
+    blend = f"0.3 {held[0]} 0.7 {held[1]}"
+    more = {"model": {"vocab_size": 5000}, "train": {"train_iters": 20, "eval_iters": 20, "global_batch": 2}}
+    run = make_run(data={"path": prefix, "valid_path": blend, "test_path": held[1], "split": "100,0,0"}, **more)
+    splits = build_splits(run, read_shards(run))
+    assert (min(_seen(splits["train"])), max(_seen(splits["train"]))) == (0, 499)
+    assert min(_seen(splits["test"])) == 2000
+    # The same samples as if they were trained on: Megatron-core draws each split from its own files alike.
+    same = make_run(data={"path": blend, "split": "100,0,0"}, **{**more, "train": {**more["train"], "eval_iters": 0}})
+    assert _all(splits["valid"]) == _all(build_splits(same, read_shards(same))["train"])
+    with pytest.raises(ConfigError, match=r"VALID_DATA_PATH=0.3 .* and VALID_DATA_FILE_LIST=l: give one of them"):
+        read_shards(make_run(data={"path": prefix, "valid_path": blend, "valid_file_list": "l"}))
+
+
 def test_legacy_rule_is_taken(tmp_path):
     prefix = write_dataset(tmp_path, [50] * 10, 5000, None)
     stops = {}

@@ -96,8 +96,8 @@ def test_variables_and_homes_in_paths(tmp_path, monkeypatch):
 
 def test_the_variables_of_lists_are_found(tmp_path):
     (tmp_path / "list").write_text("1 $ROOT/a\n# 1 $OLD/b\n2 ${OTHER}/c x  # $COMMENT\n")
-    assert variables_of("0.3 $HERE/a 0.7 b", [tmp_path / "list"]) == {"ROOT", "OTHER", "HERE"}
-    assert variables_of("", []) == set()
+    assert variables_of(["0.3 $HERE/a 0.7 b", ""], [tmp_path / "list"]) == {"ROOT", "OTHER", "HERE"}
+    assert variables_of([], []) == set()
 
 
 def test_a_value_may_hold_blanks_and_dollars(tmp_path):
