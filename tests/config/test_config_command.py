@@ -12,7 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from megads.cli.config import config, parse_pairs
+from megads.config.derive import derive
+from megads.config.files import save_config
 from megads.config.flags import flags
+from megads.config.reference import settings_page
 from megads.config.resolve import resolve, settings
 from megads.config.tree import value_of
 from megads.errors import ConfigError
@@ -28,14 +31,83 @@ def test_table_shows_value_variable_and_origin():
     lines = {line.split()[0]: line.split() for line in _output("--preset", "7B", TP="2").splitlines()}
     assert lines["parallel.tensor"] == ["parallel.tensor", "2", "TP", "env", "TP"]
     assert lines["model.seq_length"] == ["model.seq_length", "4096", "tokens", "SEQ", "default"]
-    assert lines["train.grad_acc_steps"] == ["train.grad_acc_steps", "(derived)", "GRAD_ACC_STEPS"]
+    derived = ["train.grad_acc_steps", "1", "GRAD_ACC_STEPS", "derived", "1", "unless", "GLOBAL_BATCH", "is", "given"]
+    assert lines["train.grad_acc_steps"] == derived
     assert {name for name, _ in settings()} < set(lines)
 
 
 def test_table_is_aligned():
-    rows = _output("--preset", "7B").splitlines()[:-1]
+    rows = _output("--preset", "7B").splitlines()
     column = rows[0].index("variable")
     assert all(row[column - 1] == " " and row[column] != " " for row in rows)
+
+
+def test_what_can_not_be_derived_here_is_said_to_be():
+    text = _output("--preset", "7B", TP="3", NGPU_PER_HOST="2")
+    assert "train.grad_acc_steps" in text
+    assert "(derived) values follow from the others" in text
+
+
+def test_a_row_fits_a_narrow_terminal():
+    for line in _output("--preset", "7B", COLUMNS="80", RUN_DIR="x" * 200).splitlines():
+        assert len(line) <= 80, line
+
+
+@pytest.mark.parametrize("word", ["TP", "parallel.tensor", "--tensor-model-parallel-size"])
+def test_one_setting_is_explained_by_any_of_its_names(word):
+    lines = _output("--preset", "7B", "--", word, TP="2").splitlines()
+    assert lines[0] == "TP  parallel.tensor"
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[2:]}
+    assert rows["value"] == "2  (env TP)"
+    assert rows["values"] == "int > 0"
+    assert rows["default"] == "1"
+    assert "--tensor-model-parallel-size V" in rows["options"]
+
+
+def test_an_explanation_has_choices_aliases_and_switches():
+    text = _output("ZERO_STAGE")
+    assert "values   0, 1, 2, 3" in text
+    assert "USE_DISTRIBUTED_OPTIMIZER=1 (1)" in text
+    assert "aliases  NHEADS, NUM_HEADS" in _output("HEADS")
+    assert "bfloat16 for bf16" in _output("DTYPE")
+
+
+def test_words_filter_and_show_the_help():
+    lines = _output("warm-up").splitlines()
+    assert any(line.startswith("optim.lr_warmup_frac") for line in lines)
+    assert "    warm-up as a fraction of the decay" in lines
+    assert not any(line.startswith("model.") for line in lines)
+    with pytest.raises(
+        ConfigError, match=r"no setting has 'ZERO_STAG3' in its name or meaning; did you mean ZERO_STAGE\?"
+    ):
+        CliRunner().invoke(config, ["ZERO_STAG3"], env={"MACHINE": "generic"}, catch_exceptions=False)
+
+
+def test_changed_leaves_out_defaults():
+    lines = _output("--preset", "2B", "--changed", TP="2").splitlines()
+    names = {line.split()[0] for line in lines[1:]}
+    assert {"preset", "parallel.tensor", "model.hidden_size"} <= names
+    assert "optim.clip_grad" not in names
+
+
+def test_diff_compares_runs_and_the_settings_here(tmp_path):
+    for name, rate in (("a", "1e-4"), ("b", "3e-4")):
+        derived = derive(
+            resolve("tiny", env={"LR": rate}, machine="generic"), num_hosts=1, ranks_per_host=1, vocab_size=99
+        )
+        (tmp_path / name).mkdir()
+        save_config(derived.run, derived.origins, tmp_path / name / "config.yaml")
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    assert _output("--diff", a, b) == "LR  0.0001 -> 0.0003\n"
+    assert _output("--diff", a, a) == f"{a} and {a} have the same settings\n"
+    assert "LR  0.0001 -> 0.01\n" in _output("--preset", "tiny", "--diff", a, "now", LR="0.01")
+    with pytest.raises(ConfigError, match=r"config.yaml: can not be read"):
+        CliRunner().invoke(config, ["--diff", a, str(tmp_path)], env={"MACHINE": "generic"}, catch_exceptions=False)
+
+
+def test_the_page_of_settings_is_current():
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    assert page == settings_page(), "megads config --markdown > docs/settings.md"
 
 
 def test_json_has_everything():
