@@ -42,7 +42,7 @@ SHAPE_SETTINGS = (
 """What decides the shape and the meaning of the weights."""
 
 FREE = {
-    *("force", "exit_interval", "exit_duration_min", "eval_at_start", "max_skipped"),
+    *("force", "exit_interval", "exit_duration_min", "eval_at_start", "evaluate_only", "max_skipped"),
     *("micro_batch", "grad_acc_steps", "train_samples", "train_tokens", "samples_offset"),
     *("cache_dir", "num_workers"),
 }

@@ -175,6 +175,8 @@ def taken_of(run: RunConfig, start: Start, path: Path, manifest: Manifest) -> Ta
             f"{path}: the run in this folder was not begun with FINETUNE=1; drop it to go on with that run, "
             "or give another RUN_NAME or RUN_DIR"
         )
+    if run.train.evaluate_only:
+        return Taken(progress=True, optimizer=False)
     optimizer = manifest.has_optimizer and (wanted.load_optim or start.has_begun)
     was, now = manifest.settings.get("optim", {}).get("optimizer", "adamw"), run.optim.optimizer
     if optimizer and was != now:

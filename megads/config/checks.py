@@ -162,7 +162,7 @@ def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if not shares[0]:
         fitting: Change = {"data.split": "990,10,0"} if data.split else {"data.train_split": 990.0}
         yield Problem(f"{given} leaves nothing to train on", [fitting])
-    is_validated = train.eval_iters and (train.eval_interval or train.eval_at_start)
+    is_validated = train.eval_iters and (train.eval_interval or train.eval_at_start or train.evaluate_only)
     if is_validated and not shares[1] and not data.held_out("valid").text:
         text = f"{given if data.split else 'VAL_SPLIT=0'} leaves nothing to validate on (EVAL_ITERS={train.eval_iters})"
         fitting = {"data.split": "990,10,0"} if data.split else {"data.val_split": 10.0}

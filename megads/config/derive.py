@@ -358,6 +358,27 @@ def _check_split(filler: _Filler) -> None:
 
 
 _TOKENS, _SAMPLES, _ITERS = "train.train_tokens", "train.train_samples", "train.train_iters"
+_EVALUATES = "train.evaluate_only"
+
+
+def _fill_evaluation(filler: _Filler) -> None:
+    """Take a TRAIN_ITERS of 0 that somebody gave, and no other length, for a run that evaluates only.
+
+    The schedule stays that of a run: the lengths of its parts need not fit into no step.
+    """
+    rank = filler.rank(_ITERS)
+    others = any(filler[name] and filler.rank(name) >= rank for name in (_TOKENS, _SAMPLES))
+    if rank >= BY_USER and not filler[_ITERS] and not others:
+        filler.put(_EVALUATES, True, "TRAIN_ITERS=0")
+    if not filler[_EVALUATES]:
+        return
+    if not filler["train.eval_iters"]:
+        raise ConfigError(
+            f"{filler.shown(_EVALUATES)} evaluates only, and {filler.shown('train.eval_iters')} leaves nothing to "
+            "evaluate; use EVAL_ITERS=20, or give TRAIN_ITERS"
+        )
+    if not (filler[_TOKENS] or filler[_SAMPLES]):
+        filler.fill(_ITERS, 1, "no step is done")
 
 
 def _fill_length(filler: _Filler) -> None:
@@ -365,6 +386,7 @@ def _fill_length(filler: _Filler) -> None:
     batch, seq = filler[_GLOBAL], filler["model.seq_length"]
     schedule = BatchSchedule.parse(filler["train.rampup_batch_size"], batch)
     of_batches = f"GLOBAL_BATCH={batch} x SEQ={seq}" + (_RAMP if schedule.is_ramp else "")
+    _fill_evaluation(filler)
     iters = {}
     if filler[_TOKENS]:
         iters[_TOKENS] = schedule.iterations_within(filler[_TOKENS] // seq)

@@ -218,8 +218,7 @@ REJECTED: dict[str, Option] = {
         rejected=True,
     ),
     **_rows(
-        "megads train trains; EVAL_INTERVAL and EVAL_ITERS set validation",
-        alone="--skip-train",
+        "--skip-train (EVALUATE_ONLY=1) evaluates only",
         value="--eval-only",
         rejected=True,
         so_here=("False", "false", "0"),

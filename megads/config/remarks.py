@@ -179,6 +179,8 @@ def _offload(run: RunConfig) -> Iterator[str]:
 
 def _length(run: RunConfig) -> Iterator[str]:
     train, schedule = run.train, BatchSchedule.of(run)
+    if train.evaluate_only:
+        return
     if schedule.is_ramp and schedule.ramp_iterations >= train.train_iters:
         yield (
             f"RAMPUP_BATCH_SIZE={train.rampup_batch_size!r} reaches GLOBAL_BATCH={train.global_batch} after "

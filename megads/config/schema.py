@@ -159,7 +159,7 @@ class TrainConfig(SeedSettings):
         env="TRAIN_ITERS",
         aliases=("TRAIN_ITER",),
         flags={"--train-iters": None},
-        help="steps; 0: from TRAIN_TOKENS or TRAIN_SAMPLES",
+        help="steps; not given: from TRAIN_TOKENS or TRAIN_SAMPLES; given as 0: evaluate only",
         unit="steps",
         ge=0,
     )
@@ -182,6 +182,13 @@ class TrainConfig(SeedSettings):
         20, env="EVAL_ITERS", flags={"--eval-iters": None}, help="global batches in a validation", ge=0
     )
     eval_at_start: bool = setting(True, env="EVAL_AT_START", help="validate before the first step of a new run")
+    evaluate_only: bool = setting(
+        False,
+        env="EVALUATE_ONLY",
+        aliases=("SKIP_TRAIN",),
+        flags={"--skip-train": True},
+        help="validate, and test where there is a test split, then end: no step, no checkpoint; as TRAIN_ITERS=0",
+    )
     exit_interval: int = setting(
         0,
         env="EXIT_INTERVAL",

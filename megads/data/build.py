@@ -63,14 +63,16 @@ def samples_of(run: RunConfig) -> dict[str, int]:
 
     Every validation reads the same ``eval_iters`` global batches, so its losses compare.
     Validation is not asked for with ``EVAL_INTERVAL=0``, or without a share of the data and files
-    of its own; the final test not without one of these two.
+    of its own; the final test not without one of these two. A run that evaluates only asks for one
+    batch to train on: an index of the samples of a whole run would take hours.
     """
     evaluation = run.train.eval_iters * run.train.global_batch
     _, valid, test = shares_of(run)
     own = {split: run.data.held_out(split).text for split in ("valid", "test")}
+    validates = run.train.eval_interval > 0 or run.train.evaluate_only
     return {
-        "train": planned_samples(run),
-        "valid": evaluation if run.train.eval_interval > 0 and (valid > 0 or own["valid"]) else 0,
+        "train": run.train.global_batch if run.train.evaluate_only else planned_samples(run),
+        "valid": evaluation if validates and (valid > 0 or own["valid"]) else 0,
         "test": evaluation if test > 0 or own["test"] else 0,
     }
 

@@ -72,7 +72,9 @@ def banner(
         (
             "train",
             f"{train.train_iters} iterations, {count(samples * model.seq_length)}"
-            f" tokens; {run.optim.optimizer}, lr {run.optim.lr:g} {run.optim.lr_decay_style}",
+            f" tokens; {run.optim.optimizer}, lr {run.optim.lr:g} {run.optim.lr_decay_style}"
+            if not train.evaluate_only
+            else f"no step: evaluates {train.eval_iters} global batches and ends (EVALUATE_ONLY, TRAIN_ITERS=0)",
         ),
         ("skips", skips_line(run)),
         *_data_rows(run, shares),

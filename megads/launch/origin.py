@@ -106,7 +106,7 @@ def plan_end(resolved: Resolved, begins: Begins | None) -> Resolved:
     run = resolved.run
     progress = begins.found.manifest.progress if begins is not None and begins.taken.progress else {}
     sizes, consumed = BatchSchedule.of(run), int(progress.get("consumed_samples", 0))
-    if begins is None or not consumed or consumed == sizes.samples_after(begins.iteration):
+    if begins is None or run.train.evaluate_only or not consumed or consumed == sizes.samples_after(begins.iteration):
         return resolved
     train, changed = run.train, {}
     iters, origins = train.train_iters, dict(resolved.origins)

@@ -106,6 +106,7 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
     ends = [int(reached) for row in (step, validation) if (reached := _number(row, "iteration")) is not None]
     reached = max([*ends, outcome.iteration if outcome else 0, beat.iteration if beat else 0])
     total, changed = _number(settings, "train.train_iters"), last_change(folder)
+    total = None if settings.get("train.evaluate_only") else total
     return RunFacts(
         path=str(folder),
         state=state.name,

@@ -80,6 +80,8 @@ class Loop:
             TrainingError: on every rank, when the run learns nothing any more.
         """
         t, train = self.training, self.training.run.train
+        if train.evaluate_only:
+            return self.evaluate()
         began = t.progress.iteration
         self.saving.prepare()
         why = ""
@@ -118,6 +120,18 @@ class Loop:
         # Without a step nothing is new: where it went back to is not what the next start would find.
         where = f"saved at iteration {iteration}" if iteration > began else "before the first step"
         return Outcome(EXIT_STOPPED, f"{why}; {where}", iteration, "stopped")
+
+    def evaluate(self) -> Outcome:
+        """Validate and test, and change nothing. Collective."""
+        why = self.validate()
+        if not why:
+            why = self.test()
+        self.looks.close()
+        self.settle()
+        iteration = self.training.progress.iteration
+        if why:
+            return Outcome(EXIT_STOPPED, f"{why}; the evaluation is not complete", iteration, "stopped")
+        return Outcome(EXIT_DONE, "evaluated", iteration, "done")
 
     def tell_energy(self) -> None:
         """Tell how much energy the run used so far, if it measures that. Collective."""
@@ -274,11 +288,16 @@ class Loop:
             self.teller.validation(found)
         return ""
 
-    def test(self) -> None:
-        """Measure the loss on the test samples, at the end of a run. Collective."""
-        found, _ = self.held_out("test")
+    def test(self) -> str:
+        """Measure the loss on the test samples, at the end of a run. Collective.
+
+        Returns:
+            Why it was given up, for a stop request.
+        """
+        found, why = self.held_out("test")
         if found is not None and self.teller:
             self.teller.test(found)
+        return why
 
     def held_out(self, split: str) -> tuple[HeldOut | None, str]:
         """Return the loss on ``split``, None if the run has no such samples, and why it was given up if so."""

@@ -48,7 +48,13 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
     t, done = loop.training, loop.training.progress
     draw(t)
     LOG.info("")
-    LOG.info("%s", ending(outcome, t.run.train.train_iters))
+    evaluates = t.run.train.evaluate_only and outcome.exit_code == EXIT_DONE
+    LOG.info(
+        "%s",
+        f"done     evaluated at iteration {outcome.iteration}"
+        if evaluates
+        else ending(outcome, t.run.train.train_iters),
+    )
     if done.first_loss is not None and done.last_loss is not None:
         mean = loop.teller.last_loss() if loop.teller is not None else None
         last = done.last_loss if mean is None else mean
@@ -71,7 +77,7 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
         LOG.info("energy   %s", loop.energy.line(loop.teller.used))
     LOG.info("folder   %s (metrics.jsonl, loss.png, config.yaml)", t.run_dir)
     command = t.run_dir / COMMAND
-    if command.is_file():
+    if command.is_file() and not t.run.train.evaluate_only:
         line = command.read_text(encoding="utf8").strip()
         stopped = outcome.exit_code != EXIT_DONE
         LOG.info("%s", f"resume   {line}" if stopped else f"longer   {longer(line, 2 * t.run.train.train_iters)}")

@@ -198,7 +198,7 @@ def _go_on(training: Training, found: Found, taken: Taken) -> None:
 def _tell(training: Training, found: Found, taken: Taken) -> None:
     manifest = found.manifest
     LOG.info("loaded   %s of %s, iteration %d", taken.text(), found.path, manifest.iteration)
-    if not taken.progress:
+    if not taken.progress or training.run.train.evaluate_only:
         return
     lines = changes(manifest.settings, training.run)
     if rate := rate_change(manifest, training.run):

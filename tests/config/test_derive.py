@@ -9,6 +9,7 @@ import pytest
 from megads.config.derive import FILLED, derive, padded_vocab_size
 from megads.config.resolve import Resolved, resolve
 from megads.config.tree import value_of
+from megads.data.build import samples_of
 from megads.errors import ConfigError
 
 
@@ -163,3 +164,33 @@ def test_both_ways_to_split_in_one_layer_are_refused():
     resolved = resolve(env={"SPLIT": "98,2,0", "TRAIN_SPLIT": "5"}, machine="cpu")
     with pytest.raises(ConfigError, match=r"TRAIN_SPLIT=5.0 \(env TRAIN_SPLIT\) and SPLIT=98,2,0 .*: give one of them"):
         derive(resolved, num_hosts=1, ranks_per_host=1, vocab_size=100)
+
+
+@pytest.mark.parametrize(
+    ("env", "evaluates"),
+    [
+        ({}, False),
+        ({"TRAIN_ITERS": "0"}, True),
+        ({"TRAIN_ITERS": "0", "TRAIN_TOKENS": "0"}, True),
+        ({"TRAIN_ITERS": "0", "TRAIN_TOKENS": "1000000"}, False),
+        ({"TRAIN_ITERS": "0", "TRAIN_SAMPLES": "1000"}, False),
+        ({"TRAIN_ITERS": "5"}, False),
+        ({"EVALUATE_ONLY": "1"}, True),
+        ({"SKIP_TRAIN": "1", "TRAIN_ITERS": "5", "EVAL_INTERVAL": "0"}, True),
+    ],
+)
+@pytest.mark.parametrize("preset", ["7B", "tiny", None])
+def test_no_steps_is_a_run_that_evaluates_only(env, evaluates, preset):
+    run = _derive(env, preset).run
+    assert run.train.evaluate_only == evaluates
+    wanted = samples_of(run)
+    assert wanted["valid"] == run.train.eval_iters * run.train.global_batch
+    if evaluates:  # not the samples of the preset's whole budget, an index of 686 GiB
+        assert wanted["train"] == run.train.global_batch
+    again = derive(Resolved(run, _derive(env, preset).origins), num_hosts=1, ranks_per_host=8, vocab_size=32_000)
+    assert again.run == run
+
+
+def test_a_run_without_any_length_is_refused():
+    with pytest.raises(ConfigError, match="TRAIN_TOKENS, TRAIN_SAMPLES and TRAIN_ITERS are all 0; give one of them"):
+        _derive({"TRAIN_TOKENS": "0"})

@@ -84,7 +84,7 @@ ENVIRONMENT = [
         ],
     ),
     ({"TRAIN_SAMPLES": "7"}, ["TRAIN_SAMPLES=7 (env TRAIN_SAMPLES) is less than one batch of 8 samples"]),
-    ({"TRAIN_ITERS": "0", "TRAIN_TOKENS": "0"}, ["TRAIN_TOKENS, TRAIN_SAMPLES and TRAIN_ITERS are all 0; give one"]),
+    ({"TRAIN_ITERS": "0", "EVAL_ITERS": "0"}, ["TRAIN_ITERS=0) evaluates only, and EVAL_ITERS=0", "use EVAL_ITERS=20"]),
     (
         {"GLOBAL_BATCH": "32", "MICRO_BATCH": "4", "RAMPUP_BATCH_SIZE": "8 8 100"},
         ["'8 8 100': a batch of 8 on the way is not a multiple of MICRO_BATCH x DP = 4 x 4 = 16; use MICRO_BATCH=2,"],

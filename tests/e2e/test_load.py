@@ -102,6 +102,19 @@ def test_without_the_optimizer_the_next_step_is_the_same_and_those_after_it_are_
     assert "NO_LOAD_RNG=1 has no effect: dropout follows from the seed" in done.stderr
 
 
+def test_no_steps_evaluate_a_checkpoint_and_change_nothing(megads, whole):
+    found = megads.train("b", **{**SAVED, "LOAD": str(whole.folder / "a"), "TRAIN_ITERS": "0", "DP": "2"})
+    assert found.returncode == 0, found.stderr
+    assert "train    no step: evaluates " in found.stderr
+    assert "checkpoint had" not in found.stderr
+    assert "done     evaluated at iteration 12\n" in found.stderr
+    assert "longer" not in found.stderr
+    valid = by_step(whole, "a", "valid_loss")[12]
+    assert by_step(megads, "b", "valid_loss") == {12: pytest.approx(valid, rel=1e-5)}
+    assert by_step(megads, "b") == {}
+    assert not (megads.folder / "b/checkpoints").exists() or not steps(megads.folder / "b/checkpoints")
+
+
 def test_going_back_abandons_what_came_after(again):
     done = again.train("a", CKPT_STEP="4", EXIT_INTERVAL="6", **{**SAVED, "LR": "0.001"})
     assert done.returncode == 75, done.stderr
