@@ -325,6 +325,7 @@ FLAGS = [
     ("--wandb-entity a", "track.wandb_entity=a"),
     ("--wandb-exp-name a", "track.wandb_name=a"),
     ("--codecarbon-dir a", "track.energy=true track.codecarbon_dir=a"),
+    ("--skip-train", "train.evaluate_only=true"),
     ("--exit-interval 5", "train.exit_interval=5"),
     ("--on-spike rollback", "stability.on_spike=rollback"),
     ("--on-nan stop", "stability.on_nan=stop"),
