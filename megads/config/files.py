@@ -28,6 +28,8 @@ from megads.config.schema import RunConfig
 from megads.config.setting import Origin, Section
 from megads.config.tree import fields, nested, value_of
 from megads.errors import ConfigError
+from megads.storage.checksums import has_changed, with_crc_line
+from megads.storage.reading import Bounds, read_text
 
 ENDS_AT = "MEGADS_ENDS_AT"
 """Tells the ranks when the allocation ends, in unix seconds; absent when nobody knows."""
@@ -50,7 +52,7 @@ def save_config(run: RunConfig, origins: Mapping[str, Origin], path: Path) -> No
             section = head
         text = f"{'  ' if head else ''}{key}: {_scalar(value_of(run, name))}"
         lines.append(f"{text:40}  # {origins[name]}" if name in origins else text)
-    write_whole(path, "\n".join(lines) + "\n")
+    write_whole(path, with_crc_line("\n".join(lines) + "\n"))
 
 
 def load_config(path: Path) -> RunConfig:
@@ -72,6 +74,12 @@ def load_config(path: Path) -> RunConfig:
     missing = [name for name in known if name not in values]
     if missing:
         raise ConfigError(f"{path}: {missing[0]} is missing; start the run again to write the file anew")
+    with suppress(OSError, Bounds):
+        if has_changed(read_text(path)):
+            raise ConfigError(
+                f"{path}: changed since it was written, its CRC-32 differs; start the run again, or if you edited it, "
+                "remove its second line"
+            )
     return RunConfig.model_validate(nested(values))
 
 

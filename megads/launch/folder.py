@@ -21,11 +21,10 @@ from pathlib import Path
 from megads.checkpoint.layout import list_checkpoints
 from megads.checkpoint.match import checkpoint_folder
 from megads.checkpoint.start import goes_back_to
-from megads.config.files import CONFIG, HEARTBEAT, LOG_FILE, OUTCOME, STOP, write_whole
+from megads.config.files import CONFIG, HEARTBEAT, LOG_FILE, STOP, write_whole
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError, MegadsError
-from megads.monitor.outcome import find_outcome, read_heartbeat
-from megads.storage.reading import SMALL, read_json
+from megads.monitor.outcome import find_outcome, read_heartbeat, read_outcome
 
 RUNS = Path("runs")
 FINDER = "lr_finder"  # in the run folder: where a sweep of the learning rate works
@@ -88,11 +87,8 @@ def _training_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
 
 def iterations_done(folder: Path) -> int:
     """Return the iteration at which the run in ``folder`` ended, 0 if it never ended."""
-    try:
-        outcome = read_json(folder / OUTCOME, SMALL)
-        return int(outcome["iteration"]) if outcome["exit_code"] == 0 else 0
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
+    outcome = read_outcome(folder)
+    return outcome.iteration if outcome and outcome.exit_code == 0 else 0
 
 
 @contextmanager

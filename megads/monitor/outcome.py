@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from megads.config.files import HEARTBEAT, OUTCOME, write_once, write_whole
-from megads.storage.reading import SMALL, read_json
+from megads.storage.checksums import NO_CRC, is_sealed, seal
+from megads.storage.reading import SMALL, parse_json, read_bytes
 
 _LONGEST = 50_000  # characters of a message; six bytes each at worst
 _MOST_NUMBER = 1e18
@@ -62,7 +63,16 @@ def _text(outcome: Outcome) -> str:
     if len(message) > _LONGEST:
         half = _LONGEST // 2
         message = f"{message[:half]}\n[{len(message) - _LONGEST} characters]\n{message[-half:]}"
-    return json.dumps(asdict(replace(outcome, message=message))) + "\n"
+    return seal(json.dumps({"crc32": NO_CRC, **asdict(replace(outcome, message=message))}) + "\n")
+
+
+def _read_sealed(path: Path) -> Any:
+    """Return the content of a file that holds its own CRC-32, or none; ValueError if that differs."""
+    raw = read_bytes(path, SMALL)
+    given = parse_json(raw)
+    if "crc32" in given and not is_sealed(raw, given["crc32"]):
+        raise ValueError("it changed since it was written, its CRC-32 differs")
+    return given
 
 
 def _known(kind: Any, given: Any) -> dict[str, Any]:
@@ -94,7 +104,7 @@ def find_outcome(run_dir: Path, patience_s: float = 0.0) -> Outcome | None:
 def read_outcome(run_dir: Path) -> Outcome | None:
     """Return what the ranks left in ``outcome.json``, or None when there is none that can be read."""
     try:
-        given = read_json(run_dir / OUTCOME, SMALL)
+        given = _read_sealed(run_dir / OUTCOME)
         return Outcome(**{"message": "", "iteration": 0, **_known(Outcome, given)})
     except (OSError, ValueError, TypeError):
         return None
@@ -123,14 +133,14 @@ def write_heartbeat(run_dir: Path, beat: Heartbeat) -> None:
     part = run_dir / f".{HEARTBEAT}.part"  # one name, which a killed run leaves to the next one
     # Not synced: it is rewritten all the time, and worth nothing after a crash of the host.
     with suppress(OSError):
-        part.write_text(json.dumps(asdict(beat)) + "\n", encoding="utf8")
+        part.write_text(seal(json.dumps({"crc32": NO_CRC, **asdict(beat)}) + "\n"), encoding="utf8")
         os.replace(part, run_dir / HEARTBEAT)
 
 
 def read_heartbeat(run_dir: Path) -> Heartbeat | None:
     """Return the heartbeat of the run in ``run_dir``, None when there is none that can be read."""
     try:
-        given = read_json(run_dir / HEARTBEAT, SMALL)
+        given = _read_sealed(run_dir / HEARTBEAT)
         return Heartbeat(**_known(Heartbeat, given))
     except (OSError, ValueError, TypeError):
         return None

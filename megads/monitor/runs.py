@@ -137,6 +137,8 @@ def state_of(folder: Path, settings: Mapping[str, Any], now: float) -> State:
             return _alive(beat, settings, now)
         if said and said > beat.time and now - said < STARTING_S:
             return State(STARTING, "a new start of it")
+        if os.path.lexists(folder / OUTCOME):
+            return State(BROKEN, f"{OUTCOME} can not be read")
         return State(LOST, f"in {beat.phase}; no sign of rank 0 on {beat.host} for {duration(quiet)}")
     if (folder / OUTCOME).exists():
         return State(BROKEN, f"{OUTCOME} can not be read")

@@ -56,3 +56,33 @@ def parse_digits(digits: object, count: int) -> Sequence[int]:
     if raw.hex() != digits:
         raise ValueError("checksums are not in lower case")
     return [int.from_bytes(raw[at : at + 4], "big") for at in range(0, len(raw), 4)]
+
+
+NO_CRC = "0" * 8
+"""Stands where the CRC-32 of a text will be, while it is made."""
+
+_LINE = "# crc32 of the lines below: "
+
+
+def seal(text: str) -> str:
+    """Return a text with its own CRC-32 in the place of the first :data:`NO_CRC`."""
+    return text.replace(NO_CRC, f"{zlib.crc32(text.encode()):08x}", 1)
+
+
+def is_sealed(content: bytes, crc: object) -> bool:
+    """Return whether ``crc``, found in ``content``, is what :func:`seal` put there."""
+    if not isinstance(crc, str) or len(crc) != len(NO_CRC):
+        return False
+    return f"{zlib.crc32(content.replace(crc.encode(), NO_CRC.encode(), 1)):08x}" == crc
+
+
+def with_crc_line(text: str) -> str:
+    """Return a text of lines with the CRC-32 of what follows as a comment below its first line."""
+    first, _, rest = text.partition("\n")
+    return f"{first}\n{_LINE}{zlib.crc32(rest.encode()):08x}\n{rest}"
+
+
+def has_changed(text: str) -> bool:
+    """Return whether the comment of :func:`with_crc_line` is there and is not that of what follows."""
+    _, second, rest = (*text.split("\n", 2), "", "")[:3]
+    return second.startswith(_LINE) and second != f"{_LINE}{zlib.crc32(rest.encode()):08x}"

@@ -71,9 +71,14 @@ def work(config_path: Path, env: Mapping[str, str], *, gradients: bool = False) 
         env: this process's environment, for the rank and the device; settings are not read from it.
         gradients: compare the layout's gradients with one rank's instead of training.
     """
-    run = load_config(config_path)
     run_dir = config_path.parent
     info = find_ranks(env)
+    try:
+        run = load_config(config_path)
+    except ConfigError as error:
+        if not run_dir.is_dir():
+            raise
+        _fail(error, run_dir, info, env, 0)
     start_log(info.rank, run.log.log_level, run_dir / LOG_FILE)
     watch = watchdog(run, run_dir, info, env)
     try:

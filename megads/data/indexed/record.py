@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from megads.config.files import write_whole
 from megads.data.file_list import strip_suffix
 from megads.data.indexed.checksums import Checksums
 from megads.errors import ConfigError, DataError
+from megads.storage.checksums import NO_CRC, is_sealed, seal
 from megads.storage.reading import parse_json, read_bytes
 
 FORMAT = 1
 RECORD_SUFFIX = ".info.json"
 _LARGEST = 1 << 26  # bytes; hundreds of thousands of input files
-_NO_CRC = "0" * 8
 _COUNTS = ("vocab_size", "documents", "sequences", "tokens")
 
 
@@ -60,8 +59,7 @@ def write_record(prefix: str | Path, record: Record) -> None:
 
 def record_text(record: Record) -> str:
     """Return the content of the file, with its own CRC-32: of the text with eight zeros in its place."""
-    text = json.dumps({"format": FORMAT, "crc32": _NO_CRC, **asdict(record)}, indent=2) + "\n"
-    return text.replace(_NO_CRC, f"{zlib.crc32(text.encode()):08x}", 1)
+    return seal(json.dumps({"format": FORMAT, "crc32": NO_CRC, **asdict(record)}, indent=2) + "\n")
 
 
 def read_record(prefix: str | Path) -> Record | None:
@@ -76,13 +74,14 @@ def read_record(prefix: str | Path) -> Record | None:
         content = parse_json(raw)
         version, crc = content.pop("format"), content.pop("crc32", None)
         if version == FORMAT:
-            if crc is not None and f"{zlib.crc32(raw.replace(crc.encode(), _NO_CRC.encode(), 1)):08x}" != crc:
+            if crc is not None and not is_sealed(raw, crc):
                 raise ValueError("it changed since it was written, its CRC-32 differs")
             return _record(content)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        text = str(getattr(error, "strerror", None) or error)
+        reason = text if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {text}"
         raise DataError(
             f"{path}: can not be understood ({reason:.200}); remove it to use the data without a "
             "record, or preprocess again"

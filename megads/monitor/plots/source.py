@@ -12,7 +12,8 @@ import yaml
 from megads.config.run_files import CONFIG, METRICS
 from megads.errors import ConfigError
 from megads.monitor.plots.columns import Column, Wanted, cores, read_columns
-from megads.storage.reading import SMALL, read_yaml
+from megads.storage.checksums import has_changed
+from megads.storage.reading import SMALL, parse_yaml, read_text
 
 UP = 3  # from a checkpoint's tag to the run's folder
 OWN = {"name", "dir", "run.name"}  # differ between any two runs
@@ -90,11 +91,14 @@ def read_settings(folder: Path) -> dict[str, Any]:
         OSError, ValueError: it is missing, cannot be read, or holds something else.
     """
     try:
-        content = read_yaml(folder / CONFIG, SMALL)
+        text = read_text(folder / CONFIG, SMALL)
+        content = parse_yaml(text)
     except yaml.YAMLError as error:
         raise ValueError(f"is no YAML ({str(error).splitlines()[0]:.80})") from None
     if not isinstance(content, dict):
         raise ValueError("holds no settings")
+    if has_changed(text):
+        raise ValueError("changed since it was written, its CRC-32 differs")
     flat: dict[str, Any] = {}
     for name, value in ((name, value) for name, value in content.items() if isinstance(name, str)):
         flat.update(
