@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -241,6 +242,8 @@ def init_distributed(
     Raises:
         LaunchError: several ranks, but nowhere to meet.
     """
+    # torch 2.13 renames two collectives; DeepSpeed and we call them by the names that older versions know too.
+    warnings.filterwarnings("ignore", r".*torch\.distributed\.\w+` is deprecated", FutureWarning)
     if store is None and info.world_size > 1:
         raise LaunchError(f"rank {info.rank} of {info.world_size} has no store in which the ranks could meet")
     if store is None:

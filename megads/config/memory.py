@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.metadata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 
@@ -19,6 +22,19 @@ from megads.errors import ConfigError
 GIB = 2**30
 PROGRAM_BYTES = 360 * 2**20
 """Of one process: Python, torch and DeepSpeed on a CPU (321 to 359 MiB measured at the end of tiny runs)."""
+
+CUDA_PROGRAM_BYTES = 950 * 2**20
+"""The same with a torch built for CUDA, whose libraries are loaded on a CPU too (762 to 946 MiB measured)."""
+
+
+@functools.cache
+def program_bytes() -> int:
+    """Return what one process takes before it holds a model, by the torch that is installed here."""
+    for version in range(11, 16):  # of CUDA; torch's own version does not say how it was built
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.distribution(f"nvidia-cudnn-cu{version}")
+            return CUDA_PROGRAM_BYTES
+    return PROGRAM_BYTES
 
 
 @dataclass(frozen=True)
@@ -112,7 +128,7 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
     buffers, copy = _buffers(run, count, sharers), 0 if moves else copied_bytes(run, count // sharers)
     if is_whole:
         buffers += whole_work_bytes(run, stage, sharers * run.parallel.tensor)
-    return Memory(weights, gradients, optimizer, buffers, activations, logits, copy, PROGRAM_BYTES)
+    return Memory(weights, gradients, optimizer, buffers, activations, logits, copy, program_bytes())
 
 
 def copied_bytes(run: RunConfig, count: int) -> int:

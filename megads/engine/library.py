@@ -93,8 +93,6 @@ def import_deepspeed() -> Any:
         from deepspeed.utils import logger
 
     logger.setLevel(logging.ERROR)
-    # torch 2.13 renames two collectives; DeepSpeed and we call them by the names that older versions know too.
-    warnings.filterwarnings("ignore", r".*torch\.distributed\.\w+` is deprecated", FutureWarning)
     # DeepSpeed would find out by running a compiler, on every rank, and asks only for its communication on the CPU.
     vars(deepspeed.ops).setdefault("__compatible_ops__", {})["deepspeed_shm_comm"] = False
     leave_compiler_out()

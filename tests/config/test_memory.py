@@ -9,7 +9,14 @@ import pytest
 
 from megads.config.activations import Stage, kept_bytes, layer_bytes, worked_bytes
 from megads.config.derive import derive
-from megads.config.memory import GIB, PROGRAM_BYTES, check_fits, count_parameters, estimate
+from megads.config.memory import (
+    CUDA_PROGRAM_BYTES,
+    GIB,
+    check_fits,
+    count_parameters,
+    estimate,
+    program_bytes,
+)
 from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
 from megads.errors import ConfigError
@@ -46,7 +53,7 @@ def test_bytes_per_parameter_on_two_data_parallel_ranks(env, weight, gradient, o
     count = count_parameters(run.model)
     memory = estimate(run, 2)
     assert (memory.weights, memory.gradients, memory.optimizer) == (count * weight, count * gradient, count * optimizer)
-    assert memory.program == PROGRAM_BYTES
+    assert memory.program == program_bytes()
     parts = (memory.weights, memory.gradients, memory.optimizer, memory.activations, memory.logits, memory.buffers)
     assert memory.total == sum(parts) + memory.copy + memory.program
     assert memory.copy == 0
@@ -306,3 +313,12 @@ def _documents(run: RunConfig, groups: Any) -> Any:
     tokens[:, 3::3] = 1
     resets = {"reset_positions": False, "reset_attention": run.data.reset_attention_mask}
     return find_documents(tokens, 1, groups, **resets)
+
+
+def test_a_torch_built_for_cuda_takes_more_on_a_cpu_too(tmp_path, monkeypatch):
+    (tmp_path / "nvidia_cudnn_cu13-9.20.0.48.dist-info").mkdir()
+    (tmp_path / "nvidia_cudnn_cu13-9.20.0.48.dist-info/METADATA").write_text("Name: nvidia-cudnn-cu13\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    program_bytes.cache_clear()
+    assert program_bytes() == CUDA_PROGRAM_BYTES
+    program_bytes.cache_clear()

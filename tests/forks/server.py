@@ -108,7 +108,6 @@ def import_everything() -> None:
     import importlib
     import pkgutil
 
-    import plotext  # noqa: F401
     from PIL import Image
 
     import megads
