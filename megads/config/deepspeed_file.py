@@ -64,7 +64,7 @@ OPTIMIZERS = {
 # Keys that show more, or that there is nothing to do for.
 NO_EFFECT = (
     *("activation_checkpointing.number_checkpoints", "flops_profiler.top_modules", "flops_profiler.detailed"),
-    *("flops_profiler.output_file", "optimizer.params.torch_adam"),
+    *("flops_profiler.output_file", "optimizer.params.torch_adam", "bf16.loss_scale", "bfloat16.loss_scale"),
 )
 _PRECISIONS = {"fp16.enabled": "fp16", "bf16.enabled": "bf16", "bfloat16.enabled": "bf16"}
 _DECOUPLED = "optimizer.params.adam_w_mode"

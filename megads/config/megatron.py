@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from megads.config.flags import Given, flags
@@ -40,7 +40,8 @@ OF_FP16: Mapping[str, Any] = {"optim.initial_loss_scale_power": 32}
 
 SHAPE = ("model.num_layers", "model.hidden_size", "model.num_heads")
 REQUIRED = (*SHAPE, "model.seq_length", "train.micro_batch", "optim.lr")
-"""Settings that Megatron-LM demands."""
+"""Settings that Megatron-LM demands, and one of these lengths."""
+LENGTHS = {"train.train_iters", "train.train_samples", "train.train_tokens"}
 
 
 def is_megatron(has_preset: bool, given: Given, from_env: Given) -> tuple[bool, Origin]:
@@ -76,7 +77,7 @@ def defaults_for(value_of: Callable[[str], Any]) -> dict[str, Any]:
     return result
 
 
-def refuse_missing(given: Collection[str]) -> None:
+def refuse_missing(given: Set[str]) -> None:
     """Refuse a command without a number that Megatron-LM demands.
 
     Args:
@@ -87,8 +88,11 @@ def refuse_missing(given: Collection[str]) -> None:
     """
     by_setting = {name: flag for flag, each in reversed(list(flags().items())) for name in each.gives}
     missing = [by_setting[name] for name in REQUIRED if name not in given]
+    if not given & LENGTHS:
+        missing.append("--train-iters")
     if missing:
+        are, them = ("are", "them") if len(missing) > 1 else ("is", "it")
+        listed = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
         raise ConfigError(
-            f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing: Megatron-LM has no default for "
-            f"{'them' if len(missing) > 1 else 'it'}; pass {'them' if len(missing) > 1 else 'it'}, or name a --preset"
+            f"{listed} {are} missing: Megatron-LM has no default for {them}; pass {them}, or name a --preset"
         )

@@ -5,8 +5,11 @@ import json
 import pytest
 
 from megads.config.advice import shown
+from megads.config.deepspeed import SETTING_OF, deepspeed_config
+from megads.config.derive import derive
 from megads.config.flags import BACKEND, flags, read_flags, split_flags, takes_of
 from megads.config.options import HARMLESS, NEEDS, OPTIONS, REJECTED
+from megads.config.overrides import adopt
 from megads.config.resolve import resolve
 from megads.config.setting import Origin
 from megads.errors import ConfigError
@@ -180,7 +183,7 @@ def test_a_file_of_deepspeed_may_not_contradict_options(content, words, told, tm
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(content))
     with pytest.raises(ConfigError) as caught:
-        resolved(*MODEL, "--deepspeed_config", str(path), *words.split())
+        resolved(*MODEL, "--train-iters", "5", "--deepspeed_config", str(path), *words.split())
     assert told.format(path) in str(caught.value)
 
 
@@ -213,8 +216,63 @@ def test_advice_is_in_the_units_of_what_it_names(option, change, advice):
 def test_adam_of_deepspeed_is_adamw_unless_it_says_no(decoupled, optimizer, tmp_path):
     content = {"optimizer": {"type": "Adam", "params": {"adam_w_mode": decoupled}}}
     (tmp_path / "ds.json").write_text(json.dumps(content))
-    found = resolved(*MODEL, "--deepspeed_config", str(tmp_path / "ds.json"))
+    found = resolved(*MODEL, "--train-iters", "5", "--deepspeed_config", str(tmp_path / "ds.json"))
     assert found.run.optim.optimizer == optimizer
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            MODEL[:2],
+            "--hidden-size, --num-attention-heads, --seq-length, --micro-batch-size, --lr and --train-iters",
+        ),
+        (MODEL, "--train-iters is missing: Megatron-LM has no default for it; pass it, or name a --preset"),
+    ],
+)
+def test_what_megatron_demands_is_demanded(words, told):
+    with pytest.raises(ConfigError) as caught:
+        resolved(*words)
+    assert str(caught.value).startswith(told)
+    given = {"HIDDEN": "64", "HEADS": "4", "SEQ": "32", "MICRO_BATCH": "2", "LR": "1", "TRAIN_TOKENS": "640"}
+    assert resolved(*words, env=given).run.defaults == "megatron"
+
+
+ALCF = {
+    "train_batch_size": 8,
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4,
+    "steps_per_print": 1,
+    "zero_force_ds_cpu_optimizer": False,
+    "zero_allow_untested_optimizer": True,
+    "wall_clock_breakdown": False,
+    "communication_data_type": "fp16",
+    "fp16": {"enabled": True, "loss_scale": 0, "loss_scale_window": 1000, "hysteresis": 2, "min_loss_scale": 1},
+    "bfloat16": {"enabled": False, "loss_scale": 1.0},
+    "zero_optimization": {
+        "stage": 3,
+        "reduce_scatter": False,
+        "stage3_max_live_parameters": 3e9,
+        "stage3_prefetch_bucket_size": 5e7,
+        "overlap_comm": True,
+        "offload_optimizer": {"device": "none", "buffer_count": 4, "pipeline_read": False, "pin_memory": True},
+    },
+    "comms_logger": {"enabled": False, "verbose": False, "debug": False},
+    "flops_profiler": {"enabled": True, "profile_step": 2, "module_depth": -1, "detailed": True, "output_file": None},
+}
+
+
+def test_alcfs_file_is_taken_whole(tmp_path):
+    (tmp_path / "ds.json").write_text(json.dumps(ALCF))
+    words = ["--no-pipeline-parallel", "--deepspeed", f"--deepspeed_config={tmp_path / 'ds.json'}", "--zero-stage=3"]
+    found = resolved(*MODEL, *words, "--train-iters", "5")
+    run = adopt(derive(found, num_hosts=1, ranks_per_host=1, vocab_size=500), SETTING_OF).run
+    assert (run.train.dtype, run.parallel.zero_stage, run.train.grad_acc_steps) == ("fp16", 3, 4)
+    assert (run.deepspeed.reduce_scatter, run.deepspeed.max_live_parameters) == (False, 3_000_000_000)
+    assert (run.deepspeed.communication_data_type, run.profile.flops) == ("fp16", True)
+    assert run.deepspeed.config_overrides == ""
+    made = deepspeed_config(run, 1)
+    assert made["zero_optimization"]["stage3_prefetch_bucket_size"] == 50_000_000
 
 
 def test_no_option_is_two_things():
