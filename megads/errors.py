@@ -6,12 +6,19 @@ where it came from, and what would work.
 """
 
 
+def plain(text: str, keep: str = "") -> str:
+    """Return ``text`` with whatever does not print, line breaks too, written as escapes, but for ``keep``."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in keep else repr(each)[1:-1] for each in text)
+
+
 class MegadsError(Exception):
     """A wrong setting or input, as opposed to a bug."""
 
     def __str__(self) -> str:
         """Return the message on one line: line breaks and bytes that do not print are escaped."""
-        return "".join(each if each.isprintable() else repr(each)[1:-1] for each in super().__str__())
+        return plain(super().__str__())
 
 
 class ConfigError(MegadsError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from megads.cli.bar import bar
-from megads.errors import CheckpointError
+from megads.errors import CheckpointError, plain
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -160,9 +160,9 @@ def _table(*right: str, left: tuple[str, ...]) -> Table:
 def _print(table: Table) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console = Console(width=_WIDE, highlight=False)
+        console = Console(width=_WIDE, highlight=False, markup=False)
     console.print(table)
 
 
@@ -262,7 +262,7 @@ def _print_about(about: Mapping[str, Any]) -> None:
     }
     for name, line in lines.items():
         if line != "":
-            click.echo(f"{name:12}{line}")
+            click.echo(plain(f"{name:12}{line}"))
     click.echo()
 
 
@@ -275,7 +275,7 @@ def _tensor_table(tensors: Iterable[Mapping[str, Any]], kinds: tuple[str, ...]) 
     for row in tensors:
         found = row.get("norms")
         shown = ["-" if not found else "nan" if found[kind] is None else f"{found[kind]:.6g}" for kind in kinds]
-        table.add_row(*shown, " x ".join(map(str, row["shape"])), row["cut"], row["name"])
+        table.add_row(*shown, " x ".join(map(str, row["shape"])), row["cut"], plain(row["name"]))
     return table
 
 

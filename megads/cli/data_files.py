@@ -15,7 +15,7 @@ import click
 from megads.cli.bar import bar
 from megads.cli.many import ManyWords
 from megads.data.file_list import Shard, read_file_list, repeated, strip_suffix
-from megads.errors import DataError
+from megads.errors import DataError, plain
 
 if TYPE_CHECKING:
     from megads.data.indexed.inspect import Info, Lengths
@@ -100,11 +100,11 @@ def info(names: tuple[str, ...], as_json: bool, **tokenizer: str | None) -> None
             click.echo(json.dumps({**facts, **extra, "text": decode(found.first_tokens) if decode else None}))
             continue
         share = f"   {100 * shard.weight / total:.3g} % of samples, corpus {shard.corpus}" if len(shards) > 1 else ""
-        click.echo(f"{found.prefix}{share}")
+        click.echo(plain(f"{found.prefix}{share}"))
         for label, text in _rows(found, decode):
-            click.echo(f"  {label:10} {text}")
+            click.echo(plain(f"  {label:10} {text}"))
         if given is not None and found.record and found.record.tokenizer != given.fingerprint:
-            click.echo(f"megads: {found.prefix}: was made with another tokenizer than the one given", err=True)
+            click.echo(f"megads: {plain(found.prefix)}: was made with another tokenizer than the one given", err=True)
 
 
 @click.command()
@@ -172,7 +172,7 @@ def _tell_sound(reports: Sequence[Report]) -> None:
     for report in sound if len(sound) <= _MANY else ():
         highest = f", highest token {report.highest}" if report.highest >= 0 else ""
         counts = f"{report.documents:,} documents, {report.tokens:,} tokens"
-        click.echo(f"{report.prefix}: sound, {counts}{highest}{_unknown(report)}")
+        click.echo(plain(f"{report.prefix}: sound, {counts}{highest}{_unknown(report)}"))
     if len(sound) > _MANY and (without := sum(1 for report in sound if _unknown(report))):
         click.echo(f"{without} of {len(sound)} files have no checksums recorded")
     if len(reports) > 1:

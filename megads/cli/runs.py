@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from megads.errors import plain
+
 if TYPE_CHECKING:
     from megads.monitor.runs import RunFacts
 
@@ -44,7 +46,7 @@ def runs(folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([each.as_dict() for each in found], indent=1))
     elif not found:
-        click.echo(f"{folder}: no runs in it", err=True)
+        click.echo(plain(f"{folder}: no runs in it"), err=True)
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         click.echo("\n".join(table(found, width)))
@@ -73,6 +75,7 @@ def table(found: Sequence[RunFacts], width: int | None) -> list[str]:
         }
         for each in found
     ]
+    rows = [{name: plain(text) for name, text in row.items()} for row in rows]
     names = [name for name in rows[0] if any(row[name] for row in rows)]
     return _fitted(rows, names, width)
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from megads.errors import plain
+
 LOG = logging.getLogger("megads")
 
 FILE = {"only": "file"}
@@ -18,6 +20,16 @@ FILE = {"only": "file"}
 
 ALSO = "also"
 """Key in ``extra`` of what follows a line in the run's log file."""
+
+
+class _Plain(logging.Filter):
+    """Names and messages from files cannot move the cursor or hide lines: what does not print is escaped."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if not text.isprintable():
+            record.msg, record.args = plain(text, "\n\t"), ()
+        return True
 
 
 class _LogFile(logging.FileHandler):
@@ -55,6 +67,8 @@ def start_log(rank: int, level: str, path: Path | None = None) -> logging.Logger
     # A line says nothing of the code, the thread or the process that it comes from: nobody looks for them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     LOG.handlers = [handler]
+    if not any(isinstance(each, _Plain) for each in LOG.filters):
+        LOG.addFilter(_Plain())
     if rank == 0 and path is not None:
         copy = _LogFile(path, encoding="utf8", delay=True)
         copy.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

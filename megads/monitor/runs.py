@@ -93,15 +93,19 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
         step, validation = last_rows(folder / METRICS)
     except OSError as error:
         return RunFacts(str(folder), BROKEN, f"can not be read: {error.strerror}")
+    settings: dict[str, Any] = {}
+    problem = ""
     try:
         settings = read_settings(folder)
     except FileNotFoundError:
-        settings = {}
+        pass
     except (OSError, ValueError) as error:
-        return RunFacts(str(folder), BROKEN, f"{CONFIG} {getattr(error, 'strerror', None) or error}")
+        problem = f"{CONFIG} {getattr(error, 'strerror', None) or error}"
     state = state_of(folder, settings, now)
     if not settings and state.name == LOST:
         state = State(BROKEN, f"no settings in {CONFIG}, {state.why}")
+    if problem:
+        state = State(BROKEN, problem)
     outcome, beat = read_outcome(folder), read_heartbeat(folder)
     ends = [int(reached) for row in (step, validation) if (reached := _number(row, "iteration")) is not None]
     reached = max([*ends, outcome.iteration if outcome else 0, beat.iteration if beat else 0])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from megads.config.run_files import CONFIG, LOG_FILE, METRICS
+from megads.errors import plain
 from megads.monitor.follow import Follower
 from megads.monitor.outcome import EXIT_FAILED, EXIT_STOPPED, read_outcome
 from megads.monitor.plots.sketch import loss_sketch
@@ -82,7 +83,7 @@ class Watch:
     def headline(self) -> str:
         """Return the run's state and why."""
         why = f": {self.state.why}" if self.state.why else ""
-        return f"{self.folder}  {self.state.name}{why}"
+        return plain(f"{self.folder}  {self.state.name}{why}")
 
     def line(self) -> str:
         """Return where the run is, on one line."""
@@ -106,7 +107,7 @@ class Watch:
         columns = self.rows.columns()
         if left >= 8 and any(len(column.x) > 1 for column in columns.values()):
             lines += ["", *loss_sketch(columns, min(width, 110), min(left, 18)).splitlines()]
-        return [line[:width] for line in [*lines, "", *tail]]
+        return [plain(line[:width]) for line in [*lines, "", *tail]]
 
     def step(self) -> dict[str, Any]:
         """Return the last step's row, empty before the first."""
