@@ -2,6 +2,7 @@
 # Train the 7B model. Any setting can be given in the environment:
 #   TP=2 NLAYERS=10 bash train_7B.sh
 # `bash train_7B.sh --help` lists the options, `--dry-run` shows every setting and starts nothing.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # sh is not enough
 set -euo pipefail
 me="${BASH_SOURCE[0]}"
 root="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)"

@@ -2,6 +2,7 @@
 # Train a model on this host or inside a job:
 #   TP=2 bash launchers/train.sh --preset 7B
 # Settings come from the environment and from the options of `megads train`; none are set here.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # sh is not enough
 set -euo pipefail
 me="${BASH_SOURCE[0]}"
 root="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)"

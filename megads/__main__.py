@@ -1,5 +1,27 @@
-"""``python -m megads`` is the ``megads`` command."""
+"""``python -m megads`` is the ``megads`` command; what it lacks to run is one line. Runs on any Python 3."""
 
-from megads.cli import main
+import sys
 
-main()
+
+def _fail(text):
+    sys.stderr.write(f"megads: {text}\n")
+    sys.exit(2)
+
+
+if sys.version_info < (3, 10):  # noqa: UP036
+    here = f"{sys.executable} is {sys.version_info[0]}.{sys.version_info[1]}"
+    _fail(f"Python 3.10 or later is needed and {here}; ./megads.sh finds one, or set MEGADS_PYTHON")
+
+try:
+    from megads.cli import main
+
+    main()
+except ModuleNotFoundError as error:
+    name = (error.name or "").partition(".")[0]
+    if name in ("", "megads") or name in sys.stdlib_module_names:
+        raise
+    root = __file__.rpartition("/megads/")[0] or "."
+    _fail(
+        f"{sys.executable} has no package {name}; use ./megads.sh, which makes an environment, or "
+        f"{sys.executable} -m pip install -e {root}"
+    )

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The one test command: environment, linters, type checks, tests. Arguments go to pytest:
 #   bash tests/run.sh [-k NAME ...]
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # sh is not enough
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "${root}"

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from megads import __version__
+from megads.cli.group import refuse_unknown_command
 from megads.errors import MegadsError
 
 COMMANDS = {
@@ -38,6 +39,12 @@ HIDDEN = {"health"}
 
 class _Group(click.Group):
     """Loads commands late; prints a MegadsError as one line. Anything else keeps its traceback."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        refuse_unknown_command(ctx, args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name in COMMANDS if name not in HIDDEN]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 
 import click
@@ -28,7 +29,11 @@ class FlagCommand(click.Command):
 
             pairs, args = split_flags(args, own)
             _refuse_unknown(ctx, args, own)
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, list(args))
+        except click.UsageError:
+            _refuse_assignment(args)
+            raise
         ctx.params["flags"] = tuple(pairs)
         return rest
 
@@ -49,6 +54,15 @@ def _refuse_unknown(ctx: click.Context, args: list[str], own: Mapping[str, bool]
             close = longer or difflib.get_close_matches(name, known, n=3, cutoff=0.75)
             raise click.NoSuchOption(name, possibilities=close[:3], ctx=ctx)
         before = word
+
+
+def _refuse_assignment(args: list[str]) -> None:
+    """Say where a setting belongs that stands behind the command, as ``make`` takes it."""
+    from megads.errors import ConfigError
+
+    for word in args:
+        if re.match(r"[A-Z][A-Z0-9_]*=", word):
+            raise ConfigError(f"{word} is an argument, and settings are variables: put {word} in front of the command")
 
 
 def flag_table() -> str:
