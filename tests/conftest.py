@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.slurm import Slurm, missing, slurm_cluster
+from tests.seconds import FIRST, Seconds
 from tests.turns import remove_locks, turn
 
 # Before torch is imported: pools of ranks are forked from this process, and a forked
@@ -25,8 +26,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def pytest_configure() -> None:
-    """Choose what tests/parity/drawn.py draws, before workers are started, which inherit it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose what tests/parity/drawn.py draws, before workers are started, which inherit it; add up seconds there."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Seconds())
     os.environ.setdefault("PARITY_SEED", str(random.SystemRandom().randrange(10**6)))
 
 
@@ -53,13 +56,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests on one worker, and all of the one SLURM. Skip what needs an MPI that is not installed.
+    """Keep a file's tests on one worker, and all of the one SLURM; the longest first.
+
+    Skip what needs an MPI that is not installed.
 
     In CI (MEGADS_REQUIRE_ALL) what is not installed fails instead.
     """
+    places: dict[pytest.Item, int] = {}
     for item in items:
         shares_slurm = "slurm" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("slurm" if shares_slurm else item.nodeid.split("::")[0]))
+        group = "slurm" if shares_slurm else item.nodeid.split("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+        places[item] = FIRST.index(group) if group in FIRST else len(FIRST)
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        items.sort(key=places.__getitem__)
     missing = [name for name in ("mpirun.openmpi", "mpiexec.hydra") if not shutil.which(name)]
     if missing and not os.environ.get("MEGADS_REQUIRE_ALL"):
         reason = pytest.mark.skip(reason=f"{' and '.join(missing)} not installed (apt-get install openmpi-bin mpich)")

@@ -171,7 +171,7 @@ MUTATIONS = (
         "megads/engine/parts.py",
         "(i * groups.data_size + groups.data_rank) * len",
         "i * groups.data_size * len",
-        ("tests/parity/test_drawn_layouts.py::test_dropout_is_the_same", "-k", "dp2"),
+        ("tests/parity/test_drawn_layouts.py::test_dropout_is_the_same_on_every_data_rank_and_stage", "-k", "dp2"),
     ),
     Mutation(
         "an end token belongs to the document that follows",

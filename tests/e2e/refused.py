@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.conftest import Command
+from tests.forks import popen
 
 # Settings of a run on the files that tests.data.factory writes.
 DATA = {"TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "100", "VAL_SPLIT": "200", "TRAIN_SPLIT": "800"}
@@ -23,8 +24,9 @@ def tree(folder: Path) -> dict[str, int]:
 def run(megads: Command, *words: str, before_exec: Callable[[], object] | None = None, **settings: str):
     """Call the command on the CPU, in the folder of ``megads``, with something done to its process first."""
     # A write that is cut short must not leave half a .pyc in the checkout.
-    env = megads.env(**{"MEGADS_DEVICE": "cpu", "PYTHONDONTWRITEBYTECODE": "1", **settings})
-    return subprocess.run(
+    no_bytecode = {"PYTHONDONTWRITEBYTECODE": "1"} if before_exec else {}
+    env = megads.env(**{"MEGADS_DEVICE": "cpu", **no_bytecode, **settings})
+    return popen.run(
         [sys.executable, "-m", "megads", *words],
         cwd=megads.folder,
         env={name: value for name, value in env.items() if value != "unset"},
@@ -33,7 +35,6 @@ def run(megads: Command, *words: str, before_exec: Callable[[], object] | None =
         preexec_fn=before_exec,
         timeout=100,
         encoding="utf8",
-        check=False,
     )
 
 

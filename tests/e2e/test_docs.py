@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forks.popen import server
+
 ROOT = Path(__file__).parents[2]
 SMALL = {"DEMO_VOCAB_SIZE": "512", "DEMO_BYTES": "300000", "SEQ": "32", "GLOBAL_BATCH": "8", "MICRO_BATCH": "4"}
 
@@ -48,9 +50,14 @@ def test_the_commands_of_a_document_work(document, tmp_path, cache):
         (tmp_path / name).symlink_to(ROOT / name)
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "megads").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m megads "$@"\n')
+    # Forked; train_7B.sh starts a new interpreter, and all it starts are new ones.
+    client = ROOT / "tests/forks/client.py"
+    (programs / "megads").write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{client}" "{server().address}" "$@"\n')
     (programs / "megads").chmod(0o755)
+    kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
     env = {
+        **kept,
+        "OMP_NUM_THREADS": "1",
         "PATH": f"{programs}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
         "PYTHONPATH": str(ROOT),

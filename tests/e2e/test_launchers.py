@@ -76,12 +76,13 @@ def test_launch_in_a_batch_script_of_slurm(slurm, megads):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("starter", ["openmpi", "mpich", "torchrun", "deepspeed"])
-def test_launch_starts_any_program(megads, starter):
+def test_launch_starts_any_program(megads, starter, tmp_path_factory):
     script = 'printf "%s\\n" "$RANK $LOCAL_RANK $WORLD_SIZE"; printf "\\377 raw\\n" >&2; exit $((RANK * 3))'
+    temporary = tmp_path_factory.mktemp("tmp")
     done = subprocess.run(
         [sys.executable, "-m", "megads", "launch", "-n", "2", "--with", starter, "--", "sh", "-c", script],
         cwd=megads.folder,
-        env=megads.env(RANK="5", OMPI_COMM_WORLD_RANK="7"),
+        env=megads.env(RANK="5", OMPI_COMM_WORLD_RANK="7", TMPDIR=str(temporary)),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=120,
@@ -93,3 +94,4 @@ def test_launch_starts_any_program(megads, starter):
     assert b"\xff raw\n" in done.stderr
     assert done.stderr.startswith(b"$ env -u ")
     assert os.listdir(megads.folder) == []
+    assert not [name for name in os.listdir(temporary) if name.startswith("torchelastic_")]

@@ -16,7 +16,10 @@ def main() -> None:
 
     words = [sys.executable, "-m", "megads", *sys.argv[2:]]
     send(connection, Request(words, os.getcwd(), dict(os.environ)), (0, 1, 2))
-    sys.exit(os.waitstatus_to_exitcode(receive(connection)[0]))
+    status = receive(connection)[0]
+    if status is None:
+        os.execv(sys.executable, words)
+    sys.exit(os.waitstatus_to_exitcode(status))
 
 
 main()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tests.forks.become import fork, install, program_of
+from tests.forks.become import fork, install, is_forkable, program_of
 
 
 @dataclass
@@ -61,7 +61,8 @@ def receive(connection: socket.socket) -> tuple[Any, list[int]]:
 def serve(connection: socket.socket, listener: socket.socket) -> None:
     """Fork for each :class:`Request` and answer with the process id; answer an id with its wait status.
 
-    A request that comes through ``listener`` (of ``client.py``) is answered with the status, once it is there.
+    A request that comes through ``listener`` (of ``client.py``) is answered with the status, once it is there, or
+    with None if it needs a new interpreter.
     """
     waiters: set[int] = set()
     while True:
@@ -99,7 +100,8 @@ def _answer_when_ended(caller: socket.socket) -> int:
         return pid
     with suppress(EOFError, OSError):
         request, streams = receive(caller)
-        send(caller, os.waitpid(_start(request, streams), 0)[1])
+        forkable = is_forkable(request.env, dict(os.environ))
+        send(caller, os.waitpid(_start(request, streams), 0)[1] if forkable else None)
     os._exit(0)
 
 

@@ -48,14 +48,15 @@ def torchrun(call: Call) -> Start:
 
 
 def _torchrun(call: Call, node_rank: str) -> tuple[str, ...]:
-    # Static rendezvous: nothing is negotiated, so nothing but the address can be wrong.
+    # Static rendezvous: nothing is negotiated, so nothing but the address can be wrong. Without a folder for
+    # logs, which ranks write themselves, it would leave an empty one in TMPDIR.
     refuse_option(call, "torchrun")
     cores = cores_to_set(call)
     return (
         "-m", "torch.distributed.run", f"--nnodes={len(call.allocation.hosts)}", node_rank, "--rdzv-backend=static",
         f"--nproc-per-node={_even(call, 'torchrun')}",
         f"--master-addr={call.added['MASTER_ADDR']}", f"--master-port={call.added['MASTER_PORT']}",
-        "--max-restarts=0", "--no-python",
+        "--max-restarts=0", "--log-dir=/dev/null", "--no-python",
         *(rank_words(call.command, TORCHRUN.local_rank, cores) if cores else call.command),
     )  # fmt: skip
 
