@@ -325,10 +325,18 @@ def _manifest(snapshot: Snapshot, written: list[_Written]) -> Manifest:
 
 
 def _gather(mine: _Written, groups: Groups) -> list[_Written]:
-    """Return what all ranks wrote, by rank, on rank 0; elsewhere an empty list. Also a barrier for rank 0."""
-    if groups.grid.world_size == 1:
-        return [mine]
-    return gather_values(mine)
+    """Return what all ranks wrote, by rank, on rank 0; elsewhere an empty list. Also a barrier for rank 0.
+
+    It receives PP x TP + DP x SP messages, not one of every rank.
+    """
+    found = [(groups.rank, mine)]
+    # First those that share a slice of the model, then one of each slice: nobody hears from all ranks one by one.
+    if groups.data_seq is not None:
+        first = groups.ranks("data_seq")[0]
+        found = [each for rank in gather_values(found, first, groups.data_seq) for each in rank]
+    if groups.model is not None and not groups.data_rank and not groups.seq_rank:
+        found = [each for rank in gather_values(found, 0, groups.model) for each in rank]
+    return [written for _, written in sorted(found, key=lambda each: each[0])] if groups.rank == 0 else []
 
 
 def _tell(verdict: tuple[str, float], groups: Groups) -> tuple[str, float]:

@@ -50,23 +50,29 @@ def all_gather_values(value: Any) -> list[Any]:
     return [_value(row[:length]) for row, length in zip(found.view(len(lengths), -1), lengths, strict=True)]
 
 
-def gather_values(value: Any, dst: int = 0) -> list[Any]:
-    """Return every rank's ``value``, by rank, on rank ``dst``; elsewhere an empty list. Collective."""
-    padded, lengths = _padded(value)
+def gather_values(value: Any, dst: int = 0, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """Return every rank's ``value``, by rank, on rank ``dst``; elsewhere an empty list. Collective over ``group``.
+
+    Args:
+        value: see :func:`broadcast_value`.
+        dst: the rank in the world; one of the group.
+        group: None: the world.
+    """
+    padded, lengths = _padded(value, group)
     if dist.get_rank() != dst:
-        dist.gather(padded, None, dst)
+        dist.gather(padded, None, dst, group=group)
         return []
     found = [torch.empty_like(padded) for _ in lengths]
-    dist.gather(padded, found, dst)
+    dist.gather(padded, found, dst, group=group)
     return [_value(row[:length]) for row, length in zip(found, lengths, strict=True)]
 
 
-def _padded(value: Any) -> tuple[torch.Tensor, list[int]]:
+def _padded(value: Any, group: dist.ProcessGroup | None = None) -> tuple[torch.Tensor, list[int]]:
     """Return the text of ``value``, as long as the longest of all ranks, and the lengths of all. Collective."""
     device = _device()
     text = _text(value, device)
-    lengths = torch.empty(dist.get_world_size(), dtype=torch.int64, device=device)
-    dist.all_gather_into_tensor(lengths, torch.tensor([text.numel()], device=device))
+    lengths = torch.empty(dist.get_world_size(group), dtype=torch.int64, device=device)
+    dist.all_gather_into_tensor(lengths, torch.tensor([text.numel()], device=device), group=group)
     longest = int(lengths.max())
     return torch.nn.functional.pad(text, (0, longest - text.numel())), [int(length) for length in lengths.tolist()]
 

@@ -17,7 +17,8 @@ from megads.checkpoint.layout import list_checkpoints, remove_unfinished
 from megads.checkpoint.piece import Piece
 from megads.checkpoint.progress import Progress
 from megads.checkpoint.reader import Reader
-from megads.checkpoint.save import FAILED, IDLE, WRITING, Saver, Snapshot
+from megads.checkpoint.save import FAILED, IDLE, WRITING, Saver, Snapshot, _gather, _Written
+from megads.comm import messages
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.errors import CheckpointError
@@ -122,6 +123,29 @@ def _all_write_their_own(folder: str, background: bool) -> None:
         }
         assert not manifest.has_generators
         assert [file.tensor for file in manifest.files.values()] == [0, 1, 0, 1]
+
+
+def _facts_arrive_by_rank() -> None:
+    rank, real = dist.get_rank(), messages.dist.gather
+    for grid, most in (({"pipe": 2, "data": 2}, 2), ({"seq": 2, "tensor": 2}, 2), ({"data": 4}, 4), ({"pipe": 4}, 4)):
+        heard = []
+
+        def gather(mine, found, *args, heard=heard, **kwargs):
+            heard.append(len(found or ()))
+            return real(mine, found, *args, **kwargs)
+
+        messages.dist.gather = gather
+        try:
+            found = _gather(_Written(problem=f"of {rank}"), groups_of(**grid))
+        finally:
+            messages.dist.gather = real
+        assert [each.problem for each in found] == ([f"of {each}" for each in range(4)] if rank == 0 else [])
+        assert max(heard) <= most
+
+
+@pytest.mark.dist
+def test_rank_0_hears_from_one_rank_of_each_slice():
+    run_ranks(4, _facts_arrive_by_rank)
 
 
 def _nothing_to_write(folder: str) -> None:
