@@ -11,6 +11,7 @@ from pathlib import Path
 from megads.checkpoint.commit import only_writer, sync_folder
 from megads.checkpoint.layout import PART
 from megads.errors import CheckpointError
+from megads.storage.regular import write_cure
 
 
 @contextmanager
@@ -43,7 +44,7 @@ def new_folder(final: Path) -> Iterator[Path]:
             os.replace(part, final)
             sync_folder(final.parent)
         except OSError as error:
-            raise CheckpointError(f"{final}: {error.strerror}; free some space or give another folder") from None
+            raise CheckpointError(f"{final}: {error.strerror}; {write_cure(error, 'give another folder')}") from None
         finally:
             shutil.rmtree(part, ignore_errors=True)
 

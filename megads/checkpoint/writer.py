@@ -19,6 +19,7 @@ from megads.checkpoint.folder import parents_of
 from megads.checkpoint.layout import checkpoint_name
 from megads.checkpoint.manifest import Manifest, file_name
 from megads.errors import CheckpointError
+from megads.storage.regular import write_cure
 
 FILE_BYTES = 2**28
 """A file is written when its parameters have so many bytes; until then they are in memory."""
@@ -127,4 +128,4 @@ class Writer:
 
     def _failed(self, error: OSError) -> CheckpointError:
         self.abandon()
-        return CheckpointError(f"{self.final}: {error.strerror}; free some space or give another folder")
+        return CheckpointError(f"{self.final}: {error.strerror}; {write_cure(error, 'give another folder')}")

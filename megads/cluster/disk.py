@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megads.errors import LaunchError
+from megads.storage.regular import write_cure
 
 PIECE = 4 * 2**20
 
@@ -46,7 +47,7 @@ def probe_disk(folder: Path, num_bytes: int) -> Disk:
             same = all(chunk == piece for chunk in iter(lambda: file.read(len(piece)), b""))
     except OSError as error:
         raise LaunchError(
-            f"{place}: {error.strerror}; free space there, or give another RUN_DIR that every host can write"
+            f"{place}: {error.strerror}; {write_cure(error, 'give another RUN_DIR that every host can write')}"
         ) from None
     finally:
         if name:

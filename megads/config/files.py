@@ -30,6 +30,7 @@ from megads.config.tree import fields, nested, value_of
 from megads.errors import ConfigError
 from megads.storage.checksums import has_changed, with_crc_line
 from megads.storage.reading import Bounds, read_text
+from megads.storage.regular import write_cure
 
 ENDS_AT = "MEGADS_ENDS_AT"
 """Tells the ranks when the allocation ends, in unix seconds; absent when nobody knows."""
@@ -166,4 +167,5 @@ def _write(path: Path, text: str, publish: Callable[[str, Path], None], *, priva
             os.unlink(temporary)
         if temporary and isinstance(error, FileExistsError):
             raise
-        raise ConfigError(f"{path}: can not be written: {error.strerror}; free space or give another RUN_DIR") from None
+        cure = write_cure(error, "give another RUN_DIR")
+        raise ConfigError(f"{path}: can not be written: {error.strerror}; {cure}") from None

@@ -111,7 +111,12 @@ def _check_size(run: RunConfig, split: str, needed: int, cache: Cache) -> None:
 def _disk(cache: Cache) -> tuple[Path, int]:
     """Return the nearest folder of the cache that is there, and its free bytes."""
     folder = next(each for each in (cache.folder, *cache.folder.parents) if os.path.isdir(each))
-    return folder, shutil.disk_usage(folder).free
+    usage = shutil.disk_usage(folder)
+    if not usage.total:
+        raise DataError(
+            f"sample indices: {folder} is on a file system that keeps no files; set DATA_CACHE_PATH to a disk"
+        )
+    return folder, usage.free
 
 
 def _shards(run: RunConfig) -> list[Shard]:

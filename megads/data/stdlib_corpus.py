@@ -23,6 +23,7 @@ from megads.data.indexed.dtypes import best_dtype
 from megads.data.indexed.writer import IndexedWriter
 from megads.data.tokenize.train import EOD, train_bpe
 from megads.errors import DataError, MegadsError
+from megads.storage.regular import write_cure
 
 _SKIPPED = {"site-packages", "dist-packages", "__pycache__", "lib2to3", "idlelib"}
 _TESTS = {"test", "tests", "idle_test"}
@@ -143,7 +144,7 @@ def main(folder: str, vocab_size: str, most_bytes: str) -> int:
         return 1  # nobody is waiting for the corpus any more
     except OSError as error:
         reason = str(error.strerror).lower()
-        cure = "free some space or set DATA_CACHE_PATH to another folder"
+        cure = write_cure(error, "set DATA_CACHE_PATH to another folder")
         _report("error", f"demo corpus: {error.filename or folder}: {reason}; {cure}")
     else:
         return 0

@@ -25,6 +25,7 @@ from megads.config.files import CONFIG, HEARTBEAT, LOG_FILE, STOP, write_whole
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError, MegadsError
 from megads.monitor.outcome import find_outcome, read_heartbeat, read_outcome
+from megads.storage.regular import write_cure
 
 RUNS = Path("runs")
 FINDER = "lr_finder"  # in the run folder: where a sweep of the learning rate works
@@ -190,7 +191,7 @@ def append_to_log(folder: Path, text: str) -> None:
         with open(path, "a", encoding="utf8") as file:
             file.write(text)
     except OSError as error:
-        raise LaunchError(f"{path}: {error.strerror}; free some space or give another RUN_DIR") from None
+        raise LaunchError(f"{path}: {error.strerror}; {write_cure(error, 'give another RUN_DIR')}") from None
 
 
 def request_stop(folder: Path) -> None:

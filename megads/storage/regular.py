@@ -20,6 +20,10 @@ _KINDS = {
 }
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors that space cures."""
+
+
 class NotRegular(OSError):
     """What has the name is no file, or no file can have it; ``strerror`` says what it is."""
 
@@ -87,6 +91,15 @@ def open_regular(
         raise DataError(f"{name}: {str(error.strerror).partition(',')[0]}; {expected}") from None
     except OSError as error:
         raise cannot_read(name, error) from None
+
+
+def write_cure(error: OSError, elsewhere: str) -> str:
+    """Return what helps after a failed write: space where a disk is full, and ``elsewhere`` in any case."""
+    if error.errno in FULL:
+        return f"free some space or {elsewhere}"
+    if error.errno == errno.EIO:
+        return f"its disk or the way to it fails, space does not help: see the system's log, or {elsewhere}"
+    return elsewhere
 
 
 def cannot_read(path: str | Path, error: OSError) -> DataError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +11,10 @@ import torch
 from torch import Tensor
 
 from megads.engine.base import Engine
+from megads.monitor.log import LOG
+from megads.monitor.text import duration
 
+FIRST_S, EVERY_S = 10.0, 30.0  # until the first line of a long validation, and between two
 MOST_SHOWN = 6  # corpora of a log line
 
 
@@ -48,6 +52,23 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if not loss > 700 else math.inf
 
 
+class _Pace:
+    """Says how far a long validation is."""
+
+    def __init__(self, total: int):
+        self.total, self.began = total, time.monotonic()
+        self.next_s = FIRST_S
+
+    def after(self, done: int) -> None:
+        """Say so if it is time, ``done`` global batches being done."""
+        passed = time.monotonic() - self.began
+        if not done or passed < self.next_s:
+            return
+        self.next_s = passed + EVERY_S
+        of = f" of {self.total}, ETA {duration(passed / done * max(0, self.total - done))}" if self.total else ""
+        LOG.info("validation: %d%s", done, of)
+
+
 def evaluate(
     engine: Engine,
     steps: Iterable[Sequence[Tensor]],
@@ -56,6 +77,7 @@ def evaluate(
     *,
     corpora: Sequence[str] = (),
     corpus_of: Callable[[int], str] = lambda sample: "",
+    total: int = 0,
 ) -> HeldOut | None:
     """Return the loss over ``steps``, the same on every rank; None when it was given up.
 
@@ -68,14 +90,17 @@ def evaluate(
         device: of the model.
         give_up: asked before each global batch but the first; the same on every rank.
         corpora: names, of two or more; fewer: their losses are not looked at.
+        total: of ``steps``; 0: not known. Rank 0's log says now and then how far a long validation is.
         corpus_of: returns the corpus of a sample, counted from the first of ``steps`` over all ranks.
     """
     losses: list[float] = []
     sums = {corpus: [0.0, 0.0] for corpus in corpora}
     first = 0
+    pace = _Pace(total)
     for batches in steps:
         if losses and give_up():
             return None
+        pace.after(len(losses))
         found = engine.eval_losses([batch.to(device) for batch in batches])
         total, count = found.sum(dim=0)
         losses.append(float(total / count.clamp(min=1)))

@@ -315,7 +315,10 @@ class Loop:
         data, micro_batches = t.splits[split], t.micro_batches_of(t.run.train.global_batch)
         with t.batches(split) as batches:
             steps = ([next(batches) for _ in range(micro_batches)] for _ in range(t.run.train.eval_iters))
-            found = evaluate(t.engine, steps, t.device, give_up, corpora=data.corpora, corpus_of=data.corpus_of)
+            total = t.run.train.eval_iters
+            found = evaluate(
+                t.engine, steps, t.device, give_up, corpora=data.corpora, corpus_of=data.corpus_of, total=total
+            )
         return found, why[0]
 
     def median_speed(self) -> Speed:

@@ -86,12 +86,7 @@ def _resume(training: Training, find: Callable[[], Start | None]) -> Path | None
         start, found = offer.start, offer.found
         check_model(found.path, found.manifest, training.run)
         taken = taken_of(training.run, start, found.path, found.manifest)
-        problem = ""
-        try:
-            _read(training, found, taken)
-        except CheckpointError as error:
-            problem = str(error)
-        problem = _first_problem(problem, training.groups, training.device)
+        problem = _try_twice(training, found, taken)
         if problem and start.is_only:
             raise CheckpointError(f"{problem}; this is the checkpoint that was asked for, and no other is taken for it")
         if not problem:
@@ -102,6 +97,25 @@ def _resume(training: Training, find: Callable[[], Start | None]) -> Path | None
         passed_over = passed_over or problem
         if training.groups.rank == 0:
             LOG.warning("checkpoint passed over: %s", problem)
+
+
+def _try_twice(training: Training, found: Found, taken: Taken) -> str:
+    """Read a checkpoint, and once more if it cannot be read: a disk or a network may get right what it got wrong."""
+    problem = _try(training, found, taken)
+    if problem:
+        LOG.info("checkpoint %s: %s; reading it once more", found.path, problem)
+        problem = _try(training, found, taken)
+    return problem
+
+
+def _try(training: Training, found: Found, taken: Taken) -> str:
+    """Read a checkpoint; return what the first rank that could not said, on every rank. Collective."""
+    problem = ""
+    try:
+        _read(training, found, taken)
+    except CheckpointError as error:
+        problem = str(error)
+    return _first_problem(problem, training.groups, training.device)
 
 
 def _put_aside(damaged: Iterable[Path]) -> None:

@@ -171,7 +171,7 @@ def test_a_folder_that_another_run_uses(megads):
 
 
 def test_a_full_disk_for_the_settings(megads, data):
-    told = ["runs/llama/config.yaml: can not be written: File too large; free space or give another RUN_DIR"]
+    told = ["runs/llama/config.yaml: can not be written: File too large; free some space or give another RUN_DIR"]
     refused(megads, told=told, before_exec=limit_files(0), **data)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megads.errors import DataError
-from megads.storage.regular import cannot_read, open_regular
+from megads.storage.regular import cannot_read, open_regular, write_cure
 
 _MISSING = "a data prefix is the common part of a .bin and a .idx file"
 
@@ -220,7 +220,7 @@ class NewFiles:
             self.drop()
             reason = os.strerror(error.errno or 0).lower()
             raise DataError(
-                f"{self.prefix}: can not be written: {reason}; free some space or use another folder"
+                f"{self.prefix}: can not be written: {reason}; {write_cure(error, 'use another folder')}"
             ) from None
         except BaseException:
             self.drop()

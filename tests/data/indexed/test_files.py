@@ -37,7 +37,7 @@ def _socket(path: Path) -> None:
     [
         (lambda path: path.mkdir(), "is a folder; expected a regular file"),
         (os.mkfifo, "is a pipe; expected a regular file"),
-        (_socket, "no such device or address"),
+        (_socket, "is a socket; expected a regular file"),
         (lambda path: path.symlink_to("/dev/zero"), "is a device; expected a regular file"),
         (lambda path: path.symlink_to("/dev/tty"), ("is a device", "no such device or address")),
         (lambda path: path.symlink_to(path), "can not be read: too many levels of symbolic links"),
