@@ -88,7 +88,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_an_unwritable_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     resolved = _derived()
-    with pytest.raises(ConfigError, match=r"config\.yaml: can not be written: .*; free some space or give another RUN_DIR"):
+    with pytest.raises(ConfigError, match=r"config\.yaml: can not be written: .*; give another RUN_DIR"):
         save_config(resolved.run, resolved.origins, tmp_path / "file" / "config.yaml")
 
 
