@@ -22,7 +22,7 @@ import megads
 from megads.cluster.disk import probe_disk
 from megads.cluster.ranks import UNKNOWN, RankInfo
 from megads.comm.groups import init_distributed
-from megads.comm.place import meet
+from megads.comm.place import listen, meet
 from megads.device import facts
 from megads.device.vendor import Vendor, vendor
 from megads.errors import LaunchError
@@ -309,13 +309,23 @@ def time_all(rank: Rank) -> list[list[Any]]:
     return measure(rank.teams["all"], rank.vendor.synchronize, rank.progress)
 
 
+def _with_a_free_port(rank: Rank) -> Mapping[str, str]:
+    """Return the environment with a MASTER_PORT that rank 0 found free, unless a launcher's agent holds the store."""
+    if rank.info.world_size == 1 or rank.env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return rank.env
+    if rank.info.rank == 0:
+        with listen(rank.env["MASTER_ADDR"], 0) as found:
+            rank.meeting.store.set("port of the run", str(found.getsockname()[1]))
+    return {**rank.env, "MASTER_PORT": rank.meeting.store.get("port of the run").decode()}
+
+
 def join_as_a_run(rank: Rank) -> dict[str, list[str]]:
-    """Leave the groups and join again exactly as a run does."""
+    """Leave the groups and join again as a run does, on another port: this command's store holds the run's."""
     rank.progress("leaving the groups")
     rank.teams.clear()
     dist.destroy_process_group()
     rank.progress("joining as a run does")
-    store = meet(rank.info, rank.limit_s, rank.env)
+    store = meet(rank.info, rank.limit_s, _with_a_free_port(rank))
     init_distributed(rank.vendor.backend, rank.info, rank.timeout_s, device=rank.device, store=store)
     rank.progress("all_reduce of all ranks")
     x = torch.ones(1, device=rank.device)
