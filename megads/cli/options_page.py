@@ -46,6 +46,8 @@ $ megads train --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-len
   Megatron-LM it does), and a checkpoint resumes under another TP.
 * `--load` of a folder without a checkpoint is an error, unless it is the folder of `--save`. Megatron-LM starts from
   random weights there unless it has `--exit-on-missing-checkpoint`.
+* A command of Megatron-LM is named by the last part of `--save`: `--save checkpoints/small` has its log and metrics in
+  `runs/small`, unless `RUN_NAME` names it.
 * `--save-interval` has no default: without it only the end of the run is saved.
 
 ## Defaults

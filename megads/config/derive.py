@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from megads.config.advice import (
@@ -25,6 +26,7 @@ from megads.config.batches import BatchSchedule
 from megads.config.checks import problem_of
 from megads.config.layers import preset_title
 from megads.config.megatron import LAYER as MEGATRON_LAYER
+from megads.config.megatron import MEGATRON
 from megads.config.parse import LARGEST
 from megads.config.resolve import SHARES, Resolved, rank_of
 from megads.config.schedule_lengths import fill_schedule, rises_to_the_end
@@ -135,16 +137,22 @@ def _derived(resolved: Resolved, num_hosts: int, ranks_per_host: int, vocab_size
     _fill_batch(filler)
     _fill_length(filler)
     _fill_schedule(filler)
-    filler.fill(
-        "name",
-        preset_title(filler["preset"]) or filler["model.family"],
-        "MODEL_ARCH" if filler["preset"] else "MODEL_FAMILY",
-    )
+    _fill_name(filler)
     _settle_vocab(filler, vocab_size)
     run = _give_way(filler, world_size)
     check_vocab(run, vocab_size)
     rises = rises_to_the_end(Resolved(run, filler.origins))
     return Resolved(run, filler.origins, (*filler.notes, *([rises] if rises else [])))
+
+
+def _fill_name(filler: _Filler) -> None:
+    """Name the run by its preset, or a command of Megatron-LM by its ``--save``, which is all that tells two apart."""
+    folder = Path(filler["checkpoint.dir"]).name.strip()
+    if filler["preset"]:
+        filler.fill("name", preset_title(filler["preset"]), "MODEL_ARCH")
+    elif filler["defaults"] == MEGATRON and folder not in ("", ".."):
+        filler.fill("name", folder[:100], "CKPT_DIR")
+    filler.fill("name", filler["model.family"], "MODEL_FAMILY")
 
 
 def _settle_vocab(filler: _Filler, tokenizer_vocab: int) -> None:

@@ -79,6 +79,7 @@ COMMON = {
     "optim.adam_eps": 1e-8,
     "optim.loss_scale": 0.0,
     "data.tokenizer_type": "GPT2BPETokenizer",
+    "name": "gpt2",
     "checkpoint.dir": "checkpoints/gpt2",
     "checkpoint.load": "checkpoints/gpt2",
 }
@@ -205,6 +206,15 @@ def test_a_llama_is_described_by_options(tmp_path, monkeypatch):
     rates = [Schedule.of(run).lr(step) for step in (0, 5, 10)]
     assert rates == pytest.approx([1e-3, 5e-4, 0])
     assert (run.train.eval_interval, run.train.eval_iters, run.log.log_interval) == (1000, 100, 100)
+
+
+@pytest.mark.parametrize(
+    ("save", "name"),
+    [(["--save", "a/small/"], "small"), (["--save", ".."], "gpt"), ([], "gpt"), (["--save", "a b"], "a b")],
+)
+def test_commands_that_save_to_different_folders_are_different_runs(save, name, tmp_path, monkeypatch):
+    run = derived(["megads", "train", *LLAMA, *save], 1, 1, tmp_path, monkeypatch).run
+    assert run.name == name
 
 
 def test_defaults_are_megatrons_for_a_command_without_a_preset():

@@ -40,7 +40,7 @@ def test_a_command_of_megatron_deepspeed_trains_as_it_is_written(tmp_path):
         **{"MACHINE": "cpu", "OMP_NUM_THREADS": "1", "LAUNCHER": "", "N_GPUS": "1", "PP_SIZE": "1", "TP_SIZE": "1"},
         **{"ZERO_STAGE": "1", "MICRO_BATCH_SIZE": "1", "GLOBAL_BATCH_SIZE": "4", "SAVE_INTERVAL": "50"},
         **{"VOCAB_FILE": "vocab.json", "MERGE_FILE": "merges.txt", "DATA_PATH": "corpus_text_document"},
-        **{"CHECKPOINT_PATH": "checkpoints/tiny", "TENSORBOARD_PATH": "tensorboard", "RUN_NAME": "tiny"},
+        **{"CHECKPOINT_PATH": "checkpoints/tiny", "TENSORBOARD_PATH": "tensorboard"},
     }
     # 100 samples are 50 steps of the ramp; its first four show as much.
     command = ["bash", str(ROOT / "examples/pretrain_gpt_single_node.sh")]
