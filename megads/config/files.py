@@ -36,6 +36,10 @@ ENDS_AT = "MEGADS_ENDS_AT"
 """Tells the ranks when the allocation ends, in unix seconds; absent when nobody knows."""
 
 
+WRITTEN = "# Written by megads; the settings of this run and where each came from."
+"""First line of a run's config.yaml."""
+
+
 def save_config(run: RunConfig, origins: Mapping[str, Origin], path: Path) -> None:
     """Write ``run`` as YAML with the origin of each value as a comment.
 
@@ -44,7 +48,7 @@ def save_config(run: RunConfig, origins: Mapping[str, Origin], path: Path) -> No
     Raises:
         ConfigError: the folder can not be written, or its disk is full.
     """
-    lines = ["# Written by megads; the settings of this run and where each came from."]
+    lines = [WRITTEN]
     section = ""
     for name in sorted(fields(), key=lambda each: "." in each):
         head, _, key = name.rpartition(".")
@@ -65,7 +69,7 @@ def load_config(path: Path) -> RunConfig:
     content = read_yaml(path, str(path))
     known = fields()
     values: dict[str, Any] = {}
-    for name, value in _flat(content, path).items():
+    for name, value in flat(content, path).items():
         if name not in known:
             raise ConfigError(f"{path}: no setting is called {name!r}{did_you_mean(name, list(known))}")
         try:
@@ -84,7 +88,12 @@ def load_config(path: Path) -> RunConfig:
     return RunConfig.model_validate(nested(values))
 
 
-def _flat(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def flat(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return a file's values by dotted name.
+
+    Raises:
+        ConfigError: a section holds something else.
+    """
     sections = {name for name, field in RunConfig.model_fields.items() if isinstance(field.default, Section)}
     result: dict[str, Any] = {}
     for name, value in content.items():

@@ -20,6 +20,8 @@ Written by `megads config --markdown` from the declarations in `megads/config`; 
 Each setting is a variable of the environment or `--set section.key=value`. `megads config NAME` explains one, with its
 value here and where that came from; `megads config WORD` lists those that a word occurs in.
 """
+NO_LIMIT = 2**53
+"""Limits from here on only keep sums exact."""
 _LIMITS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
@@ -35,7 +37,7 @@ def values_text(field: FieldInfo) -> str:
         f"{sign} {bound:g}"
         for limit in field.metadata
         for name, sign in _LIMITS.items()
-        if (bound := getattr(limit, name, None)) is not None
+        if (bound := getattr(limit, name, None)) is not None and bound < NO_LIMIT
     ]
     return " ".join([kind, ", ".join(bounds)]).strip()
 

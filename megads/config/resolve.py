@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from megads.config.config_file import SETTING as CONFIG_FILE
+from megads.config.config_file import read_settings
 from megads.config.flags import Given, add_given, read_flags
 from megads.config.layers import Layer, read_machine, read_preset
 from megads.config.megatron import LAYER as MEGATRON_LAYER
@@ -20,7 +22,19 @@ from megads.errors import ConfigError
 
 __all__ = ["LAYERS", "Resolved", "rank_of", "resolve", "settings"]
 
-LAYERS = ("derived", "default", "megatron", "optimizer", "family", "preset", "machine", "env", "cli", "checkpoint")
+LAYERS = (
+    "derived",
+    "default",
+    "megatron",
+    "optimizer",
+    "family",
+    "preset",
+    "machine",
+    "config",
+    "env",
+    "cli",
+    "checkpoint",
+)
 """Lowest first. A derived value gives way to any other."""
 
 
@@ -74,7 +88,9 @@ def resolve(
     num_hosts: int = 0,
     checkpoint: Layer | None = None,
 ) -> Resolved:
-    """Build a run's settings from default < optimizer < family < preset < machine < env < cli < checkpoint.
+    """Build a run's settings from their layers.
+
+    default < optimizer < family < preset < machine < config file < env < cli < checkpoint.
 
     Megatron-LM's defaults, where they hold (``megads.config.megatron``), are above ours. A
     command of Megatron-LM without a preset means the same on every machine: the machine's
@@ -102,6 +118,8 @@ def resolve(
     given = _overrides(overrides or {}, read.given)
     from_env = _environment(env)
     chosen, chosen_origin = _choose_preset(preset, from_env, given)
+    config_file = {**from_env, **given}.get(CONFIG_FILE, ("",))[0]
+    filed = read_settings(str(config_file)) if config_file else {}
     machine_name = given["machine"][0] if "machine" in given else machine
     machine_layer = read_machine(machine_name, root or Path(__file__).parents[2])
     by_megatron, by_megatron_origin = is_megatron(chosen is not None, given, from_env)
@@ -112,12 +130,13 @@ def resolve(
         stack.put(name, each.default, Origin("default"))
     asked_hosts = {**from_env, **given}.get("launch.num_hosts", (0,))[0]
     layers = [*([chosen] if chosen else []), *([] if fits else [machine_layer])]
+    layers.append(Layer(Origin("config"), {name: value for name, (value, _) in filed.items()}))
     if by_megatron:
         _put_megatron(stack, layers, from_env, given)
     _put_bundle(stack, "optim.optimizer", OPTIMIZER_DEFAULTS, layers, from_env, given)
     _put_bundle(stack, "model.family", FAMILIES, layers, from_env, given)
     below = _put_files(stack, chosen, None if fits else machine_layer, num_hosts or asked_hosts or 1)
-    for name, (value, origin) in [*from_env.items(), *given.items()]:
+    for name, (value, origin) in [*filed.items(), *from_env.items(), *given.items()]:
         stack.put(name, value, origin)
     if checkpoint:
         _put_checkpoint(stack, checkpoint)
@@ -126,7 +145,8 @@ def resolve(
     if by_megatron and not chosen:
         _refuse_missing(stack)
     stack.put("defaults", MEGATRON if by_megatron else MEGADS, by_megatron_origin)
-    stack.put("preset", chosen.origin.detail if chosen else "", chosen_origin)
+    if chosen or "preset" not in filed:
+        stack.put("preset", chosen.origin.detail if chosen else "", chosen_origin)
     by_name = Origin("env", "MACHINE") if env.get("MACHINE") == machine_name else Origin("derived", "host name")
     stack.put("machine", machine_name, given["machine"][1] if "machine" in given else by_name)
     _settle(stack)

@@ -292,6 +292,12 @@ class RunConfig(Section):
         "--num-layers, --hidden-size or --num-attention-heads",
     )
     machine: str = setting("", env="MACHINE", help="facts and defaults in envs/<machine>.yaml; empty: by host name")
+    config_file: str = setting(
+        "",
+        env="CONFIG_FILE",
+        flags={"--config": None},
+        help="YAML file of settings, such as a run's config.yaml; above preset and machine, below the environment",
+    )
     name: str = setting("", env="RUN_NAME", help="of the run folder, runs/<name>; empty: the preset's name")
     dir: str = setting("", env="RUN_DIR", help="run folder, exactly; empty: runs/<name>")
     model: ModelConfig = ModelConfig()

@@ -19,7 +19,8 @@ class Section(BaseModel):
 class Origin:
     """Where a resolved value came from, for ``megads config`` and error messages."""
 
-    layer: str  # "default" | "optimizer" | "family" | "preset" | "machine" | "env" | "cli" | "checkpoint" | "derived"
+    # "default" | "optimizer" | "family" | "preset" | "machine" | "config" | "env" | "cli" | "checkpoint" | "derived"
+    layer: str
     detail: str = ""  # the file, variable, flag or formula
 
     def __str__(self) -> str:

@@ -1,0 +1,71 @@
+"""Settings from a file: ``--config mine.yaml``, or a run's own ``config.yaml``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from megads.config.files import WRITTEN, flat
+from megads.config.layers import read_yaml
+from megads.config.parse import did_you_mean, parse
+from megads.config.setting import Origin
+from megads.config.tree import fields
+from megads.errors import ConfigError
+
+SETTING = "config_file"
+# Of the host, the job and the folder of the run that wrote the file, not of what it trains.
+_OF_THE_RUN = (
+    *("machine", "defaults", "name", "dir", SETTING, "launch.launch_with", "launch.ranks_per_host", "launch.num_hosts"),
+    *("launch.hostfile", "launch.cpu_bind", "launch.walltime", "checkpoint.dir"),
+)
+_ROW = re.compile(r"( *)(\w+):(.*)$")
+_SHARES = ("data.train_split", "data.val_split", "data.test_split")
+_BELOW = ("default", "megatron", "optimizer", "family")
+
+
+def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
+    """Return what a file gives, by dotted name, with its origin.
+
+    A file of your own has sections, or dotted names. From a run's ``config.yaml`` come the settings
+    of what it trains: values that were derived are derived again, defaults stay defaults, and its
+    host, job and folder are left out.
+
+    Raises:
+        ConfigError: the file can not be read, or holds what is not a setting.
+    """
+    path = Path(name)
+    given = f"--config {name}"
+    content, known = flat(read_yaml(path, given), path), fields()
+    was = _origins(path.read_text(encoding="utf-8"))
+    result = {}
+    for key, value in content.items():
+        if key not in known:
+            raise ConfigError(f"{given}: no setting is called {key!r}{did_you_mean(key, list(known))}")
+        layer = was.get(key, "config")
+        if was and key in _SHARES and content.get("data.split"):
+            layer = "default"  # SPLIT had won over them
+        if was and (key in _OF_THE_RUN or layer == "derived"):
+            continue
+        if key in ("machine", SETTING):
+            raise ConfigError(f"{given}: {key} can not be set in a file; drop it from the file")
+        try:
+            result[key] = (parse(value, known[key]), Origin(layer if layer in _BELOW else "config", name))
+        except ValueError as error:
+            raise ConfigError(f"{given}: {key}: {error}") from None
+    return result
+
+
+def _origins(text: str) -> dict[str, str]:
+    """Return the layer of each value by dotted name in a file that a run wrote, nothing of another file."""
+    lines = text.splitlines()
+    found: dict[str, str] = {}
+    section = ""
+    for line in lines if lines[:1] == [WRITTEN] else ():
+        row = _ROW.match(line)
+        if row and not row[1] and not row[3]:
+            section = row[2]
+        elif row:
+            origin = row[3].rpartition("  # ")[2].split()
+            found[f"{section}.{row[2]}" if row[1] else row[2]] = origin[0] if origin else "default"
+    return found

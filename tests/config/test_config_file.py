@@ -1,0 +1,83 @@
+"""``--config FILE.yaml``: settings of a file, and of a run that is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from megads.config.derive import derive
+from megads.config.files import save_config
+from megads.config.resolve import Resolved, resolve
+from megads.config.tree import fields, value_of
+from megads.errors import ConfigError
+
+
+def _with(path: Path, machine: str = "generic", preset: str | None = None, **env: str) -> Resolved:
+    return resolve(preset, env=env, flags=(("--config", str(path)),), machine=machine)
+
+
+def _derived(resolved: Resolved, ranks: int) -> Resolved:
+    return derive(resolved, num_hosts=1, ranks_per_host=ranks, vocab_size=1000)
+
+
+def test_a_file_is_above_preset_and_machine_and_below_the_environment(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("optim:\n  lr: 1e-3\nmodel.num_layers: 3\ntrain.train_tokens: 1B\n")
+    resolved = _with(mine, "cpu", "7B", LR="2e-3")
+    assert (resolved.run.optim.lr, str(resolved.origins["optim.lr"])) == (2e-3, "env LR")
+    assert (resolved.run.model.num_layers, str(resolved.origins["model.num_layers"])) == (3, f"config {mine}")
+    assert (resolved.run.train.train_tokens, resolved.run.train.train_iters) == (10**9, 0)
+    assert resolve("7B", env={"CONFIG_FILE": str(mine)}, machine="cpu").run.model.num_layers == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("optim.lrr: 1\n", "no setting is called 'optim.lrr'; did you mean optim.lr?"),
+        ("optim:\n  lr: fast\n", "optim.lr: 'fast' is not a number"),
+        ("machine: cpu\n", "machine can not be set in a file"),
+        ("- 1\n", "must hold 'key: value' lines"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path, text, words):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        _with(mine)
+    assert words in str(caught.value)
+    assert str(mine) in str(caught.value)
+    with pytest.raises(ConfigError, match="can not be read: No such file"):
+        _with(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("preset", "machine", "env"),
+    [
+        ("7B", "cpu", {"TP": "2", "NLAYERS": "10", "LR": "1e-4", "OPT": "muon"}),
+        ("tiny", "cpu", {"TRAIN_ITERS": "30", "LR_WARMUP_ITERS": "3"}),
+        ("gpt-345M", "generic", {"GLOBAL_BATCH": "32", "LR_DECAY_STYLE": "wsd", "COOLDOWN": "0.2"}),
+        ("gpt3-175B", "generic", {"PP": "1", "TP": "2", "SPLIT": "9,1,0"}),
+    ],
+)
+def test_a_runs_own_file_gives_its_settings_back(tmp_path, preset, machine, env):
+    first = _derived(resolve(preset, env=env, machine=machine), 2)
+    save_config(first.run, first.origins, tmp_path / "config.yaml")
+    again = _derived(_with(tmp_path / "config.yaml", machine), 2)
+    differ = [name for name in fields() if value_of(again.run, name) != value_of(first.run, name)]
+    assert differ == ["config_file"]
+    # Origins are not frozen: defaults and derived values are what they were.
+    for name, origin in first.origins.items():
+        if origin.layer in ("default", "family", "derived") and name not in ("config_file", "machine", "name"):
+            assert again.origins[name].layer == origin.layer, name
+
+
+def test_what_follows_from_the_ranks_is_derived_again(tmp_path):
+    first = _derived(resolve("7B", env={"TP": "2", "MICRO_BATCH": "4"}, machine="generic"), 4)
+    save_config(first.run, first.origins, tmp_path / "config.yaml")
+    more = _derived(_with(tmp_path / "config.yaml"), 8)
+    assert (first.run.parallel.data, more.run.parallel.data) == (2, 4)
+    assert (first.run.train.global_batch, more.run.train.global_batch) == (8, 16)
+    assert more.origins["train.global_batch"].layer == "derived"
+    other = _derived(_with(tmp_path / "config.yaml", LR="1e-5"), 8)
+    assert (other.run.optim.lr, str(other.origins["optim.lr"])) == (1e-5, "env LR")
