@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +22,7 @@ from pathlib import Path
 from megads.cluster.ranks import find_ranks
 from megads.config.files import OUTCOME
 from megads.errors import MegadsError
+from megads.launch.memory_kills import memory_kills
 from megads.launch.processes import die_with_parent, send
 from megads.monitor.outcome import EXIT_FAILED, Outcome, read_heartbeat, tell_first
 
@@ -34,8 +36,8 @@ WORDS_S = 3.0  # for a rank that failed to be the one that tells
 def stand_guard(run_dir: Path, env: Mapping[str, str]) -> None:
     """Go on in a child process; this one waits for it and ends with its exit code.
 
-    Returns in the child only. After signal n the exit code is 128 + n. The child dies with
-    this process. Call it before a thread is started.
+    Returns in the child only. After signal n the exit code is 128 + n. When this process is
+    killed, the child reports that and ends. Call it before a thread is started.
 
     Args:
         run_dir: where the outcome of a rank that was killed is written, unless there is one.
@@ -47,14 +49,18 @@ def stand_guard(run_dir: Path, env: Mapping[str, str]) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*HANDED_ON, signal.SIGCHLD})
     starter, guard, kills = os.getppid(), os.getpid(), memory_kills()
+    theirs, ours = os.pipe()  # closed by the kernel when the guard ends, however it ends
     child = os.fork()
     if child == 0:
-        die_with_parent(signal.SIGKILL)
+        os.close(ours)
+        die_with_parent(signal.SIGCONT)  # also a rank that is stopped hears that its guard is gone
         if os.getppid() != guard:
             os._exit(128 + signal.SIGKILL)
+        threading.Thread(target=_guard_the_guard, args=(theirs, run_dir, env), name="megads-guard", daemon=True).start()
         # A stop request that comes before the rank listens waits for it.
         signal.pthread_sigmask(signal.SIG_SETMASK, before | {signal.SIGUSR1})
         return
+    os.close(theirs)
     status = _wait(child, starter, _name(env))
     code = os.waitstatus_to_exitcode(status)
     if code and not os.path.exists(run_dir / OUTCOME):
@@ -65,22 +71,40 @@ def stand_guard(run_dir: Path, env: Mapping[str, str]) -> None:
 def _wait(child: int, starter: int, name: str) -> int:
     """Return the wait status of ``child`` once it has ended; hand signals on meanwhile."""
     kill_at = float("inf")
+    is_ending = is_stopped = False
     while True:
         heard = signal.sigtimedwait({*HANDED_ON, signal.SIGCHLD}, LOOK_S)
         if heard is not None and heard.si_signo != signal.SIGCHLD:
             send(child, heard.si_signo)
-        pid, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
+            is_ending = is_ending or heard.si_signo in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        pid, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+        now = time.monotonic()
         if pid and os.WIFSTOPPED(status):
+            is_stopped = True
             _say(f"[{name}] stopped by {_signal(os.WSTOPSIG(status))}; the others wait until SIGCONT lets it go on")
+        elif pid and os.WIFCONTINUED(status):
+            is_stopped, kill_at = False, float("inf")
         elif pid:
             return status
-        now = time.monotonic()
+        if is_stopped and is_ending and kill_at == float("inf"):
+            # It cannot hear the signal, its launcher waits for it, and nobody may be left who would end both.
+            kill_at = now + KILL_AFTER_S
         if os.getppid() != starter and kill_at == float("inf"):
             # All ranks hear of it, so they may still save together.
             send(child, signal.SIGTERM)
             kill_at = now + KILL_AFTER_S
         if now >= kill_at:
             send(child, signal.SIGKILL)
+
+
+def _guard_the_guard(pipe: int, run_dir: Path, env: Mapping[str, str]) -> None:
+    """In the rank: wait for the end of its guard, report it, and end the rank, which nobody would hand signals to."""
+    with suppress(OSError):
+        os.read(pipe, 1)
+    time.sleep(HEARSAY_S)
+    if not os.path.exists(run_dir / OUTCOME):
+        _report(run_dir, env, "killed", "its parent process, which reports its end, was killed")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _tell(code: int, run_dir: Path, env: Mapping[str, str], *, out_of_memory: bool) -> None:
@@ -93,6 +117,10 @@ def _tell(code: int, run_dir: Path, env: Mapping[str, str], *, out_of_memory: bo
         kind, how = "killed", f"killed by {_signal(-code)}"
     if code == -signal.SIGKILL and out_of_memory:
         kind, how = "memory", f"killed by {_signal(-code)}: this host ran out of memory"
+    _report(run_dir, env, kind, how)
+
+
+def _report(run_dir: Path, env: Mapping[str, str], kind: str, how: str) -> None:
     name = _name(env)
     _say(f"[{name}] {how}")
     beat = read_heartbeat(run_dir)
@@ -120,22 +148,3 @@ def _say(text: str) -> None:
     with suppress(OSError):  # nobody reads any more
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
-
-
-def memory_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how many processes of this host and control group the kernel has killed for memory so far."""
-    lines = _lines(proc / "vmstat")
-    for group in _lines(proc / "self/cgroup"):
-        number, kinds, path = (*group.split(":", 2), "", "")[:3]
-        if number == "0":
-            lines += _lines(cgroups / path.lstrip("/") / "memory.events")
-        elif "memory" in kinds.split(","):
-            lines += _lines(cgroups / "memory" / path.lstrip("/") / "memory.oom_control")
-    return sum(int(line.split()[1]) for line in lines if line.split()[:1] == ["oom_kill"])
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []

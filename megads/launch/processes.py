@@ -28,9 +28,10 @@ class Family:
 
     def members(self) -> list[int]:
         """Return the living processes of the family, parents first."""
-        found = [pid for pid in children(os.getpid()) if pid not in self._others]
+        below = families()
+        found = [pid for pid in below.get(os.getpid(), []) if pid not in self._others]
         for pid in found:
-            found += children(pid)
+            found += below.get(pid, [])
         return found
 
     def send(self, number: int) -> None:
@@ -56,14 +57,19 @@ class Family:
 
 def children(pid: int) -> list[int]:
     """Return the living children of a process, from /proc."""
-    found = []
+    return families().get(pid, [])
+
+
+def families() -> dict[int, list[int]]:
+    """Return the living children of every process, from one look at /proc."""
+    found: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             # The name in parentheses may hold anything, the fields behind it are fixed.
             state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if int(parent) == pid and state != "Z":
-                found.append(int(stat.parent.name))
-    return sorted(found)
+            if state != "Z":
+                found.setdefault(int(parent), []).append(int(stat.parent.name))
+    return {parent: sorted(pids) for parent, pids in found.items()}
 
 
 def send(pid: int, number: int) -> None:

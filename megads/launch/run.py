@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from megads.cluster.hosts import this_host
 from megads.config.files import OUTCOME, STOP
-from megads.errors import LaunchError
+from megads.errors import LaunchError, MegadsError
+from megads.launch.memory_kills import memory_kills
 from megads.launch.plan import LaunchPlan
 from megads.launch.processes import Family, children, die_with_parent, orphans_adopted, send
 from megads.monitor.outcome import (
@@ -25,6 +27,7 @@ from megads.monitor.outcome import (
     find_outcome,
     last_seen,
     read_heartbeat,
+    tell_first,
 )
 
 RESUME = EXIT_STOPPED  # exit code: stopped on purpose with a checkpoint
@@ -47,6 +50,7 @@ class Ended:
     outcome: Outcome | None
     aborted_by: int = 0
     stop_asked: bool = False
+    out_of_memory: bool = False  # this host, meanwhile
 
     @property
     def exit_code(self) -> int:
@@ -112,6 +116,7 @@ def run_once(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: 
     """
     plan.write_files()
     signals: list[int] = []
+    kills = memory_kills()
     with caught(signals.append), orphans_adopted():
         family = Family(_start(plan, env))
         watch = _Watch(family, plan, run_dir, signals, saves)
@@ -120,7 +125,9 @@ def run_once(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: 
         finally:
             family.kill()
     outcome = find_outcome(run_dir, 0.0 if watch.aborted_by else OUTCOME_WAIT_S)
-    return Ended(family.starter.returncode, outcome, watch.aborted_by, watch.stop_asked)
+    return Ended(
+        family.starter.returncode, outcome, watch.aborted_by, watch.stop_asked, out_of_memory=memory_kills() > kills
+    )
 
 
 def tell_end(ended: Ended, run_dir: Path) -> None:
@@ -130,10 +137,15 @@ def tell_end(ended: Ended, run_dir: Path) -> None:
         say(f"the run failed: {outcome.message.splitlines()[0]}")
     elif outcome is None and not ended.aborted_by:
         how = {True: f"was killed by signal {-ended.starter}", False: f"ended with {ended.starter}"}[ended.starter < 0]
-        say(
-            f"the ranks ended without an outcome (the starter {how}); what they printed last is above"
-            f"{last_seen(run_dir)}"
-        )
+        kind = "killed" if ended.starter < 0 else "lost"
+        if ended.out_of_memory and ended.starter in (-signal.SIGKILL, 128 + signal.SIGKILL):
+            how, kind = f"{how}: this host ran out of memory", "memory"
+        what = f"the ranks ended without an outcome (the starter {how})"
+        say(f"{what}; what they printed last is above{last_seen(run_dir)}")
+        beat = read_heartbeat(run_dir)
+        with contextlib.suppress(MegadsError):  # a full disk; the line above is said
+            told = Outcome(ended.exit_code, what, beat.iteration if beat else 0, kind, -1, this_host())
+            tell_first(run_dir, told)
 
 
 def _replace_process(plan: LaunchPlan, env: Mapping[str, str]) -> int:

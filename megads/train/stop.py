@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -62,6 +63,7 @@ class StopRequest:
         self.saves = 0
         self.flag = torch.zeros(2, dtype=torch.int32, device=device)
         self.heard = False
+        self.in_place = in_place
         signal.signal(signal.SIGUSR1, self._hear)
         signal.signal(signal.SIGTERM, self._hear)
         # A launcher holds the signal back until somebody listens.
@@ -72,6 +74,10 @@ class StopRequest:
                 signal.signal(signal.SIGHUP, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.in_place and self.groups.rank == 0 and not self.heard:
+            again = "; press Ctrl-C again to abort" if number == signal.SIGINT else ""
+            with suppress(OSError):  # nobody reads any more; not through a stream, which may be in use right now
+                os.write(2, f"megads: stopping after this step and saving{again}\n".encode())
         self.heard = True
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,15 @@ from typing import NoReturn
 
 from megads.comm.timeout import FIRST_TIMES
 from megads.errors import MegadsError
-from megads.monitor.outcome import EXIT_FAILED, Heartbeat, Outcome, find_outcome, tell_first, write_heartbeat
+from megads.monitor.outcome import (
+    EXIT_FAILED,
+    Heartbeat,
+    Outcome,
+    find_outcome,
+    read_heartbeat,
+    tell_first,
+    write_heartbeat,
+)
 from megads.train.hang import ANSWER_S, Board, Hang, Position, within
 
 TICK_S = 1.0
@@ -54,6 +62,7 @@ class Watchdog:
         timeout_s: ``launch.timeout_s``.
         board: where ranks leave their positions when there is a hang.
         attempt: number of this start of the run.
+        hosts: of the ranks, for those that do not answer when the store does not either.
         end: what ends this process; never returns.
     """
 
@@ -63,6 +72,7 @@ class Watchdog:
     timeout_s: float
     board: Board
     attempt: int = 0
+    hosts: Sequence[str] = ()  # of every rank, once they are known
     end: Callable[[int], NoReturn] = os._exit
     iteration: int = 0  # done
     phase: str = "set-up"
@@ -177,6 +187,10 @@ class Watchdog:
 
     def _report(self, mine: Position) -> None:
         found, hosts = self.board.collect(self.world_size)
+        known = dict(enumerate(self.hosts))
+        if 0 not in known and (beat := read_heartbeat(self.run_dir)):
+            known[0] = beat.host  # its store is silent with it
+        hosts = {**known, **hosts}
         hang = Hang({**found, self.rank: mine}, hosts, self.world_size)
         with suppress(OSError):  # nobody reads any more
             sys.stderr.write(

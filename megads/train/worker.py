@@ -107,6 +107,7 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     watch.save_s = earlier.save_s if earlier else 0.0
     watch.start()
     training = set_up(run, run_dir, info, env)
+    watch.hosts = training.hosts
     resumed = resume(training)
     speaks = info.rank == 0
     deadline = Deadline.of(run, env, info.world_size, watch.save_s)

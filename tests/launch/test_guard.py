@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from megads.launch import guard
-from megads.launch.guard import memory_kills
+from megads.launch.memory_kills import memory_kills
 from megads.launch.processes import children
 from megads.monitor.outcome import Heartbeat, Outcome, read_outcome, write_heartbeat, write_outcome
 
@@ -31,9 +31,9 @@ stand_guard(Path(sys.argv[1]), os.environ)
 """
 
 
-def guarded(folder: Path, body: str) -> subprocess.Popen[str]:
+def guarded(folder: Path, body: str, before: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", BEGIN + body, str(folder)],
+        [sys.executable, "-c", before + BEGIN + body, str(folder)],
         env={**os.environ, **RANK_3, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -143,3 +143,33 @@ def test_a_kill_for_want_of_memory_is_called_so(tmp_path, monkeypatch, capfd):
     assert outcome.kind == "memory"
     assert outcome.message == f"{NAME}: killed by signal 9 (SIGKILL): this host ran out of memory"
     assert "ran out of memory" in capfd.readouterr().err
+
+
+def test_a_stopped_rank_does_not_outlive_the_end_of_its_job(tmp_path):
+    """A launcher that is told to end waits for its ranks, and a rank that is stopped hears no signal."""
+    body = """
+Path(sys.argv[1], "ready").touch()
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+time.sleep(60)
+"""
+    process = guarded(tmp_path, body, "from megads.launch import guard; guard.KILL_AFTER_S = 0.2\n")
+    wait_for(tmp_path / "ready")
+    os.kill(children(process.pid)[0], signal.SIGSTOP)
+    assert process.stderr is not None
+    assert "stopped by signal 19 (SIGSTOP)" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_guard_that_is_killed_is_told_of_by_its_rank(tmp_path, is_stopped):
+    process = guarded(tmp_path, "Path(sys.argv[1], 'ready').touch(); time.sleep(60)")
+    wait_for(tmp_path / "ready")
+    if is_stopped:
+        os.kill(children(process.pid)[0], signal.SIGSTOP)
+    process.kill()
+    _, err = process.communicate(timeout=20)  # the rank holds the pipe, so this waits for its end
+    how = "its parent process, which reports its end, was killed"
+    assert f"[{NAME}] {how}\n" in err
+    assert read_outcome(tmp_path) == Outcome(1, f"{NAME}: {how}", 0, "killed", 3, socket.gethostname())

@@ -15,7 +15,7 @@ import pytest
 import torch.distributed as dist
 
 from megads.comm.timeout import MARGIN_S, connect_again, group_timeout_s
-from megads.monitor.outcome import read_heartbeat, read_outcome
+from megads.monitor.outcome import Heartbeat, read_heartbeat, read_outcome, write_heartbeat
 from megads.train import hang as hang_module
 from megads.train import watchdog
 from megads.train.hang import Board, Hang, Position, spans
@@ -205,9 +205,9 @@ def test_ranks_report_one_that_is_stopped_and_end(ranks, tmp_path, silent):
     outcome = read_outcome(tmp_path)
     assert outcome is not None
     assert (outcome.kind, outcome.rank, outcome.iteration) == ("hang", silent, 3)
-    # The store of rank 0 is as silent as rank 0, and only it knew the hosts.
-    assert outcome.host == ("" if silent == 0 else HOST)
-    assert f"rank {silent} host {outcome.host or '?'} did not answer" in outcome.message
+    # The store of rank 0 is as silent as rank 0, but its heartbeat says where it was.
+    assert outcome.host == HOST
+    assert f"rank {silent} host {HOST} did not answer" in outcome.message
     told = "".join((tmp_path / f"err-{rank}").read_text() for rank in range(3))
     assert told.count("megads: no progress for") == 1
     assert "in _wait_here" in told
@@ -260,3 +260,17 @@ def test_rank_0_leaves_a_heartbeat_and_one_rank_alone_is_not_watched(tmp_path, m
     assert (beat.iteration, beat.attempt, beat.pid, beat.host) == (5, 2, os.getpid(), HOST)
     assert ended == []
     watch.enter(END)
+
+
+@pytest.mark.parametrize("hosts", [(), ("n0", "n1")])
+def test_a_silent_rank_0_is_named_with_its_host_though_its_store_is_silent_too(tmp_path, capfd, hosts):
+    def no_store() -> object:
+        raise RuntimeError("no answer")
+
+    write_heartbeat(tmp_path, Heartbeat(7, "step", 0.0, 0.0, 1, "n0"))
+    watch = Watchdog(1, 2, tmp_path, 10.0, Board(no_store, tmp_path), hosts=hosts)
+    watch._report(at(1, "n1"))
+    assert "rank 0 host n0 did not answer" in capfd.readouterr().err
+    outcome = read_outcome(tmp_path)
+    assert outcome is not None
+    assert (outcome.kind, outcome.rank, outcome.host) == ("hang", 0, "n0")
