@@ -67,11 +67,13 @@ def submit(walltime: str | None, dry_run: bool, script: str, words: tuple[str, .
     from megads.launch.submit_script import script_job
 
     ask = ask_of(None, ())
-    text, scheduler = script_job(ask, wish_of(job), walltime or ask.env.get("WALLTIME", ""), script, words, Path.cwd())
+    wish = wish_of(job)
+    text, scheduler = script_job(ask, wish, walltime or ask.env.get("WALLTIME", ""), script, words, Path.cwd())
     if dry_run:
         from megads.config.secrets import hidden
+        from megads.launch.submit_train import without_values
 
-        click.echo(hidden(text, ask.env), nl=False)
+        click.echo(hidden(without_values(text, wish.variables), ask.env), nl=False)
     else:
         click.echo("\n".join(send(text, scheduler, ask.env, chain=job["chain"] or 1)))
 

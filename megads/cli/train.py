@@ -129,9 +129,10 @@ def _previewed(ask: Ask) -> bool:
 
 
 def _submit(ask: Ask, job: dict[str, Any], dry_run: bool) -> None:
-    from megads.launch.submit_train import JOB, prepare_submission, submit
+    from megads.launch.submit_train import JOB, prepare_submission, submit, without_values
 
-    submission = prepare_submission(ask, wish_of(job), Path.cwd())
+    wish = wish_of(job)
+    submission = prepare_submission(ask, wish, Path.cwd())
     folder = submission.folder
     for note in (*submission.resolved.notes, folder.note):
         if note:
@@ -139,7 +140,7 @@ def _submit(ask: Ask, job: dict[str, Any], dry_run: bool) -> None:
     if dry_run:
         from megads.config.secrets import hidden
 
-        click.echo(hidden(submission.text, ask.env), nl=False)
+        click.echo(hidden(without_values(submission.text, wish.variables), ask.env), nl=False)
     elif folder.complete:
         click.echo(f"{folder.path} is complete; a larger TRAIN_ITERS trains longer, another RUN_NAME starts anew")
     else:

@@ -17,7 +17,11 @@ _SECRETS = (
     re.compile(rf"(?P<name>\b\w*(?<![A-Za-z])(?:{_WORDS})['\"]?\s?[=:]\s?['\"]?)[^\s'\"&,;]{{4,}}", re.IGNORECASE),
     re.compile(r"\bhf_[A-Za-z0-9]{16,}"),  # Hugging Face
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),  # AWS
-    re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|wandb_v\d_|sk-)[\w-]{16,}"),
+    re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|wandb_v\d_|sk-|npm_|dckr_[po]at_|pypi-)[\w-]{16,}"),
+    re.compile(r"\bxox[abeprs]-[\w-]{10,}"),  # Slack
+    re.compile(r"\bAIza[\w-]{35}"),  # Google
+    re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # JSON web tokens: base64 of {" and so on
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----|.*)", re.DOTALL),
 )
 _SHORTEST = 12  # characters of a secret; shorter values are words that occur everywhere
 

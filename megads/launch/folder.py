@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megads.checkpoint.layout import list_checkpoints
-from megads.checkpoint.match import checkpoint_folder
+from megads.checkpoint.match import checkpoint_folder, meaningful
 from megads.checkpoint.start import goes_back_to
-from megads.config.files import CONFIG, HEARTBEAT, LOG_FILE, STOP, write_whole
+from megads.config.files import CONFIG, HEARTBEAT, LOG_FILE, STOP, load_config, write_whole
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError, MegadsError
 from megads.monitor.outcome import find_outcome, read_heartbeat, read_outcome
@@ -68,14 +68,18 @@ def _training_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
     if named or in_job:
         goes_back = 0 < goes_back_to(run, checkpoint_folder(run, first)) < run.train.train_iters
         return Folder(first, iterations_done(first) >= run.train.train_iters and not goes_back)
-    number, path, finished = 1, first, []
-    while iterations_done(path) >= run.train.train_iters:
-        finished.append(path)
+    number, path = 1, first
+    finished: list[Path] = []
+    others: list[Path] = []
+    while (done := iterations_done(path) >= run.train.train_iters) or _is_of_other_machine(path, run):
+        (finished if done else others).append(path)
         number += 1
         path = first.with_name(f"{first.name}-{number}")
     note = (
         f"{finished[-1]} is complete; this run is {path} (RUN_DIR={finished[-1]} names the old one)" if finished else ""
     )
+    if others and not note:
+        note = f"{others[-1]} has another machine's model; this run is {path}"
     complete = False
     if finished and run.checkpoint.step and not run.checkpoint.load and not list_checkpoints(path / "checkpoints"):
         path = finished[-1]
@@ -84,6 +88,22 @@ def _training_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
     if note and run.checkpoint.use_args:
         raise LaunchError(f"USE_CHECKPOINT_ARGS=1 takes the model from {first}, but {note}; give RUN_NAME or RUN_DIR")
     return Folder(path, complete, note, named=False)
+
+
+def _is_of_other_machine(folder: Path, run: RunConfig) -> bool:
+    """Return whether ``folder`` holds a run that another machine's file gave another model.
+
+    On a host without accelerators a preset has a small width; a try there does not stand in the way of
+    the preset's own.
+    """
+    if not (folder / CONFIG).is_file() or not list_checkpoints(folder / "checkpoints"):
+        return False
+    try:
+        other = load_config(folder / CONFIG)
+    except MegadsError:
+        return False  # what is wrong with it is said where it is used
+    theirs, ours = other.model.model_dump(), run.model.model_dump()
+    return other.machine != run.machine and any(theirs[name] != ours[name] for name in meaningful(theirs))
 
 
 def iterations_done(folder: Path) -> int:

@@ -59,7 +59,7 @@ from megads.launch.started import even_layout, what_is_ignored
 from megads.launch.starter import plan_launch, plan_started
 from megads.launch.tokenizer_match import check_tokenizer
 from megads.launch.trackers import choose_trackers
-from megads.monitor.text import clock, duration
+from megads.monitor.text import clock, duration, steady_clock
 
 BATCH_JOB = ("PBS_JOBID", "SLURM_JOB_ID")
 
@@ -242,12 +242,14 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
             return begin(plan)
         if not job.run.launch.max_restarts:
             return run_plan(plan, job.folder.path, job.ask.env)
+        now = steady_clock()
         saved = Saved(checkpoints, job.begins.iteration if job.begins else 0)
 
         def plan_next(allocation: Allocation, attempt: int) -> LaunchPlan:
             if saved.is_any():
                 go_on(job.folder.path, job.resolved)
-            return plan_attempt(job, allocation, attempt, ends)
+            # By the host's clock of now, which the ranks read; it may have been set since the first start.
+            return plan_attempt(job, allocation, attempt, ends and ends + time.time() - now())
 
         return Restarts(
             job.folder.path,

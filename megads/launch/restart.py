@@ -26,7 +26,7 @@ from megads.launch.run import Ended, caught, run_once, say, tell_end
 from megads.launch.scheduler import Allocation
 from megads.launch.stale import IN_PLACE
 from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, EXIT_WRONG, read_heartbeat
-from megads.monitor.text import clock
+from megads.monitor.text import clock, steady_clock
 
 WAIT_S = 1.0  # before the first restart, twice as long before each further one
 LONGEST_WAIT_S = 30.0  # devices and ports of the ranks that died are free again within it
@@ -75,6 +75,7 @@ class Restarts:
     ends_at: float = 0.0  # unix seconds, 0: not known
     answers: Callable[[str], bool] = lambda host: can_be_reached(host)
     past: list[Attempt] = field(default_factory=list)
+    now: Callable[[], float] = field(default_factory=steady_clock)
     answered: set[str] = field(default_factory=set)
 
     def run(self) -> int:
@@ -134,7 +135,7 @@ class Restarts:
             return "a stop was asked for"
         if reason := why_not(self.past, self.max_restarts):
             return reason
-        now = time.time()
+        now = self.now()
         if self.ends_at and self.ends_at - now < NEEDED_S:
             return f"the allocation ends at {clock(self.ends_at, now)}"
         return ""
@@ -142,7 +143,7 @@ class Restarts:
     def is_resumable(self, ended: Ended, signals: Sequence[int]) -> bool:
         """Return whether the same command goes on with what was saved, as after a stop request."""
         asked = ended.stop_asked or signals or (self.run_dir / STOP).exists()
-        out_of_time = bool(self.ends_at) and self.ends_at - time.time() < NEEDED_S
+        out_of_time = bool(self.ends_at) and self.ends_at - self.now() < NEEDED_S
         worth = not why_not(self.past, self.max_restarts + 1)
         return bool(asked or out_of_time) and worth and not ended.aborted_by and self.newest() > 0
 

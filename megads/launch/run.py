@@ -135,17 +135,24 @@ def tell_end(ended: Ended, run_dir: Path) -> None:
     outcome = ended.outcome
     if outcome is not None and outcome.exit_code not in (EXIT_DONE, EXIT_WRONG, EXIT_STOPPED) and outcome.message:
         say(f"the run failed: {outcome.message.splitlines()[0]}")
-    elif outcome is None and not ended.aborted_by:
+    elif outcome is None and ended.aborted_by:
+        name = signal.Signals(ended.aborted_by).name
+        _tell(ended, run_dir, "killed", f"ended by signal {ended.aborted_by} ({name}), before the run could save")
+    elif outcome is None:
         how = {True: f"was killed by signal {-ended.starter}", False: f"ended with {ended.starter}"}[ended.starter < 0]
         kind = "killed" if ended.starter < 0 else "lost"
         if ended.out_of_memory and ended.starter in (-signal.SIGKILL, 128 + signal.SIGKILL):
             how, kind = f"{how}: this host ran out of memory", "memory"
         what = f"the ranks ended without an outcome (the starter {how})"
         say(f"{what}; what they printed last is above{last_seen(run_dir)}")
-        beat = read_heartbeat(run_dir)
-        with contextlib.suppress(MegadsError):  # a full disk; the line above is said
-            told = Outcome(ended.exit_code, what, beat.iteration if beat else 0, kind, -1, this_host())
-            tell_first(run_dir, told)
+        _tell(ended, run_dir, kind, what)
+
+
+def _tell(ended: Ended, run_dir: Path, kind: str, what: str) -> None:
+    """Write the outcome of a run of which no rank did."""
+    beat = read_heartbeat(run_dir)
+    with contextlib.suppress(MegadsError):  # a full disk; what it says was said
+        tell_first(run_dir, Outcome(ended.exit_code, what, beat.iteration if beat else 0, kind, -1, this_host()))
 
 
 def _replace_process(plan: LaunchPlan, env: Mapping[str, str]) -> int:

@@ -17,6 +17,7 @@ from megads.config.names import NO_EFFECT, PROGRAM_NAMES, REFUSED, setting_names
 from megads.config.overrides import adopt
 from megads.config.resolve import Resolved
 from megads.config.schema import RunConfig
+from megads.config.secrets import SHOWN
 from megads.config.sizes import model_degree
 from megads.config.tree import env_name, fields, value_of
 from megads.errors import LaunchError
@@ -206,10 +207,19 @@ def program_lines(ask: Ask, machine: str, variables: tuple[str, ...] = ()) -> li
     return [f"unset {' '.join(stale)}", *(f"export {name}={shlex.quote(text)}" for name, text in given.items())]
 
 
+def without_values(text: str, variables: tuple[str, ...]) -> str:
+    """Return the text of a job with ``***`` in the place of what ``--env NAME=VALUE`` gave."""
+    for variable in variables:
+        name, equals, value = variable.partition("=")
+        if equals and value:
+            text = text.replace(f"export {name}={shlex.quote(value)}", f"export {name}={SHOWN}")
+    return text
+
+
 def _variable(text: str, env: Mapping[str, str]) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name.isidentifier() or not name.isascii():
-        raise LaunchError(f"--env {text!r}: expected NAME or NAME=VALUE")
+        raise LaunchError(f"--env {name!r}: not the name of a variable; expected NAME or NAME=VALUE")
     if not equals and name not in env:
         raise LaunchError(f"--env {name}: this shell has no such variable; give --env {name}=VALUE")
     return name, value if equals else env[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from megads.monitor.throughput import Speed
 
@@ -41,6 +42,12 @@ def duration(seconds: float) -> str:
     if total < 86400:
         return f"{total // 3600}h{total % 3600 // 60:02d}m"
     return f"{total // 86400}d{total % 86400 // 3600:02d}h"
+
+
+def steady_clock() -> Callable[[], float]:
+    """Return a clock of unix seconds that starts now and is not moved when somebody sets the host's."""
+    offset = time.time() - time.monotonic()
+    return lambda: offset + time.monotonic()
 
 
 def clock(then: float, now: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from megads.config.files import ENDS_AT
 from megads.config.memory import count_parameters
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
-from megads.monitor.text import clock, duration
+from megads.monitor.text import clock, duration, steady_clock
 
 TEARDOWN_S = 10.0  # to end processes and write the summary
 TEARDOWN_PER_RANK_S = 0.005
@@ -30,13 +29,13 @@ class Deadline:
         ends_at: unix seconds of the end of the allocation; 0: not known, never near.
         save_s: seconds of a save, measured in an earlier start or guessed.
         teardown_s: seconds from the last save to the end of the last process.
-        now: the clock.
+        now: the clock; a wall clock that is set anew does not move it.
     """
 
     ends_at: float
     save_s: float
     teardown_s: float = TEARDOWN_S
-    now: Callable[[], float] = time.time
+    now: Callable[[], float] = field(default_factory=steady_clock)
     valid_s: float = 0.0
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     measured_save_s: float = 0.0  # in this start

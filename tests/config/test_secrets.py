@@ -26,6 +26,14 @@ AWS = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
         (f"https://{WANDB}@host/path", "https://***@host/path"),
         ("s3://b/k?X-Amz-Signature=abcdef&a=1", "s3://b/k?X-Amz-Signature=***&a=1"),
         ("password: opensesame", "password: ***"),
+        ("a eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N b", "a *** b"),
+        ("key=AIza" + "SyA1234567890abcdefghijklmnopqrstuv", "key=***"),
+        ("run xoxb-1234567890-abcdefghij", "run ***"),
+        ("npm_abcdefghijklmnopqrstuvwxyz0123456789", "***"),
+        ("pypi-AgEIcHlwaS5vcmcCJGFiY2RlZmdo", "***"),
+        ("dckr_pat_abcdefghijklmnopqrstuvw", "***"),
+        ("x -----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNza\n-----END OPENSSH PRIVATE KEY----- y", "x *** y"),
+        ("-----BEGIN PRIVATE KEY----- MIIEvQIBADAN", "***"),
     ],
 )
 def test_secrets_are_hidden(text, shown):
@@ -41,6 +49,8 @@ def test_secrets_are_hidden(text, shown):
         "data/monkey=4 keyboard=1234567",
         "d6d1c6a2f1b0e7c1a2b3c4d5e6f708192a3b4c5d",
         "http://host:8080/path",
+        "eyJ is how base64 begins; npm_config_cache pypi-server xoxo-hugs-and-kisses AIza",
+        "-----BEGIN PUBLIC KEY----- MIIEvQIBADAN",
     ],
 )
 def test_what_is_no_secret_stays(text):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from megads.launch import processes
 from megads.launch.processes import Family, orphans_adopted
 from megads.launch.run import Ended, tell_end
 from megads.monitor.outcome import Heartbeat, Outcome, read_outcome, write_heartbeat
+from megads.monitor.runs import FAILED, State, state_of
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,14 @@ def test_an_end_without_an_outcome_gets_one(tmp_path, capfd, ended, kind, how):
     text = f"the ranks ended without an outcome (the starter {how})"
     assert text in capfd.readouterr().err
     assert read_outcome(tmp_path) == Outcome(ended.exit_code, text, 41, kind, -1, this_host())
+
+
+def test_a_run_that_was_aborted_says_so(tmp_path, capfd):
+    tell_end(Ended(-signal.SIGTERM, None, aborted_by=signal.SIGINT, stop_asked=True), tmp_path)
+    assert capfd.readouterr().err == ""
+    text = "ended by signal 2 (SIGINT), before the run could save"
+    assert read_outcome(tmp_path) == Outcome(130, text, 0, "killed", -1, this_host())
+    assert state_of(tmp_path, {}, 0.0) == State(FAILED, f"killed: {text}")  # not: starting
 
 
 def test_a_family_is_found_with_one_look_at_all_processes(monkeypatch):
@@ -52,4 +62,7 @@ def test_a_family_is_found_with_one_look_at_all_processes(monkeypatch):
         assert found[0] == starter.pid
         assert len(found) >= 5
         family.kill()
-    assert all(not os.path.exists(f"/proc/{pid}") for pid in found)
+        assert family.members() == []
+        for pid in found[1:]:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)

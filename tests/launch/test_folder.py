@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from megads.config.checkpoint_settings import CheckpointConfig
-from megads.config.schema import RunConfig, TrainConfig
+from megads.config.files import save_config
+from megads.config.schema import ModelConfig, RunConfig, TrainConfig
 from megads.errors import LaunchError
 from megads.launch import folder
 from megads.launch.folder import choose_folder, claim, claim_checkpoints, request_stop
@@ -50,6 +51,21 @@ def test_a_complete_run_is_not_trained_on_top_of(tmp_path):
 def test_a_longer_training_extends_the_complete_run(tmp_path):
     finish(tmp_path / "runs/7B", 100)
     assert str(choose_folder(run(200), named=False, in_job=False).path) == "runs/7B"
+
+
+def test_a_try_on_a_laptop_does_not_stand_in_the_way_of_the_presets_own_model(tmp_path):
+    """The small model of machine cpu has runs/7B; the same name on another machine takes the next folder."""
+    small = run(machine="cpu", model=ModelConfig(hidden_size=128, num_layers=2))
+    (tmp_path / "runs/7B/checkpoints/iter_0000050").mkdir(parents=True)
+    save_config(small, {}, tmp_path / "runs/7B/config.yaml")
+    large = small.model_copy(update={"machine": "polaris", "model": ModelConfig(hidden_size=4096, num_layers=2)})
+    found = choose_folder(large, named=False, in_job=False)
+    assert str(found.path) == "runs/7B-2"
+    assert found.note == "runs/7B has another machine's model; this run is runs/7B-2"
+    assert str(choose_folder(large, named=True, in_job=False).path) == "runs/7B"  # refused where it is resumed
+    assert str(choose_folder(small, named=False, in_job=False).path) == "runs/7B"
+    same = small.model_copy(update={"machine": "polaris"})
+    assert str(choose_folder(same, named=False, in_job=False).path) == "runs/7B"
 
 
 @pytest.mark.parametrize(("named", "in_job"), [(True, False), (False, True)])

@@ -30,6 +30,7 @@ from megads.launch.submit_train import (
     submit,
     submit_machine,
     without_settings,
+    without_values,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -215,7 +216,11 @@ def test_a_job_that_no_queue_takes_is_told_of_chains():
         (ask(WALLTIME="1h"), Wish(account="X", chunk="a;b"), "--chunk"),
         (ask(WALLTIME="1h"), Wish(account="X", options=("-l", "`id`")), "--option"),
         (ask(WALLTIME="1h"), Wish(account="X", variables=("A",)), "--env A: this shell has no such variable"),
-        (ask(WALLTIME="1h"), Wish(account="X", variables=("A;b=1",)), "--env 'A;b=1': expected NAME or NAME=VALUE"),
+        (
+            ask(WALLTIME="1h"),
+            Wish(account="X", variables=("A;b=1",)),
+            "--env 'A;b': not the name of a variable",
+        ),
         (ask(WALLTIME="1h"), Wish(account="X", variables=("TP=4",)), "--env TP=4: TP is a setting"),
         (ask(WALLTIME="1h", HOSTFILE="h"), Wish(account="X"), "HOSTFILE=h: the scheduler chooses the hosts of a job"),
         (ask(WALLTIME="1h", LOAD="nowhere"), Wish(account="X"), "LOAD=nowhere: there is no such folder; give a run"),
@@ -423,16 +428,18 @@ def test_options_of_a_job_need_a_job():
 def test_a_script_as_a_job(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my job.sh").write_text('echo "$TP $1 $HERE"\n')
-    words = ("submit", "--nodes", 2, "--walltime", "1h", "--account", "X", "--env", "HERE=a b")
-    shown = cli(*words, "--dry-run", "my job.sh", "--lr", "a'b", TP="2")
+    words = ("submit", "--nodes", 2, "--walltime", "1h", "--account", "X", "--env", "HERE")
+    shown = cli(*words, "--dry-run", "my job.sh", "--lr", "a'b", TP="2", HERE="a b")
     assert shown.exit_code == 0, shown.output
     assert "-l select=2:system=polaris" in directives(shown.stdout)
     done = subprocess.run(["bash"], input=shown.stdout, capture_output=True, text=True)
     assert done.stdout == "2 --lr a b\n"
     # The job's own time, whatever the shell says; --env counts more than the shell.
-    shown = cli(*words, "--env", "TP=8", "--dry-run", "my job.sh", TP="2", WALLTIME="2h")
+    shown = cli(*words, "--env", "TP=8", "--dry-run", "my job.sh", TP="2", WALLTIME="2h", HERE="a b")
     assert "export WALLTIME=1h\n" in shown.stdout
     assert shown.stdout.count(" TP=") == 1
+    shown = cli(*words, "--env", "MINE=not to be seen", "--dry-run", "my job.sh", HERE="a b")
+    assert "export MINE=***\n" in shown.stdout
     assert "export TP=8\n" in shown.stdout
     assert "give --walltime" in cli("submit", "my job.sh").output
 
@@ -444,3 +451,10 @@ def test_without_environment_the_settings_are_the_command_lines(tmp_path, monkey
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert re.search(r"parallel.tensor +1 +machine cpu", done.stdout)
+
+
+def test_values_that_a_job_is_given_are_not_shown():
+    variables = ("NAME=my value", "EMPTY=", "HOME")
+    text = "export NAME='my value'\nexport EMPTY=''\nexport HOME=/h\nexport OTHER_NAME='my value'\n"
+    shown = without_values(text, variables)
+    assert shown == "export NAME=***\nexport EMPTY=''\nexport HOME=/h\nexport OTHER_NAME='my value'\n"

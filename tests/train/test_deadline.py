@@ -109,3 +109,13 @@ def test_the_forecast_says_whether_the_iterations_fit():
         "100 iterations left need about 1h00m; the allocation ends at 12:30: about 50 fit, "
         "then the run saves and exits with 75; the same command goes on"
     )
+
+
+def test_a_clock_that_is_set_back_moves_no_deadline(monkeypatch):
+    begun = time.time()
+    near = Deadline(begun + 100.0, 20.0, teardown_s=10.0)
+    assert not near.is_near(step=False, validation=False)
+    monkeypatch.setattr(time, "time", lambda: begun - 3600.0)
+    passed = time.monotonic() + 60.0
+    monkeypatch.setattr(time, "monotonic", lambda: passed)
+    assert near.is_near(step=False, validation=False)
