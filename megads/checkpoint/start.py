@@ -29,9 +29,12 @@ class Taken:
 
     progress: bool  # iteration, position in the data, and the schedule, which follows from it
     optimizer: bool
+    imported: bool = False  # weights of another program, which come with nothing else
 
     def text(self) -> str:
         """Return what is taken and what not, in words."""
+        if self.imported:
+            return "imported weights"
         parts = {"optimizer": self.optimizer, "position": self.progress}
         left = [name for name, is_taken in parts.items() if not is_taken]
         taken = ["weights", *(name for name in parts if name not in left)]
@@ -193,7 +196,7 @@ def taken_of(run: RunConfig, start: Start, path: Path, manifest: Manifest) -> Ta
             f"{path}: holds no state of the optimizer, it was saved with NO_SAVE_OPTIM=1; "
             f"give NO_LOAD_OPTIM=1 to go on without{other}"
         )
-    return Taken(progress=True, optimizer=optimizer)
+    return Taken(progress=True, optimizer=optimizer, imported=not (manifest.iteration or manifest.has_optimizer))
 
 
 def _check_fixed(run: RunConfig, path: Path, manifest: Manifest) -> None:

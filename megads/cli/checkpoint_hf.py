@@ -135,6 +135,20 @@ def _notes(made: Imported) -> Iterator[str]:
         )
 
 
+def _has_fitting_tokenizer(made: Imported) -> bool:
+    """Return whether a run takes the tokenizer that came along."""
+    from megads.data.tokenize.base import TokenizerSpec
+    from megads.data.tokenize.make import vocab_size
+
+    if not made.tokenizer:
+        return False
+    try:
+        spec = TokenizerSpec(made.tokenizer["tokenizer_type"], made.tokenizer["tokenizer_model"])
+        return vocab_size(spec) <= made.described.model.vocab_size
+    except MegadsError:
+        return False
+
+
 def _train_line(made: Imported, final: Path) -> str:
     """Return the command that trains what was imported."""
     model = made.described.model
@@ -145,6 +159,8 @@ def _train_line(made: Imported, final: Path) -> str:
     if model.attention_dropout:
         words["ATTENTION_DROPOUT"] = f"{model.attention_dropout:g}"
     words["DATA_FILE_LIST"] = "my-data.txt"
+    if not _has_fitting_tokenizer(made):
+        words["TOKENIZER_MODEL"] = "my-tokenizer"
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in words.items()), "megads train"])
 
 

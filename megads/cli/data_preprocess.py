@@ -10,6 +10,7 @@ import click
 
 from megads.cli.many import ManyWords
 from megads.config.data_settings import DataConfig, TokenizerType
+from megads.config.words import quoted
 
 if TYPE_CHECKING:
     from megads.data.preprocess.plan import Job
@@ -85,7 +86,7 @@ def preprocess(**options: Any) -> None:
         # A line of a DATA_FILE_LIST: weight, prefix, corpus.
         corpus = os.path.basename(str(options["output_prefix"]))
         click.echo(
-            f"{each.tokens} {os.path.abspath(each.prefix)} {corpus}  # {each.documents} documents, "
+            f"{each.tokens} {quoted(os.path.abspath(each.prefix))} {quoted(corpus)}  # {each.documents} documents, "
             f"{each.sequences} sequences, {each.dtype}"
         )
     finish_mpi()

@@ -18,6 +18,7 @@ from megads.config.options import NEEDS, OPTIONAL_WORDS, OPTIONS, Option
 from megads.config.parse import parse
 from megads.config.setting import Origin, Weak, takes_word
 from megads.config.tree import extra, fields
+from megads.config.words import quoted
 from megads.errors import ConfigError
 
 Given = dict[str, tuple[Any, Origin]]
@@ -111,7 +112,8 @@ def split_flags(args: Sequence[str], own: Mapping[str, bool]) -> tuple[list[tupl
             raise ConfigError(f"{name} needs a value" + (f", and the next word is {words[0]!r}" if words else ""))
         if not equals and name in OPTIONAL_WORDS and words and words[0] in OPTIONAL_WORDS[name]:
             words.pop(0)
-        found.append((name, " ".join(following)))
+        # One word may be a whole text; of several, each is a word of it, also with blanks inside.
+        found.append((name, " ".join(map(quoted, following) if len(following) > 1 else following)))
     return found, rest
 
 

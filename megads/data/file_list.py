@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from megads.config.words import split_words
 from megads.errors import DataError
 from megads.storage.regular import cannot_read, open_regular
 
 _LINE = "'WEIGHT PREFIX CORPUS'"
 _WHAT = f"give a text file with {_LINE} on each line"
 _LONGEST = 1 << 26  # bytes of a list; hundreds of thousands of lines
-_COMMENT = re.compile(r"(^|\s)#.*")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
 
 
@@ -42,7 +42,8 @@ class _Entry:
 def read_file_list(path: Path, env: Mapping[str, str] | None = None, *, name: str = "DATA_FILE_LIST") -> list[Shard]:
     """Return the list's shards in order; their weights have a positive sum.
 
-    Blank lines are skipped, and everything from a ``#`` on that begins a line or follows a blank.
+    Blank lines are skipped, and everything from a ``#`` on that begins a line or follows a blank. Words with
+    blanks stand in quotes, see :func:`megads.config.words.split_words`.
     In the prefix, ``$NAME``, ``${NAME}`` and a leading ``~`` are replaced; a ``.bin`` or ``.idx``
     suffix is removed; a relative one starts at the folder of the list, wherever the run is started.
     Without a third column each prefix is a corpus of its own, called by its last part, or by as many
@@ -59,9 +60,9 @@ def read_file_list(path: Path, env: Mapping[str, str] | None = None, *, name: st
     """
     entries = []
     for number, line in enumerate(_read_text(path, name).splitlines(), start=1):
-        words = _COMMENT.sub("", line).split()
-        if words:
-            entries.append(_parse(words, line.strip(), path.absolute().parent, f"{path}:{number}", env))
+        where = f"{path}:{number}"
+        if words := _split(line, where):
+            entries.append(_parse(words, line.strip(), path.absolute().parent, where, env))
     if not entries:
         raise DataError(f"{path}: lists no data; write {_LINE} on each line")
     return _shards(entries, str(path))
@@ -71,10 +72,13 @@ def variables_of(paths: Sequence[str], lists: Sequence[Path]) -> set[str]:
     """Return the names of the variables in the texts of ``DATA_PATH`` and the like, and in lists.
 
     Raises:
-        DataError: a list can not be read.
+        DataError: a list can not be read, or a quote in it does not end.
     """
-    lines = [_COMMENT.sub("", line) for path in lists for line in _read_text(path, "").splitlines()]
-    return {match[1] or match[2] for line in (*paths, *lines) for match in _VARIABLE.finditer(line)}
+    words = [word for text in paths for word in _split(text, "DATA_PATH")]
+    for path in lists:
+        for number, line in enumerate(_read_text(path, "").splitlines(), start=1):
+            words += _split(line, f"{path}:{number}")
+    return {match[1] or match[2] for word in words for match in _VARIABLE.finditer(word)}
 
 
 def parse_data_path(text: str, env: Mapping[str, str] | None = None, name: str = "DATA_PATH") -> list[Shard]:
@@ -88,7 +92,7 @@ def parse_data_path(text: str, env: Mapping[str, str] | None = None, name: str =
         DataError: the text names nothing, a weight is wrong, a variable is not set, or (for
             several prefixes) a file can not be opened.
     """
-    words, where = text.split(), name
+    words, where = _split(text, name), name
     if not words:
         raise DataError(f"{where}: names no data; give one prefix, or WEIGHT PREFIX WEIGHT PREFIX ...")
     folder = Path(os.path.abspath(os.curdir))
@@ -106,7 +110,7 @@ def parse_data_path(text: str, env: Mapping[str, str] | None = None, name: str =
 
 def has_weights(text: str) -> bool:
     """Return whether ``DATA_PATH`` gives weights: ``WEIGHT PREFIX WEIGHT PREFIX ...``, also of a single prefix."""
-    words = text.split()
+    words = _split(text, "DATA_PATH")
     return bool(words) and len(words) % 2 == 0 and all(_is_number(word) for word in words[::2])
 
 
@@ -145,6 +149,13 @@ def _read_text(path: Path, setting: str) -> str:
             raise cannot_read(name, error) from None
         except UnicodeDecodeError as error:
             raise DataError(f"{name}: not UTF-8 text (byte {error.start}); {_WHAT}") from None
+
+
+def _split(line: str, where: str) -> list[str]:
+    try:
+        return split_words(line)
+    except ValueError as error:
+        raise DataError(f'{where}: {error}; write "PREFIX WITH BLANKS"') from None
 
 
 def _parse(words: list[str], line: str, folder: Path, where: str, env: Mapping[str, str] | None) -> _Entry:

@@ -118,8 +118,9 @@ def test_without_state_to_go_on_from_somebody_must_say_so(own):
 
 def test_what_was_imported_never_had_an_optimizer(own, tmp_path):
     fake(tmp_path / "imported", 0, kinds=("weight",), settings={}, progress={})
-    expected = (0, False, Taken(progress=True, optimizer=False))
+    expected = (0, False, Taken(progress=True, optimizer=False, imported=True))
     assert taken(own, LOAD=str(tmp_path / "imported")) == expected
+    assert expected[2].text() == "imported weights"  # not "weights and position": there is none
 
 
 def test_the_newest_that_is_whole_and_an_error_when_there_is_none(own):

@@ -1,6 +1,7 @@
 """Options of other toolkits: each one is a setting, harmless or rejected, and means what it means there."""
 
 import json
+import shlex
 
 import pytest
 
@@ -78,6 +79,8 @@ def test_an_option_that_is_nothing_alone_names_the_other(name):
     ("words", "pairs", "rest"),
     [
         ("--data-path 0.3 a 0.7 b --fp16", [("--data-path", "0.3 a 0.7 b"), ("--fp16", "")], []),
+        ("--data-path 0.3 'a x' 0.7 b", [("--data-path", '0.3 "a x" 0.7 b')], []),
+        ("--data-path '0.3 a 0.7 b'", [("--data-path", "0.3 a 0.7 b")], []),
         ("--lr=1e-4 -h --min-lr -1", [("--lr", "1e-4"), ("--min-lr", "-1")], ["-h"]),
         ("--profile pt --profile_steps 2,3", [("--profile", ""), ("--profile_steps", "2,3")], []),
         ("--profile --fp16 x", [("--profile", ""), ("--fp16", "")], ["x"]),
@@ -87,7 +90,7 @@ def test_an_option_that_is_nothing_alone_names_the_other(name):
     ],
 )
 def test_a_command_line_is_split_as_argparse_splits_it(words, pairs, rest):
-    assert split_flags(words.split(), {"--set": True}) == (pairs, rest)
+    assert split_flags(shlex.split(words), {"--set": True}) == (pairs, rest)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from megads.data.file_list import Shard, parse_data_path, read_file_list, repeated, variables_of
+from megads.config.words import quoted, split_words
+from megads.data.file_list import Shard, has_weights, parse_data_path, read_file_list, repeated, variables_of
 from megads.errors import DataError
 from tests.data.factory import write_dataset
 
@@ -54,6 +55,39 @@ def test_wrong_lists_are_refused_with_path_and_line(tmp_path, text, expected):
         read_file_list(path, {"EMPTY": ""})
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_paths_with_blanks_stand_in_quotes(tmp_path, monkeypatch):
+    path = tmp_path / "list.txt"
+    path.write_text(
+        """1 "my books/a b.bin" 'two words' # tail\n2 '$D/#x "y"'\n"""
+        r"""3 it's\ o'k # "not closed"""
+    )
+    assert read_file_list(path, {"D": "/d e"}) == [
+        Shard(1.0, str(tmp_path / "my books/a b"), "two words"),
+        Shard(2.0, '/d e/#x "y"', '#x "y"'),
+        Shard(3.0, str(tmp_path / "it's\\"), "o'k"),
+    ]
+    assert variables_of(["1 '$A b' 2 \"$B c\""], [path]) == {"A", "B", "D"}
+    monkeypatch.chdir(tmp_path)
+    pair = parse_data_path("0.3 'my books/a' 0.7 \"c d\"")
+    assert [shard.prefix for shard in pair] == [str(tmp_path / "my books/a"), str(tmp_path / "c d")]
+    assert has_weights("1 'a b'")
+    assert not has_weights("'a b'")
+    assert parse_data_path("'a b'")[0].prefix == str(tmp_path / "a b")
+
+
+@pytest.mark.parametrize("line", ['1 "a b c', "1 'a b\" c", '1 "a"b c', "1 a 'b"])
+def test_quotes_that_do_not_end(tmp_path, line):
+    (tmp_path / "list.txt").write_text(f"1 x y\n{line}\n")
+    for read in (read_file_list, lambda path: variables_of([], [path])):
+        with pytest.raises(DataError, match=r"list\.txt:2: .* begins with a quote that does not end before a blank"):
+            read(tmp_path / "list.txt")
+
+
+@pytest.mark.parametrize("word", ["a", "a b", "it's", '"', "'x y", "#a", "a#", "tab\there", "", 'say "x y"'])
+def test_a_word_is_quoted_so_that_it_is_read_again(word):
+    assert split_words(f"1 {quoted(word)} c # {word}") == ["1", word, "c"]
 
 
 def test_unreadable_lists_are_refused(tmp_path):

@@ -172,7 +172,7 @@ def test_an_import_says_how_it_is_trained_and_goes_out_again(tmp_path, capsys, b
     assert "has 1447 tokens more than the model" in surplus
     words = shlex.split(command)
     assert words[:3] == [f"LOAD={tmp_path / 'ours'}", "USE_CHECKPOINT_ARGS=1", "SEQ=32"]
-    assert words[-2:] == ["megads", "train"]
+    assert words[-3:] == ["TOKENIZER_MODEL=my-tokenizer", "megads", "train"], "its own is refused, as said above"
 
     # Moved, so that the tokenizer is found beside the checkpoint.
     (tmp_path / "ours").rename(tmp_path / "moved")

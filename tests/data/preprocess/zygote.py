@@ -93,7 +93,7 @@ class Zygote:
             [sys.executable, "-m", "tests.data.preprocess.zygote", str(theirs.fileno())],
             cwd=ROOT,
             pass_fds=[theirs.fileno()],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DATA_CACHE_PATH": os.devnull + "/none"},
         )
         theirs.close()
 
