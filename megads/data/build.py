@@ -161,6 +161,8 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
         vocab_size=run.model.vocab_size,
     )
     plans: Plans = dict.fromkeys(SPLITS)
+    held_out = [data.held_out(split) for split in SPLITS[1:]]
+    apart = any(each.text and each.is_path for each in held_out)
     for number, split in enumerate(SPLITS):
         if not samples[split]:
             continue
@@ -173,7 +175,8 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
         used = [source for source in sources if source.documents]
         _check_split(run, split, sources, name, files)
         plain = own.is_path if name else bool(data.path)
-        weighted = not plain or has_weights(name or data.path)
+        # Megatron-core ignores the weight of a single file where splits have paths of their own.
+        weighted = not plain or (has_weights(name or data.path) and not (apart and len(given) == 1))
         if not weighted and len(used) > 1:
             used = _with_samples(split, used, run.model.seq_length, files)
         plans[split] = plan_mix(used, samples[split], replace(manner, plain=plain, weighted=weighted))

@@ -106,14 +106,15 @@ def _leaves_documents(split: str, documents: int) -> bool:
     return bool((np.diff(ends, prepend=0)[shares > 0] > 1).all())
 
 
-def theirs(drawn: Drawn, sizes: list[int]) -> list[Any]:
+def theirs(drawn: Drawn, sizes: list[int], blend_per_split: Any = None) -> list[Any]:
     """Return what Megatron-core builds for train, validation and test."""
     core = megatron_core()
     config = core.GPTDatasetConfig(
         random_seed=drawn.seed,
         sequence_length=drawn.seq_length,
-        blend=core.get_blend_from_list(list(drawn.words)),
-        split=drawn.split,
+        blend=None if blend_per_split else core.get_blend_from_list(list(drawn.words)),
+        blend_per_split=blend_per_split,
+        split=None if blend_per_split else drawn.split,
         path_to_cache=None,
         tokenizer=_Tokenizer(),
         reset_position_ids=False,
@@ -199,3 +200,20 @@ def test_a_file_without_a_sample(tmp_path):
     run = Drawn((*paths, paths[0]), "1", 1234, 5, 2, 2, 1).run()
     with pytest.raises(DataError, match=r"train: .*f1 has 4 tokens there, less than one sample of SEQ \+ 1 = 6"):
         make_plans(run, read_shards(run), Files())
+
+
+@pytest.mark.parametrize("words", [("3",), ()])
+def test_paths_of_their_own_for_each_split(corpora, words):
+    """A single file's weight counts for nothing there."""
+    core = megatron_core()
+    train, valid = list(corpora)[1:3]
+    drawn = Drawn((*words, train), "1", 1234, 16, 61, 16, 9)
+    run = drawn.run()
+    run = run.model_copy(update={"data": run.data.model_copy(update={"valid_path": " ".join([*words, valid])})})
+    blends = [core.get_blend_from_list([*words, prefix]) for prefix in (train, valid)]
+    wanted = samples_of(run)
+    expected = theirs(drawn, [wanted[split] for split in SPLITS], blend_per_split=[*blends, None])
+    plans = make_plans(run, read_shards(run), Files())
+    for split, dataset in zip(SPLITS, expected[:2], strict=False):
+        ours = Mix(plans[split], hold, open_dataset)
+        assert [ours[i].tolist() for i in range(len(ours))] == [_tokens(dataset, i) for i in range(len(ours))]
