@@ -124,7 +124,9 @@ class Ours(Method):
     def snapshot(self) -> Snapshot:
         layout = {"pipe": 1, "data": self.groups.grid.data, "seq": 1, "tensor": 1, "zero_stage": 1}
         tensors = {piece.name: piece.cut.of(0, 1) for piece in self.pieces}
-        return Snapshot(Progress(1), self.pieces, {}, {}, tensors, {}, {}, {}, layout)
+        return Snapshot(
+            Progress(1), self.pieces, scalars={}, tensors=tensors, model={}, settings={}, about={}, layout=layout
+        )
 
     def save(self) -> None:
         self.saver.save(self.snapshot())
