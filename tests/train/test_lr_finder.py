@@ -67,9 +67,7 @@ def _gives_up() -> None:
     run, groups = settings({}, **SWEEP), groups_of()
     micro = [each for step in range(20) for each in batches(run, step, 0)]
     skipped = iter([True, True, False, False, False])
-    engine = SimpleNamespace(
-        train_step=lambda parts, lr, weight_decay: SimpleNamespace(skipped=next(skipped), loss=5.0)
-    )
+    engine = SimpleNamespace(train_step=lambda parts, lr, **rates: SimpleNamespace(skipped=next(skipped), loss=5.0))
     training: Any = SimpleNamespace(
         run=run,
         groups=groups,
