@@ -38,7 +38,7 @@ def _spec(manifest: Manifest) -> TokenizerSpec | None:
     about = manifest.about
     if "tokenizer_type" in about:
         return TokenizerSpec(
-            str(about["tokenizer_type"]), *(str(about.get(key, "")) for key in ("tokenizer_model", "vocab_file"))
+            str(about["tokenizer_type"]), str(about.get("tokenizer_model", "")), str(about.get("vocab_file", ""))
         )
     before = run_of(manifest.settings)
     try:
