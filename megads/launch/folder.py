@@ -71,7 +71,7 @@ def _training_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
     number, path = 1, first
     finished: list[Path] = []
     others: list[Path] = []
-    while (done := iterations_done(path) >= run.train.train_iters) or _is_of_other_machine(path, run):
+    while (done := 0 < run.train.train_iters <= iterations_done(path)) or _is_of_other_machine(path, run):
         (finished if done else others).append(path)
         number += 1
         path = first.with_name(f"{first.name}-{number}")

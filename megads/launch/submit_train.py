@@ -208,10 +208,10 @@ def program_lines(ask: Ask, machine: str, variables: tuple[str, ...] = ()) -> li
 
 
 def without_values(text: str, variables: tuple[str, ...]) -> str:
-    """Return the text of a job with ``***`` in the place of what ``--env NAME=VALUE`` gave."""
+    """Return the text of a job with ``***`` in the place of what ``--env NAME=VALUE`` gave to no setting."""
     for variable in variables:
         name, equals, value = variable.partition("=")
-        if equals and value:
+        if equals and value and name not in setting_names():
             text = text.replace(f"export {name}={shlex.quote(value)}", f"export {name}={SHOWN}")
     return text
 

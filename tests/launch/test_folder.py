@@ -36,6 +36,10 @@ def test_a_new_run_has_the_plain_name():
     assert str(choose_folder(run(), named=False, in_job=False).path) == "runs/7B"
 
 
+def test_a_run_of_no_steps_has_a_folder():
+    assert str(choose_folder(run(0), named=False, in_job=False).path) == "runs/7B"
+
+
 def test_a_stopped_run_is_resumed(tmp_path):
     finish(tmp_path / "runs/7B", 40, exit_code=75)
     assert str(choose_folder(run(), named=False, in_job=False).path) == "runs/7B"

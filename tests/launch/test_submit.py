@@ -438,9 +438,9 @@ def test_a_script_as_a_job(tmp_path, monkeypatch):
     shown = cli(*words, "--env", "TP=8", "--dry-run", "my job.sh", TP="2", WALLTIME="2h", HERE="a b")
     assert "export WALLTIME=1h\n" in shown.stdout
     assert shown.stdout.count(" TP=") == 1
+    assert "export TP=8\n" in shown.stdout
     shown = cli(*words, "--env", "MINE=not to be seen", "--dry-run", "my job.sh", HERE="a b")
     assert "export MINE=***\n" in shown.stdout
-    assert "export TP=8\n" in shown.stdout
     assert "give --walltime" in cli("submit", "my job.sh").output
 
 
