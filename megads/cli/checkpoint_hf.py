@@ -136,12 +136,12 @@ def _notes(made: Imported) -> Iterator[str]:
 
 
 def _has_fitting_tokenizer(made: Imported) -> bool:
-    """Return whether a run takes the tokenizer that came along."""
+    """Return whether a run takes the tokenizer that came along; True where none did."""
     from megads.data.tokenize.base import TokenizerSpec
     from megads.data.tokenize.make import vocab_size
 
     if not made.tokenizer:
-        return False
+        return True
     try:
         spec = TokenizerSpec(made.tokenizer["tokenizer_type"], made.tokenizer["tokenizer_model"])
         return vocab_size(spec) <= made.described.model.vocab_size
