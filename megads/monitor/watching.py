@@ -77,7 +77,8 @@ class Watch:
             return EXIT_STOPPED
         if self.state.name in (FAILED, LOST):
             outcome = read_outcome(self.folder)
-            return (outcome.exit_code if outcome else 0) or EXIT_FAILED
+            code = outcome.exit_code if outcome else 0
+            return code if 0 < code < 256 else EXIT_FAILED
         return 0
 
     def headline(self) -> str:

@@ -64,3 +64,11 @@ def test_data_files(tmp_path):
         done = CliRunner().invoke(command, [prefix], catch_exceptions=False)
         assert done.exit_code == 0
         _clean(done.output)
+
+
+@pytest.mark.parametrize("code", [-1, 256, 2**31, 10**18])
+def test_an_exit_code_that_no_process_has_is_1(tmp_path, code):
+    (tmp_path / "outcome.json").write_text(json.dumps({"exit_code": code, "message": "", "iteration": 1}))
+    watch = Watch(tmp_path)
+    watch.poll()
+    assert watch.exit_code() == 1
