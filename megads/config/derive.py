@@ -27,7 +27,6 @@ from megads.config.checks import problem_of
 from megads.config.layers import preset_title
 from megads.config.megatron import LAYER as MEGATRON_LAYER
 from megads.config.megatron import MEGATRON
-from megads.config.parse import LARGEST
 from megads.config.resolve import SHARES, Resolved, rank_of
 from megads.config.schedule_lengths import fill_schedule, rises_to_the_end
 from megads.config.schema import RunConfig
@@ -162,6 +161,8 @@ def _settle_vocab(filler: _Filler, tokenizer_vocab: int) -> None:
         filler.replace(name, tokenizer_vocab, "the tokenizer's")
 
 
+MOST_COUNTED = 2**53
+"""Tokens; floats count them one by one up to here, and settings go no further."""
 MOST_YIELDED = 10
 
 
@@ -415,10 +416,10 @@ def _fill_length(filler: _Filler) -> None:
         text = f"{filler.shown(source)} is less than one batch of {one} ({of_batches})"
         raise Broken(Problem(text, [{source: least}], "give TRAIN_ITERS", rule="length"))
     samples = schedule.samples_after(count)
-    if samples * seq > LARGEST:
+    if samples * seq > MOST_COUNTED:
         raise ConfigError(
             f"{filler.shown(source)} of {of_batches} are {samples * seq} tokens, "
-            f"more than 2**63 - 1; give a smaller {env_name(source)}"
+            f"more than 2**53; give a smaller {env_name(source)}"
         )
     ramp = _RAMP if schedule.is_ramp else ""
     formula = "TRAIN_TOKENS / (SEQ x GLOBAL_BATCH)" if source == _TOKENS else "TRAIN_SAMPLES / GLOBAL_BATCH"

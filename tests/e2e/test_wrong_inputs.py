@@ -42,7 +42,7 @@ NAMES = [
     case("RECOMPUTE=none and USE_ACTIVATION_CHECKPOINTING=1", RECOMPUTE="none", USE_ACTIVATION_CHECKPOINTING="1"),
     case("NOOP=1: a dry run is `megads train --dry-run`", NOOP="1"),
     case(["no preset '8B'; known presets: 2B, ", "tiny"], MODEL_ARCH="8B"),
-    case(["no preset '7b'; known presets: 2B, ", "did you mean 7B?"], "--preset", "7b"),
+    case(["no preset '7c'; known presets: 2B, "], "--preset", "7c"),
     case(["--preset tiny and MODEL_ARCH=7B name different", "unset MODEL_ARCH"], "--preset", "tiny", MODEL_ARCH="7B"),
     case("MACHINE=cpuu is not known; known machines: aurora, cpu, frontier, generic", MACHINE="cpuu"),
     case("/none/envs/machines.txt: No such file or directory; MEGADS_ROOT", MACHINE="", MEGADS_ROOT="/none"),
@@ -74,7 +74,7 @@ SET = [
 ]
 LAYOUT = [
     case("HEADS=4 can not share NUM_KV_HEAD=3 key/value heads equally; use NUM_KV_HEAD=2 or", NUM_KV_HEAD="3"),
-    case("HIDDEN=65 is not a multiple of HEADS=4; use HIDDEN=64 or HIDDEN=68", HIDDEN="65"),
+    case("HIDDEN=65 is not a multiple of HEADS=4; use HIDDEN=64, HIDDEN=72 or HEAD_DIM=16", HIDDEN="65"),
     case(
         "HEADS=1000000000000000 can not be split over TP=3 ranks; use TP=2 or TP=4", HEADS="1e15", HIDDEN="1e16", TP="3"
     ),
@@ -103,11 +103,11 @@ SPLITS = [
     case("PARTITION_ACTIVATIONS=1 splits kept inputs over the TP ranks, and TP=1", *SAVED, RECOMPUTE="full"),
 ]
 LENGTHS = [
-    case(["GLOBAL_BATCH=8 (env GLOBAL_BATCH) is not", "4 x 3 x 1 = 12; leave one of"], GRAD_ACC_STEPS="3"),
-    case(["GLOBAL_BATCH=10 (env GLOBAL_BATCH)", "use GLOBAL_BATCH=8 or GLOBAL_BATCH=12"], GLOBAL_BATCH="10"),
+    case(["GLOBAL_BATCH=8 (env GLOBAL_BATCH) is not", "4 x 3 x 1 = 12; use GLOBAL_BATCH=12, "], GRAD_ACC_STEPS="3"),
+    case(["GLOBAL_BATCH=10 (env GLOBAL_BATCH)", "use MICRO_BATCH=2, GLOBAL_BATCH=8"], GLOBAL_BATCH="10"),
     case(["TRAIN_TOKENS=10 (env TRAIN_TOKENS) is 0 steps", "give only one of them"], TRAIN_TOKENS="10"),
     case(["TRAIN_TOKENS=10", "less than one batch of 256 tokens"], TRAIN_TOKENS="10", TRAIN_ITERS=""),
-    case("more than 2**63 - 1; give a smaller TRAIN_ITERS", TRAIN_ITERS="1e18"),
+    case("must be at most 9007199254740992", TRAIN_ITERS="1e18"),
     case(["train: the order of 8000000000000000 samples", "lower TRAIN_ITERS or GLOBAL_BATCH"], TRAIN_ITERS="1e15"),
     case(["valid: the order of", "lower EVAL_ITERS"], EVAL_ITERS="1e15"),
     case("MIN_LR=1 is larger than LR=0.002; use MIN_LR=0.0002", MIN_LR="1"),
