@@ -43,6 +43,6 @@ lint-imports
 echo "== shellcheck"
 shellcheck -x -P SCRIPTDIR ./*.sh launchers/*.sh ALCF/*.sh envs/*.sh examples/*.sh tests/*.sh .ci/run
 # Two at a time; tests marked alone wait until nothing else runs (tests/turns.py). 0: in this process, for --pdb.
-workers=(-n "${MEGADS_TEST_WORKERS:-2}" --dist loadgroup --no-loadscope-reorder)
+workers=(-n "${MEGADS_TEST_WORKERS:-2}" --dist loadscope --no-loadscope-reorder)
 echo "== pytest ${workers[*]} $*"
 exec "${MEGADS_PYTHON}" -m pytest "${workers[@]}" "$@"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 README = Path(__file__).parent / "README.md"
@@ -12,11 +13,26 @@ README = Path(__file__).parent / "README.md"
 FIRST = (
     *("slurm", "tests/parity/test_mutations.py", "tests/engine/test_optimizers.py", "tests/e2e/test_signals.py"),
     *("tests/e2e/test_docs.py", "tests/parity/test_layouts.py", "tests/engine/test_pipeline.py"),
-    *("tests/e2e/test_launchers.py", "tests/engine/test_recompute.py", "tests/parity/test_resume_bitwise.py"),
+    *("tests/engine/test_recompute.py", "tests/parity/test_resume_bitwise.py"),
     *("tests/e2e/test_resume.py", "tests/e2e/test_started.py", "tests/e2e/test_deterministic.py"),
     *("tests/parity/test_drawn_layouts.py", "tests/engine/test_zero.py", "tests/e2e/test_wrong_files.py"),
 )
 """Groups of tests that take longest, longest first: one that starts last keeps one worker alone at the end."""
+
+
+@cache
+def group_of(node: str) -> str:
+    """Return what a test has to share a worker with: its file, or everything that uses the one SLURM."""
+    file = node.split("::")[0]
+    path = README.parents[1] / file
+    uses = path.is_file() and re.search(r"^def test_\w+\([^)]*\bslurm\b", path.read_text(), re.MULTILINE)
+    return "slurm" if uses else file
+
+
+def place_of(node: str) -> int:
+    """Return where a test stands in the order of groups."""
+    group = group_of(node)
+    return FIRST.index(group) if group in FIRST else len(FIRST)
 
 
 def folder_of(node: str) -> str:

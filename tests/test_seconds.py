@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.seconds import FIRST, README, budgets, folder_of, table
+from tests.seconds import FIRST, README, budgets, folder_of, group_of, table
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,3 +31,9 @@ def test_a_line_for_each_folder_the_dearest_first():
         "e2e                3        12       20",
         "all                4        42       35",
     ]
+
+
+def test_a_file_and_all_of_slurm_stay_together():
+    assert group_of("tests/test_seconds.py::test_a[1]") == "tests/test_seconds.py"
+    slurm = {group_of(f"tests/{file}::test_a") for file in ("e2e/test_launchers.py", "cluster/test_slurm.py")}
+    assert slurm == {"slurm"}
