@@ -19,11 +19,11 @@ def new_folder(final: Path) -> Iterator[Path]:
     """Give a folder to write into, which becomes ``final`` if all goes well and goes away if not.
 
     Raises:
-        CheckpointError: ``final`` is there already and not an empty folder, can not be made, or
+        CheckpointError: ``final`` already exists and not an empty folder, can not be made, or
             another command is making it.
     """
     if not final.name:
-        raise CheckpointError(f"{final}: is there already; give a new folder")
+        raise CheckpointError(f"{final}: already exists; give a new folder")
     # A name that is nobody's: what is there is of a command that was killed, and goes.
     part = final.with_name(f".{final.name}.megads{PART}")
     with ExitStack() as stack:
@@ -31,7 +31,7 @@ def new_folder(final: Path) -> Iterator[Path]:
             stack.enter_context(parents_of(part))
             stack.enter_context(only_writer(part))
             if final.exists() and not (final.is_dir() and not any(final.iterdir())):
-                raise CheckpointError(f"{final}: is there already; give a new folder, or remove it")
+                raise CheckpointError(f"{final}: already exists; give a new folder, or remove it")
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir()
         except OSError as error:

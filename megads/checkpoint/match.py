@@ -121,7 +121,7 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig) -> None:
     longest = manifest.about.get("max_seq_length")
     if longest and run.model.seq_length > longest:
         raise CheckpointError(
-            f"{path}: the model sees a window of {longest} tokens, and SEQ={run.model.seq_length}; "
+            f"{path}: the model has a context of {longest} tokens, and SEQ={run.model.seq_length}; "
             f"use SEQ={longest} or less"
         )
 

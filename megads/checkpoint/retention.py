@@ -23,7 +23,7 @@ def surplus(folder: Path, newest: Path, keep: int, keep_every: int) -> list[Path
         folder: of checkpoints.
         newest: the one that was just completed.
         keep: so many newest ones stay; 0: all.
-        keep_every: multiples of this iteration stay for ever; 0: none.
+        keep_every: multiples of this iteration stay forever; 0: none.
     """
     past = [path for path in list_checkpoints(folder) if iteration_of(path) <= iteration_of(newest)]
     old = past[:-keep] if keep else []

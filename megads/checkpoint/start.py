@@ -135,9 +135,7 @@ def _refuse_finetune(load: str) -> None:
 def _of_load(load: Path) -> list[Path]:
     """Return the checkpoints in ``LOAD``, oldest first."""
     if not os.path.exists(load):
-        raise CheckpointError(
-            f"LOAD={load}: there is no such folder; give a run, a folder of checkpoints or one of them"
-        )
+        raise CheckpointError(f"LOAD={load}: not found; give a run, a folder of checkpoints or one of them")
     found = checkpoints_in(load)
     looks_foreign = not found or not (found[-1] / MANIFEST).exists()
     if looks_foreign and (kind := foreign_kind(load)):

@@ -10,7 +10,7 @@ COMMANDS = {
     "list": ("megads.cli.checkpoint_look", "Show the checkpoints of a run: step, tokens, loss, size, layout."),
     "inspect": ("megads.cli.checkpoint_look", "Show a checkpoint's tensors: shapes and norms."),
     "verify": ("megads.cli.checkpoint_look", "Read every byte of a checkpoint and check it."),
-    "reshape": ("megads.cli.checkpoint_reshape", "Write a checkpoint anew for another layout."),
+    "reshape": ("megads.cli.checkpoint_reshape", "Reshard a checkpoint: write it for another layout."),
     "export-hf": ("megads.cli.checkpoint_hf", "To a Hugging Face folder."),
     "import-hf": ("megads.cli.checkpoint_hf", "From a Hugging Face folder."),
     "export-megatron": ("megads.cli.checkpoint_megatron", "To Megatron-LM's mp_rank files."),
@@ -20,4 +20,4 @@ COMMANDS = {
 
 @click.group(cls=LateGroup, late=COMMANDS, suffix="_command")
 def checkpoint() -> None:
-    """Look at checkpoints, cut them anew, and exchange them with other programs."""
+    """Inspect and reshard checkpoints, and exchange them with other programs."""

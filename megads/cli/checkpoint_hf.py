@@ -12,6 +12,7 @@ import click
 from megads.cli.bar import bar
 from megads.cli.paths import absolute
 from megads.errors import CheckpointError, DataError, MegadsError
+from megads.words import plural
 
 if TYPE_CHECKING:
     from megads.checkpoint.hf.export import SaveTokenizer
@@ -117,7 +118,7 @@ def _notes(made: Imported) -> Iterator[str]:
 
     model, longest = made.described.model, made.described.longest
     if longest:
-        yield f"its attention sees a window of {longest} tokens; train it with SEQ={longest} or less, where that is all"
+        yield f"its attention has a context of {longest} tokens; train it with SEQ={longest} or less, where that is all"
     if not made.tokenizer:
         yield "it has no tokenizer; set TOKENIZER_TYPE and TOKENIZER_MODEL to the one that its data is made with"
         return
@@ -127,7 +128,7 @@ def _notes(made: Imported) -> Iterator[str]:
     except MegadsError as error:
         yield f"its tokenizer can not be used: {error}"
         return
-    yield f"tokenizer {path} ({kind}), {tokens} tokens"
+    yield f"tokenizer {path} ({kind}), {plural(tokens, 'token')}"
     if tokens > model.vocab_size:
         yield (
             f"the tokenizer has {tokens - model.vocab_size} tokens more than the model, which a run refuses; "

@@ -15,14 +15,17 @@ import click
 
 from megads.cli.bar import bar
 from megads.errors import CheckpointError, plain
+from megads.words import plural
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from megads.checkpoint.cut import Cut
     from megads.checkpoint.manifest import Manifest
 
 _WIDE = 240
+WIDE_LIST = 100  # characters of a list of checkpoints with all columns
 _SETTINGS = (
     *("model.seq_length", "train.dtype", "train.global_batch", "train.train_iters", "train.seed"),
     *("optim.optimizer", "optim.lr", "optim.min_lr", "optim.weight_decay"),
@@ -50,7 +53,8 @@ def list_command(run: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=1))
     else:
-        _print(_list_table(rows))
+        console = _console()
+        console.print(_list_table(rows, console.width))
 
 
 def _refuse(place: Path) -> None:
@@ -116,23 +120,32 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _list_table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    from megads.checkpoint.target import layout_text
-
-    table = _table("iteration", "samples", "tokens", "loss", "size", left=("layout", "holds", "state"))
+def _list_table(rows: Iterable[Mapping[str, Any]], width: int) -> Table:
+    """Return the table; one narrower than ``WIDE_LIST`` does without what can be worked out and what is usual."""
+    is_wide = width >= WIDE_LIST
+    numbers = ("iteration", *(("samples",) if is_wide else ()), "tokens", "loss", "size")
+    table = _table(*numbers, left=("layout", *(("holds",) if is_wide else ()), "state"))
     for row in rows:
         state = "complete" if row["complete"] else f"{Path(row['path']).name}: {row['problem']}"
         had = row.get("layout")
         table.add_row(
             str(row["iteration"]),
-            *(_count(row.get(key)) for key in ("consumed_samples", "consumed_tokens")),
+            *((_count(row.get("consumed_samples")),) if is_wide else ()),
+            _count(row.get("consumed_tokens")),
             f"{row['loss']:.4f}" if row.get("loss") is not None else "-",
             _size(row["bytes"]),
-            layout_text(had) if had else "-",
-            " ".join(row.get("holds", ())) or "-",
+            _short_layout(had) if had else "-",
+            *(("+".join(row.get("holds", ())) or "-",) if is_wide else ()),
             state,
         )
     return table
+
+
+def _short_layout(had: Mapping[str, int]) -> str:
+    """Return a layout as ``TP2 DP4 ZeRO1``: what is not split is not named."""
+    degrees = (("TP", "tensor"), ("PP", "pipe"), ("SP", "seq"), ("DP", "data"))
+    parts = [f"{name}{had[key]}" for name, key in degrees if had[key] > 1]
+    return " ".join([*(parts or ["1 rank"]), f"ZeRO{had['zero_stage']}"])
 
 
 def _count(value: int | None) -> str:
@@ -153,17 +166,16 @@ def _table(*right: str, left: tuple[str, ...]) -> Table:
     for name in right:
         table.add_column(name, justify="right", no_wrap=True)
     for name in left:
-        table.add_column(name, overflow="fold")
+        # Only the last column, a sentence, may take several lines.
+        table.add_column(name, overflow="fold", no_wrap=name != left[-1])
     return table
 
 
-def _print(table: Table) -> None:
+def _console() -> Console:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(width=_WIDE, highlight=False, markup=False)
-    console.print(table)
+    return console if console.is_terminal else Console(width=_WIDE, highlight=False, markup=False)
 
 
 @click.command()
@@ -206,7 +218,7 @@ def inspect_command(ckpt: Path, pattern: str, no_norms: bool, as_json: bool) -> 
         click.echo(json.dumps({**about, "tensors": tensors}, indent=1, default=str))
     else:
         _print_about(about)
-        _print(_tensor_table(tensors, manifest.kinds))
+        _console().print(_tensor_table(tensors, manifest.kinds))
 
 
 def _bytes_of(manifest: Manifest, names: Iterable[str]) -> int:
@@ -302,7 +314,7 @@ def verify_command(ckpt: tuple[Path, ...], every: bool) -> None:
                 manifest = verify(path, tell)
             seconds = time.perf_counter() - started
             click.echo(
-                f"{path}: as it was written; {len(manifest.files)} files, {_size(manifest.bytes)}, "
+                f"{path}: as it was written; {plural(len(manifest.files), 'file')}, {_size(manifest.bytes)}, "
                 f"{manifest.bytes / 1e9 / seconds:.2f} GB/s"
             )
 

@@ -33,7 +33,7 @@ _COUNT = click.IntRange(min=1)
     "--make-vocab-size-divisible-by",
     "vocab_multiple",
     type=_COUNT,
-    help="The vocabulary is padded anew to a multiple of this.",
+    help="Pad the vocabulary to a multiple of this.",
 )
 @click.option(
     "--checkpoint-version",

@@ -10,6 +10,7 @@ import click
 from megads.cli.bar import bar
 from megads.cli.paths import absolute
 from megads.errors import CheckpointError
+from megads.words import plural
 
 _DEGREE = click.IntRange(min=1)
 _MOST_WORKERS = 8
@@ -46,7 +47,7 @@ def reshape_command(
     model_type: str | None,
     **layout: int | str | None,
 ) -> None:
-    """Write a checkpoint anew for another layout, so that each of its ranks reads one file of its own.
+    """Reshard a checkpoint: write it for another layout, so that each of its ranks reads one file of its own.
 
     CKPT is a run, a folder of checkpoints (the newest that is whole) or a checkpoint; DST a folder of
     checkpoints, in which one of the same iteration is made. What is not given stays as it was.
@@ -75,7 +76,7 @@ def reshape_command(
         click.echo(f"megads: {note}", err=True)
     had, made = layout_text(found.manifest.layout), layout_text(done.manifest.layout)
     files = len(done.manifest.files)
-    click.echo(f"{done.path}: {made}, {files} files, {size(done.manifest.bytes)}; {found.path} is {had}")
+    click.echo(f"{done.path}: {made}, {plural(files, 'file')}, {size(done.manifest.bytes)}; {found.path} is {had}")
 
 
 def _places(words: tuple[str, ...], load_dir: str | None, save_dir: str | None) -> tuple[Path, Path]:

@@ -16,6 +16,7 @@ from megads.cli.bar import bar
 from megads.cli.many import ManyWords
 from megads.data.file_list import Shard, read_file_list, repeated, strip_suffix
 from megads.errors import DataError, plain
+from megads.words import plural
 
 if TYPE_CHECKING:
     from megads.data.indexed.inspect import Info, Lengths
@@ -70,8 +71,9 @@ def merge(
     if done.note:
         click.echo(f"megads: {strip_suffix(output_prefix)}: {done.note}", err=True)
     click.echo(
-        f"{strip_suffix(output_prefix)}: {done.documents:,} documents, {done.sequences:,} sequences, "
-        f"{done.tokens:,} tokens of {len(names)} files"
+        f"{strip_suffix(output_prefix)}: {plural(done.documents, 'document', ',')}, "
+        f"{plural(done.sequences, 'sequence', ',')}, "
+        f"{plural(done.tokens, 'token', ',')} of {plural(len(names), 'file')}"
     )
 
 
@@ -171,13 +173,13 @@ def _tell_sound(reports: Sequence[Report]) -> None:
     sound = [report for report in reports if not report.problems]
     for report in sound if len(sound) <= _MANY else ():
         highest = f", highest token {report.highest}" if report.highest >= 0 else ""
-        counts = f"{report.documents:,} documents, {report.tokens:,} tokens"
+        counts = f"{plural(report.documents, 'document', ',')}, {plural(report.tokens, 'token', ',')}"
         click.echo(plain(f"{report.prefix}: sound, {counts}{highest}{_unknown(report)}"))
     if len(sound) > _MANY and (without := sum(1 for report in sound if _unknown(report))):
-        click.echo(f"{without} of {len(sound)} files have no checksums recorded")
+        click.echo(f"{without} of {plural(len(sound), 'file')} have no checksums recorded")
     if len(reports) > 1:
         tokens = sum(report.tokens for report in sound)
-        click.echo(f"{len(sound)} of {len(reports)} files are sound, {tokens:,} tokens")
+        click.echo(f"{len(sound)} of {plural(len(reports), 'file')} are sound, {plural(tokens, 'token', ',')}")
 
 
 def _unknown(report: Report) -> str:

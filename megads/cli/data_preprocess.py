@@ -11,6 +11,7 @@ import click
 from megads.cli.many import ManyWords
 from megads.config.data_settings import DataConfig, TokenizerType
 from megads.config.words import quoted
+from megads.words import plural
 
 if TYPE_CHECKING:
     from megads.data.preprocess.plan import Job
@@ -86,8 +87,8 @@ def preprocess(**options: Any) -> None:
         # A line of a DATA_FILE_LIST: weight, prefix, corpus.
         corpus = os.path.basename(str(options["output_prefix"]))
         click.echo(
-            f"{each.tokens} {quoted(os.path.abspath(each.prefix))} {quoted(corpus)}  # {each.documents} documents, "
-            f"{each.sequences} sequences, {each.dtype}"
+            f"{each.tokens} {quoted(os.path.abspath(each.prefix))} {quoted(corpus)}  "
+            f"# {plural(each.documents, 'document')}, {plural(each.sequences, 'sequence')}, {each.dtype}"
         )
     finish_mpi()
 

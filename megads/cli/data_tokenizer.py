@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from megads.cli.many import ManyWords
+from megads.words import plural
 
 _EVERY_S = 5.0
 _SMALLEST = 257  # as tokenize.train.SMALLEST, which would load more than --help needs
@@ -48,7 +49,7 @@ def train_tokenizer(
     save(tokenizer, folder)
     made = tokenizer.get_vocab_size()
     less = f"; the text yields no more than that of {vocab_size}" if made < vocab_size else ""
-    click.echo(f"{folder}: {made} tokens{less}")
+    click.echo(f"{folder}: {plural(made, 'token')}{less}")
     click.echo(f"use it with TOKENIZER_MODEL={folder}, or --tokenizer-model {folder}")
 
 

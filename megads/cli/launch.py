@@ -12,7 +12,7 @@ from megads.cli.ask import checkout
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-n", "--ranks", type=click.IntRange(min=1), help="Ranks in all; the last host may take fewer.")
+@click.option("-n", "--ranks", type=click.IntRange(min=1), help="Total ranks; the last host may take fewer.")
 @click.option("--hosts", type=click.IntRange(min=1), help="Use the first so many hosts (NHOSTS).")
 @click.option("--ppn", type=click.IntRange(min=1), help="Ranks on each host (NGPU_PER_HOST).")
 @click.option("--hostfile", help="One host a line, instead of the scheduler's (HOSTFILE).")

@@ -8,6 +8,7 @@ import click
 
 from megads.cli.ask import ask_of
 from megads.cli.flags import EPILOG, FlagCommand
+from megads.words import plural
 
 
 @click.command(cls=FlagCommand, epilog=EPILOG)
@@ -35,7 +36,8 @@ def schedule(
     run = run_ahead(ask_of(preset, pairs, flags), nodes)
     curves = Curves.of(run)
     title = (
-        f"{run.name}: {run.optim.lr_decay_style}, {run.train.train_iters:,} steps, {run.train.train_tokens:,} tokens"
+        f"{run.name}: {run.optim.lr_decay_style}, {plural(run.train.train_iters, 'step', ',')}, "
+        f"{plural(run.train.train_tokens, 'token', ',')}"
     )
     click.echo(f"{title}\n\n{sketch_schedule(curves)}\n{schedule_table(run)}")
     if output is None:

@@ -17,39 +17,73 @@ if TYPE_CHECKING:
     from megads.monitor.runs import RunFacts
 
 WHY = 60  # characters of a reason, where there is no terminal that says how wide
-WORDS = {"run", "state", "model", "layout"}  # at the left of their column
+WORDS = {"run", "state", "model", "layout", "optimizer"}  # at the left of their column
+# Columns that a narrow terminal drops, the first one first.
+DROPPED = ("layout", "optimizer", "model", "mfu", "tokens", "age", "lr", "valid", "tok/s", "loss")
+SORTS = ("name", "step", "loss", "valid", "tok/s", "tokens", "lr", "age", "state")
+COLOURS = {"running": "green", "starting": "cyan", "hung": "yellow", "lost": "red", "failed": "red", "broken": "red"}
 NARROWEST = 12  # characters of a name that a narrow terminal cuts
 
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default="runs")
 @click.option("--json", "as_json", is_flag=True, help="One object per run, numbers as they are.")
-def runs(folder: Path, as_json: bool) -> None:
-    """List the runs in FOLDER (runs/): state, step, loss, speed.
+@click.option("--sort", type=click.Choice(SORTS), default="name", help="Column to sort by; losses and ages ascending.")
+def runs(folder: Path, as_json: bool, sort: str) -> None:
+    """List the runs in FOLDER (runs/): state, step, loss, speed (median of the last 50 steps).
 
     \b
     running      rank 0 wrote its heartbeat within the last minute
     starting     the launcher is at work, no rank yet
-    hung         it beats, but has come no further for longer than it may
-    lost         it went without a word
+    hung         heartbeats, but no progress for longer than it may take
+    lost         neither a heartbeat nor an outcome
     done, stopped, failed    as outcome.json says
-    not started  submitted or set up, nothing came of it yet
-    broken       its files can not be read
+    not started  submitted or set up, no rank has started
+    broken       its files cannot be read
     """
     from megads.errors import ConfigError
+    from megads.monitor.colour import may_colour
     from megads.monitor.runs import facts_of, find_runs
 
     try:
         found = [facts_of(path) for path in find_runs(folder)]
     except OSError as error:
-        raise ConfigError(f"{folder}: can not be listed: {error.strerror}; give the folder that holds runs") from None
+        raise ConfigError(f"{folder}: cannot be listed: {error.strerror}; pass the folder that holds runs") from None
+    found = ordered(found, sort)
     if as_json:
         click.echo(json.dumps([each.as_dict() for each in found], indent=1))
     elif not found:
         click.echo(plain(f"{folder}: no runs in it"), err=True)
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        click.echo("\n".join(table(found, width)))
+        lines = table(found, width)
+        click.echo("\n".join(coloured(lines, found) if may_colour(sys.stdout) else lines))
+
+
+def ordered(found: Sequence[RunFacts], sort: str) -> list[RunFacts]:
+    """Return the runs by a column; those without a value come last."""
+    keys: dict[str, Callable[[RunFacts], float | None]] = {
+        "step": lambda run: -run.step,
+        "loss": lambda run: run.loss,
+        "valid": lambda run: run.valid_loss,
+        "tok/s": lambda run: None if run.tokens_per_s is None else -run.tokens_per_s,
+        "tokens": lambda run: None if run.tokens is None else -run.tokens,
+        "lr": lambda run: run.lr,
+        "age": lambda run: run.age_s,
+    }
+    if sort in ("name", "state"):
+        return sorted(found, key=lambda run: (run.state if sort == "state" else "", run.path))
+    values = [(keys[sort](run), run) for run in found]
+    return [run for _, run in sorted(values, key=lambda each: (each[0] is None, each[0] or 0.0, each[1].path))]
+
+
+def coloured(lines: Sequence[str], found: Sequence[RunFacts]) -> list[str]:
+    """Return the lines of a table with its head in bold and states in colours."""
+    rows = [
+        line.replace(f"  {run.state} ", f"  {click.style(run.state, fg=COLOURS.get(run.state))} ", 1)
+        for line, run in zip(lines[1:], found, strict=True)
+    ]
+    return [click.style(lines[0], bold=True), *rows]
 
 
 def table(found: Sequence[RunFacts], width: int | None) -> list[str]:
@@ -66,11 +100,14 @@ def table(found: Sequence[RunFacts], width: int | None) -> list[str]:
             "step": f"{each.step}/{each.total}" if each.total else str(each.step),
             "loss": known(each.loss, "{:.4f}".format),
             "valid": known(each.valid_loss, "{:.4f}".format),
+            "lr": known(each.lr, "{:g}".format),
+            "tokens": known(each.tokens, count),
             "tok/s": known(each.tokens_per_s, count),
             "mfu": known(each.mfu, "{:.1%}".format),
             "age": known(each.age_s, duration),
             "model": each.model,
             "layout": each.layout,
+            "optimizer": each.optimizer,
             "": each.why if width else each.why[:WHY],
         }
         for each in found
@@ -84,7 +121,7 @@ def _fitted(rows: Sequence[dict[str, str]], names: list[str], width: int | None)
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
     last = widths.pop("", 0)
     shown = [name for name in names if name]
-    for name in ("layout", "model", "mfu", "age", "valid", "tok/s", "loss"):
+    for name in DROPPED:
         if width is not None and sum(widths[each] + 2 for each in shown) - 2 > width and name in shown:
             shown.remove(name)
     used = sum(widths[each] + 2 for each in shown) - 2

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 JOB_OPTIONS = (
     click.option("--nodes", type=click.IntRange(1), metavar="N", help="Job: hosts; without it NHOSTS, or 1."),
-    click.option("--account", metavar="PROJECT", help="Job: who pays."),
+    click.option("--account", metavar="PROJECT", help="Job: account to charge."),
     click.option("--queue", metavar="NAME", help="Job: queue, partition or QOS; without it one that takes the job."),
     click.option("--chunk", metavar="TEXT", help="Job, PBS: what each host has, as ncpus=64:ngpus=4."),
     click.option("--option", "options", multiple=True, metavar="WORDS", help="Job: more for qsub or sbatch."),

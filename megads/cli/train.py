@@ -15,6 +15,7 @@ from megads.cli.ask import ask_of
 from megads.cli.flags import EPILOG, FlagCommand
 from megads.cli.submit import JOB_OPTIONS, refuse_job_options, wish_of
 from megads.errors import MegadsError
+from megads.words import plural
 
 if TYPE_CHECKING:
     from megads.launch.ask import Ask
@@ -60,7 +61,7 @@ def train(
 
     def prepare(started: Started, begin: Callable[[LaunchPlan], int]) -> int:
         if submit:
-            raise MegadsError(f"--submit: {started.by} started {len(started.hosts)} ranks; submit without it")
+            raise MegadsError(f"--submit: {started.by} started {plural(len(started.hosts), 'rank')}; submit without it")
         return _train(preset, pairs, flags, job, dry_run, no_env, submit, only_prepare, started, begin)
 
     become_rank(info, env, prepare)
@@ -142,7 +143,7 @@ def _submit(ask: Ask, job: dict[str, Any], dry_run: bool) -> None:
 
         click.echo(hidden(without_values(submission.text, wish.variables), ask.env), nl=False)
     elif folder.complete:
-        click.echo(f"{folder.path} is complete; a larger TRAIN_ITERS trains longer, another RUN_NAME starts anew")
+        click.echo(f"{folder.path} is complete; a larger TRAIN_ITERS trains longer, another RUN_NAME starts a new run")
     else:
         jobs = submit(submission, ask.env)
         click.echo("\n".join(jobs))

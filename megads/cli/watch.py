@@ -30,10 +30,18 @@ def watch(run: Path, interval: float, once: bool) -> None:
     from megads.monitor.runs import is_run
     from megads.monitor.watching import Watch
 
-    if not run.is_dir() or not is_run(run):
-        raise ConfigError(f"{run}: no run here; give the folder that the run printed as 'folder'")
-    watched = Watch(run)
+    if run.exists() and not run.is_dir():
+        raise ConfigError(f"{run}: not a folder; pass the folder that the run printed as 'folder'")
+    if once and not (run.is_dir() and is_run(run)):
+        raise ConfigError(f"{run}: no run here; pass the run folder, or drop --once to wait")
+    if not run.parent.is_dir():
+        raise ConfigError(f"{run}: {run.parent} not found; pass the folder that the run printed as 'folder'")
     with suppress(KeyboardInterrupt):
+        if not (run.is_dir() and is_run(run)):
+            click.echo(f"{run}: no run yet; waiting until it starts (Ctrl-C leaves)", err=True)
+        while not (run.is_dir() and is_run(run)):
+            time.sleep(min(interval, 1.0))
+        watched = Watch(run)
         (_on_screen if sys.stdout.isatty() else _in_lines)(watched, interval, once)
         sys.exit(watched.exit_code())
     sys.exit(130)

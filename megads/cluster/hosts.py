@@ -81,7 +81,7 @@ def _piece(piece: str, text: str, origin: str) -> list[str]:
     for part in piece[1:-1].split(","):
         match = _RANGE.fullmatch(part)
         if not match or int(match[2] or match[1]) < int(match[1]):
-            raise _wrong(text, origin, f"{part!r} is no range of numbers")
+            raise _wrong(text, origin, f"{part!r} is not a range of numbers")
         low, high = int(match[1]), int(match[2] or match[1])
         if high - low >= MAX_HOSTS:
             raise _wrong(text, origin, f"{part!r} stands for more than {MAX_HOSTS} hosts")

@@ -23,6 +23,7 @@ from megads.cluster.hosts import this_host
 from megads.cluster.ranks import UNKNOWN, RankInfo
 from megads.comm.timeout import store_prefix
 from megads.errors import LaunchError
+from megads.words import plural
 
 GRACE_S = 10.0
 """How much longer than rank 0 the others wait, so that it is rank 0 who says which rank is missing."""
@@ -184,7 +185,7 @@ def _arrive(info: RankInfo, store: dist.Store, until: float) -> None:
     if store.add(f"claim/{info.rank}", 1) > 1:
         other = store.get(f"host/{info.rank}").decode()
         raise LaunchError(
-            f"two processes say that they are rank {info.rank} of {info.world_size}, on {other} and {this_host()}; "
+            f"duplicate rank {info.rank} of {info.world_size}, on {other} and {this_host()}; "
             f"{info.family} gives the ranks: its variables may be left from another launch"
         )
     store.set(f"host/{info.rank}", this_host())
@@ -196,7 +197,8 @@ def _arrive(info: RankInfo, store: dist.Store, until: float) -> None:
             store.wait(["all"])
         except RuntimeError as error:
             raise LaunchError(
-                f"rank {info.rank} of {info.world_size} on {this_host()} waited for the others in vain: {_line(error)}"
+                f"rank {info.rank} of {info.world_size} on {this_host()} timed out waiting for other ranks: "
+                f"{_line(error)}"
             ) from None
 
 
@@ -216,7 +218,7 @@ def _who_is_missing(info: RankInfo, store: dist.Store, missing: list[int]) -> st
     names = ", ".join(str(rank) for rank in missing[:NAMES]) + (" ..." if len(missing) > NAMES else "")
     hosts = ", ".join(there[:NAMES]) + (" ..." if len(there) > NAMES else "")
     return (
-        f"{len(missing)} of {info.world_size} ranks did not come in time: {names}; "
+        f"{len(missing)} of {plural(info.world_size, 'rank')} did not join before the timeout: {names}; "
         f"those that did are on {hosts}; see what the missing ones printed, or raise DIST_TIMEOUT"
     )
 

@@ -30,7 +30,7 @@ class CheckpointConfig(Section):
         0,
         env="CKPT_KEEP_EVERY",
         aliases=("KEEP_EVERY",),
-        help="checkpoints of multiples of this iteration stay for ever; 0: none",
+        help="checkpoints of multiples of this iteration stay forever; 0: none",
         unit="steps",
         ge=0,
     )

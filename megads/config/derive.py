@@ -34,6 +34,7 @@ from megads.config.setting import Origin
 from megads.config.sizes import data_degree, layout_text, model_degree, padded_vocab_size
 from megads.config.tree import env_name, fields, nested, value_of
 from megads.errors import ConfigError, MegadsError
+from megads.words import plural
 
 __all__ = ["FILLED", "attempts", "check_vocab", "data_degree", "derive", "padded_vocab_size"]
 
@@ -54,7 +55,7 @@ def check_vocab(run: RunConfig, tokenizer_vocab: int) -> None:
     """
     if run.model.vocab_size < tokenizer_vocab:
         raise ConfigError(
-            f"VOCAB_SIZE={run.model.vocab_size} is smaller than the tokenizer's {tokenizer_vocab} tokens; "
+            f"VOCAB_SIZE={run.model.vocab_size} is smaller than the tokenizer's {plural(tokenizer_vocab, 'token')}; "
             f"use VOCAB_SIZE={tokenizer_vocab} or more, or another tokenizer"
         )
 
@@ -218,7 +219,7 @@ def _layout(run: RunConfig, num_hosts: int, world_size: int) -> Problem | None:
     if world_size % used:
         more = [{ranks: each} for each in multiples(world_size, used)] if num_hosts == 1 else []
         return Problem(
-            f"{world_size} ranks can not be split into {layout} (= {used})",
+            f"{plural(world_size, 'rank')} can not be split into {layout} (= {used})",
             chain(_splits(run, world_size), more),
             "" if num_hosts == 1 else f"a multiple of {used} ranks",
             rule="ranks",

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from megads.config.setting import Section
 from megads.errors import ConfigError
+from megads.words import plural
 
 SchedulerName = Literal["none", "pbs", "slurm", "flux", "lsf"]
 StarterName = Literal["direct", "torchrun", "openmpi", "mpich", "pals", "srun", "flux", "jsrun", "deepspeed"]
@@ -67,7 +68,7 @@ class Queue(Section):
 
     def __str__(self) -> str:
         hours = f", {self.hours:g} h" if self.hours else ""
-        jobs = f", {self.jobs} job{'s'[: self.jobs > 1]} per user" if self.jobs else ""
+        jobs = f", {plural(self.jobs, 'job')} per user" if self.jobs else ""
         return f"{self.name} ({self.hosts}{hours}{jobs})"
 
 

@@ -78,7 +78,7 @@ def load_config(path: Path) -> RunConfig:
             raise ConfigError(f"{path}: {name}: {error}") from None
     missing = [name for name in known if name not in values]
     if missing:
-        raise ConfigError(f"{path}: {missing[0]} is missing; start the run again to write the file anew")
+        raise ConfigError(f"{path}: {missing[0]} is missing; start the run again to write the file")
     with suppress(OSError, Bounds):
         if has_changed(read_text(path)):
             raise ConfigError(

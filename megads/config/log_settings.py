@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from megads.config.setting import Section, Word, setting
+from megads.config.setting import Decides, Section, Word, setting
 
 WANDB_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 """What a run may be known by at Weights & Biases."""
@@ -110,7 +110,7 @@ class TrackConfig(Section):
     wandb_mode: Literal["auto", "online", "offline", "disabled"] = setting(
         "auto",
         env="WANDB_MODE",
-        switches={"WANDB_DISABLED": "disabled"},
+        switches={"WANDB_DISABLED": Decides("disabled")},
         help="Weights & Biases; auto: online if WANDB_PROJECT or WANDB_API_KEY is given",
     )
     wandb_project: str = setting(

@@ -18,6 +18,7 @@ from megads.config.schema import ModelConfig, RunConfig
 from megads.config.sizes import data_degree, padded_vocab_size
 from megads.config.stages import stage_steps, step_parameters
 from megads.errors import ConfigError
+from megads.words import plural
 
 GIB = 2**30
 PROGRAM_BYTES = 360 * 2**20
@@ -186,7 +187,7 @@ def check_fits(
 
     advice = [shown(change, attempt.origins) for change in _advice(run, world_size, fits)]
     would_fit = f"{' or '.join(advice)} would fit" if advice else "use a smaller preset such as tiny"
-    ranks = f"{ranks_on_host} ranks that need" if ranks_on_host > 1 else "1 rank that needs"
+    ranks = f"{plural(ranks_on_host, 'rank')} that need{'s' if ranks_on_host == 1 else ''}"
     raise ConfigError(
         f"{host} has {available_bytes / GIB:.2f} GiB of memory for {ranks} "
         f"{needed / GIB:.2f} GiB; GiB per rank: {memory}; {would_fit}; "

@@ -78,7 +78,7 @@ def profiled_steps(profile: ProfileConfig) -> range:
     """Return the steps to trace, empty for none.
 
     Raises:
-        ConfigError: the text is no range of steps.
+        ConfigError: the text is not a range of steps.
     """
     text = profile.steps.strip().lower()
     if text in OFF:
@@ -93,7 +93,7 @@ def profiled_steps(profile: ProfileConfig) -> range:
         return range(first, last + 1)
     match = re.fullmatch(r"(\d{1,15})(?:\s*[-,]\s*|\s+)(\d{1,15})", text)
     if match is None:
-        raise ConfigError(f"PROFILE={profile.steps!r} is no range of steps; use FIRST-LAST, as 2-3, or on")
+        raise ConfigError(f"PROFILE={profile.steps!r} is not a range of steps; use FIRST-LAST, e.g. 2-3, or on")
     first, last = int(match[1]), int(match[2])
     if not 0 < first <= last:
         raise ConfigError(f"PROFILE={profile.steps!r}: steps run from 1 or later to where they end, as 2-3")

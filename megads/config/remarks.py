@@ -157,7 +157,7 @@ def _unread(run: RunConfig) -> Iterator[str]:
         given = [name for name in names if value_of(run, name) != fields()[name].default]
         if given:
             shown = ", ".join(f"{env_name(name)}={value_of(run, name)}" for name in given)
-            yield f"{shown}: not looked at with {why}"
+            yield f"{shown}: ignored with {why}"
 
 
 def _generators(run: RunConfig) -> Iterator[str]:

@@ -16,7 +16,7 @@ from megads.config.megatron import MEGADS, MEGATRON, defaults_for, is_megatron, 
 from megads.config.names import name_notes, names_of, refuse_unsupported
 from megads.config.parse import did_you_mean, parse, switch
 from megads.config.schema import FAMILIES, OPTIMIZER_DEFAULTS, RunConfig
-from megads.config.setting import Origin
+from megads.config.setting import Decides, Origin
 from megads.config.tree import env_name, extra, fields, nested, settings
 from megads.errors import ConfigError
 
@@ -171,6 +171,9 @@ def _environment(env: Mapping[str, str]) -> Given:
             result[name] = (found[first], Origin("env", first))
         for variable, value in extra(each, "switches").items():
             if not env.get(variable) or not _switch(env[variable], variable):
+                continue
+            if isinstance(value, Decides):
+                result[name] = (value.value, Origin("env", variable))
                 continue
             before = result.get(name, (value, None))
             if before[0] != value:

@@ -68,6 +68,13 @@ class Weak:
     value: Any
 
 
+@dataclass(frozen=True)
+class Decides:
+    """What a switch gives a setting whatever the setting's own variable says."""
+
+    value: Any
+
+
 def takes_word(value: Any) -> bool:
     """Return whether a word follows an option that gives ``value``, as ``setting(flags=...)`` has it."""
     return value is None or isinstance(value, Word)
@@ -97,7 +104,8 @@ def setting(
         env: name of the environment variable.
         aliases: other names of the same variable, for users of older toolkits.
         switches: variable -> the value it gives this setting when it is true, as
-            ``{"NO_FLASH_ATTN": "sdpa"}``; a false or empty one says nothing.
+            ``{"NO_FLASH_ATTN": "sdpa"}``; a false or empty one says nothing. With
+            a :class:`Decides` it overrides the setting's variable, else they must agree.
         flags: option of the command line -> the value it gives this setting, ``None`` or a :class:`Word`
             when the value follows it, as ``{"--zero-stage": None}``, or :class:`Weak`. Names of
             older toolkits; an option may give several settings a value.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from megads.config.schema import ModelConfig, RunConfig
 from megads.errors import ConfigError
+from megads.words import plural
 
 
 def padded_vocab_size(model: ModelConfig) -> int:
@@ -35,7 +36,8 @@ def data_degree(run: RunConfig, world_size: int) -> int:
     used, layout = model_degree(run), layout_text(run)
     if world_size % used:
         raise ConfigError(
-            f"{world_size} ranks can not be split into {layout} (= {used}); use a multiple of {used} ranks"
+            f"{plural(world_size, 'rank')} can not be split into {layout} (= {used}); "
+            f"use a multiple of {plural(used, 'rank')}"
         )
     data = world_size // used
     if run.parallel.data not in (0, data):

@@ -69,7 +69,7 @@ class _Through(Loader):
 
 
 def leave_compiler_out() -> None:
-    """Put a :class:`Door` in the compiler's place, unless that is there already."""
+    """Put a :class:`Door` in the compiler's place, unless that already exists."""
     if NAME in sys.modules:
         return
     spec = find_spec(NAME)

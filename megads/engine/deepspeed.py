@@ -65,7 +65,9 @@ class DeepSpeedEngine:
         self.driver = Driver(run, module)
         deepspeed = import_deepspeed()
         if run.train.dtype == "fp16" and not deepspeed.get_accelerator().is_fp16_supported():
-            raise DeviceError(f"DTYPE=fp16: the {device.type} of this host computes no fp16; use DTYPE=bf16 or fp32")
+            raise DeviceError(
+                f"DTYPE=fp16: the {device.type} of this host does not support fp16; use DTYPE=bf16 or fp32"
+            )
         if not is_partitioned:
             set_second_partition_group(run, groups)
         # DeepSpeed reports memory and op builds with bare prints; a run's log is ours.

@@ -24,6 +24,7 @@ from megads.launch.plan import LaunchPlan
 from megads.launch.processes import Family, die_with_parent, orphans_adopted, send
 from megads.launch.scheduler import Allocation, find_hosts, is_here, ranks_per_host
 from megads.launch.starter import plan_launch
+from megads.words import plural
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -98,9 +99,9 @@ def spread(launch: LaunchConfig, env: Mapping[str, str], facts: Facts, ranks: in
     each = launch.ranks_per_host or ranks_per_host(launch, facts, count_accelerators(env), here=here)
     each = each or -(-max(ranks, 1) // len(hosts))
     if ranks > each * len(hosts):
-        count = f"{len(hosts)} host{'s'[: len(hosts) > 1]}"
+        count = f"{plural(len(hosts), 'host')}"
         raise LaunchError(
-            f"-n {ranks}: {count} of {each} rank{'s'[: each > 1]} each take {each * len(hosts)}; "
+            f"-n {ranks}: {count} of {plural(each, 'rank')} each take {each * len(hosts)}; "
             "use fewer, more hosts, or more on each (--ppn, NGPU_PER_HOST)"
         )
     if not ranks:

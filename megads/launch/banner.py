@@ -14,9 +14,10 @@ from megads.config.sizes import padded_vocab_size
 from megads.data.shares import Share
 from megads.launch.data_lines import corpora_lines, ramp_line, skips_line
 from megads.launch.scheduler import Allocation
-from megads.monitor.text import count
+from megads.monitor.text import count, size
+from megads.words import plural
 
-GIB = 1024**3
+RANDOM = "random weights"  # how the start of a run without a checkpoint begins
 DEMO = "demo corpus: this Python's standard library"
 
 
@@ -28,6 +29,7 @@ def banner(
     folder: Path,
     shares: Sequence[Share] = (),
     start: str = "",
+    disk: str = "",
 ) -> str:
     """Return the lines that say what will run.
 
@@ -39,39 +41,40 @@ def banner(
         folder: of the run.
         shares: corpora of the training data, empty if not known.
         start: with which weights it begins.
+        disk: what its checkpoints take.
     """
     model, train, parallel = run.model, run.train, run.parallel
     samples = planned_samples(run)
-    hosts = f"{len(allocation.hosts)} host" + ("s" if len(allocation.hosts) > 1 else "")
+    hosts = plural(len(allocation.hosts), "host")
     by_megatron = run.defaults == MEGATRON
     total = memory.total * allocation.ranks_per_host
-    fits = f", {total / GIB:.2f} GiB a host of {available / GIB:.1f} GiB free" if available else ""
+    fits = f", {size(total)} per host of {size(available)} free" if available else ""
     rows = [
         ("run", f"{run.name} in {folder}, machine {run.machine}"),
         ("defaults", "Megatron-LM's; `megads config` with the same options lists them" if by_megatron else ""),
-        ("start", start),
+        ("init" if start.startswith(RANDOM) else "start", start),
         (
             "layout",
-            f"{allocation.world_size} ranks on {hosts}: TP={parallel.tensor} PP={parallel.pipeline} "
+            f"{plural(allocation.world_size, 'rank')} on {hosts}: TP={parallel.tensor} PP={parallel.pipeline} "
             f"SP={parallel.sequence} DP={parallel.data} ZeRO={parallel.zero_stage}",
         ),
         *_layout_rows(run),
         (
             "model",
-            f"{model.family}, {model.num_layers} layers, hidden {model.hidden_size}, heads {model.num_heads}"
+            f"{model.family}, {plural(model.num_layers, 'layer')}, hidden {model.hidden_size}, heads {model.num_heads}"
             f" (kv {model.num_kv_heads}), ffn {model.ffn_hidden_size}, vocabulary {model.vocab_size}"
             f" padded to {padded_vocab_size(model)}: {count(count_parameters(model))} parameters, {train.dtype}",
         ),
         (
             "batch",
-            f"{train.global_batch} samples = micro {train.micro_batch} x accumulation {train.grad_acc_steps}"
-            f" x DP {parallel.data}; {model.seq_length} tokens a sample,"
-            f" {count(train.global_batch * model.seq_length)} tokens a step",
+            f"{plural(train.global_batch, 'sample')} = micro {train.micro_batch} x accumulation {train.grad_acc_steps}"
+            f" x DP {parallel.data}; {plural(model.seq_length, 'token')} per sample,"
+            f" {count(train.global_batch * model.seq_length)} tokens per step",
         ),
         ("ramp-up", ramp_line(run)),
         (
             "train",
-            f"{train.train_iters} iterations, {count(samples * model.seq_length)}"
+            f"{plural(train.train_iters, 'iteration')}, {count(samples * model.seq_length)}"
             f" tokens; {run.optim.optimizer}, lr {run.optim.lr:g} {run.optim.lr_decay_style}"
             if not train.evaluate_only
             else f"no step: evaluates {train.eval_iters} global batches and ends (EVALUATE_ONLY, TRAIN_ITERS=0)",
@@ -80,11 +83,12 @@ def banner(
         *_data_rows(run, shares),
         (
             "memory",
-            f"about {memory.total / GIB:.2f} GiB a rank (weights {memory.weights / GIB:.2f}, gradients"
-            f" {memory.gradients / GIB:.2f}, optimizer {memory.optimizer / GIB:.2f}, activations"
-            f" {(memory.activations + memory.logits) / GIB:.2f}, buffers {memory.buffers / GIB:.2f},"
-            f"{f' copy {memory.copy / GIB:.2f},' if memory.copy else ''} program {memory.program / GIB:.2f}){fits}",
+            f"about {size(memory.total)} per rank (weights {size(memory.weights)}, gradients"
+            f" {size(memory.gradients)}, optimizer {size(memory.optimizer)}, activations"
+            f" {size(memory.activations + memory.logits)}, buffers {size(memory.buffers)},"
+            f"{f' copy {size(memory.copy)},' if memory.copy else ''} program {size(memory.program)}){fits}",
         ),
+        ("disk", disk),
     ]
     return "\n".join(f"{name:8} {text}" for name, text in rows if text)
 
@@ -93,9 +97,7 @@ def _data_rows(run: RunConfig, shares: Sequence[Share]) -> Iterator[tuple[str, s
     given = run.data.file_list or run.data.path
     name = Path(run.data.file_list).name if run.data.file_list else given or DEMO
     readers = run.data.num_workers
-    reading = (
-        f"{readers} thread{'s' if readers > 1 else ''} of a rank read ahead" if readers else "the step itself reads"
-    )
+    reading = f"{plural(readers, 'prefetch thread')} per rank" if readers else "no prefetch threads"
     yield "data", f"{name}; {reading}"
     for line in corpora_lines(shares) if shares and given else ():
         yield "", line
@@ -106,19 +108,19 @@ def _layout_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
     grid, again, deepspeed = run.parallel, run.recompute, run.deepspeed
     if grid.pipeline > 1:
         layers = "+".join(str(stage.layers) for stage in stages(run))
-        yield "stages", f"PP={grid.pipeline}: {layers} layers; each waits {bubble(run):.0%} of a step"
+        yield "stages", f"PP={grid.pipeline}: {layers} layers; pipeline bubble {bubble(run):.0%} of a step"
     if grid.sequence > 1:
         heads = query_heads(run)
         each = f"{heads[-1]} or {heads[0]}" if heads[0] != heads[-1] else f"{heads[0]}"
         tokens = run.model.seq_length // grid.sequence
-        yield "sequence", f"SP={grid.sequence}: {tokens} tokens a rank; {each} query heads during attention"
+        yield "sequence", f"SP={grid.sequence}: {plural(tokens, 'token')} per rank; {each} query heads during attention"
     if grid.scatter_norms and grid.tensor > 1:
         yield "norms", f"scattered over TP={grid.tensor}, with dropout and residual"
     if again.granularity != "none":
         what = {"selective": "the attention core"}.get(again.granularity) or (
             f"every layer, in groups of {again.num_layers}"
             if again.method == "uniform"
-            else f"the first {again.num_layers} layers of each stage"
+            else f"the first {plural(again.num_layers, 'layer')} of each stage"
         )
         kept = {
             "split over TP": again.partition_activations,

@@ -10,6 +10,7 @@ from megads.data.build import read_held_out, read_shards, uses_demo
 from megads.data.file_list import Shard, repeated
 from megads.data.shares import Share
 from megads.monitor.text import count
+from megads.words import plural
 
 MOST_ROWS = 8
 OFTEN = 4.0
@@ -31,7 +32,7 @@ def skips_line(run: RunConfig) -> str:
     """Return which iterations are passed over, empty when none is."""
     skips = SkipRanges.parse(run.train.skip_iterations)
     steps = skips.count_until(run.train.train_iters)
-    return f"iterations {skips}: the data of {steps} steps is passed over" if steps else ""
+    return f"iterations {skips}: the data of {plural(steps, 'step')} is skipped" if steps else ""
 
 
 def corpora_lines(shares: Sequence[Share]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from megads.launch.scheduler import Allocation
 from megads.launch.versions import NEEDED, check_versions
 from megads.monitor.stages import Verdict, some
 from megads.monitor.text import size
+from megads.words import plural
 
 SAMPLE_BYTES = 64 * 2**20
 LITTLE_DISK = 2**30
@@ -70,7 +71,7 @@ def describe_machine(site: Site, allocation: Allocation) -> Verdict:
     where = f"job {allocation.job_id} of {allocation.scheduler}" if allocation.job_id else "no job"
     text = (
         f"{site.run.machine} ({site.facts.description or 'nothing known'}), host {site.hostname}, {where}, "
-        f"{hosts} host{'s'[: hosts > 1]}, {ranks or 'no'} rank{'s'[: ranks != 1]}"
+        f"{plural(hosts, 'host')}, {plural(ranks, 'rank') if ranks else 'no ranks'}"
     )
     data = {
         "machine": site.run.machine,
@@ -128,7 +129,7 @@ def check_accelerators(site: Site, allocation: Allocation) -> Verdict:
     seen = visible_accelerators(site.env)
     text = ", ".join(f"{count} {vendor}" for vendor, count in seen.items()) or "no accelerator"
     memory, cores = available_memory(), count_cores()
-    text += f", {cores} cores, {size(memory)} of memory available"
+    text += f", {plural(cores, 'core')}, {size(memory)} of memory available"
     data = {"accelerators": seen, "cores": cores, "memory_bytes": memory}
     expected = site.facts.device
     uses_them = allocation.world_size and this_host() in allocation.hosts
@@ -221,7 +222,7 @@ def check_names(hosts: Sequence[str], limit_s: float, *, scheduler: str = "none"
         return Verdict(
             "failed", f"a loopback address for another host, {some(loopback)}; see /etc/hosts", data=loopback
         )
-    return Verdict("ok", f"{len(hosts)} host{'s'[: len(hosts) > 1]} resolve{'s'[: len(hosts) == 1]}")
+    return Verdict("ok", f"{plural(len(hosts), 'host')} resolve{'s'[: len(hosts) == 1]}")
 
 
 def _resolve_all(hosts: Sequence[str], limit_s: float) -> dict[str, str]:

@@ -32,6 +32,7 @@ from megads.launch.stale import WATCHED
 from megads.launch.starter import plan_launch
 from megads.launch.versions import check_versions
 from megads.monitor.text import size
+from megads.words import plural
 
 HEAD_DIM, TOKENS, VOCAB = 8, 8, 64
 SIZES_OF_DEEPSPEED = (
@@ -131,7 +132,8 @@ def check_gradients(ask: Ask, out: IO[str]) -> int:
         plan = replace(plan, in_place=False)
         grid = run.parallel
         out.write(
-            f"layout     {allocation.world_size} ranks: TP={grid.tensor} PP={grid.pipeline} SP={grid.sequence} "
+            f"layout     {plural(allocation.world_size, 'rank')}: TP={grid.tensor} PP={grid.pipeline} "
+            f"SP={grid.sequence} "
             f"DP={grid.data} ZeRO={grid.zero_stage}, {run.train.dtype}, accumulation {run.train.grad_acc_steps}\n"
         )
         out.flush()
@@ -152,7 +154,7 @@ def _check_memory(run: RunConfig, allocation: Allocation, available: int, host: 
         return
     grid = run.parallel
     raise ConfigError(
-        f"{host} has {size(available)} of memory for {ranks} ranks that need {size(each)} each; at most "
+        f"{host} has {size(available)} of memory for {plural(ranks, 'rank')} that need {size(each)} each; at most "
         f"{available // each} fit: lower TP={grid.tensor}, PP={grid.pipeline}, SP={grid.sequence} or DP={grid.data}, "
         "or use more hosts"
     )

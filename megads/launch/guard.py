@@ -112,7 +112,7 @@ def _tell(code: int, run_dir: Path, env: Mapping[str, str], *, out_of_memory: bo
     time.sleep(HEARSAY_S if code < 0 else WORDS_S)
     if os.path.exists(run_dir / OUTCOME) or -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         return
-    kind, how = "error", f"ended with exit code {code} and without a word"
+    kind, how = "error", f"ended with exit code {code} and no message"
     if code < 0:
         kind, how = "killed", f"killed by {_signal(-code)}"
     if code == -signal.SIGKILL and out_of_memory:

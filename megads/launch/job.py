@@ -19,7 +19,7 @@ from megads.config.deepspeed import SETTING_OF, deepspeed_config
 from megads.config.derive import attempts, derive
 from megads.config.determinism import rank_variables
 from megads.config.facts import Facts
-from megads.config.files import COMMAND, COMMAND_ONCE_SAVED, CONFIG, ENDS_AT, save_config, write_whole
+from megads.config.files import COMMAND, COMMAND_ONCE_SAVED, CONFIG, ENDS_AT, LOG_FILE, save_config, write_whole
 from megads.config.flags import BACKEND
 from megads.config.layers import read_machine
 from megads.config.memory import Memory, check_device, check_fits, estimate
@@ -34,6 +34,7 @@ from megads.errors import MegadsError
 from megads.launch.ask import Ask, resolve_ask
 from megads.launch.banner import banner
 from megads.launch.data_lines import list_notes
+from megads.launch.disk_room import DiskRoom, disk_room
 from megads.launch.ending import ends_at, parse_walltime, started_at
 from megads.launch.folder import Folder, append_to_log, choose_folder, claim, claim_checkpoints
 from megads.launch.host import backend_note, check_host
@@ -59,7 +60,9 @@ from megads.launch.started import even_layout, what_is_ignored
 from megads.launch.starter import plan_launch, plan_started
 from megads.launch.tokenizer_match import check_tokenizer
 from megads.launch.trackers import choose_trackers
+from megads.monitor.colour import coloured, may_colour
 from megads.monitor.text import clock, duration, steady_clock
+from megads.words import plural
 
 BATCH_JOB = ("PBS_JOBID", "SLURM_JOB_ID")
 
@@ -197,7 +200,15 @@ def summary(job: Job) -> str:
     given = job.run.data.file_list or job.run.data.path
     shares = train_shares(job.run, read_shards(job.run)) if given else ()
     start = start_line(job.run, job.begins)
-    return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path, shares, start)
+    disk = "" if job.run.lr_finder.enabled else room_of(job).line()
+    return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path, shares, start, disk)
+
+
+def room_of(job: Job) -> DiskRoom:
+    """Return what the checkpoints of ``job`` take on disk."""
+    from megads.checkpoint.match import checkpoint_folder
+
+    return disk_room(job.run, checkpoint_folder(job.run, job.folder.path), job.begins.iteration if job.begins else 0)
 
 
 def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = None) -> int:
@@ -217,8 +228,8 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
 
     if job.folder.complete:
         out.write(
-            f"{job.folder.path} is complete ({job.run.train.train_iters} iterations); "
-            "a larger TRAIN_ITERS trains longer, another RUN_NAME starts anew\n"
+            f"{job.folder.path} is complete ({plural(job.run.train.train_iters, 'iteration')}); "
+            "a larger TRAIN_ITERS trains longer, another RUN_NAME starts a new run\n"
         )
         return 0
     ends = ends_at(job.allocation, job.ask.env, job.run.launch.walltime, started_at(), say=say)
@@ -231,11 +242,16 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
             check_data(job.run, job.run.model.vocab_size)
         write_run_files(job)
         plan = plan_attempt(job, job.allocation, 0, ends)
-        notes = "".join(f"megads: {note}\n" for note in (*job.resolved.notes, job.folder.note) if note)
-        how = f"ranks started by {job.ask.started.by}" if job.ask.started else f"$ {plan.line()}"
-        opening = hidden(f"{notes}{summary(job)}{ending_line(ends)}\n\n{how}\n", job.ask.env)
-        append_to_log(job.folder.path, opening)
-        out.write(opening)
+        room = () if job.run.lr_finder.enabled else room_of(job).warnings(checkpoints)
+        notes = "".join(f"megads: {note}\n" for note in (*job.resolved.notes, job.folder.note, *room) if note)
+        by = job.ask.started.by if job.ask.started else ""
+        how = f"ranks started by {by}" if by else f"$ {plan.line()}"
+        opening = hidden(f"{notes}{summary(job)}{ending_line(ends)}\n", job.ask.env)
+        append_to_log(job.folder.path, f"{opening}\n{hidden(how, job.ask.env)}\n")
+        # The log has the whole command, which is long; the screen has what fits it.
+        brief = f"launch   {plan.brief()} (the whole command: {job.folder.path / LOG_FILE})"
+        opening += f"launch   ranks started by {by}\n\n" if by else hidden(f"{brief}\n\n", job.ask.env)
+        out.write(coloured(opening) if may_colour(out) else opening)
         out.flush()
         if begin is not None:
             remove_end(job.folder.path)
@@ -267,7 +283,7 @@ def start_line_of(job: Job) -> str:
     """Return the lines that say what starts ranks on the run folder of ``job``."""
     size, hosts = job.allocation.world_size, len(job.allocation.hosts)
     path = shlex.quote(str(job.folder.path))
-    where = f"{size} rank{'s'[: size > 1]} on {hosts} host{'s'[: hosts > 1]}"
+    where = f"{plural(size, 'rank')} on {plural(hosts, 'host')}"
     agent = f"torchrun --nproc-per-node {size} -m megads worker {path}" if hosts == 1 else ""
     lines = [f"mpiexec -n {size} megads worker {path}", f"srun -n {size} megads worker {path}", agent]
     rows = [f"  {each}" for each in lines if each]

@@ -8,6 +8,7 @@ from pathlib import Path
 from megads.config.schema import RunConfig
 from megads.launch.scheduler import Allocation
 from megads.launch.submit_train import JOB, NO_KILL
+from megads.words import plural
 
 
 def job_notes(run: RunConfig, allocation: Allocation, env: Mapping[str, str], folder: Path) -> Iterator[str]:
@@ -25,7 +26,7 @@ def job_notes(run: RunConfig, allocation: Allocation, env: Mapping[str, str], fo
     if groups.isdecimal() and int(groups) > 1:
         yield (
             f"SLURM job {allocation.job_id} is heterogeneous: of its {groups} groups only group 0 is used, "
-            f"{len(allocation.hosts)} host{'s'[: len(allocation.hosts) > 1]}"
+            f"{plural(len(allocation.hosts), 'host')}"
         )
     hosts = len(allocation.hosts) + len(allocation.spare)
     if hosts > 1 and (run.launch.max_restarts or allocation.spare) and not _survives(folder):

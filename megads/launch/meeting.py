@@ -33,6 +33,7 @@ from megads.cluster.ranks import RankInfo
 from megads.config.run_files import MEETING
 from megads.errors import LaunchError
 from megads.storage.reading import SMALL, read_json
+from megads.words import plural
 
 JOIN_S = 300.0  # for every rank to be there: thousands of them may load Python from one disk
 GRACE_S = 10.0  # how much longer than rank 0 the others wait, so that rank 0 names who is missing
@@ -183,7 +184,7 @@ class Lead:
         """Return the host of every rank, once all of them are there.
 
         Raises:
-            LaunchError: some did not come in time, two have the same rank, or one counts other ranks.
+            LaunchError: some did not join before the timeout, two have the same rank, or one counts other ranks.
         """
         size, begun, noted = self.place.info.world_size, time.monotonic(), False
         with selectors.DefaultSelector() as selector:
@@ -239,7 +240,7 @@ class Lead:
     def _take(self, peer: socket.socket, rank: int, size: int, host: str) -> None:
         family, expected = self.place.info.family, self.place.info.world_size
         if size != expected or not 0 < rank < expected:
-            raise LaunchError(f"{family} says {expected} ranks here, and rank {rank} of {size} on {host}")
+            raise LaunchError(f"{family} says {plural(expected, 'rank')} here, and rank {rank} of {size} on {host}")
         if rank in self.peers:
             raise LaunchError(
                 f"duplicate rank {rank} of {size}, on {self.peers[rank][1]} and {host}; {family} gives the ranks: its "
@@ -251,7 +252,7 @@ class Lead:
         size = self.place.info.world_size
         missing = [rank for rank in range(1, size) if rank not in self.peers]
         names = ", ".join(map(str, missing[:_NAMED])) + (" ..." if len(missing) > _NAMED else "")
-        return f"{len(missing)} of {size} ranks ({names})"
+        return f"{len(missing)} of {plural(size, 'rank')} ({names})"
 
     def _advice(self) -> str:
         info, where = self.place.info, ""

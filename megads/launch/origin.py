@@ -51,13 +51,13 @@ def find_beginning(run: RunConfig, run_dir: Path) -> Begins | None:
 def start_line(run: RunConfig, begins: Begins | None) -> str:
     """Return how the banner says where the run starts."""
     if begins is None:
-        return f"new weights, seed {run.train.seed_of_weights}"
+        return f"random weights, seed {run.train.seed_of_weights}"
     path, wanted = begins.found.path, run.checkpoint
     if not begins.start.is_own:
         step = begins.found.manifest.iteration
-        return f"{path} of iteration {step}: {begins.taken.text()}; begins at iteration {begins.iteration}"
-    unused = f"; LOAD={wanted.load} was for its beginning" if begins.start.has_begun else ""
-    return f"goes on from its own iteration {begins.iteration}: {begins.taken.text()}{unused}"
+        return f"{path} of iteration {step}: {begins.taken.text()}; starts at iteration {begins.iteration}"
+    unused = f"; LOAD={wanted.load} applies to a new run only" if begins.start.has_begun else ""
+    return f"resuming from iteration {begins.iteration}: {begins.taken.text()}{unused}"
 
 
 def checkpoint_layer(run: RunConfig) -> Layer:

@@ -11,6 +11,7 @@ from pathlib import Path
 from megads.errors import LaunchError
 
 _END = "end-of-file"
+BRIEF = 100  # letters of a command on the screen
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class LaunchPlan:
         removed = [word for name in self.unset for word in ("-u", name)]
         added = [f"{name}={value}" for name, value in self.env.items()]
         return shlex.join(["env", *removed, *added, *self.argv])
+
+    def brief(self) -> str:
+        """Return the command without the changes to the environment, and of long ones the beginning."""
+        line = shlex.join([Path(self.argv[0]).name, *self.argv[1:]])
+        return line if len(line) <= BRIEF else f"{line[: BRIEF - 3]}..."
 
     def script(self) -> str:
         """Return shell lines that do the same when pasted: they write :attr:`files`, then run the command.

@@ -220,7 +220,7 @@ class Restarts:
     def announce(self) -> None:
         """Say that the run starts again, and from where."""
         last, newest = self.past[-1], self.newest()
-        origin = f"from iteration {newest}" if newest else "from the start, for want of a checkpoint"
+        origin = f"from iteration {newest}" if newest else "from scratch (no checkpoint)"
         self.tell(f"restart {last.attempt + 1} of {self.max_restarts} {origin}")
 
     def wait(self, signals: Sequence[int]) -> bool:

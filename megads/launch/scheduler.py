@@ -16,6 +16,7 @@ from megads.config.facts import Facts
 from megads.config.schema import LaunchConfig, RunConfig
 from megads.errors import LaunchError
 from megads.launch.started import Started, even_layout
+from megads.words import plural
 
 UNKNOWN = Facts()
 """Of a machine that nothing is known of."""
@@ -154,7 +155,7 @@ def _of_started(run: RunConfig, env: Mapping[str, str], facts: Facts, started: S
     for name, wanted, there in given:
         if wanted not in (0, there):
             raise LaunchError(
-                f"{name}={wanted}, and {started.by} started {len(started.hosts)} ranks on {len(hosts)} "
+                f"{name}={wanted}, and {started.by} started {plural(len(started.hosts), 'rank')} on {len(hosts)} "
                 f"host{'s'[: len(hosts) > 1]}; unset {name}, or start {wanted} "
                 f"{'ranks on each host' if name != 'NHOSTS' else 'hosts'}"
             )
@@ -187,7 +188,7 @@ def find_hosts(launch: LaunchConfig, env: Mapping[str, str]) -> tuple[Scheduler,
         origin = given
     count = launch.num_hosts or len(hosts)
     if count > len(hosts):
-        have = f"{len(hosts)} host{'s'[: len(hosts) > 1]}"
+        have = f"{plural(len(hosts), 'host')}"
         raise LaunchError(f"NHOSTS={count}: {origin} has {have}; use at most {len(hosts)}")
     return found, job_id, hosts[:count], hosts[count:]
 
@@ -246,7 +247,7 @@ def _layout_per_host(run: RunConfig, hosts: int) -> int:
         layout = "TP x PP x SP x DP" if degrees.data else "TP x PP x SP"
         fitting = [str(count) for count in range(1, hosts) if wanted % count == 0]
         raise LaunchError(
-            f"{layout} = {wanted} ranks do not spread evenly over {hosts} hosts; "
+            f"{layout} = {plural(wanted, 'rank')} do not spread evenly over {plural(hosts, 'host')}; "
             f"use NHOSTS={' or '.join(fitting[-3:])}, or give NGPU_PER_HOST"
         )
     return each

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from megads.monitor.plots.columns import WORTH_SPLITTING, Column, cores, parse_rows, read_columns, with_means
+from megads.monitor.throughput import SPEED_STEPS
 from megads.storage.regular import open_binary
 
 CURVES = ("lm_loss", "valid_loss")
-RECENT = 50  # steps whose median is the present speed
 MARK = 128  # bytes before the place read up to, by which the file is known again
 MOST = 1 << 23  # bytes parsed at once
 
@@ -40,7 +40,7 @@ class Follower:
 
     def forget(self) -> None:
         """Begin at the begin of the file."""
-        self.steps: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self.steps: deque[dict[str, Any]] = deque(maxlen=SPEED_STEPS)
         self.validation: dict[str, Any] = {}
         self.curves = {key: (array("d"), array("f")) for key in CURVES}
         self._offset, self._mark = 0, b""

@@ -9,8 +9,10 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from megads.errors import plain
+from megads.monitor.colour import coloured, may_colour
 
 LOG = logging.getLogger("megads")
 
@@ -30,6 +32,18 @@ class _Plain(logging.Filter):
         if not text.isprintable():
             record.msg, record.args = plain(text, "\n\t"), ()
         return True
+
+
+class _Console(logging.Formatter):
+    """Lines as they are, in colours on a terminal that shows them."""
+
+    def __init__(self, form: str, stream: IO[str]):
+        super().__init__(form)
+        self.colours = may_colour(stream)
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return coloured(text, level=record.levelname.lower()) if self.colours else text
 
 
 class _LogFile(logging.FileHandler):
@@ -62,7 +76,7 @@ def start_log(rank: int, level: str, path: Path | None = None) -> logging.Logger
         path: where rank 0 also writes its lines, with the time before each; None: nowhere.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s" if rank == 0 else f"[{where(rank)}] %(message)s"))
+    handler.setFormatter(_Console("%(message)s" if rank == 0 else f"[{where(rank)}] %(message)s", sys.stderr))
     handler.addFilter(_only("console"))
     # A line says nothing of the code, the thread or the process that it comes from: nobody looks for them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Heartbeat, Outcome, 
 from megads.monitor.plots.columns import parse_rows, with_means
 from megads.monitor.plots.source import read_settings
 from megads.monitor.text import duration
+from megads.monitor.throughput import SPEED_STEPS
 from megads.storage.regular import open_binary
 
 SUBMITTED = "submitted.yaml"  # a job was handed to a scheduler
@@ -43,6 +45,9 @@ class RunFacts:
     age_s: float | None = None
     model: str = ""
     layout: str = ""
+    lr: float | None = None  # peak
+    optimizer: str = ""
+    tokens: float | None = None  # trained on so far
 
     def as_dict(self) -> dict[str, Any]:
         """Return the facts for ``--json``."""
@@ -91,6 +96,7 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
     try:
         os.listdir(folder)
         step, validation = last_rows(folder / METRICS)
+        speeds = last_speeds(folder / METRICS)
     except OSError as error:
         return RunFacts(str(folder), BROKEN, f"can not be read: {error.strerror}")
     settings: dict[str, Any] = {}
@@ -119,11 +125,14 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
         total=int(total) if total and total > 0 else None,
         loss=_number(with_means(step), "lm_loss"),
         valid_loss=_number(validation, "valid_loss"),
-        tokens_per_s=_number(step, "tokens_per_s"),
-        mfu=_number(step, "mfu"),
+        tokens_per_s=speeds.get("tokens_per_s"),
+        mfu=speeds.get("mfu"),
         age_s=max(0.0, now - changed) if changed else None,
         model=_model(settings),
         layout=_layout(settings),
+        lr=_number(settings, "optim.lr"),
+        optimizer=str(settings.get("optim.optimizer") or ""),
+        tokens=_number(step, "consumed_tokens"),
     )
 
 
@@ -147,12 +156,12 @@ def state_of(folder: Path, settings: Mapping[str, Any], now: float) -> State:
     if (folder / OUTCOME).exists():
         return State(BROKEN, f"{OUTCOME} can not be read")
     if not (folder / CONFIG).exists() and not (folder / METRICS).exists():
-        return State(WAITING, "submitted; its job has not begun")
+        return State(WAITING, "submitted; its job has not started")
     if said and now - said < STARTING_S:
         return State(STARTING)
     if (folder / METRICS).exists():
         return State(LOST, "neither a heartbeat nor an outcome")
-    return State(WAITING, "set up, but no rank began")
+    return State(WAITING, "set up, but no rank started")
 
 
 def _ended(outcome: Outcome) -> State:
@@ -198,6 +207,25 @@ def last_rows(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             if (step and validation) or tail >= min(size, MOST_TAIL):
                 return step, validation
             tail *= 8
+
+
+def last_speeds(path: Path) -> dict[str, float]:
+    """Return the medians of tokens/s and MFU over the last steps of a metrics file, without those it does not have.
+
+    Raises:
+        OSError: the file is there and can not be read.
+    """
+    try:
+        with open_binary(path) as file:
+            file.seek(max(0, path.stat().st_size - TAIL))
+            rows = parse_rows(file.read().partition(b"\n")[2] if file.tell() else file.read())
+    except FileNotFoundError:
+        return {}
+    steps = [row for row in rows if "lm_loss" in row][-SPEED_STEPS:]
+    values = {
+        key: [row[key] for row in steps if isinstance(row.get(key), int | float)] for key in ("tokens_per_s", "mfu")
+    }
+    return {key: float(statistics.median(each)) for key, each in values.items() if each}
 
 
 def _last(data: bytes, key: bytes) -> dict[str, Any]:

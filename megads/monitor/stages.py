@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from megads.words import plural
+
 Status = Literal["ok", "failed", "skipped"]
 
 OPTIONS = "doctor.json"  # what `megads doctor` tells its ranks
@@ -108,7 +110,7 @@ def which_ranks(ranks: Iterable[int], hosts: Sequence[str]) -> str:
     ]
     left = [len(found) for found in list(by_host.values())[MOST_HOSTS:]]
     if left:
-        parts.append(f"and {sum(left)} ranks on {len(left)} more hosts")
+        parts.append(f"and {plural(sum(left), 'rank')} on {len(left)} more hosts")
     return ", ".join(parts)
 
 

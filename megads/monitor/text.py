@@ -30,6 +30,19 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.3g} TiB"
 
 
+def four_digits(value: float) -> str:
+    """Return ``1008`` or ``10.1k``: four digits, never an exponent."""
+    return count(value) if 9999.5 <= abs(value) < math.inf else f"{value:.4g}"
+
+
+def seconds(value: float) -> str:
+    """Return a measured time as ``0.481s``, ``1.40s``, ``12.3s`` or ``2m05s``, at most six characters."""
+    for limit, decimals in ((1, 3), (10, 2), (60, 1)):
+        if abs(value) < limit - 0.5 * 10**-decimals:
+            return f"{value:.{decimals}f}s"
+    return duration(value)
+
+
 def duration(seconds: float) -> str:
     """Return seconds as ``4s``, ``1m05s``, ``2h03m`` or ``3d04h``."""
     if not math.isfinite(seconds):
@@ -77,7 +90,7 @@ def step_line(
     waited: float = 0.0,
     skipped: str = "",
 ) -> str:
-    """Return the log line of one step.
+    """Return the log line of one step; its columns are as wide in every step.
 
     ``batch``: samples of the step, shown unless 0. ``waited``: share of the step spent waiting
     for data, shown from :data:`WAITING` on.
@@ -87,11 +100,12 @@ def step_line(
     mfu = f" | mfu {speed.mfu:.1%}" if speed.mfu is not None else ""
     shown_batch = f" | batch {batch}" if batch else ""
     shown_scale = f" | scale {scale:g}" if scale != 1 else ""
-    shown_wait = f" | waited {waited:.0%} for data" if waited > WAITING else ""
+    shown_wait = f" | data stall {waited:.0%}" if waited > WAITING else ""
     shown_skip = f" | SKIPPED, {skipped}" if skipped else ""
     return (
-        f"step {iteration:{width}d}/{train_iters} | loss {loss:.4f} | lr {lr:.2e} | grad norm {grad_norm:.3f}"
+        f"step {iteration:{width}d}/{train_iters} | loss {loss:7.4f} | lr {lr:.2e} | grad norm {grad_norm:7.3f}"
         f"{shown_batch}{shown_scale}"
-        f" | {count(speed.tokens_per_s)} tok/s | {speed.step_time_s:.3g} s{mfu}{shown_wait} | left {duration(eta_s)}"
+        f" | {count(speed.tokens_per_s):>5} tok/s | {seconds(speed.step_time_s):>6}{mfu}{shown_wait}"
+        f" | ETA {duration(eta_s):>6}"
         f"{shown_skip}"
     )

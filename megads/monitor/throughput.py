@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from megads.config.flops import Flops
 
+SPEED_STEPS = 50
+"""The speed of a run, wherever it is shown, is that of the median of so many last steps of one start."""
+
 
 @dataclass(frozen=True)
 class Speed:

@@ -15,7 +15,7 @@ from megads.monitor.outcome import EXIT_FAILED, EXIT_STOPPED, read_outcome
 from megads.monitor.plots.sketch import loss_sketch
 from megads.monitor.plots.source import settings_of
 from megads.monitor.runs import DONE, FAILED, LOST, STARTING, STOPPED, WAITING, State, last_change, state_of
-from megads.monitor.text import clock, count, duration, size
+from megads.monitor.text import clock, count, duration, seconds, size
 from megads.storage.regular import open_binary
 
 LOG_TAIL = 1 << 14  # bytes
@@ -24,6 +24,7 @@ RESTART_S = 120.0  # for a run that failed to be started again
 LOST_S = 60.0  # more, for a run that was seen alive
 LAST_WORD = "not started again"  # of a launcher that could start it again
 STAMP = re.compile(r"^\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d),\d+ ")
+MEGATRON = re.compile(r"^[\d:]* + (iteration +\d+/|validation loss at iteration)")
 STRAGGLER = "straggler: "
 COUNTERS = {"skipped_iterations": "skipped", "rejected_iterations": "rejected", "rollbacks": "rollbacks"}
 
@@ -127,7 +128,7 @@ class Watch:
         words = f"{self._progress()} {min(1.0, done / total):.0%}" if total else self._progress()
         if left_s:
             now = time.time()
-            words += f"  left {duration(left_s)}, until {clock(now + left_s, now)}"
+            words += f"  ETA {duration(left_s)}, at {clock(now + left_s, now)}"
         room = min(60, width - len(words) - 4)
         if not total or room < 10:
             return words
@@ -154,7 +155,7 @@ class Watch:
         memory = self.step().get("memory_bytes")
         parts = [f"{count(tokens)} tok/s"] if tokens else []
         parts += [f"mfu {mfu:.1%}"] if mfu else []
-        parts += [f"{step_s:.3g} s a step"] if step_s else []
+        parts += [f"{seconds(step_s)} per step"] if step_s else []
         return [*parts, *([f"memory {size(memory)}"] if _is_number(memory) and memory else [])]
 
     def _counters(self) -> list[str]:
@@ -171,6 +172,7 @@ def log_lines(path: Path) -> list[str]:
     except OSError:
         return []
     lines = (STAMP.sub(r"\1 ", line).rstrip() for line in text.splitlines()[1 if len(text) >= LOG_TAIL else 0 :])
+    lines = (line for line in lines if not MEGATRON.match(line))  # the log has each step in two forms
     return ["".join(letter if letter.isprintable() else " " for letter in line) for line in lines if line]
 
 

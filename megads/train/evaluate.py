@@ -12,7 +12,7 @@ from torch import Tensor
 
 from megads.engine.base import Engine
 from megads.monitor.log import LOG
-from megads.monitor.text import duration
+from megads.monitor.text import duration, four_digits
 
 FIRST_S, EVERY_S = 10.0, 30.0  # until the first line of a long validation, and between two
 MOST_SHOWN = 6  # corpora of a log line
@@ -37,7 +37,7 @@ class HeldOut:
 
     def line(self) -> str:
         """Return ``loss 2.3456, perplexity 10.4 (books 2.1234, code 1.4321)``, of many corpora the worst."""
-        text = f"loss {self.loss:.4f}, perplexity {perplexity(self.loss):.4g}"
+        text = f"loss {self.loss:.4f}, perplexity {four_digits(perplexity(self.loss))}"
         shown = list(self.corpora.items())
         if len(shown) > MOST_SHOWN:
             shown = sorted(shown, key=lambda each: -each[1])[: MOST_SHOWN - 1]

@@ -16,7 +16,7 @@ from megads.engine.base import StepResult
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
 from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Outcome
-from megads.monitor.throughput import Remaining, Speed, SpeedOf
+from megads.monitor.throughput import SPEED_STEPS, Remaining, Speed, SpeedOf
 from megads.monitor.trackers.tracks import Tracks
 from megads.train.energy import EnergyOfRun
 from megads.train.evaluate import HeldOut, evaluate
@@ -322,8 +322,8 @@ class Loop:
         return found, why[0]
 
     def median_speed(self) -> Speed:
-        """Return the speed of the median step, by tokens per second, since this start; there must be one."""
-        return self.speed_of(statistics.median(self.speeds), 1.0)
+        """Return the speed of the median of this start's last steps, by tokens per second; there must be one."""
+        return self.speed_of(statistics.median(self.speeds[-SPEED_STEPS:]), 1.0)
 
 
 def advance(progress: Progress, result: StepResult, loss: float, batch: int, window: int = 0) -> Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -11,6 +12,7 @@ from typing import Any
 from megads.config.profile_settings import profiled_ranks, profiled_steps
 from megads.monitor.flop_count import counted
 from megads.monitor.log import LOG
+from megads.monitor.text import seconds
 from megads.train.flops_profile import expected, profile_text
 from megads.train.memory import MemoryFacts, measure_memory
 from megads.train.setup import Training
@@ -68,7 +70,7 @@ class Looks:
         with counted(t.engine.module, lambda: t.vendor.synchronize(t.device)) as found:
             yield
         formula = expected(t.run, t.groups, t.progress.consumed_samples - before)
-        title = f"FLOPs of step {iteration} on rank {t.groups.rank}, {found.seconds:.3g} s"
+        title = f"FLOPs of step {iteration} on rank {t.groups.rank}, {seconds(found.seconds)}"
         text = profile_text(found, formula, t.run.profile.flops_depth, title)
         _write(t.run_dir / FOLDER / f"rank-{t.groups.rank}-flops-{iteration}.txt", lambda path: path.write_text(text))
 
@@ -119,6 +121,7 @@ class Tracer:
         from torch.profiler import profile
 
         t = self.training
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its library writes two lines to stderr
         self.first = iteration
         self.profiler = profile(activities=t.vendor.activities(), record_shapes=True, acc_events=True)
         with warnings.catch_warnings():

@@ -11,14 +11,16 @@ from megads.config.files import COMMAND
 from megads.config.flags import flags
 from megads.config.flops import basis
 from megads.config.tree import env_name, extra, fields
-from megads.monitor.log import LOG
+from megads.monitor.log import FILE, LOG
 from megads.monitor.outcome import EXIT_DONE, Outcome
 from megads.monitor.plots.loss import read_losses, save_loss_plot
 from megads.monitor.plots.sketch import loss_sketch
-from megads.monitor.text import WAITING, count, duration, size
-from megads.monitor.throughput import Speed
+from megads.monitor.text import WAITING, count, size
+from megads.monitor.text import seconds as measured
+from megads.monitor.throughput import SPEED_STEPS, Speed
 from megads.train.loop import Loop
 from megads.train.setup import Training
+from megads.words import plural
 
 
 def announce(training: Training, resumed: Path | None, seconds: float) -> None:
@@ -26,14 +28,15 @@ def announce(training: Training, resumed: Path | None, seconds: float) -> None:
     vendor, device, run = training.vendor, training.device, training.run
     ranks = training.groups.grid.world_size
     peak = training.peak_tflops
-    parts = ", ".join(f"{name} {took:.1f}s" for name, took in training.timings.items())
+    parts = ", ".join(f"{name} {measured(took)}" for name, took in training.timings.items())
     name = vendor.device_name(device)
     LOG.info("device   %s x %d, backend %s, torch %s", name, ranks, vendor.backend, torch.__version__)
     kind = vendor.product_dtype(run.train.dtype)
-    LOG.info("mfu      %s", f"of {peak:.4g} TFLOP/s a rank in {kind}; {basis(run)}" if peak else UNKNOWN_PEAK)
-    LOG.info("set up   in %s (%s)", duration(seconds), parts)
+    LOG.info("mfu      %s", f"of {peak:.4g} TFLOP/s per rank in {kind}; {basis(run)}" if peak else UNKNOWN_PEAK)
+    LOG.info("set up   in %s (%s)", measured(seconds), parts)
+    # Without a checkpoint the banner has said with which weights it starts.
     if resumed is None:
-        LOG.info("start    from new weights, seed %d", run.train.seed_of_weights)
+        LOG.info("init     random weights, seed %d", run.train.seed_of_weights, extra=FILE)
     elif not training.progress.iteration:
         LOG.info("start    from the weights of %s", resumed)
     else:
@@ -60,22 +63,23 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
         last = done.last_loss if mean is None else mean
         LOG.info("loss     training %.4f -> %.4f%s", done.first_loss, last, _validation(t))
     if unusable := done.skipped_iterations - done.rejected_iterations:
-        LOG.info("skipped  %d steps, for a gradient that was not finite", unusable)
+        LOG.info("skipped  %s (gradient NaN or Inf)", plural(unusable, "step"))
     if done.rejected_iterations:
-        LOG.info("left out %d steps, for a loss that was not accepted", done.rejected_iterations)
+        LOG.info("rejected %s (loss spike)", plural(done.rejected_iterations, "step"))
     if loop.speeds:
-        LOG.info("speed    %s", speed_line(loop.median_speed()))
+        LOG.info("speed    %s", speed_line(loop.median_speed(), last_steps(len(loop.speeds))))
     if spent := loop.timing.shares.line():
         LOG.info("time     %s", spent)
     if loop.waited_s > WAITING * loop.stepped_s:
         LOG.info(
-            "waited   %.0f%% of the steps' time for data on rank 0; raise NUM_WORKERS, or look at the file system",
+            "data     stall %.0f%% of the step time on rank 0; raise NUM_WORKERS, or check the file system",
             100 * loop.waited_s / loop.stepped_s,
         )
-    LOG.info("memory   %s at most on rank 0", size(t.vendor.memory_bytes(t.device)))
+    LOG.info("memory   peak %s on rank 0", size(t.vendor.memory_bytes(t.device)))
     if loop.energy is not None and loop.teller is not None:
         LOG.info("energy   %s", loop.energy.line(loop.teller.used))
-    LOG.info("folder   %s (metrics.jsonl, loss.png, config.yaml)", t.run_dir)
+    there = [name for name in ("metrics.jsonl", "loss.png", "config.yaml") if (t.run_dir / name).is_file()]
+    LOG.info("folder   %s (%s)", t.run_dir, ", ".join(there))
     command = t.run_dir / COMMAND
     if command.is_file() and not t.run.train.evaluate_only:
         line = command.read_text(encoding="utf8").strip()
@@ -83,16 +87,21 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
         LOG.info("%s", f"resume   {line}" if stopped else f"longer   {longer(line, 2 * t.run.train.train_iters)}")
 
 
-def speed_line(speed: Speed) -> str:
-    """Return tokens/s, TFLOP/s and, where the peak is known, MFU and HFU of a run's median step."""
-    text = f"{count(speed.tokens_per_s)} tokens/s, {speed.tflops_per_device:.3g} TFLOP/s a device (median step)"
+def speed_line(speed: Speed, steps: str = "the last steps") -> str:
+    """Return tokens/s, TFLOP/s and, where the peak is known, MFU and HFU of a run's median step, of ``steps``."""
+    text = f"{count(speed.tokens_per_s)} tokens/s, {speed.tflops_per_device:.3g} TFLOP/s per device (median of {steps})"
     if speed.mfu is None or speed.hfu is None:
         return text
     return f"{text}, mfu {speed.mfu:.1%}" + (f", hfu {speed.hfu:.1%}" if speed.hfu > speed.mfu else "")
 
 
+def last_steps(steps: int) -> str:
+    """Return of which steps of a start the speed is the median."""
+    return f"the last {SPEED_STEPS} steps" if steps > SPEED_STEPS else plural(steps, "step")
+
+
 def draw(training: Training) -> None:
-    """Draw the loss as ``loss.png`` and in the log. A run does not fail for want of a picture."""
+    """Draw the loss as ``loss.png`` and in the log. A run does not fail when its picture does."""
     try:
         losses = read_losses(training.run_dir / "metrics.jsonl")
         if "lm_loss" not in losses:
@@ -107,7 +116,7 @@ def ending(outcome: Outcome, train_iters: int) -> str:
     """Return the summary's first line."""
     word = "done" if outcome.exit_code == EXIT_DONE else "stopped"
     why = "" if outcome.exit_code == EXIT_DONE else f"; {outcome.message}"
-    return f"{word:8} {outcome.iteration} of {train_iters} iterations{why}"
+    return f"{word:8} {outcome.iteration} of {plural(train_iters, 'iteration')}{why}"
 
 
 LENGTHS = ("train.train_iters", "train.train_samples", "train.train_tokens")
@@ -133,4 +142,6 @@ def longer(command: str, train_iters: int) -> str:
 
 def _validation(training: Training) -> str:
     first, last = training.progress.first_valid_loss, training.progress.last_valid_loss
-    return f", validation {first:.4f} -> {last:.4f}" if first is not None and last is not None else ""
+    if first is None or last is None:
+        return ""
+    return f", validation {last:.4f}" if first == last else f", validation {first:.4f} -> {last:.4f}"

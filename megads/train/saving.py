@@ -20,7 +20,7 @@ from megads.config.files import note_saved
 from megads.errors import CheckpointError
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
-from megads.monitor.text import duration, size
+from megads.monitor.text import duration, seconds, size
 from megads.monitor.trackers.tracks import Tracks
 from megads.train.setup import Training
 from megads.train.stop import StopRequest
@@ -199,7 +199,7 @@ class Saving:
         path = self.saver.save(snapshot_of(self.training))
         took = time.perf_counter() - started
         self._note(iteration, took, took)
-        self._say("saved %s in %.2g s", path, took)
+        self._say("saved %s in %s", path, seconds(took))
 
     def _start(self) -> None:
         started = time.perf_counter()
@@ -217,7 +217,7 @@ class Saving:
         waited = time.perf_counter() - started
         took, pause = copied + self.saver.work_s, copied + waited
         self._note(underway.iteration, took, pause)
-        self._say("saved %s in %.2g s, %.2g s of which the run stood still", path, took, pause)
+        self._say("saved %s in %s, of which training paused %s", path, seconds(took), seconds(pause))
 
     def _note(self, iteration: int, took: float, pause: float) -> None:
         self.newest = iteration

@@ -161,9 +161,9 @@ class Teller:
         self.metrics.write({"iteration": self.training.progress.iteration, **found.row()})
 
     def left_out(self, trouble: Trouble) -> None:
-        """Tell why a step was left out; its row is there already."""
+        """Tell why a step was left out; its row already exists."""
         self.settle()
-        LOG.warning("step %d: %s; left out, nothing of it is learnt", trouble.iteration, trouble.text)
+        LOG.warning("step %d: %s; skipped, no update", trouble.iteration, trouble.text)
 
     def rolled_back(self, trouble: Trouble, path: Path) -> None:
         """Tell that the run is again what it was at the checkpoint ``path``."""
@@ -179,7 +179,7 @@ class Teller:
         self.settle()
         last = first + steps - 1
         which = f"steps {first}-{last}" if steps > 1 else f"step {first}"
-        LOG.info("%s: %s samples passed over by %s", which, count(samples), reason)
+        LOG.info("%s: %s samples skipped by %s", which, count(samples), reason)
         self.metrics.write(
             {"iteration": last, "passed_over_iterations": steps, **self.consumed(self.training.progress)}
         )
@@ -222,4 +222,4 @@ class Teller:
 def _why_skipped(result: StepResult) -> str:
     if not result.skipped:
         return ""
-    return "its loss is not accepted" if result.rejected else "the gradient is not finite"
+    return "rejected (loss spike)" if result.rejected else "gradient is NaN or Inf"

@@ -178,7 +178,7 @@ def test_a_run_is_not_started_over_checkpoints_of_megatron(own):
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"LOAD": "{other}/no"}, "LOAD={other}/no: there is no such folder; give a run, "),
+        ({"LOAD": "{other}/no"}, "LOAD={other}/no: not found; give a run, "),
         ({"LOAD": "{empty}"}, "LOAD={empty}: holds no checkpoint; give a run, a folder of checkpoints ("),
         ({"LOAD": "{other}", "CKPT_STEP": "7"}, "{other}: no checkpoint of CKPT_STEP=7; there are: 50 and 100"),
         ({"CKPT_STEP": "7"}, "no checkpoint of CKPT_STEP=7; there are: none"),

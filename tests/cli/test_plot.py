@@ -73,7 +73,7 @@ def test_a_schedule_is_drawn_by_the_same_word_and_a_run_of_that_name_by_its_path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["gone"], "gone: there is no such run"),
+        (["gone"], "gone: not found"),
         (["empty"], "empty: no run here (no metrics.jsonl)"),
         (["new"], "new: its run has no metrics.jsonl yet"),
         (["r", "nothing"], "nothing/metrics.jsonl: no numbers in it (yet)"),

@@ -47,7 +47,7 @@ def test_a_run_is_followed_from_before_its_begin_over_a_resume_to_its_end(tmp_pa
     write_outcome(run, Outcome(0, "done", 4, "done"))
     rest, errors = watched.communicate(timeout=30)
     assert (watched.returncode, errors) == (0, "")
-    assert lines[0] == "r  not started: submitted; its job has not begun\n"
+    assert lines[0] == "r  not started: submitted; its job has not started\n"
     assert rest.endswith("r  done\n")
     assert "\x1b" not in "".join(lines) + rest
 

@@ -45,8 +45,8 @@ def test_ranks(text, ranks):
 @pytest.mark.parametrize(
     ("env", "told"),
     [
-        ({"PROFILE": "soon"}, "PROFILE='soon' is no range of steps; use FIRST-LAST, as 2-3, or on"),
-        ({"PROFILE": "1"}, "PROFILE='1' is no range of steps"),
+        ({"PROFILE": "soon"}, "PROFILE='soon' is not a range of steps; use FIRST-LAST, e.g. 2-3, or on"),
+        ({"PROFILE": "1"}, "PROFILE='1' is not a range of steps"),
         ({"PROFILE": "3-2"}, "PROFILE='3-2': steps run from 1 or later"),
         ({"PROFILE": "0-2"}, "PROFILE='0-2': steps run from 1 or later"),
         ({"PROFILE": "on", "PROFILE_STEP_START": "5", "PROFILE_STEP_END": "5"}, "use PROFILE_STEP_END=6 or more"),

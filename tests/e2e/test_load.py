@@ -63,7 +63,7 @@ def test_another_run_goes_on_in_another_layout(megads, whole):
     done = megads.train("b", LOAD=other, CKPT_STEP="8", TP="2", **SAVED)
     assert done.returncode == 0, done.stderr
     what = "weights, optimizer and position"
-    assert f"start    {other}/checkpoints/iter_0000008 of iteration 8: {what}; begins at iteration 8\n" in done.stderr
+    assert f"start    {other}/checkpoints/iter_0000008 of iteration 8: {what}; starts at iteration 8\n" in done.stderr
     assert f"loaded   {what} of {other}/checkpoints/iter_0000008, iteration 8\n" in done.stderr
     losses = by_step(megads, "b")
     assert list(losses) == [9, 10, 11, 12]
@@ -75,7 +75,7 @@ def test_fine_tuning_begins_with_the_weights_and_goes_on_when_submitted_again(me
     settings = {**SAVED, "LOAD": str(whole.folder / "a"), "FINETUNE": "1"}
     first = megads.train("b", EXIT_INTERVAL="3", **settings)
     assert first.returncode == 75, first.stderr
-    assert "weights, not optimizer or position; begins at iteration 0\n" in first.stderr
+    assert "weights, not optimizer or position; starts at iteration 0\n" in first.stderr
     assert f"start    from the weights of {whole.folder}/a/checkpoints/iter_0000012\n" in first.stderr
     assert "planned" not in first.stderr  # it is no resume: nothing of it differs from what was
     assert by_step(megads, "b", "valid_loss")[0] == pytest.approx(by_step(whole, "a", "valid_loss")[12], rel=1e-6)
@@ -84,7 +84,9 @@ def test_fine_tuning_begins_with_the_weights_and_goes_on_when_submitted_again(me
     second = megads.train("b", **settings)
     assert second.returncode == 0, second.stderr
     everything = "weights, optimizer and position"
-    assert f"start    goes on from its own iteration 3: {everything}; LOAD={settings['LOAD']} was for" in second.stderr
+    assert (
+        f"start    resuming from iteration 3: {everything}; LOAD={settings['LOAD']} applies to a new" in second.stderr
+    )
     assert list(by_step(megads, "b")) == list(range(1, 13))
 
 
@@ -118,7 +120,7 @@ def test_no_steps_evaluate_a_checkpoint_and_change_nothing(megads, whole):
 def test_going_back_abandons_what_came_after(again):
     done = again.train("a", CKPT_STEP="4", EXIT_INTERVAL="6", **{**SAVED, "LR": "0.001"})
     assert done.returncode == 75, done.stderr
-    assert "start    goes on from its own iteration 4: " in done.stderr
+    assert "start    resuming from iteration 4: " in done.stderr
     assert "checkpoint had optim.lr=0.002, this run has 0.001" in done.stderr
     assert steps(again.folder / "a/checkpoints") == [4, 6]
     assert by_step(again, "a", "learning_rate").keys() == set(range(1, 7))
@@ -246,7 +248,7 @@ def test_an_imported_model_is_trained_without_typing_its_shape(megads):
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"LOAD": "nowhere"}, "LOAD=nowhere: there is no such folder; give a run, "),
+        ({"LOAD": "nowhere"}, "LOAD=nowhere: not found; give a run, "),
         ({"LOAD": "."}, "LOAD=.: a Hugging Face folder; `megads checkpoint import-hf . DST` makes"),
         ({"FINETUNE": "1"}, "FINETUNE=1 needs the checkpoint whose weights it takes; give LOAD=RUN"),
         ({"CKPT_STEP": "5"}, "runs/llama/checkpoints: no checkpoint of CKPT_STEP=5; there are: none"),

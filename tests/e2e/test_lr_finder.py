@@ -21,7 +21,7 @@ def test_a_sweep_leaves_a_table_a_picture_and_no_run(megads, settings):
     # The training run of that name begins as if nothing had been there.
     trained = megads.train("r", TRAIN_ITERS="2", **settings)
     assert trained.returncode == 0, trained.stderr
-    assert "new weights" in trained.stderr
+    assert "random weights" in trained.stderr
     steps = [row for row in megads.rows("r") if "lm_loss" in row]
     assert [row["iteration"] for row in steps] == [1, 2]
     assert json.loads((megads.folder / "r/outcome.json").read_text())["iteration"] == 2
@@ -30,4 +30,4 @@ def test_a_sweep_leaves_a_table_a_picture_and_no_run(megads, settings):
     assert again.returncode == 0, again.stderr
     assert [row["iteration"] for row in megads.rows("r") if "lm_loss" in row] == [1, 2]
     assert json.loads((megads.folder / "r/outcome.json").read_text())["iteration"] == 2
-    assert "from new weights" in again.stderr
+    assert "init     random weights" in again.stderr

@@ -69,4 +69,4 @@ def _tells_of_memory_once(megads, output):
     assert row["memory/largest_rank"] in (0, 1)
     assert "memory/activations_peak_bytes" not in row  # nothing on a CPU tells
     assert "memory   rank 0 holds (estimated): weights " in output
-    assert "mfu      of 0.5 TFLOP/s a rank in fp32; causal attention counted in full" in output
+    assert "mfu      of 0.5 TFLOP/s per rank in fp32; causal attention counted in full" in output

@@ -112,7 +112,7 @@ def test_the_screen_tells_what_a_person_wants_to_know(megads):
         "memory   about",
         "mfu      unknown; set MEGADS_PEAK_TFLOPS",
         "step 1/4 | loss ",
-        "| left ",
+        "| ETA ",
         "validation loss ",
         "saved r/checkpoints/iter_0000004",
         "done     4 of 4 iterations",

@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "hangs.md").read_text()
     "words",
     [
         *("no word within", "furthest behind", "nobody answers at MASTER_ADDR", "all use device", "the part of rank"),
-        *("did not arrive", "did not answer", "all ranks are in the same place", "did not come in time"),
+        *("did not arrive", "did not answer", "all ranks are in the same place", "did not join before the timeout"),
         *("killed by", "stopped by", "lost another rank", "the ranks ended without an outcome", "no progress for"),
         *("waiting for", "NOT EQUAL", "below half the median"),
     ],

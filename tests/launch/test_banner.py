@@ -27,15 +27,15 @@ def test_a_plain_run_has_no_line_for_what_it_does_not_use():
 
 
 def test_it_says_where_the_run_starts():
-    assert _lines({}, 1, "new weights, seed 7")["start"] == "new weights, seed 7"
+    assert _lines({}, 1, "random weights, seed 7")["start"] == "new weights, seed 7"
 
 
 def test_every_part_of_the_layout_has_its_line():
     env = {"PP": "4", "PIPELINE_SPLIT": "7,9,9,7", "TP": "2", "SP": "3", "SEQ": "96", "SCATTER_NORMS": "1"}
     lines = _lines({**env, "RECOMPUTE": "selective", "GRAD_ACC_STEPS": "9", "CPU_OPTIMIZER": "1"}, 24)
     assert lines["layout"] == "24 ranks on 1 host: TP=2 PP=4 SP=3 DP=1 ZeRO=1"
-    assert lines["stages"] == "PP=4: 7+9+9+7 layers; each waits 25% of a step"
-    assert lines["sequence"] == "SP=3: 32 tokens a rank; 1 or 2 query heads during attention"
+    assert lines["stages"] == "PP=4: 7+9+9+7 layers; pipeline bubble 25% of a step"
+    assert lines["sequence"] == "SP=3: 32 tokens per rank; 1 or 2 query heads during attention"
     assert lines["norms"] == "scattered over TP=2, with dropout and residual"
     assert lines["again"] == "computed in the backward pass: the attention core, by torch"
     assert lines["offload"] == "optimizer to cpu"
@@ -61,5 +61,5 @@ def test_a_growing_batch_and_skipped_iterations_have_their_lines():
     lines = _lines({**env, "TRAIN_ITERS": "20", "NUM_WORKERS": "0"}, 1)
     assert lines["ramp-up"] == "from 4 samples by 4 to 16 over 60 samples: 10 iterations"
     assert lines["train"].startswith(f"20 iterations, {(5 * 4 + 3 * 8 + 2 * 12 + 10 * 16) * 64 / 1e3:.3g}k tokens;")
-    assert lines["skips"] == "iterations 3-5 9-99: the data of 15 steps is passed over"
+    assert lines["skips"] == "iterations 3-5 9-99: the data of 15 steps is skipped"
     assert lines["data"] == "demo corpus: this Python's standard library; the step itself reads"

@@ -40,19 +40,19 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_banner_says_what_begins_and_with_what(tmp_path):
     run_dir, everything = tmp_path / "r", "weights, optimizer and position"
-    assert start_line(derived(), find_beginning(derived(), run_dir)) == "new weights, seed 1234"
+    assert start_line(derived(), find_beginning(derived(), run_dir)) == "random weights, seed 1234"
     path = fake(tmp_path / "other", 50)
     tuned = derived(LOAD=str(tmp_path / "other"), FINETUNE="1")
     assert start_line(tuned, find_beginning(tuned, run_dir)) == (
-        f"{path} of iteration 50: weights, not optimizer or position; begins at iteration 0"
+        f"{path} of iteration 50: weights, not optimizer or position; starts at iteration 0"
     )
     fake(run_dir / "checkpoints", 7, tuned)
     assert start_line(tuned, find_beginning(tuned, run_dir)) == (
-        f"goes on from its own iteration 7: {everything}; LOAD={tmp_path}/other was for its beginning"
+        f"resuming from iteration 7: {everything}; LOAD={tmp_path}/other applies to a new run only"
     )
     other_places = derived(TP="2", NGPU_PER_HOST="2", LOAD="", GLOBAL_BATCH="8", DP="1")
     line = start_line(other_places, find_beginning(other_places, run_dir))
-    assert line == "goes on from its own iteration 7: weights, optimizer and position"
+    assert line == "resuming from iteration 7: weights, optimizer and position"
 
 
 def test_the_schedule_that_is_kept_gives_the_same_rate_for_the_same_samples(tmp_path):

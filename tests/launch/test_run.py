@@ -184,7 +184,7 @@ def test_a_rank_that_dies_takes_the_run_down(launch, starter, mode):
 
 DEATHS = {
     "killed": ("killed by signal 9 (SIGKILL)", "killed"),
-    "wordless": ("ended with exit code 7 and without a word", "error"),
+    "wordless": ("ended with exit code 7 and no message", "error"),
 }
 
 

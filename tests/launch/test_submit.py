@@ -223,7 +223,7 @@ def test_a_job_that_no_queue_takes_is_told_of_chains():
         ),
         (ask(WALLTIME="1h"), Wish(account="X", variables=("TP=4",)), "--env TP=4: TP is a setting"),
         (ask(WALLTIME="1h", HOSTFILE="h"), Wish(account="X"), "HOSTFILE=h: the scheduler chooses the hosts of a job"),
-        (ask(WALLTIME="1h", LOAD="nowhere"), Wish(account="X"), "LOAD=nowhere: there is no such folder; give a run"),
+        (ask(WALLTIME="1h", LOAD="nowhere"), Wish(account="X"), "LOAD=nowhere: not found; give a run"),
         (ask(WALLTIME="1h", FINETUNE=1), Wish(account="X"), "FINETUNE=1 needs the checkpoint whose weights it takes"),
     ],
 )

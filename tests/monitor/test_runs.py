@@ -66,7 +66,7 @@ def test_a_run_that_has_not_begun(tmp_path):
     (tmp_path / "submitted.yaml").write_text("name: a\n")
     assert facts_of(tmp_path, NOW).state == "not started"
     make_run(tmp_path, rows_of(4)).unlink()
-    assert facts_of(tmp_path, NOW).why == "set up, but no rank began"
+    assert facts_of(tmp_path, NOW).why == "set up, but no rank started"
     (tmp_path / "log").mkdir()
     (tmp_path / "log/run.log").write_text("checking\n")
     assert facts_of(tmp_path, time.time()).state == "starting"

@@ -30,7 +30,7 @@ def test_duration(seconds, text):
 def test_step_line_reads_left_to_right():
     speed = Speed(0.5, 8192, 4096, 0.1, None)
     line = step_line(7, 200, 5.4321, 2e-4, 1.25, speed, 96.5)
-    assert line == "step   7/200 | loss 5.4321 | lr 2.00e-04 | grad norm 1.250 | 8.19k tok/s | 0.5 s | left 1m36s"
+    assert line == "step   7/200 | loss  5.4321 | lr 2.00e-04 | grad norm   1.250 | 8.19k tok/s | 0.500s | ETA  1m36s"
 
 
 def test_loss_scale_and_mfu_are_shown_when_they_mean_something():
@@ -41,13 +41,13 @@ def test_loss_scale_and_mfu_are_shown_when_they_mean_something():
 
 def test_a_batch_that_grows_is_shown():
     line = step_line(7, 200, 5.4, 2e-4, 1.25, Speed(0.5, 8192, 4096, 0.1, None), 96, batch=48)
-    assert "| grad norm 1.250 | batch 48 | 8.19k tok/s" in line
+    assert "| grad norm   1.250 | batch 48 | 8.19k tok/s" in line
 
 
 def test_waiting_for_data_is_shown_when_it_matters():
     speed = Speed(0.5, 8192, 4096, 0.1, None)
-    assert "for data" not in step_line(7, 200, 5.4, 2e-4, 1.25, speed, 96, waited=0.05)
-    assert "| 0.5 s | waited 30% for data | left" in step_line(7, 200, 5.4, 2e-4, 1.25, speed, 96, waited=0.3)
+    assert "stall" not in step_line(7, 200, 5.4, 2e-4, 1.25, speed, 96, waited=0.05)
+    assert "| 0.500s | data stall 30% | ETA" in step_line(7, 200, 5.4, 2e-4, 1.25, speed, 96, waited=0.3)
 
 
 def test_speed_counts_all_ranks_and_divides_by_them():
@@ -68,9 +68,9 @@ def test_unknown_peak_means_unknown_shares_of_it():
 
 def test_a_skipped_step_is_told():
     line = step_line(
-        7, 200, 5.4, 2e-4, float("inf"), Speed(0.5, 8192, 4096, 0.1, None), 96, skipped="the gradient is not finite"
+        7, 200, 5.4, 2e-4, float("inf"), Speed(0.5, 8192, 4096, 0.1, None), 96, skipped="gradient is NaN or Inf"
     )
-    assert line.endswith("SKIPPED, the gradient is not finite")
+    assert line.endswith("SKIPPED, gradient is NaN or Inf")
 
 
 def test_remaining_time_counts_what_lies_between_steps_but_not_the_first():

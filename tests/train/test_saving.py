@@ -163,7 +163,7 @@ def test_a_run_saves_at_every_interval_and_tells_how_long_it_took(tmp_path, back
     assert [row["iteration"] for row in rows] == [2, 4, 6, 8]
     assert all(row["save_pause_s"] > 0 and row["save_s"] > 0 for row in rows)
     assert loop.stop.deadline.measured_save_s == max(row["save_s"] for row in rows)
-    stood_still = [text for text in caplog.messages if "the run stood still" in text]
+    stood_still = [text for text in caplog.messages if "training paused" in text]
     assert len(stood_still) == (3 if background == "true" else 0)
     assert any("of host memory a rank for a copy" in text for text in caplog.messages) == (background == "true")
 

@@ -66,7 +66,7 @@ def export_megatron(
         written: is told how many of how many tensors are done.
 
     Raises:
-        CheckpointError: ``folder`` is there already or can not be written, the checkpoint is
+        CheckpointError: ``folder`` already exists or can not be written, the checkpoint is
             damaged, or Megatron can not have such a model.
     """
     model = model_of(reader.path, reader.manifest)

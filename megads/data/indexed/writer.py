@@ -134,7 +134,7 @@ def write_index(
     documents: npt.NDArray[Any],
     modes: npt.NDArray[Any] | None = None,
 ) -> None:
-    """Write an ``.idx`` file alone, whole or not at all, for a ``.bin`` file that is there already.
+    """Write an ``.idx`` file alone, whole or not at all, for a ``.bin`` file that already exists.
 
     Args:
         path: of the file, with its suffix.

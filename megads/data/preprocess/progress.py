@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TextIO
 
+from megads.words import plural
+
 _EVERY_S = 10.0
 _REDRAW_S = 0.2
 _WINDOW_S = 30.0  # the speed that the time left is reckoned from
@@ -92,7 +94,7 @@ class Meter:
         bad = f"  {done.bad} bad lines" if done.bad else ""
         return (
             f"{share}{done.text_bytes / 1e6:,.0f} MB  {speed / 1e6:.1f} MB/s  {tokens / 1e6:.2f} M tokens/s  "
-            f"{done.documents:,} documents{bad}{self._time_left(done)}"
+            f"{plural(done.documents, 'document', ',')}{bad}{self._time_left(done)}"
         )
 
     def _time_left(self, done: Done) -> str:

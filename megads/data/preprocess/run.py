@@ -30,6 +30,7 @@ from megads.data.preprocess.sample import sample_texts
 from megads.data.preprocess.team import Team
 from megads.data.preprocess.worker import serve
 from megads.errors import DataError, MegadsError
+from megads.words import plural
 
 _POLL_S = 0.2
 
@@ -121,7 +122,7 @@ class _Run:
                 job.work.rmdir()  # empty: all that an earlier call did not live to do
             there = publish.existing(job)
             if there is not None and not job.how.overwrite:
-                raise DataError(f"{there}: is there already; give another --output-prefix, or --overwrite")
+                raise DataError(f"{there}: already exists; give another --output-prefix, or --overwrite")
             segments = split_inputs(job.inputs, self.team.size)
             ready = self._start_workers(segments[0], locks)
             self._tell(f"encoder: {ready.reason}")
@@ -183,7 +184,7 @@ class _Run:
             files = PartFiles(folder, digest, len(self.job.keys))
             stack.callback(files.close)
             if files.was_there and files.point.documents:
-                self._tell(f"goes on behind {files.point.documents} documents that an earlier call made")
+                self._tell(f"goes on behind {plural(files.point.documents, 'document')} that an earlier call made")
             self.team.go(digest)
             if self.team.size == 1:  # else the first look tells how far the others are
                 self.meter.begin(self._done(files.point))

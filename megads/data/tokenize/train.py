@@ -107,7 +107,7 @@ def check_output(folder: Path) -> None:
         DataError: there is something of this name that is no empty folder.
     """
     if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"--output {folder}: is there already; remove it or give another folder")
+        raise DataError(f"--output {folder}: already exists; remove it or give another folder")
 
 
 def save(tokenizer: Any, folder: Path) -> None:

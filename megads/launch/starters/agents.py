@@ -22,6 +22,7 @@ from megads.launch.starters.call import (
     rank_words,
     refuse_option,
 )
+from megads.words import plural
 
 
 def direct(call: Call) -> Start:
@@ -138,7 +139,8 @@ def _even(call: Call, name: str) -> int:
         return allocation.world_size
     if allocation.world_size != len(allocation.hosts) * allocation.ranks_per_host:
         raise LaunchError(
-            f"LAUNCH_WITH={name} starts {allocation.ranks_per_host} ranks on each of {len(allocation.hosts)} hosts, "
+            f"LAUNCH_WITH={name} starts {plural(allocation.ranks_per_host, 'rank')} on each of "
+            f"{plural(len(allocation.hosts), 'host')}, "
             f"and {allocation.world_size} do not fill them; use a multiple of {allocation.ranks_per_host}"
         )
     return allocation.ranks_per_host

@@ -38,7 +38,7 @@ def metrics_of(given: Path) -> Path:
     if given.is_file():
         return given
     if not given.exists():
-        raise ConfigError(f"{given}: there is no such run; `megads runs` lists what is in runs/")
+        raise ConfigError(f"{given}: not found; `megads runs` lists what is in runs/")
     absolute = given.absolute()
     for folder in [absolute, *absolute.parents][: UP + 1]:
         if (folder / METRICS).is_file():

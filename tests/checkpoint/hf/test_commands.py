@@ -139,10 +139,10 @@ BAD = {
     "tokenizer": (["export-hf", "run", "out", "--tokenizer", "run"], "--tokenizer run: give a tokenizer.json"),
     "own-checkpoint": (["import-hf", "run", "out"], "has no config.json"),
     "one-word": (["import-hf", "run"], "Missing argument 'DST'"),
-    "there": (["export-hf", "run", "run"], "is there already"),
-    "here": (["export-hf", "run", "."], "is there already"),
-    "the-root": (["export-hf", "run", "/"], "/: is there already; give a new folder"),
-    "import-the-root": (["import-hf", "theirs", "/"], "/: is there already; give a new folder"),
+    "there": (["export-hf", "run", "run"], "already exists"),
+    "here": (["export-hf", "run", "."], "already exists"),
+    "the-root": (["export-hf", "run", "/"], "/: already exists; give a new folder"),
+    "import-the-root": (["import-hf", "theirs", "/"], "/: already exists; give a new folder"),
 }
 
 

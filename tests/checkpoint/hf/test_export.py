@@ -180,7 +180,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path):
     path = write_checkpoint(tmp_path / "ours", OURS["gpt2-erf"], Grid())
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "mine").write_text("keep")
-    with pytest.raises(CheckpointError, match="is there already"):
+    with pytest.raises(CheckpointError, match="already exists"):
         exported(path, tmp_path / "theirs")
     assert (tmp_path / "theirs" / "mine").read_text() == "keep"
     (tmp_path / "theirs" / "mine").unlink()

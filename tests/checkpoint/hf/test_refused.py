@@ -276,7 +276,7 @@ def test_quantised_pickles_are_refused(folders, tmp_path):
 def test_a_folder_that_is_there_is_left_alone(folders, tmp_path):
     (tmp_path / "ours").mkdir()
     (tmp_path / "ours" / "mine").write_text("keep")
-    with pytest.raises(CheckpointError, match="is there already; give a new folder"):
+    with pytest.raises(CheckpointError, match="already exists; give a new folder"):
         import_folder(folders["llama3"], tmp_path / "ours")
     assert (tmp_path / "ours" / "mine").read_text() == "keep"
 

@@ -178,7 +178,7 @@ def test_nothing_is_overwritten(tmp_path):
     ours = save_ours(tmp_path / "ours", LLAMA)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.tex").write_text("x")
-    with pytest.raises(CheckpointError, match="is there already"):
+    with pytest.raises(CheckpointError, match="already exists"):
         _export(ours, tmp_path / "theirs")
     assert os.listdir(tmp_path / "theirs") == ["thesis.tex"]
 

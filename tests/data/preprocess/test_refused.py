@@ -177,7 +177,7 @@ def test_what_is_there_is_kept_unless_told_otherwise(megads, tokenizer):
     words = ["--output-prefix", "out", "--tokenizer-model", tokenizer]
     megads.made("--input", "a.jsonl", *words)
     before = megads.files()
-    refused(megads, tokenizer, "--input", "b.jsonl", told="out_text_document.idx: is there already; give another")
+    refused(megads, tokenizer, "--input", "b.jsonl", told="out_text_document.idx: already exists; give another")
     assert megads.files() == before
     megads.made("--input", "b.jsonl", *words, "--overwrite")
     assert megads.files() != before

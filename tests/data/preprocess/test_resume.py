@@ -234,7 +234,7 @@ def test_an_empty_work_folder_of_a_killed_call_goes(megads, words):
     """A call that was killed before its last line had everything in place."""
     megads.made(*words)
     (megads.folder / ".out_text_document.preprocess").mkdir()
-    assert "is there already" in megads(*words).error
+    assert "already exists" in megads(*words).error
     assert megads.hidden() == []
 
 

@@ -1,0 +1,83 @@
+"""What the checkpoints of a run take on disk, before it starts. No torch."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from megads.config.memory import count_parameters
+from megads.config.optimizer_memory import state_bytes
+from megads.config.schema import RunConfig
+from megads.monitor.text import size
+from megads.words import plural
+
+MASTER_BYTES = 4
+"""Of a parameter in a checkpoint, whatever the run's dtype: its float32 master weight."""
+
+
+@dataclass(frozen=True)
+class DiskRoom:
+    """What a run will have written at its end.
+
+    Attributes:
+        each: bytes of a checkpoint.
+        kept: checkpoints that stay at the end.
+        at_once: checkpoints that are there while one is being written.
+        free: bytes on the disk of the checkpoints, 0: not known.
+        there: bytes of it that checkpoints of this run take already.
+        why: which settings say how many are kept.
+    """
+
+    each: int
+    kept: int
+    at_once: int
+    free: int
+    there: int
+    why: str
+
+    @property
+    def needed(self) -> int:
+        """Bytes that the run still needs at most."""
+        return max(0, self.each * self.at_once - self.there)
+
+    def line(self) -> str:
+        """Return the line of the banner."""
+        free = f", {size(self.free)} free" if self.free else ""
+        total = f" = {size(self.each * self.kept)}" if self.kept > 1 else ""
+        return f"{plural(self.kept, 'checkpoint')} of about {size(self.each)}{total} ({self.why}){free}"
+
+    def warnings(self, folder: Path) -> Iterator[str]:
+        """Yield a line when the disk of ``folder`` is too small."""
+        if self.free and self.needed > self.free:
+            yield (
+                f"{folder}: the checkpoints need about {size(self.needed)} and {size(self.free)} are free; set "
+                "CKPT_KEEP=2, a larger SAVE_INTERVAL, or CKPT_DIR on another disk"
+            )
+
+
+def disk_room(run: RunConfig, folder: Path, begun: int = 0) -> DiskRoom:
+    """Return what the checkpoints of a derived run take in ``folder``.
+
+    Args:
+        run: derived.
+        folder: of its checkpoints, which need not exist yet.
+        begun: iteration from which it starts.
+    """
+    each = count_parameters(run.model) * (MASTER_BYTES + state_bytes(run))
+    last, every, wanted = run.train.train_iters, run.checkpoint.save_interval, run.checkpoint
+    steps = {*range(every, last + 1, every), last} if every else {last}
+    rare = {step for step in steps if wanted.keep_every and not step % wanted.keep_every}
+    newest = set(sorted(steps)[-wanted.keep :]) if wanted.keep else steps
+    # A checkpoint goes once its successor is complete.
+    kept, at_once = len(newest | rare), len(newest | rare) + bool(wanted.keep and len(steps) > wanted.keep)
+    why = f"every {plural(every, 'step')}" if every else "at the end"
+    why += f", CKPT_KEEP={wanted.keep}" if wanted.keep else ", all are kept"
+    place = next((path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir()), Path("/"))
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError:
+        free = 0
+    there = sum(1 for step in steps if step <= begun) if not wanted.keep else min(len(newest), int(begun > 0))
+    return DiskRoom(each, kept, at_once, free, there * each, why)
