@@ -27,7 +27,7 @@ def test_a_plain_run_has_no_line_for_what_it_does_not_use():
 
 
 def test_it_says_where_the_run_starts():
-    assert _lines({}, 1, "random weights, seed 7")["start"] == "new weights, seed 7"
+    assert _lines({}, 1, "random weights, seed 7")["init"] == "random weights, seed 7"
 
 
 def test_every_part_of_the_layout_has_its_line():
@@ -62,4 +62,4 @@ def test_a_growing_batch_and_skipped_iterations_have_their_lines():
     assert lines["ramp-up"] == "from 4 samples by 4 to 16 over 60 samples: 10 iterations"
     assert lines["train"].startswith(f"20 iterations, {(5 * 4 + 3 * 8 + 2 * 12 + 10 * 16) * 64 / 1e3:.3g}k tokens;")
     assert lines["skips"] == "iterations 3-5 9-99: the data of 15 steps is skipped"
-    assert lines["data"] == "demo corpus: this Python's standard library; the step itself reads"
+    assert lines["data"] == "demo corpus: this Python's standard library; no prefetch threads"

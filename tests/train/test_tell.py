@@ -57,7 +57,7 @@ def lines(tmp_path, capsys):
 
 
 def usual(found: list[str]) -> list[tuple[int, float]]:
-    matches = (re.search(r"step +(\d+)/8 \| loss ([\d.]+)", line) for line in found)
+    matches = (re.search(r"step +(\d+)/8 \| loss +([\d.]+)", line) for line in found)
     return [(int(match[1]), float(match[2])) for match in matches if match]
 
 
