@@ -51,9 +51,9 @@ def test_list_shows_every_checkpoint_and_why_one_is_none(run):
     assert head.split() == ["iteration", "samples", "tokens", "loss", "size", "layout", "holds", "state"]
     assert len(rows) == 5
     assert rows[0].split()[:4] == ["50", "400", "12800", "2.5000"]
-    assert rows[0].endswith("TP=2 x PP=1 x SP=1 x DP=2, ZeRO 1  weights optimizer  complete")
+    assert rows[0].endswith("TP2 DP2 ZeRO1  weights+optimizer  complete")
     assert rows[1].split()[:4] == ["100", "-", "-", "-"]
-    assert rows[1].endswith("TP=1 x PP=1 x SP=1 x DP=1, ZeRO 1  weights            complete")
+    assert rows[1].endswith("1 rank ZeRO1   weights            complete")
     assert "iter_0000150: rank-00001.safetensors: 7 bytes, the manifest says" in rows[2]
     assert rows[3].endswith("iter_0000200: has no manifest.json; it is not a whole checkpoint")
     assert "1.50 MB" in rows[4]

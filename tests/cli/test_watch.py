@@ -120,14 +120,14 @@ def test_on_a_terminal_there_is_a_screen(tmp_path):
     assert max(map(len, lines)) <= 90
     assert lines[0].startswith("r  running: in step")
     assert "####" in lines[1]
-    assert "step 60/100 60%  left 2s, until " in lines[1]
+    assert "step 60/100 60%  ETA 2s, at " in lines[1]
     assert any(line.startswith("straggler: rank 3 on n2") for line in lines)
     assert any("training" in line for line in lines)
     assert any(line.startswith("10:00:00 step 60/100") for line in lines)
 
 
 def test_a_folder_without_a_run_is_one_line(tmp_path):
-    for words in (["watch", "gone"], ["watch", "."]):
+    for words in (["watch", "gone", "--once"], ["watch", ".", "--once"]):
         done = megads(*words, folder=tmp_path)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "no run here" in done.stderr
