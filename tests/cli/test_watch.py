@@ -157,3 +157,16 @@ def test_looking_imports_no_torch(module):
     code = f"import sys, megads.cli.{module}{also}; print([m for m in ('torch', 'deepspeed') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_end_of_the_log_has_each_step_once(tmp_path):
+    from megads.monitor.interval import Interval, megatron_line
+    from megads.monitor.throughput import Speed
+    from megads.monitor.watching import log_lines
+
+    interval = Interval()
+    interval.add(2.0, Speed(0.5, 8192, 4096, 0.1, None), skipped=False)
+    family = megatron_line(60, 100, 480, interval, lr=1e-3, batch=8, loss_scale=1.0, grad_norm=1.0)
+    stamp = "2026-01-01 10:00:00,123 "
+    (tmp_path / "run.log").write_text(f"{stamp}step 60/100 | loss  2.0000\n{stamp}{family}\n{stamp}saved\n")
+    assert log_lines(tmp_path / "run.log") == ["10:00:00 step 60/100 | loss  2.0000", "10:00:00 saved"]

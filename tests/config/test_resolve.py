@@ -486,3 +486,10 @@ def test_of_the_two_ways_to_split_the_higher_layer_wins(env, overrides, machine,
     resolved = resolve(env=env, overrides=overrides, machine=machine)
     assert resolved.run.data.split == split
     assert [note for note in resolved.notes if "SPLIT" in note] == ([told] if told else [])
+
+
+@pytest.mark.parametrize("mode", ["", "online", "offline", "disabled"])
+def test_wandb_disabled_overrides_its_mode(mode):
+    found = resolve(env={"WANDB_DISABLED": "1", "WANDB_MODE": mode}, machine="generic")
+    assert found.run.track.wandb_mode == "disabled"
+    assert str(found.origins["track.wandb_mode"]) == "env WANDB_DISABLED"

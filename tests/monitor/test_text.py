@@ -3,7 +3,7 @@ import math
 import pytest
 
 from megads.config.flops import Flops
-from megads.monitor.text import count, duration, size, step_line
+from megads.monitor.text import count, duration, four_digits, seconds, size, step_line
 from megads.monitor.throughput import Remaining, Speed, SpeedOf
 
 
@@ -93,3 +93,28 @@ def test_remaining_time_goes_with_samples_while_the_batch_grows():
 
 def test_remaining_time_is_unknown_before_there_is_anything_to_go_by():
     assert math.isnan(Remaining().seconds(10))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.4811, "0.481s"), (1.4, "1.40s"), (9.999, "10.0s"), (12.34, "12.3s"), (59.99, "1m00s"), (125, "2m05s")],
+)
+def test_measured_times_have_one_form(value, text):
+    assert seconds(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(10.4, "10.4"), (2554.2, "2554"), (10080, "10.1k"), (math.inf, "inf")])
+def test_a_perplexity_has_no_exponent(value, text):
+    assert four_digits(value) == text
+
+
+def test_the_columns_of_steps_are_as_wide_in_every_step():
+    lines = [
+        step_line(7, 200, loss, 2e-4, norm, Speed(step_s, rate, rate, 0.1, None), eta)
+        for loss, norm, step_s, rate, eta in (
+            (7.8, 4.473, 0.48, 4260, 72),
+            (12.25, 0.5, 1.4, 12, 4),
+            (5.5, 101.25, 61, 999_999, 7380),
+        )
+    ]
+    assert len({tuple(at for at, letter in enumerate(line) if letter == "|") for line in lines}) == 1
