@@ -48,6 +48,8 @@ $ megads train --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-len
   random weights there unless it has `--exit-on-missing-checkpoint`.
 * A command of Megatron-LM is named by the last part of `--save`: `--save checkpoints/small` has its log and metrics in
   `runs/small`, unless `RUN_NAME` names it.
+* `--train-tokens` besides `--train-samples` or `--train-iters` is a second limit, as in Megatron-DeepSpeed. The first
+  that is reached ends the run, and the learning rate decays over the samples or iterations.
 * `--save-interval` has no default: without it only the end of the run is saved.
 
 ## Defaults
@@ -55,7 +57,8 @@ $ megads train --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-len
 A command that names no preset and gives the model's shape by these options (`--num-layers`, `--hidden-size` or
 `--num-attention-heads`) relies on Megatron-LM's defaults. They hold on every machine: its own settings are ignored.
 `--megatron-defaults` or `MEGADS_DEFAULTS=megatron` asks for them with a preset, and `MEGADS_DEFAULTS=megads` for ours
-without one. The banner's line `defaults` says so, and `megads config` shows the origin `megatron default`.
+without one. `--config` keeps those of the run whose `config.yaml` it names; a file of your own that gives the model's
+shape counts as a preset. The banner's line `defaults` says so, and `megads config` shows the origin `megatron default`.
 """
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from megads.config.files import WRITTEN, flat
 from megads.config.layers import read_yaml
+from megads.config.megatron import PADDING, PADDING_FLAG
+from megads.config.megatron import SETTING as DEFAULTS
 from megads.config.parse import did_you_mean, parse
 from megads.config.setting import Origin
 from megads.config.tree import fields
@@ -16,10 +18,18 @@ from megads.errors import ConfigError
 SETTING = "config_file"
 # Of the host, the job and the folder of the run that wrote the file, not of what it trains.
 _OF_THE_RUN = (
-    *("machine", "defaults", "name", "dir", SETTING, "launch.launch_with", "launch.ranks_per_host", "launch.num_hosts"),
+    *("machine", "name", "dir", SETTING, "launch.launch_with", "launch.ranks_per_host", "launch.num_hosts"),
     *("launch.hostfile", "launch.cpu_bind", "launch.walltime", "checkpoint.dir"),
 )
+# Derived from what is not in the file, so that they are kept.
+_KEPT = (DEFAULTS, "train.evaluate_only")
+_PADDED = re.compile(rf"{PADDING_FLAG}(?: (\d+) x TP)?")
 _ROW = re.compile(r"( *)(\w+):(.*)$")
+_NOT_IN_A_FILE = {
+    "machine": "set MACHINE",
+    "preset": "pass --preset",
+    SETTING: "drop it from the file",
+}
 _SHARES = ("data.train_split", "data.val_split", "data.test_split")
 _BELOW = ("default", "megatron", "optimizer", "family")
 
@@ -42,30 +52,35 @@ def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
     for key, value in content.items():
         if key not in known:
             raise ConfigError(f"{given}: no setting is called {key!r}{did_you_mean(key, list(known))}")
-        layer = was.get(key, "config")
+        before = was.get(key, Origin("config"))
+        layer = before.layer
+        padded = _PADDED.match(before.detail) if key == PADDING else None
+        if padded:  # what was given, before it was multiplied
+            layer, value = "config", padded[1] or value
         if was and key in _SHARES and content.get("data.split"):
             layer = "default"  # SPLIT had won over them
-        if was and (key in _OF_THE_RUN or layer == "derived"):
+        if was and (key in _OF_THE_RUN or (layer == "derived" and key not in _KEPT)):
             continue
-        if key in ("machine", SETTING):
-            raise ConfigError(f"{given}: {key} can not be set in a file; drop it from the file")
+        if not was and key in _NOT_IN_A_FILE:
+            raise ConfigError(f"{given}: {key} can not be set in a file; {_NOT_IN_A_FILE[key]}")
         try:
-            result[key] = (parse(value, known[key]), Origin(layer if layer in _BELOW else "config", name))
+            origin = Origin(layer if layer in _BELOW else "config", PADDING_FLAG if padded else name)
+            result[key] = (parse(value, known[key]), origin)
         except ValueError as error:
             raise ConfigError(f"{given}: {key}: {error}") from None
     return result
 
 
-def _origins(text: str) -> dict[str, str]:
-    """Return the layer of each value by dotted name in a file that a run wrote, nothing of another file."""
+def _origins(text: str) -> dict[str, Origin]:
+    """Return the origin of each value by dotted name in a file that a run wrote, nothing of another file."""
     lines = text.splitlines()
-    found: dict[str, str] = {}
+    found: dict[str, Origin] = {}
     section = ""
     for line in lines if lines[:1] == [WRITTEN] else ():
         row = _ROW.match(line)
         if row and not row[1] and not row[3]:
             section = row[2]
         elif row:
-            origin = row[3].rpartition("  # ")[2].split()
-            found[f"{section}.{row[2]}" if row[1] else row[2]] = origin[0] if origin else "default"
+            layer, _, detail = row[3].rpartition("  # ")[2].strip().partition(" ")
+            found[f"{section}.{row[2]}" if row[1] else row[2]] = Origin(layer or "default", detail)
     return found

@@ -26,9 +26,9 @@ from megads.config.batches import BatchSchedule
 from megads.config.checks import problem_of
 from megads.config.layers import preset_title
 from megads.config.megatron import LAYER as MEGATRON_LAYER
-from megads.config.megatron import MEGATRON
+from megads.config.megatron import MEGATRON, PADDING, PADDING_FLAG
 from megads.config.resolve import SHARES, Resolved, rank_of
-from megads.config.schedule_lengths import fill_schedule, rises_to_the_end
+from megads.config.schedule_lengths import fill_schedule, keep_first_limit, rises_to_the_end
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.sizes import data_degree, layout_text, model_degree, padded_vocab_size
@@ -287,9 +287,10 @@ def _fill_model(filler: _Filler, vocab_size: int) -> None:
     else:
         filler.fill("model.ffn_hidden_size", 4 * hidden, "4 HIDDEN")
     filler.fill("model.max_positions", filler["model.seq_length"], "SEQ")
-    padding, tensor = filler.origins[_PADDING], filler["parallel.tensor"]
-    if tensor > 1 and (padding == MEGATRON_LAYER or padding.detail == _PADDING_FLAG):
-        filler.put(_PADDING, filler[_PADDING] * tensor, f"{padding.detail} {filler[_PADDING]} x TP, as in Megatron-LM")
+    padding, tensor = filler.origins[PADDING], filler["parallel.tensor"]
+    if tensor > 1 and (padding.layer == MEGATRON_LAYER.layer or padding.detail == PADDING_FLAG):
+        one, named = filler[PADDING], PADDING_FLAG if padding.detail == PADDING_FLAG else MEGATRON_LAYER.detail
+        filler.put(PADDING, one * tensor, f"{named} {one} x TP, as in Megatron-LM")
     if not filler["model.vocab_size"]:
         if not vocab_size:
             raise ConfigError(f"{env_name('data.tokenizer_type')}={filler['data.tokenizer_type']} needs VOCAB_SIZE")
@@ -300,7 +301,6 @@ def _fill_model(filler: _Filler, vocab_size: int) -> None:
         filler.fill("model.init_std", math.sqrt(2 / (5 * hidden)), "sqrt(2 / (5 HIDDEN))")
 
 
-_PADDING, _PADDING_FLAG = "model.vocab_multiple", "--make-vocab-size-divisible-by"
 _GLOBAL, _STEPS, _MICRO = "train.global_batch", "train.grad_acc_steps", "train.micro_batch"
 _BATCH_FORMULA = "MICRO_BATCH x GRAD_ACC_STEPS x DP"
 _STEPS_FORMULA = "GLOBAL_BATCH / (MICRO_BATCH x DP)"
@@ -407,8 +407,12 @@ def _fill_length(filler: _Filler) -> None:
     if not iters:
         raise ConfigError("TRAIN_TOKENS, TRAIN_SAMPLES and TRAIN_ITERS are all 0; give one of them")
     if len(set(iters.values())) > 1:
-        each = ", ".join(f"{filler.shown(name)} is {count} steps" for name, count in iters.items())
-        raise ConfigError(f"{each} of {of_batches}; give only one of them")
+        note = keep_first_limit(filler.values, filler.origins, iters)
+        if not note:
+            each = ", ".join(f"{filler.shown(name)} is {count} steps" for name, count in iters.items())
+            raise ConfigError(f"{each} of {of_batches}; give only one of them")
+        filler.notes.append(note)
+        iters = {name: count for name, count in iters.items() if filler[name]}
     source, count = next(iter(iters.items()))
     if not count:
         first = schedule.batch_at(0)

@@ -13,6 +13,8 @@ from megads.errors import ConfigError
 SETTING = "defaults"
 MEGATRON, MEGADS = "megatron", "megads"
 LAYER = Origin("megatron", "default")
+PADDING, PADDING_FLAG = "model.vocab_multiple", "--make-vocab-size-divisible-by"
+"""Megatron-LM multiplies what the option says by TP."""
 
 DEFAULTS: Mapping[str, Any] = {
     "model.family": "gpt",
@@ -44,18 +46,24 @@ REQUIRED = (*SHAPE, "model.seq_length", "train.micro_batch", "optim.lr")
 LENGTHS = {"train.train_iters", "train.train_samples", "train.train_tokens"}
 
 
-def is_megatron(has_preset: bool, given: Given, from_env: Given) -> tuple[bool, Origin]:
+def is_megatron(has_preset: bool, given: Given, from_env: Given, filed: Given) -> tuple[bool, Origin]:
     """Return whether Megatron-LM's defaults hold, and why.
 
-    They hold when they are asked for, and for a command that names no preset and gives the
-    model's shape by Megatron-LM's options.
+    They hold when they are asked for, in the run whose file is read, and for a command that names
+    no preset and gives the model's shape by Megatron-LM's options. A file that gives one is a preset here.
+
+    Args:
+        has_preset: whether there is a preset.
+        given: by the command line.
+        from_env: by the environment.
+        filed: by a file of settings.
     """
-    for source in (given, from_env):
+    for source in (given, from_env, filed):
         if SETTING in source:
             value, origin = source[SETTING]
             return value == MEGATRON, origin
     named = [given[name][1].detail for name in SHAPE if name in given and given[name][1].detail in flags()]
-    if named and not has_preset:
+    if named and not has_preset and not filed.keys() & set(SHAPE):
         return True, Origin("derived", f"{named[0]} and no preset")
     return False, Origin("default")
 
@@ -81,7 +89,7 @@ def refuse_missing(given: Set[str]) -> None:
     """Refuse a command without a number that Megatron-LM demands.
 
     Args:
-        given: settings that the command, the environment or a checkpoint gives.
+        given: settings that the command, the environment, a file or a checkpoint gives.
 
     Raises:
         ConfigError: naming the options.

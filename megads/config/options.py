@@ -115,7 +115,7 @@ HARMLESS: dict[str, Option] = {
     **_rows(
         "the data loader has one way to read; NUM_WORKERS sets its threads",
         alone="--no-create-attention-mask-in-dataloader --repeated-dataloader --return-data-index",
-        value="--valid-num-workers --num-dataset-builder-threads",
+        value="--valid-num-workers --num-dataset-builder-threads --multiprocessing-context",
     ),
     **_rows(
         "checkpoints have one format, which every layout reads and writes in parallel",
@@ -165,6 +165,11 @@ HARMLESS: dict[str, Option] = {
         value="--fp8-margin --fp8-interval --fp8-amax-history-len --fp8-amax-compute-algo",
     ),
     **_rows("code of a tokenizer's repository is never run", alone="--trust-remote-code"),
+    **_rows(
+        "the model that Megatron-DeepSpeed trains does not read it either; --init-method-std sets all weights",
+        alone="--adjust-word-embedding-init",
+        value="--word-embedding-init-std",
+    ),
 }
 
 REJECTED: dict[str, Option] = {
@@ -322,6 +327,8 @@ REJECTED: dict[str, Option] = {
         "use PIPELINE_SPLIT=ends, or a list of layers as 6,8,8,6", alone="--standalone-embedding-stage", rejected=True
     ),
     **_rows("use --ckpt-step for an iteration, --load for a folder", value="--load-tag", rejected=True),
+    **_rows("use --train-range-to-skip FIRST LAST", values="--train-iters-to-skip", rejected=True),
+    **_rows("use --zero-stage 3, which computes the same", alone="--use-mics", rejected=True),
     **_rows("use --finetune, which starts at iteration 0", alone="--reset-iteration", rejected=True),
     **_rows("use --load with --finetune", value="--pretrained-checkpoint", rejected=True),
     **_rows("the model is described by options; drop it", values="--spec", rejected=True),

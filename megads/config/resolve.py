@@ -118,11 +118,11 @@ def resolve(
     given = _overrides(overrides or {}, read.given)
     from_env = _environment(env)
     chosen, chosen_origin = _choose_preset(preset, from_env, given)
-    config_file = {**from_env, **given}.get(CONFIG_FILE, ("",))[0]
-    filed = read_settings(str(config_file)) if config_file else {}
     machine_name = given["machine"][0] if "machine" in given else machine
     machine_layer = read_machine(machine_name, root or Path(__file__).parents[2])
-    by_megatron, by_megatron_origin = is_megatron(chosen is not None, given, from_env)
+    config_file = {**from_env, **given}.get(CONFIG_FILE, ("",))[0]
+    filed = read_settings(str(config_file)) if config_file else {}
+    by_megatron, by_megatron_origin = is_megatron(chosen is not None, given, from_env, filed)
     fits = machine_name in chosen.fits if chosen else by_megatron
 
     stack = _Stack(notes=list(read.notes))
@@ -142,7 +142,7 @@ def resolve(
         _put_checkpoint(stack, checkpoint)
     if not fits:
         _note_width(stack, machine_layer, below)
-    if by_megatron and not chosen:
+    if by_megatron and not (chosen or "preset" in filed):  # a run's own file has all that its command gave
         _refuse_missing(stack)
     stack.put("defaults", MEGATRON if by_megatron else MEGADS, by_megatron_origin)
     if chosen or "preset" not in filed:
@@ -269,10 +269,13 @@ def _put_megatron(stack: _Stack, layers: list[Layer], from_env: Given, given: Gi
         stack.put(name, value, MEGATRON_LAYER)
 
 
+_GIVEN = ("config", "env", "cli", "checkpoint")
+
+
 def _refuse_missing(stack: _Stack) -> None:
     """Refuse a command without a number that Megatron-LM demands; a checkpoint may give the model's shape."""
     if not stack.values["checkpoint.use_args"] or any(each.layer == "checkpoint" for each in stack.origins.values()):
-        refuse_missing({name for name, each in stack.origins.items() if each.layer in ("env", "cli", "checkpoint")})
+        refuse_missing({name for name, each in stack.origins.items() if each.layer in _GIVEN})
 
 
 def _put_files(stack: _Stack, preset: Layer | None, machine: Layer | None, num_hosts: int) -> dict[str, Any]:

@@ -7,15 +7,45 @@ from collections.abc import Mapping
 from typing import Any
 
 from megads.config.batches import BatchSchedule, planned_samples
+from megads.config.flags import flags
 from megads.config.resolve import Resolved
 from megads.config.schedule import CONSTANT_OF_PEAK, COOLDOWN_OF, INFINITE, PARTS, UNITS, Schedule
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.tree import env_name, nested
 from megads.errors import ConfigError
+from megads.words import plural
 
+_TOKENS = "train.train_tokens"
 SWEEP_STEPS = 100
 """Of a sweep of the learning rate whose number of steps nobody gives; fewer say little."""
+
+
+def keep_first_limit(values: dict[str, Any], origins: dict[str, Origin], steps: Mapping[str, int]) -> str:
+    """Keep that of two lengths of a run which is reached first; return a line about it.
+
+    Megatron-DeepSpeed's ``--train-tokens`` is a second limit besides ``--train-samples`` or ``--train-iters``,
+    over which the learning rate falls if its decay has no length.
+
+    Args:
+        values: settings by dotted name, changed in place.
+        origins: where they came from, changed in place.
+        steps: what each length that was given means in steps, by dotted name.
+
+    Returns:
+        An empty text where the lengths contradict each other.
+    """
+    if _TOKENS not in steps or len(steps) != 2 or not all(origins[name].detail in flags() for name in steps):
+        return ""
+    first, other = sorted(steps, key=lambda name: steps[name])
+    shown = {
+        name: f"{env_name(name)}={values[name]} ({origins[name]}, {plural(steps[name], 'step')})" for name in steps
+    }
+    if first == _TOKENS and not lengths_given(values, origins, "decay"):
+        decay = other.replace("train.train_", "optim.lr_decay_")
+        values[decay], origins[decay] = values[other], origins[other]
+    values[other], origins[other] = 0, Origin("default")
+    return f"{shown[first]} ends the run before {shown[other]}"
 
 
 def lengths_given(values: Mapping[str, Any], origins: Mapping[str, Origin], part: str) -> list[str]:

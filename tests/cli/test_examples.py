@@ -11,6 +11,7 @@ import pytest
 from megads.cli.options_page import page
 from megads.config.checks import check
 from megads.config.derive import derive, padded_vocab_size
+from megads.config.files import save_config
 from megads.config.flags import split_flags
 from megads.config.memory import count_parameters
 from megads.config.resolve import resolve
@@ -215,6 +216,22 @@ def test_a_llama_is_described_by_options(tmp_path, monkeypatch):
 def test_commands_that_save_to_different_folders_are_different_runs(save, name, tmp_path, monkeypatch):
     run = derived(["megads", "train", *LLAMA, *save], 1, 1, tmp_path, monkeypatch).run
     assert run.name == name
+
+
+@pytest.mark.parametrize("more", [(), ("--make-vocab-size-divisible-by", "128")])
+def test_a_runs_own_file_says_whose_defaults_hold(tmp_path, more):
+    pairs, _ = split_flags([*LLAMA, "--tensor-model-parallel-size", "2", *more], {})
+    first = resolve(env={}, flags=pairs, machine="cpu")
+    first = derive(first, num_hosts=1, ranks_per_host=2, vocab_size=500)
+    save_config(first.run, first.origins, tmp_path / "config.yaml")
+    again = resolve(env={"CONFIG_FILE": str(tmp_path / "config.yaml")}, flags=[("--num-layers", "3")], machine="cpu")
+    again = derive(again, num_hosts=1, ranks_per_host=2, vocab_size=500)
+    assert again.run.model.model_dump() == {**first.run.model.model_dump(), "num_layers": 3}
+    assert (again.run.defaults, again.run.model.vocab_multiple) == ("megatron", 256)
+    assert again.run.train.model_dump() == first.run.train.model_dump()
+    assert again.run.optim.model_dump() == first.run.optim.model_dump()
+    wider = resolve(env={"CONFIG_FILE": str(tmp_path / "config.yaml"), "TP": "4"}, machine="cpu")
+    assert derive(wider, num_hosts=1, ranks_per_host=4, vocab_size=500).run.model.vocab_multiple == 512
 
 
 def test_defaults_are_megatrons_for_a_command_without_a_preset():

@@ -37,6 +37,7 @@ def test_a_file_is_above_preset_and_machine_and_below_the_environment(tmp_path):
         ("optim.lrr: 1\n", "no setting is called 'optim.lrr'; did you mean optim.lr?"),
         ("optim:\n  lr: fast\n", "optim.lr: 'fast' is not a number"),
         ("machine: cpu\n", "machine can not be set in a file"),
+        ("preset: 7B\n", "preset can not be set in a file; pass --preset"),
         ("- 1\n", "must hold 'key: value' lines"),
     ],
 )
@@ -81,3 +82,34 @@ def test_what_follows_from_the_ranks_is_derived_again(tmp_path):
     assert more.origins["train.global_batch"].layer == "derived"
     other = _derived(_with(tmp_path / "config.yaml", LR="1e-5"), 8)
     assert (other.run.optim.lr, str(other.origins["optim.lr"])) == (1e-5, "env LR")
+
+
+def test_a_run_that_only_evaluated_only_evaluates_again(tmp_path):
+    first = _derived(resolve("tiny", env={"TRAIN_ITERS": "0"}, machine="generic"), 1)
+    save_config(first.run, first.origins, tmp_path / "config.yaml")
+    assert first.run.train.evaluate_only
+    assert _derived(_with(tmp_path / "config.yaml"), 1).run.train.evaluate_only
+
+
+SHAPE = "model:\n  hidden_size: 64\n  num_heads: 4\n  num_layers: 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "defaults"),
+    [("log.log_interval: 5\n", "megatron"), (SHAPE, "megads"), (SHAPE + "defaults: megatron\n", "megatron")],
+)
+def test_a_file_with_a_shape_is_a_preset_where_defaults_are_megatrons(tmp_path, text, defaults):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(text)
+    shape = {"--num-layers": "3", "--hidden-size": "64", "--num-attention-heads": "4"}
+    flags = {**shape, "--seq-length": "32", "--micro-batch-size": "1", "--lr": "1e-4", "--train-iters": "2"}
+    resolved = resolve(env={"CONFIG_FILE": str(mine)}, flags=flags.items(), machine="generic")
+    assert (resolved.run.defaults, resolved.run.model.num_layers) == (defaults, 3)
+
+
+def test_a_file_may_give_what_megatron_demands(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(SHAPE + "defaults: megatron\nmodel.seq_length: 32\ntrain.micro_batch: 1\ntrain.train_iters: 2\n")
+    with pytest.raises(ConfigError, match="--lr is missing"):
+        _with(mine)
+    assert _with(mine, LR="1e-4").run.defaults == "megatron"

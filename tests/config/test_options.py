@@ -8,10 +8,12 @@ import pytest
 from megads.config.advice import shown
 from megads.config.deepspeed import SETTING_OF, deepspeed_config
 from megads.config.derive import derive
+from megads.config.files import save_config
 from megads.config.flags import BACKEND, flags, read_flags, split_flags, takes_of
 from megads.config.options import HARMLESS, NEEDS, OPTIONS, REJECTED
 from megads.config.overrides import adopt
 from megads.config.resolve import resolve
+from megads.config.schedule import Schedule
 from megads.config.setting import Origin
 from megads.errors import ConfigError
 from tests.config.option_names import NAMES
@@ -281,3 +283,48 @@ def test_alcfs_file_is_taken_whole(tmp_path):
 def test_no_option_is_two_things():
     assert not set(HARMLESS) & set(REJECTED)
     assert not set(OPTIONS) & set(flags())
+
+
+BUDGET = ("--num-layers", "2", *MODEL[2:], "--global-batch-size", "8", "--train-samples", "800")
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "decay", "first"),
+    [
+        ((*BUDGET, "--train-tokens", str(10 * 8 * 32)), 10, 100, "TRAIN_TOKENS=2560 (cli --train-tokens, 10 steps)"),
+        ((*BUDGET, "--train-tokens", "1e9"), 100, 100, "TRAIN_SAMPLES=800 (cli --train-samples, 100 steps)"),
+        ((*BUDGET[:-2], "--train-iters", "30", "--train-tokens", "2560"), 10, 30, "TRAIN_TOKENS=2560"),
+        ((*BUDGET, "--train-tokens", "2560", "--lr-decay-samples", "160"), 10, 20, "TRAIN_TOKENS=2560"),
+    ],
+)
+def test_tokens_are_a_second_limit(tmp_path, words, steps, decay, first):
+    found = derive(resolved(*words), num_hosts=1, ranks_per_host=1, vocab_size=500)
+    assert (found.run.train.train_iters, found.run.optim.lr_decay_iters) == (steps, decay)
+    assert Schedule.of(found.run).decay_samples == 8 * decay
+    notes = [note for note in found.notes if "ends the run before" in note]
+    assert len(notes) == 1
+    assert notes[0].startswith(first)
+    # The run's own file says the same.
+    save_config(found.run, found.origins, tmp_path / "config.yaml")
+    again = resolve(env={"CONFIG_FILE": str(tmp_path / "config.yaml")}, machine="generic")
+    again = derive(again, num_hosts=1, ranks_per_host=1, vocab_size=500)
+    assert again.run.train == found.run.train
+    assert again.run.optim == found.run.optim
+
+
+def test_other_lengths_that_differ_are_refused():
+    for words in ((*BUDGET, "--train-iters", "30"), (*BUDGET, "--train-iters", "30", "--train-tokens", "2560")):
+        with pytest.raises(ConfigError, match="give only one of them"):
+            derive(resolved(*words), num_hosts=1, ranks_per_host=1, vocab_size=500)
+    both = resolved(*BUDGET[:-2], env={"TRAIN_TOKENS": "2560", "TRAIN_SAMPLES": "800"})
+    with pytest.raises(ConfigError, match="give only one of them"):
+        derive(both, num_hosts=1, ranks_per_host=1, vocab_size=500)
+
+
+def test_alcfs_own_options_are_known():
+    words = ["--adjust-word-embedding-init", "--word-embedding-init-std", "0.63", "--multiprocessing-context", "fork"]
+    pairs, rest = split_flags(words, {})
+    assert rest == []
+    notes = read_flags(pairs).notes
+    assert len(notes) == 2
+    assert "--word-embedding-init-std have no effect: the model that Megatron-DeepSpeed trains" in notes[0]
