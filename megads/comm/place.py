@@ -28,6 +28,9 @@ from megads.words import plural
 GRACE_S = 10.0
 """How much longer than rank 0 the others wait, so that it is rank 0 who says which rank is missing."""
 
+BLOCK = 1000
+"""Ranks of one request to the store."""
+
 NAMES = 8
 """More missing ranks than this are counted, not named."""
 
@@ -59,7 +62,7 @@ def meet(info: RankInfo, timeout_s: float, env: Mapping[str, str]) -> dist.Store
         _wait_for_listener(info, host, port, until)
         store = _store(host, port, info, timeout_s, serves=False)
     store = dist.PrefixStore(store_prefix(env), store)
-    _arrive(info, store, until)
+    arrive(info, store, until)
     return store
 
 
@@ -79,8 +82,7 @@ def find_local(info: RankInfo, store: dist.Store, *, host: str = "") -> RankInfo
         return info
     store.set(f"at/{info.rank}", host or _host_identity())
     if info.rank == 0:
-        for rank, place in enumerate(_places(_get_all(store, "at", info.world_size))):
-            store.set(f"place/{rank}", "{} {}".format(*place))
+        _give_places(store, info.world_size)
     local_rank, local_size = (int(number) for number in store.get(f"place/{info.rank}").split())
     # A local rank that the launcher gave is the one its binding of cores and devices follows.
     kept = local_rank if info.local_rank == UNKNOWN else info.local_rank
@@ -97,8 +99,13 @@ def _places(hosts: list[str]) -> list[tuple[int, int]]:
     return places
 
 
-def _get_all(store: dist.Store, key: str, count: int) -> list[str]:
-    return [store.get(f"{key}/{rank}").decode() for rank in range(count)]
+def _give_places(store: dist.Store, world_size: int) -> None:
+    """Tell every rank its place, in blocks: one question for each of 10,000 ranks would take seconds."""
+    blocks = [range(first, min(first + BLOCK, world_size)) for first in range(0, world_size, BLOCK)]
+    hosts = [host.decode() for ranks in blocks for host in store.multi_get([f"at/{rank}" for rank in ranks])]
+    places = _places(hosts)
+    for ranks in blocks:
+        store.multi_set([f"place/{rank}" for rank in ranks], ["{} {}".format(*places[rank]) for rank in ranks])
 
 
 def _host_identity() -> str:
@@ -180,8 +187,11 @@ def _wait_for_listener(info: RankInfo, host: str, port: int, until: float) -> No
     )
 
 
-def _arrive(info: RankInfo, store: dist.Store, until: float) -> None:
-    """Tell the others that this rank is there, and wait until all are."""
+def arrive(info: RankInfo, store: dist.Store, until: float) -> None:
+    """Report that this rank is there, and wait until all are: a counter says so, and the last rank tells everybody.
+
+    How often a rank asks the store does not depend on the number of ranks.
+    """
     if store.add(f"claim/{info.rank}", 1) > 1:
         other = store.get(f"host/{info.rank}").decode()
         raise LaunchError(
@@ -189,34 +199,59 @@ def _arrive(info: RankInfo, store: dist.Store, until: float) -> None:
             f"{info.family} gives the ranks: its variables may be left from another launch"
         )
     store.set(f"host/{info.rank}", this_host())
+    if store.add("arrived", 1) == info.world_size:
+        store.set("all", "here")
     if info.rank == 0:
         _wait_for_others(info, store, until)
-        store.set("all", "here")
-    else:
-        try:
-            store.wait(["all"])
-        except RuntimeError as error:
-            raise LaunchError(
-                f"rank {info.rank} of {info.world_size} on {this_host()} timed out waiting for other ranks: "
-                f"{_line(error)}"
-            ) from None
+        return
+    try:
+        store.wait(["all"])
+    except RuntimeError as error:
+        raise LaunchError(
+            f"rank {info.rank} of {info.world_size} on {this_host()} timed out waiting for other ranks: {_line(error)}"
+        ) from None
 
 
 def _wait_for_others(info: RankInfo, store: dist.Store, until: float) -> None:
-    missing = list(range(1, info.world_size))
+    """Ask whether all ranks are there, less and less often; torch prints pages when a wait of its own ends in vain."""
     wait_s = 0.01
-    while missing:
-        missing = [rank for rank in missing if not store.check([f"host/{rank}"])]
-        if missing and time.monotonic() > until:
-            raise LaunchError(_who_is_missing(info, store, missing))
-        time.sleep(wait_s if missing else 0)
+    while not store.check(["all"]):
+        if time.monotonic() > until:
+            # One that comes at this moment is there: nobody is missing then.
+            if missing := missing_ranks(store, "host", info.world_size):
+                raise LaunchError(_who_is_missing(info, store, missing))
+            return
+        time.sleep(wait_s)
         wait_s = min(2 * wait_s, 0.5)
 
 
+def missing_ranks(store: dist.Store, key: str, world_size: int) -> list[int]:
+    """Return the ranks whose ``key/RANK`` is not in the store.
+
+    It asks for blocks of ranks and halves those that lack one, so that few missing ranks of many are found quickly.
+    """
+    missing: list[int] = []
+    blocks = [range(first, min(first + BLOCK, world_size)) for first in range(0, world_size, BLOCK)][::-1]
+    while blocks:
+        ranks = blocks.pop()
+        if store.check([f"{key}/{rank}" for rank in ranks]):
+            continue
+        if len(ranks) == 1:
+            missing.append(ranks[0])
+        else:
+            half = len(ranks) // 2
+            blocks += [ranks[half:], ranks[:half]]
+    return missing
+
+
 def _who_is_missing(info: RankInfo, store: dist.Store, missing: list[int]) -> str:
-    there = sorted({store.get(f"host/{r}").decode() for r in range(info.world_size) if r not in set(missing)})
+    gone = set(missing)
+    came = [f"host/{rank}" for rank in range(info.world_size) if rank not in gone]
+    there = {
+        host.decode() for first in range(0, len(came), BLOCK) for host in store.multi_get(came[first : first + BLOCK])
+    }
     names = ", ".join(str(rank) for rank in missing[:NAMES]) + (" ..." if len(missing) > NAMES else "")
-    hosts = ", ".join(there[:NAMES]) + (" ..." if len(there) > NAMES else "")
+    hosts = ", ".join(sorted(there)[:NAMES]) + (" ..." if len(there) > NAMES else "")
     return (
         f"{len(missing)} of {plural(info.world_size, 'rank')} did not join before the timeout: {names}; "
         f"those that did are on {hosts}; see what the missing ones printed, or raise DIST_TIMEOUT"

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from megads.comm.place import missing_ranks
 from megads.monitor.log import failure_text
 from megads.monitor.stages import Finding, Hand, Task, Verdict, which_ranks
 
@@ -206,7 +207,7 @@ class Conduct:
             pause = min(2 * pause, 0.1)
 
     def _missing(self, number: int) -> list[int]:
-        return [rank for rank in range(self.world_size) if not self.store.check([f"report/{number}/{rank}"])]
+        return missing_ranks(self.store, f"report/{number}", self.world_size)
 
     def _reports(self, number: int) -> Iterator[dict[str, Any]]:
         missing = set(self._missing(number)) if self.store.add(f"count/{number}", 0) < self.world_size else set()
@@ -226,8 +227,10 @@ class Conduct:
             return
         usable = stage.tell is not None and all("ok" in report for report in reports)
         answers = stage.tell([report["ok"] for report in reports]) if usable and stage.tell else None
-        for rank in range(1, self.world_size):
-            self.store.set(f"answer/{number}/{rank}", json.dumps(answers[rank] if answers else None))
+        for first in range(1, self.world_size, FEW):
+            ranks = range(first, min(first + FEW, self.world_size))
+            texts = [json.dumps(answers[rank] if answers else None) for rank in ranks]
+            self.store.multi_set([f"answer/{number}/{rank}" for rank in ranks], texts)
         if answers:
             stage.hear(answers[0])
 

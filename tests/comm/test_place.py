@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import socket
+import threading
+import time
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -8,7 +11,7 @@ import torch.distributed as dist
 
 from megads.cluster.hosts import this_host
 from megads.cluster.ranks import UNKNOWN, RankInfo
-from megads.comm.place import find_local, meet
+from megads.comm.place import BLOCK, arrive, find_local, meet, missing_ranks
 from megads.errors import LaunchError
 from tests.ranks import run_ranks
 
@@ -126,3 +129,59 @@ def test_a_rank_that_does_not_reach_rank_0_says_where_it_looked(capfd):
 def test_an_address_that_is_none(port):
     assert refused(bare(1, 2), {}).startswith("rank 1 of 2: MASTER_ADDR and MASTER_PORT must name where ranks meet")
     assert f"MASTER_PORT={port} is not a port" in refused(bare(1, 2), {"MASTER_ADDR": "n1", "MASTER_PORT": port})
+
+
+class Counting(dist.Store):
+    """A store of threads that counts what is asked of it."""
+
+    def __init__(self, kept: dist.Store) -> None:
+        super().__init__()
+        self.kept = kept
+        self.asked: Counter[str] = Counter()
+
+    def __getattribute__(self, name):
+        if name in ("add", "set", "get", "check", "wait", "multi_get", "multi_set"):
+            self.asked[name] += 1
+            return getattr(self.kept, name)
+        return super().__getattribute__(name)
+
+
+def requests_of_ranks(size: int) -> list[Counter[str]]:
+    """Return what each of ``size`` ranks, threads of one process, asks the store until it knows its place."""
+    kept = dist.HashStore()
+    stores = [Counting(kept) for _ in range(size)]
+    found: dict[int, RankInfo] = {}
+
+    def join(rank: int) -> None:
+        arrive(bare(rank, size), stores[rank], time.monotonic() + 30)
+        found[rank] = find_local(bare(rank, size), stores[rank], host="ab"[rank % 2])
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(1, size)]
+    for thread in threads:
+        thread.start()
+    while kept.add("arrived", 0) < size - 1:
+        time.sleep(0.01)
+    join(0)  # last: how often it asks while it waits depends on the time alone
+    for thread in threads:
+        thread.join(60)
+    assert [(found[rank].local_rank, found[rank].local_size) for rank in range(size)] == [
+        (rank // 2, size // 2) for rank in range(size)
+    ]
+    return [store.asked for store in stores]
+
+
+def test_more_ranks_ask_the_store_no_more_often():
+    few, many = requests_of_ranks(2), requests_of_ranks(64)
+    assert many[0] == few[0]
+    assert all(each == few[1] for each in many[1:])
+    assert max(few[0].total(), few[1].total()) < 10
+
+
+def test_missing_ranks_are_found_in_few_questions():
+    size = 3 * BLOCK + 7
+    store, gone = Counting(dist.HashStore()), {5, BLOCK, size - 1}
+    for rank in range(size):
+        if rank not in gone:
+            store.kept.set(f"host/{rank}", "a")
+    assert missing_ranks(store, "host", size) == sorted(gone)
+    assert store.asked.total() < 80
