@@ -1,4 +1,8 @@
-"""Where the ranks of a check meet: a TCP store at MASTER_ADDR, without waiting for everybody."""
+"""Where the ranks of a check meet: a TCP store at MASTER_ADDR, without waiting for everybody.
+
+As in ``megads.comm.place`` rank 0 listens on the loopback interface where MASTER_ADDR is one, and every key begins
+with the secret of the launch.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from megads.cluster.ranks import RankInfo
+from megads.comm.place import listen
+from megads.comm.timeout import store_prefix
 from megads.errors import LaunchError
 
 KEYS = "megads-doctor"
@@ -56,7 +62,8 @@ def meet(info: RankInfo, env: Mapping[str, str], limit_s: float) -> Meeting:
         if not holds:
             _wait_for_listener(host, int(port), limit_s)
         # Rank 0 need not be able to reach itself by the name that others know.
-        stores = [_connect("127.0.0.1" if holds else host, int(port), limit_s, holds and each == 0) for each in (0, 1)]
+        stores = [_serve(host, int(port), limit_s) if holds else _connect(host, int(port), limit_s)]
+        stores.append(_connect("127.0.0.1" if holds else host, int(port), limit_s))
     except (OSError, RuntimeError, ValueError) as error:
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         if holds:
@@ -66,16 +73,25 @@ def meet(info: RankInfo, env: Mapping[str, str], limit_s: float) -> Meeting:
             f"started there, or a firewall is between ({text:.200})"
         ) from None
     return Meeting(
-        dist.PrefixStore(KEYS, stores[0]), dist.PrefixStore("groups", stores[1]),
+        dist.PrefixStore(f"{store_prefix(env)}/{KEYS}", stores[0]),
+        dist.PrefixStore(f"{store_prefix(env)}/groups", stores[1]),
         f"{host}:{port}", resolved - started, time.monotonic() - resolved,
     )  # fmt: skip
 
 
-def _connect(host: str, port: int, limit_s: float, holds: bool) -> dist.Store:
-    # multi_tenant: when rank 0 joins as a run does afterwards, the port is in use by itself.
-    return dist.TCPStore(
-        host, port, None, holds, timedelta(seconds=limit_s), wait_for_workers=False, multi_tenant=holds
-    )
+def _serve(host: str, port: int, limit_s: float) -> dist.Store:
+    listener = listen(host, port)
+    try:
+        return dist.TCPStore(
+            "127.0.0.1", port, None, True, timedelta(seconds=limit_s), wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )  # fmt: skip
+    finally:
+        listener.close()
+
+
+def _connect(host: str, port: int, limit_s: float) -> dist.Store:
+    return dist.TCPStore(host, port, None, False, timedelta(seconds=limit_s), wait_for_workers=False)
 
 
 def _wait_for_listener(host: str, port: int, limit_s: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -18,6 +19,7 @@ from typing import IO
 
 from megads.cluster.hosts import this_host
 from megads.cluster.machine import count_accelerators, machine_name
+from megads.cluster.ranks import TOKEN
 from megads.config.layers import read_machine
 from megads.config.resolve import resolve
 from megads.errors import LaunchError, MegadsError
@@ -163,7 +165,9 @@ def _folder() -> Iterator[Path]:
 
 def _plan(ask: Ask, site: Site, allocation: Allocation, folder: Path) -> LaunchPlan:
     command = [ask.python, "-m", "megads", "health", "--folder", str(folder)]
-    plan = plan_launch(site.run, allocation, command, site.env, facts=site.facts, folder=folder)
+    extra = {TOKEN: secrets.token_hex(16)}
+    plan = plan_launch(site.run, allocation, command, site.env, facts=site.facts, folder=folder, extra=extra)
+    plan = plan.hiding(TOKEN)
     # In place would replace this process, and nobody would clean up.
     return replace(plan, in_place=False)
 
