@@ -14,6 +14,7 @@ from megads.cluster.ranks import TOKEN, RankInfo
 from megads.config.run_files import CONFIG
 from megads.launch.guard import stand_guard
 from megads.launch.stale import IN_PLACE, WATCHED
+from megads.monitor.interrupt import hear_ctrl_c
 
 if TYPE_CHECKING:
     from megads.launch.plan import LaunchPlan
@@ -36,7 +37,9 @@ def worker(run: Path | None, path: Path | None, gradients: bool, local_rank: str
     env = dict(os.environ)
     if not env.get(TOKEN) and not gradients:
         _by_hand(path.parent, env)
-    if env.get(IN_PLACE) != "1":  # else this process is the run, and its exit code is what it must be
+    if env.get(IN_PLACE) == "1":  # this process is the run, and its exit code is what it must be
+        hear_ctrl_c(path.parent)
+    else:
         stand_guard(path.parent, env)
     from megads.train.worker import work
 

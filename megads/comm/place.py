@@ -105,7 +105,8 @@ def _give_places(store: dist.Store, world_size: int) -> None:
     hosts = [host.decode() for ranks in blocks for host in store.multi_get([f"at/{rank}" for rank in ranks])]
     places = _places(hosts)
     for ranks in blocks:
-        store.multi_set([f"place/{rank}" for rank in ranks], ["{} {}".format(*places[rank]) for rank in ranks])
+        names = [f"place/{rank}" for rank in ranks]
+        store.multi_set(names, ["{} {}".format(*places[rank]) for rank in ranks])  # type: ignore[attr-defined]
 
 
 def _host_identity() -> str:

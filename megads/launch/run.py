@@ -157,7 +157,7 @@ def _tell(ended: Ended, run_dir: Path, kind: str, what: str) -> None:
 
 def _replace_process(plan: LaunchPlan, env: Mapping[str, str]) -> int:
     # Blocked, not ignored: a stop request that comes before the rank has its handler waits.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGINT])
     sys.stdout.flush()
     sys.stderr.flush()
     try:

@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -19,6 +18,7 @@ import torch.distributed as dist
 
 from megads.comm.groups import Groups
 from megads.config.files import STOP
+from megads.monitor.interrupt import ctrl_c_heard, say_stopping
 from megads.train.deadline import Deadline
 
 GO_ON, ASKED, LONG_ENOUGH, OUT_OF_TIME = 0, 1, 2, 3
@@ -62,22 +62,20 @@ class StopRequest:
         self.saving: Callable[[], int] = int
         self.saves = 0
         self.flag = torch.zeros(2, dtype=torch.int32, device=device)
-        self.heard = False
+        self.heard = in_place and ctrl_c_heard()  # during the set-up
         self.in_place = in_place
         signal.signal(signal.SIGUSR1, self._hear)
         signal.signal(signal.SIGTERM, self._hear)
         # A launcher holds the signal back until somebody listens.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
         if in_place:
-            signal.signal(signal.SIGINT, self._hear)
+            signal.signal(signal.SIGINT, signal.default_int_handler if self.heard else self._hear)
             if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
                 signal.signal(signal.SIGHUP, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.in_place and self.groups.rank == 0 and not self.heard:
-            again = "; press Ctrl-C again to abort" if number == signal.SIGINT else ""
-            with suppress(OSError):  # nobody reads any more; not through a stream, which may be in use right now
-                os.write(2, f"megads: stopping after this step and saving{again}\n".encode())
+            say_stopping(again=number == signal.SIGINT)
         self.heard = True
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)

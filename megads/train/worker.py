@@ -24,6 +24,7 @@ from megads.config.run_files import METRICS
 from megads.config.schema import RunConfig
 from megads.config.secrets import hidden
 from megads.errors import ConfigError, LaunchError, MegadsError
+from megads.monitor.interrupt import EXIT_INTERRUPTED, tell_interrupted
 from megads.monitor.log import LOG, failure_text, start_log, where
 from megads.monitor.outcome import (
     EXIT_DONE,
@@ -84,7 +85,9 @@ def work(config_path: Path, env: Mapping[str, str], *, gradients: bool = False) 
     try:
         outcome = _compare(run, run_dir, info, env) if gradients else _train(run, run_dir, info, env, watch)
     except KeyboardInterrupt:
-        _leave("megads: interrupted before the run could save\n" if info.rank == 0 else "", 130)
+        # A launcher of megads writes the outcome itself.
+        told = tell_interrupted(run_dir) if is_on_its_own(env) else "megads: interrupted before the run could save\n"
+        _leave(told if info.rank == 0 else "", EXIT_INTERRUPTED)
     except BaseException as error:
         _fail(_curable(error, run_dir), run_dir, info, env, watch.iteration)
     finish_mpi()

@@ -71,6 +71,8 @@ def test_a_signal_stops_at_the_next_step_with_a_checkpoint(megads, layout, numbe
     assert 3 <= iteration < 4000
     assert [p.name for p in (megads.folder / "r/checkpoints").iterdir()] == [f"iter_{iteration:07d}"]
     assert re.search(r"resume   .*RUN_DIR=r.* megads train", err)
+    if number == signal.SIGINT:
+        assert err.count("megads: stopping after this step and saving; press Ctrl-C again to abort\n") == 1
 
 
 @pytest.mark.parametrize("layout", [{"TP": "1"}, {"TP": "2"}])

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from megads.launch.guard import KILL_AFTER_S
+from megads.launch.processes import families
 from megads.monitor.outcome import Heartbeat, write_heartbeat
 from tests.e2e.test_resume import numbers, wait_for_step
 
@@ -102,6 +104,45 @@ def test_a_signal_to_the_launcher_saves_and_stops(megads, starter, number):
     beat = json.loads((megads.folder / "r/heartbeat.json").read_text())
     assert (beat["phase"], beat["host"]) == ("end", HOST)
     assert beat["save_s"] > 0
+
+
+@killing
+def test_ctrl_c_twice_during_the_set_up_of_one_rank_leaves_an_outcome(megads):
+    process = megads.start("train", RUN_DIR="r", TP="1", **LONG)
+    until = time.monotonic() + SOON_S
+    while b"\0worker\0" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    while not (line := process.stderr.readline()).startswith("megads: stopping"):
+        assert line, "it ended"
+    assert line == "megads: stopping after this step and saving; press Ctrl-C again to abort\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=SOON_S)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == "megads: interrupted before the run could save"
+    outcome = outcome_of(megads.folder / "r")
+    assert (outcome["exit_code"], outcome["kind"]) == (130, "killed")
+    assert megads("runs", "r").stdout.splitlines()[1].split()[1] == "failed"
+
+
+@killing
+@pytest.mark.mpi
+def test_a_launcher_killed_while_a_rank_is_stopped_leaves_nothing(megads):
+    """Nobody is left who would continue the rank, and mpiexec waits for it."""
+    process = megads.start("train", RUN_DIR="r", TP="2", LAUNCH_WITH="mpich", **LONG)
+    wait_for_step(process, megads.folder / "r", 3)
+    below, run = families(), [process.pid]
+    for pid in run:
+        run += below.get(pid, [])
+    assert len(run) >= 6  # launcher, mpiexec, its proxy, two guards, two ranks
+    os.kill(ranks_in(megads.folder)[1], signal.SIGSTOP)
+    time.sleep(0.5)
+    process.kill()
+    until = time.monotonic() + KILL_AFTER_S + 10
+    while not gone(run):
+        assert time.monotonic() < until
+    process.communicate(timeout=SOON_S)
 
 
 @killing
