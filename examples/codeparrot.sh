@@ -8,6 +8,9 @@ set -euo pipefail
 DISTRIBUTED_ARGS="--nproc_per_node ${GPUS_PER_NODE} --nnodes ${NNODES:-1} --node_rank ${NODE_RANK:-0}"
 DISTRIBUTED_ARGS+=" --master_addr ${MASTER_ADDR:-localhost} --master_port ${MASTER_PORT:-6001}"
 LAUNCHER=${LAUNCHER-python3 -m torch.distributed.run ${DISTRIBUTED_ARGS} -m}
+# Variables of this script are not settings; without a launcher `megads train` starts as many ranks.
+if [[ -n ${LAUNCHER} ]]; then export -n NNODES; else export NGPU_PER_HOST="${NGPU_PER_HOST:-${GPUS_PER_NODE}}"; fi
+export -n LAUNCHER CHECKPOINT_PATH GPUS_PER_NODE
 
 GPT_ARGS=(
   --num-layers 12

@@ -2,6 +2,8 @@
 # GPT-2 with 1.5 billion parameters and ZeRO on 64 devices, the first row of DeepSpeed's Megatron-LM tutorial.
 #   bash examples/ds_pretrain_gpt2.sh     inside a job of 16 hosts, with the variables of pretrain_gpt.sh
 set -euo pipefail
+# Variables of this script are not settings.
+export -n CHECKPOINT_PATH
 
 here="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)"
 GPT_ARGS=(

@@ -4,6 +4,8 @@
 #   CHECKPOINT_PATH=checkpoints/gpt2 bash examples/pretrain_gpt.sh
 # DATA_PATH may be a blend, as "0.3 a 0.7 b". Options after the name are appended, e.g. --dry-run or --train-iters 100.
 set -euo pipefail
+# Variables of this script are not settings.
+export -n CHECKPOINT_PATH
 
 GPT_ARGS=(
   --num-layers 24

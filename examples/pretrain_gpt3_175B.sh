@@ -5,6 +5,8 @@
 #   DATA_BLEND="0.2 a 0.3 b 0.5 c" ... sbatch -A ACCOUNT -t 24:00:00 examples/pretrain_gpt3_175B.sh
 #   with VOCAB_FILE, MERGE_FILE, CHECKPOINT_PATH and TENSORBOARD_PATH
 set -euo pipefail
+# Variables of this script are not settings.
+export -n CHECKPOINT_PATH
 
 OPTIONS=(
   --sequence-parallel

@@ -6,6 +6,9 @@
 set -euo pipefail
 
 LAUNCHER=${LAUNCHER-deepspeed --num_gpus ${N_GPUS} --module}
+# Variables of this script are not settings; without a launcher `megads train` starts as many ranks.
+[[ -n ${LAUNCHER} ]] || export NGPU_PER_HOST="${NGPU_PER_HOST:-${N_GPUS}}"
+export -n LAUNCHER CHECKPOINT_PATH N_GPUS PP_SIZE TP_SIZE
 config_json=${CHECKPOINT_PATH}.ds_config.json
 
 GPT_ARGS=(

@@ -265,6 +265,49 @@ def test_a_script_starts_its_launcher(script, start, tmp_path):
     assert words[-1] == "--dry-run"
 
 
+SINGLE_NODE = "pretrain_gpt_single_node.sh"
+# The variable that says how many ranks a host has; for the others NGPU_PER_HOST.
+RANKS_BY = {
+    **dict.fromkeys(("pretrain_gpt_distributed.sh", "pretrain_gpt_distributed_with_mp.sh"), "GPUS_PER_NODE"),
+    **{"codeparrot.sh": "GPUS_PER_NODE", SINGLE_NODE: "N_GPUS"},
+}
+OF_ONE_SCRIPT = {"N_GPUS", "PP_SIZE", "TP_SIZE", "GPUS_PER_NODE"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Return a folder with a vocabulary of bytes, and `megads` as a program."""
+    folder = tmp_path_factory.mktemp("files")
+    letters = [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 256 + 68)]
+    words = [*map(chr, letters), "<|endoftext|>"]
+    (folder / "gpt2-vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    (folder / "gpt2-merges.txt").write_text("#version: 0.2\n")
+    (folder / "bin").mkdir()
+    (folder / "bin/megads").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m megads "$@"\n')
+    (folder / "bin/megads").chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example[0])
+def test_a_script_is_previewed_to_its_end(example, files):
+    """On Polaris, whose 40 GB hold every one of them, the 175B model's 128 x 8 ranks too."""
+    script, hosts, per_host = example
+    places = {name: value for name, value in PLACES.items() if name not in OF_ONE_SCRIPT or script == SINGLE_NODE}
+    env = {
+        **{"PATH": f"{files / 'bin'}:{os.environ['PATH']}", "HOME": str(files), "PYTHONPATH": str(ROOT), **places},
+        **{"LAUNCHER": "", "MEGADS_STRICT": "1", "MACHINE": "polaris", "NHOSTS": str(hosts)},
+        **{"GPUS_PER_NODE": "", RANKS_BY.get(script, "NGPU_PER_HOST"): str(per_host)},
+    }
+    command = ["bash", str(ROOT / "examples" / script), "--dry-run"]
+    done = subprocess.run(command, cwd=files, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"\nlayout   {per_host * hosts} rank" in done.stdout
+    assert "\ndefaults Megatron-LM's; " in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("memory   about ")
+    assert not (files / "runs").exists()
+    assert "is not a setting" not in done.stderr
+
+
 def test_alcfs_line_is_a_dry_run(tmp_path):
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     env = {**kept, "MEGADS_PYTHON": sys.executable, "MACHINE": "cpu", "TP": "2", "NLAYERS": "10"}
