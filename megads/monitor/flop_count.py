@@ -109,7 +109,7 @@ def counted(module: nn.Module, synchronize: Callable[[], None]) -> Iterator[Coun
         hooks.append(each.register_forward_hook(leave, always_call=True))
     began = time.perf_counter()
     try:
-        with _Counting(found, inside):
+        with _Counting(found, inside, next(module.parameters()).device):
             yield found
         synchronize()
     finally:
@@ -121,15 +121,18 @@ def counted(module: nn.Module, synchronize: Callable[[], None]) -> Iterator[Coun
 class _Counting(TorchDispatchMode):
     """Sees every operator, forwards and backwards, on whatever thread autograd calls it."""
 
-    def __init__(self, found: Counted, inside: list[tuple[str, float]]):
+    def __init__(self, found: Counted, inside: list[tuple[str, float]], device: torch.device):
         super().__init__()
         self.found, self.inside, self.formulas = found, inside, formulas()
+        self.key = getattr(torch._C.DispatchKey, torch._C._dispatch_key_for_device(device.type))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         formula = self.formulas.get(func._overloadpacket)
-        if formula is None and func is not torch.ops.prim.device.default:
-            # One that is made of others and comes whole, as without autograd.
+        # An operator that is made of others comes whole without autograd. One that has a kernel of its own on this
+        # device may have a decomposition too (silu_backward), which rounds otherwise: it must not be taken apart.
+        has_kernel = func.has_kernel_for_dispatch_key(self.key)
+        if formula is None and not has_kernel and func is not torch.ops.prim.device.default:
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
