@@ -10,8 +10,6 @@ the program reads it here, in this process, and the file is put back. The outcom
     detected    one line says what is wrong, and exit code 2 follows
     repaired    the file was made again, with a line, and the result is that without the flip
     harmless    the result is that without the flip: nothing that was flipped decides anything
-    shown       another number is shown to people: rows of metrics.jsonl have no checksum, and nothing is computed
-                from them
     SILENT      another result, and no word
     TRACEBACK   anything else
 """
@@ -37,7 +35,7 @@ from megads.checkpoint.layout import list_checkpoints
 from megads.checkpoint.reader import Reader
 from megads.checkpoint.verify import verify
 from megads.config.files import CONFIG, HEARTBEAT, OUTCOME, load_config
-from megads.config.run_files import METRICS
+from megads.config.run_files import ATTEMPTS, COMMAND, COMMAND_ONCE_SAVED, LOG_FILE, METRICS
 from megads.data.build import build_splits, read_shards
 from megads.data.indexed.checksums import checksums_of
 from megads.data.indexed.inspect import info
@@ -46,10 +44,14 @@ from megads.data.indexed.record import RECORD_SUFFIX, Record, write_record
 from megads.data.indexed.scan import check
 from megads.data.samples.cache import Cache
 from megads.errors import DataError, MegadsError
+from megads.monitor.follow import Follower
 from megads.monitor.metrics import read_metrics
+from megads.monitor.plots.columns import read_columns
 from megads.monitor.runs import BROKEN, facts_of
 
-OUTCOMES = ("detected", "repaired", "harmless", "shown", "SILENT", "TRACEBACK")
+OUTCOMES = ("detected", "repaired", "harmless", "SILENT", "TRACEBACK")
+FOR_PEOPLE = (COMMAND, COMMAND_ONCE_SAVED, ATTEMPTS, LOG_FILE, "loss.png", "ds_config.json", "job.sh")
+"""Files of a run folder from which no command computes anything; `megads watch` shows the last lines of the log."""
 FIRST = 4096  # bytes of a file that get half of the flips
 NOW = 2e9  # unix seconds; ages do not count
 
@@ -73,7 +75,6 @@ class Kind:
     name: str
     files: Callable[[], list[Path]]
     read: Callable[[], Any]
-    shown: bool = False  # to people only; nothing is computed from it
 
 
 @dataclass
@@ -108,6 +109,14 @@ def _facts(run_dir: Path) -> Any:
     return {**asdict(facts), "age_s": 0}
 
 
+def _rows(run_dir: Path) -> Any:
+    path, follower = run_dir / METRICS, Follower(run_dir / METRICS)
+    follower.poll()
+    columns = {name: (each.x.tolist(), each.y.tolist()) for name, each in read_columns(path, lambda key: True).items()}
+    # As text: a nan is not equal to itself.
+    return read_metrics(path), _facts(run_dir), repr(columns), repr(follower.curves)
+
+
 def _tokens(prefix: str) -> Any:
     if problems := check(prefix):
         raise DataError(problems[0])
@@ -135,12 +144,20 @@ def kinds_of(run_dir: Path, prefix: str) -> list[Kind]:
         Kind("config.yaml", one(run_dir / CONFIG), lambda: (load_config(run_dir / CONFIG), _facts(run_dir))),
         Kind("outcome", one(run_dir / OUTCOME), lambda: _facts(run_dir)),
         Kind("heartbeat", one(run_dir / HEARTBEAT), lambda: _facts(run_dir)),
-        Kind("metrics", one(run_dir / METRICS), lambda: (read_metrics(run_dir / METRICS), _facts(run_dir)), True),
+        Kind("metrics", one(run_dir / METRICS), lambda: _rows(run_dir)),
         Kind(".bin", one(Path(prefix + ".bin")), lambda: _tokens(prefix)),
         Kind(".idx", one(Path(prefix + ".idx")), lambda: _tokens(prefix)),
         Kind(".info.json", one(Path(prefix + RECORD_SUFFIX)), lambda: _tokens(prefix)),
         Kind("index cache", lambda: sorted(index.glob("*.safetensors")), lambda: _samples(run_dir)),
     ]
+
+
+def unknown_files(run_dir: Path, kinds: list[Kind]) -> list[Path]:
+    """Return the files of a run folder that no kind reads and that are not for people; all checkpoints are alike."""
+    known = {run_dir / name for name in FOR_PEOPLE}.union(*(kind.files() for kind in kinds))
+    checkpoints = run_dir / "checkpoints"
+    found = (path for path in run_dir.rglob("*") if path.is_file() and path.suffix != ".err")  # of Victim
+    return sorted(path for path in found if path not in known and path.parent.parent != checkpoints)
 
 
 def outcome_of(read: Callable[[], Any], expected: Any, lines: Lines) -> str:
@@ -173,8 +190,6 @@ def flip_all(kinds: list[Kind], count: int, seed: int) -> Table:
         _put(path, bytes(changed), times)
         lines.said = []
         found = outcome_of(kind.read, expected[kind.name], lines)
-        if found == "SILENT" and kind.shown:
-            found = "shown"
         _put(path, content, times)
         table.counts.setdefault(kind.name, Counter())[found.split()[0]] += 1
         if found.startswith(("SILENT", "TRACEBACK")):
@@ -214,7 +229,11 @@ def main() -> None:
     seed = random.randrange(10**6) if asked.seed is None else asked.seed
     folder = Path(tempfile.mkdtemp(prefix="megads-bitflips-", dir=asked.folder))
     started = time.monotonic()
-    table = flip_all(kinds_of(*make_run(folder)), asked.count, seed)
+    run_dir, prefix = make_run(folder)
+    kinds = kinds_of(run_dir, prefix)
+    if unknown := unknown_files(run_dir, kinds):
+        sys.exit(f"{unknown[0]}: name the reader of this file, or that it is for people")
+    table = flip_all(kinds, asked.count, seed)
     print("\n".join(table.lines()))
     print(f"{asked.count} bits, seed {seed}, {time.monotonic() - started:.0f} s")
     if table.wrong:

@@ -66,6 +66,11 @@ def limited() -> Iterator[None]:
 
 def run(words: list[str]) -> str:
     """Run a command; return what is wrong with how it ended, empty when nothing is."""
+    return ended(words)[1]
+
+
+def ended(words: list[str]) -> tuple[str, str]:
+    """Run a command; return ``done``, ``refused`` or ``finding``, and what is wrong with how it ended."""
     from megads.cli import main
 
     started = time.monotonic()
@@ -73,21 +78,23 @@ def run(words: list[str]) -> str:
         with limited():
             done = CliRunner().invoke(main, words)
     except TooLong:
-        return f"took more than {LIMIT_S:g} s"
+        return "finding", f"took more than {LIMIT_S:g} s"
     error = done.exception
     if error is not None and not isinstance(error, SystemExit):
         frame: Any = error.__traceback__
         while frame.tb_next:
             frame = frame.tb_next
         where = f"{frame.tb_frame.f_code.co_filename.rpartition('megads/')[2]}:{frame.tb_lineno}"
-        return f"{type(error).__name__}: {error!s:.100} at {where}"
+        return "finding", f"{type(error).__name__}: {error!s:.100} at {where}"
     if done.exit_code not in (0, 1, 2):
-        return f"exit code {done.exit_code}"
+        return "finding", f"exit code {done.exit_code}"
+    if done.exit_code == 2 and "--help` lists what there is" in done.stderr:
+        return "finding", f"the command line itself is wrong, its input was not read: {done.stderr!r:.200}"
     if done.exit_code == 2 and len(done.stderr.splitlines()) > 3:
-        return f"{len(done.stderr.splitlines())} lines: {done.stderr!r:.200}"
+        return "finding", f"{len(done.stderr.splitlines())} lines: {done.stderr!r:.200}"
     if time.monotonic() - started > LIMIT_S / 2:
-        return "took long"
-    return ""
+        return "finding", "took long"
+    return "refused" if done.exit_code else "done", ""
 
 
 def mutate(dice: random.Random, content: Any) -> Any:
@@ -227,15 +234,16 @@ def _drop(path: Path) -> None:
 
 
 def fuzz(count: int, seed: int, folder: Path) -> tuple[Counter[str], list[str]]:
-    """Run ``count`` crafted inputs; return how many of each kind, and the findings."""
+    """Run ``count`` crafted inputs; return how many of each kind ended how, and the findings."""
     makers, counts, findings = Inputs(folder).makers(), Counter[str](), []
     for number in range(count):
         dice = random.Random(seed * 1_000_003 + number)
         maker = makers[number % len(makers)]
         words = maker(dice)
-        if problem := run(words):
+        how, problem = ended(words)
+        if problem:
             findings.append(f"number {number}: {' '.join(words)!r:.200}: {problem}")
-        counts[maker.__name__] += 1
+        counts[f"{maker.__name__} {how}"] += 1
     return counts, findings
 
 

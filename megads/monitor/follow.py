@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from megads.monitor.plots.columns import WORTH_SPLITTING, Column, cores, parse_rows, read_columns, with_means
+from megads.monitor.plots.columns import WORTH_SPLITTING, Column, cores, read_columns, with_means
+from megads.monitor.rows import Damage, parse_rows
 from megads.monitor.throughput import SPEED_STEPS
 from megads.storage.regular import open_binary
 
@@ -32,6 +33,7 @@ class Follower:
         steps: the last rows of steps.
         validation: the last row of a validation, empty before the first.
         curves: iterations and values by key.
+        damage: rows that differ from their checksums; they are skipped.
     """
 
     def __init__(self, path: Path):
@@ -43,6 +45,7 @@ class Follower:
         self.steps: deque[dict[str, Any]] = deque(maxlen=SPEED_STEPS)
         self.validation: dict[str, Any] = {}
         self.curves = {key: (array("d"), array("f")) for key in CURVES}
+        self.damage = Damage()
         self._offset, self._mark = 0, b""
 
     def poll(self) -> bool:
@@ -78,9 +81,10 @@ class Follower:
             lines, end, _ = block.rpartition(b"\n")
             if not end:
                 break
+            rows = parse_rows(lines, self.damage, self._offset)
             self._offset += len(lines) + 1
             self._mark = (self._mark + lines + end)[-MARK:]
-            for row in parse_rows(lines):
+            for row in rows:
                 self._add(with_means(row))
             new = True
             file.seek(self._offset)
@@ -106,7 +110,8 @@ class Follower:
 
     def _jump(self, size: int) -> None:
         """Read what a long run has written so far, but for the last lines, as fast as can be."""
-        for key, column in read_columns(self.path, lambda key: key in CURVES, processes=cores()).items():
+        read = read_columns(self.path, lambda key: key in CURVES, processes=cores(), damage=self.damage)
+        for key, column in read.items():
             numbers = column.numbers()
             self.curves[key] = (array("d", numbers.x.tolist()), array("f", numbers.y.tolist()))
         with open_binary(self.path) as file:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from megads.monitor.log import LOG
+from megads.monitor.rows import Damage, parse_rows, sealed
 from megads.storage.regular import open_binary
+from megads.words import plural
 
 
 class MetricsFile:
@@ -69,36 +69,45 @@ def _lines_until(path: Path, iteration: int) -> Iterator[bytes]:
     """Yield the lines of the rows up to ``iteration``, as they are; what is no row is left out."""
     if not iteration or not path.is_file():
         return
-    broken = 0
+    broken, damage, offset = 0, Damage(), 0
     with open_binary(path) as file:
         for line in file:
-            row = _row_in(line)
+            damaged = damage.count
+            row = _row_in(line, damage, offset)
+            offset += len(line)
             if row is None:
-                broken += 1
+                broken += damage.count == damaged
             elif row["iteration"] <= iteration:
                 yield line if line.endswith(b"\n") else line + b"\n"
+    damage.report(path)
     if broken:
-        LOG.warning("%s: %d lines were no rows, and are left out", path, broken)
+        LOG.warning("%s: %s no rows, skipped", path, f"{plural(broken, 'line')} {'is' if broken == 1 else 'are'}")
 
 
-def _row_in(line: bytes) -> dict[str, Any] | None:
-    """Return the row of a line; None for half a line that a kill left, or zeros after a crash."""
-    try:
-        row = orjson.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) and isinstance(row.get("iteration"), int) else None
+def _row_in(line: bytes, damage: Damage, offset: int) -> dict[str, Any] | None:
+    """Return the row of a line; None for half a line that a kill left, zeros after a crash, or a damaged line."""
+    rows = parse_rows(line, damage, offset)
+    return rows[0] if rows and isinstance(rows[0].get("iteration"), int) else None
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a metrics file; what is no row, as a last line cut off by a kill, is left out."""
+    """Return the rows of a metrics file, without their checksums.
+
+    What is no row, as a last line cut off by a kill, is skipped. Rows that differ from their checksums are skipped
+    with one line in the log.
+    """
     if not path.is_file():
         return []
+    damage, rows, offset = Damage(), [], 0
     with open_binary(path) as file:
-        return [row for row in map(_row_in, file) if row is not None]
+        for line in file:
+            rows.append(_row_in(line, damage, offset))
+            offset += len(line)
+    damage.report(path)
+    return [row for row in rows if row is not None]
 
 
 def _line(row: Mapping[str, Any]) -> str:
     # JSON has no nan or infinity; null keeps the file readable by every parser.
     finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-    return json.dumps(finite) + "\n"
+    return sealed(json.dumps(finite)) + "\n"

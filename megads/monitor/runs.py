@@ -12,8 +12,9 @@ from typing import Any
 
 from megads.config.run_files import CONFIG, HEARTBEAT, LOG_FILE, METRICS, OUTCOME
 from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Heartbeat, Outcome, read_heartbeat, read_outcome
-from megads.monitor.plots.columns import parse_rows, with_means
+from megads.monitor.plots.columns import with_means
 from megads.monitor.plots.source import read_settings
+from megads.monitor.rows import Damage, parse_rows
 from megads.monitor.text import duration
 from megads.monitor.throughput import SPEED_STEPS
 from megads.storage.regular import open_binary
@@ -93,10 +94,12 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
         now: unix seconds; None: the present.
     """
     now = time.time() if now is None else now
+    damage = Damage()
     try:
         os.listdir(folder)
         step, validation = last_rows(folder / METRICS)
-        speeds = last_speeds(folder / METRICS)
+        speeds = last_speeds(folder / METRICS, damage)
+        damaged = damage.text(folder / METRICS)
     except OSError as error:
         return RunFacts(str(folder), BROKEN, f"can not be read: {error.strerror}")
     settings: dict[str, Any] = {}
@@ -112,6 +115,8 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
         state = State(BROKEN, f"no settings in {CONFIG}, {state.why}")
     if problem:
         state = State(BROKEN, problem)
+    if damaged:
+        state = State(state.name, "; ".join(filter(None, (f"{METRICS}: {damaged}", state.why))))
     outcome, beat = read_outcome(folder), read_heartbeat(folder)
     ends = [int(reached) for row in (step, validation) if (reached := _number(row, "iteration")) is not None]
     reached = max([*ends, outcome.iteration if outcome else 0, beat.iteration if beat else 0])
@@ -209,23 +214,29 @@ def last_rows(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             tail *= 8
 
 
-def last_speeds(path: Path) -> dict[str, float]:
+def last_speeds(path: Path, damage: Damage) -> dict[str, float]:
     """Return the medians of tokens/s and MFU over the last steps of a metrics file, without those it does not have.
+
+    Args:
+        path: of the file.
+        damage: takes rows of its last :data:`TAIL` bytes that differ from their checksums.
 
     Raises:
         OSError: the file is there and can not be read.
     """
     try:
         with open_binary(path) as file:
-            file.seek(max(0, path.stat().st_size - TAIL))
-            rows = parse_rows(file.read().partition(b"\n")[2] if file.tell() else file.read())
+            offset = file.seek(max(0, path.stat().st_size - TAIL))
+            if offset:
+                offset += len(file.readline())
+            rows = parse_rows(file.read(), damage, offset)
     except FileNotFoundError:
         return {}
     steps = [row for row in rows if "lm_loss" in row][-SPEED_STEPS:]
     values = {
-        key: [row[key] for row in steps if isinstance(row.get(key), int | float)] for key in ("tokens_per_s", "mfu")
+        key: [number for row in steps if (number := _number(row, key)) is not None] for key in ("tokens_per_s", "mfu")
     }
-    return {key: float(statistics.median(each)) for key, each in values.items() if each}
+    return {key: statistics.median(each) for key, each in values.items() if each}
 
 
 def _last(data: bytes, key: bytes) -> dict[str, Any]:
@@ -233,7 +244,7 @@ def _last(data: bytes, key: bytes) -> dict[str, Any]:
     place = data.rfind(key)
     while place >= 0:
         begin, end = data.rfind(b"\n", 0, place) + 1, data.find(b"\n", place)
-        rows = parse_rows(data[begin : end if end >= 0 else len(data)])
+        rows = parse_rows(data[begin : end if end >= 0 else len(data)], Damage())
         if rows and "iteration" in rows[0]:
             return rows[0]
         place = data.rfind(key, 0, begin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +94,13 @@ class Watch:
         if not step:
             return self.headline()
         parts = [self._progress(), *self._numbers(), *self._speeds(), *self._counters()]
+        parts += [f"{METRICS}: {damage}"] if (damage := self._damage()) else []
         return " | ".join([*parts, *([self.state.name] if self.state.name != "running" else [])])
 
     def screen(self, width: int, height: int) -> list[str]:
         """Return lines of at most ``width`` characters that fit ``height`` lines."""
         lines = [self.headline()]
+        lines += [f"{METRICS}: {damage}"] if (damage := self._damage()) else []
         if self.step():
             lines += [self._bar(width), "  ".join(self._numbers()), "  ".join([*self._speeds(), *self._counters()])]
         elif self.state.name in (WAITING, STARTING):
@@ -110,6 +113,11 @@ class Watch:
         if left >= 8 and any(len(column.x) > 1 for column in columns.values()):
             lines += ["", *loss_sketch(columns, min(width, 110), min(left, 18)).splitlines()]
         return [plain(line[:width]) for line in [*lines, "", *tail]]
+
+    def _damage(self) -> str:
+        with suppress(OSError):
+            return self.rows.damage.text(self.rows.path)
+        return ""
 
     def step(self) -> dict[str, Any]:
         """Return the last step's row, empty before the first."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bitflips import Lines, flip_all, kinds_of, make_run, outcome_of
+from benchmarks.bitflips import Lines, flip_all, kinds_of, make_run, outcome_of, unknown_files
 from megads.errors import DataError
 from tests.data.samples.test_damage import SEED
 
@@ -21,11 +21,16 @@ def quiet():
 
 
 def test_no_flipped_bit_of_a_run_is_silent(tmp_path: Path, quiet):
-    table = flip_all(kinds_of(*make_run(tmp_path)), 100, SEED)
+    run_dir, prefix = make_run(tmp_path)
+    kinds = kinds_of(run_dir, prefix)
+    assert not unknown_files(run_dir, kinds)
+    (run_dir / "new.json").write_text("{}")
+    assert unknown_files(run_dir, kinds) == [run_dir / "new.json"]
+    table = flip_all(kinds, 100, SEED)
     assert not table.wrong, f"seed {SEED}"
     found = {name: set(counts) for name, counts in table.counts.items()}
     assert len(found) == 10
-    assert all(found[name] == {"detected"} for name in ("tensors", "manifest", ".bin", ".idx"))
+    assert all(found[name] == {"detected"} for name in ("tensors", "manifest", "metrics", ".bin", ".idx"))
     assert found["index cache"] == {"repaired"}
 
 

@@ -5,9 +5,11 @@ import time
 import pytest
 
 from megads.cli.runs import table
+from megads.monitor.follow import Follower
 from megads.monitor.outcome import Heartbeat, Outcome, write_heartbeat, write_outcome
+from megads.monitor.plots.columns import read_columns
 from megads.monitor.runs import MOST_TAIL, RunFacts, facts_of, find_runs, last_rows
-from tests.monitor.plots.made import make_run, rows_of, write_rows
+from tests.monitor.plots.made import make_run, rows_of, step_row, write_rows
 
 NOW = time.time()
 
@@ -158,3 +160,16 @@ def test_the_table_is_aligned_and_fits(width):
         assert max(map(len, lines)) <= width
     assert ("llama" in lines[1]) == (width is None or width >= 100)
     assert "120/5000" in lines[1]
+
+
+def test_a_number_that_no_float_holds_is_none(tmp_path):
+    """Found by benchmarks/fuzz.py, seed 77."""
+    big = 10**400
+    make_run(tmp_path, [step_row(1, 9), *({**step_row(2, 9), key: big} for key in ("tokens_per_s", "mfu", "lm_loss"))])
+    facts = facts_of(tmp_path, NOW)
+    assert facts.tokens_per_s is not None
+    assert facts.tokens_per_s < 1e18
+    for iteration in (3, big):
+        write_rows(tmp_path, [{**step_row(iteration, 9), "lm_loss": big, "valid_loss": big}])
+        Follower(tmp_path / "metrics.jsonl").poll()
+        assert "lm_loss" in read_columns(tmp_path / "metrics.jsonl", lambda key: True)

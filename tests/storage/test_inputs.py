@@ -9,11 +9,13 @@ import time
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 from pydantic import ValidationError
 
 from megads.checkpoint.hf.described import describe
 from megads.checkpoint.manifest import read_manifest
 from megads.checkpoint.target import target_of
+from megads.cli import main
 from megads.comm.grid import Grid
 from megads.config.schema import RunConfig
 from megads.config.setting import LARGEST
@@ -22,7 +24,7 @@ from megads.data.file_list import read_file_list
 from megads.data.preprocess import blocks, ranges, read
 from megads.data.preprocess.blocks import Blocks
 from megads.data.preprocess.plan import How, Job, Segment, check_job
-from megads.data.preprocess.read import look_at
+from megads.data.preprocess.read import look_at, open_pipe
 from megads.data.tokenize.base import TokenizerSpec
 from megads.errors import CheckpointError, ConfigError, DataError
 from tests.checkpoint.sources import write_source
@@ -48,6 +50,28 @@ def test_devices_and_pipes_without_a_writer_are_refused(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"pipe: is a pipe into which nobody has written for 0\.2 s; give files"):
         list(read.read_pieces(source))
     assert time.monotonic() - began < 5
+
+
+def test_every_reader_of_input_gives_up_on_a_pipe_without_a_writer(tmp_path, monkeypatch):
+    monkeypatch.setattr(read, "PATIENCE_S", 0.2)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    output = str(tmp_path / "tokenizer")
+    words = ["data", "train-tokenizer", "--input", str(pipe), "--vocab-size", "300", "--output", output]
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f"megads: --input {pipe}: is a pipe into which nobody has written for 0.2 s; give files\n",
+    )
+    assert not os.path.lexists(output)
+
+
+def test_a_pipe_whose_writer_has_ended_keeps_its_text(tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    hold = os.open(pipe, os.O_RDWR)  # stands for the writer; a pipe keeps its text while somebody has it open
+    os.write(hold, b"x\n")
+    with open_pipe(str(pipe), 5.0) as file:
+        os.close(hold)
+        assert file.read() == b"x\n"
 
 
 def _wait(made: Blocks) -> None:

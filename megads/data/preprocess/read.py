@@ -16,10 +16,10 @@ from megads.storage.regular import open_binary
 
 STDIN = "-"
 PIECE = 2**20
+"""Bytes read at once from a file that is no plain one."""
 LONGEST_LINE = 2**27
 """Bytes of a line, which is one document."""
 PATIENCE_S = 30  # with a named pipe into which nobody writes
-"""Bytes read at once from a file that is no plain one."""
 
 # zstandard can not be told how much to give back at most, so it gets little at once.
 _ZSTD_PIECE = 2**16
@@ -167,23 +167,28 @@ def read_pieces(source: Source) -> Iterator[tuple[bytes, int]]:
 def _open(source: Source) -> BinaryIO:
     if source.path == STDIN:
         return open(0, "rb", buffering=PIECE, closefd=False)
-    if source.kind == "pipe":
-        _await_writer(source.path)
+    # A pipe of the shell's <(...) always has a writer.
+    if source.kind == "pipe" and not source.path.startswith(("/dev/fd/", "/proc/")):
+        return open_pipe(source.path, PATIENCE_S)
     return open(source.path, "rb", buffering=PIECE)
 
 
-def _await_writer(path: str) -> None:
-    """Refuse a named pipe into which nobody writes; one of the shell's ``<(...)`` always has a writer."""
-    if path.startswith(("/dev/fd/", "/proc/")):
-        return
+def open_pipe(path: str, patience_s: float) -> BinaryIO:
+    """Open a named pipe for reading once somebody has written into it.
+
+    Raises:
+        DataError: nobody has for ``patience_s`` seconds.
+        OSError: it cannot be opened.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        bell = select.poll()
-        bell.register(handle, select.POLLIN | select.POLLHUP)
-        if not bell.poll(1000 * PATIENCE_S):
-            raise DataError(f"--input {path}: is a pipe into which nobody has written for {PATIENCE_S} s; give files")
-    finally:
+    bell = select.poll()
+    bell.register(handle, select.POLLIN | select.POLLHUP)
+    if not bell.poll(1000 * patience_s):
         os.close(handle)
+        raise DataError(f"--input {path}: is a pipe into which nobody has written for {patience_s} s; give files")
+    # The same descriptor: to open it again would wait forever, and lose its text, when the writer has ended by now.
+    os.set_blocking(handle, True)
+    return os.fdopen(handle, "rb", buffering=PIECE)
 
 
 def _plain(file: BinaryIO, start: bytes) -> Iterator[tuple[bytes, int]]:

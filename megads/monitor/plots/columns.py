@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from megads.cluster.parent import end_with
-from megads.storage.reading import parse_json
+from megads.monitor.rows import Damage, parse_rows
 from megads.storage.regular import open_binary
 
 BLOCK = 1 << 18  # bytes read and parsed at once; what fits the cache is parsed in half the time
@@ -50,19 +49,21 @@ class Column:
 Columns = Mapping[str, Column]
 
 
-def read_columns(path: Path, wanted: Wanted, *, processes: int = 1) -> dict[str, Column]:
+def read_columns(path: Path, wanted: Wanted, *, processes: int = 1, damage: Damage | None = None) -> dict[str, Column]:
     """Return the columns of the keys for which ``wanted`` is true.
 
     Where a row has the mean of a key over the steps since the row before (:data:`MEANS`), the
     column of that key has the mean: what the log shows.
 
     Of rows with the same iteration the last one counts, for a run that went back. Lines that
-    are no JSON objects (half a line at the end, zeros after a crash) are passed over.
+    are no JSON objects (half a line at the end, zeros after a crash) are skipped. So are rows that
+    differ from their checksums, with one line in the log.
 
     Args:
         path: of a file with one JSON object per line, each with ``iteration``.
         wanted: asked once for each key of the file.
-        processes: that may read parts of a large file side by side (by fork).
+        processes: that may read parts of a large file in parallel (by fork).
+        damage: takes what differs from its checksum; None: it is logged.
 
     Raises:
         OSError: the file can not be read.
@@ -71,8 +72,13 @@ def read_columns(path: Path, wanted: Wanted, *, processes: int = 1) -> dict[str,
     processes = processes if size > WORTH_SPLITTING else 1
     spans = list(pairwise(_cuts(path, size, processes)))
     found: Parts = defaultdict(list)
-    for keys, iterations, values in _all_parts(path, spans, lambda key: wanted(key) or wanted(MEANS.get(key, key))):
+    seen = Damage() if damage is None else damage
+    for keys, iterations, values in _all_parts(
+        path, spans, lambda key: wanted(key) or wanted(MEANS.get(key, key)), seen
+    ):
         found[keys].append((iterations, values))
+    if damage is None:
+        seen.report(path)
     columns = _columns(found)
     for mean, key in MEANS.items():
         if mean in columns and key in columns:
@@ -112,7 +118,7 @@ def _cuts(path: Path, size: int, parts: int) -> list[int]:
 
 
 def _all_parts(
-    path: Path, spans: Sequence[tuple[int, int]], wanted: Wanted
+    path: Path, spans: Sequence[tuple[int, int]], wanted: Wanted, damage: Damage
 ) -> Iterator[tuple[tuple[str, ...], np.ndarray, np.ndarray]]:
     """Yield the parts of all spans in the order of the file; the first is read here, the others by forked processes."""
     fork = multiprocessing.get_context("fork") if len(spans) > 1 else None
@@ -124,28 +130,30 @@ def _all_parts(
         process.start()
         there.close()
         others.append((process, here))
-    yield from _parts(path, spans[0], wanted)
+    yield from _parts(path, spans[0], wanted, damage)
     for process, here in others:
-        while (part := here.recv()) is not None:
+        while not isinstance(part := here.recv(), Damage):
             yield part
+        damage.extend(part)
         process.join()
 
 
 def _send_parts(parent: int, there: Connection, path: Path, span: tuple[int, int], wanted: Wanted) -> None:
     end_with(parent)
     # All at once in the end: a pipe that is full would make this process wait for its turn.
-    for part in [*_parts(path, span, wanted), None]:
+    damage = Damage()
+    for part in [*_parts(path, span, wanted, damage), damage]:
         there.send(part)
 
 
 def _parts(
-    path: Path, span: tuple[int, int], wanted: Wanted
+    path: Path, span: tuple[int, int], wanted: Wanted, damage: Damage
 ) -> Iterator[tuple[tuple[str, ...], np.ndarray, np.ndarray]]:
     kept: dict[tuple[str, ...], tuple[str, ...]] = {}
     with _no_collection():
-        for block in _blocks(path, *span):
+        for offset, block in _blocks(path, *span):
             alike: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
-            for row in parse_rows(block):
+            for row in parse_rows(block, damage, offset):
                 alike[tuple(row)].append(row)
             for names, rows in alike.items():
                 if names not in kept:
@@ -166,8 +174,8 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
-    """Yield whole lines of ``[start, end)``, and what is left behind the last line's end."""
+def _blocks(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield whole lines of ``[start, end)`` with their offset, and what is left behind the last line's end."""
     left = b""
     with open_binary(path) as file:
         file.seek(start)
@@ -178,28 +186,12 @@ def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
             start += len(data)
             lines, line_end, rest = data.rpartition(b"\n")
             if line_end:
-                yield left + lines
+                yield start - len(data) - len(left), left + lines
                 left = rest
             else:
                 left += rest
     if left:
-        yield left
-
-
-def parse_rows(lines: bytes) -> list[dict[str, Any]]:
-    """Return the objects of ``lines``; a line that is none is passed over."""
-    try:
-        rows = orjson.loads(b"[" + lines.strip().replace(b"\n", b",") + b"]")
-    except orjson.JSONDecodeError:
-        rows = [row for line in lines.splitlines() if (row := _row(line)) is not None]
-    return [row for row in rows if type(row) is dict]
-
-
-def _row(line: bytes) -> Any:
-    try:
-        return parse_json(line)  # also takes NaN, which other writers leave
-    except ValueError:
-        return None
+        yield start - len(left), left
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], keys: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
