@@ -169,7 +169,7 @@ def test_a_number_that_no_float_holds_is_none(tmp_path):
     facts = facts_of(tmp_path, NOW)
     assert facts.tokens_per_s is not None
     assert facts.tokens_per_s < 1e18
-    for iteration in (3, big):
-        write_rows(tmp_path, [{**step_row(iteration, 9), "lm_loss": big, "valid_loss": big}])
-        Follower(tmp_path / "metrics.jsonl").poll()
-        assert "lm_loss" in read_columns(tmp_path / "metrics.jsonl", lambda key: True)
+    for row in ({**step_row(3, 9), "lm_loss": big, "valid_loss": big}, {**step_row(3, 9), "iteration": big}):
+        path = write_rows(tmp_path, [row])
+        Follower(path).poll()
+        assert "lm_loss" in read_columns(path, lambda key: True)
