@@ -23,6 +23,9 @@ from megads.train.deadline import Deadline
 
 GO_ON, ASKED, LONG_ENOUGH, OUT_OF_TIME = 0, 1, 2, 3
 
+ECHO_S = 1.0
+"""MPICH sends Ctrl-C to a rank and to its guard, which hands it on: a SIGINT this soon after the first is the same."""
+
 
 class StopRequest:
     """Collects stop requests: signals to this rank, the control file in the run folder, the end of the allocation.
@@ -64,6 +67,7 @@ class StopRequest:
         self.flag = torch.zeros(2, dtype=torch.int32, device=device)
         self.heard = in_place and ctrl_c_heard()  # during the set-up
         self.in_place = in_place
+        self.interrupted_at = 0.0  # by the first SIGINT
         signal.signal(signal.SIGUSR1, self._hear)
         signal.signal(signal.SIGTERM, self._hear)
         # A launcher holds the signal back until somebody listens.
@@ -77,8 +81,12 @@ class StopRequest:
         if self.in_place and self.groups.rank == 0 and not self.heard:
             say_stopping(again=number == signal.SIGINT)
         self.heard = True
-        if number == signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if number != signal.SIGINT:
+            return
+        if not self.interrupted_at:
+            self.interrupted_at = time.monotonic()
+        elif time.monotonic() - self.interrupted_at > ECHO_S:
+            raise KeyboardInterrupt
 
     def agreed(self, *, step: bool = True, validation: bool = False) -> str:
         """Return why to stop now, the same on every rank; empty: go on. Collective.

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from megads.train.deadline import Deadline
-from megads.train.stop import StopRequest
+from megads.train.stop import ECHO_S, StopRequest
 from tests.ranks import groups_of, run_ranks
 
 
@@ -96,3 +96,20 @@ def test_the_control_file_stops_all(tmp_path):
 @pytest.mark.parametrize(("rank", "stops"), [(0, True), (1, False)])
 def test_the_clock_of_rank_0_decides(tmp_path, rank, stops):
     run_ranks(2, _clock, tmp_path, rank, stops)
+
+
+def _interrupt(folder: Path) -> None:
+    groups = groups_of(data=2)
+    stop = StopRequest(folder, groups, torch.device("cpu"), in_place=True)
+    for _ in range(2):  # MPICH's, and the same from the guard
+        signal.raise_signal(signal.SIGINT)
+    assert stop.agreed() == "asked to stop"
+    stop.interrupted_at -= 2 * ECHO_S
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.dist
+def test_a_ctrl_c_that_comes_twice_is_one_and_another_one_ends_the_rank(tmp_path):
+    run_ranks(2, _interrupt, tmp_path)
