@@ -92,13 +92,22 @@ def meaningful(model: Mapping[str, Any]) -> list[str]:
     return [key for key in SHAPE_SETTINGS if key not in without]
 
 
-def check_model(path: Path, manifest: Manifest, run: RunConfig) -> None:
+def _starts_new(run: RunConfig, is_own: bool) -> str:
+    """Return what starts a run without the checkpoint: its own is found by its folder, another's by LOAD."""
+    if run.checkpoint.load and not is_own:
+        return "leaving LOAD unset"
+    folder = "another CKPT_DIR" if run.checkpoint.dir else "another RUN_NAME or RUN_DIR"
+    return f"{folder} with LOAD unset" if run.checkpoint.load else folder
+
+
+def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool = False) -> None:
     """Refuse a checkpoint of another model, naming the first differences.
 
     Args:
         path: of the checkpoint.
         manifest: of it.
         run: the derived settings.
+        is_own: whether the run saved it itself; else ``LOAD`` names it.
 
     Raises:
         CheckpointError: a setting that decides the shape or the meaning of the weights differs,
@@ -112,8 +121,7 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig) -> None:
         had = " and ".join(f"{key}={stored[key]}" for key in differ[:NAMED])
         asks = " and ".join(str(wanted[key]) for key in differ[:NAMED])
         more = f" ({len(differ) - NAMED} more differ)" if len(differ) > NAMED else ""
-        # With LOAD the weights come from there, whatever folder the run has.
-        instead = "leaving LOAD unset" if run.checkpoint.load else "another RUN_NAME or RUN_DIR"
+        instead = _starts_new(run, is_own)
         raise CheckpointError(
             f"{path}: the checkpoint's model has {had}, this run asks for {asks}{more}; "
             f"USE_CHECKPOINT_ARGS=1 takes the checkpoint's model, {instead} starts a new run"
@@ -222,6 +230,23 @@ def rate_change(manifest: Manifest, run: RunConfig) -> str:
         f"had a learning rate of {was:.6g} for the next step, this run has {now:.6g}; "
         "SCHEDULE_ON_RESUME=keep takes the checkpoint's schedule"
     )
+
+
+def resume_notes(manifest: Manifest, run: RunConfig, device: str = "") -> list[str]:
+    """Return what a resume reports: a line for every difference to the checkpoint, in settings, rate and dropout.
+
+    Args:
+        manifest: of the checkpoint.
+        run: the derived settings of this run.
+        device: type of the device that draws; empty: not known, taken to be the checkpoint's.
+    """
+    device = device or str(manifest.about.get("device", ""))
+    lines = [
+        *changes(manifest.settings, run),
+        rate_change(manifest, run),
+        dropout_change(manifest, run, device),
+    ]
+    return [line for line in lines if line]
 
 
 def run_of(settings: Mapping[str, Any]) -> RunConfig | None:

@@ -226,7 +226,7 @@ def check_start(run: RunConfig, own: Path) -> tuple[Start, Found, Taken] | None:
     if start is None:
         return None
     found = next(start.candidates())
-    check_model(found.path, found.manifest, run)
+    check_model(found.path, found.manifest, run, is_own=start.is_own)
     return start, found, taken_of(run, start, found.path, found.manifest)
 
 

@@ -37,6 +37,7 @@ def job_options(command: Any) -> Any:
 )
 @click.option("--dry-run", is_flag=True, help="Print settings, DeepSpeed's dictionary and the command; start nothing.")
 @click.option("--prepare", "only_prepare", is_flag=True, help="Write the run folder only; say what starts ranks on it.")
+@click.option("--fresh", is_flag=True, help="Start a new run in a new folder, as runs/7B-2; nothing is deleted.")
 @click.option("--local_rank", "--local-rank", hidden=True, help="Of this process, as launchers pass it; not read.")
 @click.option("--no-env", is_flag=True, help="Take no settings from the environment.")
 @click.option("--submit", is_flag=True, help="Submit a job for it; needs --walltime 6:00:00.")
@@ -48,6 +49,7 @@ def train(
     no_env: bool,
     submit: bool,
     only_prepare: bool,
+    fresh: bool,
     local_rank: str | None,
     flags: tuple[tuple[str, str], ...],
     **job: Any,
@@ -57,12 +59,16 @@ def train(
 
     env = dict(os.environ)
     if (info := started_rank(env)) is None:
-        sys.exit(_train(preset, pairs, flags, job, dry_run, no_env, submit, only_prepare))
+        sys.exit(_train(preset, pairs, flags, job, dry_run, no_env, submit, only_prepare, fresh))
 
     def prepare(started: Started, begin: Callable[[LaunchPlan], int]) -> int:
         if submit:
             raise MegadsError(f"--submit: {started.by} started {plural(len(started.hosts), 'rank')}; submit without it")
-        return _train(preset, pairs, flags, job, dry_run, no_env, submit, only_prepare, started, begin)
+        if fresh:
+            raise MegadsError(
+                f"--fresh: {started.by} may restart its ranks, and a new run would start each time; use RUN_NAME"
+            )
+        return _train(preset, pairs, flags, job, dry_run, no_env, submit, only_prepare, fresh, started, begin)
 
     become_rank(info, env, prepare)
 
@@ -76,11 +82,13 @@ def _train(
     no_env: bool,
     submit: bool,
     only_prepare: bool,
+    fresh: bool,
     started: Started | None = None,
     begin: Callable[[LaunchPlan], int] | None = None,
 ) -> int:
     """Do what the command line asks, as the process that decides; return the exit code."""
     ask = replace(ask_of(preset, pairs, flags), started=started)
+    ask = ask.starting_fresh() if fresh else ask
     if no_env:
         from megads.launch.submit_train import without_settings
 
@@ -99,10 +107,14 @@ def _train(
         return 0
     prepared = prepare(ask)
     if dry_run:
-        for note in prepared.resolved.notes:
-            click.echo(f"megads: {note}", err=True)
         from megads.config.secrets import hidden
+        from megads.launch.origin import difference_lines
 
+        notes = [*prepared.resolved.notes, *difference_lines(prepared.run, prepared.begins)]
+        # A run that continues in its folder needs no note; a new folder does.
+        notes += [prepared.folder.note] if fresh and prepared.folder.note else []
+        for note in notes:
+            click.echo(f"megads: {note}", err=True)
         click.echo(hidden(describe(prepared), ask.env))
         return 0
     if only_prepare:

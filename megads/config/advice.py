@@ -87,18 +87,22 @@ def refusal(problem: Problem, attempt: Attempt, most: int = 3) -> str:
     wrong as well, those with which this rule no longer is what stops the run.
     """
     ways = list(islice(problem.ways, MOST_TRIED))
-    # Another layout has other data-parallel ranks, and a batch may not divide by them.
-    found = _sorted_out(problem, ways, attempt, most) or _sorted_out(
-        problem, [{**way, "train.micro_batch": 1} for way in ways], attempt, most
-    )
+    works, helps = _sorted_out(problem, ways, attempt, most)
+    if not works:
+        # Another layout has other data-parallel ranks, and a batch may not divide by them.
+        works, others = _sorted_out(problem, [{**way, "train.micro_batch": 1} for way in ways], attempt, most)
+        helps = helps or others
+    found = works or _ending(helps, attempt, most)
     named = [shown(way, attempt.origins) for way in found]
     if problem.otherwise:
         named.append(problem.otherwise)
     return f"{problem.text}; {one_of(named)}" if named else problem.text
 
 
-def _sorted_out(problem: Problem, ways: list[Change], attempt: Attempt, most: int) -> list[Change]:
-    """Return the first of ``ways`` that work, or else that help."""
+def _sorted_out(
+    problem: Problem, ways: list[Change], attempt: Attempt, most: int
+) -> tuple[list[Change], list[tuple[Change, Problem]]]:
+    """Return the first of ``ways`` that work, and those that help, each with what is wrong after it."""
     works: list[Change] = []
     helps: list[tuple[Change, Problem]] = []
     for way in ways:
@@ -112,9 +116,11 @@ def _sorted_out(problem: Problem, ways: list[Change], attempt: Attempt, most: in
             helps.append((way, layout.problem))
         if len(works) == most:
             break
-    if works:
-        return works
-    # Something else is wrong too: better a change after which that can be put right.
+    return works, helps
+
+
+def _ending(helps: list[tuple[Change, Problem]], attempt: Attempt, most: int) -> list[Change]:
+    """Return the first changes of ``helps`` after which the run can still be corrected, else the first."""
     ending = (way for way, other in helps[:MOST_FOLLOWED] if _can_end(way, other, attempt))
     return list(islice(ending, most)) or [way for way, _ in helps[:most]]
 

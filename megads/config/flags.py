@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from megads.config.deepspeed_file import FLAGS as DEEPSPEED_FLAGS
 from megads.config.deepspeed_file import read_deepspeed_file
@@ -109,12 +109,20 @@ def split_flags(args: Sequence[str], own: Mapping[str, bool]) -> tuple[list[tupl
         if takes == "" and following:
             raise ConfigError(f"{name} takes no value, not {value!r}")
         if takes == "value" and not following:
-            raise ConfigError(f"{name} needs a value" + (f", and the next word is {words[0]!r}" if words else ""))
+            found_instead = f", and the next word is {words[0]!r}" if words else ""
+            raise ConfigError(f"{name} needs a value{_choices_of(name)}{found_instead}")
         if not equals and name in OPTIONAL_WORDS and words and words[0] in OPTIONAL_WORDS[name]:
             words.pop(0)
         # One word may be a whole text; of several, each is a word of it, also with blanks inside.
         found.append((name, " ".join(map(quoted, following) if len(following) > 1 else following)))
     return found, rest
+
+
+def _choices_of(name: str) -> str:
+    """Return the values that an option takes as ``: 0, 1 or 2``, or nothing where they cannot be listed."""
+    gives = [setting for setting, value in flags()[name].gives.items() if takes_word(value)] if name in flags() else []
+    choices = [str(choice) for choice in get_args(fields()[gives[0]].annotation)] if gives else []
+    return f": {', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else ""
 
 
 def takes_of(name: str) -> str:

@@ -120,7 +120,11 @@ def _finder(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if not 2 <= finder.iters <= iters:
         yield Problem(
             f"LR_FINDER_ITERS={finder.iters} must be from 2 to TRAIN_ITERS={iters}, whose samples it takes",
-            [{"lr_finder.iters": max(2, iters // 10)}, {"train.train_iters": max(2, finder.iters)}],
+            [
+                *([{"lr_finder.iters": max(2, iters // 10)}] if iters > 1 else []),
+                {"train.train_iters": max(2, finder.iters)},
+            ],
+            "" if iters > 1 else "a run of 2 steps or more",
         )
 
 

@@ -105,7 +105,7 @@ def _is_whole(folder: Path) -> bool:
         if all(crc_of(folder / name) == crcs[name] for name in FILES):
             return True
         _LOG.warning("demo corpus %s: changed since it was written, its CRC-32 differs; making it again", folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except (OSError, ValueError, KeyError, TypeError):
         _LOG.warning("demo corpus %s: is not complete, or of an older version; making it again", folder)

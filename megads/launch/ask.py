@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megads.config.layers import Layer
@@ -13,6 +13,7 @@ from megads.errors import ConfigError
 from megads.launch.origin import checkpoint_layer
 from megads.launch.started import Started
 
+FRESH = "--fresh"
 BESIDE_SETTINGS = ("MEGADS_DEVICE", "MEGADS_BACKEND", "MEGADS_PEAK_TFLOPS")
 """Variables that are no settings and decide how a run goes all the same."""
 
@@ -30,6 +31,14 @@ class Ask:
     words: tuple[str, ...] = ()  # the command line after "megads"
     flags: tuple[tuple[str, str], ...] = ()  # options of megads.config.flags, and the words that follow them
     started: Started | None = None  # ranks that the user started; None: ranks are to be started
+    fresh: bool = False  # a new run, although the folder of that name has one
+
+    def starting_fresh(self) -> Ask:
+        """Return this with :attr:`fresh`, and without the option in the command that resumes the run."""
+        env = dict(self.env)
+        if "MEGADS_COMMAND" in env:
+            env["MEGADS_COMMAND"] = env["MEGADS_COMMAND"].replace(f" {FRESH}", "", 1)
+        return replace(self, env=env, words=tuple(word for word in self.words if word != FRESH), fresh=True)
 
     def overrides(self) -> dict[str, str]:
         """Return ``--set`` pairs as a mapping.

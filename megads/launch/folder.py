@@ -4,12 +4,14 @@ A folder that the user named (RUN_DIR, RUN_NAME) is taken as it is. Otherwise th
 ``runs/<preset>``, and when that run is complete ``runs/<preset>-2`` and so on, so that the
 same command resumes what is unfinished and never trains on top of what is finished. Inside
 a batch job a complete run is left alone: a chain of jobs must not start over. ``CKPT_STEP``
-goes back in a complete run, for without it there is nothing to go back in.
+goes back in a complete run, for without it there is nothing to go back in. ``--fresh`` is an
+option and no setting: what resumes or restarts a run must not inherit it.
 """
 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import shutil
 import time
@@ -44,7 +46,7 @@ class Folder:
     named: bool = True  # the same command means the same folder
 
 
-def choose_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
+def choose_folder(run: RunConfig, *, named: bool, in_job: bool, fresh: bool = False) -> Folder:
     """Return the folder that this command means.
 
     A sweep of the learning rate has a folder of its own in the run's, so that nothing of it
@@ -54,13 +56,50 @@ def choose_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
         run: the derived settings; ``run.name`` is set.
         named: whether the user chose ``RUN_DIR``, ``RUN_NAME`` or ``CKPT_DIR``.
         in_job: whether this is a batch job.
+        fresh: whether a new run starts although the folder of that name has one.
 
     Raises:
+        LaunchError: a new run has no folder: the user named one that holds a run, or this batch
+            job would start another run whenever it is restarted.
         LaunchError: ``USE_CHECKPOINT_ARGS`` took the model of the folder that the plain name has,
             and this command means another one.
     """
-    folder = _training_folder(run, named=named, in_job=in_job)
+    if fresh and in_job:
+        raise LaunchError(
+            "--fresh in a batch job would start a new run whenever the job is restarted; set RUN_NAME instead, or use "
+            "--submit --fresh outside of the job"
+        )
+    folder = _fresh_folder(run, named) if fresh else _training_folder(run, named=named, in_job=in_job)
     return replace(folder, path=folder.path / FINDER, complete=False) if run.lr_finder.enabled else folder
+
+
+def _fresh_folder(run: RunConfig, named: bool) -> Folder:
+    """Return the next folder without a run: the plain name, then ``-2`` and so on."""
+    first = Path(run.dir) if run.dir else RUNS / run.name
+    free = next(path for path in _numbered(first) if not _is_used(path))
+    own = checkpoint_folder(run, first)
+    if run.checkpoint.dir and _is_used(own):
+        raise LaunchError(
+            f"--fresh: CKPT_DIR={own} is not empty; use CKPT_DIR={next(p for p in _numbered(own) if not _is_used(p))}"
+        )
+    if named and free != first:
+        use = f"RUN_DIR={free}" if run.dir else f"RUN_NAME={free.name}"
+        raise LaunchError(f"--fresh: {first} is not empty; use {use}")
+    if free == first:
+        return Folder(free, complete=False, named=named)
+    note = f"{first} is not empty; this run is {free} (RUN_DIR={free} resumes it)"
+    if run.checkpoint.use_args:
+        raise LaunchError(f"USE_CHECKPOINT_ARGS=1 takes the model from {first}, but {note}; give RUN_NAME or RUN_DIR")
+    return Folder(free, complete=False, note=note, named=False)
+
+
+def _numbered(first: Path) -> Iterator[Path]:
+    yield first
+    yield from (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
+
+
+def _is_used(path: Path) -> bool:
+    return os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir()))
 
 
 def _training_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:

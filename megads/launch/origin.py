@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from megads.checkpoint.layout import Found, iteration_of, list_checkpoints
-from megads.checkpoint.match import SHAPE_SETTINGS, checkpoint_folder, meaningful, run_of
+from megads.checkpoint.match import SHAPE_SETTINGS, checkpoint_folder, meaningful, resume_notes, run_of
 from megads.checkpoint.start import Start, Taken, check_start, find_start, names_own
 from megads.config.batches import BatchSchedule, planned_samples
 from megads.config.files import CONFIG, load_config, note_saved, save_config
@@ -58,6 +58,13 @@ def start_line(run: RunConfig, begins: Begins | None) -> str:
         return f"{path} of iteration {step}: {begins.taken.text()}; starts at iteration {begins.iteration}"
     unused = f"; LOAD={wanted.load} applies to a new run only" if begins.start.has_begun else ""
     return f"resuming from iteration {begins.iteration}: {begins.taken.text()}{unused}"
+
+
+def difference_lines(run: RunConfig, begins: Begins | None) -> list[str]:
+    """Return the lines about differences to the checkpoint that ranks report at the start; for ``--dry-run``."""
+    if begins is None or not begins.taken.progress or run.train.evaluate_only:
+        return []
+    return [f"checkpoint {line}" for line in resume_notes(begins.found.manifest, run)]
 
 
 def checkpoint_layer(run: RunConfig) -> Layer:

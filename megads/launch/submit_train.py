@@ -106,7 +106,7 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
     if not resolved.run.launch.walltime:
         raise LaunchError("a job needs its longest time; give --walltime 6:00:00")
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
-    folder = choose_folder(resolved.run, named=named, in_job=False)
+    folder = choose_folder(resolved.run, named=named, in_job=False, fresh=ask.fresh)
     find_beginning(resolved.run, folder.path)
     once = beginning_only(resolved.run, folder.path)
     if once and wish.chain > 1:

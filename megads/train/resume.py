@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from megads.checkpoint.layout import ASIDE, Found, iteration_of
 from megads.checkpoint.load import load_pieces
-from megads.checkpoint.match import changes, check_model, dropout_change, rate_change
+from megads.checkpoint.match import check_model, resume_notes
 from megads.checkpoint.progress import Progress
 from megads.checkpoint.reader import Reader
 from megads.checkpoint.start import Start, Taken, find_start, taken_of
@@ -84,7 +84,7 @@ def _resume(training: Training, find: Callable[[], Start | None]) -> Path | None
         if offer.start is None or offer.found is None:
             return None
         start, found = offer.start, offer.found
-        check_model(found.path, found.manifest, training.run)
+        check_model(found.path, found.manifest, training.run, is_own=start.is_own)
         taken = taken_of(training.run, start, found.path, found.manifest)
         problem = _try_twice(training, found, taken)
         if problem and start.is_only:
@@ -214,11 +214,7 @@ def _tell(training: Training, found: Found, taken: Taken) -> None:
     LOG.info("loaded   %s of %s, iteration %d", taken.text(), found.path, manifest.iteration)
     if not taken.progress or training.run.train.evaluate_only:
         return
-    lines = changes(manifest.settings, training.run)
-    if rate := rate_change(manifest, training.run):
-        lines.append(rate)
-    if dropout := dropout_change(manifest, training.run, training.device.type):
-        lines.append(dropout)
+    lines = resume_notes(manifest, training.run, training.device.type)
     if manifest.about.get("data", training.data) != training.data:
         lines.append(OTHER_DATA)
     for line in lines:

@@ -69,7 +69,7 @@ def test_a_setting_that_the_checkpoint_does_not_know_had_its_default(tmp_path):
 
 def test_longer_samples_than_the_model_can_see_are_refused(tmp_path):
     path = fake(tmp_path, 0, about={"max_seq_length": 24})
-    with pytest.raises(CheckpointError, match="a window of 24 tokens, and SEQ=32; use SEQ=24 or less"):
+    with pytest.raises(CheckpointError, match="a context of 24 tokens, and SEQ=32; use SEQ=24 or less"):
         check_model(path, read_manifest(path), derived())
     check_model(path, read_manifest(path), derived(SEQ="24"))
 

@@ -52,7 +52,7 @@ REFUSED = [
     (3, {"PP": "3", "PIPELINE_SPLIT": "2,0,2"}, "PIPELINE_SPLIT=2,0,2 must name a number of layers for each of PP=3"),
     (2, {"PP": "2", "PIPELINE_SPLIT": "even"}, "PIPELINE_SPLIT='even' is not layers, ends, parameters or a list"),
     (1, {"PIPELINE_SPLIT": "2,2"}, "PIPELINE_SPLIT=2,2 must name a number of layers for each of PP=1 stages"),
-    (2, {"PP": "2", "NLAYERS": "1000000"}, "NLAYERS=1000000 layers are too many to be cut into PP=2 stages"),
+    (2, {"PP": "2", "NLAYERS": "100000"}, "NLAYERS=100000 layers are too many to be cut into PP=2 stages"),
     (2, {"PP": "2", "ZERO_STAGE": "2"}, "ZERO_STAGE=2 shares gradients that the PP=2 stages of a pipeline keep"),
     (4, {"PP": "4", "ZERO_STAGE": "3"}, "ZERO_STAGE=3 shares weights that the PP=4 stages of a pipeline keep"),
     # Ulysses and scattered norms.

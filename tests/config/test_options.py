@@ -99,6 +99,7 @@ def test_a_command_line_is_split_as_argparse_splits_it(words, pairs, rest):
     ("words", "told"),
     [
         ("--lr", "--lr needs a value"),
+        ("--zero-stage", "--zero-stage needs a value: 0, 1, 2 or 3"),
         ("--lr --fp16", "--lr needs a value, and the next word is '--fp16'"),
         ("--fp16=1", "--fp16 takes no value, not '1'"),
     ],

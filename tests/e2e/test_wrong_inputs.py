@@ -68,16 +68,14 @@ SET = [
     case(["No such option '--presett'", "--preset"], "--presett", "7B"),
     case(["No such option '--sequence-paralel'", "--sequence-parallel"], "--sequence-paralel"),
     case("--zero-stage: '4' is not one of 0, 1, 2, 3", "--zero-stage", "4"),
-    case("Option '--zero-stage' requires an argument", "--zero-stage"),
+    case("--zero-stage needs a value: 0, 1, 2 or 3", "--zero-stage"),
     case(["--zero-stage and --set parallel.zero_stage give parallel.zero_stage two values, 1 and 2"], *BOTH),
     case("--zero-stage and --use-distributed-optimizer give", "--zero-stage", "2", "--use-distributed-optimizer"),
 ]
 LAYOUT = [
     case("HEADS=4 can not share NUM_KV_HEAD=3 key/value heads equally; use NUM_KV_HEAD=2 or", NUM_KV_HEAD="3"),
     case("HIDDEN=65 is not a multiple of HEADS=4; use HIDDEN=64, HIDDEN=72 or HEAD_DIM=16", HIDDEN="65"),
-    case(
-        "HEADS=1000000000000000 can not be split over TP=3 ranks; use TP=2 or TP=4", HEADS="1e15", HIDDEN="1e16", TP="3"
-    ),
+    case("env HIDDEN: 10000000000000000 must be at most 16777216", HEADS="1e15", HIDDEN="1e16", TP="3"),
     case("VOCAB_SIZE=100 is smaller than the tokenizer's 512 tokens; use VOCAB_SIZE=512", VOCAB_SIZE="100"),
     case("SEQ=64 is longer than the table of MAX_POSITIONS=32", NO_LLAMA="1", SEQ="64", MAX_POSITIONS="32"),
 ]
@@ -108,7 +106,7 @@ LENGTHS = [
     case(["TRAIN_TOKENS=10 (env TRAIN_TOKENS) is 0 steps", "give only one of them"], TRAIN_TOKENS="10"),
     case(["TRAIN_TOKENS=10", "less than one batch of 256 tokens"], TRAIN_TOKENS="10", TRAIN_ITERS=""),
     case("must be at most 9007199254740992", TRAIN_ITERS="1e18"),
-    case(["train: the order of 8000000000000000 samples", "lower TRAIN_ITERS or GLOBAL_BATCH"], TRAIN_ITERS="1e15"),
+    case(["TRAIN_ITERS=1000000000000000 (env TRAIN_ITERS)", "give a smaller TRAIN_ITERS"], TRAIN_ITERS="1e15"),
     case(["valid: the order of", "lower EVAL_ITERS"], EVAL_ITERS="1e15"),
     case("MIN_LR=1 is larger than LR=0.002; use MIN_LR=0.0002", MIN_LR="1"),
     case("LR_WARMUP_ITERS=12 takes the whole decay of 12 steps", LR_WARMUP_ITERS="12"),
@@ -136,13 +134,13 @@ HOST = [
         OMPI_COMM_WORLD_SIZE="2",
     ),
     case(["GiB of memory for 1 rank that needs", "train.force=true"], HIDDEN="65536", NLAYERS="200"),
-    case(["need", "NLAYERS=4096 would fit"], NLAYERS="1e15"),
+    case("env NLAYERS: 1000000000000000 must be at most 100000", NLAYERS="1e15"),
 ]
 PATHS = [
     case("TOKENIZER_MODEL none/Llama: no such file or folder; nothing is downloaded", TOKENIZER_MODEL="none/Llama"),
     case("TOKENIZER_MODEL ~nobody9/x: no such file", TOKENIZER_MODEL="~nobody9/x"),
     case("no such file or folder", TOKENIZER_MODEL="x" * 5000),
-    case("is given without a tokenizer; set TOKENIZER_MODEL", DATA_FILE_LIST="list.txt"),
+    case("DATA_FILE_LIST list.txt: no such file; give a text file with", DATA_FILE_LIST="list.txt"),
     case("TOKENIZER_TYPE=NullTokenizer has no vocabulary of its own; set VOCAB_SIZE", TOKENIZER_TYPE="NullTokenizer"),
     case("DATA_FILE_LIST none.txt: no such file", DATA_FILE_LIST="none.txt", **DATA),
     case("DATA_FILE_LIST /: is a folder; give a text file", DATA_FILE_LIST="/", **DATA),
@@ -160,9 +158,9 @@ def test_refused(megads, settings, words, told):
 @pytest.mark.parametrize(("settings", "words", "told"), SPLITS)
 def test_an_impossible_layout_names_one_that_starts(megads, settings, words, told):
     line = refused(megads, *words, told=told, **settings)
-    way = ways(line)[0]
-    done = run(megads, "train", "--dry-run", *way.words(words), **{**settings, **way.variables})
-    assert done.returncode == 0, done.stderr
+    for way in ways(line):
+        done = run(megads, "train", "--dry-run", *way.words(words), **{**settings, **way.variables})
+        assert done.returncode == 0, (way, done.stderr)
 
 
 def test_a_vendor_that_is_not_here(megads):

@@ -52,6 +52,44 @@ def test_a_complete_run_is_not_trained_on_top_of(tmp_path):
     assert "runs/7B is complete" in folder.note
 
 
+def test_fresh_takes_the_next_free_name_and_leaves_what_is_there(tmp_path):
+    assert str(choose_folder(run(), named=False, in_job=False, fresh=True).path) == "runs/7B"
+    finish(tmp_path / "runs/7B", 40, exit_code=75)
+    (tmp_path / "runs/7B-2/log").mkdir(parents=True)
+    (tmp_path / "runs/7B-3").mkdir()
+    found = choose_folder(run(), named=False, in_job=False, fresh=True)
+    assert (str(found.path), found.complete, found.named) == ("runs/7B-3", False, False)
+    assert found.note == "runs/7B is not empty; this run is runs/7B-3 (RUN_DIR=runs/7B-3 resumes it)"
+    # Without the option the same name means the run that is not finished.
+    assert str(choose_folder(run(), named=False, in_job=False).path) == "runs/7B"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "--fresh: runs/7B is not empty; use RUN_NAME=7B-2"),
+        ({"dir": "runs/7B"}, "--fresh: runs/7B is not empty; use RUN_DIR=runs/7B-2"),
+        (
+            {"checkpoint": CheckpointConfig(dir="runs/7B")},
+            "--fresh: CKPT_DIR=runs/7B is not empty; use CKPT_DIR=runs/7B-2",
+        ),
+    ],
+)
+def test_fresh_in_a_folder_that_the_user_named_says_which_is_free(tmp_path, changes, told):
+    finish(tmp_path / "runs/7B", 40, exit_code=75)
+    with pytest.raises(LaunchError) as refused:
+        choose_folder(run(**changes), named=True, in_job=False, fresh=True)
+    assert str(refused.value) == told
+    if "dir" in changes:
+        free = choose_folder(run(dir="runs/7B-2"), named=True, in_job=False, fresh=True)
+        assert str(free.path) == "runs/7B-2"
+
+
+def test_fresh_in_a_batch_job_is_refused_since_a_requeue_would_begin_again():
+    with pytest.raises(LaunchError, match="whenever the job is restarted; set RUN_NAME instead"):
+        choose_folder(run(), named=False, in_job=True, fresh=True)
+
+
 def test_a_longer_training_extends_the_complete_run(tmp_path):
     finish(tmp_path / "runs/7B", 100)
     assert str(choose_folder(run(200), named=False, in_job=False).path) == "runs/7B"

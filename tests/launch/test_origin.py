@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megads.checkpoint.manifest import read_manifest
-from megads.checkpoint.match import changes, rate_change, shape_of
+from megads.checkpoint.match import changes, rate_change, resume_notes, shape_of
 from megads.config.batches import planned_samples
 from megads.config.files import CONFIG, load_config, note_saved, save_config
 from megads.config.memory import estimate
@@ -25,6 +25,7 @@ from megads.launch.origin import (
     Saved,
     beginning_only,
     checkpoint_layer,
+    difference_lines,
     find_beginning,
     go_on,
     keep_schedule,
@@ -53,6 +54,40 @@ def test_the_banner_says_what_begins_and_with_what(tmp_path):
     other_places = derived(TP="2", NGPU_PER_HOST="2", LOAD="", GLOBAL_BATCH="8", DP="1")
     line = start_line(other_places, find_beginning(other_places, run_dir))
     assert line == "resuming from iteration 7: weights, optimizer and position"
+
+
+def test_a_dry_run_shows_what_the_resume_would_report(tmp_path):
+    progress = {"iteration": 6, "scheduled_samples": 48}
+    path = fake(tmp_path / "checkpoints", 6, derived(LR="0.01"), progress=progress)
+    now = derived(LR="0.02", CLIP_GRAD="0.5")
+    lines = difference_lines(now, find_beginning(now, tmp_path))
+    assert "checkpoint had optim.lr=0.01, this run has 0.02" in lines
+    assert [line for line in lines if "had a learning rate of" in line]
+    assert lines == [f"checkpoint {line}" for line in resume_notes(read_manifest(path), now)]
+    same = derived(LR="0.01")
+    assert difference_lines(same, find_beginning(same, tmp_path)) == []
+    tuned = derived(LR="0.02", LOAD=str(tmp_path / "checkpoints"), FINETUNE="1")
+    assert difference_lines(tuned, find_beginning(tuned, tmp_path / "new")) == []
+
+
+def test_what_starts_a_new_run_instead_of_a_checkpoint_of_another_model_does(tmp_path):
+    other, own = tmp_path / "other", tmp_path / "r/checkpoints"
+    fake(other, 50)
+
+    def refused(told, **env):
+        with pytest.raises(CheckpointError) as caught:
+            find_beginning(derived(NLAYERS="3", **env), tmp_path / "r")
+        assert str(caught.value).endswith(f"takes the checkpoint's model, {told} starts a new run")
+
+    refused("leaving LOAD unset", LOAD=str(other))
+    assert find_beginning(derived(NLAYERS="3"), tmp_path / "r") is None
+    fake(own, 7)
+    refused("another RUN_NAME or RUN_DIR")
+    # Its own checkpoint comes first, and in a new folder LOAD would.
+    refused("another RUN_NAME or RUN_DIR with LOAD unset", LOAD=str(other))
+    refused("another RUN_NAME or RUN_DIR with LOAD unset", LOAD=str(own))
+    refused("another CKPT_DIR", CKPT_DIR=str(own))
+    assert find_beginning(derived(NLAYERS="3"), tmp_path / "r-2") is None
 
 
 def test_the_schedule_that_is_kept_gives_the_same_rate_for_the_same_samples(tmp_path):

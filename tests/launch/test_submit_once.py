@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,15 @@ def test_what_says_where_a_run_begins_is_said_to_one_job_that_runs_once(tmp_path
     plain = prepared(ask(machine, **end, LOAD=own), Wish(nodes=2, account="X", chain=3))
     assert plain.chain == 3
     assert once not in directives(plain.text)
+
+
+def test_a_chain_of_a_fresh_run_resumes_the_folder_that_was_chosen(tmp_path):
+    (tmp_path / "runs/7B/log").mkdir(parents=True)
+    wanted = ask("frontier", WALLTIME="1h")
+    words = ("train", "--fresh", "--preset", "7B")
+    fresh = replace(wanted, words=words, env={**wanted.env, "MEGADS_COMMAND": "bash t.sh --fresh"}).starting_fresh()
+    assert fresh.command([]) == "bash t.sh"
+    assert replace(fresh, env={}).command([], Path("runs/7B-2")) == "RUN_DIR=runs/7B-2 megads train --preset 7B"
+    job = prepared(fresh, Wish(nodes=2, account="X", chain=3))
+    assert "dir=runs/7B-2" in job.text
+    assert "--fresh" not in job.text
