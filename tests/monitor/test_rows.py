@@ -58,7 +58,7 @@ def test_every_flipped_bit_of_a_file_is_reported_or_changes_nothing(tmp_path):
     assert len(whole) == 4
     dice = random.Random(SEED)
     last = len(text) - 60  # every bit of the last checksum and the end of the line
-    for bit in [*range(8 * last, 8 * len(text)), *(dice.randrange(8 * last) for _ in range(2000))]:
+    for bit in [*range(8 * last, 8 * len(text)), *(dice.randrange(8 * last) for _ in range(500))]:
         changed = bytearray(text)
         changed[bit // 8] ^= 1 << bit % 8
         damage = Damage()
