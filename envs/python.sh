@@ -96,26 +96,36 @@ declare -F megads_make_venv >/dev/null || megads_make_venv() {
   ) 9>"${venv}/.lock"
 }
 
-# Wait for process $1 and show what pip, writing to $2, is at: one line that changes on a
-# terminal, a line a package otherwise.
+# Wait for process $1 and show what pip, writing to $2, is at: one line for each phase, and one after
+# every $3 (15) seconds without.
 declare -F megads_show_progress >/dev/null || megads_show_progress() {
-  local now last=""
+  local phase last="" count start="${SECONDS}" shown="${SECONDS}"
   # shellcheck disable=SC2064  # the process id of now
   trap "kill $1 2>/dev/null; exit 130" INT TERM HUP
   while kill -0 "$1" 2>/dev/null; do
-    now="$(sed -n 's/^ *\(Collecting\|Downloading\|Building\|Installing\) \(.*\)/\1 \2/p' "$2" | tail -n 1)"
-    if [[ -n "${now}" && "${now}" != "${last}" ]]; then
-      if [[ -t 2 ]]; then
-        printf '\r\033[K  %.70s' "${now}" >&2
-      elif [[ "${now%% *}" != "${last%% *}" ]]; then
-        printf '  %.70s\n' "${now}" >&2
-      fi
-      last="${now}"
+    phase="$(sed -n 's/^ *\(Collecting\|Downloading\|Building\|Installing\) .*/\1/p' "$2" | tail -n 1)"
+    case "${phase}" in
+      Collecting | Downloading) phase="collecting packages" ;;
+      Building) phase="building packages" ;;
+      Installing)
+        count="$(sed -n 's/^ *Installing collected packages: //p' "$2" | tail -n 1 | tr ',' '\n' | wc -l)"
+        phase="installing packages (${count}), a few minutes on a parallel file system"
+        # "Installing build dependencies" is of a package that is still collected.
+        grep -q '^ *Installing collected packages' "$2" || phase="collecting packages"
+        ;;
+      *) phase="starting pip" ;;
+    esac
+    if [[ "${phase}" != "${last}" ]]; then
+      echo "megads: ${phase} ... ($((SECONDS - start)) s)" >&2
+      last="${phase}" shown="${SECONDS}"
+    elif ((SECONDS - shown >= ${3:-15})); then
+      echo "megads: still ${phase%%,*} ... ($((SECONDS - start)) s)" >&2
+      shown="${SECONDS}"
     fi
     sleep 0.2
   done
-  [[ ! -t 2 ]] || printf '\r\033[K' >&2
-  wait "$1"
+  wait "$1" || return
+  echo "megads: packages installed in $((SECONDS - start)) s" >&2
 }
 
 # Show the end of an install's log, then what went wrong as one line.

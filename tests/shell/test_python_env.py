@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -238,3 +239,26 @@ def test_packages_that_are_there_are_listed(checkout, tmp_path):
         text=True,
     )
     assert (done.returncode, done.stdout) == (0, "alpha==2.9.1+cpu\n")
+
+
+def test_an_install_shows_a_line_for_each_phase_and_while_one_lasts(bash, checkout, tmp_path):
+    log = tmp_path / "install.log"
+    pip = f"""
+      (
+        echo 'Collecting torch' ; echo '  Downloading kitoken-0.11.1-cp310-abi3-manylinux_2_28_x86_64.whl (2.5 MB)'
+        echo '  Installing build dependencies: started'; sleep 0.7
+        echo 'Installing collected packages: numpy, torch, click'; sleep 2.5; exit 3
+      ) >{log} &
+      : >>{log}
+      source "$0/envs/python.sh"; megads_show_progress "$!" {log} 1; echo "rc=$?"
+    """
+    done = bash("-c", pip, checkout)
+    assert done.stdout == "rc=3\n"
+    lines = [re.sub(r"\d+ s\)$", "N s)", line) for line in done.stderr.splitlines()]
+    # A busy machine may show these two as well.
+    others = ("starting pip", "still collecting")
+    assert [line for line in dict.fromkeys(lines) if not any(other in line for other in others)] == [
+        "megads: collecting packages ... (N s)",
+        "megads: installing packages (3), a few minutes on a parallel file system ... (N s)",
+        "megads: still installing packages (3) ... (N s)",
+    ]
