@@ -167,7 +167,7 @@ def test_an_import_says_how_it_is_trained_and_goes_out_again(tmp_path, capsys, b
     first, window, tokenizer, surplus, _, command = out.splitlines()
     assert first.startswith(f"{tmp_path / 'ours' / 'iter_0000000'}: MistralForCausalLM of ")
     assert "75 rows of zeros pad its vocabulary of 53" in first
-    assert "a window of 32 tokens; train it with SEQ=32 or less" in window
+    assert "a context of 32 tokens; train it with SEQ=32 or less" in window
     assert f"tokenizer {tmp_path / 'ours' / 'tokenizer'} (HFTokenizer), 1500 tokens" in tokenizer
     assert "has 1447 tokens more than the model" in surplus
     words = shlex.split(command)
