@@ -185,6 +185,9 @@ def ranks(tmp_path, monkeypatch):
         while not all((tmp_path / f"ready-{rank}").exists() for rank in range(size)):
             assert time.monotonic() < end
             time.sleep(0.02)
+        while not (tmp_path / "heartbeat.json").exists():  # a rank 0 that is stopped before it has told no host
+            assert time.monotonic() < end
+            time.sleep(0.02)
         return started
 
     yield start
