@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,11 +68,14 @@ def disk_room(run: RunConfig, folder: Path, begun: int = 0) -> DiskRoom:
     """
     each = count_parameters(run.model) * (MASTER_BYTES + state_bytes(run))
     last, every, wanted = run.train.train_iters, run.checkpoint.save_interval, run.checkpoint
-    steps = {*range(every, last + 1, every), last} if every else {last}
-    rare = {step for step in steps if wanted.keep_every and not step % wanted.keep_every}
-    newest = set(sorted(steps)[-wanted.keep :]) if wanted.keep else steps
+    saves = _saves(last, every, last)
+    newest = min(wanted.keep or saves, saves)
+    kept = newest
+    if wanted.keep and wanted.keep_every:
+        oldest = min((every or last) * (saves - newest + 1), last)  # of the newest
+        kept += _saves(oldest - 1, math.lcm(every or last, wanted.keep_every), last)
     # A checkpoint goes once its successor is complete.
-    kept, at_once = len(newest | rare), len(newest | rare) + bool(wanted.keep and len(steps) > wanted.keep)
+    at_once = kept + bool(wanted.keep and saves > wanted.keep)
     why = f"every {plural(every, 'step')}" if every else "at the end"
     why += f", CKPT_KEEP={wanted.keep}" if wanted.keep else ", all are kept"
     place = next((path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir()), Path("/"))
@@ -79,5 +83,10 @@ def disk_room(run: RunConfig, folder: Path, begun: int = 0) -> DiskRoom:
         free = shutil.disk_usage(place).free
     except OSError:
         free = 0
-    there = sum(1 for step in steps if step <= begun) if not wanted.keep else min(len(newest), int(begun > 0))
+    there = _saves(min(begun, last), every, last) if not wanted.keep else min(newest, int(begun > 0))
     return DiskRoom(each, kept, at_once, free, there * each, why)
+
+
+def _saves(step: int, every: int, last: int) -> int:
+    """Return how many checkpoints are written up to ``step``: every so many steps, and one at the end."""
+    return (step // every if every else 0) + (step >= last and bool(not every or last % every))

@@ -201,8 +201,13 @@ def summary(job: Job) -> str:
     given = job.run.data.file_list or job.run.data.path
     shares = train_shares(job.run, read_shards(job.run)) if given else ()
     start = start_line(job.run, job.begins)
-    disk = "" if job.run.lr_finder.enabled else room_of(job).line()
+    disk = room_of(job).line() if writes_checkpoints(job.run) else ""
     return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path, shares, start, disk)
+
+
+def writes_checkpoints(run: RunConfig) -> bool:
+    """Return whether there is anything to save: a sweep of rates and an evaluation train nothing."""
+    return not (run.lr_finder.enabled or run.train.evaluate_only)
 
 
 def room_of(job: Job) -> DiskRoom:
@@ -243,7 +248,7 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
             check_data(job.run, job.run.model.vocab_size)
         write_run_files(job)
         plan = plan_attempt(job, job.allocation, 0, ends)
-        room = () if job.run.lr_finder.enabled else room_of(job).warnings(checkpoints)
+        room = room_of(job).warnings(checkpoints) if writes_checkpoints(job.run) else ()
         notes = "".join(f"megads: {note}\n" for note in (*job.resolved.notes, job.folder.note, *room) if note)
         by = job.ask.started.by if job.ask.started else ""
         how = f"ranks started by {by}" if by else f"$ {plan.line()}"

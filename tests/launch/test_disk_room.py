@@ -1,5 +1,6 @@
 """What the checkpoints of a run take, and whether it fits."""
 
+import itertools
 import shutil
 from types import SimpleNamespace
 
@@ -26,6 +27,28 @@ def test_how_many_are_kept(tmp_path, env, kept, at_once):
     room = disk_room(derived({**LONG, **env}), tmp_path / "not/there/yet")
     assert (room.kept, room.at_once) == (kept, at_once)
     assert room.free > 0
+
+
+@pytest.mark.parametrize("begun", [0, 7, 24, 30])
+@pytest.mark.parametrize("keep", [0, 1, 3, 50])
+def test_the_count_is_that_of_the_steps_one_by_one(tmp_path, keep, begun):
+    for last, every, rarely in itertools.product((24, 25, 30), (0, 1, 4, 7, 40), (0, 4, 6, 10)):
+        run = derived({"TRAIN_ITERS": f"{last}", "SAVE_INTERVAL": f"{every}"})
+        given = {"keep": keep, "keep_every": rarely}
+        run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update=given)})
+        steps = {*range(every, last + 1, every), last} if every else {last}
+        newest = set(sorted(steps)[-keep:]) if keep else steps
+        rare = {step for step in steps if rarely and keep and not step % rarely}
+        room = disk_room(run, tmp_path, begun)
+        assert room.kept == len(newest | rare), (last, every, rarely)
+        if not keep:
+            assert room.there == room.each * sum(1 for step in steps if step <= begun)
+
+
+def test_a_run_of_billions_of_steps_is_counted_at_once(tmp_path):
+    run = derived(LONG)
+    train = run.train.model_copy(update={"train_iters": 2**52})
+    assert disk_room(run.model_copy(update={"train": train}), tmp_path).kept == -(-(2**52) // 50)
 
 
 def test_a_run_that_does_not_fit_is_named_with_what_would(tmp_path, monkeypatch):
