@@ -22,7 +22,9 @@ from megads.errors import ConfigError
 
 
 def _output(*args: str, **env: str) -> str:
-    result = CliRunner().invoke(config, list(args), env={"MACHINE": "generic", **env}, catch_exceptions=False)
+    # pytest-xdist sets COLUMNS in its workers.
+    given = {"MACHINE": "generic", "COLUMNS": None, **env}
+    result = CliRunner().invoke(config, list(args), env=given, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
