@@ -131,7 +131,7 @@ def test_going_back_abandons_what_came_after(again):
 def test_a_complete_run_goes_back_and_the_line_that_goes_on_says_so_until_something_is_saved(megads, whole):
     shutil.copytree(whole.folder / "a", megads.folder / "a")
     command = megads.folder / "a/command.txt"
-    stopped = megads.train("a", CKPT_STEP="8", WALLTIME="11s", **SAVED)
+    stopped = megads.train("a", CKPT_STEP="8", WALLTIME="10s", **SAVED)
     assert stopped.returncode == 75, stopped.stderr
     assert re.search(r"stopped  8 of 12 iterations; the allocation ends at .*; before the first step\n", stopped.stderr)
     assert f"resume   {command.read_text()}" in stopped.stderr
