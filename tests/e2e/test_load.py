@@ -242,7 +242,7 @@ def test_an_imported_model_is_trained_without_typing_its_shape(megads):
     assert rest.returncode == 75, rest.stderr
     assert "resume   from r/checkpoints/iter_0000001, iteration 1\n" in rest.stderr
     # Of where it came from it still knows how long its samples may be.
-    refused(megads, told=["a window of 32 tokens, and SEQ=64; "], RUN_DIR="r", **{**settings, "SEQ": "64"})
+    refused(megads, told=["a context of 32 tokens, and SEQ=64; "], RUN_DIR="r", **{**settings, "SEQ": "64"})
 
 
 @pytest.mark.parametrize(
