@@ -50,7 +50,7 @@ def test_a_killed_run_reads_on_with_other_ranks_micro_batches_and_readers(megads
     assert whole.returncode == 0, whole.stderr
     assert "ramp-up  from 4 samples by 4 to 16 over 40 samples: 7 iterations" in whole.stderr + whole.stdout
     assert "data     list.txt; 2 prefetch threads per rank" in whole.stderr + whole.stdout
-    assert "steps 5-6: 16 samples passed over" in whole.stderr
+    assert "steps 5-6: 16 samples skipped" in whole.stderr
     process = megads.start(
         "train", RUN_DIR="parts", **{**listed, "DP": "2", "MICRO_BATCH": "1", "NUM_WORKERS": "1", "SAVE_INTERVAL": "4"}
     )

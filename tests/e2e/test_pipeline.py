@@ -36,9 +36,8 @@ def test_the_stages_can_change_on_resume(megads):
     assert megads.losses("parts") == pytest.approx(megads.losses("whole"), rel=1e-5)
 
 
-def test_with_dropout_other_stages_say_where_random_numbers_come_from(megads):
+def test_with_dropout_other_stages_draw_the_same(megads):
     assert megads.train("r", EXIT_INTERVAL="5", **PIPELINE, **DROPOUT).returncode == 75
     rest = megads.train("r", NLAYERS="4", **DROPOUT)
     assert rest.returncode == 0, rest.stderr
-    line = "checkpoint of TP=1 PP=2 SP=1: its random numbers belong to other ranks; dropout starts anew from SEED=1234"
-    assert rest.stderr.count(line) == 1
+    assert "dropout draws other numbers" not in rest.stderr  # draws do not depend on PP
