@@ -313,7 +313,7 @@ class Victim:
         for line in said.splitlines():
             if "passed over" in line:
                 raise Wrong(f"{self.run_dir}: {line}")
-            match = re.search(r"(?:resume|start) +from (\S+)", line)
+            match = re.search(r"(?:(?:resume|start) +from|init) +(\S+)", line)
             if match and newest is not None and Path(match[1].rstrip(",")).name != newest.name:
                 raise Wrong(f"{self.run_dir}: {line}, not from {newest.name}")
 
