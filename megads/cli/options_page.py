@@ -30,7 +30,8 @@ option means what it means there. Every option of the three is one of these:
 
 ```bash
 $ megads train --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 4 \
---global-batch-size 8 --train-iters 2 --lr 1e-4 --optimizer adam --eval-iters 1 --split 8,1,1 --swiglu --disable-bias-linear --dry-run
+--global-batch-size 8 --train-iters 2 --lr 1e-4 --optimizer adam --eval-iters 1 --split 8,1,1 --swiglu \
+--disable-bias-linear --dry-run
 ```
 
 ## Rules
