@@ -5,6 +5,9 @@ any other exception is a bug and keeps its traceback. A message says what was gi
 where it came from, and what would work.
 """
 
+EXIT_DONE, EXIT_FAILED, EXIT_WRONG, EXIT_STOPPED = 0, 1, 2, 75
+"""Exit codes of a run: complete, a failure, a wrong setting or input, stopped on purpose with a checkpoint."""
+
 
 def plain(text: str, keep: str = "") -> str:
     """Return ``text`` with whatever does not print, line breaks too, written as escapes, but for ``keep``."""

@@ -16,7 +16,7 @@ from megads.errors import ConfigError
 from megads.words import plural
 
 SchedulerName = Literal["none", "pbs", "slurm", "flux", "lsf"]
-StarterName = Literal["direct", "torchrun", "openmpi", "mpich", "pals", "srun", "flux", "jsrun", "deepspeed"]
+StarterName = Literal["direct", "local", "torchrun", "openmpi", "mpich", "pals", "srun", "flux", "jsrun", "deepspeed"]
 
 Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: value.split() if isinstance(value, str) else value)]
 """A list of words; one string is split at blanks."""

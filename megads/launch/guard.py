@@ -21,10 +21,10 @@ from pathlib import Path
 
 from megads.cluster.ranks import find_ranks
 from megads.config.files import OUTCOME
-from megads.errors import MegadsError
+from megads.errors import EXIT_FAILED, MegadsError
 from megads.launch.memory_kills import memory_kills
 from megads.launch.processes import die_with_parent, send
-from megads.monitor.outcome import EXIT_FAILED, Outcome, read_heartbeat, tell_first
+from megads.monitor.outcome import Outcome, read_heartbeat, tell_first
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LOOK_S = 1.0  # between looks at whether the starter is still there

@@ -24,13 +24,13 @@ NAMES = {
 
 MISSING = {
     "openmpi": "no Open MPI mpirun on PATH; install it (apt-get install openmpi-bin, conda install openmpi), "
-    "load its module, or use LAUNCH_WITH=torchrun",
+    "load its module, or use LAUNCH_WITH=local (one host)",
     "mpich": "no MPICH mpiexec on PATH; install it (apt-get install mpich, conda install mpich), "
-    "load its module, or use LAUNCH_WITH=torchrun",
+    "load its module, or use LAUNCH_WITH=local (one host)",
     "pals": "no mpiexec of PALS on PATH; load its module (cray-pals), or use LAUNCH_WITH=openmpi or mpich",
-    "srun": "no srun on PATH; it comes with SLURM, elsewhere use LAUNCH_WITH=torchrun, openmpi or mpich",
-    "flux": "no flux on PATH; it comes with Flux, elsewhere use LAUNCH_WITH=torchrun, openmpi or mpich",
-    "jsrun": "no jsrun on PATH; it comes with IBM's JSM, elsewhere use LAUNCH_WITH=torchrun, openmpi or mpich",
+    "srun": "no srun on PATH; it comes with SLURM, elsewhere use LAUNCH_WITH=local (one host), openmpi or mpich",
+    "flux": "no flux on PATH; it comes with Flux, elsewhere use LAUNCH_WITH=local (one host), openmpi or mpich",
+    "jsrun": "no jsrun on PATH; it comes with IBM's JSM, elsewhere use LAUNCH_WITH=local (one host), openmpi or mpich",
 }
 
 

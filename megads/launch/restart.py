@@ -18,14 +18,14 @@ from pathlib import Path
 
 from megads.cluster.hosts import this_host
 from megads.config.files import ATTEMPTS, OUTCOME, STOP
-from megads.errors import MegadsError
+from megads.errors import EXIT_DONE, EXIT_STOPPED, EXIT_WRONG, MegadsError
 from megads.launch.folder import append_to_log
 from megads.launch.origin import Saved
 from megads.launch.plan import LaunchPlan
 from megads.launch.run import Ended, caught, run_once, say, tell_end
 from megads.launch.scheduler import Allocation
 from megads.launch.stale import IN_PLACE
-from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, EXIT_WRONG, read_heartbeat
+from megads.monitor.outcome import read_heartbeat
 from megads.monitor.text import clock, steady_clock
 
 WAIT_S = 1.0  # before the first restart, twice as long before each further one

@@ -15,20 +15,11 @@ from types import FrameType
 
 from megads.cluster.hosts import this_host
 from megads.config.files import OUTCOME, STOP
-from megads.errors import LaunchError, MegadsError
+from megads.errors import EXIT_DONE, EXIT_STOPPED, EXIT_WRONG, LaunchError, MegadsError
 from megads.launch.memory_kills import memory_kills
 from megads.launch.plan import LaunchPlan
 from megads.launch.processes import Family, children, die_with_parent, orphans_adopted, send
-from megads.monitor.outcome import (
-    EXIT_DONE,
-    EXIT_STOPPED,
-    EXIT_WRONG,
-    Outcome,
-    find_outcome,
-    last_seen,
-    read_heartbeat,
-    tell_first,
-)
+from megads.monitor.outcome import Outcome, find_outcome, last_seen, read_heartbeat, tell_first
 
 RESUME = EXIT_STOPPED  # exit code: stopped on purpose with a checkpoint
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,12 +24,12 @@ from megads.launch.programs import on_path
 from megads.launch.scheduler import UNKNOWN, Allocation, is_here
 from megads.launch.stale import ALWAYS_UNSET, stale_variables
 from megads.launch.started import WITH_STORE
-from megads.launch.starters.agents import AGENTS, DEEPSPEED, DIRECT, TORCHRUN
+from megads.launch.starters.agents import AGENTS, DEEPSPEED, DIRECT, LOCAL, TORCHRUN
 from megads.launch.starters.call import Call, Starter, refuse_long_words
 from megads.launch.starters.mpi import MPICH, OPENMPI, PALS
 from megads.launch.starters.schedulers import FLUX, JSRUN, SRUN
 
-STARTERS = {row.name: row for row in (DIRECT, TORCHRUN, OPENMPI, MPICH, PALS, SRUN, FLUX, JSRUN, DEEPSPEED)}
+STARTERS = {row.name: row for row in (DIRECT, LOCAL, TORCHRUN, OPENMPI, MPICH, PALS, SRUN, FLUX, JSRUN, DEEPSPEED)}
 """Every starter by its name in LAUNCH_WITH."""
 
 OWN_STARTERS = {"slurm": ("srun",), "flux": ("flux",), "lsf": ("jsrun",), "pbs": ("pals",), "none": ()}
@@ -64,7 +65,7 @@ def plan_launch(
         facts: of the machine.
         attempt: 0, 1, ... of the restarts of one launch; each meets on a port of its own.
         folder: for the list of hosts; None: one in the temporary folder, made when the plan is run.
-        python: that agents (torchrun, DeepSpeed) run; "": the first word of ``command``.
+        python: that launchers written in Python (local, torchrun, DeepSpeed) run; "": the first word of ``command``.
         extra: variables for the ranks besides.
         for_torch: whether each rank gets RANK, LOCAL_RANK and WORLD_SIZE, whatever its starter sets.
 
@@ -152,7 +153,7 @@ def choose_starter(call: Call) -> str:
 
     The machine's, where it says one, inside its scheduler's jobs. Else for one rank on this
     host the process itself, and for several what comes with the scheduler (srun, Flux,
-    jsrun, PALS) when it is on PATH, else torchrun. Other hosts without a starter of the
+    jsrun, PALS) when it is on PATH, else ``local``. Other hosts without a starter of the
     scheduler: an MPI on PATH.
 
     Raises:
@@ -165,7 +166,7 @@ def choose_starter(call: Call) -> str:
         return "direct"
     own = _first_on_path(OWN_STARTERS[scheduler], call.env)
     if own or call.local:
-        return own or "torchrun"
+        return own or ("local" if hasattr(signal, "sigtimedwait") else "torchrun")  # macOS has none
     return _first_on_path(ANY_MPI, call.env) or _nothing_reaches(call, "LAUNCH_WITH=auto")
 
 

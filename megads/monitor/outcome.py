@@ -16,7 +16,6 @@ from megads.storage.reading import SMALL, parse_json, read_bytes
 
 _LONGEST = 50_000  # characters of a message; six bytes each at worst
 _MOST_NUMBER = 1e18
-EXIT_DONE, EXIT_FAILED, EXIT_WRONG, EXIT_STOPPED = 0, 1, 2, 75
 
 
 @dataclass(frozen=True)

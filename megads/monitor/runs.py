@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from megads.config.run_files import CONFIG, HEARTBEAT, LOG_FILE, METRICS, OUTCOME
-from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Heartbeat, Outcome, read_heartbeat, read_outcome
+from megads.errors import EXIT_DONE, EXIT_STOPPED
+from megads.monitor.outcome import Heartbeat, Outcome, read_heartbeat, read_outcome
 from megads.monitor.plots.columns import with_means
 from megads.monitor.plots.source import read_settings
 from megads.monitor.rows import Damage, parse_rows

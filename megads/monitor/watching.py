@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from megads.config.run_files import CONFIG, LOG_FILE, METRICS
-from megads.errors import plain
+from megads.errors import EXIT_FAILED, EXIT_STOPPED, plain
 from megads.monitor.follow import Follower
-from megads.monitor.outcome import EXIT_FAILED, EXIT_STOPPED, read_outcome
+from megads.monitor.outcome import read_outcome
 from megads.monitor.plots.sketch import loss_sketch
 from megads.monitor.plots.source import settings_of
 from megads.monitor.runs import DONE, FAILED, LOST, STARTING, STOPPED, WAITING, State, last_change, state_of

@@ -13,9 +13,10 @@ from megads.config.flops import flops_per_token
 from megads.config.schedule import Schedule
 from megads.data.prefetch import Prefetch
 from megads.engine.base import StepResult
+from megads.errors import EXIT_DONE, EXIT_STOPPED
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
-from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Outcome
+from megads.monitor.outcome import Outcome
 from megads.monitor.throughput import SPEED_STEPS, Remaining, Speed, SpeedOf
 from megads.monitor.trackers.tracks import Tracks
 from megads.train.energy import EnergyOfRun

@@ -11,8 +11,9 @@ from pathlib import Path
 from megads.checkpoint.progress import Progress
 from megads.config.batches import BatchSchedule
 from megads.config.schedule import Schedule
+from megads.errors import EXIT_DONE, EXIT_STOPPED
 from megads.monitor.log import LOG
-from megads.monitor.outcome import EXIT_DONE, EXIT_STOPPED, Outcome
+from megads.monitor.outcome import Outcome
 from megads.monitor.sweep import Sweep
 from megads.train.setup import Training
 from megads.train.stop import StopRequest

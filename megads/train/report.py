@@ -11,8 +11,9 @@ from megads.config.files import COMMAND
 from megads.config.flags import flags
 from megads.config.flops import basis
 from megads.config.tree import env_name, extra, fields
+from megads.errors import EXIT_DONE
 from megads.monitor.log import FILE, LOG
-from megads.monitor.outcome import EXIT_DONE, Outcome
+from megads.monitor.outcome import Outcome
 from megads.monitor.plots.loss import read_losses, save_loss_plot
 from megads.monitor.plots.sketch import loss_sketch
 from megads.monitor.text import WAITING, count, size

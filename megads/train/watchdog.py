@@ -28,16 +28,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from megads.comm.timeout import FIRST_TIMES
-from megads.errors import MegadsError
-from megads.monitor.outcome import (
-    EXIT_FAILED,
-    Heartbeat,
-    Outcome,
-    find_outcome,
-    read_heartbeat,
-    tell_first,
-    write_heartbeat,
-)
+from megads.errors import EXIT_FAILED, MegadsError
+from megads.monitor.outcome import Heartbeat, Outcome, find_outcome, read_heartbeat, tell_first, write_heartbeat
 from megads.train.hang import ANSWER_S, Board, Hang, Position, within
 
 TICK_S = 1.0

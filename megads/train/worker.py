@@ -23,18 +23,10 @@ from megads.config.files import LOG_FILE, OUTCOME, load_config
 from megads.config.run_files import METRICS
 from megads.config.schema import RunConfig
 from megads.config.secrets import hidden
-from megads.errors import ConfigError, LaunchError, MegadsError
+from megads.errors import EXIT_DONE, EXIT_FAILED, EXIT_WRONG, ConfigError, LaunchError, MegadsError
 from megads.monitor.interrupt import EXIT_INTERRUPTED, tell_interrupted
 from megads.monitor.log import LOG, failure_text, start_log, where
-from megads.monitor.outcome import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_WRONG,
-    Outcome,
-    read_heartbeat,
-    tell_first,
-    write_outcome,
-)
+from megads.monitor.outcome import Outcome, read_heartbeat, tell_first, write_outcome
 from megads.monitor.runs import last_rows
 from megads.monitor.trackers.make import open_tracks
 from megads.monitor.trackers.tracks import Tracks

@@ -71,7 +71,7 @@ STAGES = (
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("starter", "ranks"), [("torchrun", 4), ("openmpi", 2), ("mpich", 2)])
+@pytest.mark.parametrize(("starter", "ranks"), [("local", 4), ("openmpi", 2), ("mpich", 2)])
 def test_a_host_that_is_right_passes(megads, starter, ranks):
     done = megads("doctor", "--json", LAUNCH_WITH=starter, NGPU_PER_HOST=str(ranks))
     assert done.returncode == 0, done.stderr

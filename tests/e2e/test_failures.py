@@ -38,7 +38,7 @@ def planted(tmp_path):
 
 @pytest.mark.parametrize(
     "starter",
-    ["torchrun", pytest.param("openmpi", marks=pytest.mark.mpi), pytest.param("mpich", marks=pytest.mark.mpi)],
+    ["local", "torchrun", pytest.param("openmpi", marks=pytest.mark.mpi), pytest.param("mpich", marks=pytest.mark.mpi)],
 )
 def test_the_rank_that_fails_is_shown_and_the_run_ends(megads, planted, starter):
     started = time.time()

@@ -75,7 +75,7 @@ def test_launch_in_a_batch_script_of_slurm(slurm, megads):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("starter", ["openmpi", "mpich", "torchrun", "deepspeed"])
+@pytest.mark.parametrize("starter", ["openmpi", "mpich", "local", "torchrun", "deepspeed"])
 def test_launch_starts_any_program(megads, starter, tmp_path_factory):
     script = 'printf "%s\\n" "$RANK $LOCAL_RANK $WORLD_SIZE"; printf "\\377 raw\\n" >&2; exit $((RANK * 3))'
     temporary = tmp_path_factory.mktemp("tmp")

@@ -27,7 +27,7 @@ killing = pytest.mark.interpreters
 HOST = socket.gethostname()
 LONG = {"TRAIN_ITERS": "4000", "EVAL_INTERVAL": "0"}
 OPENMPI, MPICH = (pytest.param(name, marks=pytest.mark.mpi) for name in ("openmpi", "mpich"))
-STARTERS = ["torchrun", OPENMPI, MPICH]
+STARTERS = ["local", OPENMPI, MPICH]
 SOON_S = 60
 
 
@@ -52,7 +52,7 @@ def ranks_in(folder: Path) -> list[int]:
             env = process.joinpath("environ").read_text(errors="replace").split("\0")
         except OSError:
             continue
-        names = r"(RANK|OMPI_COMM_WORLD_RANK|PMI_RANK|SLURM_PROCID)=(\d+)"
+        names = r"(MEGADS_RANK|OMPI_COMM_WORLD_RANK|PMI_RANK|SLURM_PROCID)=(\d+)"
         # srun, too, is two processes of one command line, but it has no rank.
         found |= {int(match[2]): int(process.name) for each in env if (match := re.fullmatch(names, each))}
     return [found[rank] for rank in sorted(found)]
@@ -87,7 +87,7 @@ def stopped_well(folder: Path, code: int, err: str) -> int:
 @pytest.mark.parametrize(
     ("starter", "number"),
     [
-        ("torchrun", signal.SIGTERM),
+        ("local", signal.SIGTERM),
         pytest.param("openmpi", signal.SIGUSR1, marks=pytest.mark.mpi),
         pytest.param("mpich", signal.SIGINT, marks=pytest.mark.mpi),
     ],

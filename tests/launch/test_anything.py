@@ -110,7 +110,7 @@ time.sleep(60)
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("starter", ["openmpi", "mpich", "torchrun"])
+@pytest.mark.parametrize("starter", ["openmpi", "mpich", "torchrun", "local"])
 def test_signals_reach_the_ranks_and_nobody_is_left(tmp_path, starter):
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     process = start(tmp_path, "-n", "2", "--with", starter, "--", sys.executable, "sleeper.py")

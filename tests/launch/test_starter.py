@@ -33,14 +33,13 @@ def fake_mpi(folder, **versions: str) -> dict[str, str]:
     return {"PATH": str(folder)}
 
 
-def test_auto_is_the_process_itself_or_torchrun():
+def test_auto_is_the_process_itself_or_our_own_launcher_of_one_host():
     assert plan("auto", 1).in_place
     assert plan("auto", 1).argv == tuple(COMMAND)
     several = plan("auto", 4)
     assert not several.in_place
-    assert not several.forwards_signals
-    assert several.argv[:3] == (sys.executable, "-m", "torch.distributed.run")
-    assert "--nproc-per-node=4" in several.argv
+    assert several.forwards_signals
+    assert several.argv == (sys.executable, "-m", "megads.launch.local", "4", *COMMAND)
 
 
 def test_direct_refuses_several_ranks():
@@ -65,7 +64,9 @@ def test_mpi_is_told_by_its_version_not_its_name(tmp_path, programs, starter, ex
 @pytest.mark.parametrize(("starter", "way_out"), [("openmpi", "openmpi-bin"), ("mpich", "apt-get install mpich")])
 def test_a_missing_mpi_names_the_way_to_get_it(tmp_path, starter, way_out):
     env = fake_mpi(tmp_path, mpiexec="mpiexec (PALS) 1.2.3", mpirun="something else")
-    with pytest.raises(LaunchError, match=f"LAUNCH_WITH={starter}: no .* on PATH.*{way_out}.*LAUNCH_WITH=torchrun"):
+    with pytest.raises(
+        LaunchError, match=f"LAUNCH_WITH={starter}: no .* on PATH.*{way_out}.*LAUNCH_WITH=local \\(one host\\)"
+    ):
         plan(starter, 2, env)
 
 

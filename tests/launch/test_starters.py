@@ -293,13 +293,13 @@ def test_deepspeed_on_this_host_keeps_a_mask_of_devices(tmp_path, path):
 
 
 def test_direct_is_for_this_host(tmp_path, path):
-    with pytest.raises(LaunchError, match=r"LAUNCH_WITH=direct starts on this host, .*, and the run is on n1"):
+    with pytest.raises(LaunchError, match=r"LAUNCH_WITH=direct starts ranks on this host \(.*\), and the run is on n1"):
         plan(path(), tmp_path, Allocation("none", ("n1",), 1), launch_with="direct")
 
 
 def test_words_for_binding_that_a_starter_does_not_know_are_refused(tmp_path, path):
     here = Allocation("none", (this_host(),), 2)
-    with pytest.raises(LaunchError, match=r"CPU_BIND=depth: torchrun has no such option; use CPU_BIND=list:"):
+    with pytest.raises(LaunchError, match=r"CPU_BIND=depth: local has no such option; use CPU_BIND=list:"):
         plan(path(), tmp_path, here, cpu_bind="depth")
     with pytest.raises(LaunchError, match=r"has 1 core lists for 2 ranks"):
         plan(path(), tmp_path, here, cpu_bind="list:0-3")
@@ -312,16 +312,16 @@ def test_words_for_binding_that_a_starter_does_not_know_are_refused(tmp_path, pa
     ("programs", "allocation", "facts", "expected"),
     [
         ({}, Allocation("none", (this_host(),), 1), Facts(), "direct"),
-        ({"mpirun": "openmpi"}, Allocation("none", (this_host(),), 2), Facts(), "torchrun"),
+        ({"mpirun": "openmpi"}, Allocation("none", (this_host(),), 2), Facts(), "local"),
         ({"mpirun": "openmpi", "mpiexec": "mpich"}, TWO, Facts(), "openmpi"),
         ({"mpirun": "mpich"}, TWO, Facts(), "mpich"),
         ({"srun": "srun", "mpirun": "openmpi"}, Allocation("slurm", ("n1", "n2"), 2), Facts(), "srun"),
         ({"mpirun": "openmpi"}, Allocation("slurm", ("n1", "n2"), 2), Facts(), "openmpi"),
         ({"srun": "srun"}, Allocation("slurm", (this_host(),), 2), Facts(), "srun"),
-        ({}, Allocation("slurm", (this_host(),), 2), Facts(), "torchrun"),
+        ({}, Allocation("slurm", (this_host(),), 2), Facts(), "local"),
         ({"mpiexec": "pals"}, Allocation("pbs", ("n1", "n2"), 2), Facts(), "pals"),
         ({"mpiexec": "mpich"}, Allocation("pbs", ("n1", "n2"), 2), Facts(), "mpich"),
-        ({"mpiexec": "mpich"}, Allocation("pbs", (this_host(),), 2), Facts(), "torchrun"),
+        ({"mpiexec": "mpich"}, Allocation("pbs", (this_host(),), 2), Facts(), "local"),
         ({"flux": "flux", "srun": "srun"}, Allocation("flux", ("n1",), 1), Facts(), "flux"),
         ({"jsrun": "jsrun"}, Allocation("lsf", ("n1",), 2), Facts(), "jsrun"),
         ({"mpirun": "openmpi"}, Allocation("pbs", (this_host(),), 2), Facts(starter="openmpi"), "openmpi"),
@@ -330,7 +330,7 @@ def test_words_for_binding_that_a_starter_does_not_know_are_refused(tmp_path, pa
             {"mpiexec": "pals"},
             Allocation("none", (this_host(),), 2),
             Facts(starter="pals", scheduler="pbs"),
-            "torchrun",
+            "local",
         ),
     ],
 )
@@ -402,7 +402,7 @@ def _run(starter: str, cpu_bind: str, env: dict[str, str], folder: Path, size: i
 
 @pytest.mark.mpi
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
-@pytest.mark.parametrize("starter", ["openmpi", "mpich", "torchrun"])
+@pytest.mark.parametrize("starter", ["openmpi", "mpich", "torchrun", "local"])
 def test_ranks_are_bound_for_real(tmp_path, starter):
     first, second = sorted(os.sched_getaffinity(0))[:2]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}

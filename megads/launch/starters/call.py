@@ -27,7 +27,7 @@ class Call:
     facts: Facts
     binding: Binding
     folder: Path  # for files that the starter reads
-    python: str  # the interpreter that agents run
+    python: str  # the interpreter of launchers that are written in Python
 
     @property
     def local(self) -> bool:
