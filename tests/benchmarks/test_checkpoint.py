@@ -6,8 +6,6 @@ import pytest
 
 from benchmarks.checkpoint import METHODS, Options, make_pieces, measure, report
 
-pytestmark = pytest.mark.alone
-
 
 def test_ranks_share_every_parameter(tmp_path):
     options = Options(tmp_path, 30, 3, 1, 0)

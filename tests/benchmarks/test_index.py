@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from benchmarks.index import BUILDERS, MEAN_LENGTH, SEQ_LENGTH, Size, run
 from tests.data.samples.upstream import megatron_core
-
-pytestmark = pytest.mark.alone
 
 
 def test_both_builders_make_the_same_index(tmp_path):

@@ -6,8 +6,6 @@ import pytest
 
 from benchmarks.memory import Case, cases, run_cases
 
-pytestmark = pytest.mark.alone
-
 
 def test_published_figures():
     """Megatron-LM's table for its distributed optimizer, and ZeRO's figure 1."""

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.cli.test_plot import megads
+
 HEAVY = ("torch", "deepspeed", "numpy", "transformers", "matplotlib", "pydantic")
 
 
@@ -33,17 +35,15 @@ def test_help_imports_nothing_heavy(words):
         assert f"'{name}'" not in loaded
 
 
-@pytest.mark.parametrize(
-    "module", ["megads.cli.train", "megads.cli.config", "megads.cli.stop", "megads.launch.job", "megads.data.check"]
-)
-def test_everything_before_the_ranks_imports_no_torch(module):
-    code = f"import sys, {module}; print([m for m in ('torch', 'deepspeed') if m in sys.modules])"
+def test_everything_before_the_ranks_imports_no_torch():
+    modules = "megads.cli.train, megads.cli.config, megads.cli.stop, megads.launch.job, megads.data.check"
+    code = f"import sys, {modules}; print([m for m in ('torch', 'deepspeed') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-def test_an_unknown_command_is_named():
-    done = run("trian")
+def test_an_unknown_command_is_named(tmp_path):
+    done = megads("trian", folder=tmp_path)
     assert done.returncode == 2
     assert "trian" in done.stderr
     assert "Traceback" not in done.stderr
@@ -56,7 +56,7 @@ def test_a_wrong_option_is_one_line():
 
 
 def test_stop_without_a_run_is_one_line(tmp_path):
-    done = run("stop", str(tmp_path))
+    done = megads("stop", str(tmp_path), folder=tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"megads: {tmp_path}: no run here")

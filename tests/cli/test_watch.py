@@ -45,7 +45,7 @@ def test_a_run_is_followed_from_before_its_begin_over_a_resume_to_its_end(tmp_pa
         lines.append(watched.stdout.readline())
     resumed.close()
     write_outcome(run, Outcome(0, "done", 4, "done"))
-    rest, errors = watched.communicate(timeout=30)
+    rest, errors = watched.communicate(timeout=100)
     assert (watched.returncode, errors) == (0, "")
     assert lines[0] == "r  not started: submitted; its job has not started\n"
     assert rest.endswith("r  done\n")
@@ -69,7 +69,7 @@ def test_the_exit_code_tells_how_the_run_ended(tmp_path, outcome, code, told):
     else:
         write_heartbeat(tmp_path / "r", Heartbeat(5, "step", 1.0, 1.0, 1, "n1"))
         os.utime(tmp_path / "r/heartbeat.json", (1, 1))
-    done = megads("watch", "r", folder=tmp_path, timeout=30)
+    done = megads("watch", "r", folder=tmp_path)
     assert (done.returncode, done.stderr) == (code, "")
     assert done.stdout.splitlines()[-1].startswith(told)
 
@@ -84,7 +84,7 @@ def test_a_failure_that_is_started_again_is_not_the_end(tmp_path):
     live(run, 5)
     assert watched.stdout.readline().rstrip().endswith("GiB")
     write_outcome(run, Outcome(0, "done", 9, "done"))
-    watched.communicate(timeout=30)
+    watched.communicate(timeout=100)
     assert watched.returncode == 0
 
 
@@ -94,7 +94,7 @@ def test_ctrl_c_leaves_quietly(tmp_path):
     watched = begin(tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     watched.stdout.readline()
     watched.send_signal(signal.SIGINT)
-    _, errors = watched.communicate(timeout=30)
+    _, errors = watched.communicate(timeout=100)
     assert (watched.returncode, errors) == (130, "")
 
 
@@ -108,7 +108,7 @@ def test_on_a_terminal_there_is_a_screen(tmp_path):
     ours, theirs = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "90", "LINES": "40"}
     watched = begin(tmp_path, "--once", stdout=theirs, env=env)
-    assert watched.wait(timeout=30) == 0
+    assert watched.wait(timeout=100) == 0
     os.close(theirs)
     shown = b""
     try:
@@ -151,10 +151,10 @@ def test_runs_are_listed_for_people_and_for_programs(tmp_path):
     assert [(each["state"], each["step"]) for each in found] == [("done", 60), ("broken", 5)]
 
 
-@pytest.mark.parametrize("module", ["plot", "runs", "watch"])
-def test_looking_imports_no_torch(module):
-    also = ", megads.monitor.watching, megads.monitor.plots.page, megads.monitor.plots.picture"
-    code = f"import sys, megads.cli.{module}{also}; print([m for m in ('torch', 'deepspeed') if m in sys.modules])"
+def test_looking_imports_no_torch():
+    modules = [*(f"megads.cli.{name}" for name in ("plot", "runs", "watch")), "megads.monitor.watching"]
+    modules += ["megads.monitor.plots.page", "megads.monitor.plots.picture"]
+    code = f"import sys, {', '.join(modules)}; print([m for m in ('torch', 'deepspeed') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from click.testing import CliRunner
 
+from megads.cli import main
 from megads.cli.optimizers import markdown_table
 from megads.config.checks import check
 from megads.config.derive import derive
@@ -248,11 +250,9 @@ def test_names_that_are_near(env, words):
     ],
 )
 def test_the_command_refuses_in_one_line(env, words, tmp_path):
-    command = [sys.executable, "-m", "megads", "train", "--preset", "tiny", "--dry-run"]
-    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "MACHINE": "cpu", "MEGADS_DEVICE": "cpu", **env}
-    env["DATA_CACHE_PATH"] = str(tmp_path)
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
+    env = {"MACHINE": "cpu", "MEGADS_DEVICE": "cpu", "DATA_CACHE_PATH": str(tmp_path), **env}
+    done = CliRunner().invoke(main, ["train", "--preset", "tiny", "--dry-run"], env=env, catch_exceptions=False)
+    assert done.exit_code == 2
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("megads: ")
     assert last.endswith(words)

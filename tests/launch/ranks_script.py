@@ -24,8 +24,11 @@ def leave(exit_code: int) -> None:
         (RUN_DIR / "outcome.json").write_text(json.dumps({"exit_code": exit_code, "message": "", "iteration": 3}))
 
 
-def wait(seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
+WAIT_S = 300.0  # longer than any test: whoever waits for the end of this would fail
+
+
+def wait() -> None:
+    end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
         time.sleep(0.05)
 
@@ -39,7 +42,7 @@ def stop_on_usr1() -> None:
     signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
     mark("ready")
-    end = time.monotonic() + 60
+    end = time.monotonic() + WAIT_S
     while not heard and time.monotonic() < end:
         time.sleep(0.05)
     if heard:
@@ -49,7 +52,7 @@ def stop_on_usr1() -> None:
 
 def stop_on_file() -> None:
     mark("ready")
-    end = time.monotonic() + 60
+    end = time.monotonic() + WAIT_S
     while not (RUN_DIR / "stop").exists() and time.monotonic() < end:
         time.sleep(0.05)
     leave(75)
@@ -108,7 +111,7 @@ def hang() -> None:
     mark("ready")
     if INFO.rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-    store.wait(["never"], timedelta(seconds=60))
+    store.wait(["never"], timedelta(seconds=WAIT_S))
 
 
 def leave_without_a_word() -> None:

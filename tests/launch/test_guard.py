@@ -17,8 +17,7 @@ from megads.launch.memory_kills import memory_kills
 from megads.launch.processes import children
 from megads.monitor.outcome import Heartbeat, Outcome, read_outcome, write_heartbeat, write_outcome
 
-pytestmark = pytest.mark.alone
-
+PATIENCE_S = 120.0
 ROOT = Path(__file__).parents[2]
 RANK_3 = {"MEGADS_RANK": "3", "MEGADS_WORLD_SIZE": "4", "MEGADS_LOCAL_RANK": "1", "MEGADS_LOCAL_SIZE": "2"}
 NAME = f"rank 3 host {socket.gethostname()}"
@@ -42,7 +41,7 @@ def guarded(folder: Path, body: str, before: str = "") -> subprocess.Popen[str]:
 
 
 def wait_for(path: Path) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE_S
     while not path.exists():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -51,13 +50,13 @@ def wait_for(path: Path) -> None:
 def test_the_rank_is_the_child_and_its_exit_code_counts(tmp_path):
     write_outcome(tmp_path, Outcome(1, "told", 0))
     process = guarded(tmp_path, "print(before == os.getppid()); sys.exit(7)")
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (7, "True\n", "")
 
 
 def test_a_rank_that_ends_well_leaves_no_outcome(tmp_path):
     process = guarded(tmp_path, "pass")
-    assert process.communicate(timeout=20) == ("", "")
+    assert process.communicate(timeout=PATIENCE_S) == ("", "")
     assert process.returncode == 0
     assert read_outcome(tmp_path) is None
 
@@ -66,7 +65,7 @@ def test_a_rank_that_ends_well_leaves_no_outcome(tmp_path):
 def test_a_rank_that_is_killed_is_told_of(tmp_path, number):
     write_heartbeat(tmp_path, Heartbeat(41, "step", 0.0, 0.0, 1, "a"))
     process = guarded(tmp_path, f"os.kill(os.getpid(), {int(number)})")
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
     how = f"killed by signal {int(number)} ({number.name})"
     assert err == f"[{NAME}] {how}\n"
@@ -74,11 +73,11 @@ def test_a_rank_that_is_killed_is_told_of(tmp_path, number):
 
 
 def test_a_rank_that_is_ended_with_its_job_is_not_to_blame(tmp_path):
-    body = "Path(sys.argv[1], 'ready').touch(); signal.signal(signal.SIGTERM, signal.SIG_DFL); time.sleep(60)"
+    body = "Path(sys.argv[1], 'ready').touch(); signal.signal(signal.SIGTERM, signal.SIG_DFL); time.sleep(300)"
     process = guarded(tmp_path, body)
     wait_for(tmp_path / "ready")
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=20)[1] == ""
+    assert process.communicate(timeout=PATIENCE_S)[1] == ""
     assert process.returncode == 128 + signal.SIGTERM
     assert read_outcome(tmp_path) is None
 
@@ -86,7 +85,7 @@ def test_a_rank_that_is_ended_with_its_job_is_not_to_blame(tmp_path):
 def test_the_first_to_tell_is_the_only_one(tmp_path):
     write_outcome(tmp_path, Outcome(1, "rank 2 was first", 7))
     process = guarded(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
-    assert process.communicate(timeout=20)[1] == ""
+    assert process.communicate(timeout=PATIENCE_S)[1] == ""
     assert read_outcome(tmp_path) == Outcome(1, "rank 2 was first", 7)
 
 
@@ -94,29 +93,26 @@ def test_a_stop_request_before_the_rank_listens_waits_for_it(tmp_path):
     body = """
 folder = Path(sys.argv[1])
 (folder / "ready").touch()
-while not (folder / "sent").exists():
+while signal.SIGUSR1 not in signal.sigpending():
     time.sleep(0.02)
-time.sleep(0.2)
 heard = []
 signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
-time.sleep(0.1)
 print(heard == [signal.SIGUSR1])
 """
     process = guarded(tmp_path, body)
     wait_for(tmp_path / "ready")
     process.send_signal(signal.SIGUSR1)
-    (tmp_path / "sent").touch()
-    assert process.communicate(timeout=20) == ("True\n", "")
+    assert process.communicate(timeout=PATIENCE_S) == ("True\n", "")
 
 
 def test_a_rank_dies_with_its_guard(tmp_path):
-    process = guarded(tmp_path, "Path(sys.argv[1], 'ready').touch(); time.sleep(60)")
+    process = guarded(tmp_path, "Path(sys.argv[1], 'ready').touch(); time.sleep(300)")
     wait_for(tmp_path / "ready")
     (rank,) = children(process.pid)
     process.kill()
-    process.communicate(timeout=20)
-    end = time.monotonic() + 10
+    process.communicate(timeout=PATIENCE_S)
+    end = time.monotonic() + PATIENCE_S
     while Path(f"/proc/{rank}").exists() and " Z " not in Path(f"/proc/{rank}/stat").read_text():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -150,7 +146,7 @@ def test_a_stopped_rank_does_not_outlive_the_end_of_its_job(tmp_path):
     body = """
 Path(sys.argv[1], "ready").touch()
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-time.sleep(60)
+time.sleep(300)
 """
     process = guarded(tmp_path, body, "from megads.launch import guard; guard.KILL_AFTER_S = 0.2\n")
     wait_for(tmp_path / "ready")
@@ -158,18 +154,18 @@ time.sleep(60)
     assert process.stderr is not None
     assert "stopped by signal 19 (SIGSTOP)" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGKILL
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_a_guard_that_is_killed_is_told_of_by_its_rank(tmp_path, is_stopped):
-    process = guarded(tmp_path, "Path(sys.argv[1], 'ready').touch(); time.sleep(60)")
+    process = guarded(tmp_path, "Path(sys.argv[1], 'ready').touch(); time.sleep(300)")
     wait_for(tmp_path / "ready")
     if is_stopped:
         os.kill(children(process.pid)[0], signal.SIGSTOP)
     process.kill()
-    _, err = process.communicate(timeout=20)  # the rank holds the pipe, so this waits for its end
+    _, err = process.communicate(timeout=PATIENCE_S)  # the rank holds the pipe, so this waits for its end
     how = "its parent process, which reports its end, was killed"
     assert f"[{NAME}] {how}\n" in err
     assert read_outcome(tmp_path) == Outcome(1, f"{NAME}: {how}", 0, "killed", 3, socket.gethostname())

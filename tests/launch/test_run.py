@@ -20,8 +20,7 @@ from megads.launch.plan import LaunchPlan
 from megads.launch.processes import children
 from megads.monitor.outcome import Heartbeat, Outcome, read_outcome, write_heartbeat, write_outcome
 
-pytestmark = pytest.mark.alone
-
+PATIENCE_S = 200.0  # more than a busy host needs, less than ranks_script.py waits
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PROGRAM = {"mpich": "mpiexec.hydra", "openmpi": "mpirun.openmpi"}
@@ -51,22 +50,31 @@ class Launched:
 
     def __init__(self, starter: str, ranks: int, run_dir: Path, mode: str, env: dict[str, str]) -> None:
         self.run_dir, self.ranks = run_dir, ranks
+        self.errors = run_dir / "stderr"
         argv = [sys.executable, str(HERE / "launch_script.py"), starter, str(ranks), str(run_dir), mode]
-        self.process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with open(self.errors, "w") as errors:
+            self.process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=errors)
 
     def wait_for(self, what: str) -> None:
         """Wait until every rank has left the file ``<what>-<rank>``."""
-        end = time.monotonic() + 60
-        while not all((self.run_dir / f"{what}-{rank}").exists() for rank in range(self.ranks)):
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < end, f"no {what} from all ranks"
+        self._wait(lambda: all((self.run_dir / f"{what}-{rank}").exists() for rank in range(self.ranks)), what)
+
+    def wait_for_text(self, text: str) -> None:
+        """Wait until the launch has printed ``text`` on stderr."""
+        self._wait(lambda: text in self.errors.read_text(), text)
+
+    def _wait(self, has_come: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while not has_come():
+            assert self.process.poll() is None, self.errors.read_text()
+            assert time.monotonic() < end, f"no {what}: {self.errors.read_text()}"
             time.sleep(0.02)
 
     def end(self) -> tuple[int, str]:
         """Return exit code and stderr; no process of the run may be left."""
-        _, errors = self.process.communicate(timeout=60)
+        code = self.process.wait(timeout=PATIENCE_S)
         assert not processes_of(self.run_dir)
-        return self.process.returncode, errors
+        return code, self.errors.read_text()
 
 
 def processes_of(run_dir: Path) -> list[str]:
@@ -93,7 +101,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
     yield start
     for each in started:
         each.process.kill()
-        each.process.communicate()
+        each.process.wait()
 
 
 @pytest.mark.parametrize("starter", WITH_TORCHRUN)
@@ -170,15 +178,11 @@ def test_ranks_without_a_handler_survive_the_signal_and_find_the_file(launch, st
 
 
 @pytest.mark.parametrize("starter", STARTERS)
-@pytest.mark.parametrize("mode", ["raise"])
-def test_a_rank_that_dies_takes_the_run_down(launch, starter, mode):
-    begin = time.monotonic()
-    code, errors = launch(starter, 3, mode).end()
-    assert time.monotonic() - begin < 20
-    if mode == "raise":
-        assert code == 1
-        assert "[rank 1] Traceback" in errors
-        assert "ArithmeticError: rank 1 is broken" in errors
+def test_a_rank_that_dies_takes_the_run_down(launch, starter):
+    code, errors = launch(starter, 3, "raise").end()
+    assert code == 1
+    assert "[rank 1] Traceback" in errors
+    assert "ArithmeticError: rank 1 is broken" in errors
 
 
 DEATHS = {
@@ -196,9 +200,7 @@ DEATHS = {
     ],
 )
 def test_a_rank_that_can_not_speak_is_named_with_its_host_and_takes_the_run_down(launch, tmp_path, starter, mode):
-    begin = time.monotonic()
     code, errors = launch(starter, 3, mode).end()
-    assert time.monotonic() - begin < 20
     assert code == 1, errors
     how, kind = DEATHS[mode]
     name = f"rank 1 host {socket.gethostname()}"
@@ -213,22 +215,18 @@ def test_a_rank_that_can_not_speak_is_named_with_its_host_and_takes_the_run_down
 def test_a_rank_that_is_stopped_is_told_of_and_goes_on(launch, tmp_path, starter):
     started = launch(starter, 2, "stopped")
     started.wait_for("ready")
-    line = f"[rank 1 host {socket.gethostname()}] stopped by signal 19 (SIGSTOP)"
-    pid = paused(tmp_path)
-    os.kill(pid, signal.SIGCONT)
+    started.wait_for_text(f"[rank 1 host {socket.gethostname()}] stopped by signal 19 (SIGSTOP)")
+    os.kill(paused(tmp_path), signal.SIGCONT)
     started.process.send_signal(signal.SIGUSR1)
     code, errors = started.end()
     assert code == 75, errors
-    assert line in errors
 
 
 @pytest.mark.parametrize("starter", STARTERS)
 def test_a_stuck_rank_is_named_by_the_others_and_takes_the_run_down(launch, tmp_path, starter):
     started = launch(starter, 3, "hang")
     started.wait_for("ready")
-    begin = time.monotonic()
     code, errors = started.end()
-    assert time.monotonic() - begin < 30
     assert code == 1, errors
     headline = rf"no progress for \d+ s in step after iteration 0: rank 1 host {socket.gethostname()} did not answer"
     assert re.search(f"megads: the run failed: {headline}", errors), errors
@@ -239,28 +237,25 @@ def test_a_stuck_rank_is_named_by_the_others_and_takes_the_run_down(launch, tmp_
 
 
 def paused(run_dir: Path) -> int:
-    """Return the rank of the run that is stopped, once there is one and its parent has had time to see it."""
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        for file in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                state = file.read_text(errors="replace").rpartition(")")[2].split()[0]
-                command = (file.parent / "cmdline").read_text(errors="replace").split("\0")
-            except OSError:
-                continue
-            if state == "T" and str(run_dir) in command:
-                time.sleep(0.5)
-                return int(file.parent.name)
-        time.sleep(0.02)
+    """Return the rank of the run that is stopped."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state = file.read_text(errors="replace").rpartition(")")[2].split()[0]
+            command = (file.parent / "cmdline").read_text(errors="replace").split("\0")
+        except OSError:
+            continue
+        if state == "T" and str(run_dir) in command:
+            return int(file.parent.name)
     raise AssertionError("no rank is stopped")
 
 
 def test_a_stopped_rank_does_not_survive_an_abort(launch, tmp_path):
     started = launch("local", 2, "stopped")
     started.wait_for("ready")
+    started.wait_for_text("stopped by signal 19 (SIGSTOP)")
     paused(tmp_path)
     started.process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    started.wait_for_text("press Ctrl-C again to abort")
     started.process.send_signal(signal.SIGINT)
     code, errors = started.end()
     assert code == 130, errors
@@ -281,7 +276,7 @@ def test_ranks_that_save_nothing_are_ended_by_the_first_signal(tmp_path, number,
     script = (
         "import os, sys, time; from megads.launch.plan import LaunchPlan; from megads.launch.run import run_plan;"
         "from pathlib import Path;"
-        "sys.exit(run_plan(LaunchPlan(('sleep', '60'), {}), Path(sys.argv[1]), os.environ, saves=False))"
+        "sys.exit(run_plan(LaunchPlan(('sleep', '300'), {}), Path(sys.argv[1]), os.environ, saves=False))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)],
@@ -289,12 +284,12 @@ def test_ranks_that_save_nothing_are_ended_by_the_first_signal(tmp_path, number,
         stderr=subprocess.PIPE,
         text=True,
     )
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE_S
     while not any("sleep" in Path(f"/proc/{pid}/comm").read_text() for pid in children(process.pid)):
         assert time.monotonic() < end
         time.sleep(0.02)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code
     assert errors == "megads: stopping; what does not end within 10 s is killed\n"
 
@@ -302,7 +297,7 @@ def test_ranks_that_save_nothing_are_ended_by_the_first_signal(tmp_path, number,
 @pytest.fixture
 def watched(tmp_path):
     """What waits for a starter, a sleep here, and is told of signals and time by the test."""
-    starter = subprocess.Popen(["sleep", "60"])
+    starter = subprocess.Popen(["sleep", "300"])
     watch = run._Watch(run.Family(starter), LaunchPlan(("sleep",), {}, forwards_signals=False), tmp_path, [])
     yield watch
     watch.family.kill()
@@ -334,14 +329,11 @@ def test_second_interrupt_ends_ranks_that_ignore_everything(launch, starter):
     started = launch(starter, 2, "stubborn")
     started.wait_for("ready")
     started.process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    started.wait_for_text("press Ctrl-C again to abort")
     assert started.process.poll() is None
     started.process.send_signal(signal.SIGINT)
-    begin = time.monotonic()
     code, errors = started.end()
-    assert time.monotonic() - begin < 10
     assert code == 130, errors
-    assert "press Ctrl-C again to abort" in errors
 
 
 def test_ranks_that_outlive_a_reported_failure_are_ended(launch):
@@ -354,10 +346,10 @@ def test_killed_launcher_leaves_no_rank(launch, tmp_path, starter):
     started = launch(starter, 2, "file")
     started.wait_for("ready")
     started.process.kill()
-    end = time.monotonic() + 15
+    end = time.monotonic() + PATIENCE_S
     while processes_of(tmp_path):
         assert time.monotonic() < end, processes_of(tmp_path)
-        time.sleep(0.1)
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("wrong", 2), ("silent", 1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,17 +30,18 @@ class Scripted(Engine):
     """Its passes take as long as they are told to, and then all ranks meet."""
 
     forward_s, backward_s, optimizer_s, between_s = 0.01, 0.02, 0.004, 0.002
+    scale = 1
 
     def train_step(self, batches: list[torch.Tensor], lr: float, **rates: object) -> StepResult:
         with section(FORWARD):
-            time.sleep(self.forward_s)
+            time.sleep(self.forward_s * self.scale)
         with section(BACKWARD):
-            time.sleep(self.backward_s)
+            time.sleep(self.backward_s * self.scale)
             if self.groups.world is not None:
                 timed.all_reduce(torch.zeros(1), group=self.groups.world)
         with section(OPTIMIZER):
-            time.sleep(self.optimizer_s)
-        time.sleep(self.between_s)
+            time.sleep(self.optimizer_s * self.scale)
+        time.sleep(self.between_s * self.scale)
         return super().train_step(batches, lr, **rates)
 
 
@@ -128,8 +130,10 @@ def test_times_can_be_left_out(tmp_path):
 
 def _straggler(folder: Path, slow: dict[int, float]) -> None:
     with _messages() as told:
-        loop = _scripted(folder)
+        # So far apart that a busy host makes none: 72 ms, and half of that more in most steps.
+        loop = _scripted(folder, **{"times.straggler_ratio": "1.5"})
         rank = loop.training.groups.rank
+        loop.training.engine.scale = 2
         loop.training.engine.forward_s += slow.get(rank, 0.0)
         loop.run()
     if rank:
@@ -149,11 +153,10 @@ def _straggler(folder: Path, slow: dict[int, float]) -> None:
     who = f"rank {first} on host{first // 2}" if len(slow) == 1 else "host host1 (2 ranks: 2, 3)"
     assert all(text.startswith(f"straggler: {who} computes ") for text in lines), lines
     # The others wait for it; their step takes as long.
-    assert all(row["time/communication_s"] > slow[first] / 2 for row in steps)
+    assert statistics.median(row["time/communication_s"] for row in steps) > slow[first]
 
 
 @pytest.mark.dist
-@pytest.mark.alone
 @pytest.mark.parametrize("slow", [{}, {2: 0.05}, {2: 0.05, 3: 0.06}], ids=["none", "one", "host"])
 def test_a_rank_that_computes_longer_is_told_and_no_other(tmp_path, slow):
     run_ranks(6, _straggler, tmp_path, slow)
