@@ -1,7 +1,6 @@
 """Tests that take turns when several workers run them (pytest-xdist).
 
-A test marked ``alone`` measures time or waits for what a busy host delays; while it runs, no
-other worker runs a test. All others run side by side.
+A test marked ``alone`` measures time; while it runs, no other worker runs a test. All others run side by side.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ TCPTimeout=5
 SlurmctldTimeout=60
 SlurmdTimeout=60
 KillWait={kill_wait}
-MinJobAge=10
+MinJobAge=300
 UnkillableStepTimeout=30
 JobRequeue=1
 LaunchParameters=use_interactive_step
@@ -104,19 +104,35 @@ class Slurm:
         path = self.folder / name
         path.write_text("#!/bin/bash\n" + text)
         output = self.folder / (name + ".out")
-        done = self.run(
-            "sbatch",
-            "--wait",
-            f"--output={output}",
-            *options,
-            str(path),
-            env=more,
-            cwd=self.folder,
-            timeout_s=timeout_s,
-        )
+        job = self.submit(path, f"--output={output}", *options, env=more)
+        code = self.wait(job, timeout_s)
         printed = output.read_text() if output.exists() else ""
-        assert done.returncode == 0, f"sbatch: {done.returncode}\n{done.stdout}{done.stderr}{printed}"
+        assert code == 0, f"job {job} ended with {code}\n{printed}"
         return printed
+
+    def submit(self, script: Path, *options: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+        """Submit a batch script and return the job's id."""
+        done = self.run("sbatch", "--parsable", *options, str(script), env=env, cwd=cwd or self.folder)
+        assert done.returncode == 0, f"sbatch: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def ended(self, job: str) -> int | None:
+        """Return the exit code of a job, 128 + n after signal n; None: it has not ended."""
+        shown = self.run("scontrol", "--oneliner", "show", "job", job)
+        assert shown.returncode == 0, shown.stderr
+        words = dict(word.partition("=")[::2] for word in shown.stdout.split())
+        if words["JobState"] in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
+            return None
+        code, number = map(int, words["ExitCode"].split(":"))
+        return code or (128 + number if number else int(words["JobState"] != "COMPLETED"))
+
+    def wait(self, job: str, timeout_s: float = 60) -> int:
+        """Wait for the end of a job and return its exit code. ``sbatch --wait`` looks after 2, 10, 18 ... seconds."""
+        until = time.monotonic() + timeout_s
+        while (code := self.ended(job)) is None:
+            assert time.monotonic() < until, f"job {job} has not ended after {timeout_s:g} s\n{self.logs()}"
+            time.sleep(0.2)
+        return code
 
     def logs(self) -> str:
         """Return the ends of the daemons' logs, for a test that fails."""

@@ -35,6 +35,21 @@ SMALL = {
     "OMP_NUM_THREADS": "1",
 }
 
+PLANTED = """import os, sys, time
+NAMES = ("MEGADS_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK")
+RANK = next((os.environ[name] for name in NAMES if name in os.environ), "")
+"""
+SLOW = """
+if RANK == "0" and "worker" in sys.argv:
+    import megads.train.loop as loop
+    step = loop.Loop.step
+    def slow(self, batches):
+        time.sleep(0.2)
+        step(self, batches)
+    loop.Loop.step = slow
+"""
+"""To plant: steps that take time, and none of a core."""
+
 
 @dataclass
 class Command:
@@ -50,6 +65,13 @@ class Command:
     def env(self, **settings: str) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
         return {**kept, "PYTHONPATH": str(ROOT), "DATA_CACHE_PATH": str(self.cache), **SMALL, **settings}
+
+    def plant(self, text: str) -> str:
+        """Return a PYTHONPATH with which every Python runs ``text`` first; ``RANK`` in it is the rank, or ""."""
+        folder = self.folder.with_name(f"{self.folder.name}-planted")
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(PLANTED + text)
+        return f"{folder}:{ROOT}"
 
     def start(self, *words: str, **settings: str) -> subprocess.Popen[str]:
         start = Popen if self.forked else subprocess.Popen

@@ -13,6 +13,8 @@ from tests.forks.popen import server
 ROOT = Path(__file__).parents[2]
 SMALL = {"DEMO_VOCAB_SIZE": "512", "DEMO_BYTES": "300000", "SEQ": "32", "GLOBAL_BATCH": "8", "MICRO_BATCH": "4"}
 
+NEW = ("data",)
+
 
 def commands(document: Path) -> list[str]:
     """Return the lines that begin with ``$`` in the document's shell blocks."""
@@ -50,10 +52,12 @@ def test_the_commands_of_a_document_work(document, tmp_path, cache):
         (tmp_path / name).symlink_to(ROOT / name)
     programs = tmp_path / "bin"
     programs.mkdir()
-    # Forked; train_7B.sh starts a new interpreter, and all it starts are new ones.
-    client = ROOT / "tests/forks/client.py"
-    (programs / "megads").write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{client}" "{server().address}" "$@"\n')
-    (programs / "megads").chmod(0o755)
+    # Forked, also what train_7B.sh starts; that script starts new interpreters in the documents of NEW.
+    client = f'"{sys.executable}" -I -S "{ROOT}/tests/forks/client.py" "{server().address}"'
+    python = f'#!/bin/sh\n[ "$1 $2" = "-m megads" ] || exec "{sys.executable}" "$@"\nshift 2\nexec {client} "$@"\n'
+    for name, text in (("megads", f'#!/bin/sh\nexec {client} "$@"\n'), ("forked-python", python)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
     kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
     env = {
         **kept,
@@ -61,7 +65,7 @@ def test_the_commands_of_a_document_work(document, tmp_path, cache):
         "PATH": f"{programs}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
         "PYTHONPATH": str(ROOT),
-        "MEGADS_PYTHON": sys.executable,
+        "MEGADS_PYTHON": sys.executable if document in NEW else str(programs / "forked-python"),
         "MEGADS_ROOT": str(ROOT),
         "DATA_CACHE_PATH": str(cache),
         "MACHINE": "cpu",

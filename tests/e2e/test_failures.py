@@ -9,11 +9,8 @@ import pytest
 
 from tests.e2e.conftest import ROOT
 
-pytestmark = pytest.mark.alone
-
 PLANTED = """
-import os
-if os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))) == "1":
+if RANK == "1":
     import megads.train.loop as loop
 
     step = loop.Loop.step
@@ -27,22 +24,13 @@ if os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get(
 """
 
 
-@pytest.fixture
-def planted(tmp_path):
-    """A folder for PYTHONPATH that makes rank 1 fail at its third step."""
-    folder = tmp_path / "planted"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(PLANTED)
-    return f"{folder}:{ROOT}"
-
-
 @pytest.mark.parametrize(
     "starter",
     ["local", "torchrun", pytest.param("openmpi", marks=pytest.mark.mpi), pytest.param("mpich", marks=pytest.mark.mpi)],
 )
-def test_the_rank_that_fails_is_shown_and_the_run_ends(megads, planted, starter):
+def test_the_rank_that_fails_is_shown_and_the_run_ends(megads, starter):
     started = time.time()
-    done = megads.train("r", TP="2", TRAIN_ITERS="4000", LAUNCH_WITH=starter, PYTHONPATH=planted)
+    done = megads.train("r", TP="2", TRAIN_ITERS="4000", LAUNCH_WITH=starter, PYTHONPATH=megads.plant(PLANTED))
     assert time.time() - started < 90
     assert done.returncode == 1, done.stderr
     shown = f"[rank 1 host {socket.gethostname()}] ZeroDivisionError: planted in rank 1"

@@ -10,8 +10,6 @@ from benchmarks.kills import Campaign, Case
 from benchmarks.victims import Wrong, Zygote
 from megads.checkpoint.layout import list_checkpoints
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture(scope="module")
 def zygote():

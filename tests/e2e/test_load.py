@@ -154,7 +154,6 @@ def wait_for_log(process, folder, text, times=1):
     raise AssertionError(f"no {text!r}: {process.communicate()[1] if process.poll() is not None else 'timed out'}")
 
 
-@pytest.mark.interpreters  # its ranks are found by their environment in /proc
 def test_a_restart_goes_on_from_what_was_saved_not_from_where_the_run_went_back_to(again):
     (again.folder / "a/log/run.log").unlink()
     long = {**SAVED, "TRAIN_ITERS": "4000", "EVAL_INTERVAL": "0", "TP": "2"}

@@ -15,14 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from megads.config.files import ENDS_AT
 from megads.launch.guard import KILL_AFTER_S
 from megads.launch.processes import families
 from megads.monitor.outcome import Heartbeat, write_heartbeat
+from tests.e2e.conftest import SLOW
 from tests.e2e.test_resume import numbers, wait_for_step
-
-pytestmark = pytest.mark.alone
-# Ranks are found by their environment in /proc, which is that of the interpreter.
-killing = pytest.mark.interpreters
 
 HOST = socket.gethostname()
 LONG = {"TRAIN_ITERS": "4000", "EVAL_INTERVAL": "0"}
@@ -56,6 +54,11 @@ def ranks_in(folder: Path) -> list[int]:
         # srun, too, is two processes of one command line, but it has no rank.
         found |= {int(match[2]): int(process.name) for each in env if (match := re.fullmatch(names, each))}
     return [found[rank] for rank in sorted(found)]
+
+
+def has_deadline(pid: int) -> bool:
+    """Return whether a rank was told when its allocation ends."""
+    return f"\0{ENDS_AT}=" in Path(f"/proc/{pid}/environ").read_text()
 
 
 def gone(pids: list[int]) -> bool:
@@ -106,7 +109,7 @@ def test_a_signal_to_the_launcher_saves_and_stops(megads, starter, number):
     assert beat["save_s"] > 0
 
 
-@killing
+@pytest.mark.interpreters  # a set-up that takes its time
 def test_ctrl_c_twice_during_the_set_up_of_one_rank_leaves_an_outcome(megads):
     process = megads.start("train", RUN_DIR="r", TP="1", **LONG)
     until = time.monotonic() + SOON_S
@@ -126,7 +129,6 @@ def test_ctrl_c_twice_during_the_set_up_of_one_rank_leaves_an_outcome(megads):
     assert megads("runs", "r").stdout.splitlines()[1].split()[1] == "failed"
 
 
-@killing
 @pytest.mark.mpi
 def test_a_launcher_killed_while_a_rank_is_stopped_leaves_nothing(megads):
     """Nobody is left who would continue the rank, and mpiexec waits for it."""
@@ -145,13 +147,14 @@ def test_a_launcher_killed_while_a_rank_is_stopped_leaves_nothing(megads):
     process.communicate(timeout=SOON_S)
 
 
-@killing
 @pytest.mark.parametrize("starter", STARTERS)
 def test_a_killed_rank_is_named_and_the_run_ends(megads, starter):
-    process = megads.start("train", RUN_DIR="r", TP="2", LAUNCH_WITH=starter, **LONG, SAVE_INTERVAL="2")
+    settings = {**LONG, "SAVE_INTERVAL": "2", "WALLTIME": "1h"}
+    process = megads.start("train", RUN_DIR="r", TP="2", LAUNCH_WITH=starter, **settings)
     wait_for_step(process, megads.folder / "r", 3)
     ranks = ranks_in(megads.folder)
     assert len(ranks) == 2
+    assert all(map(has_deadline, ranks))
     begin = time.monotonic()
     os.kill(ranks[1], signal.SIGKILL)
     _, err = process.communicate(timeout=SOON_S)
@@ -165,7 +168,6 @@ def test_a_killed_rank_is_named_and_the_run_ends(megads, starter):
     assert gone(ranks)
 
 
-@killing
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_a_stuck_rank_is_named_and_the_run_ends(megads):
@@ -192,14 +194,14 @@ def test_a_stuck_rank_is_named_and_the_run_ends(megads):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("starter", STARTERS)
-def test_the_end_of_the_allocation_is_kept(megads, starter):
+def test_the_end_of_the_allocation_is_kept(megads):
+    """That each starter tells its ranks of the end, test_a_killed_rank_is_named_and_the_run_ends sees."""
     (megads.folder / "r").mkdir()
     # An earlier start measured a save; else the first one is given more time.
     write_heartbeat(megads.folder / "r", Heartbeat(0, "end", 0.0, 0.0, 1, HOST, save_s=0.1))
     begin = time.time()
-    done = megads.train("r", "--walltime", "30s", TP="2", LAUNCH_WITH=starter, **LONG)
-    assert 10 < time.time() - begin < 30
+    done = megads.train("r", "--walltime", "24s", TP="2", LAUNCH_WITH="local", PYTHONPATH=megads.plant(SLOW), **LONG)
+    assert 10 < time.time() - begin < 24
     assert stopped_well(megads.folder / "r", done.returncode, done.stderr) >= 1
     assert re.search(r"ends     at \d\d:\d\d:\d\d( on \S+)?, in \d+s; the run saves and exits with 75", done.stderr)
     assert re.search(r"stopped  \d+ of 4000 iterations; the allocation ends at \d\d:\d\d:\d\d", done.stderr)
@@ -236,13 +238,12 @@ def test_a_stop_during_a_validation_does_not_wait_for_its_end_and_loses_nothing(
     assert [row["iteration"] for row in megads.rows("r") if "valid_loss" in row] == [2, 4]
 
 
-@killing
 @pytest.mark.slow
 def test_three_killed_ranks_are_survived_with_the_losses_of_an_undisturbed_run(megads):
     settings = {"TP": "2", "TRAIN_ITERS": "40", "EVAL_INTERVAL": "40", "SAVE_INTERVAL": "10", "CKPT_KEEP": "0"}
     whole = megads.train("whole", **settings)
     assert whole.returncode == 0, whole.stderr
-    process = megads.start("train", "--max-restarts", "3", RUN_DIR="r", **settings)
+    process = megads.start("train", "--max-restarts", "3", RUN_DIR="r", PYTHONPATH=megads.plant(SLOW), **settings)
     for rank, step in ((1, 12), (0, 22), (1, 32)):
         wait_for_step(process, megads.folder / "r", step)
         os.kill(ranks_in(megads.folder)[rank], signal.SIGKILL)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
-from tests.e2e.conftest import Command
-from tests.e2e.test_resume import wait_for_step
+from tests.cluster.slurm import Slurm
+from tests.e2e.conftest import SLOW, Command
 from tests.e2e.test_signals import HOST, LONG, SOON_S, checkpoints, gone, outcome_of, ranks_in, stopped_well
-
-pytestmark = pytest.mark.alone
 
 TWO_HOSTS = {**LONG, "TP": "2", "NGPU_PER_HOST": "1", "SAVE_INTERVAL": "2"}
 
@@ -23,30 +20,31 @@ TWO_HOSTS = {**LONG, "TP": "2", "NGPU_PER_HOST": "1", "SAVE_INTERVAL": "2"}
 class Job:
     """A batch job that trains."""
 
-    def __init__(self, slurm, megads: Command, *options: str, name: str = "r", **settings: str) -> None:
+    def __init__(self, slurm: Slurm, megads: Command, *options: str, name: str = "r", **settings: str) -> None:
         self.slurm, self.folder, self.out = slurm, megads.folder / name, megads.folder / f"out-{name}.txt"
         script = megads.folder / "job.sh"
         script.write_text(f"#!/bin/sh\nexec {sys.executable} -m megads train\n")
-        env = {**slurm.env, **megads.env(**TWO_HOSTS, RUN_DIR=name, **settings)}
-        env["PATH"] = slurm.env["PATH"]
-        words = ["sbatch", "--wait", "-N2", "--ntasks-per-node=1", f"--output={self.out}", *options, str(script)]
-        self.process = subprocess.Popen(
-            words, cwd=megads.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert self.process.stdout is not None
-        self.id = self.process.stdout.readline().split()[-1]
+        env = {**megads.env(**TWO_HOSTS, RUN_DIR=name, **settings), "PATH": slurm.env["PATH"]}
+        words = ("-N2", "--ntasks-per-node=1", f"--output={self.out}", *options)
+        self.begun = time.time()
+        self.id = slurm.submit(script, *words, env=env, cwd=megads.folder)
 
     def wait_for_step(self, step: int) -> None:
         """Wait until the run has done ``step``."""
-        try:
-            wait_for_step(self.process, self.folder, step)
-        except AssertionError:
-            raise AssertionError(self.out.read_text() if self.out.exists() else self.slurm.logs()) from None
+        until, path = time.monotonic() + 120, self.folder / "metrics.jsonl"
+        while not (path.is_file() and f'"iteration": {step},' in path.read_text()):
+            alive = time.monotonic() < until and self.slurm.ended(self.id) is None
+            assert alive, self.out.read_text() if self.out.exists() else self.slurm.logs()
+            time.sleep(0.1)
 
     def end(self, timeout_s: float = SOON_S) -> tuple[int, str]:
         """Return the exit code and the output of the job."""
-        self.process.communicate(timeout=timeout_s)
-        return self.process.returncode, self.out.read_text()
+        return self.slurm.wait(self.id, timeout_s), self.out.read_text()
+
+    def kill(self) -> None:
+        """End it if it runs."""
+        if self.slurm.ended(self.id) is None:
+            self.slurm.run("scancel", "--signal=KILL", "--full", self.id)
 
 
 @pytest.fixture
@@ -59,10 +57,21 @@ def submit(slurm, megads):
 
     yield start
     for job in jobs:
-        if job.process.poll() is None:
-            slurm.run("scancel", "--signal=KILL", "--full", job.id)
-            job.process.kill()
-        job.process.communicate()
+        job.kill()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def waiting(slurm, cache, tmp_path_factory):
+    """Two jobs that SLURM tells of their end, or ends: a minute in which the other tests go on."""
+    megads = Command(tmp_path_factory.mktemp("waiting") / "jobs", cache)
+    megads.folder.mkdir()
+    path = megads.plant(SLOW)
+    # SLURM looks at it every 30 s, and sends it up to 30 s early.
+    signalled = Job(slurm, megads, "--time=2", "--signal=USR1@75", PYTHONPATH=path)
+    limited = Job(slurm, megads, "--time=1", name="limited", PYTHONPATH=path)
+    yield signalled, limited
+    signalled.kill()
+    limited.kill()
 
 
 def test_a_signal_of_slurm_saves_and_stops(submit, slurm, megads):
@@ -106,16 +115,13 @@ def test_a_stuck_rank_on_another_node_is_named_and_the_job_ends(submit, megads):
 
 
 @pytest.mark.slow
-def test_the_signal_and_the_time_limit_of_sbatch(submit, megads):
-    begin = time.monotonic()
-    # SLURM looks at it every 30 s, and sends it up to 30 s early.
-    by_signal = submit("--time=2", "--signal=USR1@75")
-    by_limit = submit("--time=1", name="limited")
-    code, out = by_limit.end(90)
-    assert time.monotonic() - begin < 62
-    assert stopped_well(by_limit.folder, code, out) >= 1
+def test_the_signal_and_the_time_limit_of_sbatch(waiting):
+    signalled, limited = waiting
+    code, out = limited.end(90)
+    assert stopped_well(limited.folder, code, out) >= 1
+    assert (limited.folder / "outcome.json").stat().st_mtime - limited.begun < 60
     assert re.search(r"ends     at \d\d:\d\d:\d\d.*, in (1m00|\d\d)s", out)
     assert re.search(r"stopped  \d+ of 4000 iterations; the allocation ends at", out)
-    code, out = by_signal.end(60)
-    assert stopped_well(by_signal.folder, code, out) >= 1
+    code, out = signalled.end(60)
+    assert stopped_well(signalled.folder, code, out) >= 1
     assert "asked to stop; saved at iteration" in out

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from megads.launch.processes import children
+from tests.forks.popen import Popen
 
 pytestmark = pytest.mark.mpi
 
@@ -24,7 +25,7 @@ MEGADS = (sys.executable, "-m", "megads")
 
 
 def begin(megads, *words: str, **settings: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Popen(
         words, cwd=megads.folder, env=megads.env(**AS_ROOT, **settings), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

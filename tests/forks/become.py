@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib
 import inspect
 import os
 import re
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -24,18 +25,23 @@ from typing import Any, NoReturn
 from tests.forks import MODULES
 
 IMPORT_TIME = re.compile(
-    r"PYTHON(?!UNBUFFERED$)\w*|(OMP|MKL|OPENBLAS|GOMP|KMP|LD|CUDA|HIP|ROCR|ZE|NCCL|LC)_\w+|"
+    r"PYTHON(?!UNBUFFERED$|SAFEPATH$)\w*|(OMP|MKL|OPENBLAS|GOMP|KMP|LD|CUDA|HIP|ROCR|ZE|NCCL|LC)_\w+|"
     r"(TORCH|DS)_\w+|LANG|LANGUAGE|TZ|MALLOC_\w+|TMPDIR"
 )
 """Variables that an import, or the interpreter at its start, may read."""
 
-SET_BY_LAUNCHERS = {"DS_ACCELERATOR": "cpu", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+SET_BY_LAUNCHERS = {"DS_ACCELERATOR": "cpu", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "NCCL_ALGO": "Ring"}
 """What :data:`IMPORT_TIME` matches and a launcher may set: to the value that the server has, or without effect here."""
 
+PLANTED = "sitecustomize"
+"""A module that a test may have a process import first: from a folder of PYTHONPATH that holds nothing else."""
+
 _IGNORING = ("sh", "-c", 'trap "" USR1; exec "$@"', "sh")
-_COMMAND_BYTES = 2048
-PADDING = "-" * _COMMAND_BYTES
-"""An argument of the server, for room to write the command of a forked process over it; ps and /proc show it."""
+PADDING, ROOM = "-" * 2048, "-" * 32768
+"""An argument and a variable of the server, for room to write what a forked process has over them: /proc shows it."""
+
+_ARGUMENTS, _ENVIRONMENT = 45, 47
+"""Fields of /proc/PID/stat behind the name: where they begin in memory; the next field tells where they end."""
 
 _started_with: dict[str, str] = {}
 _real_popen = subprocess.Popen._execute_child  # type: ignore[attr-defined]
@@ -73,9 +79,17 @@ def is_forkable(env: Mapping[str, str], started_with: Mapping[str, str]) -> bool
             continue
         if name in SET_BY_LAUNCHERS and env.get(name, SET_BY_LAUNCHERS[name]) == SET_BY_LAUNCHERS[name]:
             continue
-        if env.get(name) != started_with.get(name):
+        if env.get(name) != started_with.get(name) and not (name == "PYTHONPATH" and _plants(env, started_with)):
             return False
     return True
+
+
+def _plants(env: Mapping[str, str], started_with: Mapping[str, str]) -> bool:
+    """Return whether PYTHONPATH is that of ``started_with`` behind a folder in which nothing is but what is planted."""
+    folder, _, rest = env.get("PYTHONPATH", "").partition(os.pathsep)
+    if rest != started_with.get("PYTHONPATH") or not os.path.isdir(folder):
+        return False
+    return set(os.listdir(folder)) <= {f"{PLANTED}.py", "__pycache__"}
 
 
 def install() -> None:
@@ -188,15 +202,20 @@ def _run(program: Program, env: Mapping[str, str]) -> NoReturn:
     os.environ.update(env)
     if program.ignores:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    _show_command((sys.executable, "-m", program.module, *program.words))
+    _show((sys.executable, "-m", program.module, *program.words), _ARGUMENTS)
+    _show((f"{name}={value}" for name, value in env.items()), _ENVIRONMENT)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=_is_unbuffered(env) or stream is sys.stderr or stream.isatty())  # type: ignore[union-attr]
     sys.argv = [program.module, *program.words]
-    sys.path[0] = os.getcwd()
+    sys.path[0] = sys.path[1] if env.get("PYTHONSAFEPATH") else os.getcwd()
     if program.module != "megads":
         sys.modules.pop(program.module, None)  # it is run as the main module, and would be imported besides
     status = 0
     try:
+        if _plants(env, _started_with):
+            sys.path.insert(1, env["PYTHONPATH"].partition(os.pathsep)[0])
+            sys.modules.pop(PLANTED, None)
+            importlib.import_module(PLANTED)
         runpy.run_module(program.module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         status = _status_of(end)
@@ -230,12 +249,12 @@ def _status_of(end: SystemExit) -> int:
     return 1
 
 
-def _show_command(words: Sequence[str]) -> None:
-    """Write the command over the server's own, where the kernel reads it."""
+def _show(words: Iterable[str], place: int) -> None:
+    """Write the command or the environment over the server's own, where the kernel reads it."""
     with open("/proc/self/stat") as file:
         fields = file.read().rpartition(")")[2].split()
-    begin, end = int(fields[45]), int(fields[46])
-    text = b"\0".join(word.encode(errors="surrogateescape") for word in words) + b"\0"
+    begin, end = int(fields[place]), int(fields[place + 1])
+    text = b"".join(word.encode(errors="surrogateescape") + b"\0" for word in words)
     room = end - begin
     if begin and room > 1:
         ctypes.memmove(begin, text[: room - 1].ljust(room, b"\0"), room)

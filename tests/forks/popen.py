@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.forks.become import PADDING, is_forkable, program_of
+from tests.forks.become import PADDING, ROOM, is_forkable, program_of
 from tests.forks.server import Request, receive, send
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ class Server:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.forks.server", *map(str, fds), PADDING],
             cwd=ROOT,
-            env=self.env,
+            env=self.env | {"ROOM": ROOM},
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
         )
