@@ -33,7 +33,7 @@ VALUES = [
     case("env DTYPE: 'bf61' is not one of fp32, bf16, fp16; did you mean bf16?", DTYPE="bf61"),
     case("env ZERO_STAGE: '4' is not one of 0, 1, 2, 3", ZERO_STAGE="4"),
     case("env ADD_BIAS: 'maybe' is not a switch; use one of 1/true/yes/on", ADD_BIAS="maybe"),
-    case("env LAUNCH_WITH: 'ssh' is not one of auto, direct, torchrun, openmpi, mpich", LAUNCH_WITH="ssh"),
+    case("env LAUNCH_WITH: 'ssh' is not one of auto, direct, local, torchrun, openmpi, mpich", LAUNCH_WITH="ssh"),
 ]
 NAMES = [
     case(["HEADS=4 and NHEADS=8", "two names of model.num_heads", "unset one"], NHEADS="8"),
