@@ -212,7 +212,7 @@ def run(size: Size, folder: Path) -> dict[str, float]:
             found[name].append(measure(name, prefix, caches[name], size.samples))
             print(f"  {turn + 1}/{size.runs} {name:14} {found[name][-1].seconds:7.2f} s", flush=True)
     equal = same_arrays(prefix, *caches.values(), size.samples)
-    starts = [measure("start", prefix, caches["megads"], size.samples) for _ in range(max(3, size.runs))]
+    starts = [measure("start", prefix, caches["megads"], size.samples) for _ in range(size.runs)]
     figures = {f"{name} build s": statistics.median(each.seconds for each in rows) for name, rows in found.items()}
     figures |= {f"{name} peak MB": statistics.median(each.peak for each in rows) for name, rows in found.items()}
     figures["build ratio"] = figures["megads build s"] / figures["megatron-core build s"]

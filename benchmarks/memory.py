@@ -158,9 +158,14 @@ def _let_fp16_run() -> None:
     CPU_Accelerator.is_fp16_supported = lambda self: True
 
 
-def run_cases(ranks: int) -> Iterator[Found]:
-    """Yield what rank 0 of ``ranks`` processes of their own finds in every case."""
-    context = multiprocessing.get_context("spawn")
+def run_cases(ranks: int, start: str = "spawn") -> Iterator[Found]:
+    """Yield what rank 0 of ``ranks`` processes of their own finds in every case.
+
+    Args:
+        ranks: processes.
+        start: how multiprocessing starts them.
+    """
+    context: Any = multiprocessing.get_context(start)
     with tempfile.TemporaryDirectory() as folder:
         answers: Any = context.Queue()
         processes = [context.Process(target=_rank, args=(ranks, rank, folder, answers)) for rank in range(ranks)]

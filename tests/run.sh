@@ -35,13 +35,23 @@ step() {
 # The tools' programs are beside Python, also when its environment is not active.
 PATH="$(dirname "$(type -P "${MEGADS_PYTHON}")"):${PATH}"
 export PATH
+# mypy takes most of the linters' time: it runs in the background, and its output comes last.
+types="$(mktemp)"
+"${MEGADS_PYTHON}" -m mypy >"${types}" 2>&1 &
+mypy=$!
+trap 'kill "${mypy}" 2>/dev/null || true; rm -f "${types}"' EXIT
 step ruff check .
 step ruff format --check .
-step mypy
 echo "== lint-imports"
 lint-imports
 echo "== shellcheck"
 shellcheck -x -P SCRIPTDIR ./*.sh launchers/*.sh ALCF/*.sh envs/*.sh examples/*.sh tests/*.sh .ci/run
+echo "== mypy"
+wait "${mypy}" && found=0 || found=$?
+cat "${types}"
+trap - EXIT
+rm -f "${types}"
+((found == 0)) || exit "${found}"
 # Two at a time; tests marked alone wait until nothing else runs (tests/turns.py). 0: in this process, for --pdb.
 workers=(-n "${MEGADS_TEST_WORKERS:-2}" --dist loadscope --no-loadscope-reorder)
 echo "== pytest ${workers[*]} $*"

@@ -18,7 +18,7 @@ def test_published_figures():
 @pytest.mark.dist
 @pytest.mark.parametrize("ranks", [2])
 def test_bytes_per_parameter_are_the_published_ones(ranks):
-    found = list(run_cases(ranks))
+    found = list(run_cases(ranks, "fork"))
     assert [each.case for each in found] == list(cases((ranks,)))
     for each in found:
         assert each.parameters > 2_000_000
