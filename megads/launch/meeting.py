@@ -32,7 +32,7 @@ from megads.cluster.hosts import this_host
 from megads.cluster.ranks import RankInfo
 from megads.config.run_files import MEETING
 from megads.errors import LaunchError
-from megads.storage.reading import SMALL, read_json
+from megads.storage.reading import SMALL, parse_json, read_json
 from megads.words import plural
 
 JOIN_S = 300.0  # for every rank to be there: thousands of them may load Python from one disk
@@ -227,10 +227,10 @@ class Lead:
             return
         selector.unregister(peer)
         try:
-            said = json.loads(text)
+            said = parse_json(bytes(text))
             rank, size, host = int(said["rank"]), int(said["size"]), str(said["host"])
             known = hmac.compare_digest(str(said["secret"]).encode(), self.secret.encode())
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):  # anybody may knock, and say anything
             known = False
         if not known:
             peer.close()

@@ -107,7 +107,14 @@ def test_who_does_not_know_the_secret_is_not_heard(tmp_path):
     lead = Lead(place)
     told = json.loads(place.file.read_text())
     assert stat.S_IMODE(place.file.stat().st_mode) == 0o600
-    for said in (b'{"rank": 1, "size": 2, "host": "x", "secret": "guessed"}\n', b"\xff[[[\n", b"x" * 5000, b""):
+    strange = (
+        b"\xff[[[\n",
+        b"x" * 5000,
+        b"",
+        b"[" * 4000 + b"\n",
+        b'{"rank": 1e999, "size": 2, "host": "", "secret": ""}\n',
+    )
+    for said in (b'{"rank": 1, "size": 2, "host": "x", "secret": "guessed"}\n', *strange):
         with socket.create_connection(("127.0.0.1", told["port"]), timeout=5) as stranger:
             stranger.sendall(said)
     answers: dict[int, object] = {}
