@@ -99,11 +99,13 @@ def _numbered(first: Path) -> Iterator[Path]:
 
 
 def _is_used(path: Path) -> bool:
-    return os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir()))
+    return os.path.lexists(path) and not (os.path.isdir(path) and not any(path.iterdir()))
 
 
 def _training_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
     first = Path(run.dir) if run.dir else RUNS / run.name
+    if run.train.evaluate_only:
+        return _evaluated_folder(run, first, fixed=named or in_job)
     if named or in_job:
         goes_back = 0 < goes_back_to(run, checkpoint_folder(run, first)) < run.train.train_iters
         return Folder(first, iterations_done(first) >= run.train.train_iters and not goes_back)
@@ -127,6 +129,24 @@ def _training_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
     if note and run.checkpoint.use_args:
         raise LaunchError(f"USE_CHECKPOINT_ARGS=1 takes the model from {first}, but {note}; give RUN_NAME or RUN_DIR")
     return Folder(path, complete, note, named=False)
+
+
+def _evaluated_folder(run: RunConfig, first: Path, *, fixed: bool) -> Folder:
+    """Return the folder of a run that evaluates only; it is never complete.
+
+    Without ``LOAD`` the newest run of that name that has a checkpoint; with it a folder without a run, since a run
+    starts from its own checkpoints where it has any.
+    """
+    if fixed:
+        return Folder(first, complete=False)
+    if run.checkpoint.load:
+        path = next(path for path in _numbered(first) if not _is_used(path))
+        note = f"{first} is not empty; this evaluation is {path}"
+    else:
+        there = list(itertools.takewhile(os.path.isdir, _numbered(first)))
+        path = next((path for path in reversed(there) if list_checkpoints(path / "checkpoints")), first)
+        note = f"evaluates {path}, the newest run of its name"
+    return Folder(path, complete=False, note=note if path != first else "", named=False)
 
 
 def _is_of_other_machine(folder: Path, run: RunConfig) -> bool:

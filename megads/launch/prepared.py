@@ -24,6 +24,7 @@ from megads.launch.run import remove_end, say
 from megads.launch.scheduler import find_allocation
 from megads.launch.started import Started
 from megads.launch.starter import plan_started
+from megads.words import plural
 
 
 def run_prepared(
@@ -41,11 +42,11 @@ def run_prepared(
     size = _world_size(run)
     if size != len(started.hosts):
         raise LaunchError(
-            f"{folder} is prepared for {size} ranks, and {started.by} started {len(started.hosts)}; start {size}, or "
+            f"{folder} is prepared for {plural(size, 'rank')}, and {started.by} started {len(started.hosts)}; start {size}, or "
             "write the folder again with megads train --prepare"
         )
-    if iterations_done(folder) >= run.train.train_iters:
-        say(f"{folder} is complete ({run.train.train_iters} iterations)")
+    if iterations_done(folder) >= run.train.train_iters and not run.train.evaluate_only:
+        say(f"{folder} is complete ({plural(run.train.train_iters, 'iteration')})")
         return 0
     facts = read_machine(run.machine, root).facts
     no_wish = run.launch.model_copy(update={"num_hosts": 0, "ranks_per_host": 0})

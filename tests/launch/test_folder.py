@@ -147,6 +147,33 @@ def test_without_a_name_the_newest_run_goes_back(tmp_path):
     assert str(choose_folder(back, named=False, in_job=False).path) == "runs/7B-3"
 
 
+def evaluation(**changes):
+    return RunConfig(name="7B", train=TrainConfig(train_iters=1, evaluate_only=True), **changes)
+
+
+@pytest.mark.parametrize(("named", "in_job"), [(True, False), (False, True), (False, False)])
+def test_a_complete_run_can_be_evaluated(tmp_path, named, in_job):
+    finish(tmp_path / "runs/7B", 100)
+    (tmp_path / "runs/7B/checkpoints/iter_0000100").mkdir(parents=True)
+    folder = choose_folder(evaluation(), named=named, in_job=in_job)
+    assert (str(folder.path), folder.complete, folder.note) == ("runs/7B", False, "")
+
+
+def test_without_a_name_the_newest_run_is_evaluated(tmp_path):
+    for name in ("7B", "7B-2"):
+        finish(tmp_path / "runs" / name, 100)
+        (tmp_path / "runs" / name / "checkpoints/iter_0000100").mkdir(parents=True)
+    (tmp_path / "runs/7B-3").mkdir()  # nothing to evaluate
+    folder = choose_folder(evaluation(), named=False, in_job=False)
+    assert (str(folder.path), folder.note) == ("runs/7B-2", "evaluates runs/7B-2, the newest run of its name")
+
+
+def test_the_evaluation_of_another_run_does_not_happen_in_one_that_has_its_own_checkpoints(tmp_path):
+    (tmp_path / "runs/7B/checkpoints/iter_0000050").mkdir(parents=True)
+    folder = choose_folder(evaluation(checkpoint=CheckpointConfig(load="x")), named=False, in_job=False)
+    assert (str(folder.path), folder.note) == ("runs/7B-2", "runs/7B is not empty; this evaluation is runs/7B-2")
+
+
 def test_the_model_of_one_folder_is_not_trained_in_another(tmp_path):
     asked = run(checkpoint=CheckpointConfig(use_args=True))
     assert str(choose_folder(asked, named=False, in_job=False).path) == "runs/7B"
