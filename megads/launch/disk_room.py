@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,10 +53,21 @@ class DiskRoom:
     def warnings(self, folder: Path) -> Iterator[str]:
         """Yield a line when the disk of ``folder`` is too small."""
         if self.free and self.needed > self.free:
-            yield (
-                f"{folder}: the checkpoints need about {size(self.needed)} and {size(self.free)} are free; set "
-                "CKPT_KEEP=2, a larger SAVE_INTERVAL, or CKPT_DIR on another disk"
-            )
+            *others, last = self._ways()
+            ways = f"{', '.join(others)}, or {last}" if others else last
+            yield f"{folder}: the checkpoints need about {size(self.needed)} and {size(self.free)} are free; set {ways}"
+
+    def _ways(self) -> Iterator[str]:
+        """Yield what would help: one more than is kept is there while it is written."""
+        fitting = (keep for keep in (2, 1) if keep + 1 < self.at_once and self._fits(keep + 1))
+        if keep := next(fitting, 0):
+            yield f"CKPT_KEEP={keep}"
+        if self.at_once > 1 and self._fits(1):
+            yield "a larger SAVE_INTERVAL"
+        yield "CKPT_DIR on another disk"
+
+    def _fits(self, count: int) -> bool:
+        return self.each * count - self.there <= self.free
 
 
 def disk_room(run: RunConfig, folder: Path, begun: int = 0) -> DiskRoom:
@@ -66,8 +78,8 @@ def disk_room(run: RunConfig, folder: Path, begun: int = 0) -> DiskRoom:
         folder: of its checkpoints, which need not exist yet.
         begun: iteration from which it starts.
     """
-    each = count_parameters(run.model) * (MASTER_BYTES + state_bytes(run))
     last, every, wanted = run.train.train_iters, run.checkpoint.save_interval, run.checkpoint
+    each = count_parameters(run.model) * (MASTER_BYTES + (state_bytes(run) if wanted.save_optim else 0))
     saves = _saves(last, every, last)
     newest = min(wanted.keep or saves, saves)
     kept = newest
@@ -78,7 +90,7 @@ def disk_room(run: RunConfig, folder: Path, begun: int = 0) -> DiskRoom:
     at_once = kept + bool(wanted.keep and saves > wanted.keep)
     why = f"every {plural(every, 'step')}" if every else "at the end"
     why += f", CKPT_KEEP={wanted.keep}" if wanted.keep else ", all are kept"
-    place = next((path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir()), Path("/"))
+    place = next((path for path in (folder.absolute(), *folder.absolute().parents) if os.path.isdir(path)), Path("/"))
     try:
         free = shutil.disk_usage(place).free
     except OSError:

@@ -62,3 +62,24 @@ def test_a_run_that_does_not_fit_is_named_with_what_would(tmp_path, monkeypatch)
         assert len(found) == count
     assert "set CKPT_KEEP=2, a larger SAVE_INTERVAL, or CKPT_DIR on another disk" in found[0]
     assert not list(disk_room(run, tmp_path, begun=100).warnings(tmp_path))  # half of them are there
+
+
+def test_only_what_helps_is_advised(tmp_path, monkeypatch):
+    each = 12 * count_parameters(derived(LONG).model)
+
+    def advice(free, **env):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+        (line,) = disk_room(derived({**LONG, **env}), tmp_path).warnings(tmp_path)
+        return line.partition("; ")[2]
+
+    # With CKPT_KEEP=2 there are three while the third is written.
+    assert advice(3 * each - 1) == "set CKPT_KEEP=1, a larger SAVE_INTERVAL, or CKPT_DIR on another disk"
+    assert advice(2 * each, CKPT_KEEP="2") == "set CKPT_KEEP=1, a larger SAVE_INTERVAL, or CKPT_DIR on another disk"
+    assert advice(2 * each - 1, CKPT_KEEP="1") == "set a larger SAVE_INTERVAL, or CKPT_DIR on another disk"
+    assert advice(each - 1) == "set CKPT_DIR on another disk"
+
+
+def test_a_run_that_saves_no_optimizer_needs_a_third(tmp_path):
+    run = derived(LONG)
+    weights = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update={"save_optim": False})})
+    assert 3 * disk_room(weights, tmp_path).each == disk_room(run, tmp_path).each
