@@ -20,6 +20,7 @@ from megads.config.files import write_whole
 from megads.data.tokenize import encoders, proof
 from megads.data.tokenize.base import Tokenizer
 from megads.errors import ConfigError
+from megads.storage.reading import read_json
 
 _ORIGINALS = ("tokenizers", "sentencepiece")
 _LARGEST = 4096  # bytes
@@ -40,10 +41,10 @@ def kept_outcome(folder: Path | None, tokenizer: Tokenizer, library: str) -> Out
         return None
     key = _key(tokenizer, library)
     try:
-        content = json.loads(_path(folder, key).read_bytes()[:_LARGEST])
+        content = read_json(_path(folder, key), _LARGEST)
         outcome = Outcome(content["problem"], content["texts"], content["characters"])
         right = content["key"] == key and content["check"] == _check(key, outcome)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return outcome if right else None
 

@@ -15,6 +15,7 @@ pieces, program code, translations):
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from dataclasses import replace
@@ -288,6 +289,28 @@ def test_a_library_that_failed_is_not_tried_on_the_sample_again(specs, counted, 
         choice = choose_encoder(tokenizer, ["one"], proofs=tmp_path)
         assert choice.name == "kitoken"
     assert calls == [1, 3, 1], "the user's texts are compared every time"
+
+
+def test_a_failure_of_the_moment_is_not_kept(specs, counted, tmp_path, monkeypatch):
+    tokenizer = make_tokenizer(specs["llama3-json"])
+    made = fast.ENCODERS["fastokens"](tokenizer)
+
+    def failing(texts):
+        raise MemoryError("no memory left for a thread")
+
+    with monkeypatch.context() as moment:
+        moment.setitem(fast.ENCODERS, "fastokens", lambda tokenizer: replace(made, run=failing))
+        assert choose_encoder(tokenizer, [], proofs=tmp_path).name == "kitoken"
+    assert choose_encoder(tokenizer, [], proofs=tmp_path).name == "fastokens"
+
+
+def test_a_pipe_among_the_proofs_is_no_proof(specs, counted, tmp_path):
+    tokenizer = make_tokenizer(specs["llama3-json"])
+    choose_encoder(tokenizer, [], proofs=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    kept.unlink()
+    os.mkfifo(kept)
+    assert choose_encoder(tokenizer, [], proofs=tmp_path).name == "fastokens"
 
 
 def test_a_missing_library_is_named_with_its_speed(specs, proof, monkeypatch):
