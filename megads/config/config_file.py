@@ -14,6 +14,7 @@ from megads.config.parse import did_you_mean, parse
 from megads.config.setting import Origin
 from megads.config.tree import fields
 from megads.errors import ConfigError
+from megads.storage.checksums import has_changed
 
 SETTING = "config_file"
 # Of the host, the job and the folder of the run that wrote the file, not of what it trains.
@@ -47,8 +48,13 @@ def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
     path = Path(name)
     given = f"--config {name}"
     content, known = flat(read_yaml(path, given), path), fields()
-    was = _origins(path.read_text(encoding="utf-8"))
-    result = {}
+    text = path.read_text(encoding="utf-8")
+    if has_changed(text):  # what a run derived is derived again, so that an edit of it would be lost silently
+        raise ConfigError(
+            f"{given}: a run wrote it and it changed since, its CRC-32 differs; pass what you changed as variables or "
+            "--set, or write the settings that you want into a file of your own"
+        )
+    was, result = _origins(text), {}
     for key, value in content.items():
         if key not in known:
             raise ConfigError(f"{given}: no setting is called {key!r}{did_you_mean(key, list(known))}")

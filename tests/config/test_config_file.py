@@ -84,6 +84,17 @@ def test_what_follows_from_the_ranks_is_derived_again(tmp_path):
     assert (other.run.optim.lr, str(other.origins["optim.lr"])) == (1e-5, "env LR")
 
 
+def test_a_runs_own_file_that_was_edited_is_refused_since_derived_values_would_be_lost(tmp_path):
+    first = _derived(resolve("7B", env={"GLOBAL_BATCH": "8"}, machine="generic"), 4)
+    path = tmp_path / "config.yaml"
+    save_config(first.run, first.origins, path)
+    text = path.read_text()
+    assert f"train_iters: {first.run.train.train_iters} " in text
+    path.write_text(text.replace(f"train_iters: {first.run.train.train_iters} ", "train_iters: 7 "))
+    with pytest.raises(ConfigError, match=r"--config .*config.yaml: a run wrote it and it changed since.*--set"):
+        _with(path)
+
+
 def test_a_run_that_only_evaluated_only_evaluates_again(tmp_path):
     first = _derived(resolve("tiny", env={"TRAIN_ITERS": "0"}, machine="generic"), 1)
     save_config(first.run, first.origins, tmp_path / "config.yaml")
