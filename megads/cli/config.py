@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from megads.cli.flags import EPILOG, FlagCommand, flag_table
+from megads.cli.notes import show_notes
 
 if TYPE_CHECKING:
     from megads.config.resolve import Resolved
@@ -111,8 +112,7 @@ def config(
     if runs:
         _show_difference(runs, resolved)
         return
-    for note in resolved.notes:
-        click.echo(f"megads: {note}", err=True)
+    show_notes(resolved.notes)
     if as_json:
         click.echo(json.dumps({row.pop("name"): row for row in _rows(resolved)}, indent=2))
     elif shell:

@@ -13,6 +13,7 @@ import click
 
 from megads.cli.ask import ask_of
 from megads.cli.flags import EPILOG, FlagCommand
+from megads.cli.notes import show_notes
 from megads.cli.submit import JOB_OPTIONS, refuse_job_options, wish_of
 from megads.errors import MegadsError
 from megads.words import plural
@@ -112,9 +113,7 @@ def _train(
 
         notes = [*prepared.resolved.notes, *difference_lines(prepared.run, prepared.begins)]
         # A run that continues in its folder needs no note; a new folder does.
-        notes += [prepared.folder.note] if fresh and prepared.folder.note else []
-        for note in notes:
-            click.echo(f"megads: {note}", err=True)
+        show_notes([*notes, prepared.folder.note if fresh else ""])
         click.echo(hidden(describe(prepared), ask.env))
         return 0
     if only_prepare:
@@ -135,8 +134,7 @@ def _previewed(ask: Ask) -> bool:
     if found is None:
         return False
     notes, text = found
-    for note in notes:
-        click.echo(f"megads: {hidden(note, ask.env)}", err=True)
+    show_notes(notes)
     click.echo(hidden(text, ask.env))
     return True
 
@@ -147,9 +145,7 @@ def _submit(ask: Ask, job: dict[str, Any], dry_run: bool) -> None:
     wish = wish_of(job)
     submission = prepare_submission(ask, wish, Path.cwd())
     folder = submission.folder
-    for note in (*submission.resolved.notes, folder.note):
-        if note:
-            click.echo(f"megads: {note}", err=True)
+    show_notes((*submission.resolved.notes, folder.note))
     if dry_run:
         from megads.config.secrets import hidden
 

@@ -184,3 +184,10 @@ def test_help_stays_one_screen_and_needs_no_settings():
         assert "`megads config --flags` lists them" in " ".join(done.stdout.replace("megads\n", "megads ").split())
         assert "--zero-stage" not in done.stdout
         assert done.stdout.count("\n") < 30
+
+
+def test_notes_show_no_secrets():
+    env = {"MACHINE": "generic", "MEGADS_DATA_TOKEN": "x7Jq-unprintable-91"}
+    done = CliRunner().invoke(config, ["--preset", "7B"], env=env, catch_exceptions=False)
+    assert "MEGADS_DATA_TOKEN=***" in done.output
+    assert "x7Jq" not in done.output
