@@ -206,9 +206,7 @@ def refuse_rejected(last: Mapping[str, str]) -> None:
         if option is not None and option.is_rejected and not is_said_anyway(option, text):
             raise ConfigError(f"{' '.join([flag, *text.split()])} is not supported: {option.why}")
         need = NEEDS.get(flag)
-        if need and not any(
-            name in last and last[name] in (words or (last[name],)) for name, words in need.options.items()
-        ):
+        if need and not need.is_met_by(last):
             raise ConfigError(f"{flag} {need.why}")
 
 

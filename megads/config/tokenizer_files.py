@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
+
+from megads.storage.reading import parse_json, read_bytes
 
 _PICKLES = (*(b"\x80" + bytes([version]) for version in range(2, 6)), b"PK\x03\x04")
 _RANKS = re.compile(rb"[A-Za-z0-9+/=]+ \d+\r?\n")  # a line of a tiktoken vocabulary
@@ -22,7 +23,7 @@ def wrong_kind(path: Path) -> str:
     size = path.stat().st_size
     if size > _LARGEST:
         return f"has {size} bytes, more than any tokenizer"
-    content = path.read_bytes()
+    content = read_bytes(path, _LARGEST)
     if content.startswith(_PICKLES):
         return "is a pickle, which could run any program; a tokenizer is JSON, text or a SentencePiece model"
     if path.suffix == ".model":
@@ -35,6 +36,6 @@ def wrong_kind(path: Path) -> str:
     if path.suffix != ".json":
         return ""
     try:
-        return "" if isinstance(json.loads(text), (dict, list)) else "is no JSON object"
-    except (ValueError, RecursionError):
+        return "" if isinstance(parse_json(text), (dict, list)) else "is no JSON object"
+    except ValueError:
         return "is not JSON"

@@ -15,8 +15,6 @@ REASONS = {
     "data/preprocess/parse.py": "lines of the input, each of a bounded length; the speed of preprocessing",
     "data/tokenize/train.py": "lines of the input, and what the tokenizers library says of itself",
     "data/tokenize/content.py": "a tokenizer of many MB, read with a bound; orjson has a bound of its own for depth",
-    "config/tokenizer_files.py": "a tokenizer of many MB, read with a bound",
-    "data/tokenize/proof_cache.py": "a record of our own, read with a bound",
     "data/tokenize/encoders.py": "what the tokenizers library says of itself",
     "monitor/rows.py": "lines of numbers, parsed by orjson, which has a bound of its own for depth",
     "monitor/trackers/wandb_process.py": "lines of our own process",

@@ -68,7 +68,7 @@ class IndexFile:
             raise
         try:
             self._read(handle, description)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, struct.error) as error:
             raise error if isinstance(error, Damaged) else Damaged(f"no header of an index ({error!r:.60})") from None
         finally:
             os.close(handle)
