@@ -42,8 +42,8 @@ def run_prepared(
     size = _world_size(run)
     if size != len(started.hosts):
         raise LaunchError(
-            f"{folder} is prepared for {plural(size, 'rank')}, and {started.by} started {len(started.hosts)}; start {size}, or "
-            "write the folder again with megads train --prepare"
+            f"{folder} is prepared for {plural(size, 'rank')}, and {started.by} started {len(started.hosts)}; start "
+            f"{size}, or write the folder again with megads train --prepare"
         )
     if iterations_done(folder) >= run.train.train_iters and not run.train.evaluate_only:
         say(f"{folder} is complete ({plural(run.train.train_iters, 'iteration')})")
