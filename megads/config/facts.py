@@ -96,7 +96,10 @@ class Facts(Section):
     starter_args: Words = Field((), description="options of the starter that this machine needs")
     agent_args: Words = Field((), description="instead of starter_args where the starter starts one agent per host")
     ranks_per_host: int = Field(0, description="ranks on a host; 0: its visible accelerators", ge=0)
-    device_memory_gib: float = Field(0, description="of one rank's device, of the largest kind; 0: not known", ge=0)
+    device_memory_gib: float = Field(0, description="of one rank's device, of the smallest kind; 0: not known", ge=0)
+    larger_devices: dict[str, float] = Field(
+        {}, description="a word of the job's constraint or queue: the GiB of its devices"
+    )
     cores: Words = Field((), description="cores of each socket, in the order of local ranks, as '0-51 52-103'")
     agent_cores: Words = Field((), description="instead of cores under agents, whose ranks take devices by number")
     threads_per_core: int = Field(0, description="SLURM: CPUs that -c counts for one core; 0: not known", ge=0)

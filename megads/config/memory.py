@@ -196,7 +196,14 @@ def check_fits(
 
 
 def check_device(
-    run: RunConfig, world_size: int, machine: str, device_gib: float, attempt: Attempt, refuse: bool = True
+    run: RunConfig,
+    world_size: int,
+    machine: str,
+    device_gib: float,
+    attempt: Attempt,
+    *,
+    refuse: bool = True,
+    kind: str = "",
 ) -> str:
     """Refuse a run whose weights, gradients and optimizer alone exceed a device's memory, unless ``train.force`` is on.
 
@@ -207,6 +214,7 @@ def check_device(
         device_gib: memory of one rank's device; 0: not known.
         attempt: tries a change from where the user stands.
         refuse: whether to; else it is a note.
+        kind: which of the machine's devices that is, for the message; empty: it has one kind.
 
     Returns:
         A note where the whole estimate, with activations, exceeds it; else nothing.
@@ -219,8 +227,8 @@ def check_device(
         return ""
     surely = memory.weights + memory.gradients + memory.optimizer
     text = (
-        f"a device of machine {machine} has {device_gib:g} GiB and a rank needs about {memory.total / GIB:.1f} GiB; "
-        f"GiB per rank: {memory}"
+        f"a device of machine {machine} has {device_gib:g} GiB{f' ({kind})' if kind else ''} and a rank needs about "
+        f"{memory.total / GIB:.1f} GiB; GiB per rank: {memory}"
     )
 
     def fits(change: Change) -> bool:

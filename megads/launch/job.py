@@ -22,7 +22,7 @@ from megads.config.facts import Facts
 from megads.config.files import COMMAND, COMMAND_ONCE_SAVED, CONFIG, ENDS_AT, LOG_FILE, save_config, write_whole
 from megads.config.flags import BACKEND
 from megads.config.layers import read_machine
-from megads.config.memory import Memory, check_device, check_fits, estimate
+from megads.config.memory import Memory, check_fits, estimate
 from megads.config.overrides import adopt
 from megads.config.remarks import remarks
 from megads.config.resolve import Resolved, settings
@@ -34,6 +34,7 @@ from megads.errors import MegadsError
 from megads.launch.ask import Ask, resolve_ask
 from megads.launch.banner import banner
 from megads.launch.data_lines import list_notes
+from megads.launch.device_memory import check_here
 from megads.launch.disk_room import DiskRoom, disk_room
 from megads.launch.ending import ends_at, parse_walltime, started_at
 from megads.launch.folder import Folder, append_to_log, choose_folder, claim, claim_checkpoints
@@ -123,7 +124,7 @@ def prepare(ask: Ask) -> Job:
     if available:
         check_fits(run, world_size, per_host, available, ask.hostname, attempt)
     ignored = what_is_ignored(run.launch, ask.started) if ask.started else ()
-    tight = "" if on_cpu else check_device(run, world_size, run.machine, facts.device_memory_gib, attempt)
+    tight = "" if on_cpu else check_here(run, allocation, ask.env, facts, attempt)
     backend = backend_note(dict(ask.flags).get(BACKEND, ""), ask.env, facts.device)
     more = (*filter(None, (tight, backend)), *remarks(run, world_size), *list_notes(run), *ignored)
     resolved = replace(resolved, notes=(*resolved.notes, *more))

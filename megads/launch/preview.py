@@ -17,6 +17,7 @@ from megads.config.schema import RunConfig
 from megads.errors import DeviceError
 from megads.launch.ask import Ask, resolve_ask
 from megads.launch.banner import banner
+from megads.launch.device_memory import device_memory
 from megads.launch.folder import RUNS
 from megads.launch.job import settings_lines
 from megads.launch.optimizers import check_optimizer
@@ -58,7 +59,8 @@ def preview(ask: Ask) -> tuple[tuple[str, ...], str] | None:
     run, world_size = resolved.run, hosts * per_host
     check(run, world_size, attempt)
     _check_device_can(run, facts)
-    tight = check_device(run, world_size, run.machine, facts.device_memory_gib, attempt, refuse=False)
+    memory = device_memory(facts)
+    tight = check_device(run, world_size, run.machine, memory.gib, attempt, refuse=False, kind=memory.kind)
     names = tuple(f"host{number}" for number in range(1, hosts + 1))
     folder = Path(run.dir) if run.dir else RUNS / run.name
     summary = banner(run, Allocation(facts.scheduler, names, per_host), estimate(run, world_size), 0, folder)

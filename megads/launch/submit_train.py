@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megads.cluster.machine import known_machine, machine_name
+from megads.config.advice import Attempt
 from megads.config.checks import check
 from megads.config.deepspeed import SETTING_OF
-from megads.config.derive import derive
+from megads.config.derive import attempts, derive
 from megads.config.files import save_config, write_whole
 from megads.config.foreign_names import FOREIGN
+from megads.config.memory import check_device
 from megads.config.names import NO_EFFECT, PROGRAM_NAMES, REFUSED, setting_names
 from megads.config.overrides import adopt
 from megads.config.resolve import Resolved
@@ -22,6 +24,7 @@ from megads.config.sizes import model_degree
 from megads.config.tree import env_name, fields, value_of
 from megads.errors import LaunchError
 from megads.launch.ask import BESIDE_SETTINGS, Ask, resolve_ask
+from megads.launch.device_memory import constraint_of, device_memory
 from megads.launch.ending import parse_walltime
 from megads.launch.folder import Folder, choose_folder
 from megads.launch.origin import beginning_only, find_beginning
@@ -96,10 +99,16 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
     ranks = ranks_of_host(asked.run, place, used, ask.env)
     vocab = vocab_size_of(asked.run)
     resolved = adopt(derive(asked, num_hosts=used, ranks_per_host=ranks, vocab_size=vocab), SETTING_OF)
+
+    def ranks_of(run: RunConfig) -> tuple[int, int]:
+        return used, ranks_of_host(run, place, used, ask.env)
+
+    attempt = attempts(asked, ranks_of, vocab, lambda other: adopt(other, SETTING_OF))
     # The job decides again: a key may be there that is not here. What is refused there is refused here.
     choose_trackers(resolved, ask.env)
     refuse_secrets(resolved.run, ask.env)
-    check(resolved.run, used * ranks)
+    check(resolved.run, used * ranks, attempt)
+    resolved = _check_devices(resolved, used * ranks, place, wish, ask.env, attempt)
     # Whether the order of the samples fits is asked again on a host of the job; this one may be smaller.
     train = resolved.run.train.model_copy(update={"force": True})
     check_data(resolved.run.model_copy(update={"train": train}), vocab)
@@ -129,6 +138,22 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
     )
     text = job_text(request, place, _body(ask, asked, place, folder, cwd, wish.variables))
     return Submission(text, place, folder, resolved, wish.chain, private=bool(wish.variables))
+
+
+def _check_devices(
+    resolved: Resolved, world_size: int, place: Place, wish: Wish, env: Mapping[str, str], attempt: Attempt
+) -> Resolved:
+    """Return the settings, with a note where a rank may not fit its device; refuse a run that cannot.
+
+    Raises:
+        ConfigError: weights, gradients and optimizer alone exceed a device's memory.
+    """
+    if on_cpu(place, env):
+        return resolved
+    asked = constraint_of(wish.options, env, place.submit.constraint) if place.scheduler == "slurm" else wish.queue
+    memory = device_memory(place.facts, asked)
+    tight = check_device(resolved.run, world_size, place.machine, memory.gib, attempt, kind=memory.kind)
+    return replace(resolved, notes=(*resolved.notes, tight)) if tight else resolved
 
 
 def _to_survive(run: RunConfig, nodes: int, place: Place) -> tuple[str, ...]:

@@ -117,7 +117,9 @@ def options(argv: tuple[str, ...]) -> list[str]:
 
 @pytest.mark.parametrize("count", [1, 2, 256])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_launch_and_job(machine, count, tmp_path, steady):
+def test_launch_and_job(machine, count, tmp_path, steady, monkeypatch):
+    # 7B without tensor parallelism exceeds the devices of few hosts.
+    monkeypatch.setattr("megads.launch.submit_train.check_device", lambda *args, **more: "")
     path, text = GOLDEN / f"{machine}-{count}.txt", shown(machine, count, tmp_path)
     if os.environ.get("MEGADS_WRITE_GOLDEN"):
         path.write_text(text)
