@@ -11,11 +11,11 @@ import random
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch.distributed as dist
 
@@ -231,18 +231,40 @@ def missing_ranks(store: dist.Store, key: str, world_size: int) -> list[int]:
 
     It asks for blocks of ranks and halves those that lack one, so that few missing ranks of many are found quickly.
     """
-    missing: list[int] = []
-    blocks = [range(first, min(first + BLOCK, world_size)) for first in range(0, world_size, BLOCK)][::-1]
+    blocks = _by_presence(store, key, range(world_size))
+    return [rank for ranks, is_there in blocks for rank in ranks if not is_there]
+
+
+class Readable(Protocol):
+    """What :func:`read_numbers` asks of a store."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Return whether all keys are there."""
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        """Return values that are there."""
+
+
+def read_numbers(store: Readable, key: str, numbers: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """Yield each of ``numbers`` whose ``key/NUMBER`` is in the store, with its value; it asks for blocks of them."""
+    for block, is_there in _by_presence(store, key, numbers):
+        if is_there:
+            values = store.multi_get([f"{key}/{number}" for number in block])
+            yield from zip(block, (value.decode() for value in values), strict=True)
+
+
+def _by_presence(store: Readable, key: str, numbers: Sequence[int]) -> Iterator[tuple[Sequence[int], bool]]:
+    """Yield ``numbers`` in blocks, in order, and whether all of a block are in the store; else it has one number."""
+    blocks = [numbers[first : first + BLOCK] for first in range(0, len(numbers), BLOCK)][::-1]
     while blocks:
-        ranks = blocks.pop()
-        if store.check([f"{key}/{rank}" for rank in ranks]):
-            continue
-        if len(ranks) == 1:
-            missing.append(ranks[0])
+        block = blocks.pop()
+        if store.check([f"{key}/{number}" for number in block]):
+            yield block, True
+        elif len(block) == 1:
+            yield block, False
         else:
-            half = len(ranks) // 2
-            blocks += [ranks[half:], ranks[:half]]
-    return missing
+            half = len(block) // 2
+            blocks += [block[half:], block[:half]]
 
 
 def _who_is_missing(info: RankInfo, store: dist.Store, missing: list[int]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from megads.comm.place import read_numbers
 from megads.monitor.stages import spans as number_spans
 
 Answer = TypeVar("Answer")
@@ -34,8 +35,8 @@ class Store(Protocol):
     def set(self, key: str, value: str, /) -> object:
         """Keep a value."""
 
-    def get(self, key: str, /) -> bytes:
-        """Return a value that is there."""
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        """Return values that are there."""
 
     def check(self, keys: list[str], /) -> bool:
         """Return whether all keys are there."""
@@ -151,7 +152,8 @@ class Board:
 
         def set_in_store() -> Store:
             store = self.open_store()
-            store.set(f"hang/{rank}", text)
+            # By the order in which they come: who collects them need not ask for ranks that left nothing.
+            store.set(f"hang/{store.add('hang/left', 1)}", text)
             store.set("hang/called", "1")
             return store
 
@@ -182,32 +184,32 @@ class Board:
         return True
 
     def collect(self, world_size: int) -> tuple[dict[int, Position], dict[int, str]]:
-        """Return the positions that ranks have left, and the hosts of the others, where known."""
-        texts: dict[int, str] = {}
+        """Return the positions that ranks have left, and the hosts of the others, where known.
+
+        It asks the store for many of them at once: one question for each of 10,000 ranks would take too long.
+        """
+        found: list[Position] = []
         hosts: dict[int, str] = {}
 
         def ask_store() -> None:
-            for rank in range(world_size):
-                if text := self._get(f"hang/{rank}"):
-                    texts[rank] = text
-                elif host := self._get(f"host/{rank}"):  # left there when the ranks met
-                    hosts[rank] = host
+            store = self._store[0]
+            for _, text in read_numbers(store, "hang", range(1, store.add("hang/left", 0) + 1)):
+                found.append(Position.read(text))
+            silent = sorted({*range(world_size)} - {each.rank for each in found})
+            hosts.update(read_numbers(store, "host", silent))  # left there when the ranks met
 
         if self._store:
             with suppress(*BROKEN):  # what came until then is told
                 within(ANSWER_S + world_size / ASKED_PER_S, ask_store)
         else:
-            found = {rank: self._read(rank) for rank in range(min(IN_FILES, world_size))}
-            texts = {rank: text for rank, text in found.items() if text}
-        return {rank: Position.read(text) for rank, text in [*texts.items()]}, dict(hosts)
+            texts = (self._read(rank) for rank in range(min(IN_FILES, world_size)))
+            found = [Position.read(text) for text in texts if text]
+        return {each.rank: each for each in [*found]}, dict(hosts)
 
     def clear(self) -> None:
         """Remove what ranks of an earlier start left in files."""
         for path in self.folder.glob(".hang-*"):
             path.unlink(missing_ok=True)
-
-    def _get(self, key: str) -> str:
-        return self._store[0].get(key).decode() if self._store[0].check([key]) else ""
 
     def _read(self, rank: int) -> str:
         try:

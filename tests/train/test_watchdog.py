@@ -102,6 +102,43 @@ def test_a_position_travels_as_text():
     assert Position.read(at(3).text()) == at(3)
 
 
+class Kept(dict[str, bytes]):
+    """A store that counts the questions."""
+
+    questions = 0
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value.encode()
+
+    def add(self, key: str, amount: int) -> int:
+        self.questions += 1
+        self[key] = str(int(self.get(key, b"0")) + amount).encode()
+        return int(self[key])
+
+    def check(self, keys: list[str]) -> bool:
+        self.questions += 1
+        return all(key in self for key in keys)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        self.questions += 1
+        return [self[key] for key in keys]
+
+
+def test_positions_of_many_ranks_are_collected_in_few_questions(tmp_path):
+    size, silent = 3000, {0, 7, *range(1000, 2900)}
+    store = Kept({f"host/{rank}": f"h{rank}".encode() for rank in range(size) if rank != 7})
+    board = Board(lambda: store, tmp_path)
+    for rank in reversed(range(size)):  # in any order
+        if rank not in silent:
+            board.post(rank, at(rank).text())
+    store.add("hang/left", 1)  # a rank that was killed before it could write
+    store.questions = 0
+    found, hosts = board.collect(size)
+    assert found == {rank: at(rank) for rank in range(size) if rank not in silent}
+    assert hosts == {rank: f"h{rank}" for rank in silent - {7}}
+    assert store.questions < 60
+
+
 def one(folder: Path, **more) -> Watchdog:
     return Watchdog(0, 2, folder, 10.0, Board(lambda: pytest.fail("no hang"), folder), **more)
 
