@@ -126,16 +126,10 @@ def resolve(
     fits = machine_name in chosen.fits if chosen else by_megatron
 
     stack = _Stack(notes=list(read.notes))
-    for name, each in fields().items():
-        stack.put(name, each.default, Origin("default"))
+    used_machine = None if fits else machine_layer
+    _put_defaults(stack, [*filter(None, (chosen, used_machine)), _as_layer(filed)], from_env, given, by_megatron)
     asked_hosts = {**from_env, **given}.get("launch.num_hosts", (0,))[0]
-    layers = [*([chosen] if chosen else []), *([] if fits else [machine_layer])]
-    layers.append(Layer(Origin("config"), {name: value for name, (value, _) in filed.items()}))
-    if by_megatron:
-        _put_megatron(stack, layers, from_env, given)
-    _put_bundle(stack, "optim.optimizer", OPTIMIZER_DEFAULTS, layers, from_env, given)
-    _put_bundle(stack, "model.family", FAMILIES, layers, from_env, given)
-    below = _put_files(stack, chosen, None if fits else machine_layer, num_hosts or asked_hosts or 1)
+    below = _put_files(stack, chosen, used_machine, num_hosts or asked_hosts or 1)
     for name, (value, origin) in [*filed.items(), *from_env.items(), *given.items()]:
         stack.put(name, value, origin)
     if checkpoint:
@@ -152,6 +146,20 @@ def resolve(
     _settle(stack)
     run = RunConfig.model_validate(nested(stack.values))
     return Resolved(run, stack.origins, (*stack.notes, *name_notes(env)))
+
+
+def _as_layer(filed: Given) -> Layer:
+    return Layer(Origin("config"), {name: value for name, (value, _) in filed.items()})
+
+
+def _put_defaults(stack: _Stack, layers: list[Layer], from_env: Given, given: Given, by_megatron: bool) -> None:
+    """Put the defaults, and those that go with what ``layers`` and what is above them say of optimizer and family."""
+    for name, each in fields().items():
+        stack.put(name, each.default, Origin("default"))
+    if by_megatron:
+        _put_megatron(stack, layers, from_env, given)
+    _put_bundle(stack, "optim.optimizer", OPTIMIZER_DEFAULTS, layers, from_env, given)
+    _put_bundle(stack, "model.family", FAMILIES, layers, from_env, given)
 
 
 def _environment(env: Mapping[str, str]) -> Given:

@@ -59,18 +59,7 @@ def banner(
             f"SP={parallel.sequence} DP={parallel.data} ZeRO={parallel.zero_stage}",
         ),
         *_layout_rows(run),
-        (
-            "model",
-            f"{model.family}, {plural(model.num_layers, 'layer')}, hidden {model.hidden_size}, heads {model.num_heads}"
-            f" (kv {model.num_kv_heads}), ffn {model.ffn_hidden_size}, vocabulary {model.vocab_size}"
-            f" padded to {padded_vocab_size(model)}: {count(count_parameters(model))} parameters, {train.dtype}",
-        ),
-        (
-            "batch",
-            f"{plural(train.global_batch, 'sample')} = micro {train.micro_batch} x accumulation {train.grad_acc_steps}"
-            f" x DP {parallel.data}; {plural(model.seq_length, 'token')} per sample,"
-            f" {count(train.global_batch * model.seq_length)} tokens per step",
-        ),
+        *_size_rows(run),
         ("ramp-up", ramp_line(run)),
         (
             "train",
@@ -81,16 +70,36 @@ def banner(
         ),
         ("skips", skips_line(run)),
         *_data_rows(run, shares),
-        (
-            "memory",
-            f"about {size(memory.total)} per rank (weights {size(memory.weights)}, gradients"
-            f" {size(memory.gradients)}, optimizer {size(memory.optimizer)}, activations"
-            f" {size(memory.activations + memory.logits)}, buffers {size(memory.buffers)},"
-            f"{f' copy {size(memory.copy)},' if memory.copy else ''} program {size(memory.program)}){fits}",
-        ),
+        ("memory", f"{_memory_line(memory)}{fits}"),
         ("disk", disk),
     ]
     return "\n".join(f"{name:8} {text}" for name, text in rows if text)
+
+
+def _size_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
+    model, train = run.model, run.train
+    yield (
+        "model",
+        f"{model.family}, {plural(model.num_layers, 'layer')}, hidden {model.hidden_size}, heads {model.num_heads}"
+        f" (kv {model.num_kv_heads}), ffn {model.ffn_hidden_size}, vocabulary {model.vocab_size}"
+        f" padded to {padded_vocab_size(model)}: {count(count_parameters(model))} parameters, {train.dtype}",
+    )
+    yield (
+        "batch",
+        f"{plural(train.global_batch, 'sample')} = micro {train.micro_batch} x accumulation {train.grad_acc_steps}"
+        f" x DP {run.parallel.data}; {plural(model.seq_length, 'token')} per sample,"
+        f" {count(train.global_batch * model.seq_length)} tokens per step",
+    )
+
+
+def _memory_line(memory: Memory) -> str:
+    copy = f" copy {size(memory.copy)}," if memory.copy else ""
+    return (
+        f"about {size(memory.total)} per rank (weights {size(memory.weights)}, gradients"
+        f" {size(memory.gradients)}, optimizer {size(memory.optimizer)}, activations"
+        f" {size(memory.activations + memory.logits)}, buffers {size(memory.buffers)},{copy}"
+        f" program {size(memory.program)})"
+    )
 
 
 def _data_rows(run: RunConfig, shares: Sequence[Share]) -> Iterator[tuple[str, str]]:

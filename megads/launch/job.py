@@ -249,17 +249,7 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
             check_data(job.run, job.run.model.vocab_size)
         write_run_files(job)
         plan = plan_attempt(job, job.allocation, 0, ends)
-        room = room_of(job).warnings(checkpoints) if writes_checkpoints(job.run) else ()
-        notes = "".join(f"megads: {note}\n" for note in (*job.resolved.notes, job.folder.note, *room) if note)
-        by = job.ask.started.by if job.ask.started else ""
-        how = f"ranks started by {by}" if by else f"$ {plan.line()}"
-        opening = hidden(f"{notes}{summary(job)}{ending_line(ends)}\n", job.ask.env)
-        append_to_log(job.folder.path, f"{opening}\n{hidden(how, job.ask.env)}\n")
-        # The log has the whole command, which is long; the screen has what fits it.
-        brief = f"launch   {plan.brief()} (the whole command: {job.folder.path / LOG_FILE})"
-        opening += f"launch   ranks started by {by}\n\n" if by else hidden(f"{brief}\n\n", job.ask.env)
-        out.write(coloured(opening) if may_colour(out) else opening)
-        out.flush()
+        show_opening(job, plan, ends, checkpoints, out)
         if begin is not None:
             remove_end(job.folder.path)
             return begin(plan)
@@ -284,6 +274,23 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
             max_restarts=job.run.launch.max_restarts,
             ends_at=ends,
         ).run()
+
+
+def show_opening(job: Job, plan: LaunchPlan, ends: float, checkpoints: Path, out: IO[str]) -> None:
+    """Write notes, banner and command into the run's log and to ``out``.
+
+    The log has the whole command, which is long; the screen has what fits it.
+    """
+    room = room_of(job).warnings(checkpoints) if writes_checkpoints(job.run) else ()
+    notes = "".join(f"megads: {note}\n" for note in (*job.resolved.notes, job.folder.note, *room) if note)
+    by = job.ask.started.by if job.ask.started else ""
+    how = f"ranks started by {by}" if by else f"$ {plan.line()}"
+    opening = hidden(f"{notes}{summary(job)}{ending_line(ends)}\n", job.ask.env)
+    append_to_log(job.folder.path, f"{opening}\n{hidden(how, job.ask.env)}\n")
+    brief = f"launch   {plan.brief()} (the whole command: {job.folder.path / LOG_FILE})"
+    opening += f"launch   ranks started by {by}\n\n" if by else hidden(f"{brief}\n\n", job.ask.env)
+    out.write(coloured(opening) if may_colour(out) else opening)
+    out.flush()
 
 
 def start_line_of(job: Job) -> str:
