@@ -275,13 +275,16 @@ MUTATIONS = (
 
 
 def copy_tree(folder: Path) -> None:
-    """Copy what the tests need into ``folder``."""
+    """Copy what the tests need into ``folder``, compiled files too, which Python compares with the time of the source.
+
+    The time is that of the original, so a file that a bug was planted in, or taken back from, is compiled anew.
+    """
     for name in ("megads", "tests", "envs", "launchers", "ALCF", "setup.cfg", "pyproject.toml", "train_7B.sh"):
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, folder / name)
         else:
-            shutil.copy(source, folder / name)
+            shutil.copy2(source, folder / name)
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from pathlib import Path
 README = Path(__file__).parent / "README.md"
 
 FIRST = (
-    *("slurm", "tests/parity/test_mutations.py", "tests/engine/test_optimizers.py", "tests/e2e/test_signals.py"),
-    *("tests/e2e/test_docs.py", "tests/parity/test_layouts.py", "tests/engine/test_pipeline.py"),
-    *("tests/engine/test_recompute.py", "tests/parity/test_resume_bitwise.py"),
-    *("tests/e2e/test_resume.py", "tests/e2e/test_started.py", "tests/e2e/test_deterministic.py"),
-    *("tests/parity/test_drawn_layouts.py", "tests/engine/test_zero.py", "tests/e2e/test_wrong_files.py"),
+    *("slurm", "tests/engine/test_recompute.py", "tests/parity/test_layouts.py", "tests/engine/test_optimizers.py"),
+    *("tests/e2e/test_signals.py", "tests/parity/test_mutations.py", "tests/parity/test_reshape.py"),
+    *("tests/launch/test_run.py", "tests/e2e/test_deterministic.py", "tests/parity/test_resume_bitwise.py"),
+    *("tests/engine/test_zero.py", "tests/engine/test_optimizer_state.py", "tests/e2e/test_load.py"),
+    *("tests/engine/test_pipeline.py", "tests/benchmarks/test_rank_startup.py", "tests/e2e/test_docs.py"),
 )
 """Groups of tests that take longest, longest first: one that starts last keeps one worker alone at the end."""
 

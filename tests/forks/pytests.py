@@ -20,10 +20,12 @@ INTERNAL = 3  # pytest's exit code for an error of its own
 
 
 def main() -> None:
+    # Hypothesis's plugin imports all of Hypothesis, for what it tells at the end.
     os.environ |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_timeout"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in ("numpy", "torch", "deepspeed", "pydantic", "yaml", "pytest"):
+        for name in ("numpy", "torch", "torch.distributed.tensor", "deepspeed", "pydantic", "yaml", "pytest"):
             importlib.import_module(name)
     here = os.path.dirname(os.path.abspath(__file__))
     root = os.path.dirname(os.path.dirname(here))
