@@ -87,7 +87,7 @@ def _documents(dataset: TokenFile) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def _lengths(source: Iterator[npt.NDArray[Any]]) -> Lengths:
-    counts = np.zeros(1, np.int64)
+    counts: npt.NDArray[np.int64] = np.zeros(1, np.int64)
     total, longest, shortest = 0, 0, None
     for block in source:
         total += int(block.sum(dtype=np.int64))

@@ -50,7 +50,7 @@ def blend_blocks(weights: npt.NDArray[np.float64], size: int, dtype: npt.DTypeLi
     many = len(weights)
     steps = min(_STEPS, max(_FEWEST_STEPS, size // _LANES))
     lanes = max(64, min(_LANES, _IN_CACHE * 4 // many))
-    state = np.zeros(many)
+    state: npt.NDArray[np.float64] = np.zeros(many)
     for first in range(0, size, lanes * steps):
         count = min(lanes * steps, size - first)
         walk = _Walk(weights, first, steps, -(-count // steps), dtype)
@@ -93,7 +93,7 @@ class _Walk:
         """Return the likely counts at the start of every stretch, [datasets, lanes]."""
         early = np.minimum(self.at, _EARLY)
         share = np.multiply.outer(self.weights, (self.at - early).astype(np.float64))
-        counts = np.floor(share)
+        counts: Counts = np.floor(share)
         # The samples that are missing come from those that lag most.
         rank = np.empty(counts.shape, np.int64)
         order = np.argsort(counts - share, axis=0, kind="stable")

@@ -29,11 +29,11 @@ class Mersenne64:
         for i in range(1, _SIZE):
             state.append((_MULTIPLIER * (state[-1] ^ (state[-1] >> 62)) + i) % 2**64)
         self._state = np.array(state, np.uint64)
-        self._ready = np.empty(0, np.uint64)
+        self._ready: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
     def draw(self, count: int) -> npt.NDArray[np.uint64]:
         """Return the next ``count`` numbers, uint64."""
-        parts = [self._ready]
+        parts: list[npt.NDArray[np.uint64]] = [self._ready]
         missing = count - len(self._ready)
         while missing > 0:
             parts.append(self._more())
