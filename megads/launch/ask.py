@@ -9,8 +9,10 @@ from pathlib import Path
 
 from megads.config.layers import Layer
 from megads.config.resolve import Resolved, resolve
+from megads.config.schema import RunConfig
 from megads.errors import ConfigError
-from megads.launch.origin import checkpoint_layer
+from megads.launch.folder import BATCH_JOB, choose_folder
+from megads.launch.origin import checkpoint_layer, plain_folder
 from megads.launch.started import Started
 
 FRESH = "--fresh"
@@ -32,6 +34,7 @@ class Ask:
     flags: tuple[tuple[str, str], ...] = ()  # options of megads.config.flags, and the words that follow them
     started: Started | None = None  # ranks that the user started; None: ranks are to be started
     fresh: bool = False  # a new run, although the folder of that name has one
+    model_of: Path | None = None  # run folder where USE_CHECKPOINT_ARGS looks first; None: that of the plain name
 
     def starting_fresh(self) -> Ask:
         """Return this with :attr:`fresh`, and without the option in the command that resumes the run."""
@@ -113,4 +116,17 @@ def resolve_ask(ask: Ask, machine: str, num_hosts: int) -> Resolved:
         )
 
     first = resolved()
-    return resolved(checkpoint_layer(first.run)) if first.run.checkpoint.use_args else first
+    if not first.run.checkpoint.use_args:
+        return first
+    return resolved(checkpoint_layer(first.run, ask.model_of or _folder_of_model(ask, first.run)))
+
+
+def _folder_of_model(ask: Ask, run: RunConfig) -> Path:
+    """Return the run folder that this command means, as far as it is known before ``derive``."""
+    plain = plain_folder(run)
+    if not run.checkpoint.load or run.dir:
+        return plain
+    named = bool(run.name or run.checkpoint.dir)
+    in_job = any(ask.env.get(name) for name in BATCH_JOB)
+    run = run.model_copy(update={"name": plain.name})
+    return choose_folder(run, named=named, in_job=in_job, fresh=ask.fresh).run_dir(run)

@@ -30,6 +30,7 @@ from megads.monitor.outcome import find_outcome, read_heartbeat, read_outcome
 from megads.storage.regular import write_cure
 
 RUNS = Path("runs")
+BATCH_JOB = ("PBS_JOBID", "SLURM_JOB_ID")
 FINDER = "lr_finder"  # in the run folder: where a sweep of the learning rate works
 ALIVE_S = 60.0  # since the last heartbeat
 BEATS_S = 3.0  # in which a run that lives writes another one
@@ -44,6 +45,10 @@ class Folder:
     complete: bool
     note: str = ""
     named: bool = True  # the same command means the same folder
+
+    def run_dir(self, run: RunConfig) -> Path:
+        """Return the run's folder, that of a sweep of the learning rate is in it."""
+        return self.path.parent if run.lr_finder.enabled else self.path
 
 
 def choose_folder(run: RunConfig, *, named: bool, in_job: bool, fresh: bool = False) -> Folder:
@@ -61,8 +66,8 @@ def choose_folder(run: RunConfig, *, named: bool, in_job: bool, fresh: bool = Fa
     Raises:
         LaunchError: a new run has no folder: the user named one that holds a run, or this batch
             job would start another run whenever it is restarted.
-        LaunchError: ``USE_CHECKPOINT_ARGS`` took the model of the folder that the plain name has,
-            and this command means another one.
+        LaunchError: ``USE_CHECKPOINT_ARGS`` takes a model, this command means another folder than that
+            of the plain name, and there is neither a checkpoint in it nor ``LOAD``.
     """
     if fresh and in_job:
         raise LaunchError(
@@ -88,8 +93,7 @@ def _fresh_folder(run: RunConfig, named: bool) -> Folder:
     if free == first:
         return Folder(free, complete=False, named=named)
     note = f"{first} is not empty; this run is {free} (RUN_DIR={free} resumes it)"
-    if run.checkpoint.use_args:
-        raise LaunchError(f"USE_CHECKPOINT_ARGS=1 takes the model from {first}, but {note}; give RUN_NAME or RUN_DIR")
+    _refuse_without_model(run, free, note)
     return Folder(free, complete=False, note=note, named=False)
 
 
@@ -126,8 +130,7 @@ def _training_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
         path = finished[-1]
         note = f"this run is {path}, the newest of its name" if path != first else ""
         complete = run.checkpoint.step >= run.train.train_iters
-    if note and run.checkpoint.use_args:
-        raise LaunchError(f"USE_CHECKPOINT_ARGS=1 takes the model from {first}, but {note}; give RUN_NAME or RUN_DIR")
+    _refuse_without_model(run, path, note)
     return Folder(path, complete, note, named=False)
 
 
@@ -147,6 +150,12 @@ def _evaluated_folder(run: RunConfig, first: Path, *, fixed: bool) -> Folder:
         path = next((path for path in reversed(there) if list_checkpoints(path / "checkpoints")), first)
         note = f"evaluates {path}, the newest run of its name"
     return Folder(path, complete=False, note=note if path != first else "", named=False)
+
+
+def _refuse_without_model(run: RunConfig, path: Path, note: str) -> None:
+    wanted = run.checkpoint
+    if note and wanted.use_args and not wanted.load and not list_checkpoints(path / "checkpoints"):
+        raise LaunchError(f"USE_CHECKPOINT_ARGS=1 needs a checkpoint, but {note}; set LOAD=RUN, RUN_NAME or RUN_DIR")
 
 
 def _is_of_other_machine(folder: Path, run: RunConfig) -> bool:

@@ -37,7 +37,7 @@ from megads.launch.data_lines import list_notes
 from megads.launch.device_memory import check_here
 from megads.launch.disk_room import DiskRoom, disk_room
 from megads.launch.ending import ends_at, parse_walltime, started_at
-from megads.launch.folder import Folder, append_to_log, choose_folder, claim, claim_checkpoints
+from megads.launch.folder import BATCH_JOB, Folder, append_to_log, choose_folder, claim, claim_checkpoints
 from megads.launch.host import backend_note, check_host
 from megads.launch.job_notes import job_notes
 from megads.launch.limits import check_open_files
@@ -64,8 +64,6 @@ from megads.launch.trackers import choose_trackers
 from megads.monitor.colour import coloured, may_colour
 from megads.monitor.text import clock, duration, steady_clock
 from megads.words import plural
-
-BATCH_JOB = ("PBS_JOBID", "SLURM_JOB_ID")
 
 
 @dataclass(frozen=True)
@@ -131,6 +129,8 @@ def prepare(ask: Ask) -> Job:
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     in_job = any(ask.env.get(name) for name in BATCH_JOB)
     folder = choose_folder(run, named=named, in_job=in_job, fresh=ask.fresh)
+    if folder.note and run.checkpoint.use_args and ask.model_of is None:
+        return prepare(replace(ask, model_of=folder.run_dir(run)))
     begins = find_beginning(run, folder.path)
     check_tokenizer(run, begins)
     resolved = choose_trackers(keep_schedule(plan_end(resolved, begins), begins), ask.env)

@@ -67,27 +67,31 @@ def difference_lines(run: RunConfig, begins: Begins | None) -> list[str]:
     return [f"checkpoint {line}" for line in resume_notes(begins.found.manifest, run)]
 
 
-def checkpoint_layer(run: RunConfig) -> Layer:
+def checkpoint_layer(run: RunConfig, run_dir: Path | None = None) -> Layer:
     """Return the settings that ``USE_CHECKPOINT_ARGS=1`` takes of the checkpoint that ``run`` starts from.
 
     Args:
         run: before ``derive``.
+        run_dir: None for the folder that the plain name has.
 
     Raises:
         CheckpointError: there is no checkpoint, or none that can be read.
     """
-    own = checkpoint_folder(
-        run, Path(run.dir) if run.dir else RUNS / (run.name or preset_title(run.preset) or run.model.family)
-    )
+    own = checkpoint_folder(run, run_dir or plain_folder(run))
     start = find_start(run, own)
     if start is None:
         raise CheckpointError(
-            f"USE_CHECKPOINT_ARGS=1 needs a checkpoint, and there is none in {own}; give LOAD=RUN, or drop it"
+            f"USE_CHECKPOINT_ARGS=1 needs a checkpoint, and there is none in {own}; set LOAD=RUN, or drop it"
         )
     found = next(start.candidates())
     model = found.manifest.model
     kept = {f"model.{key}": model[key] for key in SHAPE_SETTINGS if key in model and key in shape_names(model)}
     return Layer(Origin("checkpoint", str(found.path)), {**kept, **_tokenizer(found)})
+
+
+def plain_folder(run: RunConfig) -> Path:
+    """Return the folder of the run without a number behind its name; ``run`` may be one before ``derive``."""
+    return Path(run.dir) if run.dir else RUNS / (run.name or preset_title(run.preset) or run.model.family)
 
 
 def shape_names(model: Mapping[str, Any]) -> set[str]:

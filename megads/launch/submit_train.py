@@ -116,6 +116,8 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
         raise LaunchError("a job needs its longest time; give --walltime 6:00:00")
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(resolved.run, named=named, in_job=False, fresh=ask.fresh)
+    if folder.note and resolved.run.checkpoint.use_args and ask.model_of is None:
+        return prepare_submission(replace(ask, model_of=folder.run_dir(resolved.run)), wish, cwd)
     find_beginning(resolved.run, folder.path)
     once = beginning_only(resolved.run, folder.path)
     if once and wish.chain > 1:

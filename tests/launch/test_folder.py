@@ -178,10 +178,15 @@ def test_the_model_of_one_folder_is_not_trained_in_another(tmp_path):
     asked = run(checkpoint=CheckpointConfig(use_args=True))
     assert str(choose_folder(asked, named=False, in_job=False).path) == "runs/7B"
     finish(tmp_path / "runs/7B", 100)
-    told = "takes the model from runs/7B, but runs/7B is complete; this run is runs/7B-2 .*; give RUN_NAME or RUN_DIR"
+    told = "needs a checkpoint, but runs/7B is complete; this run is runs/7B-2 .*; set LOAD=RUN, RUN_NAME or RUN_DIR$"
     with pytest.raises(LaunchError, match=told):
         choose_folder(asked, named=False, in_job=False)
     assert choose_folder(asked, named=True, in_job=False).complete
+    # Then the model is that of LOAD, or that of the run in the other folder.
+    loads = run(checkpoint=CheckpointConfig(use_args=True, load="other"))
+    assert str(choose_folder(loads, named=False, in_job=False).path) == "runs/7B-2"
+    (tmp_path / "runs/7B-2/checkpoints/iter_0000050").mkdir(parents=True)
+    assert str(choose_folder(asked, named=False, in_job=False).path) == "runs/7B-2"
 
 
 def test_run_dir_is_exact(tmp_path):

@@ -1,6 +1,7 @@
 """What the launcher reads of the checkpoint that a run starts from."""
 
 import dataclasses
+import json
 import os
 import sys
 from pathlib import Path
@@ -311,6 +312,40 @@ def test_its_own_newest_checkpoint_says_the_model_too(tmp_path):
     assert layer.settings["model.num_layers"] == 3
     with pytest.raises(CheckpointError, match="USE_CHECKPOINT_ARGS=1 needs a checkpoint, and there is none in "):
         checkpoint_layer(resolve(env={"RUN_DIR": str(tmp_path / "none")}, machine="cpu").run)
+
+
+def finished(folder, *, until=12, **settings):
+    """Make a run that is complete, and has a checkpoint."""
+    fake(folder / "checkpoints", until, derived(**settings))
+    (folder / "outcome.json").write_text(json.dumps({"exit_code": 0, "message": "", "iteration": until}))
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_model_of_load_is_trained_beside_a_complete_run(tmp_path, monkeypatch, fresh):
+    """As in ``import-hf Llama-3-8B ckpt && LOAD=ckpt USE_CHECKPOINT_ARGS=1 bash train_7B.sh``, after a first run."""
+    monkeypatch.chdir(tmp_path)
+    finished(tmp_path / "runs/llama")
+    fake(tmp_path / "ckpt", 0, derived(NLAYERS="3"))
+    few = {name: value for name, value in TINY.items() if name not in ("NLAYERS", "HIDDEN", "HEADS")}
+    call = dataclasses.replace(asked(tmp_path, LOAD="ckpt", **few), fresh=fresh)
+    assert resolve_ask(call, "cpu", 1).run.model.num_layers == 3
+    # A name means that folder, whose own model comes first; so does a batch job, which leaves a complete run alone.
+    for env in ({"RUN_NAME": "llama"}, {"SLURM_JOB_ID": "7"}) if not fresh else ():
+        named = dataclasses.replace(call, env={**call.env, **env})
+        assert resolve_ask(named, "cpu", 1).run.model.num_layers == 2
+
+
+def test_the_folder_may_be_known_only_when_the_steps_are(tmp_path, monkeypatch):
+    """TRAIN_SAMPLES gives the number of steps in ``derive``; the model is that of the folder all the same."""
+    monkeypatch.chdir(tmp_path)
+    demo = {"TOKENIZER_TYPE": "HFTokenizer", "VOCAB_SIZE": "512"}
+    finished(tmp_path / "runs/tiny", **demo)
+    fake(tmp_path / "ckpt", 0, derived(NLAYERS="3", **demo))
+    env = {"MACHINE": "cpu", "USE_CHECKPOINT_ARGS": "1", "LOAD": "ckpt", "SEQ": "32", "TRAIN_SAMPLES": "96"}
+    env |= {"GLOBAL_BATCH": "8", "MICRO_BATCH": "8", "DATA_CACHE_PATH": str(tmp_path), **demo}
+    env |= {"DEMO_VOCAB_SIZE": "512", "DEMO_BYTES": "300000"}
+    job = prepare(Ask("tiny", (), env, "h", ROOT, sys.executable))
+    assert (job.run.model.num_layers, str(job.folder.path)) == (3, "runs/tiny-2")
 
 
 def test_what_was_saved_since_is_told_from_what_was_there(tmp_path):
