@@ -120,9 +120,13 @@ def _layout_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
         yield "stages", f"PP={grid.pipeline}: {layers} layers; pipeline bubble {bubble(run):.0%} of a step"
     if grid.sequence > 1:
         heads = query_heads(run)
-        each = f"{heads[-1]} or {heads[0]}" if heads[0] != heads[-1] else f"{heads[0]}"
+        few = f"{heads[-1]} or " if heads[0] != heads[-1] else ""
         tokens = run.model.seq_length // grid.sequence
-        yield "sequence", f"SP={grid.sequence}: {plural(tokens, 'token')} per rank; {each} query heads during attention"
+        yield (
+            "sequence",
+            f"SP={grid.sequence}: {plural(tokens, 'token')} per rank; {few}{plural(heads[0], 'query head')}"
+            " during attention",
+        )
     if grid.scatter_norms and grid.tensor > 1:
         yield "norms", f"scattered over TP={grid.tensor}, with dropout and residual"
     if again.granularity != "none":

@@ -36,6 +36,8 @@ def test_every_part_of_the_layout_has_its_line():
     assert lines["layout"] == "24 ranks on 1 host: TP=2 PP=4 SP=3 DP=1 ZeRO=1"
     assert lines["stages"] == "PP=4: 7+9+9+7 layers; pipeline bubble 25% of a step"
     assert lines["sequence"] == "SP=3: 32 tokens per rank; 1 or 2 query heads during attention"
+    even = _lines({"SP": "2", "HEADS": "2", "HIDDEN": "16", "SEQ": "96"}, 2)
+    assert even["sequence"] == "SP=2: 48 tokens per rank; 1 query head during attention"
     assert lines["norms"] == "scattered over TP=2, with dropout and residual"
     assert lines["again"] == "computed in the backward pass: the attention core, by torch"
     assert lines["offload"] == "optimizer to cpu"
