@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import mmap
 import os
 import uuid
@@ -50,7 +51,11 @@ class ReadFile:
 
     def _hint(self) -> str:
         folder = self.path.with_suffix("")
-        return f"{folder} is a folder, name the files in it" if folder.is_dir() else _MISSING
+        if folder.is_dir():
+            return f"{folder} is a folder, name the files in it"
+        # What `data preprocess --output-prefix books` writes is books_text_document.
+        made = sorted(glob.glob(f"{glob.escape(str(folder))}_*_document.idx"))
+        return f"{_MISSING}; did you mean {made[0].removesuffix('.idx')}?" if made else _MISSING
 
     def array(self, dtype: npt.DTypeLike, count: int, start: int) -> npt.NDArray[Any]:
         """Return ``count`` numbers from byte ``start`` on, read-only.

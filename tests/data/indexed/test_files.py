@@ -62,6 +62,17 @@ def test_the_name_of_a_folder(tmp_path):
         open_dataset(tmp_path)
 
 
+def test_the_prefix_that_was_given_to_preprocess_names_what_it_wrote(tmp_path):
+    """As in ``--output-prefix books`` and then ``--data-path books``; the brackets are no pattern."""
+    for name in ("[b]_text_document", "[b]_title_document", "other_text_document"):
+        (tmp_path / f"{name}.idx").touch()
+    with pytest.raises(DataError) as error:
+        open_dataset(tmp_path / "[b]")
+    assert str(error.value).endswith(f"a .bin and a .idx file; did you mean {tmp_path}/[b]_text_document?")
+    with pytest.raises(DataError, match=r"a \.idx file$"):
+        open_dataset(tmp_path / "b")
+
+
 @pytest.mark.parametrize("prefix", ["a\0b", "x" * 300, "/proc/1/root/x", "/dev/null/x"])
 def test_impossible_names(tmp_path, prefix):
     with pytest.raises(DataError):
