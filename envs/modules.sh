@@ -5,7 +5,7 @@
 
 # Load modules in order. A word is a module's name, use:FOLDER for `module use`, or conda:NAME for
 # `conda activate`. Each load is checked: outside a login shell `module` may be missing, and with
-# no MODULEPATH it does nothing without a word.
+# no MODULEPATH it silently does nothing.
 declare -F megads_load_modules >/dev/null || megads_load_modules() {
   local word
   [[ -z "${MEGADS_PYTHON:-}" ]] || return 0

@@ -58,7 +58,7 @@ declare -F megads_make_venv >/dev/null || megads_make_venv() {
   local python stamp="" log pins="${MEGADS_ROOT}/envs/constraints.txt"
   megads_base_python || return
   if ! mkdir -p "${venv}" 2>/dev/null; then
-    megads_fail "can not make ${venv}; use a checkout you can write to, or set MEGADS_PYTHON"
+    megads_fail "cannot make ${venv}; use a checkout you can write to, or set MEGADS_PYTHON"
     return
   fi
   log="${venv}/install.log"
@@ -137,7 +137,7 @@ declare -F megads_install_failed >/dev/null || megads_install_failed() {
   elif grep -qi 'ensurepip is not available\|no module named.*\(venv\|ensurepip\)' "$1"; then
     why="${python} has no venv module; install it (apt-get install python3-venv), or set MEGADS_PYTHON"
   elif grep -qi 'name resolution\|NewConnectionError\|ConnectTimeout\|network is unreachable\|name or service' "$1"; then
-    why="the package registry can not be reached; run once where there is a network, or set MEGADS_PYTHON"
+    why="the package registry cannot be reached; run once where there is a network, or set MEGADS_PYTHON"
   fi
   megads_fail "could not make ${1%/*}: ${why}"
 }

@@ -8,7 +8,7 @@ cd "${root}"
 # shellcheck source=../ALCF/helpers.sh
 source "${root}/ALCF/helpers.sh"
 
-# In CI nothing may be skipped for want of a tool: what is missing is installed or fails.
+# In CI nothing may be skipped because a tool is missing: it is installed, or its tests fail.
 if [[ "${CI:-}" == true ]]; then
   export MEGADS_REQUIRE_ALL=1
   missing=()

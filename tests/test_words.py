@@ -109,6 +109,15 @@ def test_no_page_has_a_phrase_that_has_a_usual_word():
     assert not found, "\n".join(found)
 
 
+def test_no_script_has_a_phrase_that_has_a_usual_word():
+    scripts = [path for folder in (".", "ALCF", "envs", "launchers", "tests") for path in (ROOT / folder).glob("*.sh")]
+    assert len(scripts) > 10
+    lines = ((path, path.read_text().splitlines()) for path in scripts)
+    texts = ((f"{path.relative_to(ROOT)}:{at}", line) for path, found in lines for at, line in enumerate(found, 1))
+    found = _found(texts, {**FORBIDDEN, r"\b[Cc]an not\b": "cannot"})
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize(
     ("count", "noun", "spec", "text"),
     [

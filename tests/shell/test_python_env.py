@@ -132,7 +132,7 @@ def test_two_shells_at_once_install_once(checkout, env, installs):
     ("how", "message"),
     [
         ("disk", "the disk is full; free"),
-        ("net", "the package registry can not be reached; run once where there is a network"),
+        ("net", "the package registry cannot be reached; run once where there is a network"),
         ("noensure", "has no venv module; install it (apt-get install python3-venv)"),
         ("other", "see the lines above and"),
     ],
