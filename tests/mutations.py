@@ -282,7 +282,8 @@ def copy_tree(folder: Path) -> None:
     for name in ("megads", "tests", "envs", "launchers", "ALCF", "setup.cfg", "pyproject.toml", "train_7B.sh"):
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name)
+            # While another worker compiles a file, it has a name of this kind, and is gone the next moment.
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))
         else:
             shutil.copy2(source, folder / name)
 
