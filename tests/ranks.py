@@ -152,12 +152,15 @@ def _serve(rank: int, size: int, folder: str, pipe: Any) -> None:
     import torch
     import torch.distributed as dist
 
+    from megads.engine.library import import_deepspeed
+
     gc.freeze()  # DeepSpeed collects garbage several times an engine; a test process has much to walk through
     torch.set_num_threads(1)
     groups_of.cache_clear()
     _share_gloo_threads()
     store = dist.FileStore(str(Path(folder) / "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    import_deepspeed()  # before a loop to compare with makes its optimizer, which would import the compiler
     while True:
         try:
             check, args = pipe.recv()

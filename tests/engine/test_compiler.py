@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ranks import Ranks
+
 ROOT = Path(__file__).parents[2]
 
 BEGIN = """
@@ -141,3 +143,19 @@ def test_a_part_of_it_is_the_compilers_own(what, imported):
 
 def test_it_stays_where_somebody_has_it_already():
     assert outputs("", [STAYS])[0].splitlines()[-1] == "True"
+
+
+def _trains_without_it() -> None:
+    from tests.engine.plain import plain_loop, settings
+
+    plain_loop(settings({}))
+    assert "torch._dynamo.eval_frame" not in sys.modules
+
+
+def test_a_loop_to_compare_with_does_not_import_it_in_a_rank_of_a_pool():
+    """Half a second of every rank of every pool."""
+    pool = Ranks(1)
+    try:
+        pool.run(_trains_without_it)
+    finally:
+        pool.close()

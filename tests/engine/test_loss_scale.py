@@ -103,7 +103,8 @@ def _groups(grid: dict[str, int]) -> Any:
 def _engine_follows_the_table(grid: dict[str, int], changes: dict[str, str]) -> None:
     import torch
 
-    run, groups = settings(grid, **{**RULES, **changes}), _groups(grid)
+    whole = {} if "pipe" in grid else {"train.grad_acc_steps": "1", "train.micro_batch": str(8 // grid.get("data", 1))}
+    run, groups = settings(grid, **{**RULES, **whole, **changes}), _groups(grid)
     engine = make_engine(run, groups)
     overflow, scale, found = _Overflow(engine, groups), 2.0**10, []
     for step, (kind, _) in enumerate(TABLE):

@@ -44,17 +44,11 @@ LAYOUTS = {
 
 
 @pytest.mark.dist
-@parametrize_pairs(layout=[*LAYOUTS], model=[*MODELS], changes=dict(zip(KIND_IDS, ZERO, strict=False)))
-def test_stages_train_like_one_rank(layout, model, changes):
+@pytest.mark.parametrize(("layout", "model"), [("pp2", "gpt"), ("pp2-uneven", "gpt"), ("pp4-empty-ends", "gpt")])
+def test_stages_train_like_one_rank(layout, model):
+    """In all other layouts: tests/parity/test_layouts.py."""
     grid, more = LAYOUTS[layout]
-    run_grid(trains_like_one_rank, grid, {**MODELS[model], **changes, **more})
-
-
-@pytest.mark.dist
-@pytest.mark.slow
-def test_eight_ranks_train_like_one():
-    """In further layouts: tests/parity/test_layouts.py."""
-    run_grid(trains_like_one_rank, {"pipe": 4, "data": 2}, {**GPT, "parallel.zero_stage": "1"})
+    run_grid(trains_like_one_rank, grid, {**MODELS[model], **ZERO[0], **more})
 
 
 @pytest.mark.dist
@@ -141,13 +135,13 @@ def test_a_gradient_that_is_not_finite_on_one_stage_changes_no_weight_on_any(gri
 
 
 def _overflow_is_skipped(grid) -> None:
-    changes = {"train.dtype": "fp16", "optim.initial_loss_scale_power": "32", "optim.loss_scale_hysteresis": "1"}
+    changes = {"train.dtype": "fp16", "optim.initial_loss_scale_power": "24", "optim.loss_scale_hysteresis": "1"}
     run, groups = settings(grid, **GPT, **changes), groups_of(**grid)
     engine = make_engine(run, groups)
     first = engine.train_step(batches(run, 0, groups.data_rank), 1e-2)
     assert first.skipped
-    assert (first.loss_scale, engine.loss_scale) == (2.0**32, 2.0**31)
-    later = [engine.train_step(batches(run, 0, groups.data_rank), 1e-2) for _ in range(30)]
+    assert (first.loss_scale, engine.loss_scale) == (2.0**24, 2.0**23)
+    later = [engine.train_step(batches(run, 0, groups.data_rank), 1e-2) for _ in range(14)]
     assert not later[-1].skipped
     assert float(later[-1].loss) < float(first.loss)
 
@@ -260,7 +254,6 @@ def _groups_made(grid, folder) -> None:
         {"pipe": 2, "data": 2},
         {"pipe": 4},
         pytest.param({"pipe": 2, "data": 2, "tensor": 2}, marks=pytest.mark.slow),
-        pytest.param({"pipe": 4, "data": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_an_engine_makes_no_groups_however_large_the_world(grid, tmp_path):

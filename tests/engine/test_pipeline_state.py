@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megads.checkpoint.progress import Progress
-from tests.engine.plain import STEPS, batches, make_engine, plain_loop, settings, train
+from tests.engine.plain import HALF, STEPS, batches, make_engine, plain_loop, settings, train
 from tests.engine.test_pipeline import GPT, KIND_IDS, KINDS, LAYOUTS, MODELS, numbers_of, run_grid
 from tests.parity.checkpoints import load, save
 from tests.ranks import groups_of
@@ -29,11 +29,11 @@ def _continues_bitwise(grid, model, changes, folder) -> None:
     whole = make_engine(run, groups)
     expected = train(whole, run, groups)
     first = make_engine(run, groups)
-    train(first, run, groups, 0, 3)
-    path = save(first, run, groups, Path(folder), Progress(3))
+    train(first, run, groups, 0, HALF)
+    path = save(first, run, groups, Path(folder), Progress(HALF))
     second = make_engine(run, groups)
     load(second, groups, path)
-    assert numbers_of(train(second, run, groups, 3, STEPS)) == numbers_of(expected[3:])
+    assert numbers_of(train(second, run, groups, HALF, STEPS)) == numbers_of(expected[HALF:])
     _the_same_bits(second, whole)
 
 
@@ -58,14 +58,14 @@ def _goes_on_elsewhere(here, model, stage_here, there, stage_there, folder) -> N
     losses, norms, _ = plain_loop(settings({}, **MODELS[model]))
     run, groups = settings(here, **MODELS[model], **{"parallel.zero_stage": stage_here}), groups_of(**here)
     engine = make_engine(run, groups)
-    train(engine, run, groups, 0, 3)
-    path = save(engine, run, groups, Path(folder), Progress(3))
+    train(engine, run, groups, 0, HALF)
+    path = save(engine, run, groups, Path(folder), Progress(HALF))
     run, groups = settings(there, **MODELS[model], **{"parallel.zero_stage": stage_there}), groups_of(**there)
     engine = make_engine(run, groups)
     load(engine, groups, path)
-    results = train(engine, run, groups, 3, STEPS)
-    assert [float(r.loss) for r in results] == pytest.approx(losses[3:], rel=1e-5)
-    assert [r.grad_norm for r in results] == pytest.approx(norms[3:], rel=1e-4)
+    results = train(engine, run, groups, HALF, STEPS)
+    assert [float(r.loss) for r in results] == pytest.approx(losses[HALF:], rel=1e-5)
+    assert [r.grad_norm for r in results] == pytest.approx(norms[HALF:], rel=1e-4)
 
 
 @pytest.mark.dist

@@ -13,7 +13,7 @@ from tests.engine.scripted import SMALL
 from tests.parity.layouts import VOCAB, Layout, batches, engine_of, rate
 from tests.ranks import run_ranks
 
-INTERVAL, STEPS = 3, 7
+INTERVAL, STEPS = 3, 5
 SOPHIA = {
     **SMALL,
     "optim.optimizer": "sophiag",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.engine.plain import (
+    HALF,
     STEPS,
     batches,
     goes_on_bitwise,
@@ -175,13 +176,13 @@ def _moves_between(grid: dict[str, int], before: dict[str, str], after: dict[str
     losses, norms, _ = plain_loop(settings({}))
     first, second = settings(grid, **before), settings(grid, **after)
     writer = make_engine(first, groups)
-    train(writer, first, groups, 0, 3)
+    train(writer, first, groups, 0, HALF)
     reader = make_engine(second, groups)
-    train(reader, second, groups, 4, 6)  # what it has learned by itself must not survive
+    train(reader, second, groups, STEPS, STEPS + 1)  # what it has learned by itself must not survive
     take_over(reader, writer)
-    results = train(reader, second, groups, 3, STEPS)
-    assert [float(r.loss) for r in results] == pytest.approx(losses[3:], rel=1e-5)
-    assert [r.grad_norm for r in results] == pytest.approx(norms[3:], rel=1e-4)
+    results = train(reader, second, groups, HALF, STEPS)
+    assert [float(r.loss) for r in results] == pytest.approx(losses[HALF:], rel=1e-5)
+    assert [r.grad_norm for r in results] == pytest.approx(norms[HALF:], rel=1e-4)
 
 
 @pytest.mark.dist

@@ -16,7 +16,7 @@ from tests.ranks import groups_of
 
 VOCAB = 100
 SAMPLES = 8  # a step
-STEPS = 6
+STEPS = 3
 SIZES = {
     "model.num_layers": "4",
     "model.hidden_size": "32",
@@ -106,7 +106,7 @@ def batches(run: RunConfig, step: int, data_rank: int) -> list[Any]:
 
 
 def rate(step: int) -> float:
-    return 1e-2 * (step + 1) / STEPS
+    return 1e-2 * (step + 1) / 6
 
 
 def eod_of(run: RunConfig) -> int | None:
@@ -122,7 +122,7 @@ def one_rank(
 
 @cache
 def one_rank_and_weights(
-    kind: str, masked: bool = False, steps: int = STEPS, lr: Callable[[int], float] = rate
+    kind: str, masked: bool = False, steps: int = STEPS, lr: Callable[[int], float] = rate, layers: str = "4"
 ) -> tuple[list[float], list[float], dict[str, Any]]:
     """Return what :func:`one_rank` does, and the weights by name; not to be changed: they are kept."""
     import torch
@@ -132,7 +132,7 @@ def one_rank_and_weights(
     from megads.models.build import build_model
     from tests.engine.plain import plain_optimizer
 
-    run = Layout(kind).run(**{"train.micro_batch": str(SAMPLES)})
+    run = Layout(kind).run(**{"train.micro_batch": str(SAMPLES), "model.num_layers": layers})
     model = build_model(run, Groups(Grid(), 0))
     optimizer = plain_optimizer(model, run)
     losses, norms = [], []

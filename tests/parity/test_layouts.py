@@ -5,9 +5,12 @@ That recomputation changes no bit, with dropout as well: tests/engine/test_recom
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.parity.layouts import STEPS, Layout, engine_of, one_rank, one_rank_and_weights, train, train_on
+from megads.config.schema import RunConfig
+from tests.parity.layouts import SAMPLES, STEPS, Layout, engine_of, one_rank_and_weights, train_on
 from tests.ranks import run_ranks
 
 SCATTER = {"parallel.scatter_norms": "true"}
@@ -17,7 +20,7 @@ FULL2 = {**FULL, "recompute.num_layers": "2"}
 BLOCK = {**FULL, "recompute.method": "block", "recompute.num_layers": "1"}
 SELECTIVE = {"recompute.granularity": "selective"}
 PARTITIONED = {"deepspeed.param_persistence_threshold": "0"}
-MANY = {"train.micro_batch": "1"}  # twice the accumulation steps
+MANY = {"train.micro_batch": "1"}  # more accumulation steps
 
 QUICK = [
     Layout(tp=2, zero=0),
@@ -85,14 +88,27 @@ LONG = [
 ]
 
 
+def _layers(layout: Layout) -> str:
+    """Return as few as show all: a stage has one or two."""
+    return "4" if layout.pp > 1 else "2"
+
+
+def _engine(layout: Layout, **changes: str) -> tuple[Any, RunConfig, Any]:
+    """Return engine, settings and groups; without stages a step has two micro-batches, as far as 8 samples allow."""
+    if layout.pp == 1 and "train.micro_batch" not in layout.more:
+        changes["train.micro_batch"] = str(SAMPLES // layout.dp // (2 if layout.dp < SAMPLES else 1))
+    return engine_of(layout, **{"model.num_layers": _layers(layout)}, **changes)
+
+
 def _equals_one_rank(layout: Layout) -> None:
     import torch
 
     from megads.parallel.tensor import take_shard
+    from tests.engine.plain import working
 
     masked = "data.eod_mask_loss" in layout.more
-    losses, norms, weights = one_rank_and_weights(layout.kind, masked)
-    engine, run, groups = engine_of(layout)
+    losses, norms, weights = one_rank_and_weights(layout.kind, masked, layers=_layers(layout))
+    engine, run, groups = _engine(layout)
     results = train_on(engine, run, groups, range(STEPS))
     assert [float(r.loss) for r in results] == pytest.approx(losses, rel=1e-5)
     assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)
@@ -101,6 +117,7 @@ def _equals_one_rank(layout: Layout) -> None:
         whole = weights[state.name].detach()
         wanted = take_shard(whole, state.parameter.shard, groups.tensor_rank, groups.tensor_size)
         torch.testing.assert_close(state.tensors["weight"], wanted, rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(working(state.parameter), state.tensors["weight"], rtol=0, atol=0)
 
 
 @pytest.mark.dist
@@ -111,7 +128,7 @@ def test_a_layout_trains_like_one_rank(layout):
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LONG, ids=str)
+@pytest.mark.parametrize("layout", sorted(LONG, key=lambda layout: layout.ranks), ids=str)
 def test_every_layout_trains_like_one_rank(layout):
     run_ranks(layout.ranks, _equals_one_rank, layout, timeout_s=120)
 
@@ -126,8 +143,8 @@ def test_the_matrix_is_wide():
 
 
 def _bf16_is_near(layout: Layout) -> None:
-    losses, norms = one_rank(layout.kind)
-    results = train(layout, **{"train.dtype": "bf16"})
+    losses, norms, _ = one_rank_and_weights(layout.kind, layers=_layers(layout))
+    results = train_on(*_engine(layout, **{"train.dtype": "bf16"}), range(STEPS))
     assert [float(r.loss) for r in results] == pytest.approx(losses, abs=1e-2)
     assert [r.grad_norm for r in results] == pytest.approx(norms, rel=3e-2)
 
