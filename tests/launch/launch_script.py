@@ -13,6 +13,7 @@ from megads.launch.starter import plan_launch
 
 starter, ranks, run_dir, mode = sys.argv[1:]
 launch_run.KILL_AFTER_S = launch_run.FAILED_GRACE_S = 1.0
+launch_run.POLL_S = 0.03
 run = RunConfig(launch=LaunchConfig(launch_with=starter))
 command = [sys.executable, str(Path(__file__).with_name("ranks_script.py")), run_dir, mode]
 plan = plan_launch(run, Allocation("none", ("localhost",), int(ranks)), command, os.environ)

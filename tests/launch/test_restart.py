@@ -79,6 +79,8 @@ class Run:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     monkeypatch.setattr(restart, "WAIT_S", 0.0)
+    monkeypatch.setattr("megads.launch.run.POLL_S", 0.02)
+    monkeypatch.setattr("megads.launch.run.OUTCOME_WAIT_S", 0.1)
 
 
 def test_three_failures_are_survived(tmp_path):
