@@ -76,7 +76,7 @@ def test_what_is_no_file_is_never_waited_for(tmp_path, monkeypatch):
                 read_json(tmp_path / name)
         with pytest.raises(OSError, match="is a device"):
             read_yaml("/dev/zero")
-        with pytest.raises(OSError, match="null byte"):
+        with pytest.raises(OSError, match=r"null (byte|character)"):
             read_bytes("a\0b")
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "none")
