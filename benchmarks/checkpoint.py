@@ -207,7 +207,7 @@ def turn(method: Method, groups: Groups, gap: float) -> tuple[float, float]:
 
 
 class Work:
-    """What a rank does beside saving, in place of training: products of matrices."""
+    """What a rank does besides saving, in place of training: products of matrices."""
 
     def __init__(self) -> None:
         self.left, self.right = torch.randn(512, 512), torch.randn(512, 512)
@@ -221,7 +221,7 @@ class Work:
 
 
 def pause(ours: Ours, groups: Groups, gap: float) -> dict[str, float]:
-    """Return the seconds of a blocking save, and those that training stands still for one in the background."""
+    """Return the seconds of a blocking save, and those that training pauses for one in the background."""
     work = Work()
     empty(ours.folder, groups)
     time.sleep(gap)

@@ -9,7 +9,7 @@ the other is left alone for a moment first. After each kill, before anything els
 
 * every checkpoint of the folder is whole, byte by byte;
 * the newest is no older than the settings promise: SAVE_INTERVAL steps behind the last step that
-  was told of when saves block, 2 * SAVE_INTERVAL when they are written in the background (what
+  was reported when saves block, 2 * SAVE_INTERVAL when they are written in the background (what
   was being written when the next began, is whole);
 * no more is left of unfinished saves than one save leaves.
 
@@ -88,7 +88,7 @@ class Tally:
 
 
 def cases() -> Iterable[Case]:
-    """Yield all kinds of runs, for ever, those that differ most first."""
+    """Yield all kinds of runs, forever, those that differ most first."""
     while True:
         for index in range(16):
             yield Case(index % len(LAYOUTS), bool((index + index // 4) % 2), 1 + index // 2 % 2, index // 4 % 3)

@@ -47,7 +47,7 @@ SIZES = {
     "deepspeed.allgather_bucket_size": "1000",
 }
 CONSTANT = 64 * 1024
-"""Bytes beside the figures: padding, tables, tokens."""
+"""Bytes besides the figures: padding, tables, tokens."""
 
 
 @dataclass(frozen=True)

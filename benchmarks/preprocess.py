@@ -13,8 +13,8 @@ with ours byte by byte:
   tokenizer (sentencepiece for SentencePiece) for one document and sends the ids; one process writes them.
 * batch: tokenizers.encode_batch, 1000 documents at once, with all its threads.
 
-Ours is the whole command, from the start of Python to the file's name, and beside it the speed once it
-runs. The ceiling is what cannot be left out: reading and parsing the JSON (by one process, and by as
+Ours is the whole command, from the start of Python to the file's name, and next to it the speed once it
+runs. The ceiling is what cannot be skipped: reading and parsing the JSON (by one process, and by as
 many as there are cores) and writing the tokens to the disk; for each of them everything else is free.
 """
 

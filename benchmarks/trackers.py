@@ -1,4 +1,4 @@
-"""What a row costs the training process, by tracker; and a step beside a Weights & Biases that has no network.
+"""What a row costs the training process, by tracker; and a step besides a Weights & Biases that has no network.
 
     python benchmarks/trackers.py [--rows 2000] [--steps 200]
 

@@ -103,7 +103,7 @@ def serve(pipe: Connection) -> None:
     # DeepSpeed collects garbage again and again while it starts; what is here already is none.
     gc.freeze()
     if threading.active_count() > 1 or len(os.listdir("/proc/self/task")) > 1:
-        raise AssertionError("a process with threads can not be forked safely")
+        raise AssertionError("a process with threads cannot be forked safely")
 
     pipe.send(os.getpid())
     while True:
@@ -199,7 +199,7 @@ class Victim:
         return self.run_dir / "checkpoints"
 
     def done(self) -> int:
-        """Return the last step that was told of."""
+        """Return the last step that was reported."""
         return max((row["iteration"] for row in read_metrics(self.run_dir / "metrics.jsonl")), default=0)
 
     def losses(self) -> list[tuple[int, float]]:
@@ -244,7 +244,7 @@ class Victim:
         for pid in order:
             _kill(pid)
             if alone:
-                # The others go on, wait, or hear of it and leave.
+                # The others continue, wait, or hear of it and leave.
                 time.sleep(self.rng.choice((0.0, 0.01, 0.05, 0.2)))
         for pid in pids:
             self.zygote.wait(pid)
@@ -308,7 +308,7 @@ class Victim:
         return lost
 
     def check_resumed(self, newest: Path | None, said_before: int) -> None:
-        """Check that the last start went on from ``newest``, as far as it came so far."""
+        """Check that the last start resumed from ``newest``, as far as it came so far."""
         said = self.log()[said_before:]
         for line in said.splitlines():
             if "passed over" in line:

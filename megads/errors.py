@@ -33,7 +33,7 @@ class DataError(MegadsError):
 
 
 class LaunchError(MegadsError):
-    """A run that can not be started on this host or allocation."""
+    """A run that cannot be started on this host or allocation."""
 
 
 class DeviceError(MegadsError):
@@ -45,7 +45,7 @@ class CheckpointError(MegadsError):
 
 
 class TrainingError(MegadsError):
-    """A run that can not go on: its numbers are no longer finite."""
+    """A run that cannot continue: its numbers are no longer finite."""
 
 
 class DependencyError(MegadsError):

@@ -60,7 +60,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep a file's tests on one worker, and all files that need the one SLURM.
 
-    xdist's own groups (--dist loadgroup) do nothing with pytest 9.2, without a word.
+    xdist's own groups (--dist loadgroup) do nothing with pytest 9.2, silently.
     """
     from xdist.scheduler import LoadScopeScheduling
 

@@ -25,7 +25,7 @@ from typing import Any
 _pools: dict[int, Ranks] = {}
 
 RUNS_OF_A_POOL = 80
-"""Then it is made anew: every group ever made keeps its threads."""
+"""Then it is made again: every group ever made keeps its threads."""
 
 
 class Ranks:

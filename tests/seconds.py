@@ -36,7 +36,7 @@ def place_of(node: str) -> int:
 
 
 def folder_of(node: str) -> str:
-    """Return the folder below tests/ that a test's id begins with; "tests" for those beside the folders."""
+    """Return the folder below tests/ that a test's id begins with; "tests" for those besides the folders."""
     parts = node.split("::")[0].split("/")
     return parts[1] if len(parts) > 2 else "tests"
 

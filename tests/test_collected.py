@@ -1,4 +1,4 @@
-"""No test and no Python file is left out because of where it is: both tools skip some folders by their names."""
+"""No test and no Python file is skipped because of where it is: both tools skip some folders by their names."""
 
 from __future__ import annotations
 

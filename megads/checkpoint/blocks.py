@@ -65,7 +65,7 @@ def write_file(path: Path, entries: Sequence[Entry]) -> tuple[int, int]:
     the disk begins to write when the first have passed.
 
     Raises:
-        OSError: the file can not be written.
+        OSError: the file cannot be written.
     """
     size = sum(entry.bytes for entry in entries)
     at = len(_header(entries, "0" * 8 * -(-size // BLOCK)))
@@ -101,7 +101,7 @@ def _views(entry: Entry) -> Iterator[memoryview]:
 
 def _begin_writeback(handle: int, at: int, count: int) -> None:
     """Have the disk begin with these bytes, which otherwise wait in memory for the fsync at the end."""
-    # Linux starts to write dirty pages of which it is told that nobody needs them, and returns at once.
+    # Linux starts to write dirty pages that are marked as not needed, and returns at once.
     if hasattr(os, "posix_fadvise"):
         with contextlib.suppress(OSError):
             os.posix_fadvise(handle, at, count, os.POSIX_FADV_DONTNEED)
@@ -136,7 +136,7 @@ class TensorFile:
         crc32: of its header, from the manifest.
 
     Raises:
-        CheckpointError: it can not be read, or its header is not what was written.
+        CheckpointError: it cannot be read, or its header is not what was written.
 
     Attributes:
         entries: key -> (type, how many numbers, the first one's byte in the data).
@@ -174,7 +174,7 @@ class TensorFile:
             self.checksums = parse_digits(facts["crc32"], -(-self.length // self.block_bytes))
             self.entries = _entries(content, self.length)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CheckpointError(f"{self.path}: no file of a checkpoint ({error!r:.80})") from None
+            raise CheckpointError(f"{self.path}: not a checkpoint file ({error!r:.80})") from None
 
     def close(self) -> None:
         """Give the file back."""
@@ -190,7 +190,7 @@ class TensorFile:
         """Return ``count`` numbers of a tensor from ``first`` on; all that follow if it is None.
 
         Raises:
-            CheckpointError: the bytes are not those that were written, or there is no such tensor.
+            CheckpointError: the bytes are not those that were written, or the tensor does not exist.
         """
         dtype, total, _ = self._entry(key)
         out: NDArray[np.generic] = np.empty(max(0, total - first) if count is None else count, dtype)
@@ -211,7 +211,7 @@ class TensorFile:
         dtype, total, at = self._entry(key)
         if out.dtype != dtype or not 0 <= first <= first + out.size <= total:
             wanted = f"{out.dtype} {first} to {first + out.size}"
-            raise CheckpointError(f"{self.path}: {key} has {total} numbers {dtype}, wanted {wanted}")
+            raise CheckpointError(f"{self.path}: {key} has {total} elements {dtype}, expected {wanted}")
         if out.size:
             self._fill(out.data.cast("B"), at + first * dtype.itemsize)
 
@@ -219,7 +219,7 @@ class TensorFile:
         """Return the byte at which a tensor begins.
 
         Raises:
-            CheckpointError: there is no such tensor.
+            CheckpointError: the tensor does not exist.
         """
         return self._entry(key)[2]
 
@@ -288,7 +288,7 @@ class TensorFile:
 
 def _number(value: object, least: int = 0, most: int = 1 << 62) -> int:
     if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{value!r:.40} where a whole number from {least} to {most} belongs")
+        raise ValueError(f"{value!r:.40} is not an integer from {least} to {most}")
     return value
 
 
@@ -304,5 +304,5 @@ def _entries(content: dict[str, dict[str, Any]], length: int) -> dict[str, tuple
         found[key] = (dtype, count, end)
         end += count * dtype.itemsize
     if end != length:
-        raise ValueError(f"{length} bytes of tensors, its header tells of {end}")
+        raise ValueError(f"{length} bytes of tensors, its header says {end}")
     return found

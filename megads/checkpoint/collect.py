@@ -31,7 +31,7 @@ class FileFacts:
 
 
 def tell_of(manifest: Manifest, files: Mapping[int, FileFacts]) -> Manifest:
-    """Return ``manifest``, telling of ``files``, by rank.
+    """Return ``manifest``, listing ``files``, by rank.
 
     Raises:
         KeyError: a piece is of a parameter that the manifest has not.
@@ -81,7 +81,7 @@ class Collector:
         self.files: dict[str, File] = {}
         self._found: dict[str, list[Run]] = {name: [] for name in tensors}
         self._names = list(self._found)
-        # Of each tensor-parallel rank and parameter the run that the next file may go on with.
+        # Of each tensor-parallel rank and parameter the run that the next file may continue with.
         self._last: dict[int, Table] = {}
 
     def add(self, rank: int, file: File, pieces: Table) -> None:

@@ -28,7 +28,7 @@ def commit(final: Path, manifest: Manifest, abandoned: Iterable[Path] = ()) -> l
         final: its path.
         manifest: of it.
         abandoned: checkpoints that are given up for it. They go first: whenever the process is
-            killed, the newest that whoever resumes finds is not one of them beside ``final``.
+            killed, the newest that whoever resumes finds is not one of them next to ``final``.
 
     Returns:
         What the abandoned ones are called now, for :func:`megads.checkpoint.retention.sweep`.
@@ -59,11 +59,11 @@ def commit(final: Path, manifest: Manifest, abandoned: Iterable[Path] = ()) -> l
 
 @contextmanager
 def only_writer(part: Path) -> Iterator[None]:
-    """Keep a second command from writing the folder ``part``; where files can not be locked, nothing does.
+    """Keep a second command from writing the folder ``part``; where files cannot be locked, nothing does.
 
     Raises:
         CheckpointError: another command is writing it.
-        OSError: there can be no file beside ``part``.
+        OSError: there can be no file next to ``part``.
     """
     part.parent.mkdir(parents=True, exist_ok=True)
     lock = part.with_name(part.name + ".lock")
@@ -71,14 +71,14 @@ def only_writer(part: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have removed it meanwhile, and a third command made it anew.
+            # Whoever had it may have removed it meanwhile, and a third command made it again.
             is_ours = os.path.samestat(os.fstat(handle), os.stat(lock))
         except (BlockingIOError, FileNotFoundError):
             is_ours = False
         except OSError:
             is_ours = True
         if not is_ours:
-            raise CheckpointError(f"{part}: another command is writing it; wait for it, or give another folder")
+            raise CheckpointError(f"{part}: another command is writing it; wait for it, or use another folder")
         try:
             yield
         finally:

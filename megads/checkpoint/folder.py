@@ -19,11 +19,11 @@ def new_folder(final: Path) -> Iterator[Path]:
     """Give a folder to write into, which becomes ``final`` if all goes well and goes away if not.
 
     Raises:
-        CheckpointError: ``final`` already exists and not an empty folder, can not be made, or
+        CheckpointError: ``final`` already exists and not an empty folder, cannot be made, or
             another command is making it.
     """
     if not final.name:
-        raise CheckpointError(f"{final}: already exists; give a new folder")
+        raise CheckpointError(f"{final}: already exists; use a new folder")
     # A name that is nobody's: what is there is of a command that was killed, and goes.
     part = final.with_name(f".{final.name}.megads{PART}")
     with ExitStack() as stack:
@@ -31,11 +31,11 @@ def new_folder(final: Path) -> Iterator[Path]:
             stack.enter_context(parents_of(part))
             stack.enter_context(only_writer(part))
             if final.exists() and not (final.is_dir() and not any(final.iterdir())):
-                raise CheckpointError(f"{final}: already exists; give a new folder, or remove it")
+                raise CheckpointError(f"{final}: already exists; use a new folder, or remove it")
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir()
         except OSError as error:
-            raise CheckpointError(f"{final}: {error.strerror}; give a folder that you can write") from None
+            raise CheckpointError(f"{final}: {error.strerror}; use a folder that you can write") from None
         try:
             yield part
             sync_folder(part)
@@ -44,7 +44,7 @@ def new_folder(final: Path) -> Iterator[Path]:
             os.replace(part, final)
             sync_folder(final.parent)
         except OSError as error:
-            raise CheckpointError(f"{final}: {error.strerror}; {write_cure(error, 'give another folder')}") from None
+            raise CheckpointError(f"{final}: {error.strerror}; {write_cure(error, 'use another folder')}") from None
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
@@ -54,7 +54,7 @@ def parents_of(path: Path) -> Iterator[None]:
     """Make the folders above ``path``; those that were not there, and are empty in the end, go again.
 
     Raises:
-        OSError: they can not be made.
+        OSError: they cannot be made.
     """
     folder = path.parent
     new = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]

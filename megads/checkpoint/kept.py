@@ -50,7 +50,7 @@ class Kept:
         if type(rank) is not int or rank < 0 or not isinstance(numbers, dict):
             raise ValueError(f"{content!r:.40} where the state of a parameter belongs")
         if any(not isinstance(each, (int, float, type(None))) for each in numbers.values()):
-            raise ValueError(f"{numbers!r:.40} where numbers belong")
+            raise ValueError(f"{numbers!r:.40} is not a list of numbers")
         tensors, told = {}, content["tensors"]
         if not isinstance(told, dict):
             raise ValueError(f"{told!r:.40} where tensors belong")

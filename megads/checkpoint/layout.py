@@ -28,7 +28,7 @@ from megads.errors import CheckpointError
 PART = ".tmp"
 REPLACED = ".old.tmp"
 ASIDE = ".damaged"
-"""Ending of a checkpoint that was passed over when its run went on from an older one."""
+"""Ending of a checkpoint that was skipped when its run resumed from an older one."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,16 @@ def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in ``folder``, oldest first; none if it does not exist.
 
     Raises:
-        CheckpointError: the folder can not be read.
+        CheckpointError: the folder cannot be read.
     """
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise CheckpointError(f"{folder}: {error.strerror}; give a RUN_DIR or CKPT_DIR that you can read") from None
+        raise CheckpointError(
+            f"{folder}: {error.strerror}; set RUN_DIR or CKPT_DIR to a folder that you can read"
+        ) from None
     return sorted((folder / name for name in names if NAME.match(name)), key=iteration_of)
 
 
@@ -73,7 +75,7 @@ def checkpoints_in(place: Path) -> list[Path]:
         place: a checkpoint, a folder of checkpoints, or a run folder.
 
     Raises:
-        CheckpointError: a folder can not be read.
+        CheckpointError: a folder cannot be read.
     """
     if os.path.exists(place / MANIFEST) or (NAME.match(place.name) and place.is_dir()):
         return [place]
@@ -89,7 +91,7 @@ def remove_unfinished(folder: Path) -> None:
     """Remove what a save left that was killed half-way, and bring back what it was about to replace.
 
     Raises:
-        CheckpointError: something can not be removed.
+        CheckpointError: something cannot be removed.
     """
     try:
         for path in folder.glob(f"iter_*{REPLACED}"):
@@ -104,7 +106,7 @@ def remove_unfinished(folder: Path) -> None:
                 path.unlink()
     except OSError as error:
         raise CheckpointError(
-            f"{error.filename or folder}: {error.strerror}; remove {folder}/iter_*{PART} or give another CKPT_DIR"
+            f"{error.filename or folder}: {error.strerror}; remove {folder}/iter_*{PART} or use another CKPT_DIR"
         ) from None
 
 

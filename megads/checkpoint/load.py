@@ -1,4 +1,4 @@
-"""From a checkpoint into an engine's own memory, whatever layout wrote it."""
+"""From a checkpoint into an engine's own memory, of any layout."""
 
 from __future__ import annotations
 

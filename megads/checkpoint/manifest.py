@@ -19,7 +19,7 @@
          "generators": "0-0-0"}},      older versions: it holds generator states of this place in pipe, seq, tensor
      "states": {"layers.0.mlp.up.weight": {"rank": 0, "tensors": {...}, "numbers": {...}}}}      see ``kept``
 
-A manifest with states has format 4, so that a program that does not know them does not go on
+A manifest with states has format 4, so that a program that does not know them does not continue
 without; one that has none has format 3.
 """
 
@@ -166,7 +166,7 @@ class Manifest:
         self._check_files(degree)
         for name, cut in self.tensors.items():
             if any(part % degree for part in cut.parts):
-                raise ValueError(f"{name} can not be cut for {degree} tensor-parallel ranks")
+                raise ValueError(f"{name} cannot be split over {degree} tensor-parallel ranks")
             _check_runs(name, self.runs.get(name, ()), cut.of(0, degree))
         for name, kept in self.states.items():
             if name not in self.tensors or (kept.tensors and file_name(kept.rank) not in self.files):
@@ -186,7 +186,7 @@ class Manifest:
                 raise ValueError(f"{name} holds slice {file.tensor} of {degree}")
             # Nobody makes room for more numbers than there can be.
             if file.bytes < 4 * numbers[name] * len(self.kinds):
-                raise ValueError(f"{name} has {file.bytes} bytes, too few for {numbers[name]} numbers")
+                raise ValueError(f"{name} has {file.bytes} bytes, too few for {numbers[name]} elements")
 
     def dump(self) -> str:
         """Return the text of the file."""
@@ -244,7 +244,7 @@ class Manifest:
             states={name: Kept.parse(_of(dict, each)) for name, each in _of(dict, content.get("states", {})).items()},
         )
         if manifest.kinds[:1] != ("weight",):
-            raise ValueError("it tells of no weights")
+            raise ValueError("it lists no weights")
         manifest.check()
         return manifest
 
@@ -261,16 +261,16 @@ def _check_runs(name: str, runs: tuple[Run, ...], cut: Cut) -> None:
     """Check that ``runs``, which are in order, are all slices of a parameter, each number once."""
     slices = 1 if cut.is_whole else cut.degree
     if runs and runs[-1].tensor >= slices:
-        raise ValueError(f"{name} is whole on every tensor-parallel rank, and there from more than the first")
+        raise ValueError(f"{name} is replicated on every tensor-parallel rank, but stored by more than the first")
     ends = [0] * slices
     for run in runs:
         if run.first != ends[run.tensor]:
             what = "missing" if run.first > ends[run.tensor] else "there twice"
-            raise ValueError(f"numbers of {name} before {run.first} of slice {run.tensor} are {what}")
+            raise ValueError(f"elements of {name} before {run.first} of slice {run.tensor} are {what}")
         ends[run.tensor] = run.end
     for rank, end in enumerate(ends):
         if end != cut.count:
-            raise ValueError(f"{name} has {end} of {cut.count} numbers of slice {rank}")
+            raise ValueError(f"{name} has {end} of {cut.count} elements of slice {rank}")
 
 
 def _of(kind: type[_Kind], value: object) -> _Kind:
@@ -282,7 +282,7 @@ def _of(kind: type[_Kind], value: object) -> _Kind:
 def _number(value: object, least: int = 0) -> int:
     # True is an int, and NaN is what json takes for a float.
     if type(value) is not int or value < least:
-        raise ValueError(f"{value!r:.40} where a whole number from {least} on belongs")
+        raise ValueError(f"{value!r:.40} is not an integer of at least {least}")
     return value
 
 
@@ -337,7 +337,7 @@ def read_manifest(path: Path) -> Manifest:
     match = NAME.match(path.name)
     if match and int(match[1]) != manifest.iteration:
         raise CheckpointError(
-            f"{path}: is of iteration {manifest.iteration}, its name says {int(match[1])}; give it its own name back"
+            f"{path}: is of iteration {manifest.iteration}, its name says {int(match[1])}; rename it back"
         )
     for name, facts in manifest.files.items():
         try:
@@ -354,7 +354,7 @@ def _parse_file(path: Path) -> Manifest:
     try:
         return Manifest.parse(read_bytes(path / MANIFEST, MAX_BYTES).decode("utf8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: has no {MANIFEST}; it is not a whole checkpoint") from None
+        raise CheckpointError(f"{path}: has no {MANIFEST}; it is not a complete checkpoint") from None
     except _OtherFormat as error:
         raise CheckpointError(
             f"{path}: checkpoint format {error}, this version reads {FORMAT}, {WITH_STATES}; use the version of megads "
@@ -372,7 +372,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write the manifest of the checkpoint ``path``, to the disk itself.
 
     Raises:
-        OSError: it can not be written, or would be longer than one that is read.
+        OSError: it cannot be written, or would be longer than one that is read.
     """
     content = manifest.dump().encode()
     if len(content) > MAX_BYTES:

@@ -157,10 +157,7 @@ def _changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
     planned = BatchSchedule.of_settings(before["train"]).samples_after(before["train"]["train_iters"])
     planned, plans = planned + int(before["train"].get("samples_offset", 0)), planned_samples(run)
     if planned != plans:
-        yield (
-            f"planned {planned} samples, this run plans {plans}: they come in another order now, "
-            "so that samples seen before may be seen again"
-        )
+        yield (f"planned {planned} samples, this run plans {plans}: the sample order changes, and samples may repeat")
 
 
 def _seed_changes(train: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
@@ -170,8 +167,8 @@ def _seed_changes(train: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
     order, dropout = was["data_seed"] or was["seed"], was["dropout_seed"] or was["seed"]
     if order != now.seed_of_data:
         yield (
-            f"had samples in the order of DATA_SEED (0: SEED) {order}, this run in that of {now.seed_of_data}, "
-            "so that samples seen before may be seen again"
+            f"had samples in the order of DATA_SEED (0: SEED) {order}, this run in that of {now.seed_of_data}: "
+            "the sample order changes, and samples may repeat"
         )
     if dropout != now.seed_of_dropout and (run.model.hidden_dropout or run.model.attention_dropout):
         yield f"had dropout of DROPOUT_SEED (0: SEED) {dropout}, this run draws from {now.seed_of_dropout}"
@@ -191,7 +188,10 @@ def dropout_change(manifest: Manifest, run: RunConfig, device: str) -> str:
     if not manifest.progress or not (model.hidden_dropout or model.attention_dropout):
         return ""
     if manifest.has_generators:
-        return "is of a version whose dropout followed generator states; it follows the seed and the sample number now"
+        return (
+            "was written by a version that saved RNG state for dropout; dropout now follows from the seed "
+            "and the sample number"
+        )
     settings, layout = manifest.settings, manifest.layout
     scatter = bool(settings.get("parallel", {}).get("scatter_norms", False))
     was = {
@@ -209,7 +209,7 @@ def dropout_change(manifest: Manifest, run: RunConfig, device: str) -> str:
         "MICRO_BATCH": run.train.micro_batch,
     }
     changed = [f"{name} ({was[name]}, now {now[name]})" for name in was if was[name] != now[name]]
-    return f"dropout draws other numbers with another {', '.join(changed)}" if changed else ""
+    return f"dropout masks differ with another {', '.join(changed)}" if changed else ""
 
 
 def rate_change(manifest: Manifest, run: RunConfig) -> str:
@@ -281,6 +281,4 @@ def model_of(path: Path, manifest: Manifest) -> ModelConfig:
         return ModelConfig(**{**settings, **manifest.model})
     except ValidationError as error:
         first = error.errors()[0]
-        raise CheckpointError(
-            f"{path}: its model's {first['loc'][0]} can not be read: {first['msg'].lower()}"
-        ) from None
+        raise CheckpointError(f"{path}: its model's {first['loc'][0]} cannot be read: {first['msg'].lower()}") from None

@@ -18,7 +18,7 @@ class Progress:
     scheduled_samples: int = 0  # consumed_samples less those of skipped steps
     skipped_iterations: int = 0
     nan_iterations: int = 0
-    rejected_iterations: int = 0  # of the skipped, those that a policy left out
+    rejected_iterations: int = 0  # of the skipped, those that a policy skipped
     rollbacks: int = 0
     first_valid_loss: float | None = None
     last_valid_loss: float | None = None
@@ -37,4 +37,4 @@ class Progress:
         try:
             return Progress(**{**progress, "recent_losses": tuple(progress.get("recent_losses", ()))})
         except TypeError as error:
-            raise CheckpointError(f"the checkpoint's progress can not be read ({error})") from None
+            raise CheckpointError(f"the checkpoint's progress cannot be read ({error})") from None

@@ -1,4 +1,4 @@
-"""Any part of any tensor of a checkpoint, whatever layout wrote it. No torch.
+"""Any part of any tensor of a checkpoint, of any layout. No torch.
 
 Only the bytes that are wanted are read (and the rest of their blocks, to check them), so
 ranks of another layout share the reading, and nobody holds the whole model. What lies
@@ -189,7 +189,7 @@ class Reader:
             for name in files[at : at + self._most_files]:
                 file = self.open(name)
                 bands = [band for job in jobs[name] for band in job.bands()]
-                # A key that is missing is told of before anything is read.
+                # A key that is missing is reported before anything is read.
                 bands.sort(key=lambda band: file.where(band.key) + 4 * band.first)
                 together += ((file, group) for group in _groups(bands))
             self._run(together)
@@ -208,7 +208,7 @@ class Reader:
             cut: as the run has it; its vocabulary may be padded to other rows. None: as the checkpoint has it.
 
         Raises:
-            CheckpointError: the checkpoint is damaged, or what is kept can not be given other rows.
+            CheckpointError: the checkpoint is damaged, or what is kept cannot be given other rows.
         """
         kept = self.manifest.states.get(name)
         if kept is None:
@@ -231,7 +231,7 @@ class Reader:
         if kept.shape != stored.shape:
             raise CheckpointError(
                 f"{self.path}: {key} of {name} belongs to {stored.shape[0]} rows, this run's vocabulary has "
-                f"{cut.shape[0]}; give a VOCAB_MULTIPLE with which it has as many, or NO_LOAD_OPTIM=1"
+                f"{cut.shape[0]}; set VOCAB_MULTIPLE so that the sizes agree, or NO_LOAD_OPTIM=1"
             )
         rows = min(stored.shape[0], cut.shape[0])
         fitted = np.zeros(cut.shape, kept.dtype)
@@ -308,7 +308,7 @@ class Reader:
         """Return a file, good until others were opened: of many, the one that was not wanted for longest goes.
 
         Raises:
-            CheckpointError: it can not be read.
+            CheckpointError: it cannot be read.
         """
         file = self._files.pop(name, None) or TensorFile(self.path / name, self.manifest.files[name].crc32)
         self._files[name] = file

@@ -1,4 +1,4 @@
-"""A checkpoint written anew for another layout, so that each of its ranks finds in one file what it owns. No torch.
+"""Reshard a checkpoint for another layout, so that each of its ranks finds in one file what it owns. No torch.
 
 Nothing needs this: a run of any layout reads what any other wrote. It is for many ranks that
 would open many files, and for taking the weights along without the optimizer. Numbers are
@@ -69,19 +69,19 @@ def source_of(place: Path, step: int | None = None) -> Found:
         place.stat()
         found, kind = checkpoints_in(place), foreign_kind(place)
     except OSError as error:
-        raise CheckpointError(f"{place}: {error.strerror}; give {_PLACES}") from None
+        raise CheckpointError(f"{place}: {error.strerror}; pass {_PLACES}") from None
     if kind and not (found and (found[-1] / MANIFEST).exists()):
         raise CheckpointError(f"{place}: {kind}")
     if not found and iteration_of(place) >= 0:
         read_manifest(place)
     if not found:
-        raise CheckpointError(f"{place}: holds no checkpoint; give {_PLACES}")
+        raise CheckpointError(f"{place}: holds no checkpoint; pass {_PLACES}")
     if step is None and found != [place]:
         return next(candidates(found))
     path = next((each for each in found if step in (None, iteration_of(each))), None)
     if path is None:
         there = ", ".join(str(iteration_of(each)) for each in found[-5:])
-        raise CheckpointError(f"{place}: no checkpoint of iteration {step}; the last ones are {there}")
+        raise CheckpointError(f"{place}: no checkpoint of iteration {step}; the newest are {there}")
     return Found(path, read_manifest(path))
 
 
@@ -95,7 +95,7 @@ def reshape(
     workers: int = 1,
     tell: Tell | None = None,
 ) -> Reshaped:
-    """Write the checkpoint ``source`` anew into ``folder``, in the layout of ``run``.
+    """Reshard the checkpoint ``source`` into ``folder``, in the layout of ``run``.
 
     Weights, moments, scalars, progress and settings are the same. It becomes visible when all of it is on disk.
 
@@ -104,13 +104,13 @@ def reshape(
         manifest: of it.
         folder: of checkpoints; made if it is not there.
         run: see :func:`target_of`.
-        weights_only: leave out the optimizer.
+        weights_only: skip the optimizer.
         workers: files that are written at the same time.
         tell: the progress.
 
     Raises:
         CheckpointError: the source is damaged, there is a checkpoint of this iteration already,
-            or the folder can not be written. Nothing is left then.
+            or the folder cannot be written. Nothing is left then.
     """
     final = folder / checkpoint_name(manifest.iteration)
     kinds = ("weight",) if weights_only else manifest.kinds
@@ -150,7 +150,7 @@ def _homes(manifest: Manifest, ranks: Sequence[int]) -> dict[str, int]:
 
 def _notes(manifest: Manifest, weights_only: bool) -> Iterator[str]:
     if weights_only and manifest.iteration:
-        yield "weights only: a run begins from this with FINETUNE=1 or NO_LOAD_OPTIM=1"
+        yield "weights only: start a run from it with FINETUNE=1 or NO_LOAD_OPTIM=1"
 
 
 @contextmanager
@@ -158,24 +158,24 @@ def _making(final: Path, size: int) -> Iterator[None]:
     """Make the folder in which ``final`` is written, and leave nothing of it if that fails."""
     folder, part = final.parent, part_of(final)
     if os.path.lexists(folder / MANIFEST):
-        raise CheckpointError(f"{folder}: is a checkpoint; give the folder in which {final.name} is to be made")
+        raise CheckpointError(f"{folder}: is a checkpoint; pass the folder in which {final.name} is to be made")
     try:
         with parents_of(part), only_writer(part), ExitStack() as stack:
             if os.path.lexists(final):
-                raise CheckpointError(f"{final}: there is a checkpoint already; give another folder, or remove it")
+                raise CheckpointError(f"{final}: a checkpoint already exists; use another folder, or remove it")
             stack.callback(shutil.rmtree, part, ignore_errors=True)
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir()
             free = shutil.disk_usage(part).free
             if free < size:
                 raise CheckpointError(
-                    f"{folder}: {free / 1e9:.4g} GB are free, {size / 1e9:.4g} GB are needed; free some space or give "
-                    "another folder"
+                    f"{folder}: {free / 1e9:.4g} GB free, {size / 1e9:.4g} GB needed; free some space "
+                    "or use another folder"
                 )
             yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        advice = "free some space, or give another folder" if full else "give a folder that you can write"
+        advice = "free some space, or use another folder" if full else "use a folder that you can write"
         raise CheckpointError(f"{folder}: {error.strerror}; {advice}") from None
 
 

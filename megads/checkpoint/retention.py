@@ -42,7 +42,7 @@ def retire(paths: Iterable[Path]) -> list[Path]:
     """Make checkpoints invisible and return what they are called now, for :func:`sweep`.
 
     A checkpoint is never half there under its own name, whenever the process is killed. What
-    can not be renamed is left and named: a run does not end for it.
+    cannot be renamed is left and named: a run does not end for it.
     """
     gone = []
     for path in paths:
@@ -58,7 +58,7 @@ def retire(paths: Iterable[Path]) -> list[Path]:
 
 
 def sweep(gone: Iterable[Path]) -> None:
-    """Remove what :func:`retire` gave; what can not be removed is named, and left to the next start."""
+    """Remove what :func:`retire` gave; what cannot be removed is named, and left to the next start."""
     for path in gone:
         shutil.rmtree(path, ignore_errors=True)
         if path.exists():

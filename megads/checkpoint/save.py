@@ -3,7 +3,7 @@
 A save goes through four hands: every rank writes its file into a folder that nobody takes for
 a checkpoint, and to the disk itself; rank 0 learns what all have written; rank 0 writes the
 manifest and renames the folder; everybody learns whether it worked. The first may be done by a
-thread that writes a copy in the host's memory while the run goes on; the others are collective.
+thread that writes a copy in host memory in the background; the others are collective.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class Saver:
         """Complete the save that was started, wait for it if need be, and return its path. Collective.
 
         Args:
-            state: the highest :attr:`state` of all ranks, if they know; where one FAILED, nobody goes on writing.
+            state: the highest :attr:`state` of all ranks, if they know; where one FAILED, nobody continues writing.
 
         Raises:
             CheckpointError: as :meth:`save`.
@@ -279,19 +279,19 @@ class Saver:
         took = max((each.seconds for each in written), default=0.0) + time.perf_counter() - started
         problem, self.work_s = _tell((problem, took), self.groups)
         if problem:
-            raise CheckpointError(f"the checkpoint was not saved: {problem}; older checkpoints are as they were")
+            raise CheckpointError(f"the checkpoint was not saved: {problem}; older checkpoints are unchanged")
         if self.groups.rank == 0:
             self._remove_old(job.final, gone)
         return job.final
 
     def _remove_old(self, newest: Path, gone: list[Path]) -> None:
-        """Have old checkpoints removed while the run goes on: it may be a million files."""
+        """Have old checkpoints removed in the background: it may be a million files."""
         self.join_sweeper()
         try:
             gone = gone + retire(surplus(self.folder, newest, self.keep, self.keep_every))
         except CheckpointError as error:
-            # The others know that the new one is complete, and go on.
-            LOG.warning("old checkpoints stay for now: %s", error)
+            # The others know that the new one is complete, and continue.
+            LOG.warning("old checkpoints are kept for now: %s", error)
         if gone:
             self._sweeper = threading.Thread(target=sweep, args=(gone,), name="megads-sweep", daemon=True)
             self._sweeper.start()

@@ -1,8 +1,8 @@
 """Which checkpoint a run starts from, and what it takes of it; without torch.
 
-A run goes on from its own checkpoints. ``LOAD`` says how it begins, while it has none, and
+A run resumes from its own checkpoints. ``LOAD`` says how it begins, while it has none, and
 then ``CKPT_STEP``, ``FINETUNE`` and ``NO_LOAD_OPTIM`` speak of ``LOAD`` too:
-the same command, given again, goes on instead of beginning anew. Without ``LOAD`` they
+rerunning the same command resumes. Without ``LOAD`` they
 speak of the run's own checkpoints.
 """
 
@@ -25,7 +25,7 @@ from megads.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Taken:
-    """What a run takes of a checkpoint beside the weights."""
+    """What a run takes of a checkpoint besides the weights."""
 
     progress: bool  # iteration, position in the data, and the schedule, which follows from it
     optimizer: bool
@@ -49,7 +49,7 @@ class Start:
         paths: oldest first, at least one.
         is_own: whether they are the run's own, not those of ``LOAD``.
         is_only: whether the user named one, which no other may replace.
-        has_begun: whether the run began by ``LOAD`` and goes on now, so that what was said of the beginning is done.
+        has_begun: whether the run began by ``LOAD`` and continues now, so that what was said of the beginning is done.
     """
 
     paths: tuple[Path, ...]
@@ -78,12 +78,12 @@ def find_start(run: RunConfig, own: Path) -> Start | None:
         own: the folder of the run's checkpoints.
 
     Raises:
-        CheckpointError: there is nothing where the settings say, it can not be read, or they contradict each other.
+        CheckpointError: there is nothing where the settings say, it cannot be read, or they contradict each other.
     """
     try:
         return _find_start(run, own)
     except OSError as error:
-        raise CheckpointError(f"{error.filename}: {error.strerror}; give a folder that you can read") from None
+        raise CheckpointError(f"{error.filename}: {error.strerror}; use a folder that you can read") from None
 
 
 def _find_start(run: RunConfig, own: Path) -> Start | None:
@@ -93,7 +93,7 @@ def _find_start(run: RunConfig, own: Path) -> Start | None:
     if wanted.finetune and not is_other:
         _refuse_finetune(wanted.load)
     if mine and not (mine[-1] / MANIFEST).exists() and (kind := foreign_kind(own)):
-        raise CheckpointError(f"{own}: {kind}; give another CKPT_DIR and LOAD=DST")
+        raise CheckpointError(f"{own}: {kind}; use another CKPT_DIR and LOAD=DST")
     if is_other and mine:
         return Start(tuple(mine), is_own=True, has_begun=True)
     if is_other:
@@ -126,16 +126,16 @@ def names_own(load: str, own: Path) -> bool:
 def _refuse_finetune(load: str) -> None:
     if load:
         raise CheckpointError(
-            f"FINETUNE=1 begins a new run with the weights of LOAD={load}, which is this run's own folder; "
+            f"FINETUNE=1 starts a new run with the weights of LOAD={load}, which is this run's own folder; "
             "give the new run another RUN_NAME, RUN_DIR or CKPT_DIR"
         )
-    raise CheckpointError("FINETUNE=1 needs the checkpoint whose weights it takes; give LOAD=RUN, or drop FINETUNE")
+    raise CheckpointError("FINETUNE=1 needs the checkpoint whose weights it takes; set LOAD=RUN, or drop FINETUNE")
 
 
 def _of_load(load: Path) -> list[Path]:
     """Return the checkpoints in ``LOAD``, oldest first."""
     if not os.path.exists(load):
-        raise CheckpointError(f"LOAD={load}: not found; give a run, a folder of checkpoints or one of them")
+        raise CheckpointError(f"LOAD={load}: not found; pass a run, a folder of checkpoints or one of them")
     found = checkpoints_in(load)
     looks_foreign = not found or not (found[-1] / MANIFEST).exists()
     if looks_foreign and (kind := foreign_kind(load)):
@@ -144,7 +144,7 @@ def _of_load(load: Path) -> list[Path]:
         return [load]
     if not found:
         raise CheckpointError(
-            f"LOAD={load}: holds no checkpoint; give a run, a folder of checkpoints (iter_0000050) or one of them"
+            f"LOAD={load}: holds no checkpoint; pass a run, a folder of checkpoints (iter_0000050) or one of them"
         )
     return found
 
@@ -161,7 +161,7 @@ def _at(paths: list[Path], step: int, where: Path) -> tuple[Path, ...]:
 
 
 def taken_of(run: RunConfig, start: Start, path: Path, manifest: Manifest) -> Taken:
-    """Return what the run takes of the checkpoint ``path`` beside its weights.
+    """Return what the run takes of the checkpoint ``path`` besides its weights.
 
     Raises:
         CheckpointError: the optimizer's state is wanted and is not there; or the run was not
@@ -173,8 +173,8 @@ def taken_of(run: RunConfig, start: Start, path: Path, manifest: Manifest) -> Ta
     earlier = manifest.settings.get("checkpoint", {})
     if wanted.finetune and not earlier.get("finetune"):
         raise CheckpointError(
-            f"{path}: the run in this folder was not begun with FINETUNE=1; drop it to go on with that run, "
-            "or give another RUN_NAME or RUN_DIR"
+            f"{path}: the run in this folder did not start with FINETUNE=1; drop it to resume that run, "
+            "or use another RUN_NAME or RUN_DIR"
         )
     if run.train.evaluate_only:
         return Taken(progress=True, optimizer=False)
@@ -182,17 +182,17 @@ def taken_of(run: RunConfig, start: Start, path: Path, manifest: Manifest) -> Ta
     was, now = manifest.settings.get("optim", {}).get("optimizer", "adamw"), run.optim.optimizer
     if optimizer and was != now:
         raise CheckpointError(
-            f"{path}: was trained with OPT={was}, and OPT={now} can not go on from its state; "
-            f"give OPT={was}, or NO_LOAD_OPTIM=1 with another RUN_NAME and LOAD to begin with a fresh one"
+            f"{path}: was trained with OPT={was}, and OPT={now} cannot resume from its optimizer state; "
+            f"set OPT={was}, or NO_LOAD_OPTIM=1 with another RUN_NAME and LOAD to start with fresh optimizer state"
         )
     if optimizer:
         _check_fixed(run, path, manifest)
     # What was imported is at iteration 0: it never had an optimizer.
     if not manifest.has_optimizer and wanted.load_optim and manifest.iteration:
-        other = "" if start.is_own else ", or FINETUNE=1 to begin at iteration 0 with its weights"
+        other = "" if start.is_own else ", or FINETUNE=1 to start at iteration 0 with its weights"
         raise CheckpointError(
-            f"{path}: holds no state of the optimizer, it was saved with NO_SAVE_OPTIM=1; "
-            f"give NO_LOAD_OPTIM=1 to go on without{other}"
+            f"{path}: has no optimizer state: it was saved with NO_SAVE_OPTIM=1; "
+            f"set NO_LOAD_OPTIM=1 to resume without{other}"
         )
     return Taken(progress=True, optimizer=optimizer, imported=not (manifest.iteration or manifest.has_optimizer))
 
@@ -205,8 +205,9 @@ def _check_fixed(run: RunConfig, path: Path, manifest: Manifest) -> None:
         if was != now:
             name = env_name(f"optim.{key}")
             raise CheckpointError(
-                f"{path}: the state of OPT={run.optim.optimizer} was made with {name}={was}, this run has {now}; "
-                f"give {name}={was}, or NO_LOAD_OPTIM=1 with another RUN_NAME and LOAD to begin with a fresh one"
+                f"{path}: the state of OPT={run.optim.optimizer} was made with {name}={was}, this run has "
+                f"{now}; set {name}={was}, or NO_LOAD_OPTIM=1 with another RUN_NAME and LOAD to start with "
+                "fresh optimizer state"
             )
 
 

@@ -58,7 +58,7 @@ def target_of(manifest: Manifest, **wanted: int | str | None) -> RunConfig:
             ``pipeline_split``; None: as the checkpoint has it.
 
     Raises:
-        ConfigError: the model can not be laid out so; the line says what would work.
+        ConfigError: the model cannot be laid out so; the line says what would work.
         CheckpointError: the model is of a later version of megads.
     """
     had, settings = manifest.layout, manifest.settings

@@ -28,7 +28,7 @@ def verify(path: Path, progress: Callable[[int], None] | None = None) -> Manifes
 
     Args:
         path: of the checkpoint.
-        progress: is told how many bytes more were right; by several threads.
+        progress: called with how many bytes more were right; by several threads.
 
     Raises:
         CheckpointError: the first damage that was found.
@@ -80,7 +80,7 @@ def _check_keys(file: TensorFile, name: str, manifest: Manifest) -> None:
     if held != wanted:
         key = min(set(held.items()) ^ set(wanted.items()))[0]
         raise CheckpointError(
-            f"{file.path}: {key} has {held.get(key, 'no')} numbers, the manifest says {wanted.get(key, 'no')}"
+            f"{file.path}: {key} has {held.get(key, 'no')} elements, the manifest says {wanted.get(key, 'no')}"
         )
 
 

@@ -38,7 +38,7 @@ class Writer:
 
     Raises:
         CheckpointError: there is a checkpoint of that name already, another command is making it, or
-            the folder can not be written.
+            the folder cannot be written.
     """
 
     def __init__(self, folder: Path, tensors: Mapping[str, Cut], model: Mapping[str, Any], about: Mapping[str, Any]):
@@ -52,7 +52,7 @@ class Writer:
         except BaseException as error:
             self._stack.close()
             if isinstance(error, OSError):
-                raise CheckpointError(f"{folder}: {error.strerror}; give a folder that you can write") from None
+                raise CheckpointError(f"{folder}: {error.strerror}; use a folder that you can write") from None
             raise
 
     def _begin(self) -> None:
@@ -61,7 +61,7 @@ class Writer:
         self._stack.enter_context(parents_of(part))
         self._stack.enter_context(only_writer(part))
         if self.final.exists():
-            raise CheckpointError(f"{self.final}: there is a checkpoint already; give another folder, or remove it")
+            raise CheckpointError(f"{self.final}: a checkpoint already exists; use another folder, or remove it")
         self._stack.callback(shutil.rmtree, part, ignore_errors=True)
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
@@ -90,7 +90,7 @@ class Writer:
         missing = [name for name in self.tensors if name not in held]
         if missing:
             self.abandon()
-            raise CheckpointError(f"{self.final}: {', '.join(missing[:5])} did not come; the source is not whole")
+            raise CheckpointError(f"{self.final}: {', '.join(missing[:5])} are missing; the source is incomplete")
         manifest = Manifest(
             iteration=0,
             kinds=("weight",),
@@ -128,4 +128,4 @@ class Writer:
 
     def _failed(self, error: OSError) -> CheckpointError:
         self.abandon()
-        return CheckpointError(f"{self.final}: {error.strerror}; {write_cure(error, 'give another folder')}")
+        return CheckpointError(f"{self.final}: {error.strerror}; {write_cure(error, 'use another folder')}")

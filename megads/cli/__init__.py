@@ -29,7 +29,7 @@ COMMANDS = {
     "submit": ("megads.cli.submit", "Submit a script as a PBS or SLURM job of this machine."),
     "plot": ("megads.cli.plot", "Draw runs: a PNG, a page, in the terminal; or a schedule."),
     "runs": ("megads.cli.runs", "List runs: state, step, loss, speed."),
-    "watch": ("megads.cli.watch", "Follow a run while it goes on."),
+    "watch": ("megads.cli.watch", "Follow a run while it runs."),
     "stop": ("megads.cli.stop", "Ask a run to save and stop at the next step."),
     "health": ("megads.cli.health", "One rank of doctor; launchers call this."),
     "worker": ("megads.cli.worker", "One rank of a prepared run: mpiexec -n 8 megads worker RUN."),
@@ -114,7 +114,9 @@ def _open_closed_streams() -> None:
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="megads")
-@click.option("--local_rank", "--local-rank", hidden=True, help="Of this process, as DeepSpeed's launcher passes it.")
+@click.option(
+    "--local_rank", "--local-rank", hidden=True, help="Local rank of this process, as DeepSpeed's launcher passes it."
+)
 def main(local_rank: str | None) -> None:
     """Pretrain language models on HPC clusters.
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def bar(what: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on stderr while something runs; what is yielded is told how much is done, and of how much.
+    """Show a bar on stderr while something runs; what is yielded is called with how much is done, and of how much.
 
     Args:
         what: stands before the bar.

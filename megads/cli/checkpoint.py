@@ -1,4 +1,4 @@
-"""``megads checkpoint``: look at checkpoints, cut them anew, and exchange them with other programs."""
+"""``megads checkpoint``: look at checkpoints, reshard them, and exchange them with other programs."""
 
 from __future__ import annotations
 

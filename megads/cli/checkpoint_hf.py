@@ -28,8 +28,10 @@ _LONGEST = 4096
 @click.command()
 @click.argument("source", metavar="CKPT")
 @click.argument("target", metavar="DST")
-@click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="Of the weights; default: the run's DTYPE.")
-@click.option("--max-shard-size", default="5GB", show_default=True, help="Of a file, as 5GB or 500MiB.")
+@click.option(
+    "--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), help="Dtype of the weights; default: the run's DTYPE."
+)
+@click.option("--max-shard-size", default="5GB", show_default=True, help="Size of a file, e.g. 5GB or 500MiB.")
 @click.option("--tokenizer", metavar="PATH", help="tokenizer.json, .model or folder to use instead of the run's.")
 @click.option("--no-tokenizer", is_flag=True, help="Weights and settings only.")
 @click.option("--step", "--ckpt-step", type=click.IntRange(min=0), help="The iteration to take; default: the newest.")
@@ -44,7 +46,7 @@ def export_hf_command(
 ) -> None:
     """Write a checkpoint as a Hugging Face folder, for AutoModelForCausalLM.from_pretrained(DST).
 
-    CKPT is a run, a folder of checkpoints (the newest that is whole) or a checkpoint, of any layout
+    CKPT is a run, a folder of checkpoints (the newest that is valid) or a checkpoint, of any layout
     and ZeRO stage. DST is a new folder: model.safetensors (or several, with an index), config.json,
     generation_config.json and the tokenizer that the run used. Llama becomes LlamaForCausalLM (or
     MistralForCausalLM, as it was imported), GPT becomes GPT2LMHeadModel.
@@ -57,7 +59,7 @@ def export_hf_command(
     limit = parse_size(max_shard_size)
     found = source_of(absolute(source), step)
     for broken in found.broken:
-        click.echo(f"megads: passed over: {CheckpointError(broken)}", err=True)
+        click.echo(f"megads: skipped: {CheckpointError(broken)}", err=True)
     notes: list[str] = []
     save, words = (None, "no tokenizer") if no_tokenizer else _tokenizer_of(found, tokenizer, notes)
     final = absolute(target)
@@ -118,7 +120,7 @@ def _notes(made: Imported) -> Iterator[str]:
 
     model, longest = made.described.model, made.described.longest
     if longest:
-        yield f"its attention has a context of {longest} tokens; train it with SEQ={longest} or less, where that is all"
+        yield f"its attention has a context of {longest} tokens; train it with SEQ={longest} or less"
     if not made.tokenizer:
         yield "it has no tokenizer; set TOKENIZER_TYPE and TOKENIZER_MODEL to the one that its data is made with"
         return
@@ -126,13 +128,13 @@ def _notes(made: Imported) -> Iterator[str]:
     try:
         tokens = vocab_size(TokenizerSpec(kind, path))
     except MegadsError as error:
-        yield f"its tokenizer can not be used: {error}"
+        yield f"its tokenizer cannot be used: {error}"
         return
     yield f"tokenizer {path} ({kind}), {plural(tokens, 'token')}"
     if tokens > model.vocab_size:
         yield (
-            f"the tokenizer has {tokens - model.vocab_size} tokens more than the model, which a run refuses; "
-            "use data and a tokenizer without them"
+            f"the tokenizer has {tokens - model.vocab_size} tokens more than the model, which a run "
+            "rejects; use data and a tokenizer without them"
         )
 
 
@@ -184,7 +186,7 @@ def _spec_given(path: str) -> TokenizerSpec:
     if place.suffix in (".json", ".model") and place.is_file():
         return TokenizerSpec("HFTokenizer" if place.suffix == ".json" else "Llama2Tokenizer", str(place))
     raise DataError(
-        f"--tokenizer {path}: give a tokenizer.json, a .model of sentencepiece, or a folder with either or with "
+        f"--tokenizer {path}: pass a tokenizer.json, a .model of sentencepiece, or a folder with either or with "
         "vocab.json and merges.txt"
     )
 
@@ -206,18 +208,18 @@ def _spec_of(path: Path, manifest: Manifest) -> TokenizerSpec:
         files = (about.get("vocab_file", ""), about.get("merge_file", ""))
         return TokenizerSpec(about["tokenizer_type"], model, *files, manifest.model["vocab_size"])
     if not manifest.settings:
-        raise CheckpointError(f"{path}: knows no tokenizer; give one with --tokenizer, or --no-tokenizer")
+        raise CheckpointError(f"{path}: names no tokenizer; pass one with --tokenizer, or --no-tokenizer")
     try:
         return spec_of(RunConfig.model_validate(manifest.settings))
     except ValidationError as error:
         name = ".".join(map(str, error.errors()[0]["loc"]))
         raise CheckpointError(
-            f"{path}: its setting {name} is of another version; give --tokenizer, or --no-tokenizer"
+            f"{path}: its setting {name} is from another version; pass --tokenizer, or --no-tokenizer"
         ) from None
 
 
 def _saver(spec: TokenizerSpec, notes: list[str]) -> SaveTokenizer:
-    """Return what writes a tokenizer, and notes what is to be told of it."""
+    """Return what writes a tokenizer, and notes what to report about it."""
 
     def save(folder: Path, length: int) -> Mapping[str, int]:
         from megads.data.tokenize.export import save_for_transformers
@@ -225,7 +227,7 @@ def _saver(spec: TokenizerSpec, notes: list[str]) -> SaveTokenizer:
         try:
             saved = save_for_transformers(spec, folder, length)
         except MegadsError as error:
-            raise type(error)(f"{error}; --tokenizer names another, --no-tokenizer leaves it out") from None
+            raise type(error)(f"{error}; --tokenizer names another, --no-tokenizer skips it") from None
         notes.extend(saved.notes)
         return saved.ids
 

@@ -96,7 +96,7 @@ def _unfinished(path: Path) -> dict[str, Any]:
         "iteration": int(number) if number.isdigit() else -1,
         "complete": False,
         "bytes": _bytes_in(path),
-        "problem": "not finished: being written or removed now, or left by a run that was killed",
+        "problem": "incomplete: being written or removed, or left by a killed run",
     }
 
 
@@ -180,13 +180,13 @@ def _console() -> Console:
 
 @click.command()
 @click.argument("ckpt", type=click.Path(path_type=Path))
-@click.option("--pattern", default="*", help="Only tensors whose name matches, as 'layers.0.*'.  [default: all]")
+@click.option("--pattern", default="*", help="Only tensors whose name matches, e.g. 'layers.0.*'.  [default: all]")
 @click.option("--no-norms", is_flag=True, help="Shapes only; reads no tensor.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def inspect_command(ckpt: Path, pattern: str, no_norms: bool, as_json: bool) -> None:
     """Show what the checkpoint CKPT holds: its run, and every tensor's shape, how it may be cut, and norms.
 
-    CKPT is a run, a folder of checkpoints (the newest that is whole) or a checkpoint. Norms are L2, of the
+    CKPT is a run, a folder of checkpoints (the newest that is valid) or a checkpoint. Norms are L2, of the
     float32 weights and of the optimizer's moments; what is read for them is checked. Memory stays small.
     """
     from megads.checkpoint.reader import Reader
@@ -195,12 +195,12 @@ def inspect_command(ckpt: Path, pattern: str, no_norms: bool, as_json: bool) -> 
 
     found = source_of(ckpt)
     for broken in found.broken:
-        click.echo(f"megads: passed over: {CheckpointError(broken)}", err=True)
+        click.echo(f"megads: skipped: {CheckpointError(broken)}", err=True)
     manifest = found.manifest
     names = [name for name in manifest.tensors if fnmatchcase(name, pattern)]
     if not names:
         first = next(iter(manifest.tensors), "none")
-        raise CheckpointError(f"{found.path}: no tensor is called {pattern!r}; the first one is {first}")
+        raise CheckpointError(f"{found.path}: no tensor matches {pattern!r}; the first one is {first}")
     about = _about(found.path, manifest)
     tensors = []
     with Reader(found.path, manifest) as reader, _bar("reading", _bytes_of(manifest, names)) as tell:
@@ -228,7 +228,7 @@ def _bytes_of(manifest: Manifest, names: Iterable[str]) -> int:
 def _cut_text(cut: Cut) -> str:
     """Return how tensor-parallel ranks share it."""
     if cut.dim is None:
-        return "whole on every rank"
+        return "replicated on every rank"
     along = "columns" if cut.dim else "rows"
     return f"{along} of {' + '.join(map(str, cut.parts))}" if len(cut.parts) > 1 else along
 
@@ -314,14 +314,15 @@ def verify_command(ckpt: tuple[Path, ...], every: bool) -> None:
                 manifest = verify(path, tell)
             seconds = time.perf_counter() - started
             click.echo(
-                f"{path}: as it was written; {plural(len(manifest.files), 'file')}, {_size(manifest.bytes)}, "
+                f"{path}: unchanged since it was written; {plural(len(manifest.files), 'file')}, "
+                f"{_size(manifest.bytes)}, "
                 f"{manifest.bytes / 1e9 / seconds:.2f} GB/s"
             )
 
 
 @contextmanager
 def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar that is told how many bytes more are done."""
+    """Show a bar that is called with how many bytes more are done."""
     done = 0
     with bar(what) as show:
 

@@ -16,12 +16,14 @@ _COUNT = click.IntRange(min=1)
 @click.command()
 @click.argument("src", metavar="SRC")
 @click.argument("dst", metavar="DST")
-@click.option("--vocab-size", type=_COUNT, help="Tokens that it knows; the rows behind them are padding.")
+@click.option("--vocab-size", type=_COUNT, help="Vocabulary size; further rows are padding.")
 @click.option("--num-heads", "--num-attention-heads", "num_heads", type=_COUNT, help="Query heads.")
 @click.option("--num-kv-heads", "--num-query-groups", "num_kv_heads", type=_COUNT, help="Key/value heads.")
 @click.option("--head-dim", "--kv-channels", "head_dim", type=_COUNT, help="Channels of a head.")
-@click.option("--seq-length", type=_COUNT, help="Tokens of a sample that it was trained with.")
-@click.option("--activation", type=click.Choice(["swiglu", "gelu", "gelu_tanh"]), help="Of the MLP; gelu is exact.")
+@click.option("--seq-length", type=_COUNT, help="Context length that it was trained with.")
+@click.option(
+    "--activation", type=click.Choice(["swiglu", "gelu", "gelu_tanh"]), help="Activation of the MLP; gelu is exact."
+)
 @click.option("--normalization", type=click.Choice(["rmsnorm", "layernorm"]), help="Kind of norm.")
 @click.option("--norm-epsilon", type=click.FloatRange(min=0, min_open=True), help="Epsilon of the norms.")
 @click.option("--position-embedding", type=click.Choice(["rope", "learned"]), help="Kind of positions.")
@@ -39,7 +41,7 @@ _COUNT = click.IntRange(min=1)
     "--checkpoint-version",
     "version",
     type=click.FloatRange(0, 3),
-    help="Order of the rows of queries, keys and values, if the files do not say it right.",
+    help="Order of the rows of queries, keys and values, if the files state it wrongly.",
 )
 def import_megatron_command(src: str, dst: str, version: float | None, **stated: Any) -> None:
     """Make a checkpoint of Megatron-LM's or Megatron-DeepSpeed's weights, for LOAD.
@@ -86,7 +88,7 @@ def import_megatron_command(src: str, dst: str, version: float | None, **stated:
     type=click.Choice(["legacy", "core", "core-te"]),
     default="legacy",
     show_default=True,
-    help="Of the parameters: Megatron's own models; Megatron-core; the same with Transformer Engine.",
+    help="Parameter names of: Megatron's legacy models; Megatron-core; the same with Transformer Engine.",
 )
 @click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True)
 @click.option("--iteration", type=click.IntRange(min=0), help="Write iter_NNNNNNN; default: a release.")
@@ -97,7 +99,7 @@ def import_megatron_command(src: str, dst: str, version: float | None, **stated:
 def export_megatron_command(ckpt: str, dst: str, step: int | None, **target: Any) -> None:
     """Write the weights of a checkpoint as Megatron's mp_rank_TT[_PPP]/model_optim_rng.pt.
 
-    CKPT is a run, a folder of checkpoints (the newest that is whole) or a checkpoint. DST is made: a folder for
+    CKPT is a run, a folder of checkpoints (the newest that is valid) or a checkpoint. DST is made: a folder for
     Megatron's --load, with latest_checkpointed_iteration.txt. There is no optimizer in it: load it as a release
     or with --finetune, or with --no-load-optim --no-load-rng.
     """
@@ -108,7 +110,7 @@ def export_megatron_command(ckpt: str, dst: str, step: int | None, **target: Any
 
     found = source_of(absolute(ckpt), step)
     for broken in found.broken:
-        click.echo(f"megads: passed over: {CheckpointError(broken)}", err=True)
+        click.echo(f"megads: skipped: {CheckpointError(broken)}", err=True)
     wanted = Target(**target)
     with bar("exporting", "tensors") as written, Reader(found.path, found.manifest, in_use=True) as reader:
         made = export_megatron(reader, absolute(dst), wanted, written=written)

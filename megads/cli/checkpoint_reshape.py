@@ -1,4 +1,4 @@
-"""``megads checkpoint reshape``: write a checkpoint anew for another layout."""
+"""``megads checkpoint reshape``: reshard a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MOST_WORKERS = 8
 
 @click.command()
 @click.argument("places", nargs=-1, metavar="CKPT DST")
-@click.option("--load-dir", "--load", metavar="CKPT", help="The same as CKPT, as in older tools.")
-@click.option("--save-dir", "--save", metavar="DST", help="The same as DST, as in older tools.")
+@click.option("--load-dir", "--load", metavar="CKPT", help="The same as CKPT, as in other tools.")
+@click.option("--save-dir", "--save", metavar="DST", help="The same as DST, as in other tools.")
 @click.option("--tp", "--target-tensor-parallel-size", "tensor", type=_DEGREE, help="Tensor-parallel ranks.")
 @click.option(
     "--pp",
@@ -33,9 +33,11 @@ _MOST_WORKERS = 8
 @click.option("--dp", "data", type=_DEGREE, help="Data-parallel ranks.")
 @click.option("--zero-stage", type=click.IntRange(0, 3), help="ZeRO stage.")
 @click.option("--pipeline-split", metavar="SPLIT", help="As PIPELINE_SPLIT.")
-@click.option("--weights-only", is_flag=True, help="Leave out the optimizer.")
+@click.option("--weights-only", is_flag=True, help="Skip the optimizer state.")
 @click.option("--step", "--ckpt-step", type=click.IntRange(min=0), help="The iteration to take; default: the newest.")
-@click.option("--workers", type=click.IntRange(min=1), help="Files written at once; default: one a core, to 8.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Files written in parallel; default: one per core, at most 8."
+)
 @click.option("--model-type", type=click.Choice(["GPT"]), hidden=True)
 def reshape_command(
     places: tuple[str, ...],
@@ -49,7 +51,7 @@ def reshape_command(
 ) -> None:
     """Reshard a checkpoint: write it for another layout, so that each of its ranks reads one file of its own.
 
-    CKPT is a run, a folder of checkpoints (the newest that is whole) or a checkpoint; DST a folder of
+    CKPT is a run, a folder of checkpoints (the newest that is valid) or a checkpoint; DST a folder of
     checkpoints, in which one of the same iteration is made. What is not given stays as it was.
     Nothing needs this before a run: training resumes from any layout in any other.
     """
@@ -60,7 +62,7 @@ def reshape_command(
     source, target = _places(places, load_dir, save_dir)
     found = source_of(source, step)
     for broken in found.broken:
-        click.echo(f"megads: passed over: {CheckpointError(broken)}", err=True)
+        click.echo(f"megads: skipped: {CheckpointError(broken)}", err=True)
     run = target_of(found.manifest, **layout)
     with bar("reshaping") as tell:
         done = reshape(
@@ -83,6 +85,6 @@ def _places(words: tuple[str, ...], load_dir: str | None, save_dir: str | None) 
     left = list(words)
     given = [each if each is not None else left.pop(0) if left else None for each in (load_dir, save_dir)]
     if left or None in given:
-        raise click.UsageError("give one CKPT and one DST")
+        raise click.UsageError("pass one CKPT and one DST")
     source, target = map(str, given)
     return absolute(source), absolute(target)

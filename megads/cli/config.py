@@ -36,7 +36,7 @@ def parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
         if not equals or not name:
             raise ConfigError(f"--set {pair}: must have the form section.key=value, like --set train.lr=1e-4")
         if result.get(name, value) != value:
-            raise ConfigError(f"--set {name}={result[name]} and --set {name}={value} differ; give one of them")
+            raise ConfigError(f"--set {name}={result[name]} and --set {name}={value} differ; drop one of them")
         result[name] = value
     return result
 
@@ -189,7 +189,7 @@ def _row(resolved: Resolved, name: str) -> dict[str, Any]:
 
 
 NARROW = 120
-"""Columns below which a row leaves out the dotted name."""
+"""Columns below which a row skips the dotted name."""
 
 
 def _show_table(resolved: Resolved, names: tuple[str, ...], *, changed: bool, with_help: bool) -> None:

@@ -37,7 +37,7 @@ def _tokenizer_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command(cls=ManyWords)
 @click.argument("prefixes", nargs=-1, metavar="[PREFIX]...")
-@click.option("--datasets", multiple=True, metavar="PREFIX...", help="The same as PREFIX..., as in older tools.")
+@click.option("--datasets", multiple=True, metavar="PREFIX...", help="The same as PREFIX..., as in other tools.")
 @click.option("--input", "folder", metavar="DIR", help="All token files of a folder, sorted by name.")
 @click.option("--output-prefix", required=True, metavar="PREFIX", help="Where PREFIX.bin and PREFIX.idx are written.")
 @click.option("--force", is_flag=True, help="Join files of different tokenizers, too; the result has no record.")
@@ -106,14 +106,14 @@ def info(names: tuple[str, ...], as_json: bool, **tokenizer: str | None) -> None
         for label, text in _rows(found, decode):
             click.echo(plain(f"  {label:10} {text}"))
         if given is not None and found.record and found.record.tokenizer != given.fingerprint:
-            click.echo(f"megads: {plain(found.prefix)}: was made with another tokenizer than the one given", err=True)
+            click.echo(f"megads: {plain(found.prefix)}: was made with a different tokenizer", err=True)
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="PREFIX|LIST|DIR...")
 @click.option("--vocab-size", type=click.IntRange(min=1), help="Token ids must be below; else as recorded.")
 @_tokenizer_options
-@click.option("--quick", is_flag=True, help="Leave out most tokens: index, sizes, record, a few blocks.")
+@click.option("--quick", is_flag=True, help="Skip most tokens: check index, sizes, record, a few blocks.")
 @click.option("--threads", type=click.IntRange(min=1), help="Default: as many as there are cores.")
 def check(
     names: tuple[str, ...], vocab_size: int | None, quick: bool, threads: int | None, **tokenizer: str | None
@@ -174,12 +174,12 @@ def _tell_sound(reports: Sequence[Report]) -> None:
     for report in sound if len(sound) <= _MANY else ():
         highest = f", highest token {report.highest}" if report.highest >= 0 else ""
         counts = f"{plural(report.documents, 'document', ',')}, {plural(report.tokens, 'token', ',')}"
-        click.echo(plain(f"{report.prefix}: sound, {counts}{highest}{_unknown(report)}"))
+        click.echo(plain(f"{report.prefix}: valid, {counts}{highest}{_unknown(report)}"))
     if len(sound) > _MANY and (without := sum(1 for report in sound if _unknown(report))):
         click.echo(f"{without} of {plural(len(sound), 'file')} have no checksums recorded")
     if len(reports) > 1:
         tokens = sum(report.tokens for report in sound)
-        click.echo(f"{len(sound)} of {plural(len(reports), 'file')} are sound, {plural(tokens, 'token', ',')}")
+        click.echo(f"{len(sound)} of {plural(len(reports), 'file')} are valid, {plural(tokens, 'token', ',')}")
 
 
 def _unknown(report: Report) -> str:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @click.option(
     "--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated."
 )
-@click.option("--nodes", type=click.IntRange(min=0), default=0, help="Hosts of the job that will train.")
-@click.option("--workers", type=click.IntRange(min=1), help="Indices built at a time.  [default: cores]")
+@click.option("--nodes", type=click.IntRange(min=0), default=0, help="Hosts of the training job.")
+@click.option("--workers", type=click.IntRange(min=1), help="Indices built in parallel.  [default: cores]")
 def index(
     preset: str | None, pairs: tuple[str, ...], nodes: int, workers: int | None, flags: tuple[tuple[str, str], ...]
 ) -> None:
@@ -75,7 +75,7 @@ def _build(run: RunConfig, recipes: list[Recipe], workers: int) -> None:
             f"{_name(built.recipe)}"
         )
     seconds = time.perf_counter() - started
-    before = f", {there} were there" if there else ""
+    before = f", {there} existed" if there else ""
     click.echo(f"{len(missing)} indices, {total / 1e6:.1f} MB in {seconds:.1f} s{before}: {cache.folder}")
 
 

@@ -36,7 +36,7 @@ def _cores() -> int:
 @click.option("--vocab-size", type=click.IntRange(min=0), default=0, help="NullTokenizer: ids below N; N is eod.")
 @click.option("--vocab-extra-ids", type=click.IntRange(min=0), default=0, help="Number of tokens <extra_id_N>.")
 @click.option("--append-eod", is_flag=True, help="End each document with the end-of-document token.")
-@click.option("--split-sentences", is_flag=True, help="Cut documents into sentences; files are PREFIX_KEY_sentence.")
+@click.option("--split-sentences", is_flag=True, help="Split documents into sentences; files are PREFIX_KEY_sentence.")
 @click.option("--lang", default="english", help="Language of the sentences: name of nltk's Punkt model.")
 @click.option("--keep-newlines", is_flag=True, help="Line breaks between sentences stay with the one before.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes that encode.  [default: cores]")
@@ -45,13 +45,13 @@ def _cores() -> int:
 @click.option("--partitions", type=click.IntRange(min=1), default=1, help="Parts made at the same time, then joined.")
 @click.option("--keep-sequential-samples", is_flag=True, help="The order is always kept; for old command lines.")
 @click.option("--log-interval", type=click.IntRange(min=0), default=0, help="Documents between lines of progress.")
-@click.option("--max-bad-lines", type=click.IntRange(min=0), default=0, help="Lines that may be left out.")
+@click.option("--max-bad-lines", type=click.IntRange(min=0), default=0, help="Bad lines that may be skipped.")
 @click.option("--encoder", default="auto", help="Library that encodes; auto: the fastest that proves itself exact.")
 @click.option(
     "--data-cache-path", envvar="DATA_CACHE_PATH", default=_CACHE, help="Keeps which library is exact for a tokenizer."
 )
 @click.option("--verify", is_flag=True, help="Encode every document a second time, by the original, and compare.")
-@click.option("--overwrite", "--force", is_flag=True, help="Replace files that are there.")
+@click.option("--overwrite", "--force", is_flag=True, help="Replace existing files.")
 @click.option("--make-vocab-size-divisible-by", type=int, hidden=True)
 @click.option("--pad-vocab-size-to", type=int, hidden=True)
 @click.option("--block-bytes", type=click.IntRange(min=1), default=2 * 2**20, hidden=True)
@@ -65,7 +65,7 @@ def preprocess(**options: Any) -> None:
           --tokenizer-model tokenizer.json --append-eod
 
     The output is the same for any number of workers, partitions and ranks, in the order of the input.
-    A call that was killed goes on where it stopped when it is given again. On many hosts:
+    Rerun a killed call to resume it. On many hosts:
     mpiexec -n 64 megads data preprocess ... with files that all of them see.
     """
     from megads.cluster.mpi import finish_mpi
@@ -81,7 +81,7 @@ def preprocess(**options: Any) -> None:
         sys.exit(2)
     except Stopped as stopped:
         if me.rank == 0:
-            click.echo("megads: stopped by a signal; the same command goes on where this one stopped", err=True)
+            click.echo("megads: stopped by a signal; rerun the same command to resume", err=True)
         sys.exit(128 + stopped.number)
     for each in made:
         # A line of a DATA_FILE_LIST: weight, prefix, corpus.

@@ -41,7 +41,7 @@ def doctor(
         from megads.launch.gradients import check_gradients
 
         if as_json:
-            raise click.UsageError("--json and --gradients do not go together; leave one out")
+            raise click.UsageError("--json and --gradients exclude each other; drop one")
         sys.exit(check_gradients(ask, sys.stdout))
     from megads.launch.doctor import Wanted, check_health
 

@@ -13,10 +13,10 @@ from megads.cli.ask import checkout
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--ranks", type=click.IntRange(min=1), help="Total ranks; the last host may take fewer.")
-@click.option("--hosts", type=click.IntRange(min=1), help="Use the first so many hosts (NHOSTS).")
+@click.option("--hosts", type=click.IntRange(min=1), help="Use the first N hosts (NHOSTS).")
 @click.option("--ppn", type=click.IntRange(min=1), help="Ranks on each host (NGPU_PER_HOST).")
-@click.option("--hostfile", help="One host a line, instead of the scheduler's (HOSTFILE).")
-@click.option("--with", "starter", help="Starter of ranks, as srun or openmpi (LAUNCH_WITH).")
+@click.option("--hostfile", help="One host per line, instead of the scheduler's (HOSTFILE).")
+@click.option("--with", "starter", help="Launcher, e.g. srun or openmpi (LAUNCH_WITH).")
 @click.option("--machine", help="Facts of envs/<machine>.yaml (MACHINE).")
 @click.option("--dry-run", is_flag=True, help="Print shell lines that do the same; start nothing.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -57,7 +57,7 @@ def where(row: Optimizer) -> str:
 
 
 def needs(row: Optimizer) -> list[str]:
-    """Return what has to be there beside torch and DeepSpeed."""
+    """Return what has to be there besides torch and DeepSpeed."""
     packages = [f"{need.module} {need.version}".strip() for need in row.needs]
     return [
         *packages,

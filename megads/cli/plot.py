@@ -105,5 +105,5 @@ def _to_files(picture: Drawing, page: Drawing, prefix: str, ends: tuple[str, ...
             else:
                 save_page(page, Path(name))
         except OSError as error:
-            raise ConfigError(f"{name}: can not be written: {error.strerror}; -o PREFIX names another place") from None
+            raise ConfigError(f"{name}: cannot be written: {error.strerror}; -o PREFIX names another place") from None
         click.echo(name)

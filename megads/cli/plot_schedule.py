@@ -16,7 +16,7 @@ from megads.words import plural
 @click.option(
     "--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated."
 )
-@click.option("--nodes", type=click.IntRange(min=0), default=0, help="Hosts of the job that will train.")
+@click.option("--nodes", type=click.IntRange(min=0), default=0, help="Hosts of the training job.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this PNG file too.")
 def schedule(
     preset: str | None, pairs: tuple[str, ...], nodes: int, output: Path | None, flags: tuple[tuple[str, str], ...]
@@ -45,5 +45,5 @@ def schedule(
     try:
         draw_schedule(curves, output, title)
     except OSError as error:
-        raise ConfigError(f"-o {output}: {error.strerror}; give a file that can be written") from None
+        raise ConfigError(f"-o {output}: {error.strerror}; use a file that can be written") from None
     click.echo(f"\n{output}")

@@ -27,7 +27,7 @@ NARROWEST = 12  # characters of a name that a narrow terminal cuts
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default="runs")
-@click.option("--json", "as_json", is_flag=True, help="One object per run, numbers as they are.")
+@click.option("--json", "as_json", is_flag=True, help="One object per run, with exact values.")
 @click.option("--sort", type=click.Choice(SORTS), default="name", help="Column to sort by; losses and ages ascending.")
 def runs(folder: Path, as_json: bool, sort: str) -> None:
     """List the runs in FOLDER (runs/): state, step, loss, speed (median of the last 50 steps).

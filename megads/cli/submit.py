@@ -17,10 +17,12 @@ JOB_OPTIONS = (
     click.option("--nodes", type=click.IntRange(1), metavar="N", help="Job: hosts; without it NHOSTS, or 1."),
     click.option("--account", metavar="PROJECT", help="Job: account to charge."),
     click.option("--queue", metavar="NAME", help="Job: queue, partition or QOS; without it one that takes the job."),
-    click.option("--chunk", metavar="TEXT", help="Job, PBS: what each host has, as ncpus=64:ngpus=4."),
-    click.option("--option", "options", multiple=True, metavar="WORDS", help="Job: more for qsub or sbatch."),
-    click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Job: a variable it gets."),
-    click.option("--chain", type=click.IntRange(1), metavar="N", help="Job: N of them, each after the one before."),
+    click.option("--chunk", metavar="TEXT", help="Job, PBS: resources of each host, e.g. ncpus=64:ngpus=4."),
+    click.option("--option", "options", multiple=True, metavar="WORDS", help="Job: further option of qsub or sbatch."),
+    click.option(
+        "--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="Job: environment variable to pass."
+    ),
+    click.option("--chain", type=click.IntRange(1), metavar="N", help="Job: submit N, each after the one before."),
 )
 
 
@@ -50,7 +52,7 @@ def refuse_job_options(job: dict[str, Any]) -> None:
     given = next((name for name, value in job.items() if value), "")
     if given:
         name = {"options": "option", "variables": "env"}.get(given, given)
-        raise ConfigError(f"--{name} is of a job; give --submit too")
+        raise ConfigError(f"--{name} is an option of a job; pass --submit too")
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

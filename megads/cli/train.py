@@ -38,8 +38,10 @@ def job_options(command: Any) -> Any:
 )
 @click.option("--dry-run", is_flag=True, help="Print settings, DeepSpeed's dictionary and the command; start nothing.")
 @click.option("--prepare", "only_prepare", is_flag=True, help="Write the run folder only; say what starts ranks on it.")
-@click.option("--fresh", is_flag=True, help="Start a new run in a new folder, as runs/7B-2; nothing is deleted.")
-@click.option("--local_rank", "--local-rank", hidden=True, help="Of this process, as launchers pass it; not read.")
+@click.option("--fresh", is_flag=True, help="Start a new run in a new folder, e.g. runs/7B-2; nothing is deleted.")
+@click.option(
+    "--local_rank", "--local-rank", hidden=True, help="Local rank of this process, as launchers pass it; not read."
+)
 @click.option("--no-env", is_flag=True, help="Take no settings from the environment.")
 @click.option("--submit", is_flag=True, help="Submit a job for it; needs --walltime 6:00:00.")
 @job_options
@@ -94,7 +96,7 @@ def _train(
         from megads.launch.submit_train import without_settings
 
         env = without_settings(ask.env)
-        # The line that goes on with the run may say TRAIN_ITERS=200 in front.
+        # The line that resumes the run may say TRAIN_ITERS=200 in front.
         if "MEGADS_COMMAND" in env:
             env["MEGADS_COMMAND"] = env["MEGADS_COMMAND"].replace(" --no-env", "", 1)
         ask = replace(ask, env=env)

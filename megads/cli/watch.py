@@ -1,4 +1,4 @@
-"""``megads watch``: look at a run while it goes on."""
+"""``megads watch``: look at a run while it runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=2.0, metavar="SECONDS", help="Between two looks (2)."
+    "--interval", type=click.FloatRange(min=0.1), default=2.0, metavar="SECONDS", help="Seconds between updates (2)."
 )
 @click.option("--once", is_flag=True, help="Look once.")
 def watch(run: Path, interval: float, once: bool) -> None:
     """Follow the run in folder RUN until it ends: progress, loss, speed, the last lines of its log.
 
-    The exit code is 0 when the run is done, 75 when it stopped, 1 or 2 when it failed as it did. Ctrl-C leaves;
-    the run goes on. Without a terminal there is one line for each look that finds something new.
+    The exit code is 0 when the run is done, 75 when it stopped, 1 or 2 when it failed as it did.
+    Ctrl-C only leaves the display.
+    Without a terminal there is one line for each look that finds something new.
     """
     from megads.errors import ConfigError
     from megads.monitor.runs import is_run

@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--config", "path", type=click.Path(path_type=Path), help="RUN/config.yaml, instead of RUN.")
 @click.option("--gradients", is_flag=True, help="Compare the layout's gradients with one rank's instead of training.")
-@click.option("--local_rank", "--local-rank", hidden=True, help="Of this process, as launchers pass it; not read.")
+@click.option(
+    "--local_rank", "--local-rank", hidden=True, help="Local rank of this process, as launchers pass it; not read."
+)
 def worker(run: Path | None, path: Path | None, gradients: bool, local_rank: str | None) -> None:
     """Run one rank of the run in the folder RUN: mpiexec -n 8 megads worker RUN
 
     `megads train --prepare` writes the folder. Its launcher calls this for every rank.
     """
     if (run is None) == (path is None):
-        raise click.UsageError("give the run folder, as megads worker runs/7B")
+        raise click.UsageError("pass the run folder, e.g. megads worker runs/7B")
     path = path or Path(run or "", CONFIG)
     env = dict(os.environ)
     if not env.get(TOKEN) and not gradients:

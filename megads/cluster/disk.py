@@ -27,7 +27,7 @@ def probe_disk(folder: Path, num_bytes: int) -> Disk:
     """Write, flush, read back and remove ``num_bytes`` in ``folder``, or in the nearest parent that exists.
 
     Raises:
-        LaunchError: the folder can not be written, its disk is full, or other bytes come back.
+        LaunchError: the folder cannot be written, its disk is full, or other bytes come back.
     """
     place = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
     piece = os.urandom(min(PIECE, max(num_bytes, 1)))
@@ -47,11 +47,11 @@ def probe_disk(folder: Path, num_bytes: int) -> Disk:
             same = all(chunk == piece for chunk in iter(lambda: file.read(len(piece)), b""))
     except OSError as error:
         raise LaunchError(
-            f"{place}: {error.strerror}; {write_cure(error, 'give another RUN_DIR that every host can write')}"
+            f"{place}: {error.strerror}; {write_cure(error, 'use another RUN_DIR that every host can write')}"
         ) from None
     finally:
         if name:
             Path(name).unlink(missing_ok=True)
     if not same:
-        raise LaunchError(f"{place}: what was written does not come back the same; tell the site's support")
+        raise LaunchError(f"{place}: what was written does not come back the same; report it to the site's support")
     return Disk(free, written / max(seconds, 1e-9))

@@ -75,7 +75,7 @@ def _piece(piece: str, text: str, origin: str) -> list[str]:
     """Return what may stand in the place of a bracket, or of the text between brackets."""
     if not piece.startswith("["):
         if re.search(r"\s", piece):
-            raise _wrong(text, origin, f"{piece!r} is no host name")
+            raise _wrong(text, origin, f"{piece!r} is not a host name")
         return [piece]
     found: list[str] = []
     for part in piece[1:-1].split(","):
@@ -121,7 +121,7 @@ def count_slots(path: Path, origin: str) -> dict[str, int]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
-        raise LaunchError(f"{origin}={path}: {reason}; it should be a file with one host a line") from None
+        raise LaunchError(f"{origin}={path}: {reason}; it should have one host per line") from None
     slots: Counter[str] = Counter()
     for number, line in enumerate(lines, start=1):
         words = line.split("#", 1)[0].split()
@@ -131,7 +131,7 @@ def count_slots(path: Path, origin: str) -> dict[str, int]:
                 raise LaunchError(f"{origin}={path}:{number}: expected 'HOST [slots=N]', got {line!r:.200}")
             slots[host] += int(count)
     if not slots:
-        raise LaunchError(f"{origin}={path}: lists no host; it should have one host a line")
+        raise LaunchError(f"{origin}={path}: lists no host; it should have one host per line")
     return dict(slots)
 
 
@@ -152,7 +152,7 @@ def lsf_hosts(env: Mapping[str, str]) -> tuple[str, ...]:
     Read are, whichever is there first: the files ``LSB_DJOB_RANKFILE`` and
     ``LSB_DJOB_HOSTFILE`` (a host once per slot), ``LSB_MCPU_HOSTS`` (``a 1 b 42``) and
     ``LSB_HOSTS`` (``a b b``). Where jsrun starts the ranks, the first host is the node of
-    the batch script: it has one slot and every other host has more, and is left out.
+    the batch script: it has one slot and every other host has more, and is skipped.
 
     Raises:
         LaunchError: when none of them is set, or what is set cannot be read.
@@ -179,6 +179,6 @@ def _lsf_slots(env: Mapping[str, str]) -> dict[str, int]:
     if words := env.get("LSB_HOSTS", "").split():
         return dict(Counter(words))
     raise LaunchError(
-        "LSF names no hosts: none of LSB_DJOB_RANKFILE, LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS and LSB_HOSTS is set; "
+        "LSF lists no hosts: none of LSB_DJOB_RANKFILE, LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS and LSB_HOSTS is set; "
         "start the run inside a job, or set HOSTFILE"
     )

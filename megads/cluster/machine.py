@@ -87,7 +87,7 @@ def read_machines(path: Path) -> list[tuple[tuple[str, ...], str]]:
     ``#`` starts a comment.
 
     Raises:
-        ConfigError: when it can not be read, or a line has fewer than two words.
+        ConfigError: when it cannot be read, or a line has fewer than two words.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -116,7 +116,7 @@ def count_accelerators(env: Mapping[str, str], dev: Path = Path("/dev"), sys: Pa
 
 
 def visible_accelerators(env: Mapping[str, str], dev: Path = Path("/dev"), sys: Path = Path("/sys")) -> dict[str, int]:
-    """Return how many devices of each vendor a process started here would see; vendors without any are left out."""
+    """Return how many devices of each vendor a process started here would see; vendors without any are skipped."""
     nvidia = len(list(dev.glob("nvidia[0-9]*")))
     amd = _count_amd(sys) if (dev / "kfd").exists() else 0
     intel = _count_intel(sys, tiles=env.get("ZE_FLAT_DEVICE_HIERARCHY") != "COMPOSITE")

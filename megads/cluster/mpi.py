@@ -28,14 +28,14 @@ def ask_mpi_for_size(rank: int, local_size: int, family: str) -> int:
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise LaunchError(
-            f"{family} says this is rank {rank} but not of how many; start the ranks with megads launch or set "
+            f"{family} says this is rank {rank} but not the world size; start the ranks with megads launch or set "
             f"MEGADS_NUM_RANKS, or install an mpi4py for its MPI ({reason})"
         ) from None
     # A process whose MPI does not fit takes itself for the only one, and so for rank 0.
     if world.rank != rank or world.size < local_size:
         raise LaunchError(
-            f"{family} says this is rank {rank}, mpi4py says rank {world.rank} of {world.size}: it uses another MPI "
-            "than the starter's; set MEGADS_NUM_RANKS or start the ranks with megads launch"
+            f"{family} says this is rank {rank}, mpi4py says rank {world.rank} of {world.size}: it uses another "
+            "MPI than the launcher's; set MEGADS_NUM_RANKS or start the ranks with megads launch"
         )
     return int(world.size)
 

@@ -18,7 +18,7 @@ from megads.cluster.mpi import ask_mpi_for_size
 from megads.errors import LaunchError
 
 EXPLICIT = ("MEGADS_RANK", "MEGADS_WORLD_SIZE", "MEGADS_LOCAL_RANK", "MEGADS_LOCAL_SIZE")
-"""What overrides every launcher; the last one may be left out."""
+"""What overrides every launcher; the last one may be skipped."""
 
 NUM_RANKS = "MEGADS_NUM_RANKS"
 """Set by ``megads launch``: how many ranks it started."""
@@ -236,15 +236,16 @@ def _with_size(env: Mapping[str, str], info: RankInfo, *, asks_mpi: bool) -> Ran
     size = info.world_size
     if size == started == UNKNOWN and not asks_mpi:
         raise LaunchError(
-            f"{info.family} says this is rank {info.rank} but not of how many; set {NUM_RANKS} to the number of ranks"
+            f"{info.family} says this is rank {info.rank} but not the world size; set {NUM_RANKS} to the "
+            "number of ranks"
         )
     if size == UNKNOWN:
         size = started if started != UNKNOWN else ask_mpi_for_size(info.rank, info.local_size, info.family)
     if started not in (UNKNOWN, size):
         raise LaunchError(
-            f"{info.family} says rank {info.rank} of {size}, but {started} ranks were started ({NUM_RANKS}): the MPI "
-            "or PMI of what started them is not the one that set these variables; choose the starter that fits with "
-            f"LAUNCH_WITH, or unset {NUM_RANKS} if nothing started this process"
+            f"{info.family} says rank {info.rank} of {size}, but {started} ranks were started ({NUM_RANKS}): another "
+            "MPI or PMI set these variables; choose the right launcher with LAUNCH_WITH, or unset "
+            f"{NUM_RANKS} if nothing started this process"
         )
     info = replace(info, world_size=size)
     if size == 1 and info.rank == 0 and info.local_size <= 1:
@@ -255,7 +256,7 @@ def _with_size(env: Mapping[str, str], info: RankInfo, *, asks_mpi: bool) -> Ran
         local = f", local rank {info.local_rank} of {info.local_size or 'an unknown number'}"
         raise LaunchError(
             f"{info.family} says rank {info.rank} of {size}{'' if info.local_rank == UNKNOWN else local}; "
-            "ranks count from 0 and a host has no more of them than there are in all"
+            "ranks count from 0, and a host has at most the world size"
         )
     return info
 
@@ -265,7 +266,7 @@ def _alone(env: Mapping[str, str]) -> RankInfo:
     if started > 1:
         raise LaunchError(
             f"{started} ranks were started ({NUM_RANKS}), but no variable says which of them this process is, and it "
-            "takes itself for the only one: what started it is not the program expected; choose one with LAUNCH_WITH"
+            "runs as a single rank: it was not started by the expected launcher; choose one with LAUNCH_WITH"
         )
     return RankInfo(0, 1, 0, 1, "single")
 

@@ -162,7 +162,9 @@ def make_groups(grid: Grid, rank: int, *, timeout_s: float | None = None) -> Gro
         ConfigError: the grid does not cover the world.
     """
     if grid.world_size > 1 and dist.get_world_size() != grid.world_size:
-        raise ConfigError(f"a grid of {grid.world_size} ranks does not cover the {dist.get_world_size()} that started")
+        raise ConfigError(
+            f"a grid of {grid.world_size} ranks does not cover the {dist.get_world_size()} ranks that started"
+        )
     made: dict[tuple[str, ...], dist.ProcessGroup | None] = {}
     mine: dict[str, dist.ProcessGroup | None] = {}
     for name, along in GROUPS.items():
@@ -245,7 +247,7 @@ def init_distributed(
     # torch 2.13 renames two collectives; DeepSpeed and we call them by the names that older versions know too.
     warnings.filterwarnings("ignore", r".*torch\.distributed\.\w+` is deprecated", FutureWarning)
     if store is None and info.world_size > 1:
-        raise LaunchError(f"rank {info.rank} of {info.world_size} has no store in which the ranks could meet")
+        raise LaunchError(f"rank {info.rank} of {info.world_size} has no rendezvous store")
     if store is None:
         store = dist.HashStore()
     elif isinstance(store, Path):

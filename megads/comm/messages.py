@@ -1,4 +1,4 @@
-"""Plain values that ranks tell each other, as JSON.
+"""Plain values that ranks exchange, as JSON.
 
 ``torch.distributed`` has collectives of objects, which are pickles: whoever can put one in the
 place of a rank's has its receivers run what it says. Here nothing is run, and what is no JSON
@@ -122,7 +122,7 @@ def _plain(value: Any) -> Any:
     try:
         return operator.index(value)  # an integer of numpy
     except TypeError:
-        raise TypeError(f"{type(value).__name__} is nothing that ranks tell each other") from None
+        raise TypeError(f"{type(value).__name__} is not a message type") from None
 
 
 _FORMS: dict[type, tuple[str, Callable[[Any], Any]]] = {
@@ -163,5 +163,5 @@ def _class(name: str) -> type:
     module, _, kind = name.partition(":")
     found = getattr(sys.modules.get(module), kind, None) if module.split(".")[0] == "megads" else None
     if not isinstance(found, type) or not (dataclasses.is_dataclass(found) or issubclass(found, MegadsError)):
-        raise ValueError(f"{name} is no record of megads")
+        raise ValueError(f"{name} is not a message record")
     return found

@@ -119,7 +119,7 @@ def _address(info: RankInfo, env: Mapping[str, str]) -> tuple[str, int]:
     host, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
     if not (host and port):
         raise LaunchError(
-            f"rank {info.rank} of {info.world_size}: MASTER_ADDR and MASTER_PORT must name where ranks meet; "
+            f"rank {info.rank} of {info.world_size}: MASTER_ADDR and MASTER_PORT must name the rendezvous address; "
             "start the run with megads train or megads launch, which set them"
         )
     if not (port.isdigit() and 0 < int(port) < 2**16):
@@ -139,8 +139,8 @@ def _serve(info: RankInfo, host: str, port: int, timeout_s: float) -> dist.Store
         if error.errno != errno.EADDRINUSE:
             raise LaunchError(f"rank 0 cannot listen on port {port} of {this_host()}: {error.strerror}") from None
         raise LaunchError(
-            f"MASTER_PORT={port} is in use on {this_host()}, by another program or a second process that takes "
-            "itself for rank 0; start again, with another MASTER_PORT if it is set by hand"
+            f"MASTER_PORT={port} is in use on {this_host()}, by another program or by a duplicate "
+            "rank 0; restart, with another MASTER_PORT if it is set by hand"
         ) from None
 
 
@@ -148,7 +148,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on ``port``, of the loopback interface only where ``host`` is one.
 
     Raises:
-        OSError: the port is in use, or can not be had.
+        OSError: the port is in use, or cannot be had.
     """
     address = host if is_loopback(host) else ""
     return socket.create_server((address, port), backlog=4096)
@@ -189,7 +189,7 @@ def _wait_for_listener(info: RankInfo, host: str, port: int, until: float) -> No
 
 
 def arrive(info: RankInfo, store: dist.Store, until: float) -> None:
-    """Report that this rank is there, and wait until all are: a counter says so, and the last rank tells everybody.
+    """Report that this rank is there, and wait until all are: a counter says so, and the last rank informs everybody.
 
     How often a rank asks the store does not depend on the number of ranks.
     """
@@ -214,7 +214,7 @@ def arrive(info: RankInfo, store: dist.Store, until: float) -> None:
 
 
 def _wait_for_others(info: RankInfo, store: dist.Store, until: float) -> None:
-    """Ask whether all ranks are there, less and less often; torch prints pages when a wait of its own ends in vain."""
+    """Ask whether all ranks are there, less and less often; torch prints pages when a wait of its own times out."""
     wait_s = 0.01
     while not store.check(["all"]):
         if time.monotonic() > until:
@@ -277,7 +277,7 @@ def _who_is_missing(info: RankInfo, store: dist.Store, missing: list[int]) -> st
     hosts = ", ".join(sorted(there)[:NAMES]) + (" ..." if len(there) > NAMES else "")
     return (
         f"{len(missing)} of {plural(info.world_size, 'rank')} did not join before the timeout: {names}; "
-        f"those that did are on {hosts}; see what the missing ones printed, or raise DIST_TIMEOUT"
+        f"those that joined are on {hosts}; see what the missing ones printed, or raise DIST_TIMEOUT"
     )
 
 

@@ -1,6 +1,6 @@
 """Where the time of a step goes: code says what it is about to do, and a clock, where one runs, takes note.
 
-Sections nest: the outer one stands still while the inner one runs, so that a collective
+Sections nest: the outer one pauses while the inner one runs, so that a collective
 inside a forward pass counts as communication and not as forward pass. Without a clock a
 section costs a fraction of a microsecond and does nothing.
 

@@ -1,8 +1,8 @@
 """The collectives of ``torch.distributed`` that training waits in, each a section of the step's time.
 
 To be imported in its place, under its name: what is not here is not for a step. What a
-collective costs is what the rank waits for it: in the call, or, of one that runs beside other
-work, in the ``wait`` at its end.
+collective costs is what the rank waits for it: in the call, or, of one that runs in the background
+, in the ``wait`` at its end.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def connect_again(env: Mapping[str, str], rank: int, timeout_s: float = 5.0) -> 
 def store_prefix(env: Mapping[str, str]) -> str:
     """Return what every key of the run begins with in its store: this launch's secret, and its attempt.
 
-    Who does not know it can neither read nor replace what ranks tell each other, short of
+    Who does not know it can neither read nor replace what ranks exchange, short of
     listening on the network. A torchrun that starts its ranks again may keep its store.
     """
     return f"megads/{env.get(TOKEN, '')}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"

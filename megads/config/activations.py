@@ -91,7 +91,7 @@ def _heads_bytes(run: RunConfig) -> int:
 
 
 SHORTEST_IN_STACK = 0.75
-"""Of the longest segment beside it, see ``megads.parallel.documents``: so little of a stack is filling."""
+"""Of the longest segment next to it, see ``megads.parallel.documents``: so little of a stack is filling."""
 
 
 def _attention_bytes(run: RunConfig) -> int:
@@ -103,7 +103,7 @@ def _attention_bytes(run: RunConfig) -> int:
 
 
 def _core_bytes(run: RunConfig) -> int:
-    """Return what the attention core keeps beside its inputs, of rows that are whole or cut into segments."""
+    """Return what the attention core keeps besides its inputs, of rows that are whole or cut into segments."""
     return max(_plain_core_bytes(run), _stacked_core_bytes(run))
 
 
@@ -124,7 +124,7 @@ def _weights_bytes(run: RunConfig) -> int:
 
 
 def _plain_core_bytes(run: RunConfig) -> int:
-    """Return what the core keeps of rows that are whole, beside its inputs and what it hands on.
+    """Return what the core keeps of rows that are whole, besides its inputs and what it hands on.
 
     The result itself is kept by the output projection; with sequence ranks that is another
     copy. Keys and values that serve unequal numbers of queries are repeated for them.

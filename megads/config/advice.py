@@ -27,11 +27,11 @@ class Problem:
     """A rule that a run breaks.
 
     Attributes:
-        text: what can not be, with the numbers.
+        text: what cannot be, with the numbers.
         ways: changes that might help, the least harmful first.
         otherwise: another way, in words.
         rule: its name.
-        yields: settings that give way to the others when only a default, a preset or a machine said them.
+        yields: settings that are overridden by the others when only a default, a preset or a machine said them.
     """
 
     text: str
@@ -64,7 +64,7 @@ class Attempt:
     """Tries changes of what the user gave.
 
     Attributes:
-        derive: returns the run with a change, derived again; None if it can not be derived.
+        derive: returns the run with a change, derived again; None if it cannot be derived.
         origins: where the values came from that would change, by dotted name.
     """
 
@@ -139,7 +139,7 @@ def one_of(named: list[str]) -> str:
     phrases: list[str] = []
     using = False
     for each in named:
-        verb = each.split()[0] in ("drop", "give", "leave")
+        verb = each.split()[0] in ("drop", "give", "leave", "pass", "set")
         phrases.append(each if verb or using else f"use {each}")
         using = not verb
     return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} or {phrases[-1]}"
@@ -156,7 +156,7 @@ def shown(change: Change, origins: Mapping[str, Origin]) -> str:
             words.append(f"{origin.detail}=0")
             words += [] if value == fields()[name].default else [f"{variable}={text}"]
         elif origin.layer == "cli" and extra(fields()[name], "flags").get(origin.detail) is not None:
-            # An option without a word, or with one in other units.
+            # An option silently, or with one in other units.
             dropped.append(origin.detail)
             words += [] if value == fields()[name].default else [f"{variable}={text}"]
         else:

@@ -1,4 +1,4 @@
-"""How many samples each step takes, and which steps' data is passed over: arithmetic on counts of samples.
+"""How many samples each step takes, and which steps' data is skipped: arithmetic on counts of samples.
 
 Every part of a run that turns steps into samples or back asks :class:`BatchSchedule`; nobody
 multiplies ``train_iters`` with ``global_batch``.
@@ -15,8 +15,8 @@ from megads.config.advice import divisors, nearest
 from megads.config.schema import RunConfig
 from megads.errors import ConfigError
 
-RAMP_FORM = "START INCREMENT SAMPLES, as 16 16 5_859_375"
-SKIP_FORM = "FIRST-LAST, as 101-200 301-400"
+RAMP_FORM = "START INCREMENT SAMPLES, e.g. 16 16 5_859_375"
+SKIP_FORM = "FIRST-LAST, e.g. 101-200 301-400"
 
 MOST_SIZES = 10_000
 """Of batches on the way; a ramp with more is a slip of the finger."""
@@ -78,8 +78,8 @@ class BatchSchedule:
             raise ConfigError(f"RAMPUP_BATCH_SIZE={text!r}: INCREMENT and SAMPLES must be at least 1")
         if (final - start) % increment or (final - start) // increment > MOST_SIZES:
             raise ConfigError(
-                f"RAMPUP_BATCH_SIZE={text!r}: from {start} to GLOBAL_BATCH={final} are not at most {MOST_SIZES} whole "
-                f"steps of INCREMENT={increment}; use {_whole_steps(start, final, increment)}"
+                f"RAMPUP_BATCH_SIZE={text!r}: from {start} to GLOBAL_BATCH={final} are not at most "
+                f"{MOST_SIZES} steps of INCREMENT={increment}; use {_whole_steps(start, final, increment)}"
             )
         return BatchSchedule(final, start, increment, samples)
 
@@ -112,7 +112,7 @@ class BatchSchedule:
         return min(self.final, self.start + level * self.increment)
 
     def phases(self, consumed: int = 0) -> Iterator[Phase]:
-        """Yield the phases of a run that goes on at ``consumed`` samples; the last one has no end."""
+        """Yield the phases of a run that resumes at ``consumed`` samples; the last one has no end."""
         while (batch := self.batch_at(consumed)) < self.final:
             steps = -(-(self._border_above(batch) - consumed) // batch)
             yield Phase(batch, steps, consumed)
@@ -174,7 +174,7 @@ def planned_samples(run: RunConfig) -> int:
 
 @dataclass(frozen=True)
 class SkipRanges:
-    """Iterations, counted from 1, whose data is passed over; both ends are meant."""
+    """Iterations, counted from 1, whose data is skipped; both ends are meant."""
 
     ranges: tuple[tuple[int, int], ...] = ()  # sorted, apart from each other
 
@@ -209,7 +209,7 @@ class SkipRanges:
         return next((last for first, last in self.ranges if first <= iteration <= last), 0)
 
     def count_until(self, iterations: int) -> int:
-        """Return how many of the first ``iterations`` are passed over."""
+        """Return how many of the first ``iterations`` are skipped."""
         return sum(max(0, min(last, iterations) - first + 1) for first, last in self.ranges)
 
     def samples_left(self, sizes: BatchSchedule, iteration: int, consumed: int, iterations: int) -> int:

@@ -30,7 +30,7 @@ class CheckpointConfig(Section):
         0,
         env="CKPT_KEEP_EVERY",
         aliases=("KEEP_EVERY",),
-        help="checkpoints of multiples of this iteration stay forever; 0: none",
+        help="checkpoints of multiples of this iteration are kept forever; 0: none",
         unit="steps",
         ge=0,
     )
@@ -39,22 +39,22 @@ class CheckpointConfig(Section):
         env="SAVE_IN_BACKGROUND",
         aliases=("ASYNC_SAVE",),
         flags={"--async-save": True},
-        help="training goes on while a copy of the state in the host's memory is written",
+        help="save in the background: training continues while a copy of the state in host memory is written",
     )
     failed_saves: int = setting(
-        2, env="MAX_FAILED_SAVES", help="saves in a row that may fail while the run goes on; not the last one", ge=0
+        2, env="MAX_FAILED_SAVES", help="saves in a row that may fail before the run ends; the final one may not", ge=0
     )
     load: str = setting(
         "",
         env="LOAD",
         flags={"--load": None},
-        help="run, folder of checkpoints or checkpoint to start from while the run has none of its own",
+        help="run, folder of checkpoints or checkpoint to start from if the run has no checkpoint yet",
     )
     step: int = setting(
         0,
         env="CKPT_STEP",
         flags={"--ckpt-step": None},
-        help="iteration of the checkpoint to go on from; 0: the newest",
+        help="iteration of the checkpoint to resume from; 0: the newest",
         unit="steps",
         ge=0,
     )
@@ -62,20 +62,20 @@ class CheckpointConfig(Section):
         False,
         env="FINETUNE",
         flags={"--finetune": True},
-        help="of LOAD take the weights only and begin at iteration 0",
+        help="take only the weights of LOAD and start at iteration 0",
     )
     use_args: bool = setting(
         False,
         env="USE_CHECKPOINT_ARGS",
         flags={"--use-checkpoint-args": True},
-        help="the model's shape and tokenizer are those of LOAD, whatever the preset says",
+        help="take the model's shape and tokenizer from LOAD, not from the preset",
     )
     load_optim: bool = setting(
         True,
         env="LOAD_OPTIM",
         switches={"NO_LOAD_OPTIM": False},
         flags={"--no-load-optim": False},
-        help="take the optimizer's state from the checkpoint",
+        help="load the optimizer state",
     )
     load_rng: bool = setting(
         True,
@@ -89,7 +89,7 @@ class CheckpointConfig(Section):
         env="SAVE_OPTIM",
         switches={"NO_SAVE_OPTIM": False},
         flags={"--no-save-optim": False},
-        help="save the optimizer's state; without it a run can not be resumed exactly",
+        help="save the optimizer state; without it a run cannot be resumed exactly",
     )
     save_rng: bool = setting(
         True,
@@ -108,5 +108,5 @@ class CheckpointConfig(Section):
             "--use-checkpoint-opt_param-scheduler": "keep",
             "--use-checkpoint-lr-scheduler": "keep",
         },
-        help="learning rate and its schedule on resume: what is set now, or what the checkpoint had",
+        help="learning rate and its schedule on resume: the current settings, or the checkpoint's",
     )

@@ -19,7 +19,7 @@ Rule = Callable[[RunConfig, int], Iterator[Problem]]
 
 
 def check(run: RunConfig, world_size: int, attempt: Attempt | None = None) -> None:
-    """Refuse settings that can not be trained together on ``world_size`` ranks.
+    """Refuse settings that cannot be trained together on ``world_size`` ranks.
 
     Args:
         run: derived (``megads.config.derive``).
@@ -75,7 +75,7 @@ def _shape(run: RunConfig, world_size: int) -> Iterator[Problem]:
     model = run.model
     if model.num_heads % model.num_kv_heads:
         yield Problem(
-            f"HEADS={model.num_heads} can not share NUM_KV_HEAD={model.num_kv_heads} key/value heads equally",
+            f"HEADS={model.num_heads} cannot share NUM_KV_HEAD={model.num_kv_heads} key/value heads equally",
             each_of("model.num_kv_heads", nearest(model.num_kv_heads, divisors(model.num_heads))),
             yields=("model.num_kv_heads",),
         )
@@ -114,7 +114,7 @@ def _ramp(run: RunConfig, world_size: int) -> Iterator[Problem]:
     share = gcd(schedule.start, schedule.increment)
     smaller = [each for each in divisors(share) if each < train.micro_batch and share % (each * data) == 0]
     yield Problem(
-        f"RAMPUP_BATCH_SIZE={train.rampup_batch_size!r}: a batch of {wrong} on the way is not a multiple of "
+        f"RAMPUP_BATCH_SIZE={train.rampup_batch_size!r}: the batch size {wrong} of the ramp is not a multiple of "
         f"MICRO_BATCH x DP = {train.micro_batch} x {data} = {rows}",
         [
             *each_of("train.micro_batch", reversed(smaller)),
@@ -127,8 +127,8 @@ def _skips(run: RunConfig, world_size: int) -> Iterator[Problem]:
     train, skips = run.train, SkipRanges.parse(run.train.skip_iterations)
     if skips.ranges and skips.count_until(train.train_iters) == train.train_iters:
         yield Problem(
-            f"SKIP_TRAIN_ITERATION_RANGE={train.skip_iterations!r} passes over all of "
-            f"TRAIN_ITERS={train.train_iters} iterations",
+            f"SKIP_TRAIN_ITERATION_RANGE={train.skip_iterations!r} skips all "
+            f"of TRAIN_ITERS={train.train_iters} iterations",
             [{"train.skip_iterations": ""}],
             "leave some to train on",
         )
@@ -168,8 +168,8 @@ def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
         fitting = {"data.split": "990,10,0"} if data.split else {"data.val_split": 10.0}
         yield Problem(text, [fitting, {"train.eval_iters": 0}], yields=("train.eval_iters",))
     if data.tokenizer_type == "NullTokenizer" and not data.file_list and not data.path:
-        text = "TOKENIZER_TYPE=NullTokenizer can not read the demo corpus"
-        yield Problem(text, otherwise="give DATA_FILE_LIST or leave it unset")
+        text = "TOKENIZER_TYPE=NullTokenizer cannot read the demo corpus"
+        yield Problem(text, otherwise="set DATA_FILE_LIST or leave it unset")
     asked = {
         "EOD_MASK_LOSS": data.eod_mask_loss,
         "RESET_POSITION_IDS": data.reset_position_ids,
@@ -177,7 +177,7 @@ def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
     }
     needs_end = " ".join(f"{name}=1" for name, is_on in asked.items() if is_on)
     if needs_end and data.tokenizer_type.startswith("BertWordPiece"):
-        text = f"{needs_end}: a TOKENIZER_TYPE={data.tokenizer_type} has no token that ends a document"
+        text = f"{needs_end}: a TOKENIZER_TYPE={data.tokenizer_type} has no end-of-document token"
         yield Problem(text, otherwise="use another tokenizer, or leave it unset")
 
 
@@ -195,7 +195,7 @@ def _wrong_names(run: RunConfig) -> Iterator[str]:
     name = run.name
     one_folder = name == name.strip() and name.isprintable() and not {"/", "\\"} & set(name) and name not in (".", "..")
     if not one_folder or len(name) > 200:
-        yield f"RUN_NAME={name[:40]!r} is not one folder's name; use letters, digits, '-', '_' and '.', or give RUN_DIR"
+        yield f"RUN_NAME={name[:40]!r} is not one folder's name; use letters, digits, '-', '_' and '.', or set RUN_DIR"
     paths = {
         "RUN_DIR": run.dir,
         "CKPT_DIR": run.checkpoint.dir,
@@ -208,8 +208,8 @@ def _wrong_names(run: RunConfig) -> Iterator[str]:
         if "\0" in value or "\n" in value:
             yield f"{setting}={value!r} is not a path; it holds a line break"
         if value and not value.strip():
-            yield f"{setting}={value!r} is blank; give a path, or leave it unset"
+            yield f"{setting}={value!r} is blank; set a path, or leave it unset"
         if value.startswith("~") and setting in ("RUN_DIR", "CKPT_DIR", "DATA_FILE_LIST"):
-            yield f"{setting}={value}: only a shell knows '~'; give the whole path"
+            yield f"{setting}={value}: '~' is expanded by a shell only; set the full path"
         if len(value) > 4000 or any(len(part.encode("utf8", "replace")) > 255 for part in value.split("/")):
             yield f"{setting}={value[:40]}... is too long for a path; use at most 255 bytes between two '/'"

@@ -40,10 +40,10 @@ def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
 
     A file of your own has sections, or dotted names. From a run's ``config.yaml`` come the settings
     of what it trains: values that were derived are derived again, defaults stay defaults, and its
-    host, job and folder are left out.
+    host, job and folder are skipped.
 
     Raises:
-        ConfigError: the file can not be read, or holds what is not a setting.
+        ConfigError: the file cannot be read, or holds what is not a setting.
     """
     path = Path(name)
     given = f"--config {name}"
@@ -57,7 +57,7 @@ def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
     was, result = _origins(text), {}
     for key, value in content.items():
         if key not in known:
-            raise ConfigError(f"{given}: no setting is called {key!r}{did_you_mean(key, list(known))}")
+            raise ConfigError(f"{given}: no setting named {key!r}{did_you_mean(key, list(known))}")
         before = was.get(key, Origin("config"))
         layer = before.layer
         padded = _PADDED.match(before.detail) if key == PADDING else None
@@ -68,7 +68,7 @@ def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
         if was and (key in _OF_THE_RUN or (layer == "derived" and key not in _KEPT)):
             continue
         if not was and key in _NOT_IN_A_FILE:
-            raise ConfigError(f"{given}: {key} can not be set in a file; {_NOT_IN_A_FILE[key]}")
+            raise ConfigError(f"{given}: {key} cannot be set in a file; {_NOT_IN_A_FILE[key]}")
         try:
             origin = Origin(layer if layer in _BELOW else "config", PADDING_FLAG if padded else name)
             result[key] = (parse(value, known[key]), origin)

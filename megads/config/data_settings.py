@@ -46,24 +46,24 @@ class DataConfig(Section):
     valid_file_list: str = setting(
         "",
         env="VALID_DATA_FILE_LIST",
-        help="files to validate on, whole; empty: VAL_SPLIT of the data",
+        help="files to validate on, in full; empty: VAL_SPLIT of the data",
     )
     test_file_list: str = setting(
-        "", env="TEST_DATA_FILE_LIST", help="files of the final test, whole; empty: TEST_SPLIT of the data"
+        "", env="TEST_DATA_FILE_LIST", help="files of the final test, in full; empty: TEST_SPLIT of the data"
     )
     valid_path: str = setting(
         "",
         env="VALID_DATA_PATH",
         flags={"--valid-data-path": None},
         words=True,
-        help="files to validate on, whole, in the form of DATA_PATH; instead of VALID_DATA_FILE_LIST",
+        help="files to validate on, in full, in the form of DATA_PATH; instead of VALID_DATA_FILE_LIST",
     )
     test_path: str = setting(
         "",
         env="TEST_DATA_PATH",
         flags={"--test-data-path": None},
         words=True,
-        help="files of the final test, whole, in the form of DATA_PATH; instead of TEST_DATA_FILE_LIST",
+        help="files of the final test, in full, in the form of DATA_PATH; instead of TEST_DATA_FILE_LIST",
     )
     train_split: float = setting(990.0, env="TRAIN_SPLIT", help="share of documents to train on", ge=0)
     val_split: float = setting(10.0, env="VAL_SPLIT", help="share of documents to validate on", ge=0)
@@ -72,16 +72,18 @@ class DataConfig(Section):
         "",
         env="SPLIT",
         flags={"--split": None, "--train-data-path": "100,0,0"},
-        help="the three shares in one, as 969,30,1; instead of TRAIN_SPLIT, VAL_SPLIT and TEST_SPLIT",
+        help="the three shares in one, e.g. 969,30,1; instead of TRAIN_SPLIT, VAL_SPLIT and TEST_SPLIT",
     )
     split_rule: Literal["core", "legacy"] = setting(
-        "core", env="SPLIT_RULE", help="how the borders of shares are rounded: Megatron-core's, or older Megatron's"
+        "core",
+        env="SPLIT_RULE",
+        help="how the boundaries of the splits are rounded: Megatron-core's, or older Megatron's",
     )
     blend_in_corpus: bool = setting(
         False,
         env="BLEND_SAMPLE_IN_CORPUS",
         flags={"--blend-sample-in-corpus": True},
-        help="blend the files of a corpus by weight; else they are laid end to end",
+        help="blend the files of a corpus by weight; else they are concatenated",
     )
     shuffle_in_corpus: bool = setting(
         True,
@@ -92,7 +94,8 @@ class DataConfig(Section):
     last_epoch_cutoff: float = setting(
         0.80,
         env="LAST_EPOCH_CUTOFF",
-        help="a last epoch of which less is needed is shuffled on its own; 0.95 in BigScience's Megatron-DeepSpeed",
+        help="a last epoch that is used by less than this fraction is shuffled separately; 0.95 in "
+        "BigScience's Megatron-DeepSpeed",
         ge=0,
         le=1,
     )
@@ -115,7 +118,10 @@ class DataConfig(Section):
         help="GPT2BPETokenizer: vocab.json; BertWordPiece: vocab.txt",
     )
     merge_file: str = setting(
-        "", env="MERGE_FILE", flags={"--merge-file": None}, help="GPT2BPETokenizer: merges.txt, empty: beside it"
+        "",
+        env="MERGE_FILE",
+        flags={"--merge-file": None},
+        help="GPT2BPETokenizer: merges.txt; empty: in the same folder",
     )
     vocab_extra_ids: int = setting(
         0,
@@ -134,7 +140,7 @@ class DataConfig(Section):
         False,
         env="RESET_POSITION_IDS",
         flags={"--reset-position-ids": True},
-        help="positions start again behind an end-of-document token",
+        help="positions restart after an end-of-document token",
     )
     reset_attention_mask: bool = setting(
         False,
@@ -146,7 +152,7 @@ class DataConfig(Section):
         2,
         env="NUM_WORKERS",
         flags={"--num-workers": None},
-        help="threads of a rank that read samples ahead; 0: none, the step reads",
+        help="prefetch threads per rank; 0: none, the step reads its data",
         ge=0,
         le=64,
     )

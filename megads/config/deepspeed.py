@@ -71,7 +71,7 @@ SETTING_OF: Mapping[str, str] = {
 
 
 def effective_zero_stage(run: RunConfig) -> int:
-    """Return the ZeRO stage that DeepSpeed is told.
+    """Return the ZeRO stage that DeepSpeed gets.
 
     ZeRO 0 in half precision becomes stage 1, which computes the same on any number of
     ranks: DeepSpeed's ZeRO 0 wrapper takes an optimizer step while it is constructed,
@@ -87,7 +87,7 @@ def deepspeed_config(run: RunConfig, world_size: int) -> dict[str, Any]:
     (``megads.config.overrides.adopt``), so that launcher and ranks merge the same.
 
     Raises:
-        ConfigError: the ranks can not be split, or an override contradicts the settings.
+        ConfigError: the ranks cannot be split, or an override contradicts the settings.
     """
     config = _derived(run, world_size)
     tables = [ALWAYS]

@@ -140,7 +140,7 @@ def _precision(key: str, value: Any, dtype: str | None, origin: Origin) -> Value
 def _optimizer(value: Any, origin: Origin) -> str:
     if (name := OPTIMIZERS.get(str(value).lower())) is None:
         known = ", ".join(each for each in OPTIMIZERS if " " not in each)
-        raise ConfigError(f"{origin.detail}: {value!r} is not one of {known}; leave it out and pass --optimizer")
+        raise ConfigError(f"{origin.detail}: {value!r} is not one of {known}; drop it and pass --optimizer")
     return name
 
 

@@ -103,12 +103,12 @@ def read_json(given: str, shown: str) -> dict[str, Any]:
     if not given.lstrip().startswith("{"):
         try:
             if Path(given).exists() and not (Path(given).is_file() or Path(given).is_dir()):
-                raise ConfigError(f"{shown}: not a regular file; give a JSON file such as {{}}")
+                raise ConfigError(f"{shown}: not a regular file; pass a JSON file such as {{}}")
             text = read_text(given)
         except OSError as error:
-            raise ConfigError(f"{shown}: {error.strerror}; give a JSON file such as {{}}") from None
+            raise ConfigError(f"{shown}: {error.strerror}; pass a JSON file such as {{}}") from None
         except Bounds:
-            raise ConfigError(f"{shown}: not text in UTF-8; give a JSON file such as {{}}") from None
+            raise ConfigError(f"{shown}: not text in UTF-8; pass a JSON file such as {{}}") from None
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
@@ -121,7 +121,7 @@ def read_json(given: str, shown: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{shown}: not JSON: {error}; comments and trailing commas are not allowed") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{shown}: holds {str(content)[:40]!r}, not an object; give {{...}}")
+        raise ConfigError(f"{shown}: holds {str(content)[:40]!r}, not an object; use {{...}}")
     return content
 
 

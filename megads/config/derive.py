@@ -113,7 +113,7 @@ def derive(
         ranks_of: what the hosts give another run, for advice; None: as many as this one.
 
     Raises:
-        ConfigError: ranks, batches or lengths that can not hold together, with the arithmetic
+        ConfigError: ranks, batches or lengths that cannot hold together, with the arithmetic
             and what would.
     """
     try:
@@ -156,7 +156,7 @@ def _fill_name(filler: _Filler) -> None:
 
 
 def _settle_vocab(filler: _Filler, tokenizer_vocab: int) -> None:
-    """Let a preset's vocabulary give way to a tokenizer that knows more tokens."""
+    """Let a preset's vocabulary be overridden by a tokenizer that knows more tokens."""
     name = "model.vocab_size"
     if filler[name] < tokenizer_vocab and filler.rank(name) < BY_USER:
         filler.replace(name, tokenizer_vocab, "the tokenizer's")
@@ -168,7 +168,7 @@ MOST_YIELDED = 10
 
 
 def _give_way(filler: _Filler, world_size: int) -> RunConfig:
-    """Let what only a default, a preset or a machine said give way to what the user gave, and note it."""
+    """Let what only a default, a preset or a machine said be overridden by what the user gave, and note it."""
     run = RunConfig.model_validate(nested(filler.values))
     for _ in range(MOST_YIELDED):
         problem = problem_of(run, world_size)
@@ -213,13 +213,13 @@ def attempts(
 
 
 def _layout(run: RunConfig, num_hosts: int, world_size: int) -> Problem | None:
-    """Return what is wrong if the ranks can not be split into the degrees that are given."""
+    """Return what is wrong if the ranks cannot be split into the degrees that are given."""
     grid, used, layout = run.parallel, model_degree(run), layout_text(run)
     ranks = "launch.ranks_per_host"
     if world_size % used:
         more = [{ranks: each} for each in multiples(world_size, used)] if num_hosts == 1 else []
         return Problem(
-            f"{plural(world_size, 'rank')} can not be split into {layout} (= {used})",
+            f"{plural(world_size, 'rank')} cannot be split into {layout} (= {used})",
             chain(_splits(run, world_size), more),
             "" if num_hosts == 1 else f"a multiple of {used} ranks",
             rule="ranks",
@@ -260,7 +260,7 @@ def _check_recompute(filler: _Filler) -> None:
     if filler[kind] == "selective" and asked:
         full = shown({kind: "full"}, filler.origins)
         raise ConfigError(
-            f"{filler.shown(method)} is of RECOMPUTE=full, and {filler.shown(kind)}; "
+            f"{filler.shown(method)} needs RECOMPUTE=full, and {filler.shown(kind)}; "
             f"use {full} or leave RECOMPUTE_METHOD unset"
         )
 
@@ -364,7 +364,7 @@ def _check_split(filler: _Filler) -> None:
     """Refuse two ways to split of one layer; of different layers only the higher was kept by ``resolve``."""
     whole, single = "data.split", max(SHARES, key=filler.rank)
     if filler[whole] and filler.rank(single) == filler.rank(whole):
-        raise ConfigError(f"{filler.shown(single)} and {filler.shown(whole)}: give one of them")
+        raise ConfigError(f"{filler.shown(single)} and {filler.shown(whole)}: set only one of them")
 
 
 _TOKENS, _SAMPLES, _ITERS = "train.train_tokens", "train.train_samples", "train.train_iters"
@@ -385,7 +385,7 @@ def _fill_evaluation(filler: _Filler) -> None:
     if not filler["train.eval_iters"]:
         raise ConfigError(
             f"{filler.shown(_EVALUATES)} evaluates only, and {filler.shown('train.eval_iters')} leaves nothing to "
-            "evaluate; use EVAL_ITERS=20, or give TRAIN_ITERS"
+            "evaluate; use EVAL_ITERS=20, or set TRAIN_ITERS"
         )
     if not (filler[_TOKENS] or filler[_SAMPLES]):
         filler.fill(_ITERS, 1, "no step is done")
@@ -405,12 +405,12 @@ def _fill_length(filler: _Filler) -> None:
     if filler[_ITERS]:
         iters[_ITERS] = filler[_ITERS]
     if not iters:
-        raise ConfigError("TRAIN_TOKENS, TRAIN_SAMPLES and TRAIN_ITERS are all 0; give one of them")
+        raise ConfigError("TRAIN_TOKENS, TRAIN_SAMPLES and TRAIN_ITERS are all 0; set one of them")
     if len(set(iters.values())) > 1:
         note = keep_first_limit(filler.values, filler.origins, iters)
         if not note:
             each = ", ".join(f"{filler.shown(name)} is {count} steps" for name, count in iters.items())
-            raise ConfigError(f"{each} of {of_batches}; give only one of them")
+            raise ConfigError(f"{each} of {of_batches}; set only one of them")
         filler.notes.append(note)
         iters = {name: count for name, count in iters.items() if filler[name]}
     source, count = next(iter(iters.items()))
@@ -419,12 +419,12 @@ def _fill_length(filler: _Filler) -> None:
         one = f"{first * seq} tokens" if source == _TOKENS else f"{first} samples"
         least = first * seq if source == _TOKENS else first
         text = f"{filler.shown(source)} is less than one batch of {one} ({of_batches})"
-        raise Broken(Problem(text, [{source: least}], "give TRAIN_ITERS", rule="length"))
+        raise Broken(Problem(text, [{source: least}], "set TRAIN_ITERS", rule="length"))
     samples = schedule.samples_after(count)
     if samples * seq > MOST_COUNTED:
         raise ConfigError(
             f"{filler.shown(source)} of {of_batches} are {samples * seq} tokens, "
-            f"more than 2**53; give a smaller {env_name(source)}"
+            f"more than 2**53; use a smaller {env_name(source)}"
         )
     ramp = _RAMP if schedule.is_ramp else ""
     formula = "TRAIN_TOKENS / (SEQ x GLOBAL_BATCH)" if source == _TOKENS else "TRAIN_SAMPLES / GLOBAL_BATCH"

@@ -27,7 +27,7 @@ def hpz(run: RunConfig, world_size: int) -> Iterator[Problem]:
     given = f"ZERO_HPZ_PARTITION_SIZE={size}"
     sharers = data_degree(run, world_size) * grid.sequence
     if grid.zero_stage != 3:
-        text = f"{given} is of ZeRO 3, and ZERO_STAGE={grid.zero_stage}"
+        text = f"{given} needs ZeRO 3, and ZERO_STAGE={grid.zero_stage}"
         yield Problem(text, [{ZERO: 3}, {HPZ: 1}, {ZERO: 3, PP: 1}])
     elif sharers % size:
         yield Problem(
@@ -58,7 +58,7 @@ def offload(run: RunConfig, world_size: int) -> Iterator[Problem]:
     for setting in (OPTIMIZER, PARAMS):
         if value_of(run, setting) == "nvme" and not deepspeed.nvme_path:
             text = f"{env_name(setting)}=nvme has no NVME_PATH"
-            yield Problem(text, [{setting: "cpu"}], "give NVME_PATH, a folder on a local NVMe disk")
+            yield Problem(text, [{setting: "cpu"}], "set NVME_PATH, a folder on a local NVMe disk")
     if deepspeed.offload_optimizer != "none" and deepspeed.zero_force_ds_cpu_optimizer:
         yield Problem(
             "ZERO_FORCE_DS_CPU_OPTIMIZER=1 demands an optimizer that DeepSpeed compiles on every host",
@@ -72,7 +72,7 @@ def precision(run: RunConfig, world_size: int) -> Iterator[Problem]:
     name = "deepspeed.grad_accum_dtype"
     if deepspeed.grad_accum_dtype not in ("fp32", dtype):
         yield Problem(
-            f"GRAD_ACCUM_DTYPE={deepspeed.grad_accum_dtype} can not sum gradients of DTYPE={dtype}",
+            f"GRAD_ACCUM_DTYPE={deepspeed.grad_accum_dtype} cannot sum gradients of DTYPE={dtype}",
             [{name: "fp32"}, {name: dtype}],
         )
     if deepspeed.communication_data_type == "fp16" and dtype != "fp16":
@@ -107,10 +107,10 @@ def _without_effect(run: RunConfig) -> Iterator[Problem]:
     given, kind = run.recompute, f"RECOMPUTE={run.recompute.granularity}"
     full: Change = {KIND: "full"}
     if given.num_layers != 1 and given.granularity != "full":
-        text = f"RECOMPUTE_NUM_LAYERS={given.num_layers} is of RECOMPUTE=full, and {kind}"
+        text = f"RECOMPUTE_NUM_LAYERS={given.num_layers} needs RECOMPUTE=full, and {kind}"
         yield Problem(text, [full, {LAYERS: 1}])
     if given.method != "uniform" and given.granularity != "full":
-        text = f"RECOMPUTE_METHOD={given.method} is of RECOMPUTE=full, and {kind}"
+        text = f"RECOMPUTE_METHOD={given.method} needs RECOMPUTE=full, and {kind}"
         yield Problem(text, [full], "leave RECOMPUTE_METHOD unset")
     wanted = [name for name in DEEPSPEED_ONLY if value_of(run, name)]
     off = dict.fromkeys(wanted, False)
@@ -119,12 +119,12 @@ def _without_effect(run: RunConfig) -> Iterator[Problem]:
         of_layers = given.granularity == "selective" and name in OF_LAYERS
         if given.granularity == "none" or of_layers:
             with_deepspeed: Change = {} if given.engine == "deepspeed" else {WITH: "deepspeed"}
-            text = f"{env_name(name)}=1 is of RECOMPUTE=full, and {kind}"
+            text = f"{env_name(name)}=1 needs RECOMPUTE=full, and {kind}"
             # One option may have asked for both.
             both: list[Change] = [{**off, WITH: "torch"}] if given.engine == "deepspeed" else []
             yield Problem(text, [{**full, **with_deepspeed}, off, *both])
     if wanted and given.engine != "deepspeed":
-        text = f"{env_name(wanted[0])}=1 is of DeepSpeed's checkpoint function, and RECOMPUTE_WITH={given.engine}"
+        text = f"{env_name(wanted[0])}=1 needs DeepSpeed's checkpoint function, and RECOMPUTE_WITH={given.engine}"
         yield Problem(text, [{WITH: "deepspeed"}, off])
     if given.engine == "deepspeed" and given.granularity == "none":
         text = f"RECOMPUTE_WITH=deepspeed has nothing to recompute, and {kind}"
@@ -146,7 +146,7 @@ def _partition(run: RunConfig) -> Iterator[Problem]:
         yield Problem(text, [off, {"parallel.scatter_norms": False}])
     elements = run.train.micro_batch * run.model.seq_length // grid.sequence * run.model.hidden_size
     if given.partition_activations and elements % grid.tensor:
-        yield Problem(f"PARTITION_ACTIVATIONS=1 can not split {elements} numbers over TP={grid.tensor} ranks", [off])
+        yield Problem(f"PARTITION_ACTIVATIONS=1 cannot split {elements} elements over TP={grid.tensor} ranks", [off])
 
 
 def _layers(run: RunConfig, steps: range) -> int:

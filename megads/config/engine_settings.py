@@ -1,4 +1,4 @@
-"""The settings of recomputation and of DeepSpeed, beside the layout and the batch."""
+"""The settings of recomputation and of DeepSpeed, besides the layout and the batch."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ class RecomputeConfig(Section):
         "uniform",
         env="RECOMPUTE_METHOD",
         flags={"--recompute-method": None, "--checkpoint-activations": "uniform"},
-        help="of full: uniform (every group of layers keeps only its input) or block (the first layers of a stage)",
+        help="with RECOMPUTE=full: uniform (every group of layers keeps only its input) or block (the first "
+        "layers of a stage)",
     )
     num_layers: int = setting(
         1,
         env="RECOMPUTE_NUM_LAYERS",
         aliases=("ACT_CKPT_NUM_LAYERS",),
         flags={"--recompute-num-layers": None, "--checkpoint-num-layers": None},
-        help="of full: layers in a group (uniform), or recomputed in each stage (block)",
+        help="with RECOMPUTE=full: layers in a group (uniform), or recomputed in each stage (block)",
         gt=0,
     )
     engine: Literal["torch", "deepspeed"] = setting(
@@ -49,7 +50,7 @@ class RecomputeConfig(Section):
             "--distribute-saved-activations": "deepspeed",
             "--distribute-checkpointed-activations": "deepspeed",
         },
-        help="whose checkpoint function; the settings below need deepspeed",
+        help="implementation of recomputation; the settings below need deepspeed",
     )
     partition_activations: bool = setting(
         False,
@@ -60,7 +61,7 @@ class RecomputeConfig(Section):
             "--distribute-saved-activations": True,
             "--distribute-checkpointed-activations": True,
         },
-        help="kept inputs are split over the TP ranks and gathered for the backward pass",
+        help="split kept inputs over the TP ranks; gather them for the backward pass",
     )
     cpu_checkpointing: bool = setting(
         False,
@@ -91,7 +92,7 @@ class RecomputeConfig(Section):
 
 
 class DeepSpeedConfig(Section):
-    """What DeepSpeed is told beside the layout, the batch and the precision."""
+    """DeepSpeed's settings besides the layout, the batch and the precision."""
 
     config_overrides: str = setting(
         "",
@@ -104,21 +105,21 @@ class DeepSpeedConfig(Section):
         env="OFFLOAD_OPTIMIZER",
         switches={"CPU_OPTIMIZER": "cpu"},
         flags={"--cpu-optimizer": "cpu"},
-        help="where the optimizer's state is kept and updated; needs ZERO_STAGE 1 or more, nvme 3",
+        help="where the optimizer state is kept and updated; needs ZERO_STAGE 1 or more, nvme 3",
     )
     offload_params: Literal["none", "cpu", "nvme"] = setting(
         "none",
         env="OFFLOAD_PARAMS",
         flags={"--remote-device": None},
-        help="where the weights' partitions are; needs ZERO_STAGE=3",
+        help="where the partitioned weights are kept; needs ZERO_STAGE=3",
     )
     nvme_path: str = setting("", env="NVME_PATH", help="folder on a local NVMe disk for offloaded state")
     offload_pin_memory: bool = setting(
         True, env="OFFLOAD_PIN_MEMORY", flags={"--use-pin-memory": True}, help="page-lock the host memory of offload"
     )
     offload_buffer_count: int = setting(4, env="OFFLOAD_BUFFER_COUNT", help="buffers of NVMe offload", gt=0)
-    offload_pipeline_read: bool = setting(False, env="OFFLOAD_PIPELINE_READ", help="read ahead from NVMe")
-    offload_pipeline_write: bool = setting(False, env="OFFLOAD_PIPELINE_WRITE", help="write behind to NVMe")
+    offload_pipeline_read: bool = setting(False, env="OFFLOAD_PIPELINE_READ", help="prefetch from NVMe")
+    offload_pipeline_write: bool = setting(False, env="OFFLOAD_PIPELINE_WRITE", help="write to NVMe in the background")
     hpz_partition_size: int = setting(
         1,
         env="ZERO_HPZ_PARTITION_SIZE",
@@ -129,20 +130,20 @@ class DeepSpeedConfig(Section):
         "fp32",
         env="COMMUNICATION_DATA_TYPE",
         synonyms=DTYPES,
-        help="of gradients on the wire; anything below fp32 adds rounding",
+        help="dtype of gradients in collectives; below fp32 it adds rounding",
     )
     grad_accum_dtype: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32",
         env="GRAD_ACCUM_DTYPE",
         flags={"--accumulate-allreduce-grads-in-fp32": "fp32"},
         synonyms=DTYPES,
-        help="of accumulated gradients in half precision",
+        help="dtype of accumulated gradients in half precision",
     )
     contiguous_gradients: bool = setting(
         True,
         env="CONTIGUOUS_GRADIENTS",
         flags={"--zero-contigious-gradients": True},
-        help="copy gradients into one buffer as they come",
+        help="copy gradients into one contiguous buffer",
     )
     reduce_scatter: bool = setting(
         True, env="REDUCE_SCATTER", flags={"--zero-reduce-scatter": True}, help="reduce gradients to their owner only"
@@ -151,13 +152,13 @@ class DeepSpeedConfig(Section):
         50_000_000, env="REDUCE_BUCKET_SIZE", help="of one reduction", unit="elements", gt=0
     )
     allgather_bucket_size: int = setting(
-        50_000_000, env="ALLGATHER_BUCKET_SIZE", help="of one gathering of weights", unit="elements", gt=0
+        50_000_000, env="ALLGATHER_BUCKET_SIZE", help="bucket size of one all-gather of weights", unit="elements", gt=0
     )
     sub_group_size: int = setting(
-        1_000_000_000, env="SUB_GROUP_SIZE", help="ZeRO 3: weights updated at once", unit="elements", gt=0
+        1_000_000_000, env="SUB_GROUP_SIZE", help="ZeRO 3: elements updated in one step", unit="elements", gt=0
     )
     prefetch_bucket_size: int = setting(
-        50_000_000, env="STAGE3_PREFETCH_BUCKET_SIZE", help="ZeRO 3: weights gathered ahead", unit="elements", ge=0
+        50_000_000, env="STAGE3_PREFETCH_BUCKET_SIZE", help="ZeRO 3: elements to prefetch", unit="elements", ge=0
     )
     param_persistence_threshold: int = setting(
         100_000,
@@ -169,14 +170,14 @@ class DeepSpeedConfig(Section):
     max_live_parameters: int = setting(
         1_000_000_000,
         env="STAGE3_MAX_LIVE_PARAMETERS",
-        help="ZeRO 3: gathered weights on a device",
+        help="ZeRO 3: limit of gathered elements on a device",
         unit="elements",
         gt=0,
     )
     max_reuse_distance: int = setting(
         1_000_000_000,
         env="STAGE3_MAX_REUSE_DISTANCE",
-        help="ZeRO 3: weights needed again within this stay gathered",
+        help="ZeRO 3: weights that are reused within this many elements stay gathered",
         unit="elements",
         ge=0,
     )

@@ -50,7 +50,7 @@ def parse_hosts_range(value: Any) -> Hosts:
         return value
     match = re.fullmatch(r"([1-9]\d*)(-([1-9]\d*)?)?", str(value))
     if match is None:
-        raise ValueError(f"{value!r} is no number of hosts such as 1-15, 256- or 7")
+        raise ValueError(f"{value!r} is not a number of hosts such as 1-15, 256- or 7")
     first = int(match[1])
     last = first if match[2] is None else int(match[3] or 0)
     if last and last < first:
@@ -77,9 +77,11 @@ class SubmitFacts(Section):
 
     queue_option: str = Field("", description="option that names a queue; empty: -q (PBS), --partition (SLURM)")
     queues: tuple[Queue, ...] = Field((), description="the first that takes a job is used when the user names none")
-    needs_account: bool = Field(False, description="the scheduler refuses jobs without an account")
-    filesystems: str = Field("", description="PBS: file systems the job needs, as home:scratch")
-    chunk: str = Field("", description="PBS: what each host of select has, as system=big; {ranks} is ranks per host")
+    needs_account: bool = Field(False, description="the scheduler rejects jobs without an account")
+    filesystems: str = Field("", description="PBS: file systems the job needs, e.g. home:scratch")
+    chunk: str = Field(
+        "", description="PBS: resources of each host of select, e.g. system=big; {ranks} is ranks per host"
+    )
     gpus: str = Field("", description="added to the chunk (PBS) or an option (SLURM), except on device cpu; {ranks}")
     constraint: str = Field("", description="SLURM: -C")
     directives: Words = Field((), description="further options of qsub or sbatch, one word each")
@@ -90,22 +92,24 @@ class Facts(Section):
     """The facts of one machine. The defaults are those of a host that nothing is known of."""
 
     description: str = ""
-    device: Literal["", "cpu", "nvidia", "amd", "intel"] = Field("", description="vendor; empty: what is seen")
+    device: Literal["", "cpu", "nvidia", "amd", "intel"] = Field("", description="accelerator vendor; empty: detected")
     scheduler: SchedulerName = Field("none", description="of jobs submitted from a login node")
     starter: StarterName | Literal[""] = Field("", description="of ranks; empty: by scheduler and what is on PATH")
-    starter_args: Words = Field((), description="options of the starter that this machine needs")
-    agent_args: Words = Field((), description="instead of starter_args where the starter starts one agent per host")
-    ranks_per_host: int = Field(0, description="ranks on a host; 0: its visible accelerators", ge=0)
-    device_memory_gib: float = Field(0, description="of one rank's device, of the smallest kind; 0: not known", ge=0)
+    starter_args: Words = Field((), description="launcher options that this machine needs")
+    agent_args: Words = Field((), description="replaces starter_args where the launcher starts one agent per host")
+    ranks_per_host: int = Field(0, description="ranks per host; 0: its visible accelerators", ge=0)
+    device_memory_gib: float = Field(0, description="GiB of one rank's device, of the smallest kind; 0: unknown", ge=0)
     larger_devices: dict[str, float] = Field(
         {}, description="a word of the job's constraint or queue: the GiB of its devices"
     )
-    cores: Words = Field((), description="cores of each socket, in the order of local ranks, as '0-51 52-103'")
+    cores: Words = Field((), description="cores of each socket, in the order of local ranks, e.g. '0-51 52-103'")
     agent_cores: Words = Field((), description="instead of cores under agents, whose ranks take devices by number")
     threads_per_core: int = Field(0, description="SLURM: CPUs that -c counts for one core; 0: not known", ge=0)
-    reserved_cores: str = Field("", description="cores that ranks leave to the system, as '0,52'")
-    fabric: Words = Field((), description="host names on the fast network, as '{host}-hsn0'; the first that resolves")
-    environment: dict[str, str] = Field({}, description="variables of communication libraries; the user's own win")
+    reserved_cores: str = Field("", description="cores that are left to the system, e.g. '0,52'")
+    fabric: Words = Field((), description="host names on the fast network, e.g. '{host}-hsn0'; the first that resolves")
+    environment: dict[str, str] = Field(
+        {}, description="variables of communication libraries; the user's own take precedence"
+    )
     submit: SubmitFacts = SubmitFacts()
 
 
@@ -120,5 +124,5 @@ def parse_facts(content: dict[Any, Any], where: str) -> Facts:
     except ValidationError as problem:
         first = problem.errors()[0]
         name = ".".join(str(part) for part in ("facts", *first["loc"]))
-        reason = "no fact is called so" if first["type"] == "extra_forbidden" else first["msg"]
+        reason = "no such fact" if first["type"] == "extra_forbidden" else first["msg"]
         raise ConfigError(f"{where}: {name}: {reason}; known facts: {', '.join(Facts.model_fields)}") from None

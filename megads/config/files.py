@@ -46,7 +46,7 @@ def save_config(run: RunConfig, origins: Mapping[str, Origin], path: Path) -> No
     The file appears whole or not at all: a rank never reads half of it.
 
     Raises:
-        ConfigError: the folder can not be written, or its disk is full.
+        ConfigError: the folder cannot be written, or its disk is full.
     """
     lines = [WRITTEN]
     section = ""
@@ -71,18 +71,18 @@ def load_config(path: Path) -> RunConfig:
     values: dict[str, Any] = {}
     for name, value in flat(content, path).items():
         if name not in known:
-            raise ConfigError(f"{path}: no setting is called {name!r}{did_you_mean(name, list(known))}")
+            raise ConfigError(f"{path}: no setting named {name!r}{did_you_mean(name, list(known))}")
         try:
             values[name] = parse(value, known[name])
         except ValueError as error:
             raise ConfigError(f"{path}: {name}: {error}") from None
     missing = [name for name in known if name not in values]
     if missing:
-        raise ConfigError(f"{path}: {missing[0]} is missing; start the run again to write the file")
+        raise ConfigError(f"{path}: {missing[0]} is missing; restart the run to write the file")
     with suppress(OSError, Bounds):
         if has_changed(read_text(path)):
             raise ConfigError(
-                f"{path}: changed since it was written, its CRC-32 differs; start the run again, or if you edited it, "
+                f"{path}: changed since it was written, its CRC-32 differs; restart the run, or if you edited it, "
                 "remove its second line"
             )
     return RunConfig.model_validate(nested(values))
@@ -117,7 +117,7 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
     """Write a file that appears whole or not at all; a ``private`` one can be read by this user only.
 
     Raises:
-        ConfigError: the folder can not be written, or its disk is full.
+        ConfigError: the folder cannot be written, or its disk is full.
     """
     _write(path, text, os.replace, private=private)
 
@@ -135,7 +135,7 @@ def write_once(path: Path, text: str) -> bool:
     """Write a file that appears whole, unless there is one already; return whether this call wrote it.
 
     Raises:
-        ConfigError: the folder can not be written, or its disk is full.
+        ConfigError: the folder cannot be written, or its disk is full.
     """
     try:
         _write(path, text, _link)
@@ -176,5 +176,5 @@ def _write(path: Path, text: str, publish: Callable[[str, Path], None], *, priva
             os.unlink(temporary)
         if temporary and isinstance(error, FileExistsError):
             raise
-        cure = write_cure(error, "give another RUN_DIR")
-        raise ConfigError(f"{path}: can not be written: {error.strerror}; {cure}") from None
+        cure = write_cure(error, "use another RUN_DIR")
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}; {cure}") from None

@@ -62,7 +62,7 @@ def products(model: ModelConfig, seq_length: int, *, causal: bool = False) -> Pr
     Args:
         model: sizes; neither heads x head_dim nor the key/value heads need be what the width suggests.
         seq_length: tokens that a token attends to.
-        causal: half of them, instead of the full square. Kernels that leave out what is
+        causal: half of them, instead of the full square. Kernels that skip what is
             masked compute about half; formulas in use (Megatron-LM 2024, arXiv 2205.05198) count all.
     """
     width = model.hidden_size
@@ -94,7 +94,7 @@ def flops_per_token(run: RunConfig, *, core_again: int = 1) -> Flops:
     Recomputation: ``selective`` the attention core of every layer; ``full`` with ``uniform``
     every layer, with ``block`` the first ``num_layers`` of each pipeline stage, or as many as
     it has. Each piece counts whole, as in arXiv 2104.04473 and 2205.05198, whichever
-    checkpoint function does it; torch's leaves out a piece's last product, whose result nobody needs.
+    checkpoint function does it; torch's skips a piece's last product, whose result nobody needs.
 
     Args:
         run: derived.
@@ -126,4 +126,4 @@ def recomputed_layers(run: RunConfig) -> int:
 def basis(run: RunConfig) -> str:
     """Return in a few words what the MFU of ``run`` counts."""
     text = "causal attention counted half" if run.profile.flops_causal else "causal attention counted in full"
-    return text + (", documents as one row" if run.data.reset_attention_mask else "")
+    return text + (", each row as one document" if run.data.reset_attention_mask else "")

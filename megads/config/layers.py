@@ -85,7 +85,7 @@ def read_machine(name: str, root: Path) -> Layer:
     """Return the machine ``<root>/envs/<name>.yaml``.
 
     Raises:
-        ConfigError: there is no such file, or it is broken.
+        ConfigError: the file does not exist, or it is broken.
     """
     folder = root / "envs"
     known = sorted(path.stem for path in folder.glob("*.yaml"))
@@ -178,7 +178,7 @@ def _parsed(settings: Mapping[Any, Any], where: str) -> dict[str, Any]:
     for name, value in settings.items():
         if name not in known or "." not in name:
             names = [each for each in known if "." in each]
-            raise ConfigError(f"{where}: no setting is called {name!r}{did_you_mean(str(name), names)}")
+            raise ConfigError(f"{where}: no setting named {name!r}{did_you_mean(str(name), names)}")
         try:
             result[name] = parse(value, known[name])
         except ValueError as error:
@@ -205,12 +205,12 @@ def read_yaml(path: Path, where: str) -> dict[str, Any]:
     """Return the mapping in a YAML file.
 
     Raises:
-        ConfigError: one line, beginning with ``where``, if it can not be read or is no mapping.
+        ConfigError: one line, beginning with ``where``, if it cannot be read or is no mapping.
     """
     try:
         content = storage.read_yaml(path, loader=_Loader)
     except OSError as error:
-        raise ConfigError(f"{where}: can not be read: {error.strerror} ({path})") from None
+        raise ConfigError(f"{where}: cannot be read: {error.strerror} ({path})") from None
     except storage.Bounds as error:
         raise ConfigError(f"{where}: {error} ({path})") from None
     except yaml.MarkedYAMLError as error:

@@ -28,15 +28,15 @@ def tensor(run: RunConfig, world_size: int) -> Iterator[Problem]:
     fitting = each_of(TP, nearest(degree, divisors(math.gcd(*(size for _, size in sizes.values())))))
     for setting, (name, size) in sizes.items():
         if size % degree:
-            few = ": key/value heads are not repeated" if setting == "model.num_kv_heads" and size < degree else ""
-            text = f"{name}={size} can not be split over TP={degree} ranks{few}"
+            few = ": key/value heads are not replicated" if setting == "model.num_kv_heads" and size < degree else ""
+            text = f"{name}={size} cannot be split over TP={degree} ranks{few}"
             yield Problem(text, [*fitting, *each_of(setting, multiples(size, degree))])
     vocab = padded_vocab_size(model)
     if vocab % degree:
         multiple = math.lcm(model.vocab_multiple, degree)
         yield Problem(
             f"the vocabulary of {model.vocab_size}, padded to {vocab} (VOCAB_MULTIPLE={model.vocab_multiple}), "
-            f"can not be split over TP={degree} ranks",
+            f"cannot be split over TP={degree} ranks",
             [{"model.vocab_multiple": multiple}, *fitting],
         )
 
@@ -48,12 +48,12 @@ def stages(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if count > layers:
         equal: Change = {} if split in SPLITS else {SPLIT: "layers"}
         yield Problem(
-            f"PP={count} stages can not share NLAYERS={layers} layers",
+            f"PP={count} stages cannot share NLAYERS={layers} layers",
             [*({PP: each, **equal} for each in fewer), {LAYERS: count, **equal}],
         )
         return
     if count > 1 and layers > MOST_CUT:
-        text = f"NLAYERS={layers} layers are too many to be cut into PP={count} stages (at most {MOST_CUT})"
+        text = f"NLAYERS={layers} layers are too many to split into PP={count} stages (at most {MOST_CUT})"
         yield Problem(text, [{PP: 1}, {LAYERS: MOST_CUT // count * count}])
     elif count > 1 or split not in SPLITS:
         try:
@@ -86,13 +86,13 @@ def sequence(run: RunConfig, world_size: int) -> Iterator[Problem]:
     known = [each for each in divisors(length) if each <= heads]
     if grid.sequence > heads:
         yield Problem(
-            f"SP={grid.sequence} ranks can not share HEADS / TP = {model.num_heads} / {grid.tensor} = {heads} query "
+            f"SP={grid.sequence} ranks cannot share HEADS / TP = {model.num_heads} / {grid.tensor} = {heads} query "
             f"heads: each needs one",
             [*each_of(SP, nearest(grid.sequence, known)), *each_of(TP, nearest(grid.tensor, divisors(grid.tensor)))],
         )
     if length % grid.sequence:
         yield Problem(
-            f"SEQ={length} tokens can not be split over SP={grid.sequence} ranks",
+            f"SEQ={length} tokens cannot be split over SP={grid.sequence} ranks",
             [*each_of(SP, nearest(grid.sequence, known)), *each_of(SEQ, multiples(length, grid.sequence))],
         )
 
@@ -104,7 +104,7 @@ def scatter_norms(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if grid.scatter_norms and length % share:
         shares = divisors(length)
         yield Problem(
-            f"SCATTER_NORMS=1 splits the SEQ / SP = {length} / {grid.sequence} tokens of a rank over TP={grid.tensor} "
+            f"SCATTER_NORMS=1 splits the SEQ / SP = {length} / {grid.sequence} tokens per rank over TP={grid.tensor} "
             f"ranks, and {length} is not a multiple of {share}",
             [
                 *each_of(SEQ, multiples(length, share)[:1]),

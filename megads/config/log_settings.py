@@ -12,7 +12,7 @@ WANDB_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
 class LogConfig(Section):
-    """What a run tells."""
+    """What a run reports."""
 
     log_interval: int = setting(
         1,
@@ -26,7 +26,7 @@ class LogConfig(Section):
         "info", env="LOG_LEVEL", flags={"--log-level": Word({"critical": "error"})}, help="of rank 0"
     )
     log_line: Literal["megads", "megatron"] = setting(
-        "megads", env="LOG_LINE", help="of a step, on the console; the run's log file has both"
+        "megads", env="LOG_LINE", help="format of step lines on the console; the run's log file has both"
     )
     params_norm: bool = setting(
         False,
@@ -38,7 +38,7 @@ class LogConfig(Section):
         False,
         env="LOG_NUM_ZEROS_IN_GRAD",
         flags={"--log-num-zeros-in-grad": True},
-        help="how many numbers of every step's gradient are 0",
+        help="count the zero elements of every step's gradient",
     )
 
 
@@ -65,7 +65,7 @@ class TrackConfig(Section):
         1,
         env="TENSORBOARD_LOG_INTERVAL",
         flags={"--tensorboard-log-interval": None},
-        help="steps between points of TensorBoard, whatever LOG_INTERVAL is",
+        help="steps between points of TensorBoard, independent of LOG_INTERVAL",
         unit="steps",
         gt=0,
     )
@@ -129,12 +129,12 @@ class TrackConfig(Section):
         "",
         env="WANDB_RUN_ID",
         flags={"--wandb-id": None},
-        help="of the run there that a new run here goes on with; empty: a new one. A resume goes on with its own",
+        help="id of the run that a new run continues; empty: a new one. A resumed run continues its own",
     )
     wandb_timeout_s: float = setting(
         30.0,
         env="WANDB_INIT_TIMEOUT",
-        help="for its server to answer; then the run is kept offline",
+        help="seconds to wait for the server; after that the run is kept offline",
         unit="s",
         gt=0,
         le=3600,
@@ -149,5 +149,5 @@ class TrackConfig(Section):
         "", env="CODECARBON_DIR", flags={"--codecarbon-dir": None}, help="for emissions-RRR.csv; empty: <run>/energy"
     )
     energy_country: str = setting(
-        "", env="ENERGY_COUNTRY", help="where the machine is, as USA or FRA, for its CO2; empty: no CO2"
+        "", env="ENERGY_COUNTRY", help="country of the machine, e.g. USA or FRA, for CO2; empty: no CO2"
     )

@@ -135,7 +135,7 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
 def copied_bytes(run: RunConfig, count: int) -> int:
     """Return the host memory that a rank keeps to save its ``count`` parameters in the background.
 
-    A float32 weight and the optimizer's state of each; whatever the ZeRO stage, ranks share them.
+    A float32 weight and the optimizer's state of each; for every ZeRO stage, ranks share them.
     """
     if not run.checkpoint.in_background or not run.checkpoint.save_interval:
         return 0
@@ -227,7 +227,7 @@ def check_device(
         return ""
     surely = memory.weights + memory.gradients + memory.optimizer
     text = (
-        f"a device of machine {machine} has {device_gib:g} GiB{f' ({kind})' if kind else ''} and a rank needs about "
+        f"machine {machine} has {device_gib:g} GiB{f' ({kind})' if kind else ''} per device, and each rank needs about "
         f"{memory.total / GIB:.1f} GiB; GiB per rank: {memory}"
     )
 

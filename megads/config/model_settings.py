@@ -87,7 +87,7 @@ class ModelConfig(Section):
         0,
         env="VOCAB_SIZE",
         flags={"--vocab-size": Word(convert=with_end_of_document), "--pad-vocab-size-to": None},
-        help="tokens the model knows; 0: the tokenizer's",
+        help="vocabulary size; 0: the tokenizer's",
         ge=0,
         le=2**31 - 1,
     )
@@ -113,7 +113,7 @@ class ModelConfig(Section):
         "swiglu",
         env="ACTIVATION",
         flags={"--swiglu": "swiglu", "--openai-gelu": "gelu_tanh", "--no-bias-gelu-fusion": Weak("gelu")},
-        help="of the MLP; gelu is the exact erf form",
+        help="activation of the MLP; gelu is the exact erf form",
     )
     position_embedding: Literal["rope", "learned"] = setting(
         "rope",
@@ -135,26 +135,26 @@ class ModelConfig(Section):
         "none",
         env="ROPE_SCALING",
         flags={"--rotary-seq-len-interpolation-factor": "linear"},
-        help="how rotary frequencies are stretched for longer contexts than they began with",
+        help="how rotary frequencies are scaled for contexts longer than the original",
     )
     rope_scaling_factor: float = setting(
         1.0,
         env="ROPE_SCALING_FACTOR",
         flags={"--rotary-seq-len-interpolation-factor": None},
-        help="positions are divided by this",
+        help="factor of the scaling: positions are divided by it",
         ge=1,
     )
     rope_low_freq_factor: float = setting(
         1.0,
         env="ROPE_LOW_FREQ_FACTOR",
-        help="llama3: below this many turns in the original context all is stretched",
+        help="llama3: fewer rotations than this in the original context: fully scaled",
         gt=0,
     )
     rope_high_freq_factor: float = setting(
-        4.0, env="ROPE_HIGH_FREQ_FACTOR", help="llama3: above this many turns nothing is stretched", gt=0
+        4.0, env="ROPE_HIGH_FREQ_FACTOR", help="llama3: more rotations than this: not scaled", gt=0
     )
     rope_original_positions: int = setting(
-        8192, env="ROPE_ORIGINAL_POSITIONS", help="llama3: the original context", unit="tokens", gt=0
+        8192, env="ROPE_ORIGINAL_POSITIONS", help="llama3: length of the original context", unit="tokens", gt=0
     )
     bias: bool = setting(
         False, env="ADD_BIAS", flags={"--disable-bias-linear": False}, help="biases in the linear layers"
@@ -169,7 +169,7 @@ class ModelConfig(Section):
         0.0,
         env="HIDDEN_DROPOUT",
         flags={"--hidden-dropout": None},
-        help="after embedding, attention and MLP",
+        help="dropout after embedding, attention and MLP",
         ge=0,
         lt=1,
     )
@@ -180,7 +180,7 @@ class ModelConfig(Section):
         0.0,
         env="INIT_METHOD_STD",
         flags={"--init-method-std": None},
-        help="of initial weights; 0: sqrt(2 / (5 HIDDEN)), for gpt 0.02",
+        help="standard deviation of initial weights; 0: sqrt(2 / (5 HIDDEN)), for gpt 0.02",
         ge=0,
     )
     attention: Literal["sdpa", "flash"] = setting(

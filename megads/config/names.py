@@ -43,7 +43,7 @@ NO_EFFECT = {
     "AZUREML_EXPERIMENT_ID": _OWN_LOG,
     "BE": _OWN_BACKEND,
     "CCL": _OWN_BACKEND,
-    "DATA_PARENT": "give data in DATA_FILE_LIST",
+    "DATA_PARENT": "name the data in DATA_FILE_LIST",
     "DEBUG": _OWN_DEBUG,
     "DLIO_PROFILER_DATASET_DIR": "PROFILE=FIRST-LAST traces steps",
     "DUMP_SKIPPED_ITERS": _OWN_LOG,
@@ -63,7 +63,7 @@ NO_EFFECT = {
     "TORCH_DEVICE": "use MEGADS_DEVICE",
     "TORCH_PROFILER_ENABLE": "PROFILE=FIRST-LAST traces steps",
     "WANDB_DIR": "its files are in the run folder, under wandb",
-    "WANDB_RESUME": "a run that resumes here goes on there; WANDB_RUN_ID names another's to go on with",
+    "WANDB_RESUME": "a resumed run continues its own; WANDB_RUN_ID names another run to continue",
 }
 
 # Set by launchers, schedulers and the operating system; megads reads them where it must.
@@ -118,7 +118,7 @@ def refuse_unsupported(env: Mapping[str, str]) -> None:
     """Refuse variables of other toolkits that ask for what this version does not do.
 
     Raises:
-        ConfigError: naming the variable and how to go on without it.
+        ConfigError: naming the variable and how to continue without it.
     """
     for name, what in REFUSED.items():
         value = env.get(name, "").strip()

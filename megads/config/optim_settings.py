@@ -66,7 +66,7 @@ class OptimConfig(ScheduleSettings):
         0.04, env="SOPHIA_RHO", help="sophiag: momentum over rho times the Hessian is clipped at 1", gt=0
     )
     sophia_interval: int = setting(
-        10, env="SOPHIA_INTERVAL", help="sophiag: steps from one look at the Hessian to the next", unit="steps", gt=0
+        10, env="SOPHIA_INTERVAL", help="sophiag: steps between estimates of the Hessian", unit="steps", gt=0
     )
     muon_momentum: float = setting(0.95, env="MUON_MOMENTUM", help="muon: decay of the momentum", ge=0, lt=1)
     muon_ns_steps: int = setting(
@@ -78,21 +78,19 @@ class OptimConfig(ScheduleSettings):
         help="muon: updates as large as AdamW's, so that LR means the same (arXiv 2502.16982), or as first published",
     )
     shampoo_interval: int = setting(
-        10, env="SHAMPOO_INTERVAL", help="shampoo: steps from one inverse root to the next", unit="steps", gt=0
+        10, env="SHAMPOO_INTERVAL", help="shampoo: steps between inverse roots", unit="steps", gt=0
     )
     shampoo_eps: float = setting(1e-6, env="SHAMPOO_EPS", help="shampoo: added to the preconditioners", gt=0)
     shampoo_momentum: float = setting(0.0, env="SHAMPOO_MOMENTUM", help="shampoo: decay of the momentum", ge=0, lt=1)
-    soap_interval: int = setting(
-        10, env="SOAP_INTERVAL", help="soap: steps from one eigenbasis to the next", unit="steps", gt=0
-    )
+    soap_interval: int = setting(10, env="SOAP_INTERVAL", help="soap: steps between eigenbases", unit="steps", gt=0)
     soap_max_dim: int = setting(10_000, env="SOAP_MAX_DIM", help="soap: longer sides keep their own basis", gt=0)
     galore_rank: int = setting(128, env="GALORE_RANK", help="galore: rank of the projection", gt=0)
     galore_interval: int = setting(
-        200, env="GALORE_INTERVAL", help="galore: steps from one projection to the next", unit="steps", gt=0
+        200, env="GALORE_INTERVAL", help="galore: steps between projections", unit="steps", gt=0
     )
     galore_scale: float = setting(0.25, env="GALORE_SCALE", help="galore: factor of projected updates", gt=0)
     galore_proj: Literal["std", "reverse_std", "left", "right"] = setting(
-        "std", env="GALORE_PROJ", help="galore: which side is projected; std: the shorter one stays whole"
+        "std", env="GALORE_PROJ", help="galore: which side is projected; std: the shorter one"
     )
     clip_grad: float = setting(
         1.0, env="CLIP_GRAD", flags={"--clip-grad": None}, help="largest global gradient norm; 0: no clipping", ge=0

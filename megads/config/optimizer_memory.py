@@ -27,7 +27,7 @@ def state_bytes(run: RunConfig) -> int:
 def whole_state_bytes(run: RunConfig, stage: Stage, ranks: int) -> int:
     """Return the state of an optimizer that steps whole parameters, on the one of ``ranks`` that has most of it.
 
-    They share it whatever the ZeRO stage, and it is never offloaded. A share is even, but at least that
+    They share it for every ZeRO stage, and it is never offloaded. A share is even, but at least that
     of the largest parameter, which has one owner.
     """
     row = OPTIMIZERS[run.optim.optimizer]

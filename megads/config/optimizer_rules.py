@@ -18,7 +18,7 @@ def optimizer(run: RunConfig, world_size: int) -> Iterator[Problem]:
     row, place = OPTIMIZERS[run.optim.optimizer], run.deepspeed.offload_optimizer
     given, instead = f"OPT={row.name}", {OPT: row.instead}
     if row.never:
-        yield Problem(f"{given} can not run here: {row.never}", [instead])
+        yield Problem(f"{given} cannot run here: {row.never}", [instead])
     if row.on_host and place != "cpu":
         ways: list[Change] = [{OFFLOAD: "cpu"}, instead, {OFFLOAD: "cpu", ZERO: 1}]
         yield Problem(f"{given} steps weights that are on the host, and OFFLOAD_OPTIMIZER={place}", ways)
@@ -35,7 +35,9 @@ def settings(run: RunConfig, world_size: int) -> Iterator[Problem]:
     optim = run.optim
     row = OPTIMIZERS[optim.optimizer]
     if row.is_averaged and not run.checkpoint.save_optim:
-        text = f"NO_SAVE_OPTIM=1: without its state OPT={row.name} leaves weights that nothing can average any more"
+        text = (
+            f"NO_SAVE_OPTIM=1: without its optimizer state OPT={row.name} leaves weights that can no longer be averaged"
+        )
         yield Problem(text, [{"checkpoint.save_optim": True}, {OPT: "adamw"}])
     if row.is_averaged:
         decay = "optim.adam_beta1" if "ADAM_BETA1" in row.settings else "optim.sgd_momentum"

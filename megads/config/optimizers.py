@@ -42,14 +42,14 @@ class Optimizer:
         numbers: of state for each weight, in float32 numbers; for the memory estimate.
         rest: whether embeddings, output layer, biases and norms are left to AdamW.
         devices: where it can run.
-        needs: packages beside torch and DeepSpeed.
+        needs: packages besides torch and DeepSpeed.
         op: of DeepSpeed, that has to be built when DeepSpeed is installed.
         offload: whether it can step weights that OFFLOAD_OPTIMIZER keeps on the host.
         on_host: whether it can step no others.
         instead: value of ``OPT`` that comes closest and runs everywhere.
-        never: why it can not run anywhere here; empty: it can.
+        never: why it cannot run anywhere here; empty: it can.
         settings: that only it (and its like) read.
-        fixed: fields of ``optim`` that its state was made with, and that can not change when a run goes on.
+        fixed: fields of ``optim`` that its state was made with, and that cannot change on resume.
     """
 
     name: str
@@ -256,7 +256,7 @@ OPTIMIZERS = {
         ),
         Optimizer(
             "galoreadamw8bitperlayer",
-            "the same, one matrix after another, so that one whole gradient is held at a time",
+            "the same, one matrix after another, so that only one full gradient is in memory at a time",
             "galore_torch.GaLoreAdamW8bit",
             "matrix",
             numbers=0.2,
@@ -295,8 +295,8 @@ OPTIMIZERS = {
             "tensor",
             devices=(),
             instead="lamb",
-            never="its error feedback differs on every rank and is no part of any checkpoint that another number of "
-            "ranks could go on from, and it takes the reduction of gradients out of ZeRO's hands",
+            never="its error feedback differs on every rank and cannot be saved so that another number "
+            "of ranks resumes from it, and it replaces ZeRO's gradient reduction",
             settings=ADAM,
         ),
         Optimizer(

@@ -32,7 +32,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Need:
-    """What an option needs beside it, since without that Megatron-LM ignores or rejects it.
+    """What an option needs next to it, since without that Megatron-LM ignores or rejects it.
 
     Attributes:
         options: any one of them, with one of its words; no words: whatever follows it.
@@ -106,7 +106,7 @@ HARMLESS: dict[str, Option] = {
     **_rows(
         "the communication backend follows from the device; MEGADS_BACKEND overrides it", value="--distributed-backend"
     ),
-    **_rows("ranks are told by their launcher", value="--local_rank --local-rank --lazy-mpu-init"),
+    **_rows("ranks come from the launcher", value="--local_rank --local-rank --lazy-mpu-init"),
     **_rows(
         "the format of a token file is read from the file, and token files are always memory-mapped",
         alone="--mmap-warmup --no-mmap-bin-files",
@@ -142,7 +142,7 @@ HARMLESS: dict[str, Option] = {
         alone="--exit-signal-handler --adlr-autoresume",
         value="--adlr-autoresume-interval --kill-switch-path --kill-switch-file",
     ),
-    **_rows("ON_NAN says what a step that is not finite does", alone="--no-check-for-nan-in-loss-and-grad"),
+    **_rows("ON_NAN sets what happens at NaN or Inf", alone="--no-check-for-nan-in-loss-and-grad"),
     **_rows("weights of data-parallel ranks are equal", value="--check-weight-hash-across-dp-replicas-interval"),
     **_rows(
         "memory is Python's and torch's to manage",
@@ -304,7 +304,7 @@ REJECTED: dict[str, Option] = {
         so_here=("single",),
     ),
     **_rows(
-        "use --train-data-path, --valid-data-path and --test-data-path for whole files, or --data-path and --split",
+        "use --train-data-path, --valid-data-path and --test-data-path for full files, or --data-path and --split",
         value="""--train-weighted-split-paths-path --valid-weighted-split-paths-path
             --test-weighted-split-paths-path""",
         values="--train-weighted-split-paths --valid-weighted-split-paths --test-weighted-split-paths",
@@ -324,7 +324,9 @@ REJECTED: dict[str, Option] = {
         rejected=True,
     ),
     **_rows(
-        "use PIPELINE_SPLIT=ends, or a list of layers as 6,8,8,6", alone="--standalone-embedding-stage", rejected=True
+        "use PIPELINE_SPLIT=ends, or a list of layers, e.g. 6,8,8,6",
+        alone="--standalone-embedding-stage",
+        rejected=True,
     ),
     **_rows("use --ckpt-step for an iteration, --load for a folder", value="--load-tag", rejected=True),
     **_rows("use --train-range-to-skip FIRST LAST", values="--train-iters-to-skip", rejected=True),

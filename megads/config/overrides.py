@@ -30,14 +30,14 @@ def adopt(resolved: Resolved, setting_of: Mapping[str, str]) -> Resolved:
 
     A key that is a setting becomes its value, unless the user gave the setting another one.
     What is left stands in ``deepspeed.config_overrides`` as JSON in place of the file's
-    name, so that the ranks need no file and can not see another one.
+    name, so that the ranks need no file and cannot see another one.
 
     Args:
         resolved: derived settings.
         setting_of: DeepSpeed's dotted key -> our setting.
 
     Raises:
-        ConfigError: the file can not be read, a key is unknown, or it contradicts a setting.
+        ConfigError: the file cannot be read, a key is unknown, or it contradicts a setting.
     """
     given = resolved.run.deepspeed.config_overrides
     if not given:
@@ -80,7 +80,7 @@ def merge(config: dict[str, Any], text: str, setting_of: Mapping[str, str]) -> N
     for key, value in _leaves(read_json(text, shown), shown):
         ours = key.replace("bfloat16.", "bf16.")  # DeepSpeed reads the old name only where the new one is not
         if key in sections:
-            raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, not an object; give {{...}}")
+            raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, not an object; use {{...}}")
         for place in (at for at, letter in enumerate(ours) if letter == "."):
             if ours[:place] in setting_of or not isinstance(get(config, ours[:place]), (dict, type(None))):
                 raise ConfigError(f"{shown}: {ours[:place]} is an object, not one value")
@@ -106,7 +106,7 @@ def _leaves(content: Mapping[str, Any], shown: str) -> Iterator[tuple[str, Any]]
 def _flat(key: str, value: Any, shown: str) -> Iterator[tuple[str, Any]]:
     known = KEYS_OF.get(key.replace("bfloat16", "bf16"), ())
     if known and not isinstance(value, dict):
-        raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, not an object; give {{...}}")
+        raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, not an object; use {{...}}")
     for inner in value if known else ():
         if inner not in known:
             raise ConfigError(f"{shown}: {key} has no key {inner!r}{did_you_mean(inner, known)}")
@@ -128,7 +128,7 @@ def _as_setting(key: str, value: Any, name: str, shown: str) -> Any:
     try:
         return parse(value, fields()[name])
     except ValueError as error:
-        why = "null is no value for it; leave it out" if is_null else error
+        why = "null is not a value for it; drop it" if is_null else error
         raise ConfigError(f"{shown}: {key}: {why}") from None
 
 

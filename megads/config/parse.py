@@ -61,7 +61,7 @@ def parse(value: object, field: FieldInfo) -> Any:
 
 
 def switch(value: object) -> bool:
-    """Return the truth of 1/true/yes/on or 0/false/no/off, whatever the case."""
+    """Return the truth of 1/true/yes/on or 0/false/no/off, ignoring case."""
     word = str(value).strip().lower()
     if word in TRUE:
         return True

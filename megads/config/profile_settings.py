@@ -1,4 +1,4 @@
-"""Settings of what is measured beside the losses: FLOPs and profiles."""
+"""Settings of what is measured besides the losses: FLOPs and profiles."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ProfileConfig(Section):
         env="PROFILE",
         flags={"--profile": Weak("on"), "--profile_steps": None},
         words=True,
-        help="steps whose operations are traced, as 2-3 or 10 20; on: behind PROFILE_STEP_START up to PROFILE_STEP_END",
+        help="steps to trace, e.g. 2-3 or 10 20; on: after PROFILE_STEP_START up to PROFILE_STEP_END",
     )
     step_start: int = setting(
         10,
         env="PROFILE_STEP_START",
         flags={"--profile-step-start": None},
-        help="with PROFILE=on: done when the trace begins",
+        help="with PROFILE=on: steps done when the trace starts",
         unit="steps",
         ge=0,
     )
@@ -44,20 +44,20 @@ class ProfileConfig(Section):
         env="PROFILE_RANKS",
         flags={"--profile-ranks": None},
         words=True,
-        help="ranks that trace, as 0 3 or 0-3; all: every one",
+        help="ranks that trace, e.g. 0 3 or 0-3; all: every one",
     )
     flops: bool = setting(
         False,
         env="FLOPS_PROFILE",
         aliases=("FLOPS_PROFILER",),
         flags={"--flops-profile": True},
-        help="write FLOPs and time of every module in one step, beside the formula",
+        help="write FLOPs and time of every module in one step, next to the formula",
     )
     flops_step: int = setting(
         2,
         env="FLOPS_PROFILE_STEP",
         aliases=("FLOPS_PROFILER_STEP",),
-        help="which step of this start FLOPS_PROFILE counts, or the first behind it that PROFILE does not trace",
+        help="which step of this start FLOPS_PROFILE counts, or the first one after it that PROFILE does not trace",
         unit="steps",
         gt=0,
     )
@@ -96,7 +96,7 @@ def profiled_steps(profile: ProfileConfig) -> range:
         raise ConfigError(f"PROFILE={profile.steps!r} is not a range of steps; use FIRST-LAST, e.g. 2-3, or on")
     first, last = int(match[1]), int(match[2])
     if not 0 < first <= last:
-        raise ConfigError(f"PROFILE={profile.steps!r}: steps run from 1 or later to where they end, as 2-3")
+        raise ConfigError(f"PROFILE={profile.steps!r}: steps start at 1 or later and end after that, e.g. 2-3")
     return range(first, last + 1)
 
 
@@ -115,8 +115,8 @@ def profiled_ranks(profile: ProfileConfig, world_size: int) -> frozenset[int]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < world_size:
             raise ConfigError(
-                f"PROFILE_RANKS={profile.ranks!r}: {word!r} is no rank of 0 to {world_size - 1}; "
-                "use ranks, as 0 3 or 0-3, or all"
+                f"PROFILE_RANKS={profile.ranks!r}: {word!r} is not a rank from 0 to {world_size - 1}; "
+                "use ranks, e.g. 0 3 or 0-3, or all"
             )
         found.update(range(first, last + 1))
     if not found:

@@ -40,9 +40,9 @@ def remarks(run: RunConfig, world_size: int) -> tuple[str, ...]:
 def _profile(run: RunConfig) -> Iterator[str]:
     steps, last = profiled_steps(run.profile), run.train.train_iters
     if steps and steps[0] > last:
-        yield f"PROFILE traces from step {steps[0]} on, and TRAIN_ITERS={last}: there will be no trace"
+        yield f"PROFILE traces from step {steps[0]} on, and TRAIN_ITERS={last}: no trace will be written"
     if run.profile.flops and run.profile.flops_step > last:
-        yield f"FLOPS_PROFILE_STEP={run.profile.flops_step} is behind TRAIN_ITERS={last}: nothing will be counted"
+        yield f"FLOPS_PROFILE_STEP={run.profile.flops_step} is after TRAIN_ITERS={last}: nothing will be counted"
 
 
 def bubble(run: RunConfig) -> float:
@@ -58,7 +58,8 @@ def _pipeline(run: RunConfig) -> Iterator[str]:
     fewest = ceil((stages - 1) * (1 - LARGEST_BUBBLE) / LARGEST_BUBBLE - 1e-9)
     idle = " and some stages are always idle" if steps < stages else ""
     yield (
-        f"GRAD_ACC_STEPS={steps} micro-batches for PP={stages} stages: each waits {bubble(run):.0%} of a step{idle}; "
+        f"GRAD_ACC_STEPS={steps} micro-batches for PP={stages} stages: each is idle for {bubble(run):.0%} of "
+        f"a step{idle}; "
         f"GRAD_ACC_STEPS={fewest} or more would bring it to {LARGEST_BUBBLE:.0%}"
     )
 
@@ -83,7 +84,7 @@ def _sequence(run: RunConfig) -> Iterator[str]:
 def _without_effect(run: RunConfig, world_size: int) -> Iterator[str]:
     grid, size = run.parallel, run.deepspeed.hpz_partition_size
     if grid.scatter_norms and grid.tensor == 1:
-        yield "SCATTER_NORMS=1 has no effect with TP=1: there are no ranks to scatter over"
+        yield "SCATTER_NORMS=1 has no effect with TP=1: there is nothing to scatter over"
     if grid.ddp_impl == "torch":
         if effective_zero_stage(run) == 0:
             yield "DDP_IMPL=torch has no effect with ZERO_STAGE=0: DeepSpeed sums gradients after the backward pass"
@@ -98,7 +99,7 @@ def _without_effect(run: RunConfig, world_size: int) -> Iterator[str]:
             f"of a host: weights are gathered between hosts"
         )
     elif size > 1 and size == data_degree(run, world_size) * grid.sequence:
-        yield f"ZERO_HPZ_PARTITION_SIZE={size} is all of DP x SP: the second copy is the first one again"
+        yield f"ZERO_HPZ_PARTITION_SIZE={size} is all of DP x SP: the second copy would be the first one"
 
 
 def _precision(run: RunConfig) -> Iterator[str]:
@@ -112,12 +113,12 @@ def _precision(run: RunConfig) -> Iterator[str]:
 
 
 def _optimizer(run: RunConfig) -> Iterator[str]:
-    """A decay is told, not refused: what was asked for is what is done, and it may be asked for to compare."""
+    """A decay is reported, not refused: what was asked for is what is done, and it may be asked for to compare."""
     optim, row = run.optim, OPTIMIZERS[run.optim.optimizer]
     if row.is_averaged and optim.lr_decay_style != "constant":
         yield (
             f"OPT={row.name} averages iterates instead of a decay, and LR_DECAY_STYLE={optim.lr_decay_style} decays as "
-            f"well; LR_DECAY_STYLE=constant is what it is made for"
+            f"well; use LR_DECAY_STYLE=constant"
         )
     if row.name == "adam" and optim.weight_decay:
         yield (
@@ -184,7 +185,7 @@ def _length(run: RunConfig) -> Iterator[str]:
     if schedule.is_ramp and schedule.ramp_iterations >= train.train_iters:
         yield (
             f"RAMPUP_BATCH_SIZE={train.rampup_batch_size!r} reaches GLOBAL_BATCH={train.global_batch} after "
-            f"{schedule.ramp_iterations} iterations, and TRAIN_ITERS={train.train_iters} end before"
+            f"{schedule.ramp_iterations} iterations, and TRAIN_ITERS={train.train_iters} ends before that"
         )
     late = [each for each in SkipRanges.parse(train.skip_iterations).ranges if each[1] > train.train_iters]
     if late:
@@ -199,7 +200,7 @@ def _data(run: RunConfig) -> Iterator[str]:
     if data.tokenizer_model and not data.file_list and not data.path:
         yield (
             f"TOKENIZER_MODEL={data.tokenizer_model} without data: the demo corpus has ids of its own tokenizer, which "
-            "mean something else in this one; give DATA_FILE_LIST or DATA_PATH"
+            "mean something else in this one; set DATA_FILE_LIST or DATA_PATH"
         )
     valid, test = data.held_out("valid"), data.held_out("test")
     if valid.text and not (train.eval_interval and train.eval_iters):

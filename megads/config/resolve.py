@@ -35,7 +35,7 @@ LAYERS = (
     "cli",
     "checkpoint",
 )
-"""Lowest first. A derived value gives way to any other."""
+"""Lowest first. A derived value is overridden by any other."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def resolve(
 
     Megatron-LM's defaults, where they hold (``megads.config.megatron``), are above ours. A
     command of Megatron-LM without a preset means the same on every machine: the machine's
-    settings are left out.
+    settings are skipped.
 
     ``env`` is passed in, never read from ``os.environ``, so a test or a dry run sees exactly
     the environment it names. An empty variable counts as unset, as in ``${TP:-1}``. Of
@@ -198,7 +198,7 @@ def _overrides(overrides: Mapping[str, str], result: Given) -> Given:
     known = fields()
     for name, text in overrides.items():
         if name not in known:
-            raise ConfigError(f"--set {name}={text}: no setting is called {name!r}{_hint(name)}")
+            raise ConfigError(f"--set {name}={text}: no setting named {name!r}{_hint(name)}")
         origin = Origin("cli", f"--set {name}")
         add_given(result, name, _parsed(text, name, origin), origin)
     return result
@@ -319,7 +319,7 @@ def _put_checkpoint(stack: _Stack, checkpoint: Layer) -> None:
             stack.notes.append(f"{stack.shown(name)} is used, not {value} ({checkpoint.origin})")
             continue
         if contradicts:
-            stack.notes.append(f"{stack.shown(name)} gives way to {value} ({checkpoint.origin})")
+            stack.notes.append(f"{stack.shown(name)} is overridden by {value} ({checkpoint.origin})")
         stack.put(name, value, checkpoint.origin)
 
 
@@ -371,10 +371,10 @@ def _settle_split(stack: _Stack) -> None:
     """Let the higher of ``SPLIT`` and single shares win; both of one layer are refused at launch."""
     whole, single = "data.split", max(SHARES, key=stack.rank)
     if stack.rank(single) > stack.rank(whole):
-        stack.notes.append(f"{stack.shown(whole)} gives way to {stack.shown(single)}")
+        stack.notes.append(f"{stack.shown(whole)} is overridden by {stack.shown(single)}")
         stack.put(whole, "", Origin("default"))
     elif stack.rank(single) < stack.rank(whole) and stack.origins[single].layer == "env":
-        stack.notes.append(f"{stack.shown(single)} gives way to {stack.shown(whole)}")
+        stack.notes.append(f"{stack.shown(single)} is overridden by {stack.shown(whole)}")
 
 
 def _keep_highest(stack: _Stack, given: list[str]) -> None:
@@ -389,5 +389,5 @@ def _keep_highest(stack: _Stack, given: list[str]) -> None:
 def _drop(stack: _Stack, name: str, winner: str) -> None:
     # A machine says in one line that it replaces a preset's numbers; a default is nobody's wish.
     if stack.origins[winner].layer != "machine" and stack.origins[name].layer != "default":
-        stack.notes.append(f"{stack.shown(name)} gives way to {stack.shown(winner)}")
+        stack.notes.append(f"{stack.shown(name)} is overridden by {stack.shown(winner)}")
     stack.put(name, 0, Origin("default"))

@@ -32,7 +32,7 @@ def _warmup(run: RunConfig, world_size: int) -> Iterator[Problem]:
     name = _giver(run, "warmup")
     if name == "optim.lr_warmup_iters":
         yield Problem(
-            f"LR_WARMUP_ITERS={optim.lr_warmup_iters} takes the whole decay of {optim.lr_decay_iters} steps "
+            f"LR_WARMUP_ITERS={optim.lr_warmup_iters} takes all of the decay of {optim.lr_decay_iters} steps "
             f"(LR_DECAY_ITERS, else TRAIN_ITERS)",
             [
                 {name: max(1, optim.lr_decay_iters // 10)},
@@ -41,7 +41,7 @@ def _warmup(run: RunConfig, world_size: int) -> Iterator[Problem]:
             yields=(name,),
         )
     yield Problem(
-        f"{_shown(run, name)} takes the whole decay of {schedule.decay_samples:.12g} samples",
+        f"{_shown(run, name)} takes all of the decay of {schedule.decay_samples:.12g} samples",
         [{name: _tenth(run, name)}],
         yields=(name,),
     )
@@ -66,7 +66,7 @@ def _cooldown(run: RunConfig, world_size: int) -> Iterator[Problem]:
         yield Problem(
             f"{each} samples are more than the decay's {schedule.decay_samples:.12g}",
             [{name: _tenth(run, name)}, *_shorter_warmup(run, schedule.decay_samples - used)],
-            "give less of them",
+            "use fewer",
             yields=(name, _giver(run, "warmup")),
         )
 
@@ -79,7 +79,7 @@ def _infinite(run: RunConfig, world_size: int) -> Iterator[Problem]:
             yield Problem(text, [*each_of("optim.lr_decay_style", INFINITE), {"optim.lr_constant": 0.0}])
         return
     if not optim.min_lr:
-        text = f"LR_DECAY_STYLE={style} ends with an exponential decay, which never comes to MIN_LR=0"
+        text = f"LR_DECAY_STYLE={style} ends with an exponential decay, which never reaches MIN_LR=0"
         yield Problem(text, [{"optim.min_lr": optim.lr_constant / 10}], yields=("optim.min_lr",))
     if not optim.min_lr <= optim.lr_constant <= optim.lr:
         text = f"LR_CONSTANT={optim.lr_constant:g} is not between MIN_LR={optim.min_lr:g} and LR={optim.lr:g}"

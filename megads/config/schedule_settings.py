@@ -26,7 +26,7 @@ AS_WEIGHT_DECAY = -1.0
 
 
 class ScheduleSettings(Section):
-    """How learning rate and weight decay change while a run goes on; a part of ``optim``."""
+    """How learning rate and weight decay change during a run; a part of ``optim``."""
 
     lr: float = setting(2e-4, env="LR", flags={"--lr": None}, help="peak learning rate", ge=0)
     min_lr: float = setting(

@@ -133,7 +133,7 @@ class TrainConfig(SeedSettings):
         4_673_780_159_710,
         env="TRAIN_TOKENS",
         flags={"--train-tokens": None},
-        help="token budget; gives way to TRAIN_ITERS or TRAIN_SAMPLES; 0: from these",
+        help="token budget; is overridden by TRAIN_ITERS or TRAIN_SAMPLES; 0: from these",
         unit="tokens",
         ge=0,
     )
@@ -152,14 +152,14 @@ class TrainConfig(SeedSettings):
         env="SKIP_TRAIN_ITERATION_RANGE",
         flags={"--skip-train-iteration-range": None, "--train-range-to-skip": None},
         words=True,
-        help="steps whose data is passed over, as 101-200 301-400",
+        help="steps whose data is skipped, e.g. 101-200 301-400",
     )
     train_iters: int = setting(
         0,
         env="TRAIN_ITERS",
         aliases=("TRAIN_ITER",),
         flags={"--train-iters": None},
-        help="steps; not given: from TRAIN_TOKENS or TRAIN_SAMPLES; given as 0: evaluate only",
+        help="steps; unset: from TRAIN_TOKENS or TRAIN_SAMPLES; 0: evaluate only",
         unit="steps",
         ge=0,
     )
@@ -168,7 +168,7 @@ class TrainConfig(SeedSettings):
         env="DTYPE",
         flags={"--fp16": "fp16", "--bf16": "bf16"},
         synonyms=DTYPES,
-        help="of weights and activations in the model",
+        help="dtype of weights and activations",
     )
     eval_interval: int = setting(
         100,
@@ -187,7 +187,7 @@ class TrainConfig(SeedSettings):
         env="EVALUATE_ONLY",
         aliases=("SKIP_TRAIN",),
         flags={"--skip-train": True},
-        help="validate, and test where there is a test split, then end: no step, no checkpoint; as TRAIN_ITERS=0",
+        help="validate, and test where there is a test split, then end: no step, no checkpoint; same as TRAIN_ITERS=0",
     )
     exit_interval: int = setting(
         0,
@@ -247,23 +247,23 @@ class LaunchConfig(Section):
     num_hosts: int = setting(
         0, env="NHOSTS", help="hosts to use, the first of the allocation; 0: all; the others are spare", ge=0
     )
-    hostfile: str = setting("", env="HOSTFILE", help="one host a line; empty: what the scheduler says")
+    hostfile: str = setting("", env="HOSTFILE", help="one host per line; empty: the scheduler's")
     cpu_bind: str = setting(
         "",
         env="CPU_BIND",
-        help="the starter's own option, as list:0-7:8-15, or none; empty: the machine's cores",
+        help="core lists of ranks, e.g. list:0-7:8-15, or none; empty: the machine's cores",
     )
     walltime: str = setting(
         "",
         env="WALLTIME",
         flags={"--walltime": None},
-        help="hours the run may take, as 6:00:00; empty: what the scheduler says",
+        help="hours the run may take, e.g. 6:00:00; empty: the scheduler's",
     )
     max_restarts: int = setting(
         0,
         env="MAX_RESTARTS",
         flags={"--max-restarts": None},
-        help="new starts from the last checkpoint after ranks failed",
+        help="restarts from the last checkpoint after ranks failed",
         ge=0,
     )
     timeout_s: float = setting(
@@ -288,7 +288,7 @@ class RunConfig(Section):
         "megads",
         env="MEGADS_DEFAULTS",
         flags={"--megatron-defaults": "megatron"},
-        help="of settings that nobody sets; megatron unless said otherwise if the command names no preset and "
+        help="whose defaults apply; megatron unless said otherwise if the command names no preset and "
         "--num-layers, --hidden-size or --num-attention-heads",
     )
     machine: str = setting("", env="MACHINE", help="facts and defaults in envs/<machine>.yaml; empty: by host name")
@@ -298,7 +298,7 @@ class RunConfig(Section):
         flags={"--config": None},
         help="YAML file of settings, such as a run's config.yaml; above preset and machine, below the environment",
     )
-    name: str = setting("", env="RUN_NAME", help="of the run folder, runs/<name>; empty: the preset's name")
+    name: str = setting("", env="RUN_NAME", help="name of the run folder, runs/<name>; empty: the preset's name")
     dir: str = setting("", env="RUN_DIR", help="run folder, exactly; empty: runs/<name>")
     model: ModelConfig = ModelConfig()
     parallel: ParallelConfig = ParallelConfig()

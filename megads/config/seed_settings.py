@@ -9,13 +9,13 @@ class SeedSettings(Section):
     """Part of :class:`megads.config.schema.TrainConfig`: what random numbers begin with."""
 
     seed: int = setting(
-        1234, env="SEED", flags={"--seed": None}, help="of weights, data order and dropout", ge=0, lt=2**32
+        1234, env="SEED", flags={"--seed": None}, help="seed of weights, data order and dropout", ge=0, lt=2**32
     )
     weights_seed: int = setting(
-        0, env="WEIGHTS_SEED", aliases=("INIT_SEED",), help="of the initial weights alone; 0: SEED", ge=0, lt=2**32
+        0, env="WEIGHTS_SEED", aliases=("INIT_SEED",), help="seed of the initial weights only; 0: SEED", ge=0, lt=2**32
     )
-    data_seed: int = setting(0, env="DATA_SEED", help="of the order of samples alone; 0: SEED", ge=0, lt=2**32)
-    dropout_seed: int = setting(0, env="DROPOUT_SEED", help="of dropout alone; 0: SEED", ge=0, lt=2**32)
+    data_seed: int = setting(0, env="DATA_SEED", help="seed of the sample order only; 0: SEED", ge=0, lt=2**32)
+    dropout_seed: int = setting(0, env="DROPOUT_SEED", help="seed of dropout only; 0: SEED", ge=0, lt=2**32)
 
     @property
     def seed_of_weights(self) -> int:

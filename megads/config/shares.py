@@ -21,7 +21,7 @@ def parse_split(text: str) -> tuple[float, float, float]:
     """
     words = re.split(r"[\s,/]+", text.strip().strip("[]()").strip())
     if not 1 <= len(words) <= 3 or not all(_NUMBER.fullmatch(word) for word in words):
-        raise ConfigError(f"SPLIT={text}: expected the shares of train, valid and test, as 969,30,1")
+        raise ConfigError(f"SPLIT={text}: expected the shares of train, valid and test, e.g. 969,30,1")
     shares = [*map(float, words), 0.0, 0.0][:3]
     if not (all(map(math.isfinite, shares)) and sum(shares) > 0):
         raise ConfigError(f"SPLIT={text}: at least one share must be positive, and none infinite")

@@ -31,12 +31,12 @@ def data_degree(run: RunConfig, world_size: int) -> int:
     """Return the data-parallel degree that fills ``world_size`` ranks.
 
     Raises:
-        ConfigError: the ranks can not be split, or a given ``DP`` is another number.
+        ConfigError: the ranks cannot be split, or a given ``DP`` is another number.
     """
     used, layout = model_degree(run), layout_text(run)
     if world_size % used:
         raise ConfigError(
-            f"{plural(world_size, 'rank')} can not be split into {layout} (= {used}); "
+            f"{plural(world_size, 'rank')} cannot be split into {layout} (= {used}); "
             f"use a multiple of {plural(used, 'rank')}"
         )
     data = world_size // used

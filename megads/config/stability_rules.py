@@ -18,17 +18,17 @@ def rollback(run: RunConfig, world_size: int) -> Iterator[Problem]:
     given = " ".join(f"{env_name(name)}=rollback" for name in names)
     skip: Change = dict.fromkeys(names, "skip")
     if names and not run.checkpoint.save_interval:
-        text = f"{given} goes back to the last checkpoint, and SAVE_INTERVAL=0 saves none on the way"
+        text = f"{given} rolls back to the last checkpoint, and SAVE_INTERVAL=0 saves none before the end"
         yield Problem(text, [{"checkpoint.save_interval": 50}, skip])
     if names and not run.checkpoint.save_optim:
-        text = f"{given} goes on from a checkpoint, and NO_SAVE_OPTIM=1 leaves out what that needs"
+        text = f"{given} resumes from a checkpoint, and NO_SAVE_OPTIM=1 saves no optimizer state"
         yield Problem(text, [{"checkpoint.save_optim": True}, skip])
 
 
 def deterministic(run: RunConfig, world_size: int) -> Iterator[Problem]:
-    """Refuse what adds numbers in an order that hangs on timing."""
+    """Refuse what adds numbers in an order that depends on timing."""
     if run.stability.deterministic and run.model.attention == "flash":
-        text = "DETERMINISTIC=1 and ATTENTION=flash: flash-attn adds up gradients in any order"
+        text = "DETERMINISTIC=1 and ATTENTION=flash: flash-attn sums gradients in no fixed order"
         yield Problem(text, [{ATTENTION: "sdpa"}, {DETERMINISTIC: False}])
 
 

@@ -14,13 +14,13 @@ class StabilityConfig(Section):
         "none",
         env="ON_SPIKE",
         flags={"--on-spike": None},
-        help="a step whose loss is far above those before: leave it out, end, or go back and pass over the data",
+        help="a step whose loss is far above the ones before: skip it, end the run, or roll back and skip the data",
     )
     on_nan: Literal["skip", "stop", "rollback"] = setting(
         "skip",
         env="ON_NAN",
         flags={"--on-nan": None},
-        help="a step whose loss or gradient is not finite; overflows that the fp16 loss scale answers are none",
+        help="a step whose loss or gradient is not finite; overflows that the fp16 loss scale handles do not count",
     )
     spike_factor: float = setting(
         8.0,
@@ -31,7 +31,7 @@ class StabilityConfig(Section):
     spike_window: int = setting(
         100,
         env="SPIKE_WINDOW",
-        help="accepted losses that the next is judged by; none is before there are so many",
+        help="number of accepted losses that the next one is compared with; no spike is reported before that many",
         unit="steps",
         ge=3,
         le=1000,
@@ -42,7 +42,7 @@ class StabilityConfig(Section):
     rollback_skip: int = setting(
         0,
         env="ROLLBACK_SKIP",
-        help="steps behind the bad one whose data a rollback passes over too",
+        help="steps after the bad one whose data a rollback also skips",
         unit="steps",
         ge=0,
     )

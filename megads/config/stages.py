@@ -69,7 +69,7 @@ def step_parameters(model: ModelConfig, tensor: int = 1) -> list[int]:
 
 def _too_many(stages: int, layers: int, most: int) -> ConfigError:
     return ConfigError(
-        f"PP={stages} stages can not share NLAYERS={layers} layers; use PP={most} or less, or more layers"
+        f"PP={stages} stages cannot share NLAYERS={layers} layers; use PP={most} or less, or more layers"
     )
 
 
@@ -87,8 +87,8 @@ def _listed(split: str, stages: int, layers: int) -> tuple[range, ...]:
     if len(counts) != stages or sum(counts) != layers or empty:
         share = ",".join(map(str, _even_share(layers, stages)))
         raise ConfigError(
-            f"PIPELINE_SPLIT={split} must name a number of layers for each of PP={stages} stages, together "
-            f"NLAYERS={layers}; use for example PIPELINE_SPLIT={share}"
+            f"PIPELINE_SPLIT={split} must list the layers of each of PP={stages} stages, "
+            f"NLAYERS={layers} in total; use e.g. PIPELINE_SPLIT={share}"
         )
     cuts = [0, *(1 + sum(counts[:stage]) for stage in range(1, stages)), layers + 2]
     return tuple(itertools.starmap(range, itertools.pairwise(cuts)))
@@ -120,7 +120,7 @@ def balanced_cuts(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
     for part in range(parts):
         reached: dict[int, tuple[int, int, tuple[Any, ...]]] = {}
         is_end = part in (0, parts - 1)
-        least = before[-1] - limit * (parts - part - 1)  # what the other runs can not hold
+        least = before[-1] - limit * (parts - part - 1)  # what the other runs cannot hold
         for start, (squares, ends, cuts) in best.items():
             for end in range(start + 1, size - (parts - part - 1) + 1):
                 load = before[end] - before[start]

@@ -18,7 +18,7 @@ def wrong_kind(path: Path) -> str:
     ``*.json`` holds a JSON object or list, ``*.model`` a SentencePiece model or tiktoken's ranks, the others text.
 
     Raises:
-        OSError: it can not be read.
+        OSError: it cannot be read.
     """
     size = path.stat().st_size
     if size > _LARGEST:
@@ -36,6 +36,6 @@ def wrong_kind(path: Path) -> str:
     if path.suffix != ".json":
         return ""
     try:
-        return "" if isinstance(parse_json(text), (dict, list)) else "is no JSON object"
+        return "" if isinstance(parse_json(text), (dict, list)) else "is not a JSON object"
     except ValueError:
         return "is not JSON"

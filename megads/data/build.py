@@ -1,8 +1,8 @@
 """From the run's settings and data files to its train, valid and test samples.
 
 What is drawn from which file is a plan: small, and made from the settings, the lists, and the
-headers of the files. Rank 0 makes it and tells the others, so all ranks read the same whatever their
-file systems show. The long arrays that a plan needs are in the cache and are mapped.
+headers of the files. Rank 0 makes it and sends it to the others, so all ranks read the same.
+The long arrays that a plan needs are in the cache and are mapped.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def read_shards(run: RunConfig) -> list[Shard]:
         DataError: they are not understood, or the demo corpus is not there.
     """
     if run.data.path and run.data.file_list:
-        raise ConfigError(f"DATA_PATH={run.data.path} and DATA_FILE_LIST={run.data.file_list}: give one of them")
+        raise ConfigError(f"DATA_PATH={run.data.path} and DATA_FILE_LIST={run.data.file_list}: set only one of them")
     for split, listed in (("valid", run.data.valid_file_list), ("test", run.data.test_file_list)):
         own = run.data.held_out(split)
         if own.is_path and listed:
             raise ConfigError(
-                f"{own.variable}={own.text} and {split.upper()}_DATA_FILE_LIST={listed}: give one of them"
+                f"{own.variable}={own.text} and {split.upper()}_DATA_FILE_LIST={listed}: set only one of them"
             )
     if run.data.path:
         return parse_data_path(run.data.path)
@@ -114,7 +114,7 @@ def build_splits(run: RunConfig, shards: Sequence[Shard], team: Team | None = No
 
     Raises:
         DataError: a file is broken, a split gets no documents or less than one sample, or the
-            cache can not be written; on every rank the same.
+            cache cannot be written; on every rank the same.
     """
     team = team or Team()
     plans: Plans = team.from_first(lambda: make_plans(run, shards, Files()))
@@ -146,7 +146,7 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
     """Return how each split is drawn.
 
     Every file must have documents to train on. A file too small to spare any for validation
-    or test is left out there, as long as another one has some.
+    or test is skipped there, as long as another one has some.
 
     Raises:
         DataError: a file is broken, or a split has no documents or less than one sample.
@@ -187,7 +187,7 @@ def read_held_out(own: HeldOut) -> list[Shard]:
     """Return the files of a split that has files of its own.
 
     Raises:
-        DataError: a list can not be read, or a path is not understood.
+        DataError: a list cannot be read, or a path is not understood.
     """
     if own.is_path:
         return parse_data_path(own.text, name=own.variable)
@@ -257,7 +257,7 @@ def _check_split(run: RunConfig, split: str, sources: Sequence[Source], name: st
         first = empty[0].prefix
         where = f"{first} ({len(files.open(first))} documents)" if split == "train" else f"{total} documents"
         raise DataError(
-            f"{split}: {samples} samples are asked for, but the {split_of} leaves no document of {where}; "
+            f"{split}: {samples} samples are needed, but the {split_of} leaves no document of {where}; "
             f"{more}, or use files with more documents"
         )
     least = run.model.seq_length + 1

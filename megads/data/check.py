@@ -73,12 +73,12 @@ def _check_level(run: RunConfig, prefixes: Sequence[str]) -> None:
         if record.level == "sentence" if record else prefix.endswith("_sentence"):
             raise DataError(
                 f"{prefix}: holds sentences (--split-sentences), which are made for BERT; a {run.model.family} model "
-                "would see the sentences of a document shuffled apart: preprocess without it, or set FORCE=1"
+                "would get the sentences of a document as separate samples: preprocess without it, or set FORCE=1"
             )
 
 
 def check_room(run: RunConfig, plans: Plans, cache: Cache) -> None:
-    """Refuse indices that do not fit on the disk of the cache, and a cache that can not be written.
+    """Refuse indices that do not fit on the disk of the cache, and a cache that cannot be written.
 
     Raises:
         DataError: as said.
@@ -93,7 +93,7 @@ def check_room(run: RunConfig, plans: Plans, cache: Cache) -> None:
         _check_size(run, split, sum(recipe.nbytes for recipe in missing), cache)
         if missing and not writable:
             raise DataError(
-                f"sample indices: {folder} can not be written; set DATA_CACHE_PATH to a folder that can be written"
+                f"sample indices: {folder} cannot be written; set DATA_CACHE_PATH to a folder that can be written"
             )
 
 
@@ -113,9 +113,7 @@ def _disk(cache: Cache) -> tuple[Path, int]:
     folder = next(each for each in (cache.folder, *cache.folder.parents) if os.path.isdir(each))
     usage = shutil.disk_usage(folder)
     if not usage.total:
-        raise DataError(
-            f"sample indices: {folder} is on a file system that keeps no files; set DATA_CACHE_PATH to a disk"
-        )
+        raise DataError(f"sample indices: {folder} is on a temporary file system; set DATA_CACHE_PATH to a disk")
     return folder, usage.free
 
 

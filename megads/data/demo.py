@@ -60,7 +60,7 @@ def read_demo(run: RunConfig) -> list[Shard]:
     """
     prefix = demo_prefix(run)
     if not _is_whole(prefix.parent):
-        raise DataError(f"{prefix.parent}: the demo corpus is not there or not whole; `megads train` makes it")
+        raise DataError(f"{prefix.parent}: the demo corpus is missing or incomplete; `megads train` makes it")
     return [Shard(1.0, str(prefix), CORPUS)]
 
 
@@ -71,7 +71,7 @@ def make_demo(run: RunConfig, progress: Progress) -> list[Shard]:
     and an interrupted one leaves nothing half made.
 
     Raises:
-        DataError: there is no standard library source here, or the cache can not be written.
+        DataError: there is no standard library source here, or the cache cannot be written.
     """
     folder = demo_prefix(run).parent
     if _is_whole(folder):
@@ -104,11 +104,11 @@ def _is_whole(folder: Path) -> bool:
         crcs = read_json(folder / "info.json", _MOST)["crc32"]
         if all(crc_of(folder / name) == crcs[name] for name in FILES):
             return True
-        _LOG.warning("demo corpus %s: changed since it was written, its CRC-32 differs; making it again", folder)
+        _LOG.warning("demo corpus %s: changed since it was written, its CRC-32 differs; rebuilding it", folder)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except (OSError, ValueError, KeyError, TypeError):
-        _LOG.warning("demo corpus %s: is not complete, or of an older version; making it again", folder)
+        _LOG.warning("demo corpus %s: is not complete, or of an older version; rebuilding it", folder)
     return False
 
 

@@ -15,7 +15,7 @@ from megads.errors import DataError
 from megads.storage.regular import cannot_read, open_regular
 
 _LINE = "'WEIGHT PREFIX CORPUS'"
-_WHAT = f"give a text file with {_LINE} on each line"
+_WHAT = f"pass a text file with {_LINE} on each line"
 _LONGEST = 1 << 26  # bytes of a list; hundreds of thousands of lines
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
 
@@ -55,7 +55,7 @@ def read_file_list(path: Path, env: Mapping[str, str] | None = None, *, name: st
         name: of the setting that named the list, for messages; empty: none did.
 
     Raises:
-        DataError: the list can not be read, is empty, uses a variable that is not set, or has a
+        DataError: the list cannot be read, is empty, uses a variable that is not set, or has a
             line that is not understood.
     """
     entries = []
@@ -72,7 +72,7 @@ def variables_of(paths: Sequence[str], lists: Sequence[Path]) -> set[str]:
     """Return the names of the variables in the texts of ``DATA_PATH`` and the like, and in lists.
 
     Raises:
-        DataError: a list can not be read, or a quote in it does not end.
+        DataError: a list cannot be read, or a quote in it does not end.
     """
     words = [word for text in paths for word in _split(text, "DATA_PATH")]
     for path in lists:
@@ -90,11 +90,11 @@ def parse_data_path(text: str, env: Mapping[str, str] | None = None, name: str =
 
     Raises:
         DataError: the text names nothing, a weight is wrong, a variable is not set, or (for
-            several prefixes) a file can not be opened.
+            several prefixes) a file cannot be opened.
     """
     words, where = _split(text, name), name
     if not words:
-        raise DataError(f"{where}: names no data; give one prefix, or WEIGHT PREFIX WEIGHT PREFIX ...")
+        raise DataError(f"{where}: names no data; pass one prefix, or WEIGHT PREFIX WEIGHT PREFIX ...")
     folder = Path(os.path.abspath(os.curdir))
     if has_weights(text):
         pairs = zip(words[::2], words[1::2], strict=True)
@@ -104,7 +104,7 @@ def parse_data_path(text: str, env: Mapping[str, str] | None = None, name: str =
         return _shards([_Entry(where, 1.0, prefixes[0], "")], where)
     stray = [word for word, prefix in zip(words, prefixes, strict=True) if _is_number(word) and not _exists(prefix)]
     if stray:
-        raise DataError(f"{where}: {stray[0]} is a weight without a prefix; give WEIGHT PREFIX WEIGHT PREFIX ...")
+        raise DataError(f"{where}: {stray[0]} is a weight without a prefix; write WEIGHT PREFIX WEIGHT PREFIX ...")
     return _shards([_Entry(where, _tokens(prefix), prefix, "") for prefix in prefixes], where)
 
 
@@ -187,7 +187,7 @@ def _prefix(word: str, folder: Path, where: str, env: Mapping[str, str] | None) 
         path = home + path[1:]
     path = os.path.expanduser(path)
     if path.startswith("~"):
-        raise DataError(f"{where}: {word}: there is no such user; write the path out")
+        raise DataError(f"{where}: {word}: no such user; write the path out")
     return str(folder / path)
 
 

@@ -56,7 +56,7 @@ class Batches:
         if consumed + self.block > available:
             raise DataError(
                 f"the data ends: {consumed} samples are consumed, {self.block} more are needed, {available} were "
-                "prepared; raise TRAIN_ITERS (or TRAIN_SAMPLES) to go on"
+                "prepared; raise TRAIN_ITERS (or TRAIN_SAMPLES)"
             )
         return torch.from_numpy(np.stack([self.dataset[i] for i in self.samples_at(consumed)]))
 

@@ -73,7 +73,7 @@ class Prefetch:
             self._begin(consumed)
 
     def close(self, *, wait: bool = True) -> None:
-        """End the threads, each after the batch it is reading. Asking for more begins anew.
+        """End the threads, each after the batch it is reading. Asking for more starts over.
 
         Args:
             wait: return when they are gone; a rank that fails does not wait for a file system.

@@ -17,7 +17,7 @@ def data_fingerprint(shards: Sequence[Shard], files: Iterable[GPTRecipe]) -> str
     The folders and the times of the files do not count: data may be copied to a faster disk.
 
     Args:
-        shards: the training data; those of weight 0 are left out.
+        shards: the training data; those of weight 0 are skipped.
         files: what is drawn from each file.
     """
     used = [shard for shard in shards if shard.weight > 0]

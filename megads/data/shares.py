@@ -41,7 +41,7 @@ def train_shares(
 
     Args:
         run: derived settings.
-        shards: its data; those of weight 0 are left out.
+        shards: its data; those of weight 0 are skipped.
         tokens_of: returns the tokens of a file.
     """
     used = [shard for shard in shards if shard.weight > 0]

@@ -65,7 +65,7 @@ def choose_sources(root: Path, most_bytes: int) -> list[Path]:
 
 
 def read_texts(paths: Iterable[Path]) -> Iterator[str]:
-    """Yield the text of each file; the few that are not UTF-8 are left out."""
+    """Yield the text of each file; the few that are not UTF-8 are skipped."""
     for path in paths:
         try:
             yield path.read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ def make(folder: Path, vocab_size: int, most_bytes: int, progress: Progress) -> 
     """Write tokenizer, token files and ``info.json`` into ``folder``.
 
     Raises:
-        DataError: no source is found, or the files can not be written.
+        DataError: no source is found, or the files cannot be written.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     progress("reading Python's library", 0, 1)

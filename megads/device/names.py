@@ -1,7 +1,7 @@
 """Devices and communication backends by name, and what the environment asks for; without torch.
 
 ``megads.device.vendor`` turns a name into a torch device. The launcher reads names here, so
-that a wrong one is told before a rank is started.
+that a wrong one is reported before a rank is started.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def wanted_backend(env: Mapping[str, str], device: str) -> str:
         device: a key of ``BACKENDS``.
 
     Raises:
-        ConfigError: the name is not known, or can not serve ``device``.
+        ConfigError: the name is not known, or cannot serve ``device``.
     """
     wanted = env.get("MEGADS_BACKEND", "")
     known = sorted({name for row in BACKENDS.values() for name in row.fitting})

@@ -17,7 +17,7 @@ class Peak:
         bf16: products of bfloat16, summed in float32; None: the device has no such units.
         fp16: products of float16, summed in float32.
         tf32: float32 products that torch was told to round to TF32.
-        fp32: float32 products as torch computes them when it is told nothing.
+        fp32: float32 products as torch computes them by default.
         units: streaming multiprocessors, compute units or vector engines that the peak is of;
             a device with fewer of them is a part of it (MIG, a partition, a tile). 0: not compared.
         source: where the numbers are from.
@@ -113,5 +113,7 @@ def given_peak(env: Mapping[str, str]) -> float | None:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise ConfigError(f"MEGADS_PEAK_TFLOPS={given}: not a positive number; give dense TFLOP/s per device, e.g. 312")
+        raise ConfigError(
+            f"MEGADS_PEAK_TFLOPS={given}: not a positive number; set the dense TFLOP/s per device, e.g. 312"
+        )
     return value

@@ -146,7 +146,7 @@ class Vendor:
         )
 
     def forget_peak(self, device: torch.device) -> None:
-        """Have the peak of :meth:`memory_now` and :meth:`memory_bytes` begin anew; on a CPU nothing does."""
+        """Have the peak of :meth:`memory_now` and :meth:`memory_bytes` begin again; on a CPU nothing does."""
         if self.device_type != "cpu":
             self.module.reset_peak_memory_stats(device)
 
@@ -191,7 +191,7 @@ def vendor(env: Mapping[str, str] | None = None) -> Vendor:
         env: the environment; None: this process's.
 
     Raises:
-        ConfigError: a name that is not known, or a backend that can not serve the device.
+        ConfigError: a name that is not known, or a backend that cannot serve the device.
         DeviceError: the device asked for is not here.
         DependencyError: this build of torch lacks the backend asked for.
     """

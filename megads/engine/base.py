@@ -2,7 +2,7 @@
 
 An engine owns the model and the optimizer on this rank. It turns micro-batches into one
 parameter update, and it hands out every number that decides the next update, in runs that say which
-numbers of the model they are, whatever the layout; what is written to them, it goes on from.
+numbers of the model they are, for every layout; what is written to them, it resumes from.
 """
 
 from __future__ import annotations
@@ -125,10 +125,10 @@ class Engine(Protocol):
         """Set the state of every parameter that this rank steps as a whole; an empty one: as before the first step."""
 
     def reset_optimizer(self) -> None:
-        """Have the optimizer begin anew, with the weights that :meth:`pieces` have now. Not collective."""
+        """Have the optimizer begin again, with the weights that :meth:`pieces` have now. Not collective."""
 
     def scalars(self) -> dict[str, float]:
-        """Return the numbers beside the tensors: optimizer step, loss scale and its counters."""
+        """Return the numbers besides the tensors: optimizer step, loss scale and its counters."""
 
     def load_scalars(self, values: Mapping[str, float]) -> None:
         """Take back what :meth:`scalars` gave."""

@@ -3,7 +3,7 @@
 What is done here and not left to DeepSpeed's defaults was measured on 0.19.8: how
 tensor-parallel shards are counted in the gradient norm, which ZeRO stage a half-precision
 run needs, and that nothing may be compiled at run time (a killed build leaves a lock on
-which every later run waits for ever).
+which every later run waits forever).
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class DeepSpeedEngine:
         return StepResult(loss, norm, engine.skipped_steps > skipped, scale, rejected)
 
     def norm_of_step(self, rejected: bool) -> float:
-        """Return the norm that the optimizer found; nan where a step was left out before anything asked for it."""
+        """Return the norm that the optimizer found; nan where a step was skipped before anything asked for it."""
         if rejected:
             return self.veto.norm
         norm = None if self.state.holds_plain_gradients else self.engine.get_global_grad_norm()
@@ -166,7 +166,7 @@ class DeepSpeedEngine:
     def same_everywhere(self, loss: Tensor) -> Tensor:
         """Return the ``loss`` of the first tensor-parallel rank, in place.
 
-        All compute the same, but the last bit of a sum may hang on the place of a rank in a ring;
+        All compute the same, but the last bit of a sum may depend on the place of a rank in a ring;
         what is decided by the loss must be decided alike.
         """
         if self.groups.tensor is not None:
@@ -231,7 +231,7 @@ class DeepSpeedEngine:
 
         The engine averages over micro-batches and over data x seq ranks, which hold unequal
         numbers of counted tokens; with this weight the result is the mean over all counted
-        tokens of the step, whatever the layout.
+        tokens of the step, for every layout.
         """
         return len(parts) * self.groups.data_seq_size / self.counted_tokens(parts).clamp(min=1).float()
 
@@ -315,12 +315,12 @@ class DeepSpeedEngine:
         self.driver.load_states(state_of)
 
     def reset_optimizer(self) -> None:
-        """Have the optimizer begin anew; see :class:`megads.engine.base.Engine`."""
+        """Have the optimizer begin again; see :class:`megads.engine.base.Engine`."""
         self.driver.load_states(lambda name: {})
         self.state.reset()
 
     def scalars(self) -> dict[str, float]:
-        """Return the numbers beside the tensors; see :class:`megads.engine.base.Engine`."""
+        """Return the numbers besides the tensors; see :class:`megads.engine.base.Engine`."""
         return self.state.scalars()
 
     def load_scalars(self, values: Mapping[str, float]) -> None:

@@ -31,7 +31,7 @@ class Held:
     Attributes:
         weights: those the model computes with, ZeRO's partitions of them, and module buffers.
         gradients: of parameters and partitions, with what they are summed in.
-        optimizer: its state, and float32 masters beside the weights.
+        optimizer: its state, and float32 masters besides the weights.
         buffers: other tensors that the engine keeps, such as buckets.
         on_host: of all of these, those in host memory although the model is on a device.
     """

@@ -88,7 +88,7 @@ def set_second_partition_group(run: RunConfig, groups: Groups) -> None:
 
 
 def forget_second_partitions(module: nn.Module) -> None:
-    """Have the second copies of the weights made anew from the first ones, which were changed."""
+    """Have the second copies of the weights made again from the first ones, which were changed."""
     for parameter in module.parameters():
         if hasattr(parameter, "ds_secondary_tensor"):
             parameter.ds_secondary_tensor = None

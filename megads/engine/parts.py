@@ -22,7 +22,7 @@ class Part:
 
     tokens: Tensor  # [micro_batch, S / SP] int64
     labels: Tensor  # the same; negative where a token does not count
-    documents: Documents | None  # None: nothing begins anew inside the rows
+    documents: Documents | None  # None: nothing starts over inside the rows
     draws: Draws | None = None  # for dropout; None: it is off
 
 

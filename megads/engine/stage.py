@@ -84,7 +84,7 @@ class StageGrid(Mpu):
 class StageModule(PipelineModule):
     """One stage, already built.
 
-    The constructor of the base class is left out: it cuts, counts and builds layers, and
+    The constructor of the base class is skipped: it cuts, counts and builds layers, and
     makes more groups the larger the world is. What the engine reads of it is set here.
     """
 

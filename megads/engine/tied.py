@@ -18,7 +18,7 @@ class TiedEmbedding:
 
     Only the owner has it in its optimizer. The copy's gradient is added to the owner's
     before the data-parallel ranks average theirs, and the weight comes back after the step.
-    So the two are the same bits for ever, there is one master and one pair of moments, and
+    So the two are the same bits forever, there is one master and one pair of moments, and
     it counts once in the norm. (With an optimizer at both ends the two would drift apart:
     the ends average over data-parallel ranks in different buffers, and so in another order.)
 

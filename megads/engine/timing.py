@@ -1,7 +1,7 @@
 """DeepSpeed's communication, as sections of the step's time; see ``megads.comm.sections``.
 
 DeepSpeed sends everything through one object, which hands it to ``torch.distributed``: its
-collectives are wrapped there. What it sends beside the computation, in a queue of its own on
+collectives are wrapped there. What it sends in parallel to the computation, in a queue of its own on
 a device, costs time only where the computation waits for it, and those places are wrapped too.
 """
 
@@ -22,7 +22,7 @@ COLLECTIVES = (
 
 
 def time_communication(engine: Any) -> None:
-    """Have DeepSpeed's collectives, and its waits for those that run beside the computation, count as communication."""
+    """Count DeepSpeed's collectives, and its waits for those that overlap with computation, as communication."""
     _time_backend()
     optimizer = engine.optimizer
     if getattr(optimizer, "overlap_comm", False):

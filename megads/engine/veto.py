@@ -9,18 +9,18 @@ from typing import Any
 
 
 class Veto:
-    """Has one of DeepSpeed's ZeRO optimizers leave out a step as it leaves out one that overflowed.
+    """Has one of DeepSpeed's ZeRO optimizers skip a step as it skips one that overflowed.
 
     Gradients are dropped and nothing else changes, not even the loss scale. The optimizers of ZeRO
     1 to 3, in all versions we support, ask for the next loss scale when they know whether the
-    gradients are finite and before they look at the answer themselves; there they are told. The
+    gradients are finite and before they look at the answer themselves; there they get it. The
     one for bf16 and ZeRO 1 has no scale, and its step only drops what it has.
 
     Args:
         optimizer: what ``deepspeed.initialize`` made; the bare torch optimizer is left as it is.
 
     Attributes:
-        norm: of the gradient of the last step that was left out; infinite where it is not finite.
+        norm: of the gradient of the last step that was skipped; infinite where it is not finite.
     """
 
     def __init__(self, optimizer: Any):
@@ -43,7 +43,7 @@ class Veto:
 
     def __exit__(self, *error: object) -> None:
         self.is_on = False
-        # An optimizer that does not look for overflows itself would leave out the next step too.
+        # An optimizer that does not look for overflows itself would skip the next step too.
         self.optimizer.overflow = False
 
     def _found(self, *args: Any, **kwargs: Any) -> Any:

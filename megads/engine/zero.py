@@ -20,7 +20,7 @@ from megads.comm.groups import Groups
 
 
 def fit_bucket(config: dict[str, Any], module: nn.Module) -> None:
-    """Have DeepSpeed allocate no larger bucket than all gradients fill: it takes one anew in every backward pass."""
+    """Have DeepSpeed allocate no larger bucket than all gradients fill: it takes one again in every backward pass."""
     count = sum(getattr(each, "ds_numel", each.numel()) for each in module.parameters())
     zero = config.get("zero_optimization", {})
     if "reduce_bucket_size" in zero:

@@ -1,8 +1,8 @@
 """How fast collectives are, by size: algorithmic and bus bandwidth, the slowest rank's time.
 
 Algorithmic bandwidth is bytes over time; bus bandwidth multiplies it with what a perfect
-algorithm has to send per byte, so that it can be held against the link's own speed whatever
-the number of ranks. Bytes are those of the whole buffer (nccl-tests, PERFORMANCE.md).
+algorithm has to send per byte, so that it can be held against the link's own speed for any number of ranks
+. Bytes are those of the whole buffer (nccl-tests, PERFORMANCE.md).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _call(name: str, team: Team, count: int) -> Callable[[], None]:
     call = calls[name]
 
     def once() -> None:
-        # A sum that grows for ever would end in infinities, which some processors add slowly.
+        # A sum that grows forever would end in infinities, which some processors add slowly.
         whole.zero_()
         call()
 

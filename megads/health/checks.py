@@ -212,7 +212,7 @@ def try_disk(rank: Rank) -> dict[str, Any] | None:
 
 
 def join_gloo(rank: Rank) -> dict[str, Any]:
-    """Make the group of all ranks; check gloo with it, or with one beside it where the device has its own backend."""
+    """Make the group of all ranks; check gloo with it, or with one next to it where the device has its own backend."""
     rank.progress("making the group of all ranks")
     backend = rank.vendor.backend
     dist.init_process_group(

@@ -1,4 +1,4 @@
-"""The protocol of a check on many ranks: rank 0 calls the stages, everybody reports, nobody waits for ever.
+"""The protocol of a check on many ranks: rank 0 calls the stages, everybody reports, nobody waits forever.
 
 All of it goes through one store of ``torch.distributed``: a key for every rank and stage, a
 counter for every stage, and for each stage one word of rank 0. Nothing here needs the
@@ -237,7 +237,7 @@ class Conduct:
 
 
 def _unmet(stage: Stage, findings: Sequence[Finding]) -> str:
-    """Return why ``stage`` can not be done; empty if it can."""
+    """Return why ``stage`` cannot be done; empty if it can."""
     for each in findings:
         if each.stage in stage.needs and each.verdict.status != "ok":
             return f"{each.stage} {'failed' if each.verdict.status == 'failed' else 'was skipped'}"
@@ -245,7 +245,7 @@ def _unmet(stage: Stage, findings: Sequence[Finding]) -> str:
 
 
 def _is_lost(report: dict[str, Any]) -> bool:
-    """Return whether a rank can not take part any more: it did not report, or hangs."""
+    """Return whether a rank cannot take part any more: it did not report, or hangs."""
     return not report or "stuck" in report
 
 
@@ -256,7 +256,7 @@ def _trouble(reports: list[dict[str, Any]], hosts: Sequence[str], limit_s: float
     trace = ""
     missing = [rank for rank, report in enumerate(reports) if not report]
     if missing:
-        parts.append(f"no word within {limit_s:g} s from {which_ranks(missing, hosts)}")
+        parts.append(f"no answer within {limit_s:g} s from {which_ranks(missing, hosts)}")
     errors: dict[str, list[int]] = {}
     for rank, report in enumerate(reports):
         if "error" in report:
@@ -271,7 +271,7 @@ def _trouble(reports: list[dict[str, Any]], hosts: Sequence[str], limit_s: float
         last = [rank for rank, report in stuck.items() if report["step"] == behind]
         ahead = [rank for rank, report in stuck.items() if report["step"] > behind]
         at = f" in {stuck[last[0]]['stuck']}" if stuck[last[0]]["stuck"] else ""
-        how = "furthest behind" if ahead else "still waiting"
+        how = "slowest" if ahead else "still waiting"
         parts.append(f"not finished in {limit_s:g} s, {how}{at}: {which_ranks(last, hosts)}")
         details.append(f"rank {last[0]} is at {stuck[last[0]]['place']}")
         if ahead:

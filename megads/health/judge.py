@@ -26,7 +26,7 @@ def judge_meeting(reports: Sequence[Report], expected_hosts: Sequence[str], addr
     hosts = [report["host"] for report in reports]
     slowest = max(range(len(reports)), key=lambda rank: reports[rank]["connect_s"])
     text = (
-        f"{_count(len(reports), 'rank')} on {_count(len(set(hosts)), 'host')} met at {address}; slowest "
+        f"{_count(len(reports), 'rank')} on {_count(len(set(hosts)), 'host')} joined at {address}; slowest "
         f"{reports[slowest]['connect_s']:.2f} s, {which_ranks([slowest], hosts)}; "
         f"round trip {statistics.median(report['round_trip_s'] for report in reports) * 1e3:.2f} ms"
     )
@@ -39,7 +39,7 @@ def judge_meeting(reports: Sequence[Report], expected_hosts: Sequence[str], addr
     notes: tuple[str, ...] = ()
     if len(set(sizes.values())) > 1:
         each = [f"{count} on {host}" for host, count in sizes.items()]
-        notes = (f"hosts have different numbers of ranks: {some(each)}",)
+        notes = (f"hosts have different rank counts: {some(each)}",)
     return Verdict("ok", text, notes=notes, data=data)
 
 
@@ -88,7 +88,7 @@ def judge_clocks(lags: Sequence[float], hosts: Sequence[str]) -> Verdict:
 
 
 def judge_names(reports: Sequence[Report], hosts: Sequence[str], master: str) -> Verdict:
-    """Say where names resolve slowly, or to something that other hosts can not reach."""
+    """Say where names resolve slowly, or to something that other hosts cannot reach."""
     several = len({report["boot"] for report in reports}) > 1
     notes = []
     slow = [rank for rank, report in enumerate(reports) if report["resolve_s"] > 1.0]
@@ -98,8 +98,9 @@ def judge_names(reports: Sequence[Report], hosts: Sequence[str], master: str) ->
     if several and local:
         interfaces = some(reports[local[0]]["interfaces"]) or "none but lo"
         notes.append(
-            f"the own name resolves to {reports[local[0]]['own'] or 'nothing'} on {which_ranks(local, hosts)}, which "
-            f"other hosts can not reach; if gloo fails, set GLOO_SOCKET_IFNAME to one of {interfaces}"
+            f"the host's own name resolves to {reports[local[0]]['own'] or 'nothing'} on "
+            f"{which_ranks(local, hosts)}, which "
+            f"other hosts cannot reach; if gloo fails, set GLOO_SOCKET_IFNAME to one of {interfaces}"
         )
     reached = sorted({report["master"] for report in reports})
     text = f"MASTER_ADDR={master} is {some(reached)}" if master else "one rank needs no address"
@@ -159,7 +160,7 @@ def judge_products(reports: Sequence[Report], hosts: Sequence[str]) -> Verdict:
 
 
 def judge_disks(reports: Sequence[Report | None], hosts: Sequence[str], folder: str) -> Verdict:
-    """Say which host can not write the run folder, has little space or is slow. ``None``: a rank that did not look."""
+    """Say which host cannot write the run folder, has little space or is slow. ``None``: a rank that did not look."""
     looked = {hosts[rank]: report for rank, report in enumerate(reports) if report is not None}
     failed: dict[str, list[str]] = {}
     for host, report in looked.items():

@@ -50,7 +50,9 @@ def meet(info: RankInfo, env: Mapping[str, str], limit_s: float) -> Meeting:
         return Meeting(dist.PrefixStore(KEYS, alone), dist.PrefixStore("groups", alone), "no address")
     host, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
     if not host or not port.isdigit():
-        raise LaunchError(f"MASTER_ADDR={host!r} MASTER_PORT={port!r} must name where ranks meet; use megads doctor")
+        raise LaunchError(
+            f"MASTER_ADDR={host!r} MASTER_PORT={port!r} must name the rendezvous address; use megads doctor"
+        )
     started = time.monotonic()
     try:
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
@@ -67,9 +69,9 @@ def meet(info: RankInfo, env: Mapping[str, str], limit_s: float) -> Meeting:
     except (OSError, RuntimeError, ValueError) as error:
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         if holds:
-            raise LaunchError(f"rank 0 can not listen on port {port}, start megads doctor again: {text:.200}") from None
+            raise LaunchError(f"rank 0 cannot listen on port {port}, start megads doctor again: {text:.200}") from None
         raise LaunchError(
-            f"nobody answers at MASTER_ADDR={host} ({found[0][4][0]}) port {port} within {limit_s:g} s: rank 0 has not "
+            f"no answer at MASTER_ADDR={host} ({found[0][4][0]}) port {port} within {limit_s:g} s: rank 0 has not "
             f"started there, or a firewall is between ({text:.200})"
         ) from None
     return Meeting(

@@ -120,7 +120,7 @@ def _host_speed(reports: Sequence[dict[str, Any]], hosts: Sequence[str]) -> Verd
     nodes = ranks_by_host(hosts)
     teams = {host: reports[ranks[0]]["rows"] for host, ranks in nodes.items() if reports[ranks[0]]["rows"]}
     if not teams:
-        return Verdict("skipped", "one rank a host")
+        return Verdict("skipped", "one rank per host")
     sizes = {len(nodes[host]) for host in teams}
     found = judge.judge_bandwidth(teams, max(sizes), "host")
     pairs = {

@@ -74,7 +74,7 @@ def read_options(path: Path) -> dict[str, Any]:
     """Return what the launcher wrote for the ranks.
 
     Raises:
-        ConfigError: the file can not be read here.
+        ConfigError: the file cannot be read here.
     """
     try:
         options: dict[str, Any] = read_json(path)

@@ -55,8 +55,8 @@ def master_address(
                 return name
             tried.append(name)
     raise LaunchError(
-        f"{', '.join(dict.fromkeys(tried))}: no such name resolves on {this_host()}, and ranks on other hosts meet "
-        "there; give names that resolve in HOSTFILE, or the machine's in `facts: fabric:` of its envs file"
+        f"{', '.join(dict.fromkeys(tried))}: no such name resolves on {this_host()}, and ranks on other hosts "
+        "join there; use names that resolve in HOSTFILE, or the machine's in `facts: fabric:` of its envs file"
     )
 
 

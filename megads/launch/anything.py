@@ -52,7 +52,7 @@ def plan_anything(
         overrides: settings by dotted name, over ``env``.
 
     Raises:
-        MegadsError: a setting is wrong, the program is not there, or the ranks can not be started.
+        MegadsError: a setting is wrong, the program is not there, or the ranks cannot be started.
     """
     given = dict(overrides or {})
     machine = given.get("machine") or machine_name(hostname, env, root)
@@ -73,7 +73,7 @@ def plan_anything(
 
 
 def _require_program(name: str, env: Mapping[str, str]) -> None:
-    """Refuse what can not be run on this host: some starters print pages for it.
+    """Refuse what cannot be run on this host: some starters print pages for it.
 
     Raises:
         LaunchError: it is not on PATH, or no executable file.
@@ -81,8 +81,8 @@ def _require_program(name: str, env: Mapping[str, str]) -> None:
     if shutil.which(name, path=env.get("PATH", os.defpath)):
         return
     if os.path.isfile(name):
-        raise LaunchError(f"{name}: not an executable program; name its interpreter, as in: -- python {name}")
-    raise LaunchError(f"{name or repr(name)}: no such program on PATH; give one, as in: -- python script.py")
+        raise LaunchError(f"{name}: not an executable program; name its interpreter, e.g. -- python {name}")
+    raise LaunchError(f"{name or repr(name)}: no such program on PATH; pass one, e.g. -- python script.py")
 
 
 def spread(launch: LaunchConfig, env: Mapping[str, str], facts: Facts, ranks: int) -> Allocation:
@@ -119,7 +119,7 @@ def run_anything(plan: LaunchPlan, env: Mapping[str, str]) -> int:
     kills what is left on this host. Output goes where this process's goes, untouched.
 
     Raises:
-        LaunchError: the program can not be started, or a file not be written.
+        LaunchError: the program cannot be started, or a file not be written.
     """
     plan.write_files()
     sys.stdout.flush()

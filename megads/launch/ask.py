@@ -59,12 +59,12 @@ class Ask:
         return found
 
     def command(self, names: list[str], folder: Path | None = None, without: Collection[str] = ()) -> str:
-        """Return a line that a user can paste to go on with this run.
+        """Return a line that a user can paste to resume this run.
 
         Args:
             names: the environment variables that decided a setting.
             folder: of the run, when the command alone does not mean it.
-            without: options that are left out, with the words that follow them.
+            without: options that are skipped, with the words that follow them.
         """
         had_a_say = [*names, *(name for name in BESIDE_SETTINGS if self.env.get(name))]
         given = [f"{name}={shlex.quote(self.env[name])}" for name in had_a_say if name in self.env]

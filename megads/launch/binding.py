@@ -16,8 +16,8 @@ def core_lists(facts: Facts, ranks_per_host: int) -> tuple[str, ...]:
 
     ``facts.cores`` are parts of a host (sockets, NUMA regions) in the order of local ranks:
     a machine whose first device is nearest to its last part lists that part first. Ranks are
-    spread evenly over the parts and never cross from one to the next, and reserved cores are
-    left out. With fewer ranks than parts each rank gets several whole parts; with more ranks
+    spread evenly over the parts and never cross from one to the next, and reserved cores are skipped
+    . With fewer ranks than parts each rank gets several whole parts; with more ranks
     than cores the ranks of a part share its cores.
 
     Raises:

@@ -63,8 +63,8 @@ def find_binding(cpu_bind: str, facts: Facts, ranks_per_host: int) -> Binding:
         raise LaunchError(f"CPU_BIND={cpu_bind}: expected core lists such as list:0-7:8-15")
     if len(lists) < ranks_per_host:
         raise LaunchError(
-            f"CPU_BIND={cpu_bind}: has {len(lists)} core lists for {ranks_per_host} ranks on a host; "
-            "give one for each, or CPU_BIND=none"
+            f"CPU_BIND={cpu_bind}: has {len(lists)} core lists for {ranks_per_host} ranks "
+            "per host; list one per rank, or CPU_BIND=none"
         )
     return Binding(lists[:ranks_per_host])
 

@@ -1,4 +1,4 @@
-"""The lines of a banner that tell of data: corpora, and how often each is read."""
+"""The lines of a banner that report data: corpora, and how often each is read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ramp_line(run: RunConfig) -> str:
 
 
 def skips_line(run: RunConfig) -> str:
-    """Return which iterations are passed over, empty when none is."""
+    """Return which iterations are skipped, empty when none is."""
     skips = SkipRanges.parse(run.train.skip_iterations)
     steps = skips.count_until(run.train.train_iters)
     return f"iterations {skips}: the data of {plural(steps, 'step')} is skipped" if steps else ""
@@ -68,7 +68,7 @@ def list_notes(run: RunConfig) -> Iterator[str]:
     """Yield a line where files are listed more than once, and where held-out files are trained on.
 
     Raises:
-        DataError: a list can not be read.
+        DataError: a list cannot be read.
     """
     if uses_demo(run):
         return

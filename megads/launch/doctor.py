@@ -71,7 +71,7 @@ def check_health(ask: Ask, wanted: Wanted, out: IO[str], err: IO[str]) -> int:
         0: nothing is wrong. 1: a stage failed. 130: interrupted.
 
     Raises:
-        MegadsError: a wrong setting, or a folder that can not be written.
+        MegadsError: a wrong setting, or a folder that cannot be written.
     """
     site = _site(ask)
     lines = err if wanted.as_json else out
@@ -123,7 +123,7 @@ def _is_login_node(site: Site) -> bool:
 def _not_here(site: Site) -> str:
     scheduler = scheduler_of(site)
     return (
-        f"this host shows no {site.facts.device} device and is in no job, as a login node: the ranks' versions, "
+        f"this host shows no {site.facts.device} device and is not in a job, like a login node: the ranks' versions, "
         f"clocks, devices, disks, collectives and speeds are not checked; call megads doctor inside a job "
         f"({INSIDE.get(scheduler, scheduler)} ...)"
     )
@@ -156,7 +156,7 @@ def _folder() -> Iterator[Path]:
     try:
         folder = Path(tempfile.mkdtemp(prefix=".megads-doctor-", dir=Path.cwd()))
     except OSError as error:
-        raise LaunchError(f"this folder can not be written ({error.strerror}); run megads doctor in another") from None
+        raise LaunchError(f"this folder cannot be written ({error.strerror}); run megads doctor in another") from None
     try:
         yield folder
     finally:
@@ -175,7 +175,7 @@ def _plan(ask: Ask, site: Site, allocation: Allocation, folder: Path) -> LaunchP
 def _run_ranks(
     examiner: Examiner, plan: LaunchPlan, site: Site, allocation: Allocation, folder: Path, wanted: Wanted
 ) -> int:
-    """Start the ranks, which tell of their stages themselves, and take over what they found."""
+    """Start the ranks, which report their stages themselves, and take over what they found."""
     options = {
         "limit_s": wanted.limit_s,
         "json": wanted.as_json,
@@ -194,7 +194,7 @@ def _run_ranks(
     interrupted = code > 128 and not watch.silent
     if watch.silent or (code and not interrupted and not any(each.verdict.status == "failed" for each in findings)):
         last = f"after {findings[-1].stage}" if findings else "not even that it started"
-        why = f"rank 0 said nothing for {watch.limit_s:g} s" if watch.silent else f"the ranks ended with {code}"
+        why = f"rank 0 printed nothing for {watch.limit_s:g} s" if watch.silent else f"the ranks ended with {code}"
         expected = f"; it should run on {allocation.hosts[0]}; started by: {plan.line()}"
         examiner.add(Finding("ranks", Verdict("failed", f"{why}, {last}{expected}"), time.monotonic() - started))
     return 130 if interrupted else code

@@ -42,7 +42,8 @@ def parse_walltime(text: str, origin: str = "WALLTIME") -> float:
         seconds = sum(float(part[:-1]) * _UNITS[part[-1]] for part in re.findall(r"[\d.]+[dhms]", given))
     if not seconds:
         raise ConfigError(
-            f"{origin}={text}: not a time; write hours as 6:00:00 or 6h, minutes as 30:00 or 30m, days as 1-00:00:00"
+            f"{origin}={text}: not a time; write hours like 6:00:00 or 6h, minutes like 30:00 or 30m, days "
+            "like 1-00:00:00"
         )
     return seconds
 
@@ -117,7 +118,7 @@ def ends_at(
     elif scheduler in QUESTIONS:
         answer, problem = _ask(QUESTIONS[scheduler](job), env)
         if problem:
-            cure = "" if walltime else "; WALLTIME=6:00:00 tells the run, which then saves in time"
+            cure = "" if walltime else "; set WALLTIME, e.g. 6:00:00, so that the run saves in time"
             say(f"the end of {scheduler} job {job} is not known: {problem}{cure}")
         if answer:
             ends.append(answer)

@@ -107,7 +107,7 @@ def check_checkout(site: Site) -> Verdict:
     wanted = [site.root / "envs" / "machines.txt", Path(__file__)]
     unreadable = [str(path) for path in wanted if not os.access(path, os.R_OK)]
     if unreadable:
-        return Verdict("failed", f"can not be read: {some(unreadable)}; MEGADS_ROOT should be the checkout, or unset")
+        return Verdict("failed", f"cannot be read: {some(unreadable)}; MEGADS_ROOT should be the checkout, or unset")
     package = Path(__file__).parents[1]
     return Verdict("ok", f"{site.root}, megads from {package}", data={"root": str(site.root), "package": str(package)})
 
@@ -116,7 +116,7 @@ def check_disk(folder: Path) -> Verdict:
     """Check space and write speed of the disk of ``folder``, which need not exist yet.
 
     Raises:
-        LaunchError: it can not be written.
+        LaunchError: it cannot be written.
     """
     disk = probe_disk(folder, SAMPLE_BYTES)
     notes = (f"only {size(disk.free)} left",) if disk.free < LITTLE_DISK else ()
@@ -159,7 +159,7 @@ def check_limits(world_size: int, proc: Path = Path("/proc")) -> Verdict:
     if files != resource.RLIM_INFINITY and files < wanted:
         notes.append(f"ulimit -Hn {files}: rank 0 opens up to {wanted} connections and files; ask for a higher limit")
     if 0 < shm < 2**26:
-        notes.append(f"/dev/shm has {size(shm)} free; ranks of a host exchange through it (docker: --shm-size)")
+        notes.append(f"/dev/shm has {size(shm)} free; ranks of a host exchange data through it (docker: --shm-size)")
     shown = {name: _limit(soft, name) for name, (soft, _) in limits.items()}
     text = ", ".join(f"{name} {value}" for name, value in shown.items()) + f", /dev/shm {size(shm)}"
     return Verdict("ok", text, notes=tuple(notes), data=shown | {"shm_bytes": shm})
@@ -181,7 +181,7 @@ def check_port(port: str, address: str) -> Verdict:
     except OSError:
         own, there = set(), set()
     if address not in ("127.0.0.1", "localhost", this_host()) and not own & there:
-        return Verdict("skipped", f"port {port} is on {address}, which is not this host; its rank 0 will tell")
+        return Verdict("skipped", f"port {port} is on {address}, which is not this host; its rank 0 checks it")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -190,7 +190,7 @@ def check_port(port: str, address: str) -> Verdict:
             with socket.create_connection(("127.0.0.1", int(port)), timeout=5):
                 pass
         except OSError as error:
-            return Verdict("failed", f"port {port}: {error.strerror or error}; call this again, it takes another port")
+            return Verdict("failed", f"port {port}: {error.strerror or error}; rerun, it picks another port")
     return Verdict("ok", f"{address} port {port} can be listened on", data={"address": address, "port": int(port)})
 
 
@@ -211,7 +211,7 @@ def check_names(hosts: Sequence[str], limit_s: float, *, scheduler: str = "none"
     others = [host for host in hosts if len(hosts) > 1 and host.split(".")[0] != here]
     loopback = [host for host in others if addresses[host].startswith("127.")]
     if len(hosts) == 1 and unknown:
-        note = f"{hosts[0]}, this host's own name, does not resolve; its ranks meet at 127.0.0.1"
+        note = f"{hosts[0]}, this host's own name, does not resolve; its ranks join at 127.0.0.1"
         return Verdict("ok", "one host", notes=(note,))
     if unknown and scheduler != "none":
         note = f"no address for {some(unknown)}; only {scheduler} knows where they are"

@@ -188,7 +188,7 @@ def claim(folder: Path) -> Iterator[None]:
     run is refused after all, a folder made here is removed again.
 
     Raises:
-        LaunchError: the folder can not be written, or another run holds it.
+        LaunchError: the folder cannot be written, or another run holds it.
     """
     missing = [each for each in (folder, *folder.parents) if not os.path.exists(each)]
     try:
@@ -240,19 +240,19 @@ def _remove_new(folder: Path, made: list[Path]) -> None:
 
 @contextmanager
 def claim_checkpoints(path: Path, *, shared: bool) -> Iterator[None]:
-    """Make the folder of the run's checkpoints, before hours of training find that it can not be made.
+    """Make the folder of the run's checkpoints, before hours of training find that it cannot be made.
 
     Args:
         path: of the folder.
         shared: whether it lies outside the run folder, so that it is held by itself.
 
     Raises:
-        LaunchError: it can not be made or written, or another run holds it.
+        LaunchError: it cannot be made or written, or another run holds it.
     """
     handle: int | None = None
     try:
         path.mkdir(parents=True, exist_ok=True)
-        reason = "" if os.access(path, os.W_OK | os.X_OK) else "it can not be written"
+        reason = "" if os.access(path, os.W_OK | os.X_OK) else "it cannot be written"
         handle = _lock(path) if shared and not reason else None
     except OSError as error:
         reason = str(error.strerror)
@@ -271,7 +271,7 @@ def append_to_log(folder: Path, text: str) -> None:
     """Add ``text`` to the run's log file.
 
     Raises:
-        LaunchError: it can not be written.
+        LaunchError: it cannot be written.
     """
     path = folder / LOG_FILE
     try:
@@ -279,7 +279,7 @@ def append_to_log(folder: Path, text: str) -> None:
         with open(path, "a", encoding="utf8") as file:
             file.write(text)
     except OSError as error:
-        raise LaunchError(f"{path}: {error.strerror}; {write_cure(error, 'give another RUN_DIR')}") from None
+        raise LaunchError(f"{path}: {error.strerror}; {write_cure(error, 'use another RUN_DIR')}") from None
 
 
 def request_stop(folder: Path) -> None:
@@ -289,7 +289,7 @@ def request_stop(folder: Path) -> None:
         LaunchError: there is no run in the folder, or it does not run now.
     """
     if not (folder / CONFIG).is_file():
-        raise LaunchError(f"{folder}: no run here (no config.yaml); give the folder that the run printed as 'folder'")
+        raise LaunchError(f"{folder}: no run here (no config.yaml); pass the folder that the run printed as 'folder'")
     with suppress(OSError):  # a folder of somebody else
         handle = _lock(folder)
         if handle is not None:
@@ -301,7 +301,7 @@ def request_stop(folder: Path) -> None:
 
 
 def _stays_alive(folder: Path) -> bool:
-    """Return whether a run is writing heartbeats although its lock is not seen, and goes on doing so.
+    """Return whether a run is writing heartbeats although its lock is not seen, and continues doing so.
 
     Locks of some file systems hold on one host only; and ranks whose launcher was killed
     may take some seconds to end.

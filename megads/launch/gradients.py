@@ -122,7 +122,7 @@ def check_gradients(ask: Ask, out: IO[str]) -> int:
     try:
         folder = Path(tempfile.mkdtemp(prefix=".megads-doctor-", dir=Path.cwd()))
     except OSError as error:
-        raise LaunchError(f"this folder can not be written ({error.strerror}); run megads doctor in another") from None
+        raise LaunchError(f"this folder cannot be written ({error.strerror}); run megads doctor in another") from None
     try:
         save_config(run, resolved.origins, folder / CONFIG)
         command = [ask.python, "-m", "megads", "worker", "--config", str(folder / CONFIG), "--gradients"]

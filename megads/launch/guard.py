@@ -81,7 +81,7 @@ def _wait(child: int, starter: int, name: str) -> int:
         now = time.monotonic()
         if pid and os.WIFSTOPPED(status):
             is_stopped = True
-            _say(f"[{name}] stopped by {_signal(os.WSTOPSIG(status))}; the others wait until SIGCONT lets it go on")
+            _say(f"[{name}] stopped by {_signal(os.WSTOPSIG(status))}; the others wait until SIGCONT resumes it")
         elif pid and os.WIFCONTINUED(status):
             is_stopped, kill_at = False, float("inf")
         elif pid:

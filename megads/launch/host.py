@@ -1,4 +1,4 @@
-"""What this host can not do, told before a rank finds out. Without torch."""
+"""What this host cannot do, told before a rank finds out. Without torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from megads.launch.optimizers import check_optimizer
 
 
 def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
-    """Refuse a device that is not here, and settings that the device can not serve.
+    """Refuse a device that is not here, and settings that the device cannot serve.
 
     Args:
         run: the derived settings.
@@ -82,7 +82,7 @@ def _check_nvme(asked: list[str], folder: str, env: Mapping[str, str]) -> None:
             f"{given}: NVME_PATH={folder} is not a folder; make it on a local NVMe disk, or use {instead}"
         )
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise LaunchError(f"{given}: NVME_PATH={folder} can not be written; give another folder, or use {instead}")
+        raise LaunchError(f"{given}: NVME_PATH={folder} cannot be written; use another folder, or use {instead}")
     missing = ""
     if _built_async_io():
         pass

@@ -167,7 +167,7 @@ def resolve_here(ask: Ask) -> Resolved:
 
     Raises:
         ConfigError: a setting is wrong.
-        LaunchError: the list of hosts can not be read.
+        LaunchError: the list of hosts cannot be read.
     """
     machine = machine_name(ask.hostname, ask.env, ask.root)
 
@@ -227,7 +227,7 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
         begin: is called with the plan once the run folder is written and held, instead of launching it.
 
     Raises:
-        MegadsError: the run folder can not be used, a package is missing, or the data are broken.
+        MegadsError: the run folder cannot be used, a package is missing, or the data are broken.
     """
     from megads.checkpoint.match import checkpoint_folder
     from megads.data.check import check_data
@@ -305,7 +305,7 @@ def start_line_of(job: Job) -> str:
 
 
 def plan_attempt(job: Job, allocation: Allocation, attempt: int, ends: float) -> LaunchPlan:
-    """Return the plan of a start of ``job``; ranks are told when the allocation ends, in unix seconds, 0: not known."""
+    """Return the plan of a start of ``job``; the end of the allocation is in unix seconds, 0: unknown."""
     command, env = worker(job.ask, job.folder), job.ask.env
     extra = {**list_variables(job.run, env), TOKEN: secrets.token_hex(16)}
     extra |= {ENDS_AT: str(int(ends))} if ends else {}

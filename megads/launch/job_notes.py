@@ -32,8 +32,8 @@ def job_notes(run: RunConfig, allocation: Allocation, env: Mapping[str, str], fo
     if hosts > 1 and (run.launch.max_restarts or allocation.spare) and not _survives(folder):
         asked = "MAX_RESTARTS" if run.launch.max_restarts else "a spare host"
         yield (
-            f"{asked} helps after a failed host only if the job was submitted with {NO_KILL}: SLURM ends other jobs "
-            "as a whole (sbatch --no-kill; megads train --submit adds it)"
+            f"{asked} helps after a failed host only if the job was submitted with {NO_KILL}: SLURM ends the "
+            "whole job otherwise (sbatch --no-kill; megads train --submit adds it)"
         )
 
 

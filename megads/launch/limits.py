@@ -35,6 +35,6 @@ def check_open_files(world_size: int) -> None:
     limit, needed = raise_open_files(), PER_RANK * world_size + OWN_FILES
     if limit < needed:
         raise LaunchError(
-            f"{world_size} ranks meet at rank 0, which needs {needed} open files, and the limit here is {limit} "
+            f"{world_size} ranks join at rank 0, which needs {needed} open files, and the limit here is {limit} "
             f"(`ulimit -Hn`); raise it to {needed}, or use at most {(limit - OWN_FILES) // PER_RANK} ranks"
         )

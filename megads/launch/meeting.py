@@ -137,7 +137,7 @@ class Lead:
     """Rank 0's side: gathers the others and tells all of them the same.
 
     Raises:
-        LaunchError: when it is made: another process is rank 0 of this launch, or the file can not be written.
+        LaunchError: when it is made: another process is rank 0 of this launch, or the file cannot be written.
     """
 
     place: Place
@@ -160,8 +160,8 @@ class Lead:
         except OSError:
             listener.close()
             raise LaunchError(
-                f"duplicate rank 0 of {self.place.info.world_size} on {this_host()}: another process of this launch "
-                f"takes itself for rank 0; {self.place.info.family} gives the ranks: its variables may be left from "
+                f"duplicate rank 0 of {self.place.info.world_size} on {this_host()}: another process of "
+                f"this launch is rank 0 too; {self.place.info.family} gives the ranks: its variables may be left from "
                 "another launch"
             ) from None
         listener.listen(4096)
@@ -259,7 +259,8 @@ class Lead:
         if not is_one_host(info):
             where = f"; every host must see {self.place.folder} and reach {this_host()}"
         return (
-            f"{where}; if {info.family} started no such ranks, its variables are left from another launch: unset them"
+            f"{where}; if {info.family} did not start these ranks, the variables are left from another "
+            "launch: unset them"
         )
 
     def tell(self, message: Mapping[str, Any]) -> None:
@@ -285,7 +286,7 @@ class Lead:
 
 
 def ask(place: Place) -> dict[str, Any]:
-    """Return what rank 0 tells every rank.
+    """Return what rank 0 informs every rank.
 
     Raises:
         LaunchError: rank 0 is not found in time.
@@ -310,7 +311,7 @@ def ask(place: Place) -> dict[str, Any]:
 
 def stale(info: RankInfo) -> str:
     """Return what to do when ranks are missing that never were."""
-    return f"if {info.family} started no such ranks, its variables are left from another launch: unset them"
+    return f"if {info.family} did not start these ranks, the variables are left from another launch: unset them"
 
 
 def _connect_here(place: Place) -> tuple[socket.socket, str] | None:

@@ -38,7 +38,7 @@ def check_optimizer(
     version: Callable[[str], str | None] = version_of,
     built: Callable[[str], bool] = has_op,
 ) -> None:
-    """Refuse an optimizer that this host can not run.
+    """Refuse an optimizer that this host cannot run.
 
     Args:
         name: value of ``OPT``.
@@ -78,7 +78,7 @@ def is_older(found: str, need: Needs) -> bool:
 
 
 def _instead(row: Optimizer, device: str) -> str:
-    """Return what comes closest and runs on ``device`` without a further package if it can not either."""
+    """Return what comes closest and runs on ``device`` without a further package if it cannot either."""
     other = OPTIMIZERS[row.instead]
     return row.instead if device in other.devices else "adamw"
 

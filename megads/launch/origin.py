@@ -130,7 +130,7 @@ def plan_end(resolved: Resolved, begins: Begins | None) -> Resolved:
     changed["train"] = {**changed.get("train", {}), "samples_offset": ends - sizes.samples_after(iters)}
     origins["train.samples_offset"] = Origin("checkpoint", str(begins.found.path))
     note = (
-        f"GLOBAL_BATCH={train.global_batch} is not what the {begins.iteration} steps so far had: they consumed "
+        f"GLOBAL_BATCH={train.global_batch} differs from the {begins.iteration} steps so far: they consumed "
         f"{consumed} samples, and TRAIN_ITERS={iters} ends at {ends}, not {sizes.samples_after(iters)}"
     )
     sections = {name: getattr(run, name).model_copy(update=values) for name, values in changed.items()}
@@ -148,13 +148,13 @@ def keep_schedule(resolved: Resolved, begins: Begins | None) -> Resolved:
         return resolved
     before = run_of(begins.found.manifest.settings)
     if before is None:
-        note = f"SCHEDULE_ON_RESUME=keep: {begins.found.path} has no schedule; what is set now is used"
+        note = f"SCHEDULE_ON_RESUME=keep: {begins.found.path} has no schedule; the current settings are used"
         return replace(resolved, notes=(*resolved.notes, note))
     origin, notes = Origin("checkpoint", str(begins.found.path)), []
     values = kept_schedule(before, run)
     for name, value in values.items():
         if (now := value_of(run, name)) != value:
-            notes.append(f"{env_name(name)}={now} ({resolved.origins[name]}) gives way to {value} ({origin})")
+            notes.append(f"{env_name(name)}={now} ({resolved.origins[name]}) is overridden by {value} ({origin})")
     optim = run.optim.model_copy(update=nested(values)["optim"])
     return Resolved(
         run.model_copy(update={"optim": optim}),
@@ -213,7 +213,7 @@ class Saved:
         self.before = frozenset(self._stamps())
 
     def newest(self) -> int:
-        """Return the iteration that the run would go on from now, 0 for none."""
+        """Return the iteration that the run would resume from now, 0 for none."""
         # What ranks found damaged has another name since.
         there = [iteration_of(Path(stamp[0])) for stamp in self._stamps()]
         return self.since() or max((found for found in there if found <= self.first), default=self.first)
@@ -243,7 +243,7 @@ class Saved:
 
 
 def beginning_only(run: RunConfig, run_dir: Path) -> list[str]:
-    """Return the settings of ``run`` that say from where it begins and are not to be given again when it goes on.
+    """Return the settings of ``run`` that say from where it begins and are not to be given again on resume.
 
     With another run's ``LOAD`` all of them may be: they are of no effect once the run has
     checkpoints of its own. Its own folder as ``LOAD``, as scripts of Megatron-LM have it, is too.
@@ -258,10 +258,10 @@ def beginning_only(run: RunConfig, run_dir: Path) -> list[str]:
 
 
 def go_on(run_dir: Path, resolved: Resolved) -> None:
-    """Have the next start of the ranks go on from what this command saved, not from where it went back to.
+    """Have the next start of the ranks resume from what this command saved, not from where it went back to.
 
     Raises:
-        ConfigError: the settings can not be read or written.
+        ConfigError: the settings cannot be read or written.
     """
     run = load_config(run_dir / CONFIG)
     plain = nested({name: fields()[name].default for name in beginning_only(run, run_dir)})

@@ -71,7 +71,7 @@ class LaunchPlan:
         """Write :attr:`files`; folders that are missing are made, for this user only.
 
         Raises:
-            LaunchError: a file can not be written.
+            LaunchError: a file cannot be written.
         """
         for name, text in self.files.items():
             path = Path(name)
@@ -82,4 +82,4 @@ class LaunchPlan:
                 with open(handle, "w", encoding="utf8") as file:
                     file.write(text)
             except OSError as error:
-                raise LaunchError(f"{path}: {error.strerror}; the starter reads its hosts from this file") from None
+                raise LaunchError(f"{path}: {error.strerror}; the launcher reads its hosts from this file") from None

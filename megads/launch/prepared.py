@@ -43,7 +43,7 @@ def run_prepared(
     if size != len(started.hosts):
         raise LaunchError(
             f"{folder} is prepared for {plural(size, 'rank')}, and {started.by} started {len(started.hosts)}; start "
-            f"{size}, or write the folder again with megads train --prepare"
+            f"{size}, or rewrite the folder with megads train --prepare"
         )
     if iterations_done(folder) >= run.train.train_iters and not run.train.evaluate_only:
         say(f"{folder} is complete ({plural(run.train.train_iters, 'iteration')})")

@@ -73,7 +73,7 @@ def preview(ask: Ask) -> tuple[tuple[str, ...], str] | None:
 
 
 def _check_device_can(run: RunConfig, facts: Facts) -> None:
-    """Refuse what the machine's device can not do.
+    """Refuse what the machine's device cannot do.
 
     Raises:
         DeviceError: the attention or the optimizer does not run there.

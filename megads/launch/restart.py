@@ -1,6 +1,6 @@
 """Start a run again from its last checkpoint when ranks failed (``--max-restarts``).
 
-What can not succeed is not tried again, and what the user asked to stop stays stopped. Each
+What cannot succeed is not tried again, and what the user asked to stop stays stopped. Each
 start is a line of ``<run>/attempts.jsonl``.
 """
 
@@ -27,6 +27,7 @@ from megads.launch.scheduler import Allocation
 from megads.launch.stale import IN_PLACE
 from megads.monitor.outcome import read_heartbeat
 from megads.monitor.text import clock, steady_clock
+from megads.words import plural
 
 WAIT_S = 1.0  # before the first restart, twice as long before each further one
 LONGEST_WAIT_S = 30.0  # devices and ports of the ranks that died are free again within it
@@ -52,7 +53,7 @@ class Attempt:
     rank: int
     host: str
     message: str
-    retired: tuple[str, ...] = ()  # hosts left out after it
+    retired: tuple[str, ...] = ()  # hosts excluded after it
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Restarts:
 
     ``plan(allocation, attempt)`` returns what an attempt runs. ``shrink(allocation)`` makes
     the settings of the run fit fewer hosts with the same global batch and returns what
-    changed; it raises a MegadsError where that can not be. ``answers(host)`` is whether a
+    changed; it raises a MegadsError where that cannot be. ``answers(host)`` is whether a
     host can be reached.
     """
 
@@ -85,7 +86,7 @@ class Restarts:
         there is a checkpoint.
 
         Raises:
-            LaunchError: when the program of a plan can not be started.
+            LaunchError: when the program of a plan cannot be started.
         """
         for name in (OUTCOME, STOP, ATTEMPTS):
             (self.run_dir / name).unlink(missing_ok=True)
@@ -100,11 +101,11 @@ class Restarts:
                 reason = self.reason_to_end(ended, signals) or self.choose_hosts()
                 self.keep(ended.exit_code)
                 if reason:
-                    self.tell(f"not started again: {reason}")
+                    self.tell(f"not restarted: {reason}")
                     return EXIT_STOPPED if self.is_resumable(ended, signals) else ended.exit_code
                 self.announce()
                 if self.wait(signals):
-                    self.tell("not started again: a stop was asked for")
+                    self.tell("not restarted: a stop was requested")
                     return EXIT_STOPPED if self.newest() else ended.exit_code
 
     def once(self) -> Ended:
@@ -116,7 +117,7 @@ class Restarts:
         told = [outcome.iteration if outcome else 0]
         if beat is not None and beat.time >= started:
             told.append(beat.iteration)
-        # Only ranks find that a block is damaged, and then go on from an older checkpoint than was planned.
+        # Only ranks find that a block is damaged, and then resume from an older checkpoint than was planned.
         reached = max(*told, self.saved.since()) or began
         began = min(began, self.newest(), reached)
         attempt = Attempt(
@@ -132,7 +133,7 @@ class Restarts:
         if ended.aborted_by:
             return f"ended by signal {ended.aborted_by}"
         if ended.stop_asked or signals or (self.run_dir / STOP).exists():
-            return "a stop was asked for"
+            return "a stop was requested"
         if reason := why_not(self.past, self.max_restarts):
             return reason
         now = self.now()
@@ -141,7 +142,7 @@ class Restarts:
         return ""
 
     def is_resumable(self, ended: Ended, signals: Sequence[int]) -> bool:
-        """Return whether the same command goes on with what was saved, as after a stop request."""
+        """Return whether the same command resumes what was saved, as after a stop request."""
         asked = ended.stop_asked or signals or (self.run_dir / STOP).exists()
         out_of_time = bool(self.ends_at) and self.ends_at - self.now() < NEEDED_S
         worth = not why_not(self.past, self.max_restarts + 1)
@@ -166,10 +167,10 @@ class Restarts:
         new, *spare = self.allocation.spare
         hosts = tuple(new if host == failed else host for host in self.allocation.hosts)
         self.allocation = replace(self.allocation, hosts=hosts, spare=tuple(spare))
-        self.retire(failed, f"{new} takes its place")
+        self.retire(failed, f"{new} replaces it")
 
     def go_without(self, failed: str) -> str:
-        """Leave out ``failed`` if it can not be reached; return why the others can not run without it, or nothing."""
+        """Leave out ``failed`` if it cannot be reached; return why the others cannot run without it, or nothing."""
         if not self.is_gone(failed):
             return ""
         hosts = tuple(host for host in self.allocation.hosts if host != failed)
@@ -177,17 +178,16 @@ class Restarts:
         try:
             changed = self.shrink(fewer)
         except MegadsError as error:
-            return f"{failed} can not be reached, and without it: {error}"
+            return f"{failed} cannot be reached, and without it: {error}"
         self.allocation = fewer
-        left = f"{len(hosts)} host{'s go' if len(hosts) > 1 else ' goes'} on"
-        self.retire(failed, f"it can not be reached; {left}: {changed}")
+        self.retire(failed, f"it cannot be reached; resuming on {plural(len(hosts), 'host')}: {changed}")
         return ""
 
     def retire(self, host: str, what: str) -> None:
-        """Note that ``host`` is left out, and why."""
+        """Note that ``host`` is excluded, and why."""
         last = self.past[-1]
         self.past[-1] = replace(last, retired=(*last.retired, host))
-        self.tell(f"host {host} is left out after: {last.message}; {what}")
+        self.tell(f"host {host} is excluded after: {last.message}; {what}")
 
     def look_around(self) -> None:
         """Note whether the one other host answers now: a site may let nobody ask, and then silence says nothing.
@@ -199,14 +199,14 @@ class Restarts:
             self.answered = {host for host in hosts if self.answers(host)}
 
     def is_gone(self, host: str) -> bool:
-        """Return whether ``host`` can not be reached although another one can, or it could at the start."""
+        """Return whether ``host`` cannot be reached although another one can, or it could at the start."""
         others = [other for other in self.other_hosts() if other != host][:3]
         if self.answers(host):
             return False
         return host in self.answered or any(self.answers(other) for other in others)
 
     def gone(self) -> list[str]:
-        """Return the hosts that can not be reached although other ones can, or they could at the start."""
+        """Return the hosts that cannot be reached although other ones can, or they could at the start."""
         hosts = self.other_hosts()
         with ThreadPoolExecutor(PROBES) as pool:
             silent = [host for host, answers in zip(hosts, pool.map(self.answers, hosts), strict=True) if not answers]
@@ -231,7 +231,7 @@ class Restarts:
         return bool(signals) or (self.run_dir / STOP).exists()
 
     def newest(self) -> int:
-        """Return the iteration from which the run would go on, 0 when there is no checkpoint."""
+        """Return the iteration from which the run would resume, 0 when there is no checkpoint."""
         return self.saved.newest()
 
     def keep(self, exit_code: int) -> int:
@@ -251,7 +251,7 @@ def why_not(past: Sequence[Attempt], max_restarts: int) -> str:
     """Return why another attempt after ``past`` makes no sense, or nothing.
 
     An attempt makes progress when it gets further than every one before it, since the ranks last had
-    to go on from an older checkpoint than before.
+    to resume from an older checkpoint than before.
     """
     last = past[-1]
     if last.exit_code == EXIT_WRONG or last.kind == "wrong":
@@ -266,7 +266,7 @@ def why_not(past: Sequence[Attempt], max_restarts: int) -> str:
     if before and last.kind == before.kind == "memory" and last.reached == before.reached:
         return f"out of memory twice after iteration {last.reached}; lower MICRO_BATCH or raise ZERO_STAGE"
     if before and not _progressed(past) and not _progressed(past[:-1]):
-        return f"two attempts in a row came no further than iteration {last.reached}"
+        return f"two attempts in a row did not get beyond iteration {last.reached}"
     return ""
 
 

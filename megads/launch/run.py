@@ -70,7 +70,7 @@ def run_plan(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: 
 
     Args:
         plan: what to run.
-        run_dir: the run folder; files of an earlier run in it that tell of its end are removed.
+        run_dir: the run folder; files of an earlier run in it that report its end are removed.
         env: the environment to start from.
         saves: whether the ranks listen to a stop request; if not, the first signal ends them.
 
@@ -79,7 +79,7 @@ def run_plan(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: 
         else the starter's own code, 128 + n after signal n; never 0 without an outcome.
 
     Raises:
-        LaunchError: when the program of the plan can not be started, or a file of it not be written.
+        LaunchError: when the program of the plan cannot be started, or a file of it not be written.
     """
     remove_end(run_dir)
     if plan.in_place:
@@ -135,7 +135,7 @@ def tell_end(ended: Ended, run_dir: Path) -> None:
         if ended.out_of_memory and ended.starter in (-signal.SIGKILL, 128 + signal.SIGKILL):
             how, kind = f"{how}: this host ran out of memory", "memory"
         what = f"the ranks ended without an outcome (the starter {how})"
-        say(f"{what}; what they printed last is above{last_seen(run_dir)}")
+        say(f"{what}; see their last output above{last_seen(run_dir)}")
         _tell(ended, run_dir, kind, what)
 
 
@@ -221,7 +221,7 @@ class _Watch:
 
     def _abort(self, number: int, word: str) -> None:
         if not self.aborted_by:
-            say(f"{word}; what does not end within {KILL_AFTER_S:g} s is killed")
+            say(f"{word}; whatever does not end within {KILL_AFTER_S:g} s is killed")
             self.aborted_by = number
             self._terminate()
 
@@ -234,7 +234,7 @@ class _Watch:
                 self._be_patient(END_GRACE_S if self.ended_well else FAILED_GRACE_S)
         if now >= self.terminate_at and self.kill_at == float("inf"):
             if self.ended_well:
-                say("the run has ended, but not the program that started its ranks, nor all of them; ending them")
+                say("the run has ended, but its launcher or some ranks have not; ending them")
             self._terminate()
         if now >= self.kill_at:
             self.family.kill()
@@ -277,6 +277,6 @@ def caught(note: Callable[[int], None]) -> Iterator[None]:
 
 def say(text: str) -> None:
     """Write one line of the launcher to stderr."""
-    with contextlib.suppress(OSError):  # nobody reads any more; the run goes on
+    with contextlib.suppress(OSError):  # nobody reads any more; the run continues
         sys.stderr.write(f"megads: {text}\n")
         sys.stderr.flush()

@@ -65,7 +65,7 @@ def _flux_hosts(env: Mapping[str, str]) -> tuple[str, ...]:
         done = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(
-            f"FLUX_URI={env['FLUX_URI']}: `{' '.join(command)}` gives no hosts ({error}); load the module of Flux, "
+            f"FLUX_URI={env['FLUX_URI']}: `{' '.join(command)}` returns no hosts ({error}); load the module of Flux, "
             "or unset FLUX_URI to leave its instance"
         ) from None
     return host_names.parse_hosts(done.stdout.strip(), "hostlist of Flux")
@@ -75,7 +75,7 @@ def _pbs_hosts(env: Mapping[str, str]) -> tuple[str, ...]:
     if not env.get("PBS_NODEFILE"):
         raise LaunchError(
             f"PBS job {env['PBS_JOBID']}: PBS_NODEFILE is not set, so its hosts are not known; name them in HOSTFILE, "
-            "or unset PBS_JOBID to use this host alone"
+            "or unset PBS_JOBID to use this host only"
         )
     path = Path(env["PBS_NODEFILE"])
     if not path.exists():
@@ -127,7 +127,7 @@ def find_allocation(
 
     Raises:
         LaunchError: this process is one rank of several itself; the scheduler's or the
-            user's list of hosts can not be read, or has fewer than asked for; there are more
+            user's list of hosts cannot be read, or has fewer than asked for; there are more
             ranks than accelerators; ranks do not spread evenly over the hosts; a machine that
             trains on accelerators shows none.
     """
@@ -248,7 +248,7 @@ def _layout_per_host(run: RunConfig, hosts: int) -> int:
         fitting = [str(count) for count in range(1, hosts) if wanted % count == 0]
         raise LaunchError(
             f"{layout} = {plural(wanted, 'rank')} do not spread evenly over {plural(hosts, 'host')}; "
-            f"use NHOSTS={' or '.join(fitting[-3:])}, or give NGPU_PER_HOST"
+            f"use NHOSTS={' or '.join(fitting[-3:])}, or set NGPU_PER_HOST"
         )
     return each
 
@@ -261,12 +261,12 @@ def needs_accelerators(run: RunConfig, facts: Facts) -> bool:
 def _no_accelerator(machine: str, here: bool) -> str:
     if here:
         return (
-            f"machine {machine} trains on accelerators and none is visible here; MACHINE=cpu trains without, and "
-            "--dry-run shows what the run would be there"
+            f"machine {machine} trains on accelerators and none is visible here; MACHINE=cpu trains "
+            "without them, and --dry-run previews the run"
         )
     return (
         f"machine {machine} trains on accelerators and this host, which is not one of the run's, shows none; "
-        "give NGPU_PER_HOST, the ranks on each host"
+        "set NGPU_PER_HOST, the ranks on each host"
     )
 
 

@@ -1,7 +1,7 @@
 """Ranks that the user started: rank 0 prepares the run, and every rank becomes a worker of it.
 
 ``mpiexec -n 4 megads train`` has nobody to launch. Every process knows its rank; rank 0 decides
-everything as the launcher does, tells the others what to run, and all of them replace
+everything as the launcher does, sends the others what to run, and all of them replace
 themselves with ``megads worker``. Exit codes are real: 2 on every rank for a wrong setting, and
 afterwards each rank's own, of which rank 0's is the run's.
 """
@@ -171,7 +171,7 @@ def even_layout(started: Started) -> tuple[tuple[str, ...], int]:
         each = ", ".join(f"{host}: {count}" for host, count in sorted(counts.items(), key=lambda item: -item[1])[:4])
         raise LaunchError(
             f"{started.by} started {len(started.hosts)} ranks unevenly ({each}{', ...' if len(counts) > 4 else ''}); "
-            "start equally many on every host"
+            "start the same number on every host"
         )
     return tuple(counts), next(iter(counts.values()))
 

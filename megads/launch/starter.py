@@ -70,8 +70,8 @@ def plan_launch(
         for_torch: whether each rank gets RANK, LOCAL_RANK and WORLD_SIZE, whatever its starter sets.
 
     Raises:
-        LaunchError: the starter is not installed or can not start these ranks on these
-            hosts; no name of the first host resolves; CPU_BIND can not be read.
+        LaunchError: the starter is not installed or cannot start these ranks on these
+            hosts; no name of the first host resolves; CPU_BIND cannot be read.
     """
     folder = folder or Path(tempfile.gettempdir()) / f"megads-{os.getuid()}-{secrets.token_hex(4)}"
     call = Call(allocation, tuple(command), env, {}, facts, FREE, folder, python or command[0])
@@ -194,7 +194,7 @@ def _nothing_reaches(call: Call, asked: str) -> str:
 def _facts_under(row: Starter, outer: Starter, facts: Facts) -> Facts:
     """Return the machine's facts as they hold for ranks of ``row`` that ``outer`` brings to every host.
 
-    Options of another starter than the machine's are left out. Under an agent per host, ranks take
+    Options of another starter than the machine's are skipped. Under an agent per host, ranks take
     devices by number: what gives each task of the starter a device of its own would give all ranks
     of a host the same one.
     """
@@ -232,7 +232,7 @@ def rank_env(
         added["DS_ACCELERATOR"] = "cpu"
     if in_slurm_step(env):
         # The step that this process is in holds the CPUs; one inside it, also one that an
-        # mpiexec makes for its daemons, would wait for ever.
+        # mpiexec makes for its daemons, would wait forever.
         added["SLURM_OVERLAP"] = "1"
     if path := _python_path(env.get("PYTHONPATH", "")):
         added["PYTHONPATH"] = path

@@ -157,14 +157,14 @@ def _slurm(request: Request, facts: SubmitFacts, machine: str) -> Iterator[str]:
 def _filled(text: str, request: Request, option: str) -> str:
     if "{ranks}" in text and not request.ranks_per_host:
         raise LaunchError(
-            f"how many accelerators a host has is not known; give NGPU_PER_HOST, or what hosts have with {option}"
+            f"how many accelerators a host has is not known; set NGPU_PER_HOST, or what hosts have with {option}"
         )
     return _word(text.replace("{ranks}", str(request.ranks_per_host)), option)
 
 
 def _account(request: Request, facts: SubmitFacts, machine: str) -> str:
     if facts.needs_account and not request.account:
-        raise LaunchError(f"machine {machine} takes no job without an account; give --account PROJECT")
+        raise LaunchError(f"machine {machine} requires an account for every job; pass --account PROJECT")
     return _word(request.account, "--account") if request.account else ""
 
 
@@ -188,8 +188,9 @@ def choose_queue(request: Request, facts: SubmitFacts, machine: str) -> str:
         return ""
     if fitting:
         raise LaunchError(
-            f"--chain {request.jobs}: no queue of machine {machine} for {request.nodes} hosts holds so many jobs of "
-            f"one user; use --chain {max(queue.jobs for queue in fitting)} and submit again when they have ended; "
+            f"--chain {request.jobs}: no queue of machine {machine} for {request.nodes} hosts holds that many "
+            f"jobs of one user; use --chain {max(queue.jobs for queue in fitting)} and submit again when they "
+            "have ended; "
             f"queues: {', '.join(_shown(facts.queues))}"
         )
     timed = [queue for queue in facts.queues if request.nodes in queue.hosts and queue.hours]

@@ -20,11 +20,11 @@ def script_job(ask: Ask, wish: Wish, walltime: str, script: str, words: Sequence
     Variables of the environment that are settings go along, which PBS would drop.
 
     Raises:
-        ConfigError: a value that is none, or can not be in a directive.
+        ConfigError: a value that is none, or cannot be in a directive.
         LaunchError: what the machine's jobs need is missing.
     """
     if not walltime:
-        raise LaunchError("a job needs its longest time; give --walltime 1:00:00")
+        raise LaunchError("a job needs its longest time; pass --walltime 1:00:00")
     machine = submit_machine(ask)
     place = find_place(machine, ask.root, ask.env)
     refuse_host_file(ask.env.get("HOSTFILE", ""))

@@ -93,7 +93,7 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
     refuse_host_file(first.run.launch.hostfile)
     used = first.run.launch.num_hosts or nodes
     if used > nodes:
-        raise LaunchError(f"NHOSTS={used} is more than the {nodes} hosts of the job; give --nodes {used}")
+        raise LaunchError(f"NHOSTS={used} is more than the {nodes} hosts of the job; pass --nodes {used}")
     asked = resolve_ask(ask, machine, used)
     place = find_place(asked.run.machine, ask.root, ask.env)
     ranks = ranks_of_host(asked.run, place, used, ask.env)
@@ -113,7 +113,7 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
     train = resolved.run.train.model_copy(update={"force": True})
     check_data(resolved.run.model_copy(update={"train": train}), vocab)
     if not resolved.run.launch.walltime:
-        raise LaunchError("a job needs its longest time; give --walltime 6:00:00")
+        raise LaunchError("a job needs its longest time; pass --walltime 6:00:00")
     named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
     folder = choose_folder(resolved.run, named=named, in_job=False, fresh=ask.fresh)
     if folder.note and resolved.run.checkpoint.use_args and ask.model_of is None:
@@ -122,8 +122,8 @@ def prepare_submission(ask: Ask, wish: Wish, cwd: Path) -> Submission:
     once = beginning_only(resolved.run, folder.path)
     if once and wish.chain > 1:
         raise LaunchError(
-            f"--chain {wish.chain}: every job would begin again by {', '.join(map(env_name, once))}, and what the one "
-            "before it made would go; submit one job with it, then the chain without"
+            f"--chain {wish.chain}: every job would start over because of {', '.join(map(env_name, once))}, and "
+            "lose what the one before it made; submit one job with it, then the chain without"
         )
     request = Request(
         nodes=nodes,
@@ -171,7 +171,7 @@ def submit(submission: Submission, env: Mapping[str, str]) -> list[str]:
     """Keep what is submitted in the run folder, submit it, and return the ids of the jobs.
 
     Raises:
-        ConfigError: the run folder can not be written.
+        ConfigError: the run folder cannot be written.
         LaunchError: the scheduler's program is missing, or refuses the job.
     """
     folder = submission.folder.path
@@ -248,7 +248,7 @@ def _variable(text: str, env: Mapping[str, str]) -> tuple[str, str]:
     if not name.isidentifier() or not name.isascii():
         raise LaunchError(f"--env {name!r}: not the name of a variable; expected NAME or NAME=VALUE")
     if not equals and name not in env:
-        raise LaunchError(f"--env {name}: this shell has no such variable; give --env {name}=VALUE")
+        raise LaunchError(f"--env {name}: it is not set in this shell; pass --env {name}=VALUE")
     return name, value if equals else env[name]
 
 
@@ -265,7 +265,7 @@ def ranks_of_host(run: RunConfig, place: Place, hosts: int, env: Mapping[str, st
         wanted = model_degree(run) * max(run.parallel.data, 1)
         return -(-wanted // hosts)
     raise LaunchError(
-        f"machine {place.machine} does not say how many accelerators a host has; give NGPU_PER_HOST "
+        f"machine {place.machine} does not say how many accelerators a host has; set NGPU_PER_HOST "
         "(MEGADS_DEVICE=cpu submits a run without)"
     )
 
@@ -278,7 +278,9 @@ def _body(ask: Ask, asked: Resolved, place: Place, folder: Folder, cwd: Path, va
         words += ["--set", f"{name}={value}"]
     for text in variables:
         if (name := text.partition("=")[0]) in _read_as_settings():
-            raise LaunchError(f"--env {text}: {name} is a setting, which the job takes from this command: {name}=...")
+            raise LaunchError(
+                f"--env {text}: {name} is a setting; the job takes settings from this command: {name}=..."
+            )
     return [f"cd -- {shlex.quote(str(cwd))}", *program_lines(ask, asked.run.machine, variables), _command(words)]
 
 

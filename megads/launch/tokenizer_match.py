@@ -28,8 +28,8 @@ def check_tokenizer(run: RunConfig, begins: Begins | None) -> None:
     same = identities[0] == identities[1] if all(identities) else before.type == now.type
     if not same:
         raise ConfigError(
-            f"{begins.found.path} was trained with {_name(before)}, this run uses {_name(now)}: an id means another "
-            "text there; set the checkpoint's TOKENIZER_TYPE and its files, or FORCE=1 to use the weights all the same"
+            f"{begins.found.path} was trained with {_name(before)}, this run uses {_name(now)}: the ids have "
+            "other meanings; set the checkpoint's TOKENIZER_TYPE and its files, or FORCE=1 to use the weights anyway"
         )
 
 

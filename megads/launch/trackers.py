@@ -24,7 +24,7 @@ def choose_trackers(
     """Return the settings with every ``auto`` of the trackers decided.
 
     A key in the environment is a weaker wish than a setting: without the library a note
-    tells of it, where a setting is refused.
+    reports it, where a setting is refused.
 
     Args:
         resolved: derived settings.
@@ -32,7 +32,7 @@ def choose_trackers(
         installed: whether a package is there.
 
     Raises:
-        ConfigError: a run there can not have the id that was given.
+        ConfigError: a run there cannot have the id that was given.
         DependencyError: the library of a tracker that a setting asks for is missing.
     """
     track, origins, notes = resolved.run.track, dict(resolved.origins), list(resolved.notes)
@@ -42,14 +42,15 @@ def choose_trackers(
         origins[f"track.{name}"] = Origin("derived", why)
     if changed.get("wandb_mode") == "online" and not track.wandb_project and not installed("wandb"):
         notes.append(
-            "WANDB_API_KEY is given, but wandb is not installed, so Weights & Biases gets nothing; pip install wandb, "
-            "or give WANDB_DISABLED=1"
+            "WANDB_API_KEY is set, but wandb is not installed, so nothing goes to Weights & Biases; pip "
+            "install wandb, "
+            "or set WANDB_DISABLED=1"
         )
         changed["wandb_mode"] = "disabled"
     track = track.model_copy(update=changed)
     for package, asked, wish, without in _needed(track, resolved.origins):
         if asked and not installed(package):
-            raise DependencyError(f"{wish} needs the package {package}: pip install {package}, or give {without}")
+            raise DependencyError(f"{wish} needs the package {package}: pip install {package}, or set {without}")
     if track.wandb_mode != "disabled" and track.wandb_id and not WANDB_ID.fullmatch(track.wandb_id):
         given = f"WANDB_RUN_ID={track.wandb_id} ({origins['track.wandb_id']})"
         raise ConfigError(f"{given} must be at most 64 letters, digits, - and _")

@@ -34,7 +34,7 @@ def _shares_optimizer(run: RunConfig) -> bool:
 # average them (issue 7773), 0.18.3 to 0.19.2 divide them once per stage (issue 8152), and
 # megads.engine.stage scales them itself. Measured equal to one rank on 0.16.9, 0.18.5, 0.19.2 and 0.19.8.
 WRONG = (
-    Wrong("deepspeed", "0", "0.16.0", "it is older than any version this program was tried with", lambda run: True),
+    Wrong("deepspeed", "0", "0.16.0", "it is older than every tested version", lambda run: True),
     Wrong(
         "deepspeed",
         "0",

@@ -33,7 +33,7 @@ class Attention(nn.Module):
         place: name of its dropout, see :meth:`megads.comm.rng.Draws.begin`.
 
     Raises:
-        ConfigError: the heads can not be shared out.
+        ConfigError: the heads cannot be shared out.
         DependencyError: ``model.attention`` is flash and flash-attn is missing.
     """
 
@@ -112,7 +112,7 @@ def _check_heads(model: ModelConfig, degree: int) -> None:
         )
     if model.num_kv_heads % degree:
         raise ConfigError(
-            f"NUM_KV_HEAD={model.num_kv_heads} key/value heads can not be shared by TP={degree} ranks; "
+            f"NUM_KV_HEAD={model.num_kv_heads} key/value heads cannot be shared by TP={degree} ranks; "
             f"use a TP that divides {model.num_kv_heads}"
         )
     if model.position_embedding == "rope" and model.head_dim % 2:

@@ -107,7 +107,7 @@ class GPT(nn.Module):
         recompute: what is computed again in the backward pass; None: nothing.
 
     Raises:
-        ConfigError: a size can not be split over the tensor-parallel ranks.
+        ConfigError: a size cannot be split over the tensor-parallel ranks.
         DependencyError: an optional package that ``model`` asks for is missing.
     """
 
@@ -186,14 +186,14 @@ class GPT(nn.Module):
         """Map ``[B, S]`` tokens to ``[B, s, H]``; s is S, or S/t with ``scatter_norms``.
 
         Raises:
-            ConfigError: S can not be scattered over the tensor-parallel ranks, or is too long for learned positions.
+            ConfigError: S cannot be scattered over the tensor-parallel ranks, or is too long for learned positions.
         """
         context, length = self.context, tokens.shape[1]
         if context.scatter_norms and length % context.groups.tensor_size:
             tensor, seq = context.groups.tensor_size, context.groups.seq_size
             fitting = -(-length // tensor) * tensor * seq
             raise ConfigError(
-                f"SCATTER_NORMS=1: the {length} tokens of a rank (SEQ / SP) can not be cut over TP={tensor} ranks; "
+                f"SCATTER_NORMS=1: the {length} tokens of a rank (SEQ / SP) cannot be split over TP={tensor} ranks; "
                 f"use SEQ={fitting}, or SCATTER_NORMS=0"
             )
         x = self.embedding(tokens)

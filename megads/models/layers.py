@@ -1,4 +1,4 @@
-"""Norms and the MLP of a decoder block, and what every layer is told of where it runs."""
+"""Norms and the MLP of a decoder block, and the place of every layer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Energy of one host by codecarbon: what counters measured, apart from what the library guesses.
 
-codecarbon fills in what it can not measure (a CPU without readable RAPL by its rated
+codecarbon fills in what it cannot measure (a CPU without readable RAPL by its rated
 power, memory by its size). Those parts are told as estimated, and never added to the others.
 """
 

@@ -1,4 +1,4 @@
-"""Follow the rows of a metrics file that a run is writing, or will write, or begins anew."""
+"""Follow the rows of a metrics file that a run is writing, or will write, or starts over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Follower:
     """What is known so far of a metrics file, a little more after each :meth:`poll`.
 
     A file that was replaced (a run that resumes drops the rows after its checkpoint) or has
-    become shorter is read anew. A line counts once its end is there.
+    become shorter is read again. A line counts once its end is there.
 
     Args:
         path: of the file, which may come later.

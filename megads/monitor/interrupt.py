@@ -21,7 +21,7 @@ _asked: list[int] = []
 def hear_ctrl_c(run_dir: Path) -> None:
     """Take the first Ctrl-C from now on as the request to stop, and the second one for the end; SIGINT may be blocked.
 
-    The set-up goes on after the first one: the run then stops before its first step, and says so. The second one
+    The set-up continues after the first one: the run then stops before its first step, and says so. The second one
     ends the process at once, with an outcome: what is imported during the set-up may swallow exceptions.
 
     Args:

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one object per logged iteration, readable while the run goes on."""
+"""``metrics.jsonl``: one object per logged iteration, readable during the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MetricsFile:
     """Appends rows to a JSON Lines file.
 
     On resume the rows after the checkpoint are dropped, so that the file holds each
-    iteration once, as if the run had never stopped. While it can not be written rows wait in memory.
+    iteration once, as if the run had never stopped. While it cannot be written rows wait in memory.
 
     Args:
         path: of the file.
@@ -37,14 +37,16 @@ class MetricsFile:
         self._is_told = False
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one row; it is in the file when this returns, unless that can not be written now."""
+        """Append one row; it is in the file when this returns, unless that cannot be written now."""
         self._waiting += _line(row).encode()
         try:
             self._flush()
         except OSError as error:
             # A full disk, or a file system that has a bad moment: neither is a reason to end a run.
             if not self._is_told:
-                LOG.warning("%s: %s; its rows wait in memory until it can be written", self.file.name, error.strerror)
+                LOG.warning(
+                    "%s: %s; its rows are kept in memory until it can be written", self.file.name, error.strerror
+                )
             self._is_told = True
 
     def _flush(self) -> None:
@@ -66,7 +68,7 @@ class MetricsFile:
 
 
 def _lines_until(path: Path, iteration: int) -> Iterator[bytes]:
-    """Yield the lines of the rows up to ``iteration``, as they are; what is no row is left out."""
+    """Yield the lines of the rows up to ``iteration``, as they are; what is no row is skipped."""
     if not iteration or not path.is_file():
         return
     broken, damage, offset = 0, Damage(), 0

@@ -23,7 +23,7 @@ class Outcome:
     """How a run ended, for the launcher and the summary.
 
     ``kind`` is one of: done, stopped, wrong (a MegadsError), import, memory, error (any other
-    exception), killed (by a signal), lost (another rank went without a word), hang.
+    exception), killed (by a signal), lost (another rank went silently), hang.
     ``rank`` and ``host`` are those to blame, rank -1 and no host when nobody is.
     """
 
@@ -36,10 +36,10 @@ class Outcome:
 
 
 def write_outcome(run_dir: Path, outcome: Outcome) -> None:
-    """Write ``outcome.json``, which tells the launcher how the run ended.
+    """Write ``outcome.json``, which says how the run ended.
 
     Raises:
-        ConfigError: the folder can not be written, or its disk is full.
+        ConfigError: the folder cannot be written, or its disk is full.
     """
     write_whole(run_dir / OUTCOME, _text(outcome))
 

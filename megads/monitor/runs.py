@@ -58,7 +58,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class State:
-    """Whether a run goes on, and why not or in which phase."""
+    """Whether a run is running, why not, or in which phase."""
 
     name: str
     why: str = ""
@@ -73,7 +73,7 @@ def find_runs(folder: Path) -> list[Path]:
     """Return the run folders in ``folder``, by name; its own path when it is one itself.
 
     Raises:
-        OSError: it can not be listed.
+        OSError: it cannot be listed.
     """
     if is_run(folder):
         return [folder]
@@ -88,7 +88,7 @@ def is_run(folder: Path) -> bool:
 
 
 def facts_of(folder: Path, now: float | None = None) -> RunFacts:
-    """Return what a run's folder tells; a broken one is told of as such.
+    """Return what a run's folder tells; a broken one is reported as such.
 
     Args:
         folder: of the run.
@@ -102,7 +102,7 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
         speeds = last_speeds(folder / METRICS, damage)
         damaged = damage.text(folder / METRICS)
     except OSError as error:
-        return RunFacts(str(folder), BROKEN, f"can not be read: {error.strerror}")
+        return RunFacts(str(folder), BROKEN, f"cannot be read: {error.strerror}")
     settings: dict[str, Any] = {}
     problem = ""
     try:
@@ -143,7 +143,7 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
 
 
 def state_of(folder: Path, settings: Mapping[str, Any], now: float) -> State:
-    """Return whether the run in ``folder`` goes on, from what it left there."""
+    """Return whether the run in ``folder`` is running, from what it left there."""
     outcome = read_outcome(folder)
     if outcome is not None:
         return _ended(outcome)
@@ -157,17 +157,17 @@ def state_of(folder: Path, settings: Mapping[str, Any], now: float) -> State:
         if said and said > beat.time and now - said < STARTING_S:
             return State(STARTING, "a new start of it")
         if os.path.lexists(folder / OUTCOME):
-            return State(BROKEN, f"{OUTCOME} can not be read")
-        return State(LOST, f"in {beat.phase}; no sign of rank 0 on {beat.host} for {duration(quiet)}")
+            return State(BROKEN, f"{OUTCOME} cannot be read")
+        return State(LOST, f"in {beat.phase}; no heartbeat of rank 0 on {beat.host} for {duration(quiet)}")
     if (folder / OUTCOME).exists():
-        return State(BROKEN, f"{OUTCOME} can not be read")
+        return State(BROKEN, f"{OUTCOME} cannot be read")
     if not (folder / CONFIG).exists() and not (folder / METRICS).exists():
         return State(WAITING, "submitted; its job has not started")
     if said and now - said < STARTING_S:
         return State(STARTING)
     if (folder / METRICS).exists():
-        return State(LOST, "neither a heartbeat nor an outcome")
-    return State(WAITING, "set up, but no rank started")
+        return State(LOST, "no heartbeat and no outcome")
+    return State(WAITING, "prepared, but no rank started")
 
 
 def _ended(outcome: Outcome) -> State:
@@ -179,7 +179,7 @@ def _ended(outcome: Outcome) -> State:
 
 
 def _alive(beat: Heartbeat, settings: Mapping[str, Any], now: float) -> State:
-    """Tell a run that goes on from one that beats but has come no further for longer than it may."""
+    """Distinguish a run that progresses from one that has a heartbeat but no progress for longer than allowed."""
     timeout = _number(settings, "launch.timeout_s")
     limit = 2 * max(600.0 if timeout is None else timeout, 3 * beat.save_s)
     stands = beat.time - beat.since
@@ -192,7 +192,7 @@ def last_rows(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the last step's row and the last validation's of a metrics file, empty where there is none.
 
     Raises:
-        OSError: the file is there and can not be read.
+        OSError: the file is there and cannot be read.
     """
     try:
         size = path.stat().st_size
@@ -223,7 +223,7 @@ def last_speeds(path: Path, damage: Damage) -> dict[str, float]:
         damage: takes rows of its last :data:`TAIL` bytes that differ from their checksums.
 
     Raises:
-        OSError: the file is there and can not be read.
+        OSError: the file is there and cannot be read.
     """
     try:
         with open_binary(path) as file:

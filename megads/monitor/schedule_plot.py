@@ -83,7 +83,7 @@ def draw_schedule(curves: Curves, path: Path, title: str) -> None:
     """Draw learning rate, weight decay and batch over steps and tokens into ``path``, a PNG file.
 
     Raises:
-        OSError: the file can not be written.
+        OSError: the file cannot be written.
     """
     render_schedule(curves, title).savefig(path)
 

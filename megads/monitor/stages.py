@@ -181,7 +181,7 @@ class Hand:
 
 @dataclass
 class Examiner:
-    """Runs stages here, one after another, each within a limit, and tells of each as it ends.
+    """Runs stages here, one after another, each within a limit, and reports each as it ends.
 
     Attributes:
         limit_s: on one stage.

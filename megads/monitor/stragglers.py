@@ -53,7 +53,7 @@ def find_stragglers(busy_s: Sequence[float], kinds: Sequence[int], least_ratio: 
     A rank stands out when it is ``least_ratio`` times the median of its kind, and beyond it by
     five times the scatter of its kind (the median absolute deviation) and by a millisecond.
     The median of an even number is the lower one of the two in the middle: of two ranks the
-    slower one is told of.
+    slower one is reported.
 
     Args:
         busy_s: of every rank.

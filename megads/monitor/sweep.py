@@ -186,7 +186,7 @@ class Sweep:
         axes.set_xlim(self.settings.lowest, max(self.settings.highest, 2 * self.settings.lowest))
         losses = [loss for _, loss in curve]
         if losses:
-            # What is far above the start is beside the point, and would flatten the rest.
+            # What is far above the start is irrelevant, and would flatten the rest.
             top = max(losses[0] + 0.3 * (losses[0] - min(losses)), 1.02 * max(losses[: len(losses) // 2 + 1]))
             axes.set_ylim(min(losses) - 0.05 * (top - min(losses)) - 1e-9, top)
         polish(axes)

@@ -18,7 +18,7 @@ class Speed:
 
     Model FLOPs (``tflops_per_device``, ``mfu``) are those of one forward and backward pass;
     hardware FLOPs (``hardware_tflops_per_device``, ``hfu``) also what was computed again. A
-    step whose update was left out has done them all the same. ``mfu`` and ``hfu``, shares of
+    step whose update was skipped has done them all the same. ``mfu`` and ``hfu``, shares of
     the device's peak, are None when that is not known.
     """
 
@@ -66,7 +66,7 @@ class Remaining:
     """Guesses when a run ends, from the wall time between its steps: validations and saves count.
 
     Time is taken to go with samples, since steps may grow. The first step, which is slow
-    everywhere, is left out as soon as there is another.
+    everywhere, is skipped as soon as there is another.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):

@@ -12,7 +12,7 @@ from megads.device.timeline import HostTimeline, Timeline
 
 DATA, SAVE = "data", "save"
 PARTS = (DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER)
-"""Of a step's time, in the order in which they are told."""
+"""Of a step's time, in the order in which they are reported."""
 
 SHOWN = 0.005  # of all: a smaller part is not told
 

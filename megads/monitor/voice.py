@@ -1,4 +1,4 @@
-"""Work that is done beside the training, one piece after the other: what a step's numbers are told with."""
+"""Work that is done in the background, one piece after the other: what a step's numbers are reported with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that goes on as a screen of text, and as one line."""
+"""A running run as a screen of text, and as one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOG_TAIL = 1 << 14  # bytes
 LOG_LINES = 4
 RESTART_S = 120.0  # for a run that failed to be started again
 LOST_S = 60.0  # more, for a run that was seen alive
-LAST_WORD = "not started again"  # of a launcher that could start it again
+LAST_WORD = "not restarted"  # of a launcher that could start it again
 STAMP = re.compile(r"^\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d),\d+ ")
 MEGATRON = re.compile(r"^[\d:]* + (iteration +\d+/|validation loss at iteration)")
 STRAGGLER = "straggler: "
@@ -74,7 +74,7 @@ class Watch:
         return self.state.ended
 
     def exit_code(self) -> int:
-        """Return 0 for a run that is done or goes on, 75 for one that stopped, else what it ended with."""
+        """Return 0 for a run that is done or running, 75 for one that stopped, else what it ended with."""
         if self.state.name == STOPPED:
             return EXIT_STOPPED
         if self.state.name in (FAILED, LOST):
@@ -172,7 +172,7 @@ class Watch:
 
 
 def log_lines(path: Path) -> list[str]:
-    """Return the last lines of a log, with the time of day and no date; none when it can not be read."""
+    """Return the last lines of a log, with the time of day and no date; none when it cannot be read."""
     try:
         with open_binary(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL))

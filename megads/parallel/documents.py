@@ -27,7 +27,7 @@ class Segments:
     Segments of similar length are laid side by side as ``[n, L]``, with L that of the longest;
     behind a shorter one its last token is repeated. Causal attention over such a stack is
     what each segment gives alone: no token sees what is behind it, and what the repeated ones
-    give is left out. So the kernels need no mask, of which one would be S x S.
+    give is skipped. So the kernels need no mask, of which one would be S x S.
 
     Attributes:
         source: ``[N]`` int64: the token, counted along the rows, at every place of the stacks.

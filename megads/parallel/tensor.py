@@ -7,7 +7,7 @@ left uninitialised; ``megads.models.build`` fills them.
 With ``scattered`` (arXiv 2205.05198, section 4.2.2) the activations outside such a pair are
 cut along the sequence, ``[B, S/t, H]`` on each rank. An all-gather before and a
 reduce-scatter behind the pair send together what the all-reduce sends; the gathered input
-is not kept but gathered once more in the backward pass, beside a matrix product.
+is not kept but gathered once more in the backward pass, in parallel to a matrix product.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Shard:
         """Return the parts' sizes on one of ``degree`` ranks.
 
         Raises:
-            ConfigError: a part can not be cut into ``degree`` equal slices.
+            ConfigError: a part cannot be cut into ``degree`` equal slices.
         """
         for part in self.parts:
             if part % degree:
                 raise ConfigError(
-                    f"a dimension of {part} can not be cut over {degree} tensor-parallel ranks; "
+                    f"a dimension of {part} cannot be split over {degree} tensor-parallel ranks; "
                     f"use a TP that divides {part}"
                 )
         return tuple(part // degree for part in self.parts)

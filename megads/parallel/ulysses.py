@@ -39,13 +39,13 @@ def split_batch(batch: Tensor, groups: Groups, eod: int | None = None) -> tuple[
         sequence rank ``r``; a label that does not count is :data:`NOT_COUNTED`.
 
     Raises:
-        ConfigError: the sequence can not be cut into equal parts.
+        ConfigError: the sequence cannot be cut into equal parts.
     """
     tokens, labels = batch[:, :-1], batch[:, 1:]
     whole, size = tokens.shape[1], groups.seq_size
     if whole % size:
         raise ConfigError(
-            f"SEQ={whole} can not be cut over SP={size} ranks; use SEQ={-(-whole // size) * size} or an SP "
+            f"SEQ={whole} cannot be split over SP={size} ranks; use SEQ={-(-whole // size) * size} or an SP "
             f"that divides {whole}"
         )
     if eod is not None:
@@ -89,8 +89,8 @@ def share_heads(num_heads: int, num_kv_heads: int, size: int) -> tuple[HeadShare
     """
     if size > num_heads:
         raise ConfigError(
-            f"SP={size} ranks can not share {num_heads} query heads (HEADS / TP), one each at least; "
-            f"use SP={num_heads} or less"
+            f"SP={size} ranks cannot share {num_heads} query heads (HEADS / TP), each rank "
+            f"needs one; use SP={num_heads} or less"
         )
     ratio = num_heads // num_kv_heads
     short, num_long = divmod(num_heads, size)

@@ -88,13 +88,13 @@ def parse_json(
     except RecursionError:
         raise _too_deep() from None
     except json.JSONDecodeError as error:
-        raise Bounds(f"is no JSON (line {error.lineno}, column {error.colno}: {error.msg.lower()})") from None
+        raise Bounds(f"is not JSON (line {error.lineno}, column {error.colno}: {error.msg.lower()})") from None
     except UnicodeDecodeError as error:
-        raise Bounds(f"is no JSON (byte {error.start} is not UTF-8)") from None
+        raise Bounds(f"is not JSON (byte {error.start} is not UTF-8)") from None
     except Bounds:
         raise
     except ValueError as error:  # a number of many thousand digits, or of a hook
-        raise Bounds(f"is no JSON ({error!s:.80})") from None
+        raise Bounds(f"is not JSON ({error!s:.80})") from None
     text = content if isinstance(content, str) else content.decode("latin-1")
     if text.count("[") + text.count("{") > DEEPEST:
         _check_depth(found)
@@ -152,7 +152,7 @@ def parse_yaml(text: str, loader: Any = None) -> Any:
     except RecursionError:
         raise _too_deep() from None
     except (ValueError, OverflowError) as error:  # of a date, or a number of many thousand digits
-        raise Bounds(f"is no YAML ({error!s:.80})") from None
+        raise Bounds(f"is not YAML ({error!s:.80})") from None
 
 
 def _too_deep() -> Bounds:

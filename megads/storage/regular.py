@@ -35,7 +35,7 @@ def open_file(path: str | Path) -> tuple[int, int]:
     """Open a regular file for reading, without waiting; return its descriptor and its size in bytes.
 
     Raises:
-        OSError: there is no such file, or it cannot be read.
+        OSError: the file does not exist, or it cannot be read.
         NotRegular: it is a folder, pipe, socket or device, or the name holds a zero byte.
     """
     try:
@@ -75,12 +75,12 @@ def open_regular(
 
     Args:
         path: of the file.
-        missing: called when there is no such file; returns what would work.
+        missing: called when the file does not exist; returns what would work.
         expected: what should have been there, for the message.
         name: how the message calls the file; empty: its path.
 
     Raises:
-        DataError: there is no such file, it cannot be read, or it is a folder, pipe, socket or device.
+        DataError: the file does not exist, it cannot be read, or it is a folder, pipe, socket or device.
     """
     name = name or str(path)
     try:
@@ -98,10 +98,10 @@ def write_cure(error: OSError, elsewhere: str) -> str:
     if error.errno in FULL:
         return f"free some space or {elsewhere}"
     if error.errno == errno.EIO:
-        return f"its disk or the way to it fails, space does not help: see the system's log, or {elsewhere}"
+        return f"its disk or the path to it fails; free space does not help: see the system's log, or {elsewhere}"
     return elsewhere
 
 
 def cannot_read(path: str | Path, error: OSError) -> DataError:
     """Return the one line for an error of the file system."""
-    return DataError(f"{path}: can not be read: {str(error.strerror).lower()}")
+    return DataError(f"{path}: cannot be read: {str(error.strerror).lower()}")

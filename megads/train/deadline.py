@@ -29,7 +29,7 @@ class Deadline:
         ends_at: unix seconds of the end of the allocation; 0: not known, never near.
         save_s: seconds of a save, measured in an earlier start or guessed.
         teardown_s: seconds from the last save to the end of the last process.
-        now: the clock; a wall clock that is set anew does not move it.
+        now: the clock; a wall clock that is changed does not move it.
     """
 
     ends_at: float
@@ -76,7 +76,7 @@ class Deadline:
         return max(self.step_s, min(self.set_up_s, FIRST_SHARE * max(0.0, self.ends_at - self.now())))
 
     def needs_s(self, *, step: bool, validation: bool) -> float:
-        """Return the seconds from now to the end of the last process, if the run went on with what is named."""
+        """Return the seconds from now to the end of the last process, if the run continued with what is named."""
         more = self.next_step_s() if step else 0.0
         more += self.save_s if self.is_writing else 0.0
         return SAVES * self.save_s + self.teardown_s + more + (self.valid_s if validation else 0.0)
@@ -101,4 +101,4 @@ class Deadline:
         if left_s <= usable:
             return f"{text}: they fit"
         fit = max(0, int(usable / left_s * steps_left))
-        return f"{text}: about {fit} fit, then the run saves and exits with 75; the same command goes on"
+        return f"{text}: about {fit} fit, then the run saves and exits with 75; rerun the same command to resume"

@@ -22,8 +22,8 @@ COLUMNS = ("time", "iteration", "host", "energy_kwh", "measured", "estimated_kwh
 class EnergyOfRun:
     """Measures energy from here to the end of a run, on every host.
 
-    A host that can not be measured counts as nothing, and is counted as not measured; the
-    run goes on.
+    A host that cannot be measured counts as nothing, and is counted as not measured; the
+    run continues.
 
     Args:
         training: the run; its progress says which rows of ``metrics.jsonl`` were before.
@@ -67,7 +67,7 @@ class EnergyOfRun:
         return {name: value + (self.before.get(name, 0) if name in ADDED else 0) for name, value in entries.items()}
 
     def line(self, row: dict[str, float]) -> str:
-        """Return how the end of a run tells of ``row``."""
+        """Return how the end of a run reports ``row``."""
         estimated = row.get("energy_estimated_kwh", 0.0)
         guess = f"; estimated, not measured: {estimated:.3g} kWh of what has no counter" if estimated else ""
         if "energy_kwh" not in row:

@@ -24,7 +24,7 @@ class HeldOut:
 
     ``loss`` is the mean over global batches of the mean over their counted tokens.
     ``corpora`` has for each corpus the mean over all of its counted tokens, in the order of
-    the data list; a corpus without one is left out, and so are all of them where there is
+    the data list; a corpus without one is skipped, and so are all of them where there is
     but one corpus.
     """
 

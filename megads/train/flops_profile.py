@@ -1,4 +1,4 @@
-"""The table of ``FLOPS_PROFILE``: what every module of one step computed, beside the formula."""
+"""The table of ``FLOPS_PROFILE``: what every module of one step computed, next to the formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps whose numbers are wrong: how they are found, when they are left out, when the run ends."""
+"""Steps whose numbers are wrong: how they are found, when they are skipped, when the run ends."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class Guard:
         if loss <= limit:
             return None
         text = (
-            f"loss {loss:.4g} is a spike: the last {len(losses)} around {middle:.4g} let at most {limit:.4g} be "
-            f"expected (SPIKE_FACTOR={wanted.spike_factor:g})"
+            f"loss {loss:.4g} is a spike: the last {len(losses)} around {middle:.4g} allow at most "
+            f"{limit:.4g} (SPIKE_FACTOR={wanted.spike_factor:g})"
         )
         return Trouble(iteration, loss, "spike", wanted.on_spike, text)
 
@@ -122,13 +122,13 @@ class Guard:
         if trouble is not None:
             return (
                 f"{told} their losses were spikes: {trouble.text}; {where}; go back to one of them with CKPT_STEP and "
-                "a lower LR, look at the data, or raise SPIKE_FACTOR or MAX_SKIPPED_STEPS"
+                "a lower LR, check the data, or raise SPIKE_FACTOR or MAX_SKIPPED_STEPS"
             )
         scale = ""
         if self.run.train.dtype == "fp16" and not optim.loss_scale and result.loss_scale <= optim.min_loss_scale:
             scale = f" although the loss scale is at its minimum of {result.loss_scale:g} (MIN_LOSS_SCALE)"
         other = ", use DTYPE=bf16" if self.run.train.dtype == "fp16" else ""
         return (
-            f"{told} their gradients were not finite{scale}; {where}; lower LR{other}, look at the data, "
-            "or raise MAX_SKIPPED_STEPS"
+            f"{told} their gradients were not finite{scale}; {where}; lower LR{other}, check the "
+            "data, or raise MAX_SKIPPED_STEPS"
         )

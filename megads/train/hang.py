@@ -1,4 +1,4 @@
-"""Where ranks are that wait for each other in vain: how they leave word, and what is made of it."""
+"""Where ranks are that wait for each other without progress: how they leave word, and what is made of it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _short(frame: str) -> str:
 
 
 def within(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """Return ``call()``, given up after ``seconds``: torch's stores wait for ever for a host that is stopped.
+    """Return ``call()``, given up after ``seconds``: torch's stores wait forever for a host that is stopped.
 
     Raises:
         RuntimeError: no answer in time.
@@ -199,7 +199,7 @@ class Board:
             hosts.update(read_numbers(store, "host", silent))  # left there when the ranks met
 
         if self._store:
-            with suppress(*BROKEN):  # what came until then is told
+            with suppress(*BROKEN):  # what came until then is reported
                 within(ANSWER_S + world_size / ASKED_PER_S, ask_store)
         else:
             texts = (self._read(rank) for rank in range(min(IN_FILES, world_size)))
@@ -280,7 +280,7 @@ class Hang:
         elif self.late:
             who = f"{self.names(self.late)} did not arrive"
         elif len(self.places()) > 1:
-            who = "they are in several places, and none is clearly late"
+            who = "they are in different places, and none is clearly late"
         else:
             who = "all ranks are in the same place"
         return f"no progress for {waiting.waited_s:.0f} s in {where}: {who}"

@@ -77,7 +77,7 @@ class Loop:
         """Train until the last iteration, or until somebody asks to stop.
 
         Raises:
-            CheckpointError: on every rank, when the state at the end can not be saved.
+            CheckpointError: on every rank, when the state at the end cannot be saved.
             TrainingError: on every rank, when the run learns nothing any more.
         """
         t, train = self.training, self.training.run.train
@@ -131,7 +131,7 @@ class Loop:
         self.settle()
         iteration = self.training.progress.iteration
         if why:
-            return Outcome(EXIT_STOPPED, f"{why}; the evaluation is not complete", iteration, "stopped")
+            return Outcome(EXIT_STOPPED, f"{why}; the evaluation is incomplete", iteration, "stopped")
         return Outcome(EXIT_DONE, "evaluated", iteration, "done")
 
     def tell_energy(self) -> None:
@@ -171,12 +171,12 @@ class Loop:
             self.settle()
 
     def settle(self) -> None:
-        """Wait until every step so far is told."""
+        """Wait until every step so far is reported."""
         if self.teller:
             self.teller.settle()
 
     def step(self, batches: Prefetch) -> None:
-        """Do one optimizer step and tell of it. Its time is that of the whole step, data included."""
+        """Do one optimizer step and report it. Its time is that of the whole step, data included."""
         self.enter("step")
         t = self.training
         started = time.perf_counter()
@@ -220,7 +220,7 @@ class Loop:
         the steps behind it in SKIP_TRAIN_ITERATION_RANGE.
 
         Raises:
-            TrainingError: on every rank, when the run is to end, or can not go back.
+            TrainingError: on every rank, when the run is to end, or cannot go back.
         """
         if trouble.policy == "skip":
             if self.teller:
@@ -241,7 +241,7 @@ class Loop:
 
         Iteration, samples and learning rate are where they would be without the range, so
         that the steps behind it do what they were planned to do. (BigScience's loop leaves
-        the count of iterations where it is and forgets on resume what it passed over;
+        the count of iterations where it is and forgets on resume what it skipped;
         ALCF's counts as here.)
         """
         t, done = self.training, self.training.progress
@@ -274,7 +274,7 @@ class Loop:
         """Measure the loss on the validation samples, always the same ones. Collective.
 
         Returns:
-            Why it was given up, for a stop request; the run does it again when it goes on.
+            Why it was given up, for a stop request; the run does it again on resume.
         """
         t, started = self.training, time.perf_counter()
         found, why = self.held_out("valid")
@@ -347,5 +347,5 @@ def advance(progress: Progress, result: StepResult, loss: float, batch: int, win
 
 
 def _reaches(before: int, iteration: int, interval: int) -> bool:
-    """Return whether a multiple of ``interval`` is behind ``before``, up to ``iteration``: steps may be passed over."""
+    """Return whether a multiple of ``interval`` is behind ``before``, up to ``iteration``: steps may be skipped."""
     return interval > 0 and iteration // interval > before // interval

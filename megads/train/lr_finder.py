@@ -1,7 +1,7 @@
 """Find a learning rate: some steps with rates from small to large, on the run's own model, data and layout.
 
 Nothing of it is kept but a table and a picture: the ranks work in a folder of their own
-beside what a training run of the same name has, and save no checkpoint.
+next to what a training run of the same name has, and save no checkpoint.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def find_rate(training: Training, stop: StopRequest, watch: Watchdog | None = No
 
     Args:
         training: with new weights, or those that ``LOAD`` names.
-        stop: a request ends the sweep; what it has seen until then is told.
-        watch: to be told what this rank does.
+        stop: a request ends the sweep; what it has seen until then is reported.
+        watch: gets what this rank does.
     """
     sweep = Sweep(training.run.lr_finder)
     why = run_sweep(training, sweep, stop, watch)
@@ -38,7 +38,7 @@ def find_rate(training: Training, stop: StopRequest, watch: Watchdog | None = No
         tell(sweep, training.run_dir.parent, training.run.name, why)
     steps = len(sweep.points)
     if why:
-        return Outcome(EXIT_STOPPED, f"{why}; a sweep of the learning rate saves nothing", steps, "stopped")
+        return Outcome(EXIT_STOPPED, f"{why}; a learning-rate sweep saves nothing", steps, "stopped")
     return Outcome(EXIT_DONE, "done", steps, "done")
 
 
@@ -81,9 +81,9 @@ def tell(sweep: Sweep, folder: Path, name: str, why: str = "") -> None:
     try:
         sweep.draw(picture, name)
     except Exception as error:  # a sweep does not fail when its picture does
-        LOG.warning("no picture of the sweep: %s: %s", type(error).__name__, error)
+        LOG.warning("no plot of the sweep: %s: %s", type(error).__name__, error)
     steps, planned = len(sweep.points), sweep.settings.iters
-    end = "the loss diverged" if sweep.has_diverged else why or "every rate was tried"
+    end = "the loss diverged" if sweep.has_diverged else why or "every learning rate was tried"
     LOG.info("")
     LOG.info("sweep    %d of %d steps, %s", steps, planned, end)
     found = sweep.suggestion()

@@ -1,4 +1,4 @@
-"""What a rank's memory is used for, measured in the first step of a start, beside the estimate from before it."""
+"""What a rank's memory is used for, measured in the first step of a start, besides the estimate from before it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MemoryFacts:
 
     @property
     def activations(self) -> int | None:
-        """What forward and backward pass had beside what is held; None on a CPU, where nothing tells."""
+        """What forward and backward pass had besides what is held; None on a CPU, where nothing tells."""
         return max(0, self.peak - self.at_update) if self.after is not None else None
 
     def row(self) -> dict[str, int]:

@@ -18,7 +18,7 @@ from megads.train.memory import MemoryFacts, measure_memory
 from megads.train.setup import Training
 
 FOLDER = "profile"  # in the run's
-TOP = 40  # operations in the table beside a trace
+TOP = 40  # operations in the table next to a trace
 
 
 class Looks:
@@ -149,7 +149,7 @@ class Tracer:
 
 
 def _write(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file; training goes on where that can not be."""
+    """Write a file; training continues where that cannot be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path)

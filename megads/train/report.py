@@ -110,7 +110,7 @@ def draw(training: Training) -> None:
         save_loss_plot(losses, training.run_dir / "loss.png", training.run.name)
         LOG.info("\n%s", loss_sketch(losses))
     except Exception as error:
-        LOG.warning("no picture of the loss: %s: %s", type(error).__name__, error)
+        LOG.warning("no plot of the loss: %s: %s", type(error).__name__, error)
 
 
 def ending(outcome: Outcome, train_iters: int) -> str:

@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from megads.train.setup import Training
 
 OTHER_DATA = (
-    "had other data: a weight, corpus, file or size has changed since; samples come in another order now, so that "
-    "samples seen before may be seen again"
+    "had other data: a weight, corpus, file or size has changed since; the sample order changes, and samples may repeat"
 )
 
 INHERITED = ("source", "source_format", "max_seq_length", "hf")
-"""What checkpoints of a run go on saying of the model that was once imported."""
+"""What checkpoints of a run continue saying of the model that was once imported."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def _resume(training: Training, find: Callable[[], Start | None]) -> Path | None
         taken = taken_of(training.run, start, found.path, found.manifest)
         problem = _try_twice(training, found, taken)
         if problem and start.is_only:
-            raise CheckpointError(f"{problem}; this is the checkpoint that was asked for, and no other is taken for it")
+            raise CheckpointError(f"{problem}; it is the checkpoint that was requested, and no other replaces it")
         if not problem:
             _go_on(training, found, taken)
             if start.is_own and not start.is_only and training.groups.rank == 0:
@@ -96,14 +95,14 @@ def _resume(training: Training, find: Callable[[], Start | None]) -> Path | None
             return found.path
         passed_over = passed_over or problem
         if training.groups.rank == 0:
-            LOG.warning("checkpoint passed over: %s", problem)
+            LOG.warning("checkpoint skipped: %s", problem)
 
 
 def _try_twice(training: Training, found: Found, taken: Taken) -> str:
     """Read a checkpoint, and once more if it cannot be read: a disk or a network may get right what it got wrong."""
     problem = _try(training, found, taken)
     if problem:
-        LOG.info("checkpoint %s: %s; reading it once more", found.path, problem)
+        LOG.info("checkpoint %s: %s; reading it again", found.path, problem)
         problem = _try(training, found, taken)
     return problem
 
@@ -119,7 +118,7 @@ def _try(training: Training, found: Found, taken: Taken) -> str:
 
 
 def _put_aside(damaged: Iterable[Path]) -> None:
-    """Rename checkpoints that were passed over, so that the next save does not take them for an abandoned future.
+    """Rename checkpoints that were skipped, so that the next save does not take them for an abandoned future.
 
     Most of one with a flipped bit is worth keeping, and what a file system could not read today it may tomorrow.
     """
@@ -129,7 +128,7 @@ def _put_aside(damaged: Iterable[Path]) -> None:
         try:
             os.replace(path, aside)
         except OSError as error:
-            LOG.warning("checkpoint %s could not be put aside: %s", path, error.strerror)
+            LOG.warning("checkpoint %s could not be renamed: %s", path, error.strerror)
         else:
             LOG.warning("checkpoint %s is %s now; nothing reads or removes it under that name", path, aside.name)
 
@@ -145,7 +144,7 @@ def _offers(find: Callable[[], Start | None]) -> Iterator[_Offer]:
         for found in start.candidates():
             for text in found.broken:
                 if text not in told:
-                    LOG.warning("checkpoint passed over: %s", text)
+                    LOG.warning("checkpoint skipped: %s", text)
             told |= set(found.broken)
             yield _Offer(start, found)
     except CheckpointError as error:

@@ -1,4 +1,4 @@
-"""Go back to the last checkpoint of a run while it goes on, or say where it is before the run ends."""
+"""Go back to the last checkpoint of a run while it runs, or say where it is before the run ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Rollback:
     """The way back of one run.
 
     Args:
-        training: the run, at the iteration from which this start goes on.
+        training: the run, at the iteration from which this start resumes.
         saving: knows what this start saved.
     """
 
@@ -36,7 +36,7 @@ class Rollback:
         return TrainingError(f"{self._what(trouble)}; {self._cure(trouble, paths)}")
 
     def go_back(self, trouble: Trouble) -> Path:
-        """Have the run be what it was at its last sound checkpoint, and return that one's path. Collective.
+        """Have the run be what it was at its last valid checkpoint, and return that one's path. Collective.
 
         Only the count of rollbacks is newer than the checkpoint.
 
@@ -52,8 +52,8 @@ class Rollback:
         self.times[iteration_of(path)] += 1
         if self.times[iteration_of(path)] > limit:
             raise TrainingError(
-                f"{self._what(trouble)}; MAX_ROLLBACKS={limit} rollbacks to {path} did not help; go on from an older "
-                "checkpoint (CKPT_STEP), lower LR, look at the data, or raise ROLLBACK_SKIP or MAX_ROLLBACKS"
+                f"{self._what(trouble)}; MAX_ROLLBACKS={limit} rollbacks to {path} did not help; resume from "
+                "an older checkpoint (CKPT_STEP), lower LR, check the data, or raise ROLLBACK_SKIP or MAX_ROLLBACKS"
             )
         self.training.progress = replace(self.training.progress, rollbacks=before.rollbacks + 1)
         return path
@@ -81,13 +81,13 @@ class Rollback:
         name = "ON_SPIKE" if trouble.kind == "spike" else "ON_NAN"
         if not paths:
             return (
-                f"{name}={trouble.policy}, and the run has no checkpoint yet, so nothing of it is kept; lower LR, "
-                f"look at the data, save earlier (SAVE_INTERVAL), or give {name}=skip"
+                f"{name}={trouble.policy}, and the run has no checkpoint yet, so nothing is saved; lower "
+                f"LR, check the data, save earlier (SAVE_INTERVAL), or set {name}=skip"
             )
         run, first = self.training.run, iteration_of(paths[-1]) + 1
         ranges = SkipRanges.parse(f"{run.train.skip_iterations} {first}-{trouble.iteration}")
         return (
-            f"{name}={trouble.policy} ends the run, and nothing of this step is kept; the last checkpoint is "
-            f"{paths[-1]}: go on from it without these data by SKIP_TRAIN_ITERATION_RANGE='{ranges}', give "
+            f"{name}={trouble.policy} ends the run, and this step is discarded; the last checkpoint is "
+            f"{paths[-1]}: resume from it without this data by setting SKIP_TRAIN_ITERATION_RANGE='{ranges}', set "
             f"{name}=rollback, or lower LR"
         )

@@ -1,4 +1,4 @@
-"""When a run is saved, what of it, and what happens when it can not be."""
+"""When a run is saved, what of it, and what happens when it cannot be."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from megads.monitor.trackers.tracks import Tracks
 from megads.train.setup import Training
 from megads.train.stop import StopRequest
 
-CURE = "free some space or set CKPT_DIR, and give the same command again"
+CURE = "free some space or set CKPT_DIR, then rerun the same command"
 
 
 def snapshot_of(training: Training) -> Snapshot:
@@ -72,16 +72,16 @@ def _versions() -> dict[str, str]:
 
 @dataclass
 class _Underway:
-    """A save in the background: of which iteration, and how long the run has stood still for it."""
+    """A save in the background: of which iteration, and how long the run has paused for it."""
 
     iteration: int
     pause_s: float
 
 
 class Saving:
-    """Saves one run: now and then while it goes on, and at its end.
+    """Saves one run: now and then while it runs, and at its end.
 
-    A save on the way that fails is told loudly and the run goes on, until more than
+    A failed save before the last one is reported and the run continues, until more than
     ``checkpoint.failed_saves`` in a row did; the last one must succeed.
 
     Args:
@@ -109,7 +109,7 @@ class Saving:
         )
         stop.saving = lambda: self.saver.state
         self.failed = 0  # in a row
-        self.newest = training.progress.iteration  # that this start saved, or from which it goes on
+        self.newest = training.progress.iteration  # that this start saved, or from which it resumes
         self._underway: _Underway | None = None
 
     def prepare(self) -> None:
@@ -120,13 +120,13 @@ class Saving:
         started = time.perf_counter()
         taken = self.saver.reserve(_pieces(self.training))
         self._say(
-            "saves    in the background; %s of host memory a rank for a copy, taken in %s",
+            "saves    in the background; %s of host memory per rank for the copy, allocated in %s",
             size(taken),
             duration(time.perf_counter() - started),
         )
 
     def interim(self) -> None:
-        """Save what the run is now, and go on. Collective.
+        """Save what the run is now, and continue. Collective.
 
         Raises:
             CheckpointError: on every rank, when too many saves in a row failed.
@@ -185,8 +185,8 @@ class Saving:
                     f"{error}; {self.failed} saves in a row failed, MAX_FAILED_SAVES={limit} may; {CURE}"
                 ) from None
             self._say_error(
-                "%s; the run goes on and saves again at the next multiple of SAVE_INTERVAL: free some space before; "
-                "%d more in a row may fail",
+                "%s; training continues, and the next save is at the next multiple of SAVE_INTERVAL: free some "
+                "space before; %d more in a row may fail",
                 error,
                 limit - self.failed,
             )

@@ -118,7 +118,7 @@ def join_ranks(
 ) -> tuple[Vendor, torch.device, Groups]:
     """Meet the other ranks, claim this rank's device, and make its groups.
 
-    Ranks meet first: which device is a rank's may hang on who else is on its host. The
+    Ranks meet first: which device is a rank's may depend on who else is on its host. The
     longest wait in a collective is ``wait_s``, or ``launch.timeout_s``.
     """
     wait_s = wait_s or run.launch.timeout_s

@@ -89,7 +89,7 @@ class StopRequest:
             raise KeyboardInterrupt
 
     def agreed(self, *, step: bool = True, validation: bool = False) -> str:
-        """Return why to stop now, the same on every rank; empty: go on. Collective.
+        """Return why to stop now, the same on every rank; empty: continue. Collective.
 
         Args:
             step: whether the next question comes only after another step.

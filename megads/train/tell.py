@@ -1,4 +1,4 @@
-"""What rank 0 tells of a run while it goes on: lines for people, rows for programs."""
+"""What rank 0 reports a run while it runs: lines for people, rows for programs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Teller:
     """Tells of the steps and validations of one run, on rank 0; elsewhere it is not made.
 
     Args:
-        training: the run; its progress is that after what is told.
+        training: the run; its progress is that after what is reported.
         metrics: where rows go.
     """
 
@@ -57,9 +57,9 @@ class Teller:
         self.shown_loss: float | None = None  # of the last line
 
     def step(self, facts: StepFacts) -> None:
-        """Take note of one step, and have it told if it is its turn, beside the training.
+        """Take note of one step, and have it told if it is its turn, in the background.
 
-        A skipped step is told whenever it comes. Rows are of their own step alone; the lines
+        A skipped step is reported whenever it comes. Rows are of their own step alone; the lines
         are of all steps since the last one.
         """
         due = facts.done.iteration % self.training.run.log.log_interval == 0
@@ -87,7 +87,7 @@ class Teller:
         return self.interval.loss if self.interval.losses else self.shown_loss
 
     def settle(self) -> None:
-        """Wait until every step so far is told: what is told now comes behind them."""
+        """Wait until every step so far is reported: what is reported now comes behind them."""
         self.metrics.voice.settle()
 
     def _say(self, facts: StepFacts, left_s: float, *, due: bool) -> None:
@@ -161,7 +161,7 @@ class Teller:
         self.metrics.write({"iteration": self.training.progress.iteration, **found.row()})
 
     def left_out(self, trouble: Trouble) -> None:
-        """Tell why a step was left out; its row already exists."""
+        """Tell why a step was skipped; its row already exists."""
         self.settle()
         LOG.warning("step %d: %s; skipped, no update", trouble.iteration, trouble.text)
 
@@ -175,7 +175,7 @@ class Teller:
         self.metrics.write({**row, "rollback_reason": trouble.kind, "rejected_loss": trouble.loss})
 
     def passed_over(self, first: int, steps: int, samples: int, reason: str = "SKIP_TRAIN_ITERATION_RANGE") -> None:
-        """Tell that the ``samples`` of ``steps`` steps from ``first`` on were passed over."""
+        """Tell that the ``samples`` of ``steps`` steps from ``first`` on were skipped."""
         self.settle()
         last = first + steps - 1
         which = f"steps {first}-{last}" if steps > 1 else f"step {first}"

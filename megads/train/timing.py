@@ -118,7 +118,7 @@ def kinds_of(run: RunConfig, groups: Groups) -> list[int]:
     """Return a number for every rank; ranks of one number do the same work.
 
     Stages of a pipeline hold different layers. Sequence-parallel ranks differ where the heads
-    can not be cut evenly among them.
+    cannot be cut evenly among them.
     """
     heads = run.model.num_heads // groups.tensor_size
     uneven = heads % groups.seq_size != 0

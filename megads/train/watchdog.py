@@ -92,7 +92,7 @@ class Watchdog:
         self.phase, self._since = phase, time.time()
 
     def come_further(self) -> None:
-        """Note that the main thread came further within its phase, whose time begins anew."""
+        """Note that the main thread came further within its phase, whose time starts over."""
         took = time.monotonic() - self._begun
         self.longest[self.phase] = max(took, self.longest.get(self.phase, 0.0))
         self._begun, self._ran_s = time.monotonic(), 0.0
@@ -186,8 +186,8 @@ class Watchdog:
         hang = Hang({**found, self.rank: mine}, hosts, self.world_size)
         with suppress(OSError):  # nobody reads any more
             sys.stderr.write(
-                f"{hang.report()}megads: MEGADS_TIMEOUT_S={self.timeout_s:g} is the longest wait; "
-                "raise it when a step really takes so long\n"
+                f"{hang.report()}megads: MEGADS_TIMEOUT_S={self.timeout_s:g} is the longest "
+                "wait; raise it if a step really takes that long\n"
             )
             sys.stderr.flush()
         rank, host = hang.blamed()

@@ -143,7 +143,7 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         try:
             metrics.close()
         except OSError as error:
-            LOG.warning("%s: %s; its last rows are lost, the checkpoints are whole", run_dir, error.strerror)
+            LOG.warning("%s: %s; its last rows are lost, the checkpoints are complete", run_dir, error.strerror)
         # The outcome first: nothing in the summary can turn a run that ended well into a failure.
         write_outcome(run_dir, outcome)
         summarise(loop, outcome)
@@ -189,7 +189,7 @@ def is_on_its_own(env: Mapping[str, str]) -> bool:
 def _fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str, str], iteration: int) -> NoReturn:
     """Tell of ``error`` and leave the process without touching another collective.
 
-    The first rank to fail writes the outcome, which tells the launcher; ranks then leave
+    The first rank to fail writes the outcome, which informs the launcher; ranks then leave
     with 0, because a starter that sees another code adds pages of its own.
     """
     told, kind = run_dir / OUTCOME, kind_of(error)
@@ -250,11 +250,9 @@ def kind_of(error: BaseException) -> str:
 
 
 def _curable(error: BaseException, run_dir: Path) -> BaseException:
-    """Return a full disk as the error that tells the user so, any other error as it is."""
+    """Return a full disk as the error that informs the user so, any other error as it is."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return LaunchError(
-            f"{error.filename or run_dir}: {error.strerror}; free some space and give the same command again"
-        )
+        return LaunchError(f"{error.filename or run_dir}: {error.strerror}; free some space and rerun the same command")
     return error
 
 

@@ -55,9 +55,9 @@ def test_list_shows_every_checkpoint_and_why_one_is_none(run):
     assert rows[1].split()[:4] == ["100", "-", "-", "-"]
     assert rows[1].endswith("1 rank ZeRO1   weights            complete")
     assert "iter_0000150: rank-00001.safetensors: 7 bytes, the manifest says" in rows[2]
-    assert rows[3].endswith("iter_0000200: has no manifest.json; it is not a whole checkpoint")
+    assert rows[3].endswith("iter_0000200: has no manifest.json; it is not a complete checkpoint")
     assert "1.50 MB" in rows[4]
-    assert "iter_0000250.tmp: not finished" in rows[4]
+    assert "iter_0000250.tmp: incomplete" in rows[4]
 
 
 def test_list_as_json(run):
@@ -93,7 +93,7 @@ def test_inspect_shows_shapes_cuts_and_norms(tmp_path):
     assert [f"{float(each):.4f}" for each in qkv[:3]] == expected
     assert " ".join(qkv[3:-1]) == "16 x 6 rows of 8 + 4 + 4"
     assert "columns" in rows["layers.0.attention.out.weight"]
-    assert "whole on every rank" in rows["final_norm.weight"]
+    assert "replicated on every rank" in rows["final_norm.weight"]
 
 
 def test_inspect_as_json_of_what_matches(tmp_path):
@@ -116,7 +116,7 @@ def test_shapes_are_shown_without_reading_a_tensor(tmp_path):
 def test_inspect_takes_the_newest_that_is_whole(run):
     done = call("inspect", run, "--json")
     assert json.loads(done.stdout)["iteration"] == 100
-    assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == ["passed over"] * 2
+    assert [line.split(":")[1].strip() for line in done.stderr.splitlines()] == ["skipped"] * 2
 
 
 def test_verify_says_what_is_right(tmp_path):
@@ -125,7 +125,9 @@ def test_verify_says_what_is_right(tmp_path):
         done = call("verify", *words)
         assert done.exit_code == 0
         lines = done.stdout.splitlines()
-        assert [line.split(": as it was written; 4 files, ")[0] for line in lines] == [str(path) for path in expected]
+        assert [line.split(": unchanged since it was written; 4 files, ")[0] for line in lines] == [
+            str(path) for path in expected
+        ]
 
 
 def test_verify_ends_at_the_first_damage(tmp_path):
@@ -151,7 +153,7 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path, command):
 
 def test_inspect_names_a_tensor_that_there_is(tmp_path):
     path = make(tmp_path)
-    assert "no tensor is called 'x*'; the first one is embedding.weight" in refuse("inspect", path, "--pattern", "x*")
+    assert "no tensor matches 'x*'; the first one is embedding.weight" in refuse("inspect", path, "--pattern", "x*")
 
 
 def test_looking_needs_no_torch(tmp_path):

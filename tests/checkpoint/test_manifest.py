@@ -235,7 +235,7 @@ def test_a_tensor_has_no_more_numbers_than_its_files_have_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda told: runs(told, EMBEDDING).pop(1) and None, "has 9 of 24 numbers of slice 0"),
+        (lambda told: runs(told, EMBEDDING).pop(1) and None, "has 9 of 24 elements of slice 0"),
         (lambda told: runs(told, EMBEDDING).pop(0) and None, "before 9 of slice 0 are missing"),
         (lambda told: runs(told, EMBEDDING)[0].__setitem__(1, 10), "before 9 of slice 0 are there twice"),
         (lambda told: told["files"]["rank-00001.safetensors"].update(tensor=0), "before 0 of slice 0 are there twice"),
@@ -254,14 +254,14 @@ def test_each_number_must_be_there_once(tmp_path, change, message):
 def test_what_is_whole_on_every_rank_is_there_from_the_first_only(tmp_path):
     path = make(tmp_path)
     forge(path, lambda told: runs(told).append([6, 1, 1, 2, 1]))
-    with pytest.raises(CheckpointError, match=r"final_norm\.weight is whole on every tensor-parallel rank"):
+    with pytest.raises(CheckpointError, match=r"final_norm\.weight is replicated on every tensor-parallel rank"):
         read_manifest(path)
 
 
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
-        (lambda path: (path / "manifest.json").unlink(), r"has no manifest\.json; it is not a whole checkpoint"),
+        (lambda path: (path / "manifest.json").unlink(), r"has no manifest\.json; it is not a complete checkpoint"),
         (lambda path: (path / FILE).unlink(), r"rank-00000\.safetensors: No such file.*the manifest says \d+ bytes"),
         (lambda path: os.truncate(path / FILE, 5), r"rank-00000\.safetensors: 5 bytes, the manifest says \d+"),
         (lambda path: (path / FILE).unlink() or (path / FILE).mkdir(), r"safetensors: no file, the manifest says"),
@@ -308,5 +308,5 @@ def test_a_checkpoint_under_the_name_of_another_is_refused(tmp_path):
 def test_a_manifest_that_is_not_whole_is_never_committed(tmp_path):
     files, held = {FILE: File(100, 0, 0)}, {"a": (Run(0, 0, 3, range(1)),)}
     layout = {"pipe": 1, "data": 1, "seq": 1, "tensor": 1, "zero_stage": 0}
-    with pytest.raises(ValueError, match="a has 3 of 4 numbers of slice 0"):
+    with pytest.raises(ValueError, match="a has 3 of 4 elements of slice 0"):
         Manifest(0, ("weight",), layout, {}, {"a": Cut((4,))}, files, held).check()

@@ -98,7 +98,7 @@ def test_settings_of_the_science_that_differ_are_named():
 def test_another_number_of_samples_is_told_with_what_it_means():
     (iters, samples) = changes(planned().model_dump(), planned(train_iters=200))
     assert iters == "had train.train_iters=100, this run has 200"
-    assert samples.startswith("planned 800 samples, this run plans 1600: they come in another order now")
+    assert samples.startswith("planned 800 samples, this run plans 1600: the sample order changes")
 
 
 DROPPED = {"HIDDEN_DROPOUT": "0.1", "ATTENTION_DROPOUT": "0.1"}
@@ -111,15 +111,15 @@ DROPPED = {"HIDDEN_DROPOUT": "0.1", "ATTENTION_DROPOUT": "0.1"}
         ({"ZERO_STAGE": "3"}, ""),
         ({"PP": "2"}, ""),
         ({"RECOMPUTE": "full"}, ""),
-        ({"TP": "2"}, "dropout draws other numbers with another TP (1, now 2)"),
-        ({"SP": "2"}, "dropout draws other numbers with another SP (1, now 2)"),
+        ({"TP": "2"}, "dropout masks differ with another TP (1, now 2)"),
+        ({"SP": "2"}, "dropout masks differ with another SP (1, now 2)"),
         # Between the layers every tensor rank holds all, and drops the same.
         ({"TP": "2", "ATTENTION_DROPOUT": "0"}, ""),
         (
             {"TP": "2", "ATTENTION_DROPOUT": "0", "SCATTER_NORMS": "1"},
-            "dropout draws other numbers with another TP (1, now 2), SCATTER_NORMS (0, now 1)",
+            "dropout masks differ with another TP (1, now 2), SCATTER_NORMS (0, now 1)",
         ),
-        ({"MICRO_BATCH": "2"}, "dropout draws other numbers with another MICRO_BATCH (1, now 2)"),
+        ({"MICRO_BATCH": "2"}, "dropout masks differ with another MICRO_BATCH (1, now 2)"),
     ],
 )
 def test_a_resume_says_when_dropout_draws_other_numbers(tmp_path, env, told):
@@ -134,7 +134,7 @@ def test_a_resume_says_when_dropout_is_drawn_on_another_device_or_by_another_rul
     run = derived(DROPPED)
     manifest = read_manifest(fake(tmp_path / "a", 5, run, about={"device": "cpu"}))
     assert dropout_change(manifest, run, "cpu") == ""
-    assert dropout_change(manifest, run, "cuda") == "dropout draws other numbers with another device (cpu, now cuda)"
+    assert dropout_change(manifest, run, "cuda") == "dropout masks differ with another device (cpu, now cuda)"
     old = replace(manifest, files={"rank-00000.safetensors": File(1, 2, 0, "0-0-0")})
-    assert dropout_change(old, run, "cpu").startswith("is of a version whose dropout followed generator states")
+    assert dropout_change(old, run, "cpu").startswith("was written by a version that saved RNG state for dropout")
     assert dropout_change(old, derived(HIDDEN_DROPOUT="0"), "cpu") == ""

@@ -19,7 +19,7 @@ from megads.errors import CheckpointError
 from tests.checkpoint.made import TENSORS, make, numbers_of, shares, slice_of
 
 DEGREES = st.sampled_from((1, 2, 4))
-# Shares that are even are told together, others one by one.
+# Shares that are even are reported together, others one by one.
 EVEN = st.integers(1, 9).map(lambda size: [share / size for share in range(1, size)])
 BOUNDS = st.one_of(st.lists(st.floats(0, 1), max_size=3), EVEN)
 

@@ -1,4 +1,4 @@
-"""Written anew for another layout: every number is there once, in the file of the rank that owns it."""
+"""Resharded: every number is there once, in the file of the rank that owns it."""
 
 import json
 import os
@@ -142,13 +142,13 @@ def test_what_is_not_given_stays(tmp_path):
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        ({"tensor": 3}, "HEADS=8 can not be split over TP=3 ranks; use --tp=2 or --tp=4"),
-        ({"tensor": 16}, "HEADS=8 can not be split over TP=16 ranks; use --tp="),
-        ({"pipeline": 5}, "PP=5 stages can not share NLAYERS=4 layers; use --pp=4 or --pp=3"),
-        ({"sequence": 16}, "SP=16 ranks can not share HEADS / TP = 8 / 1 = 8 query heads: each needs one; use --sp="),
-        ({"sequence": 5}, "SEQ=12 tokens can not be split over SP=5 ranks; use --sp="),
+        ({"tensor": 3}, "HEADS=8 cannot be split over TP=3 ranks; use --tp=2 or --tp=4"),
+        ({"tensor": 16}, "HEADS=8 cannot be split over TP=16 ranks; use --tp="),
+        ({"pipeline": 5}, "PP=5 stages cannot share NLAYERS=4 layers; use --pp=4 or --pp=3"),
+        ({"sequence": 16}, "SP=16 ranks cannot share HEADS / TP = 8 / 1 = 8 query heads: each needs one; use --sp="),
+        ({"sequence": 5}, "SEQ=12 tokens cannot be split over SP=5 ranks; use --sp="),
         ({"pipeline": 2, "zero_stage": 3}, "ZERO_STAGE=3 shares weights that the PP=2 stages of a pipeline keep"),
-        ({"pipeline": 2, "pipeline_split": "1,1"}, "PIPELINE_SPLIT=1,1 must name a number of layers for each of PP=2"),
+        ({"pipeline": 2, "pipeline_split": "1,1"}, "PIPELINE_SPLIT=1,1 must list the layers of each of PP=2"),
         ({"pipeline": 2, "pipeline_split": "even"}, "PIPELINE_SPLIT='even' is not layers, ends, parameters or a list"),
     ],
 )
@@ -186,7 +186,7 @@ def test_a_folder_that_was_there_stays(tmp_path):
 
 def test_a_checkpoint_is_never_replaced(tmp_path):
     source = write_source(tmp_path / "a", FOUR["llama"], ARRAYS["llama"], Grid())
-    for folder, told in ((tmp_path / "a", "there is a checkpoint already"), (source, "is a checkpoint; give the")):
+    for folder, told in ((tmp_path / "a", "a checkpoint already exists"), (source, "is a checkpoint; pass the")):
         with pytest.raises(CheckpointError, match=told):
             reshaped(source, folder, (1, 1, 1, 2, 1))
     assert_same(source, ARRAYS["llama"])
@@ -206,7 +206,7 @@ def test_the_source_that_is_meant(tmp_path):
     for place, step in ((last, None), (run, 30)):
         with pytest.raises(CheckpointError, match="0 bytes, the manifest says"):
             source_of(place, step)
-    with pytest.raises(CheckpointError, match="no checkpoint of iteration 11; the last ones are 10, 20, 30"):
+    with pytest.raises(CheckpointError, match="no checkpoint of iteration 11; the newest are 10, 20, 30"):
         source_of(run, 11)
 
 

@@ -255,7 +255,7 @@ def _disk_fills_up(folder: str, background: bool) -> None:
     # Rank 0, which writes at the same time, may find the disk full, too.
     part = f"{folder}/checkpoints/iter_0000002.tmp"
     problem = rf"rank [01]: {part}: No space left on device"
-    assert re.fullmatch(f"the checkpoint was not saved: {problem}; older checkpoints are as they were", why)
+    assert re.fullmatch(f"the checkpoint was not saved: {problem}; older checkpoints are unchanged", why)
     dist.barrier()
     assert names(Path(folder) / "checkpoints") == ["iter_0000001"]
     check_whole(Path(folder) / "checkpoints" / "iter_0000001")
@@ -278,7 +278,7 @@ def test_a_file_that_may_not_grow_leaves_the_older_checkpoint_and_no_half(tmp_pa
     saver.save(snapshot(ALONE, 1))
     with file_limit(200):
         assert "rank 0: " in (why := _save_on(saver, snapshot(ALONE, 2), background))
-    assert "iter_0000002.tmp: File too large; older checkpoints are as they were" in why
+    assert "iter_0000002.tmp: File too large; older checkpoints are unchanged" in why
     assert names(tmp_path) == ["iter_0000001"]
     check_whole(tmp_path / "iter_0000001")
 

@@ -76,7 +76,7 @@ def test_fine_tuning_takes_weights_and_goes_on_when_submitted_again(own, other):
 
 def test_fine_tuning_does_not_go_on_with_another_run_in_its_folder(own, other):
     fake(own, 5)
-    with pytest.raises(CheckpointError, match="was not begun with FINETUNE=1; drop it to go on with that run"):
+    with pytest.raises(CheckpointError, match="did not start with FINETUNE=1; drop it to resume that run"):
         check_start(derived(LOAD=str(other), FINETUNE="1"), own)
 
 
@@ -107,11 +107,11 @@ def test_which_of_its_own_checkpoints_a_run_goes_back_to(own, other):
 
 def test_without_state_to_go_on_from_somebody_must_say_so(own):
     fake(own, 10, kinds=("weight",))
-    with pytest.raises(CheckpointError, match=r"NO_SAVE_OPTIM=1; give NO_LOAD_OPTIM=1 to go on without$"):
+    with pytest.raises(CheckpointError, match=r"NO_SAVE_OPTIM=1; set NO_LOAD_OPTIM=1 to resume without$"):
         check_start(derived(), own)
     assert taken(own, NO_LOAD_OPTIM="1")[2] == Taken(progress=True, optimizer=False)
     elsewhere = own.parents[1] / "new"
-    with pytest.raises(CheckpointError, match=r"or FINETUNE=1 to begin at iteration 0 with its weights$"):
+    with pytest.raises(CheckpointError, match=r"or FINETUNE=1 to start at iteration 0 with its weights$"):
         check_start(derived(LOAD=str(own)), elsewhere)
     assert taken(elsewhere, LOAD=str(own), FINETUNE="1") == (10, False, WEIGHTS)
 
@@ -171,21 +171,21 @@ def test_folders_of_others_are_named_with_how_to_import_them(own, tmp_path, file
 def test_a_run_is_not_started_over_checkpoints_of_megatron(own):
     (own / "iter_0000050/mp_rank_00").mkdir(parents=True)
     (own / "iter_0000050/mp_rank_00/model_optim_rng.pt").touch()
-    with pytest.raises(CheckpointError, match=r"a Megatron-LM checkpoint; .* give another CKPT_DIR and LOAD=DST"):
+    with pytest.raises(CheckpointError, match=r"a Megatron-LM checkpoint; .* use another CKPT_DIR and LOAD=DST"):
         find_start(derived(), own)
 
 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"LOAD": "{other}/no"}, "LOAD={other}/no: not found; give a run, "),
-        ({"LOAD": "{empty}"}, "LOAD={empty}: holds no checkpoint; give a run, a folder of checkpoints ("),
+        ({"LOAD": "{other}/no"}, "LOAD={other}/no: not found; pass a run, "),
+        ({"LOAD": "{empty}"}, "LOAD={empty}: holds no checkpoint; pass a run, a folder of checkpoints ("),
         ({"LOAD": "{other}", "CKPT_STEP": "7"}, "{other}: no checkpoint of CKPT_STEP=7; there are: 50 and 100"),
         ({"CKPT_STEP": "7"}, "no checkpoint of CKPT_STEP=7; there are: none"),
-        ({"FINETUNE": "1"}, "FINETUNE=1 needs the checkpoint whose weights it takes; give LOAD=RUN"),
+        ({"FINETUNE": "1"}, "FINETUNE=1 needs the checkpoint whose weights it takes; set LOAD=RUN"),
         ({"FINETUNE": "1", "LOAD": "{own}"}, "LOAD={own}, which is this run's own folder; give the new run another"),
         ({"FINETUNE": "1", "LOAD": "{own}/iter_0000005"}, "which is this run's own folder; give the new run another"),
-        ({"LOAD": "{empty}/iter_0000009"}, "iter_0000009: has no manifest.json; it is not a whole checkpoint"),
+        ({"LOAD": "{empty}/iter_0000009"}, "iter_0000009: has no manifest.json; it is not a complete checkpoint"),
         ({"LOAD": "{other}", "NLAYERS": "3"}, "iter_0000100: the checkpoint's model has num_layers=2, this run asks "),
     ],
 )

@@ -80,5 +80,5 @@ def test_sums_that_torch_was_told_to_leave_out_are_not_missed(saved, tmp_path):
 
 def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "x.pt")
-    with pytest.raises(CheckpointError, match=r"x\.pt: is a pipe; give a file that you can read"):
+    with pytest.raises(CheckpointError, match=r"x\.pt: is a pipe; use a file that you can read"):
         load(tmp_path / "x.pt")

@@ -100,7 +100,7 @@ def test_a_file_that_holds_other_tensors_than_the_manifest_says(tmp_path, key):
         path,
         lambda told: told["files"][file.name].update(crc32=f"{crc:08x}", bytes=file.stat().st_size),
     )
-    with pytest.raises(CheckpointError, match=r"has (\d+|no) numbers, the manifest says (\d+|no)"):
+    with pytest.raises(CheckpointError, match=r"has (\d+|no) elements, the manifest says (\d+|no)"):
         verify(path)
 
 

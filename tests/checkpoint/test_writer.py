@@ -38,7 +38,7 @@ def test_memory_is_a_files_worth_and_a_tensor(tmp_path, monkeypatch):
 def test_nothing_is_left_of_what_is_given_up(tmp_path):
     writer = Writer(tmp_path / "new" / "a", TENSORS, {}, {})
     writer.add("layers.0.mlp.up.weight", np.zeros((256, 64), np.float32))
-    with pytest.raises(CheckpointError, match="did not come; the source is not whole"):
+    with pytest.raises(CheckpointError, match="are missing; the source is incomplete"):
         writer.finish()
     assert list(tmp_path.iterdir()) == []
 

@@ -92,4 +92,4 @@ def test_a_file_that_can_not_be_written_is_told(tmp_path):
     env = {"MACHINE": "cpu", "TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "100", "DATA_PATH": "none"}
     done = CliRunner().invoke(schedule, ["--preset", "tiny", "-o", str(tmp_path / "no/a.png")], env=env)
     assert isinstance(done.exception, ConfigError)
-    assert "No such file or directory; give a file that can be written" in str(done.exception)
+    assert "No such file or directory; use a file that can be written" in str(done.exception)

@@ -17,7 +17,7 @@ def test_a_disk_that_can_not_be_written_is_told(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(disk.tempfile, "mkstemp", refuse)
-    with pytest.raises(LaunchError, match=f"{tmp_path}: No space left on device; free some space or give"):
+    with pytest.raises(LaunchError, match=f"{tmp_path}: No space left on device; free some space or use"):
         probe_disk(tmp_path, 100)
 
 

@@ -74,7 +74,7 @@ def test_where_no_variable_gives_the_size_the_launcher_or_mpi_does(mpich):
 
 def test_an_mpi_that_is_not_the_starters_is_told():
     """Each process then is rank 0 of 1 to its own MPI, also the one that is rank 0."""
-    told = "mpi4py says rank 0 of 1: it uses another MPI than the starter's"
+    told = "mpi4py says rank 0 of 1: it uses another MPI than the launcher's"
     command, env = ["mpiexec.hydra", "-pmi-port", "-n", "2"], {"MPI4PY_MPIABI": "openmpi"}
     rows = start([*command, *SHOW], env)
     assert len(rows) == 2

@@ -151,7 +151,7 @@ def test_explicit_ranks_win_over_every_launcher():
         (SRUN | {"SLURM_NODEID": "2"}, "SLURM_NODEID=2 is not among the 2 nodes"),
         (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "2*2"}, "is not of the form"),
         (OPENMPI | {"MEGADS_NUM_RANKS": "4"}, "Open MPI says rank 1 of 2, but 4 ranks were started.*LAUNCH_WITH"),
-        ({"MEGADS_NUM_RANKS": "4"}, "4 ranks were started .* takes itself for the only one"),
+        ({"MEGADS_NUM_RANKS": "4"}, "4 ranks were started .* runs as a single rank"),
         (one("slurm-batch", 0) | {"MEGADS_NUM_RANKS": "4"}, "4 ranks were started"),
     ],
 )
@@ -164,7 +164,7 @@ def test_incomplete_or_impossible_ranks_are_refused(env, message):
 @pytest.mark.parametrize("env", [PALS, one("mpich-4.0-pmi-port", 1)])
 def test_without_a_size_and_without_mpi4py_one_line_says_what_would_work(env, monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(LaunchError, match="not of how many; start the ranks with megads launch or set"):
+    with pytest.raises(LaunchError, match="not the world size; start the ranks with megads launch or set"):
         find_ranks(env)
 
 

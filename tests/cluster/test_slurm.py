@@ -44,7 +44,7 @@ ALONE = ((0, 1, 0, 1, "0"),)
 
 
 def shown(text: str) -> dict[str, list[dict[str, Any]]]:
-    """Return by name the ranks that a job's output shows, ordered; other lines are passed over."""
+    """Return by name the ranks that a job's output shows, ordered; other lines are skipped."""
     found = defaultdict(list)
     for line in text.splitlines():
         if line.startswith("{"):
@@ -59,7 +59,7 @@ def places(rows: list[dict[str, Any]]) -> tuple[tuple[int, int, int, int, str], 
 
 
 def check_by_node(rows: list[dict[str, Any]]) -> None:
-    """Hold the local ranks against where SLURM says that the ranks are, whatever the layout."""
+    """Hold the local ranks against where SLURM says that the ranks are, for every layout."""
     sizes, seen = Counter(row["node"] for row in rows), Counter[str]()
     for rank, row in enumerate(rows):
         assert (row["rank"], row["world_size"]) == (rank, len(rows))
@@ -142,7 +142,7 @@ def test_the_shell_of_salloc_on_the_first_node(slurm):
 
 
 def test_the_shell_of_srun_pty(slurm):
-    """Rank 0 of 2 by its variables, but a shell: a python in it would wait for the other for ever."""
+    """Rank 0 of 2 by its variables, but a shell: a python in it would wait for the other forever."""
     typed = f"{SHOW} plain; {SHOW} piped </dev/null | cat; srun --overlap -N2 -n2 {SHOW} srun"
     found = shown(slurm.in_terminal("srun", "-N2", "-n2", "--pty", "bash", "-c", typed))
     assert places(found["plain"]) == places(found["piped"]) == ALONE

@@ -106,7 +106,7 @@ def test_a_rank_makes_only_its_own_groups(degrees, sizes):
 
 
 def _wrong_size() -> None:
-    with pytest.raises(ConfigError, match="a grid of 8 ranks does not cover the 2 that started"):
+    with pytest.raises(ConfigError, match="a grid of 8 ranks does not cover the 2 ranks that started"):
         make_groups(Grid(tensor=8), dist.get_rank())
 
 
@@ -150,5 +150,5 @@ def test_several_ranks_meet_in_a_file(tmp_path):
 
 
 def test_nowhere_to_meet_is_one_clear_line():
-    with pytest.raises(LaunchError, match="rank 1 of 2 has no store in which the ranks could meet"):
+    with pytest.raises(LaunchError, match="rank 1 of 2 has no rendezvous store"):
         init_distributed("gloo", SimpleNamespace(rank=1, world_size=2), 5.0)

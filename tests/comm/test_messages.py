@@ -1,4 +1,4 @@
-"""Values that ranks tell each other: JSON, and nothing in the package that makes pickles of them."""
+"""Values that ranks exchange: JSON, and nothing in the package that makes pickles of them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_nothing_but_records_of_the_package_is_made(text):
 
 
 def test_what_is_no_value_is_not_sent():
-    with pytest.raises(TypeError, match="lock is nothing that ranks tell each other"):
+    with pytest.raises(TypeError, match="lock is not a message type"):
         encode([threading.Lock()])
-    with pytest.raises(ValueError, match="is no record of megads"):
+    with pytest.raises(ValueError, match="is not a message record"):
         decode(encode(Stranger()))

@@ -111,7 +111,7 @@ def test_a_port_in_use_is_told_at_once_with_its_number():
 def test_rank_0_names_the_ranks_that_do_not_come():
     told = refused(bare(0, 12), address(free_port()))
     assert told.startswith(
-        "11 of 12 ranks did not join before the timeout: 1, 2, 3, 4, 5, 6, 7, 8 ...; those that did are on "
+        "11 of 12 ranks did not join before the timeout: 1, 2, 3, 4, 5, 6, 7, 8 ...; those that joined are on "
     )
 
 
@@ -127,7 +127,9 @@ def test_a_rank_that_does_not_reach_rank_0_says_where_it_looked(capfd):
 
 @pytest.mark.parametrize("port", ["0", "70000", "http"])
 def test_an_address_that_is_none(port):
-    assert refused(bare(1, 2), {}).startswith("rank 1 of 2: MASTER_ADDR and MASTER_PORT must name where ranks meet")
+    assert refused(bare(1, 2), {}).startswith(
+        "rank 1 of 2: MASTER_ADDR and MASTER_PORT must name the rendezvous address"
+    )
     assert f"MASTER_PORT={port} is not a port" in refused(bare(1, 2), {"MASTER_ADDR": "n1", "MASTER_PORT": port})
 
 

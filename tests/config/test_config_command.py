@@ -103,7 +103,7 @@ def test_diff_compares_runs_and_the_settings_here(tmp_path):
     assert _output("--diff", a, b) == "LR  0.0001 -> 0.0003\n"
     assert _output("--diff", a, a) == f"{a} and {a} have the same settings\n"
     assert "LR  0.0001 -> 0.01\n" in _output("--preset", "tiny", "--diff", a, "now", LR="0.01")
-    with pytest.raises(ConfigError, match=r"config.yaml: can not be read"):
+    with pytest.raises(ConfigError, match=r"config.yaml: cannot be read"):
         CliRunner().invoke(config, ["--diff", a, str(tmp_path)], env={"MACHINE": "generic"}, catch_exceptions=False)
 
 

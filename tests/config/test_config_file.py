@@ -34,10 +34,10 @@ def test_a_file_is_above_preset_and_machine_and_below_the_environment(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("optim.lrr: 1\n", "no setting is called 'optim.lrr'; did you mean optim.lr?"),
+        ("optim.lrr: 1\n", "no setting named 'optim.lrr'; did you mean optim.lr?"),
         ("optim:\n  lr: fast\n", "optim.lr: 'fast' is not a number"),
-        ("machine: cpu\n", "machine can not be set in a file"),
-        ("preset: 7B\n", "preset can not be set in a file; pass --preset"),
+        ("machine: cpu\n", "machine cannot be set in a file"),
+        ("preset: 7B\n", "preset cannot be set in a file; pass --preset"),
         ("- 1\n", "must hold 'key: value' lines"),
     ],
 )
@@ -48,7 +48,7 @@ def test_a_wrong_file_is_one_line(tmp_path, text, words):
         _with(mine)
     assert words in str(caught.value)
     assert str(mine) in str(caught.value)
-    with pytest.raises(ConfigError, match="can not be read: No such file"):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
         _with(tmp_path / "none.yaml")
 
 

@@ -52,7 +52,7 @@ def test_origins_are_comments(tmp_path):
     [
         ("num_layers: 32", "num_layers: two", "model.num_layers: 'two' is not an int"),
         ("num_layers: 32", "num_layers: 0", "model.num_layers: 0 must be greater than 0"),
-        ("num_layers:", "num_layer:", "no setting is called 'model.num_layer'; did you mean model.num_layers"),
+        ("num_layers:", "num_layer:", "no setting named 'model.num_layer'; did you mean model.num_layers"),
         ("  num_layers: 32", "", "model.num_layers is missing"),
         ("model:", "model: [", "is not valid YAML"),
         ("tensor: 1", "tensor: true", "parallel.tensor: True is not an int"),
@@ -81,14 +81,14 @@ def test_other_files_are_one_line(content, tmp_path):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"absent\.yaml: can not be read: No such file"):
+    with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read: No such file"):
         load_config(tmp_path / "absent.yaml")
 
 
 def test_an_unwritable_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     resolved = _derived()
-    with pytest.raises(ConfigError, match=r"config\.yaml: can not be written: .*; give another RUN_DIR"):
+    with pytest.raises(ConfigError, match=r"config\.yaml: cannot be written: .*; use another RUN_DIR"):
         save_config(resolved.run, resolved.origins, tmp_path / "file" / "config.yaml")
 
 
@@ -105,6 +105,6 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", code, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
-    assert "can not be written: File too large; free some space" in done.stderr
+    assert "cannot be written: File too large; free some space" in done.stderr
     assert path.read_text() == before
     assert os.listdir(tmp_path) == ["config.yaml"]

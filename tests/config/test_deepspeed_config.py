@@ -210,7 +210,7 @@ def test_files_that_are_refused(content, words, file):
         ({"train_batch_size": {"a": 1}}, ["train_batch_size is an object"]),
         ({"prescale_gradients": {"a": 1}}, ["prescale_gradients is an object"]),
         ({"comms_logger": True}, ["comms_logger is true, not an object"]),
-        ({"zero_optimization": {"reduce_bucket_size": None}}, ["reduce_bucket_size: null is no value"]),
+        ({"zero_optimization": {"reduce_bucket_size": None}}, ["reduce_bucket_size: null is not a value"]),
         ('{"zero_optimization": {"stage": 2, "stage": 1}}', ["stage is given twice"]),
     ],
 )

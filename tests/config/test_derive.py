@@ -162,7 +162,9 @@ def test_data_degree():
 
 def test_both_ways_to_split_in_one_layer_are_refused():
     resolved = resolve(env={"SPLIT": "98,2,0", "TRAIN_SPLIT": "5"}, machine="cpu")
-    with pytest.raises(ConfigError, match=r"TRAIN_SPLIT=5.0 \(env TRAIN_SPLIT\) and SPLIT=98,2,0 .*: give one of them"):
+    with pytest.raises(
+        ConfigError, match=r"TRAIN_SPLIT=5.0 \(env TRAIN_SPLIT\) and SPLIT=98,2,0 .*: set only one of them"
+    ):
         derive(resolved, num_hosts=1, ranks_per_host=1, vocab_size=100)
 
 
@@ -192,5 +194,5 @@ def test_no_steps_is_a_run_that_evaluates_only(env, evaluates, preset):
 
 
 def test_a_run_without_any_length_is_refused():
-    with pytest.raises(ConfigError, match="TRAIN_TOKENS, TRAIN_SAMPLES and TRAIN_ITERS are all 0; give one of them"):
+    with pytest.raises(ConfigError, match="TRAIN_TOKENS, TRAIN_SAMPLES and TRAIN_ITERS are all 0; set one of them"):
         _derive({"TRAIN_TOKENS": "0"})

@@ -59,7 +59,7 @@ def test_attention_that_adds_in_any_order_is_refused():
     with pytest.raises(ConfigError) as caught:
         check(run, 1)
     assert str(caught.value).startswith(
-        "DETERMINISTIC=1 and ATTENTION=flash: flash-attn adds up gradients in any order"
+        "DETERMINISTIC=1 and ATTENTION=flash: flash-attn sums gradients in no fixed order"
     )
     assert "ATTENTION=sdpa" in str(caught.value)
 

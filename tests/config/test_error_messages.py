@@ -46,15 +46,15 @@ ENVIRONMENT = [
     ({"MODEL_ARCH": "7B"}, ["--preset tiny and MODEL_ARCH=7B name different presets; unset MODEL_ARCH"]),
     ({"MODEL_ARCH": "8B"}, ["no preset '8B'; known presets: 2B, 33B, 70B, 7B"]),
     # degrees
-    ({"TP": "3"}, ["4 ranks can not be split into TP=3 x PP=1 x SP=1 (= 3); use TP=4 or TP=2"]),
+    ({"TP": "3"}, ["4 ranks cannot be split into TP=3 x PP=1 x SP=1 (= 3); use TP=4 or TP=2"]),
     ({"DP": "3"}, ["DP=3, but 4 ranks", "= 4; use DP=4 or NGPU_PER_HOST=3"]),
     ({"LAUNCH_WITH": "direct"}, ["LAUNCH_WITH=direct starts one rank, not 4", "LAUNCH_WITH=auto"]),
     # shapes
     ({"HIDDEN": "65"}, ["HIDDEN=65 is not a multiple of HEADS=4; use HIDDEN=64, HIDDEN=72 or HEAD_DIM=16"]),
     ({"NUM_KV_HEAD": "3"}, ["HEADS=4", "NUM_KV_HEAD=3", "use NUM_KV_HEAD=2 or NUM_KV_HEAD=4"]),
-    ({"HEADS": "6", "HIDDEN": "96", "TP": "4"}, ["HEADS=6 can not be split over TP=4 ranks; use TP=2 or TP=1"]),
-    ({"NUM_KV_HEAD": "2", "TP": "4"}, ["NUM_KV_HEAD=2 can not be split over TP=4 ranks", "use TP=2, TP=1 or"]),
-    ({"FFN_HIDDEN_SIZE": "130", "TP": "4"}, ["FFN_HIDDEN_SIZE=130 can not be split over TP=4", "use TP=2, TP=1 or"]),
+    ({"HEADS": "6", "HIDDEN": "96", "TP": "4"}, ["HEADS=6 cannot be split over TP=4 ranks; use TP=2 or TP=1"]),
+    ({"NUM_KV_HEAD": "2", "TP": "4"}, ["NUM_KV_HEAD=2 cannot be split over TP=4 ranks", "use TP=2, TP=1 or"]),
+    ({"FFN_HIDDEN_SIZE": "130", "TP": "4"}, ["FFN_HIDDEN_SIZE=130 cannot be split over TP=4", "use TP=2, TP=1 or"]),
     ({"VOCAB_MULTIPLE": "1", "VOCAB_SIZE": "1001", "TP": "2"}, ["vocabulary of 1001", "use VOCAB_MULTIPLE=2"]),
     ({"HIDDEN": "60"}, ["HEAD_DIM=15 is odd", "POSITION_EMBEDDING=learned"]),
     ({"NO_LLAMA": "1", "MAX_POSITIONS": "32"}, ["SEQ=64", "MAX_POSITIONS=32", "use MAX_POSITIONS=64"]),
@@ -80,18 +80,21 @@ ENVIRONMENT = [
         {"TRAIN_TOKENS": "100"},
         [
             "TRAIN_TOKENS=100 (env TRAIN_TOKENS) is less than one batch of 512 tokens",
-            "use TRAIN_TOKENS=512 or give TRAIN_ITERS",
+            "use TRAIN_TOKENS=512 or set TRAIN_ITERS",
         ],
     ),
     ({"TRAIN_SAMPLES": "7"}, ["TRAIN_SAMPLES=7 (env TRAIN_SAMPLES) is less than one batch of 8 samples"]),
     ({"TRAIN_ITERS": "0", "EVAL_ITERS": "0"}, ["TRAIN_ITERS=0) evaluates only, and EVAL_ITERS=0", "use EVAL_ITERS=20"]),
     (
         {"GLOBAL_BATCH": "32", "MICRO_BATCH": "4", "RAMPUP_BATCH_SIZE": "8 8 100"},
-        ["'8 8 100': a batch of 8 on the way is not a multiple of MICRO_BATCH x DP = 4 x 4 = 16; use MICRO_BATCH=2,"],
+        [
+            "'8 8 100': the batch size 8 of the ramp is not a multiple of MICRO_BATCH x DP = 4 x 4 = 16; use "
+            "MICRO_BATCH=2,"
+        ],
     ),
     (
         {"GLOBAL_BATCH": "32", "MICRO_BATCH": "2", "RAMPUP_BATCH_SIZE": "8 12 100"},
-        ["a batch of 20 on the way is not a multiple of", "use MICRO_BATCH=1 or RAMPUP_BATCH_SIZE=8,8,100"],
+        ["the batch size 20 of the ramp is not a multiple of", "use MICRO_BATCH=1 or RAMPUP_BATCH_SIZE=8,8,100"],
     ),
     ({"GLOBAL_BATCH": "32", "RAMPUP_BATCH_SIZE": "64 8 100"}, ["START=64 must be", "at most GLOBAL_BATCH=32"]),
     ({"GLOBAL_BATCH": "32", "RAMPUP_BATCH_SIZE": "16"}, ["RAMPUP_BATCH_SIZE='16' is not START INCREMENT SAMPLES"]),
@@ -102,11 +105,11 @@ ENVIRONMENT = [
     ({"SKIP_TRAIN_ITERATION_RANGE": "5"}, ["SKIP_TRAIN_ITERATION_RANGE='5': '5' is not FIRST-LAST"]),
     (
         {"SKIP_TRAIN_ITERATION_RANGE": "1-50", "TRAIN_ITERS": "50"},
-        ["passes over all of TRAIN_ITERS=50 iterations", "leave some to train on"],
+        ["skips all of TRAIN_ITERS=50 iterations", "leave some to train on"],
     ),
     # schedule and precision
     ({"LR": "1e-5", "MIN_LR": "1e-4"}, ["MIN_LR=0.0001 is larger than LR=1e-05", "use MIN_LR=1e-06"]),
-    ({"LR_WARMUP_ITERS": "50"}, ["LR_WARMUP_ITERS=50 takes the whole decay of 50 steps", "use LR_WARMUP_ITERS=5"]),
+    ({"LR_WARMUP_ITERS": "50"}, ["LR_WARMUP_ITERS=50 takes all of the decay of 50 steps", "use LR_WARMUP_ITERS=5"]),
     (
         {"LR_WARMUP_ITERS": "5", "LR_WARMUP_FRAC": "0.2"},
         ["LR_WARMUP_ITERS=5 (env LR_WARMUP_ITERS) = 40 samples and LR_WARMUP_FRAC=0.2", "= 80 samples differ; leave"],
@@ -115,7 +118,7 @@ ENVIRONMENT = [
         {"LR_DECAY_ITERS": "5", "LR_DECAY_SAMPLES": "41"},
         ["LR_DECAY_SAMPLES=41 (env LR_DECAY_SAMPLES) = 41 samples and LR_DECAY_ITERS=5", "= 40 samples differ; leave"],
     ),
-    ({"LR_WARMUP_SAMPLES": "400"}, ["LR_WARMUP_SAMPLES=400 takes the whole decay of 400 samples; use LR_WARMUP_SAM"]),
+    ({"LR_WARMUP_SAMPLES": "400"}, ["LR_WARMUP_SAMPLES=400 takes all of the decay of 400 samples; use LR_WARMUP_SAM"]),
     ({"LR_WARMUP_INIT": "0.1"}, ["LR_WARMUP_INIT=0.1 is larger than LR=", "use LR_WARMUP_INIT=0 or LR=0.1"]),
     (
         {"COOLDOWN": "0.2"},
@@ -127,7 +130,7 @@ ENVIRONMENT = [
     ),
     (
         {"LR_DECAY_STYLE": "infinite-cosine", "MIN_LR": "0"},
-        ["LR_DECAY_STYLE=infinite-cosine ends with an exponential decay, which never comes to MIN_LR=0; use MIN_LR="],
+        ["LR_DECAY_STYLE=infinite-cosine ends with an exponential decay, which never reaches MIN_LR=0; use MIN_LR="],
     ),
     (
         {"LR_DECAY_STYLE": "infinite-inv-square-root", "LR_CONSTANT": "0.6", "MIN_LR": "1e-5"},
@@ -158,29 +161,29 @@ ENVIRONMENT = [
         {"SPLIT": "9,0,1", "EVAL_ITERS": "2"},
         ["SPLIT=9,0,1 leaves nothing to validate on (EVAL_ITERS=2); use SPLIT=990,10,0 or EVAL_"],
     ),
-    ({"SPLIT": "a,b"}, ["SPLIT=a,b: expected the shares of train, valid and test, as 969,30,1"]),
+    ({"SPLIT": "a,b"}, ["SPLIT=a,b: expected the shares of train, valid and test, e.g. 969,30,1"]),
     ({"VAL_SPLIT": "-1"}, ["env VAL_SPLIT: -1.0 must be at least 0"]),
     (
         {"VAL_SPLIT": "0", "EVAL_ITERS": "2"},
         ["VAL_SPLIT=0 leaves nothing to validate on (EVAL_ITERS=2)", "or EVAL_ITERS=0"],
     ),
-    ({"TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "2000"}, ["NullTokenizer can not read the demo corpus"]),
+    ({"TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "2000"}, ["NullTokenizer cannot read the demo corpus"]),
     (
         {"TOKENIZER_TYPE": "BertWordPieceCase", "RESET_POSITION_IDS": "1", "EOD_MASK_LOSS": "1"},
-        ["EOD_MASK_LOSS=1 RESET_POSITION_IDS=1", "BertWordPieceCase has no token that ends a document"],
+        ["EOD_MASK_LOSS=1 RESET_POSITION_IDS=1", "BertWordPieceCase has no end-of-document token"],
     ),
     ({"TOKENIZER_TYPE": "GPT9BPETokenizer"}, ["env TOKENIZER_TYPE: 'GPT9BPETokenizer' is not one of HFTokenizer"]),
-    ({"RUN_NAME": "a/b"}, ["RUN_NAME='a/b' is not one folder's name", "give RUN_DIR"]),
+    ({"RUN_NAME": "a/b"}, ["RUN_NAME='a/b' is not one folder's name", "set RUN_DIR"]),
     ({"RUN_NAME": ".."}, ["RUN_NAME='..' is not one folder's name"]),
     ({"RUN_DIR": "a\nb"}, ["RUN_DIR='a\\nb' is not a path"]),
 ]
 
 OVERRIDES = [
     ({"parallel.tensor": "two"}, ["--set parallel.tensor: 'two' is not an int"]),
-    ({"parallel.tensr": "2"}, ["--set parallel.tensr=2: no setting is called", "did you mean parallel.tensor?"]),
-    ({"TP": "2"}, ["--set TP=2: no setting is called 'TP'; did you mean parallel.tensor?"]),
-    ({"num_layers": "2"}, ["no setting is called 'num_layers'; did you mean model.num_layers?"]),
-    ({"xyzzy": "2"}, ["no setting is called 'xyzzy'; `megads config` lists them"]),
+    ({"parallel.tensr": "2"}, ["--set parallel.tensr=2: no setting named", "did you mean parallel.tensor?"]),
+    ({"TP": "2"}, ["--set TP=2: no setting named 'TP'; did you mean parallel.tensor?"]),
+    ({"num_layers": "2"}, ["no setting named 'num_layers'; did you mean model.num_layers?"]),
+    ({"xyzzy": "2"}, ["no setting named 'xyzzy'; `megads config` lists them"]),
     ({"model.num_layers": ""}, ["--set model.num_layers: '' is not an int"]),
     ({"machine": "cray"}, ["no machine 'cray'; known machines: ", "cpu, ", "generic"]),
     ({"preset": "2B"}, ["--preset tiny and --set preset=2B name different presets; drop --set preset"]),
@@ -196,9 +199,9 @@ FILES = [
     ("settings:\n  optim.lr: [1]\n", "X.yaml: optim.lr: [1] is not a number"),
     ("settings:\n  data.file_list: 7\n", "X.yaml: data.file_list: 7 is not text; put it in quotes"),
     ("settings:\n  train.dtype: bf61\n", "X.yaml: train.dtype: 'bf61' is not one of fp32, bf16, fp16; did you mean"),
-    ("settings:\n  model.layers: 2\n", "X.yaml: no setting is called 'model.layers'; did you mean model."),
-    ("settings:\n  NLAYERS: 2\n", "X.yaml: no setting is called 'NLAYERS'"),
-    ("settings:\n  preset: 7B\n", "X.yaml: no setting is called 'preset'"),
+    ("settings:\n  model.layers: 2\n", "X.yaml: no setting named 'model.layers'; did you mean model."),
+    ("settings:\n  NLAYERS: 2\n", "X.yaml: no setting named 'NLAYERS'"),
+    ("settings:\n  preset: 7B\n", "X.yaml: no setting named 'preset'"),
     ("settings: [1]\n", "X.yaml: settings must be 'key: value' lines, not [1]"),
     ("setting: {}\n", "X.yaml: 'setting' is not one of "),
     ("settings: {\n", "X.yaml:2: is not valid YAML"),
@@ -267,7 +270,7 @@ def test_null_tokenizer_needs_a_vocabulary():
 
 def test_a_large_layout_of_a_preset_says_what_to_do():
     resolved = resolve("gpt3-175B", env={}, machine="generic")
-    with pytest.raises(ConfigError, match=r"100 ranks can not be split into TP=8 x PP=16 x SP=1 \(= 128\)"):
+    with pytest.raises(ConfigError, match=r"100 ranks cannot be split into TP=8 x PP=16 x SP=1 \(= 128\)"):
         derive(resolved, num_hosts=25, ranks_per_host=4, vocab_size=1000)
     alone = resolve("gpt3-175B", env={"PP": "1"}, machine="generic")
     derived = derive(alone, num_hosts=10, ranks_per_host=4, vocab_size=1000)

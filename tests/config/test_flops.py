@@ -90,7 +90,7 @@ def test_the_setting_halves_attention_and_nothing_else():
 def test_documents_count_as_one_row_and_that_is_said():
     packed = _run(1, RESET_ATTENTION_MASK="1")
     assert flops_per_token(packed) == flops_per_token(_run(1))
-    assert basis(packed) == "causal attention counted in full, documents as one row"
+    assert basis(packed) == "causal attention counted in full, each row as one document"
 
 
 @pytest.mark.parametrize(

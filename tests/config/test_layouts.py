@@ -1,4 +1,4 @@
-"""Every layout that can not work is refused with one line, and every change that line names works."""
+"""Every layout that cannot work is refused with one line, and every change that line names works."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MODEL = {"NLAYERS": "4", "HIDDEN": "64", "HEADS": "8", "NUM_KV_HEAD": "4", "FFN_
 MODEL |= {"GLOBAL_BATCH": "48", "MICRO_BATCH": "1", "TRAIN_ITERS": "10"}
 FULL = {"RECOMPUTE": "full"}
 
-# (ranks, settings, what is told): told is the beginning of the line, and words of its advice.
+# (ranks, settings, what is reported): told is the beginning of the line, and words of its advice.
 REFUSED = [
     # Ranks and degrees.
-    (6, {"TP": "4"}, "6 ranks can not be split into TP=4 x PP=1 x SP=1 (= 4); use TP=2, TP=1 or NGPU_PER_HOST=4"),
-    (8, {"TP": "2", "PP": "3"}, "8 ranks can not be split into TP=2 x PP=3 x SP=1 (= 6); use PP=4"),
-    (8, {"SP": "3"}, "8 ranks can not be split into TP=1 x PP=1 x SP=3 (= 3); use SP=4"),
-    (2, {"TP": "2", "PP": "2", "SP": "2"}, "2 ranks can not be split into TP=2 x PP=2 x SP=2 (= 8); use "),
+    (6, {"TP": "4"}, "6 ranks cannot be split into TP=4 x PP=1 x SP=1 (= 4); use TP=2, TP=1 or NGPU_PER_HOST=4"),
+    (8, {"TP": "2", "PP": "3"}, "8 ranks cannot be split into TP=2 x PP=3 x SP=1 (= 6); use PP=4"),
+    (8, {"SP": "3"}, "8 ranks cannot be split into TP=1 x PP=1 x SP=3 (= 3); use SP=4"),
+    (2, {"TP": "2", "PP": "2", "SP": "2"}, "2 ranks cannot be split into TP=2 x PP=2 x SP=2 (= 8); use "),
     (4, {"DP": "3"}, "DP=3, but 4 ranks / (TP=1 x PP=1 x SP=1) = 4; use DP=4 or NGPU_PER_HOST=3"),
     (4, {"DP": "4", "TP": "2"}, "DP=4, but 4 ranks / (TP=2 x PP=1 x SP=1) = 2; use DP=2 or NGPU_PER_HOST=8"),
     (
@@ -35,43 +35,43 @@ REFUSED = [
         {"PP": "2", "PIPELINE_SPLIT": "\u00b2,2"},
         "PIPELINE_SPLIT='\u00b2,2' is not layers, ends, parameters or a list",
     ),
-    (1, {"DISTRIBUTE_SAVED_ACTIVATIONS": "1"}, "PARTITION_ACTIVATIONS=1 is of RECOMPUTE=full, and RECOMPUTE=none; use"),
+    (1, {"DISTRIBUTE_SAVED_ACTIVATIONS": "1"}, "PARTITION_ACTIVATIONS=1 needs RECOMPUTE=full, and RECOMPUTE=none; use"),
     (2, {"LAUNCH_WITH": "direct"}, "LAUNCH_WITH=direct starts one rank, not 2; use LAUNCH_WITH=auto"),
     # Tensor parallelism.
-    (3, {"TP": "3", "FFN_HIDDEN_SIZE": "192"}, "HEADS=8 can not be split over TP=3 ranks; use "),
-    (8, {"TP": "8"}, "NUM_KV_HEAD=4 can not be split over TP=8 ranks: key/value heads are not repeated; use TP=4"),
-    (4, {"TP": "4", "FFN_HIDDEN_SIZE": "190"}, "FFN_HIDDEN_SIZE=190 can not be split over TP=4 ranks; use TP=2"),
-    (4, {"TP": "4", "VOCAB_MULTIPLE": "3"}, "the vocabulary of 1000, padded to 1002 (VOCAB_MULTIPLE=3), can not be"),
+    (3, {"TP": "3", "FFN_HIDDEN_SIZE": "192"}, "HEADS=8 cannot be split over TP=3 ranks; use "),
+    (8, {"TP": "8"}, "NUM_KV_HEAD=4 cannot be split over TP=8 ranks: key/value heads are not replicated; use TP=4"),
+    (4, {"TP": "4", "FFN_HIDDEN_SIZE": "190"}, "FFN_HIDDEN_SIZE=190 cannot be split over TP=4 ranks; use TP=2"),
+    (4, {"TP": "4", "VOCAB_MULTIPLE": "3"}, "the vocabulary of 1000, padded to 1002 (VOCAB_MULTIPLE=3), cannot be"),
     # Pipeline.
-    (8, {"PP": "8"}, "PP=8 stages can not share NLAYERS=4 layers; use PP=4"),
-    (8, {"PP": "8", "PIPELINE_SPLIT": "1,1,1,1,0,0,0,0"}, "PP=8 stages can not share NLAYERS=4 layers; use PP=4 "),
-    (2, {"PP": "2", "PIPELINE_SPLIT": "1,1,2"}, "PIPELINE_SPLIT=1,1,2 must name a number of layers for each of PP=2"),
-    (3, {"PP": "3", "PIPELINE_SPLIT": "2,2"}, "PIPELINE_SPLIT=2,2 must name a number of layers for each of PP=3"),
-    (2, {"PP": "2", "PIPELINE_SPLIT": "3,3"}, "PIPELINE_SPLIT=3,3 must name a number of layers for each of PP=2"),
-    (2, {"PP": "2", "PIPELINE_SPLIT": "-1,5"}, "PIPELINE_SPLIT=-1,5 must name a number of layers"),
-    (3, {"PP": "3", "PIPELINE_SPLIT": "2,0,2"}, "PIPELINE_SPLIT=2,0,2 must name a number of layers for each of PP=3"),
+    (8, {"PP": "8"}, "PP=8 stages cannot share NLAYERS=4 layers; use PP=4"),
+    (8, {"PP": "8", "PIPELINE_SPLIT": "1,1,1,1,0,0,0,0"}, "PP=8 stages cannot share NLAYERS=4 layers; use PP=4 "),
+    (2, {"PP": "2", "PIPELINE_SPLIT": "1,1,2"}, "PIPELINE_SPLIT=1,1,2 must list the layers of each of PP=2"),
+    (3, {"PP": "3", "PIPELINE_SPLIT": "2,2"}, "PIPELINE_SPLIT=2,2 must list the layers of each of PP=3"),
+    (2, {"PP": "2", "PIPELINE_SPLIT": "3,3"}, "PIPELINE_SPLIT=3,3 must list the layers of each of PP=2"),
+    (2, {"PP": "2", "PIPELINE_SPLIT": "-1,5"}, "PIPELINE_SPLIT=-1,5 must list the layers"),
+    (3, {"PP": "3", "PIPELINE_SPLIT": "2,0,2"}, "PIPELINE_SPLIT=2,0,2 must list the layers of each of PP=3"),
     (2, {"PP": "2", "PIPELINE_SPLIT": "even"}, "PIPELINE_SPLIT='even' is not layers, ends, parameters or a list"),
-    (1, {"PIPELINE_SPLIT": "2,2"}, "PIPELINE_SPLIT=2,2 must name a number of layers for each of PP=1 stages"),
-    (2, {"PP": "2", "NLAYERS": "100000"}, "NLAYERS=100000 layers are too many to be cut into PP=2 stages"),
+    (1, {"PIPELINE_SPLIT": "2,2"}, "PIPELINE_SPLIT=2,2 must list the layers of each of PP=1 stages"),
+    (2, {"PP": "2", "NLAYERS": "100000"}, "NLAYERS=100000 layers are too many to split into PP=2 stages"),
     (2, {"PP": "2", "ZERO_STAGE": "2"}, "ZERO_STAGE=2 shares gradients that the PP=2 stages of a pipeline keep"),
     (4, {"PP": "4", "ZERO_STAGE": "3"}, "ZERO_STAGE=3 shares weights that the PP=4 stages of a pipeline keep"),
     # Ulysses and scattered norms.
-    (3, {"SP": "3"}, "SEQ=64 tokens can not be split over SP=3 ranks; use "),
-    (8, {"SP": "4", "TP": "4"}, "8 ranks can not be split into TP=4 x PP=1 x SP=4 (= 16); use "),
-    (16, {"SP": "16"}, "SP=16 ranks can not share HEADS / TP = 8 / 1 = 8 query heads: each needs one; use SP=8"),
+    (3, {"SP": "3"}, "SEQ=64 tokens cannot be split over SP=3 ranks; use "),
+    (8, {"SP": "4", "TP": "4"}, "8 ranks cannot be split into TP=4 x PP=1 x SP=4 (= 16); use "),
+    (16, {"SP": "16"}, "SP=16 ranks cannot share HEADS / TP = 8 / 1 = 8 query heads: each needs one; use SP=8"),
     (
         16,
         {"SP": "4", "TP": "4"},
-        "SP=4 ranks can not share HEADS / TP = 8 / 4 = 2 query heads: each needs one; use SP=2",
+        "SP=4 ranks cannot share HEADS / TP = 8 / 4 = 2 query heads: each needs one; use SP=2",
     ),
     (
         4,
         {"TP": "4", "SCATTER_NORMS": "1", "SEQ": "66"},
-        "SCATTER_NORMS=1 splits the SEQ / SP = 66 / 1 tokens of a rank",
+        "SCATTER_NORMS=1 splits the SEQ / SP = 66 / 1 tokens per rank",
     ),
     (4, {"TP": "2", "SP": "2", "SCATTER_NORMS": "1", "SEQ": "66"}, "SCATTER_NORMS=1 splits the SEQ / SP = 66 / 2 tok"),
     # ZeRO and offload.
-    (2, {"ZERO_HPZ_PARTITION_SIZE": "2"}, "ZERO_HPZ_PARTITION_SIZE=2 is of ZeRO 3, and ZERO_STAGE=1; use ZERO_STAGE=3"),
+    (2, {"ZERO_HPZ_PARTITION_SIZE": "2"}, "ZERO_HPZ_PARTITION_SIZE=2 needs ZeRO 3, and ZERO_STAGE=1; use ZERO_STAGE=3"),
     (
         6,
         {"ZERO_HPZ_PARTITION_SIZE": "4", "ZERO_STAGE": "3"},
@@ -101,12 +101,12 @@ REFUSED = [
     (
         2,
         {"OFFLOAD_OPTIMIZER": "nvme", "ZERO_STAGE": "3"},
-        "OFFLOAD_OPTIMIZER=nvme has no NVME_PATH; use OFFLOAD_OPTIMIZER=cpu or give NVME_PATH",
+        "OFFLOAD_OPTIMIZER=nvme has no NVME_PATH; use OFFLOAD_OPTIMIZER=cpu or set NVME_PATH",
     ),
     (
         2,
         {"OFFLOAD_PARAMS": "nvme", "ZERO_STAGE": "3"},
-        "OFFLOAD_PARAMS=nvme has no NVME_PATH; use OFFLOAD_PARAMS=cpu or give NVME_PATH",
+        "OFFLOAD_PARAMS=nvme has no NVME_PATH; use OFFLOAD_PARAMS=cpu or set NVME_PATH",
     ),
     (
         2,
@@ -116,29 +116,29 @@ REFUSED = [
     (
         1,
         {"GRAD_ACCUM_DTYPE": "bf16", "DTYPE": "fp32"},
-        "GRAD_ACCUM_DTYPE=bf16 can not sum gradients of DTYPE=fp32; use",
+        "GRAD_ACCUM_DTYPE=bf16 cannot sum gradients of DTYPE=fp32; use",
     ),
     (
         1,
         {"GRAD_ACCUM_DTYPE": "fp16", "DTYPE": "bf16"},
-        "GRAD_ACCUM_DTYPE=fp16 can not sum gradients of DTYPE=bf16; use",
+        "GRAD_ACCUM_DTYPE=fp16 cannot sum gradients of DTYPE=bf16; use",
     ),
     (1, {"COMMUNICATION_DATA_TYPE": "fp16", "DTYPE": "bf16"}, "COMMUNICATION_DATA_TYPE=fp16 loses gradients of DTYPE="),
     # Recomputation.
     (
         1,
         {"RECOMPUTE_NUM_LAYERS": "2"},
-        "RECOMPUTE_NUM_LAYERS=2 is of RECOMPUTE=full, and RECOMPUTE=none; use RECOMPUTE=f",
+        "RECOMPUTE_NUM_LAYERS=2 needs RECOMPUTE=full, and RECOMPUTE=none; use RECOMPUTE=f",
     ),
     (
         1,
         {"RECOMPUTE_METHOD": "block"},
-        "RECOMPUTE_METHOD=block is of RECOMPUTE=full, and RECOMPUTE=none; use RECOMPUTE=fu",
+        "RECOMPUTE_METHOD=block needs RECOMPUTE=full, and RECOMPUTE=none; use RECOMPUTE=fu",
     ),
     (
         1,
         {"RECOMPUTE_ACTIVATIONS": "1", "RECOMPUTE_METHOD": "uniform"},
-        "RECOMPUTE_METHOD=uniform (env RECOMPUTE_METHOD) is of RECOMPUTE=full, and RECOMPUTE=selective (env RECOMP",
+        "RECOMPUTE_METHOD=uniform (env RECOMPUTE_METHOD) needs RECOMPUTE=full, and RECOMPUTE=selective (env RECOMP",
     ),
     (
         1,
@@ -148,17 +148,17 @@ REFUSED = [
     (
         1,
         {"CPU_CHECKPOINTING": "1"},
-        "CPU_CHECKPOINTING=1 is of RECOMPUTE=full, and RECOMPUTE=none; use RECOMPUTE=full RECO",
+        "CPU_CHECKPOINTING=1 needs RECOMPUTE=full, and RECOMPUTE=none; use RECOMPUTE=full RECO",
     ),
     (
         2,
         {"TP": "2", "RECOMPUTE": "selective", "RECOMPUTE_WITH": "deepspeed", "PARTITION_ACTIVATIONS": "1"},
-        "PARTITION_ACTIVATIONS=1 is of RECOMPUTE=full, and RECOMPUTE=selective; use RECOMPUTE=full or PARTITION_ACTIV",
+        "PARTITION_ACTIVATIONS=1 needs RECOMPUTE=full, and RECOMPUTE=selective; use RECOMPUTE=full or PARTITION_ACTIV",
     ),
     (
         1,
         {**FULL, "PROFILE_BACKWARD": "1"},
-        "PROFILE_BACKWARD=1 is of DeepSpeed's checkpoint function, and RECOMPUTE_WITH=t",
+        "PROFILE_BACKWARD=1 needs DeepSpeed's checkpoint function, and RECOMPUTE_WITH=t",
     ),
     (
         1,
@@ -185,11 +185,11 @@ REFUSED = [
         {**FULL, "PP": "2", "RECOMPUTE_METHOD": "block", "RECOMPUTE_NUM_LAYERS": "3"},
         "RECOMPUTE_NUM_LAYERS=3 is more than the 2 layers of a stage; use RECOMPUTE_NUM_LAYERS=2 or ",
     ),
-    # Two defects: the advice is what cures the one that is told.
+    # Two defects: the advice is what cures the one that is reported.
     (
         8,
         {"TP": "8", "RECOMPUTE_NUM_LAYERS": "2"},
-        "NUM_KV_HEAD=4 can not be split over TP=8 ranks: key/value heads are n",
+        "NUM_KV_HEAD=4 cannot be split over TP=8 ranks: key/value heads are n",
     ),
     # More ranks than degrees that a preset asks for.
     (
@@ -250,7 +250,7 @@ def test_an_impossible_layout_is_refused_and_each_change_it_names_works(ranks, e
     assert named, message
     for way in named:
         if told.startswith("NUM_KV_HEAD") and "RECOMPUTE_NUM_LAYERS" in env:
-            with pytest.raises(ConfigError, match=r"^RECOMPUTE_NUM_LAYERS=2 is of RECOMPUTE=full"):
+            with pytest.raises(ConfigError, match=r"^RECOMPUTE_NUM_LAYERS=2 needs RECOMPUTE=full"):
                 _prepare({**env, **way.variables}, ranks)
         else:
             _prepare({**env, **way.variables}, ranks)
@@ -273,7 +273,7 @@ def test_without_knowing_what_the_user_gave_the_advice_keeps_the_ranks():
         check(run, 8)
 
 
-# (options, what is told): the advice speaks the words that were used.
+# (options, what is reported): the advice speaks the words that were used.
 WORDS = [
     (
         ["--zero-stage", "2", "--pipeline-model-parallel-size", "2"],

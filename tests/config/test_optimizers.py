@@ -86,9 +86,8 @@ ELSEWHERE = {
     "ds.adamw": "OPT=ds.adamw needs DeepSpeed's op cpu_adam, with which the installed DeepSpeed was not built: "
     f"DS_BUILD_CPU_ADAM=1 {OP.format(instead='adamw')}",
     "ds.fusedlamb": "OPT=ds.fusedlamb runs on nvidia and amd devices, not on cpu; use OPT=lamb",
-    "ds.onebitlamb": "OPT=ds.onebitlamb can not run here: its error feedback differs on every rank and is no part of "
-    "any checkpoint that another number of ranks could go on from, and it takes the reduction of gradients out of "
-    "ZeRO's hands; use OPT=lamb",
+    "ds.onebitlamb": "OPT=ds.onebitlamb cannot run here: its error feedback differs on every rank and cannot be "
+    "saved so that another number of ranks resumes from it, and it replaces ZeRO's gradient reduction; use OPT=lamb",
     "apex.adam": "OPT=apex.adam runs on nvidia devices, not on cpu; use OPT=adamw",
     "apex.sgd": "OPT=apex.sgd runs on nvidia devices, not on cpu; use OPT=sgd",
     "ipex.lamb": "OPT=ipex.lamb runs on intel devices, not on cpu; use OPT=lamb",
@@ -273,7 +272,7 @@ def test_a_schedule_free_optimizer_is_not_decayed_unless_asked():
     (told,) = [each for each in remarks(_run(asked), 1) if "decay" in each]
     assert told == (
         "OPT=sgdschedulefree averages iterates instead of a decay, and LR_DECAY_STYLE=linear decays as well; "
-        "LR_DECAY_STYLE=constant is what it is made for"
+        "use LR_DECAY_STYLE=constant"
     )
 
 

@@ -182,7 +182,7 @@ def test_a_file_of_deepspeed_gives_settings_their_values(tmp_path):
         ({"bf16": {"enabled": True}}, "--fp16", "give train.dtype two values, fp16 and bf16; drop one of them"),
         ({"train_batch_size": "many"}, "", "--deepspeed_config {} train_batch_size: 'many' is not an int"),
         ({"optimizer": {"type": "Adagrad"}}, "", "--deepspeed_config {} optimizer.type: 'Adagrad' is not one of adam,"),
-        ([1], "", "--deepspeed_config {}: holds '[1]', not an object; give {{...}}"),
+        ([1], "", "--deepspeed_config {}: holds '[1]', not an object; use {{...}}"),
     ],
 )
 def test_a_file_of_deepspeed_may_not_contradict_options(content, words, told, tmp_path):
@@ -315,10 +315,10 @@ def test_tokens_are_a_second_limit(tmp_path, words, steps, decay, first):
 
 def test_other_lengths_that_differ_are_refused():
     for words in ((*BUDGET, "--train-iters", "30"), (*BUDGET, "--train-iters", "30", "--train-tokens", "2560")):
-        with pytest.raises(ConfigError, match="give only one of them"):
+        with pytest.raises(ConfigError, match="set only one of them"):
             derive(resolved(*words), num_hosts=1, ranks_per_host=1, vocab_size=500)
     both = resolved(*BUDGET[:-2], env={"TRAIN_TOKENS": "2560", "TRAIN_SAMPLES": "800"})
-    with pytest.raises(ConfigError, match="give only one of them"):
+    with pytest.raises(ConfigError, match="set only one of them"):
         derive(both, num_hosts=1, ranks_per_host=1, vocab_size=500)
 
 

@@ -94,7 +94,7 @@ def test_machine_facts(tmp_path):
     assert (layer.note, layer.settings) == ("hello", {})
 
 
-@pytest.mark.parametrize(("facts", "said"), [("device: xpu", "facts.device"), ("gpus: 4", "facts.gpus: no fact")])
+@pytest.mark.parametrize(("facts", "said"), [("device: xpu", "facts.device"), ("gpus: 4", "facts.gpus: no such fact")])
 def test_wrong_facts(tmp_path, facts, said):
     (tmp_path / "envs").mkdir()
     (tmp_path / "envs" / "mine.yaml").write_text(f"facts: {{{facts}}}\n")
@@ -132,5 +132,5 @@ def test_a_preset_may_be_a_file(tmp_path):
     run = derive(resolved, num_hosts=1, ranks_per_host=1, vocab_size=100).run
     assert (run.model.num_layers, run.preset, run.name) == (3, str(mine), "mine")
     assert str(resolved.origins["model.num_layers"]) == f"preset {mine}"
-    with pytest.raises(ConfigError, match=r"preset other.yaml: can not be read: No such file"):
+    with pytest.raises(ConfigError, match=r"preset other.yaml: cannot be read: No such file"):
         resolve(str(tmp_path / "other.yaml"), env={}, machine="generic")

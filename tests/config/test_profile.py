@@ -47,11 +47,11 @@ def test_ranks(text, ranks):
     [
         ({"PROFILE": "soon"}, "PROFILE='soon' is not a range of steps; use FIRST-LAST, e.g. 2-3, or on"),
         ({"PROFILE": "1"}, "PROFILE='1' is not a range of steps"),
-        ({"PROFILE": "3-2"}, "PROFILE='3-2': steps run from 1 or later"),
-        ({"PROFILE": "0-2"}, "PROFILE='0-2': steps run from 1 or later"),
+        ({"PROFILE": "3-2"}, "PROFILE='3-2': steps start at 1 or later"),
+        ({"PROFILE": "0-2"}, "PROFILE='0-2': steps start at 1 or later"),
         ({"PROFILE": "on", "PROFILE_STEP_START": "5", "PROFILE_STEP_END": "5"}, "use PROFILE_STEP_END=6 or more"),
-        ({"PROFILE_RANKS": "4"}, "PROFILE_RANKS='4': '4' is no rank of 0 to 3"),
-        ({"PROFILE_RANKS": "2-1"}, "'2-1' is no rank"),
+        ({"PROFILE_RANKS": "4"}, "PROFILE_RANKS='4': '4' is not a rank from 0 to 3"),
+        ({"PROFILE_RANKS": "2-1"}, "'2-1' is not a rank"),
         ({"PROFILE_RANKS": " , "}, "PROFILE_RANKS is empty"),
     ],
 )

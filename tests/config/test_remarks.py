@@ -1,4 +1,4 @@
-"""Wasteful choices are told, not refused; ordinary ones say nothing."""
+"""Wasteful choices are reported, not refused; ordinary ones say nothing."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
         (
             4,
             {"PP": "4", "GRAD_ACC_STEPS": "6"},
-            "GRAD_ACC_STEPS=6 micro-batches for PP=4 stages: each waits 33% of a step;",
+            "GRAD_ACC_STEPS=6 micro-batches for PP=4 stages: each is idle for 33% of a step;",
         ),
         (4, {"PP": "4", "GRAD_ACC_STEPS": "6"}, "; GRAD_ACC_STEPS=12 or more would bring it to 20%"),
-        (4, {"PP": "4", "GRAD_ACC_STEPS": "2"}, "each waits 60% of a step and some stages are always idle;"),
+        (4, {"PP": "4", "GRAD_ACC_STEPS": "2"}, "each is idle for 60% of a step and some stages are always idle;"),
         (
             3,
             {"SP": "3", "SEQ": "96"},
@@ -40,7 +40,7 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
         (
             1,
             {"GLOBAL_BATCH": "8", "RAMPUP_BATCH_SIZE": "2 2 100"},
-            "reaches GLOBAL_BATCH=8 after 31 iterations, and TRAIN_ITERS=10 end before",
+            "reaches GLOBAL_BATCH=8 after 31 iterations, and TRAIN_ITERS=10 ends before that",
         ),
         (1, {"SKIP_TRAIN_ITERATION_RANGE": "2-3 9-12"}, "9-12 reaches beyond the last of TRAIN_ITERS=10"),
         (2, {"DTYPE": "bf16", "ZERO_STAGE": "0"}, "ZERO_STAGE=0 with DTYPE=bf16 runs as ZeRO 1"),
@@ -66,8 +66,8 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
         ),
         (1, {"LR_COOLDOWN_STYLE": "linear"}, "LR_COOLDOWN_STYLE=linear: ignored with LR_DECAY_STYLE=cosine"),
         (1, {"WEIGHT_DECAY_TOKENS": "9"}, "WEIGHT_DECAY_TOKENS=9: ignored with WEIGHT_DECAY_INCR_STYLE=constant"),
-        (1, {"PROFILE": "11-12"}, "PROFILE traces from step 11 on, and TRAIN_ITERS=10: there will be no trace"),
-        (1, {"FLOPS_PROFILE": "1", "FLOPS_PROFILE_STEP": "11"}, "FLOPS_PROFILE_STEP=11 is behind TRAIN_ITERS=10"),
+        (1, {"PROFILE": "11-12"}, "PROFILE traces from step 11 on, and TRAIN_ITERS=10: no trace will be written"),
+        (1, {"FLOPS_PROFILE": "1", "FLOPS_PROFILE_STEP": "11"}, "FLOPS_PROFILE_STEP=11 is after TRAIN_ITERS=10"),
     ],
     ids=lambda value: str(value)[:50],
 )

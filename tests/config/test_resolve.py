@@ -120,7 +120,9 @@ def test_higher_layer_wins_between_linked_values():
     train = resolved.run.train
     assert (train.global_batch, train.grad_acc_steps) == (0, 2)
     assert (train.train_samples, train.train_iters, train.train_tokens) == (0, 10, 0)
-    assert "GLOBAL_BATCH=1536 (preset gpt3-175B) gives way to GRAD_ACC_STEPS=2 (env GRAD_ACC_STEPS)" in resolved.notes
+    assert (
+        "GLOBAL_BATCH=1536 (preset gpt3-175B) is overridden by GRAD_ACC_STEPS=2 (env GRAD_ACC_STEPS)" in resolved.notes
+    )
 
 
 def test_warmup_fraction_replaces_a_lower_number_of_steps():
@@ -471,14 +473,14 @@ def test_switches_of_other_toolkits(switch, name, value):
             {"data.split": "98,2,0"},
             "cpu",
             "98,2,0",
-            "TRAIN_SPLIT=5.0 (env TRAIN_SPLIT) gives way to SPLIT=98,2,0 (cli --set data.split)",
+            "TRAIN_SPLIT=5.0 (env TRAIN_SPLIT) is overridden by SPLIT=98,2,0 (cli --set data.split)",
         ),
         (
             {"SPLIT": "98,2,0"},
             {"data.val_split": "5"},
             "generic",
             "",
-            "SPLIT=98,2,0 (env SPLIT) gives way to VAL_SPLIT=5.0 (cli --set data.val_split)",
+            "SPLIT=98,2,0 (env SPLIT) is overridden by VAL_SPLIT=5.0 (cli --set data.val_split)",
         ),
     ],
 )

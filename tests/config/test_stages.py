@@ -88,25 +88,25 @@ def test_a_list_is_taken_as_it_is(split, expected):
 @pytest.mark.parametrize(
     ("layers", "stages", "split", "message"),
     [
-        (4, 8, "layers", r"PP=8 stages can not share NLAYERS=4 layers; use PP=4 or less"),
-        (4, 8, "1,1,1,1,0,0,0,0", r"PP=8 stages can not share NLAYERS=4 layers; use PP=6 or less"),
-        (4, 2, "2,3", r"PIPELINE_SPLIT=2,3 .* PP=2 stages, together NLAYERS=4; use for example PIPELINE_SPLIT=2,2"),
-        (4, 3, "4", r"use for example PIPELINE_SPLIT=1,2,1"),
-        (10, 4, "10", r"use for example PIPELINE_SPLIT=2,3,3,2"),
-        (4, 6, "4", r"use for example PIPELINE_SPLIT=0,1,1,1,1,0"),
-        (4, 3, "2,0,2", r"use for example PIPELINE_SPLIT=1,2,1"),
-        (4, 2, "5,-1", r"use for example PIPELINE_SPLIT=2,2"),
+        (4, 8, "layers", r"PP=8 stages cannot share NLAYERS=4 layers; use PP=4 or less"),
+        (4, 8, "1,1,1,1,0,0,0,0", r"PP=8 stages cannot share NLAYERS=4 layers; use PP=6 or less"),
+        (4, 2, "2,3", r"PIPELINE_SPLIT=2,3 .* PP=2 stages, NLAYERS=4 in total; use e.g. PIPELINE_SPLIT=2,2"),
+        (4, 3, "4", r"use e.g. PIPELINE_SPLIT=1,2,1"),
+        (10, 4, "10", r"use e.g. PIPELINE_SPLIT=2,3,3,2"),
+        (4, 6, "4", r"use e.g. PIPELINE_SPLIT=0,1,1,1,1,0"),
+        (4, 3, "2,0,2", r"use e.g. PIPELINE_SPLIT=1,2,1"),
+        (4, 2, "5,-1", r"use e.g. PIPELINE_SPLIT=2,2"),
         (4, 2, "even", r"PIPELINE_SPLIT='even' is not layers, ends, parameters or a list of layers such as 6,8,8,6"),
         (4, 2, "", r"PIPELINE_SPLIT='' is not layers"),
         (4, 2, "\u00b2,2", "PIPELINE_SPLIT='\u00b2,2' is not layers"),
         (4, 2, "\u0662,2", "PIPELINE_SPLIT='\u0662,2' is not layers"),
-        (4, 2, ",".join(["1"] * 99), r"PIPELINE_SPLIT=(1,){28}1\.\.\. must name"),
+        (4, 2, ",".join(["1"] * 99), r"PIPELINE_SPLIT=(1,){28}1\.\.\. must list"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_would(layers, stages, split, message):
     with pytest.raises(ConfigError, match=message) as refused:
         stage_steps(run(layers, stages, split))
-    _, advised, advice = str(refused.value).partition("use for example PIPELINE_SPLIT=")
+    _, advised, advice = str(refused.value).partition("use e.g. PIPELINE_SPLIT=")
     if advised:
         assert sum(layers_of(layers, stages, advice)) == layers
 

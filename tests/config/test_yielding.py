@@ -1,4 +1,4 @@
-"""A value that only a default, a preset or a machine said gives way to what the user gave, and the run reports it."""
+"""A value of a default, a preset or a machine is overridden by the user's, and the run reports it."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_split_without_documents(tmp_path):
     shards = [Shard(1, write_dataset(tmp_path, [50] * 2), "c")]
     with pytest.raises(DataError) as error:
         build_splits(make_run(), shards)
-    assert "valid: 4 samples are asked for, but the split 8,2,0 (train,valid,test)" in str(error.value)
+    assert "valid: 4 samples are needed, but the split 8,2,0 (train,valid,test)" in str(error.value)
     assert "no document of 2 documents; raise VAL_SPLIT, or EVAL_INTERVAL=0" in str(error.value)
     with pytest.raises(DataError, match=r"train: 16 samples .* raise TRAIN_SPLIT"):
         build_splits(make_run(data={"train_split": 0}), shards)
@@ -92,7 +92,7 @@ def test_split_of_less_than_one_sample(tmp_path):
 def test_shards_come_from_the_list(tmp_path):
     path = write_list(tmp_path / "l", "1 x c")
     assert read_shards(make_run(data={"file_list": str(path)})) == [Shard(1.0, str(tmp_path / "x"), "c")]
-    with pytest.raises(DataError, match="the demo corpus is not there"):
+    with pytest.raises(DataError, match="the demo corpus is missing"):
         read_shards(make_run(data={"cache_dir": str(tmp_path)}))
 
 
@@ -148,7 +148,7 @@ def test_paths_of_their_own_are_read_whole_in_the_order_of_a_path(tmp_path):
     # The same samples as if they were trained on: Megatron-core draws each split from its own files alike.
     same = make_run(data={"path": blend, "split": "100,0,0"}, **{**more, "train": {**more["train"], "eval_iters": 0}})
     assert _all(splits["valid"]) == _all(build_splits(same, read_shards(same))["train"])
-    with pytest.raises(ConfigError, match=r"VALID_DATA_PATH=0.3 .* and VALID_DATA_FILE_LIST=l: give one of them"):
+    with pytest.raises(ConfigError, match=r"VALID_DATA_PATH=0.3 .* and VALID_DATA_FILE_LIST=l: set only one of them"):
         read_shards(make_run(data={"path": prefix, "valid_path": blend, "valid_file_list": "l"}))
 
 
@@ -185,7 +185,7 @@ def test_path_is_read_instead_of_a_list(tmp_path):
     plan = make_plans(run, read_shards(run), Files())["train"]
     assert plan.manner.plain
     assert [recipe.num_samples for recipe in plan.files()] == [16]
-    with pytest.raises(ConfigError, match=r"DATA_PATH=.* and DATA_FILE_LIST=l: give one of them"):
+    with pytest.raises(ConfigError, match=r"DATA_PATH=.* and DATA_FILE_LIST=l: set only one of them"):
         read_shards(make_run(data={"path": prefix, "file_list": "l"}))
 
 

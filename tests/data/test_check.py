@@ -53,7 +53,7 @@ def test_broken_demo_corpus_is_told(tmp_path):
 
     run = make_run(data={"cache_dir": str(tmp_path)})
     demo_prefix(run).parent.mkdir()
-    with pytest.raises(DataError, match="not there or not whole"):
+    with pytest.raises(DataError, match="missing or incomplete"):
         check_data(run, 100)
 
 
@@ -81,7 +81,7 @@ def test_list_and_files(tmp_path, data_list):
 
 
 def test_splits(tmp_path, data_list):
-    with pytest.raises(DataError, match="valid: 4 samples are asked for"):
+    with pytest.raises(DataError, match="valid: 4 samples are needed"):
         check_data(_run(data_list, data={"val_split": 0.01}), 100)
     with pytest.raises(DataError, match=r"train: 400 tokens are less than one sample of SEQ \+ 1 = 513"):
         check_data(_run(data_list, model={"seq_length": 512}), 100)
@@ -123,6 +123,6 @@ def test_files_of_sentences_are_refused(tmp_path, recorded):
     if recorded:
         write_record(prefix, Record("", "NullTokenizer", "", 100, None, 40, 40, 800, level="sentence"))
     path = write_list(tmp_path / "list", f"1 {prefix}")
-    with pytest.raises(DataError, match=rf"{name}: holds sentences .* shuffled apart: .* or set FORCE=1"):
+    with pytest.raises(DataError, match=rf"{name}: holds sentences .* separate samples: .* or set FORCE=1"):
         check_data(_run(path), 100)
     check_data(_run(path, train={"force": True}), 100)

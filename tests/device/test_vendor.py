@@ -1,4 +1,4 @@
-"""Which vendor and backend are taken, and what is said when that can not be."""
+"""Which vendor and backend are taken, and what is said when that cannot be."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ BROKEN = {
     "no tokens": (_remove("a.bin"), "check a", "a.bin: no such file"),
     "empty index": (_cut("a.idx", 0), "check a", "a.idx: is empty, expected token data"),
     "empty tokens": (_cut("a.bin", 0), "check a", "a.bin: has 0 bytes, expected 24 from a.idx"),
-    "half a header": (_cut("a.idx", 20), "check a", "a.idx: cut short, 20 bytes, expected at least the 34"),
+    "half a header": (_cut("a.idx", 20), "check a", "a.idx: truncated, 20 bytes, expected at least the 34"),
     "half the index": (_cut("a.idx", 60), "check a", "a.idx: 60 bytes, expected 102 for 3 sequences"),
     "a byte too many": (_change("a.idx", 102, b"x"), "check a", "a.idx: 103 bytes, expected 102"),
     "tokens cut": (_cut("a.bin", 23), "check a", "a.bin: has 23 bytes, expected 24"),
@@ -122,7 +122,7 @@ BROKEN = {
     "start": (_change("a.idx", 46, Q(2**60)), "check a", "a.idx: sequence 0 starts at 1152921504606846976"),
     "documents fall": (_change("a.idx", 78, Q(3)), "check a", "a.idx: document 1 runs from sequence 3 to 2"),
     "first document": (_change("a.idx", 70, Q(1)), "check a", "document index: it runs from 1 to 3"),
-    "cached: header": (_cut("t.idx", 50), "check t", "t.idx: cut short, 50 bytes, expected at least the 56"),
+    "cached: header": (_cut("t.idx", 50), "check t", "t.idx: truncated, 50 bytes, expected at least the 56"),
     "cached: version": (_change("t.idx", 8, b"\5"), "check t", "t.idx: format version 5, expected 1"),
     "cached: dtype 7": (_change("t.idx", 16, b"\7"), "info t", "t.idx: dtype code 7 is floats"),
     "cached: item size": (_change("t.idx", 24, b"\2"), "info t", "tokens of 2 bytes, but int32 has 4"),
@@ -141,7 +141,7 @@ BROKEN = {
     ),
     "negative ids": (_change("t.bin", 4, b"\xff" * 4), "check t", "1 tokens are not 0 or larger: the first is -1"),
     "record of other files": (_record(tokens=13), "check a", "a.info.json: says 13 tokens, the files have 12"),
-    "record of no sense": (lambda f: (f / "a.info.json").write_bytes(b"{"), "check a", "a.info.json: can not be under"),
+    "record of no sense": (lambda f: (f / "a.info.json").write_bytes(b"{"), "check a", "a.info.json: is not a valid"),
     "eod": (_record(eod=99), "check a", "ends with token"),
     # what lies under a name
     "a folder": (_instead("a.bin", Path.mkdir), "check a", "a.bin: is a folder; expected a regular file"),
@@ -171,7 +171,7 @@ BROKEN = {
     "a list that is a pipe": (
         _instead("list.txt", os.mkfifo),
         "check list.txt",
-        "list.txt: is a pipe; give a text",
+        "list.txt: is a pipe; pass a text",
     ),
     "a list of bytes": (lambda f: (f / "list.txt").write_bytes(b"1 \xff"), "check list.txt", "not UTF-8 text (byte 2)"),
     # joining
@@ -189,10 +189,10 @@ BROKEN = {
     "tokenizers": (
         lambda f: (write_record(f / "a", RECORD), write_record(f / "b", replace(RECORD, tokenizer="e" * 64))),
         "merge --datasets a b --output-prefix o",
-        "b: was made in another way than a (tokenizer",
+        "b: was made with other options than a (tokenizer",
     ),
-    "no folder for the output": (_nothing, "merge a --output-prefix no/o", "no/o: can not be written: no such file or"),
-    "no input folder": (_nothing, "merge --input no --output-prefix o", "no: no such file or directory; give a folder"),
+    "no folder for the output": (_nothing, "merge a --output-prefix no/o", "no/o: cannot be written: no such file or"),
+    "no input folder": (_nothing, "merge --input no --output-prefix o", "no: no such file or directory; use a folder"),
 }
 
 
@@ -236,7 +236,7 @@ def test_a_full_disk(folder):
     before = _tree(folder)
     done = _run(folder, "merge", "a", "big", "--output-prefix", "o", size=20000)
     assert done.returncode == 2
-    assert done.stderr == "megads: o: can not be written: file too large; free some space or use another folder\n"
+    assert done.stderr == "megads: o: cannot be written: file too large; free some space or use another folder\n"
     assert _tree(folder) == before
 
 
@@ -267,8 +267,8 @@ def test_a_list_is_checked_and_shown_whole(folder):
     write_list(folder / "list.txt", "2 a wiki", "1 b # books", "1 $MORE/t")
     done = _call("check", "list.txt", MORE=str(folder))
     assert done.exit_code == 0, done.output
-    assert f"{folder}/t: sound, 3 documents, 6 tokens, highest token 5" in done.stdout
-    assert "3 of 3 files are sound, 32 tokens" in done.stdout
+    assert f"{folder}/t: valid, 3 documents, 6 tokens, highest token 5" in done.stdout
+    assert "3 of 3 files are valid, 32 tokens" in done.stdout
     shown = _call("info", "list.txt", MORE=str(folder)).stdout
     assert f"{folder}/a   50 % of samples, corpus wiki" in shown
     assert "TNTIDX (cached, lazy), int32, 24 B + 176 B of index" in shown
@@ -323,7 +323,7 @@ def test_text_by_another_tokenizer_than_the_files_is_told(folder, tmp_path):
     train_bpe(["a b c"], 257).save(str(folder / "other.json"))
     done = _call("info", "made", "--tokenizer-model", "other.json")
     assert done.exit_code == 0
-    assert done.stderr == "megads: made: was made with another tokenizer than the one given\n"
+    assert done.stderr == "megads: made: was made with a different tokenizer\n"
 
 
 def test_without_a_command_there_is_help():

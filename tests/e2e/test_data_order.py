@@ -1,4 +1,4 @@
-"""A growing batch, ranges that are passed over and several corpora in real runs, killed and resumed."""
+"""A growing batch, ranges that are skipped and several corpora in real runs, killed and resumed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_killed_run_reads_on_with_other_ranks_micro_batches_and_readers(megads
         assert len(losses) > 2
         assert [row[key] for row in parts if key in row] == pytest.approx(losses, rel=1e-5)
     steps = [row for row in rows if "lm_loss" in row]
-    # Steps 5 and 6, of 8, are passed over.
+    # Steps 5 and 6, of 8, are skipped.
     assert [row["global_batch_size"] for row in steps[:6]] == [4, 4, 4, 4, 12, 16]
     assert [row["iteration"] for row in rows if "passed_over_iterations" in row] == [6, 9]
     assert {row["iteration"] for row in steps} == set(range(1, steps[-1]["iteration"] + 1)) - {5, 6, 9}
@@ -78,5 +78,5 @@ def test_a_killed_run_reads_on_with_other_ranks_micro_batches_and_readers(megads
 def test_a_batch_on_the_way_that_does_not_fit_is_refused_before_the_start(megads):
     wrong = megads.train("r", **RUN, DP="2", MICRO_BATCH="4")
     assert wrong.returncode == 2
-    assert "a batch of 4 on the way is not a multiple of MICRO_BATCH x DP = 4 x 2 = 8; use MICRO_" in wrong.stderr
+    assert "the batch size 4 of the ramp is not a multiple of MICRO_BATCH x DP = 4 x 2 = 8; use MICRO_" in wrong.stderr
     assert wrong.stderr.count("megads: ") == 1

@@ -45,5 +45,5 @@ def test_a_run_does_not_fail_for_want_of_a_picture(megads, tmp_path):
     (tmp_path / "matplotlib.py").write_text("raise ImportError('broken on this machine')\n")
     done = megads.train("r", TRAIN_ITERS="2", PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert done.returncode == 0, done.stderr
-    assert "no picture of the loss: ImportError: broken on this machine" in done.stderr
+    assert "no plot of the loss: ImportError: broken on this machine" in done.stderr
     assert "done     2 of 2 iterations" in done.stderr

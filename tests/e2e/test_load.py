@@ -99,7 +99,7 @@ def test_without_the_optimizer_the_next_step_is_the_same_and_those_after_it_are_
     assert found[9] == expected[9]
     assert abs(found[10] - expected[10]) > 1e-4
     # What was saved without it is not mistaken for a whole state.
-    line = refused(megads, told=["holds no state of the optimizer", "give NO_LOAD_OPTIM=1"], RUN_DIR="b", **SAVED)
+    line = refused(megads, told=["has no optimizer state", "set NO_LOAD_OPTIM=1"], RUN_DIR="b", **SAVED)
     assert "FINETUNE" not in line
     assert "NO_LOAD_RNG=1 has no effect: dropout follows from the seed" in done.stderr
 
@@ -124,7 +124,7 @@ def test_going_back_abandons_what_came_after(again):
     assert "checkpoint had optim.lr=0.002, this run has 0.001" in done.stderr
     assert steps(again.folder / "a/checkpoints") == [4, 6]
     assert by_step(again, "a", "learning_rate").keys() == set(range(1, 7))
-    # The line that goes on with the run does not go back again.
+    # The line that resumes the run does not go back again.
     assert "CKPT_STEP" not in (again.folder / "a/command.txt").read_text()
 
 
@@ -176,8 +176,8 @@ def test_the_schedule_of_the_checkpoint_is_kept_where_that_is_asked_for(again, w
     kept = again.train("a", EXIT_INTERVAL="10", SCHEDULE_ON_RESUME="keep", **other)
     assert kept.returncode == 75, kept.stderr
     path = "a/checkpoints/iter_0000008"
-    assert f"megads: LR=0.001 (env LR) gives way to 0.002 (checkpoint {path})\n" in kept.stderr
-    assert f"megads: WEIGHT_DECAY=0.3 (env WEIGHT_DECAY) gives way to 0.1 (checkpoint {path})\n" in kept.stderr
+    assert f"megads: LR=0.001 (env LR) is overridden by 0.002 (checkpoint {path})\n" in kept.stderr
+    assert f"megads: WEIGHT_DECAY=0.3 (env WEIGHT_DECAY) is overridden by 0.1 (checkpoint {path})\n" in kept.stderr
     now = by_step(again, "a", "learning_rate")
     assert {step: now[step] for step in (9, 10)} == {step: planned[step] for step in (9, 10)}
     overridden = again.train("a", OVERRIDE_CKPT_OPT_PARAM="1", **other)
@@ -192,7 +192,7 @@ def test_one_bit_is_noticed_and_an_older_checkpoint_taken(again, whole):
     # On two ranks only one meets it, and both take the other.
     done = again.train("a", DP="2", **SAVED)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("checkpoint passed over: a/checkpoints/iter_0000008") == 1
+    assert done.stderr.count("checkpoint skipped: a/checkpoints/iter_0000008") == 1
     assert "resume   from a/checkpoints/iter_0000004, iteration 4\n" in done.stderr
     assert again.losses("a") == pytest.approx(whole.losses("a"), rel=1e-5)
 
@@ -201,7 +201,7 @@ def test_a_run_never_starts_over_because_its_checkpoints_are_damaged(again):
     flip(again.folder / "a/checkpoints/iter_0000008")
     chosen = again.train("a", CKPT_STEP="8", **SAVED)
     assert chosen.returncode == 2
-    assert "this is the checkpoint that was asked for, and no other is taken for it" in chosen.stderr
+    assert "it is the checkpoint that was requested, and no other replaces it" in chosen.stderr
     flip(again.folder / "a/checkpoints/iter_0000004")
     before = again.rows("a")
     done = again.train("a", DP="2", **SAVED)
@@ -230,7 +230,7 @@ def test_an_imported_model_is_trained_without_typing_its_shape(megads):
     rows = json.loads(shown.stdout)
     assert (rows["model.num_layers"]["value"], rows["model.rope_theta"]["value"]) == (1, 1e4)
     assert rows["model.num_layers"]["origin"] == "checkpoint imported/iter_0000000"
-    assert "HIDDEN=64 (env HIDDEN) gives way to 48 (checkpoint imported/iter_0000000)" in shown.stderr
+    assert "HIDDEN=64 (env HIDDEN) is overridden by 48 (checkpoint imported/iter_0000000)" in shown.stderr
     done = megads.train("r", TP="2", EXIT_INTERVAL="1", **settings)
     assert done.returncode == 75, done.stderr
     assert "vocabulary 600 padded to 600" in done.stderr
@@ -247,9 +247,9 @@ def test_an_imported_model_is_trained_without_typing_its_shape(megads):
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"LOAD": "nowhere"}, "LOAD=nowhere: not found; give a run, "),
+        ({"LOAD": "nowhere"}, "LOAD=nowhere: not found; pass a run, "),
         ({"LOAD": "."}, "LOAD=.: a Hugging Face folder; `megads checkpoint import-hf . DST` makes"),
-        ({"FINETUNE": "1"}, "FINETUNE=1 needs the checkpoint whose weights it takes; give LOAD=RUN"),
+        ({"FINETUNE": "1"}, "FINETUNE=1 needs the checkpoint whose weights it takes; set LOAD=RUN"),
         ({"CKPT_STEP": "5"}, "runs/llama/checkpoints: no checkpoint of CKPT_STEP=5; there are: none"),
         (
             {"USE_CHECKPOINT_ARGS": "1"},

@@ -1,4 +1,4 @@
-"""Runs that are looked at: traces, FLOPs, memory and speed are told, and the losses are those of a run that is not."""
+"""Profiled runs: traces, FLOPs, memory and speed are reported, and the losses are those of a run that is not."""
 
 import gzip
 import json
@@ -9,7 +9,7 @@ from megads.config.files import load_config
 from megads.config.flops import flops_per_token
 
 LAYOUT = {"TP": "2", "RECOMPUTE": "full", "TRAIN_ITERS": "8", "EVAL_INTERVAL": "0", "MEGADS_PEAK_TFLOPS": "0.5"}
-# The first three steps have half the batch, and of every other one nothing is told.
+# The first three steps have half the batch, and of every other one nothing is reported.
 BATCH = {"RAMPUP_BATCH_SIZE": "4 4 12", "LOG_INTERVAL": "2", "SKIP_TRAIN_ITERATION_RANGE": "5-5"}
 LOOKS = {"PROFILE": "2-3", "PROFILE_RANKS": "1", "FLOPS_PROFILE": "1", "FLOPS_PROFILE_STEP": "3"}
 

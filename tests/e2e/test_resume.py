@@ -1,4 +1,4 @@
-"""A run that is stopped goes on as if it had not been, bit for bit."""
+"""A run that is stopped continues as if it had not been, bit for bit."""
 
 import json
 import os
@@ -124,7 +124,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_older_one_and_says_so(meg
     shard.write_bytes(shard.read_bytes()[:-100])
     rest = megads.train("r")
     assert rest.returncode == 0, rest.stderr
-    assert "checkpoint passed over: " in rest.stderr
+    assert "checkpoint skipped: " in rest.stderr
     assert "resume   from r/checkpoints/iter_0000002" in rest.stderr
 
 

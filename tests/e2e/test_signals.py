@@ -171,7 +171,7 @@ def test_a_killed_rank_is_named_and_the_run_ends(megads, starter):
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_a_stuck_rank_is_named_and_the_run_ends(megads):
-    """Rank 0, which holds the store: the others can not even ask who is missing."""
+    """Rank 0, which holds the store: the others cannot even ask who is missing."""
     settings = {**LONG, "SAVE_INTERVAL": "2", "MEGADS_TIMEOUT_S": "8", "LAUNCH_WITH": "openmpi"}
     process = megads.start("train", RUN_DIR="r", TP="2", **settings)
     wait_for_step(process, megads.folder / "r", 5)
@@ -221,7 +221,8 @@ def test_a_wrong_wall_time_is_refused(megads):
     done = megads.train("r", WALLTIME="6")
     assert done.returncode == 2
     assert done.stderr == (
-        "megads: WALLTIME=6: not a time; write hours as 6:00:00 or 6h, minutes as 30:00 or 30m, days as 1-00:00:00\n"
+        "megads: WALLTIME=6: not a time; write hours like 6:00:00 or 6h, minutes like 30:00 or 30m, days "
+        "like 1-00:00:00\n"
     )
     assert not (megads.folder / "r").exists()
 

@@ -94,8 +94,8 @@ def test_ranks_of_a_folder_that_was_prepared(megads):
     code, text = call(megads, *MPICH, "3", *worker)
     assert (code, text) == (
         2,
-        "megads: r is prepared for 2 ranks, and MPICH started 3; start 2, or write the folder again with "
-        "megads train --prepare\n",
+        "megads: r is prepared for 2 ranks, and MPICH started 3; start 2, or rewrite the folder "
+        "with megads train --prepare\n",
     )
     running = begin(megads, *MPICH, "2", *worker)
     wait_for(megads.folder / "r/metrics.jsonl", running)

@@ -1,4 +1,4 @@
-"""A real run that tells everybody, is stopped and goes on; and keys that are found nowhere."""
+"""A real run with every tracker, is stopped and continues; and keys that are found nowhere."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_tracker_holds_the_rows_of_a_run_that_was_stopped_and_nobody_a_key
         pytest.importorskip(package)
     stopped = megads.train("run", **TRACKED, **MORE, **SECRETS, EXIT_INTERVAL="7")
     assert stopped.returncode == 75, stopped.stderr
-    # It stops with a checkpoint and goes on from there.
+    # It stops with a checkpoint and resumes from there.
     folder = megads.folder / "run"
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["iteration"]
     assert last == 7
@@ -74,7 +74,7 @@ def test_every_tracker_holds_the_rows_of_a_run_that_was_stopped_and_nobody_a_key
 @pytest.mark.parametrize(
     ("words", "settings", "told"),
     [
-        (("--set", "wandb.api_key=opensesame"), {}, "--set wandb.api_key=*** no setting is called"),
+        (("--set", "wandb.api_key=opensesame"), {}, "--set wandb.api_key=*** no setting named"),
         ((), {"DATA_PATH": "https://me:opensesame@host/x"}, "https://***@host/x"),
         (("--wandb-project", "opensesame123"), {"MY_TOKEN": "opensesame123"}, "WANDB_PROJECT=*** holds a key or passw"),
     ],

@@ -74,8 +74,8 @@ def cut(name: str, size: int) -> Callable[[Path], object]:
     [
         pytest.param(lambda folder: (folder / "data.bin").unlink(), "data.bin: no such file", id="no bin"),
         pytest.param(lambda folder: (folder / "data.idx").unlink(), "data.idx: no such file", id="no idx"),
-        pytest.param(cut("data.idx", -8), "the copy is cut short or broken", id="short idx"),
-        pytest.param(cut("data.idx", 20), "data.idx: cut short, 20 bytes, expected at least the 34", id="no header"),
+        pytest.param(cut("data.idx", -8), "the copy is truncated or damaged", id="short idx"),
+        pytest.param(cut("data.idx", 20), "data.idx: truncated, 20 bytes, expected at least the 34", id="no header"),
         pytest.param(cut("data.idx", 0), "data.idx: is empty, expected token data; write the files", id="empty idx"),
         pytest.param(cut("data.bin", -2), "data.bin: has 3998 bytes, expected 4000 from data.idx", id="short bin"),
         pytest.param(change("data.idx", 0, b"PK\3\4"), "Megatron's mmap format", id="bad magic"),
@@ -149,7 +149,7 @@ def test_a_file_in_place_of_the_checkpoints(megads, data):
 
 def test_a_link_to_itself(megads):
     (megads.folder / "r").symlink_to("r")
-    refused(megads, told=["r/checkpoints: Too many levels of symbolic links; give a RUN_DIR or"], RUN_DIR="r")
+    refused(megads, told=["r/checkpoints: Too many levels of symbolic links; set RUN_DIR or"], RUN_DIR="r")
 
 
 def test_a_folder_without_write_permission(megads):
@@ -171,7 +171,7 @@ def test_a_folder_that_another_run_uses(megads):
 
 
 def test_a_full_disk_for_the_settings(megads, data):
-    told = ["runs/llama/config.yaml: can not be written: File too large; free some space or give another RUN_DIR"]
+    told = ["runs/llama/config.yaml: cannot be written: File too large; free some space or use another RUN_DIR"]
     refused(megads, told=told, before_exec=limit_files(0), **data)
 
 
@@ -197,7 +197,7 @@ def trained(tmp_path_factory, tokens) -> Path:
 
 @pytest.fixture
 def stopped(megads, trained, data) -> dict[str, str]:
-    """Settings of a run that goes on in a copy of ``trained``."""
+    """Settings of a run that continues in a copy of ``trained``."""
     shutil.copytree(trained, megads.folder / "r")
     return {**data, "RUN_DIR": "r"}
 
@@ -234,7 +234,7 @@ def test_a_full_disk_for_a_checkpoint_keeps_the_older_ones(megads, stopped, layo
     lines = [line for line in done.stderr.splitlines() if line.startswith("megads: ")]
     assert len(lines) == 1, done.stderr
     assert "the checkpoint was not saved: rank 0: r/checkpoints/iter_0000012.tmp: " in lines[0]
-    assert "free some space or set CKPT_DIR, and give the same command again" in lines[0]
+    assert "free some space or set CKPT_DIR, then rerun the same command" in lines[0]
     assert tree(megads.folder / "r/checkpoints") == older
     assert json.loads((megads.folder / "r/outcome.json").read_text())["exit_code"] == 2
 

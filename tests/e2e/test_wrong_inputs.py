@@ -12,7 +12,7 @@ from tests.e2e.refused import DATA, refused, run
 
 
 def case(told: str | list[str], *words: str, **settings: str):
-    """One row: what must be told, options of the command line, environment."""
+    """One row: what must be reported, options of the command line, environment."""
     name = " ".join([*(f"{key}={value}" for key, value in settings.items()), *words])
     return pytest.param(settings, words, [told] if isinstance(told, str) else told, id=name[:70] or "nothing")
 
@@ -47,8 +47,8 @@ NAMES = [
     case("MACHINE=cpuu is not known; known machines: aurora, cpu, frontier, generic", MACHINE="cpuu"),
     case("/none/envs/machines.txt: No such file or directory; MEGADS_ROOT", MACHINE="", MEGADS_ROOT="/none"),
     case("RUN_NAME='a/b' is not one folder's name; use letters", RUN_NAME="a/b"),
-    case("RUN_DIR=' ' is blank; give a path", RUN_DIR=" "),
-    case("RUN_DIR=~/x: only a shell knows '~'; give the whole path", "--set", "dir=~/x"),
+    case("RUN_DIR=' ' is blank; set a path", RUN_DIR=" "),
+    case("RUN_DIR=~/x: '~' is expanded by a shell only; set the full path", "--set", "dir=~/x"),
     case("is too long for a path; use at most 255", RUN_DIR="x" * 300),
     case(["no preset 'a\\nb'", "known presets"], MODEL_ARCH="a\nb"),
     case(["no preset 'a\\udcff'", "known presets"], MODEL_ARCH=os.fsdecode(b"a\xff")),
@@ -60,8 +60,8 @@ SET = [
     case("--set parallel.tensor: expected SECTION.KEY=VALUE, for example", "--set", "parallel.tensor"),
     case("--set parallel.tensor: '' is not an int", "--set", "parallel.tensor="),
     case("given twice, as '2' and '4'", "--set", "parallel.tensor=2", "--set", "parallel.tensor=4"),
-    case("--set tp=2: no setting is called 'tp'; did you mean parallel.tensor?", "--set", "tp=2"),
-    case("no setting is called 'train.lr'; did you mean optim.lr?", "--set", "train.lr=1"),
+    case("--set tp=2: no setting named 'tp'; did you mean parallel.tensor?", "--set", "tp=2"),
+    case("no setting named 'train.lr'; did you mean optim.lr?", "--set", "train.lr=1"),
     case("--set optim.lr: '0,1' is not a number", "--set", "optim.lr=0,1"),
     case("no machine 'moon'; known machines: aurora, cpu, frontier, generic", "--set", "machine=moon"),
     case(["unexpected extra argument (7B)", "train --help` lists"], "7B"),
@@ -73,7 +73,7 @@ SET = [
     case("--zero-stage and --use-distributed-optimizer give", "--zero-stage", "2", "--use-distributed-optimizer"),
 ]
 LAYOUT = [
-    case("HEADS=4 can not share NUM_KV_HEAD=3 key/value heads equally; use NUM_KV_HEAD=2 or", NUM_KV_HEAD="3"),
+    case("HEADS=4 cannot share NUM_KV_HEAD=3 key/value heads equally; use NUM_KV_HEAD=2 or", NUM_KV_HEAD="3"),
     case("HIDDEN=65 is not a multiple of HEADS=4; use HIDDEN=64, HIDDEN=72 or HEAD_DIM=16", HIDDEN="65"),
     case("env HIDDEN: 10000000000000000 must be at most 16777216", HEADS="1e15", HIDDEN="1e16", TP="3"),
     case("VOCAB_SIZE=100 is smaller than the tokenizer's 512 tokens; use VOCAB_SIZE=512", VOCAB_SIZE="100"),
@@ -81,21 +81,21 @@ LAYOUT = [
 ]
 # Impossible layouts; the first change that the line names is tried through the same command.
 SPLITS = [
-    case("HEADS=4 can not be split over TP=3 ranks; use TP=2 or TP=4", TP="3"),
-    case("NUM_KV_HEAD=2 can not be split over TP=4 ranks: key/value heads are not", TP="4", NUM_KV_HEAD="2"),
+    case("HEADS=4 cannot be split over TP=3 ranks; use TP=2 or TP=4", TP="3"),
+    case("NUM_KV_HEAD=2 cannot be split over TP=4 ranks: key/value heads are not", TP="4", NUM_KV_HEAD="2"),
     case(
-        "3 ranks can not be split into TP=2 x PP=1 x SP=1 (= 2); use NGPU_PER_HOST=2 or NGPU_PER_HOST=4",
+        "3 ranks cannot be split into TP=2 x PP=1 x SP=1 (= 2); use NGPU_PER_HOST=2 or NGPU_PER_HOST=4",
         TP="2",
         NGPU_PER_HOST="3",
     ),
     case("DP=3, but 4 ranks / (TP=1 x PP=1 x SP=1) = 4; use DP=4 MICRO_BATCH=1", DP="3", NGPU_PER_HOST="4"),
-    case("PP=4 stages can not share NLAYERS=2 layers; use PP=2, PP=1 or NLAYERS=4", PP="4"),
-    case("PIPELINE_SPLIT=1,2 must name a number of layers for each", PP="2", PIPELINE_SPLIT="1,2"),
+    case("PP=4 stages cannot share NLAYERS=2 layers; use PP=2, PP=1 or NLAYERS=4", PP="4"),
+    case("PIPELINE_SPLIT=1,2 must list the layers for each", PP="2", PIPELINE_SPLIT="1,2"),
     case("ZERO_STAGE=2 shares gradients that the PP=2 stages", "--zero-stage", "2", PP="2"),
-    case("SP=8 ranks can not share HEADS / TP = 4 / 1 = 4 query heads", SP="8"),
-    case("SEQ=33 tokens can not be split over SP=2 ranks; use SP=1, SP=3 or SEQ=32", SP="2", SEQ="33"),
+    case("SP=8 ranks cannot share HEADS / TP = 4 / 1 = 4 query heads", SP="8"),
+    case("SEQ=33 tokens cannot be split over SP=2 ranks; use SP=1, SP=3 or SEQ=32", SP="2", SEQ="33"),
     case("SCATTER_NORMS=1 splits the SEQ / SP = 34 / 1", "--sequence-parallel", TP="4", SEQ="34"),
-    case("ZERO_HPZ_PARTITION_SIZE=2 is of ZeRO 3, and ZERO_STAGE=1; use ZERO_STAGE=3", *HPZ, NGPU_PER_HOST="2"),
+    case("ZERO_HPZ_PARTITION_SIZE=2 needs ZeRO 3, and ZERO_STAGE=1; use ZERO_STAGE=3", *HPZ, NGPU_PER_HOST="2"),
     case("OFFLOAD_OPTIMIZER=cpu moves the partitions of ZeRO, and", "--cpu-optimizer", ZERO_STAGE="0"),
     case("RECOMPUTE_NUM_LAYERS=3 is more than NLAYERS=2; use", "--recompute-num-layers", "3", RECOMPUTE="full"),
     case("PARTITION_ACTIVATIONS=1 splits kept inputs over the TP ranks, and TP=1", *SAVED, RECOMPUTE="full"),
@@ -103,13 +103,13 @@ SPLITS = [
 LENGTHS = [
     case(["GLOBAL_BATCH=8 (env GLOBAL_BATCH) is not", "4 x 3 x 1 = 12; use GLOBAL_BATCH=12, "], GRAD_ACC_STEPS="3"),
     case(["GLOBAL_BATCH=10 (env GLOBAL_BATCH)", "use MICRO_BATCH=2, GLOBAL_BATCH=8"], GLOBAL_BATCH="10"),
-    case(["TRAIN_TOKENS=10 (env TRAIN_TOKENS) is 0 steps", "give only one of them"], TRAIN_TOKENS="10"),
+    case(["TRAIN_TOKENS=10 (env TRAIN_TOKENS) is 0 steps", "set only one of them"], TRAIN_TOKENS="10"),
     case(["TRAIN_TOKENS=10", "less than one batch of 256 tokens"], TRAIN_TOKENS="10", TRAIN_ITERS=""),
     case("must be at most 9007199254740992", TRAIN_ITERS="1e18"),
-    case(["TRAIN_ITERS=1000000000000000 (env TRAIN_ITERS)", "give a smaller TRAIN_ITERS"], TRAIN_ITERS="1e15"),
+    case(["TRAIN_ITERS=1000000000000000 (env TRAIN_ITERS)", "use a smaller TRAIN_ITERS"], TRAIN_ITERS="1e15"),
     case(["valid: the order of", "lower EVAL_ITERS"], EVAL_ITERS="1e15"),
     case("MIN_LR=1 is larger than LR=0.002; use MIN_LR=0.0002", MIN_LR="1"),
-    case("LR_WARMUP_ITERS=12 takes the whole decay of 12 steps", LR_WARMUP_ITERS="12"),
+    case("LR_WARMUP_ITERS=12 takes all of the decay of 12 steps", LR_WARMUP_ITERS="12"),
     case("LOSS_SCALE=8 is for DTYPE=fp16, not fp32; use LOSS_SCALE=0", LOSS_SCALE="8"),
     case("TRAIN_SPLIT=0, VAL_SPLIT=100, TEST_SPLIT=0 leaves nothing to train on", TRAIN_SPLIT="0"),
 ]
@@ -117,14 +117,14 @@ HOST = [
     case("MEGADS_DEVICE=gpu: not one of nvidia, amd, intel, cpu", MEGADS_DEVICE="gpu"),
     case("MEGADS_BACKEND=nonsense: not one of ccl, gloo, mpi, nccl, xccl", MEGADS_BACKEND="nonsense"),
     case("MEGADS_BACKEND=nccl: does not serve device cpu; use gloo", MEGADS_BACKEND="nccl"),
-    case("MEGADS_PEAK_TFLOPS=abc: not a positive number; give dense TFLOP/s", MEGADS_PEAK_TFLOPS="abc"),
+    case("MEGADS_PEAK_TFLOPS=abc: not a positive number; set the dense TFLOP/s", MEGADS_PEAK_TFLOPS="abc"),
     case("DS_ACCELERATOR=cuda: this run is on the cpu; unset DS_ACCELERATOR", DS_ACCELERATOR="cuda"),
     case("ATTENTION=flash works on nvidia and amd devices, not on cpu; use", ATTENTION="flash", DTYPE="bf16"),
     case("LAUNCH_WITH=direct starts one rank, not 2; use LAUNCH_WITH=auto", LAUNCH_WITH="direct", TP="2"),
     case("no Open MPI mpirun on PATH; install it", LAUNCH_WITH="openmpi", TP="2", PATH=""),
     case("LAUNCH_WITH=srun starts ranks inside a SLURM job, and SLURM_JOB_ID is not set", LAUNCH_WITH="srun"),
     case("no MPICH mpiexec on PATH; install it", LAUNCH_WITH="mpich", TP="2", PATH=""),
-    case("HOSTFILE=none: No such file or directory; it should be a file with one host a line", HOSTFILE="none"),
+    case("HOSTFILE=none: No such file or directory; it should have one host per line", HOSTFILE="none"),
     case("SLURM job 7 has 4 hosts and SLURM_JOB_NODELIST is not set; start", SLURM_JOB_ID="7", SLURM_NNODES="4"),
     case("m2 too, and nothing on PATH starts ranks there", SLURM_JOB_ID="7", SLURM_JOB_NODELIST="m[2-3]", PATH=""),
     case("NHOSTS=3: SLURM job 7 has 2 hosts; use", SLURM_JOB_ID="7", SLURM_JOB_NODELIST="m[2-3]", NHOSTS="3"),
@@ -140,10 +140,10 @@ PATHS = [
     case("TOKENIZER_MODEL none/Llama: no such file or folder; nothing is downloaded", TOKENIZER_MODEL="none/Llama"),
     case("TOKENIZER_MODEL ~nobody9/x: no such file", TOKENIZER_MODEL="~nobody9/x"),
     case("no such file or folder", TOKENIZER_MODEL="x" * 5000),
-    case("DATA_FILE_LIST list.txt: no such file; give a text file with", DATA_FILE_LIST="list.txt"),
+    case("DATA_FILE_LIST list.txt: no such file; pass a text file with", DATA_FILE_LIST="list.txt"),
     case("TOKENIZER_TYPE=NullTokenizer has no vocabulary of its own; set VOCAB_SIZE", TOKENIZER_TYPE="NullTokenizer"),
     case("DATA_FILE_LIST none.txt: no such file", DATA_FILE_LIST="none.txt", **DATA),
-    case("DATA_FILE_LIST /: is a folder; give a text file", DATA_FILE_LIST="/", **DATA),
+    case("DATA_FILE_LIST /: is a folder; pass a text file", DATA_FILE_LIST="/", **DATA),
     case("run folder /dev/null/x: Not a directory; set RUN_DIR to a folder you can write", RUN_DIR="/dev/null/x"),
     case("checkpoints in /dev/null: File exists; set CKPT_DIR to a folder you can write", CKPT_DIR="/dev/null"),
     case("/dev/null: file exists; set DATA_CACHE_PATH to a folder that can be written", DATA_CACHE_PATH="/dev/null"),

@@ -149,7 +149,7 @@ def remove(name: str) -> Spoil:
 
 
 def write(name: str, content: bytes | str) -> Spoil:
-    """Return what writes a file anew."""
+    """Return what writes a file again."""
     raw = content if isinstance(content, bytes) else content.encode()
     return lambda folder: (folder / name).write_bytes(raw)
 

@@ -167,7 +167,7 @@ def saved(engine: Any) -> dict[str, dict[str, Any]]:
 
 
 def take_over(engine: Any, other: Any) -> None:
-    """Have ``engine`` go on from where ``other``, of the same tensor-parallel slices and stage, is."""
+    """Have ``engine`` resume from where ``other``, of the same tensor-parallel slices and stage, is."""
     whole = saved(other)
     for piece in engine.pieces():
         for kind, tensor in piece.tensors.items():
@@ -218,7 +218,7 @@ def trains_like_one_rank(grid: dict[str, int], changes: dict[str, str]) -> None:
 
 
 def goes_on_bitwise(grid: dict[str, int], changes: dict[str, str]) -> None:
-    """Check that an engine filled with another one's state goes on as that one does."""
+    """Check that an engine filled with another one's state continues as that one does."""
     import torch
 
     run, groups = settings(grid, **in_halves(grid, changes)), groups_of(**grid)

@@ -101,8 +101,8 @@ def test_gradients_are_sent_in_communication_data_type(case):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"deepspeed.grad_accum_dtype": "bf16"}, "GRAD_ACCUM_DTYPE=bf16 can not sum gradients of DTYPE=fp32"),
-        ({**BF16, "deepspeed.grad_accum_dtype": "fp16"}, "GRAD_ACCUM_DTYPE=fp16 can not sum gradients of DTYPE=bf16"),
+        ({"deepspeed.grad_accum_dtype": "bf16"}, "GRAD_ACCUM_DTYPE=bf16 cannot sum gradients of DTYPE=fp32"),
+        ({**BF16, "deepspeed.grad_accum_dtype": "fp16"}, "GRAD_ACCUM_DTYPE=fp16 cannot sum gradients of DTYPE=bf16"),
         ({**BF16, "deepspeed.communication_data_type": "fp16"}, "COMMUNICATION_DATA_TYPE=fp16 loses gradients"),
     ],
 )

@@ -33,7 +33,7 @@ TABLE = [
     ("b", 32768),
     ("b", 16384),
     ("b", 8192),
-    ("b", 8192),  # the minimum; the run goes on, MAX_SKIPPED_STEPS ends it
+    ("b", 8192),  # the minimum; the run continues, MAX_SKIPPED_STEPS ends it
     ("g", 8192),
     ("g", 8192),
     ("g", 16384),

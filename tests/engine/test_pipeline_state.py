@@ -1,4 +1,4 @@
-"""What a pipeline's checkpoint holds and who goes on from it; the embedding that two stages hold."""
+"""What a pipeline's checkpoint holds and who resumes from it; the embedding that two stages hold."""
 
 from __future__ import annotations
 

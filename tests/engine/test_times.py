@@ -1,4 +1,4 @@
-"""Delays of known length, put where they hurt, are told under the right name; timing changes no number."""
+"""Delays of known length, put where they hurt, are reported under the right name; timing changes no number."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _delays_are_told(grid, changes) -> None:
             assert slow[name] >= delay, (name, slow, quick)
         assert more < (delay if groups.rank == SLOW else 0) + limit, (name, slow, quick)
     if groups.rank != SLOW:
-        # Only ranks that share an optimizer wait for each other's, in the same step; a stage computes beside the other.
+        # Only ranks that share an optimizer wait for each other's, in the same step; stages compute in parallel.
         waited = own["backward"]
         waited += own["forward"] if "pipe" not in grid else 0
         waited += own["optimizer"] if {"data", "seq"} & set(grid) else 0

@@ -65,7 +65,7 @@ def _changes_nothing(grid: dict[str, int], changes: dict[str, str]) -> None:
     assert [_numbers(each) for each in accepted] == [_numbers(each) for each in expected]
     ours, theirs = saved(engine), saved(other)
     assert all(torch.equal(ours[name][kind], t) for name, kinds in theirs.items() for kind, t in kinds.items())
-    # The norm that is reported is that of the gradient which was left out.
+    # The norm that is reported is that of the gradient which was skipped.
     refused, done = (
         each.train_step(batches(run, 4, groups.data_rank), rate(4), accepts=lambda _, answer=answer: answer)
         for each, answer in ((engine, False), (other, True))

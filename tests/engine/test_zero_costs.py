@@ -35,7 +35,7 @@ def test_partitioned_weights_start_as_whole_ones_do(kind):
 
 
 def _lets_go_of_gathered_weights() -> None:
-    # Nothing is kept for later: every module gathers anew.
+    # Nothing is kept for later: every module gathers again.
     changes = {**SPLIT_ALL, "deepspeed.max_live_parameters": "1", "deepspeed.max_reuse_distance": "0"}
     changes["deepspeed.prefetch_bucket_size"] = "0"
     run, groups = settings({"data": 2}, **changes), groups_of(data=2)
@@ -161,7 +161,7 @@ def _never_holds_the_whole_model() -> None:
     wide = {"model.num_layers": "4", "model.hidden_size": "1024", "model.num_heads": "8"}
     run, groups = settings({"data": 4}, **SPLIT_ALL, **wide), groups_of(data=4)
     with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # the peak starts anew
+        file.write("5")  # the peak starts again
     before = _status("VmRSS")
     with partitioned(run, groups, torch.device("cpu")):
         module = build_model(run, groups)

@@ -1,4 +1,4 @@
-"""The protocol on real ranks: who does not come, hangs or fails is named, and nobody waits for ever."""
+"""The protocol on real ranks: who does not come, hangs or fails is named, and nobody waits forever."""
 
 import random
 import socket
@@ -76,7 +76,7 @@ def _one_never_comes(port):
         return
     found = _go(mine, stages)
     if mine.rank == 0:
-        assert found["store"].text == "no word within 1 s from rank 1 (host b)"
+        assert found["store"].text == "no answer within 1 s from rank 1 (host b)"
         assert (found["later"].status, found["later"].text) == ("skipped", "after store failed")
 
 
@@ -93,7 +93,7 @@ def _one_hangs(port):
     stages = [Stage("host", work, _fine, meets=True), Stage("later", lambda: 1, _fine)]
     found = _go(mine, stages)
     if mine.rank == 0:
-        assert found["host"].text == "not finished in 1 s, furthest behind in all_reduce fp32: rank 2 (host b)"
+        assert found["host"].text == "not finished in 1 s, slowest in all_reduce fp32: rank 2 (host b)"
         assert "rank 2 is at" in found["host"].details[0]
         assert "test_conduct.py" in found["host"].details[0]
         assert found["host"].details[1] == "waiting in all_gather fp32: rank 0 (host a), ranks 1, 3 (host b)"
@@ -199,7 +199,7 @@ def test_ten_thousand_ranks_report_in_a_few_questions():
 def test_nobody_at_the_address_is_told_with_it():
     info = RankInfo(1, 2, 1, 2, "test")
     port = _port()
-    with pytest.raises(LaunchError, match=rf"nobody answers at MASTER_ADDR=localhost \(127.0.0.1\) port {port}"):
+    with pytest.raises(LaunchError, match=rf"no answer at MASTER_ADDR=localhost \(127.0.0.1\) port {port}"):
         meet(info, {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}, 1.0)
 
 

@@ -65,7 +65,7 @@ def test_a_host_without_a_rank_is_named():
     report = {"host": "a.site", "connect_s": 0.1, "round_trip_s": 1e-4}
     found = judge.judge_meeting([report, report], ["a", "b"], "a:1")
     assert found.status == "failed"
-    assert found.text.startswith("no rank runs on b; 2 ranks on 1 host met at a:1")
+    assert found.text.startswith("no rank runs on b; 2 ranks on 1 host joined at a:1")
     assert judge.judge_meeting([report, report], ["a"], "a:1").status == "ok"
 
 

@@ -59,7 +59,7 @@ def test_a_folder_that_can_not_be_written_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.tempfile, "mkdtemp", refuse)
     monkeypatch.setattr(doctor, "_examine", lambda *_: None)
     ask = Ask(None, (), {"MACHINE": "cpu", "PATH": os.environ["PATH"]}, "host", ROOT, sys.executable)
-    with pytest.raises(LaunchError, match=r"can not be written \(Permission denied\); run megads doctor in another"):
+    with pytest.raises(LaunchError, match=r"cannot be written \(Permission denied\); run megads doctor in another"):
         check_health(ask, Wanted(), io.StringIO(), io.StringIO())
 
 
@@ -89,7 +89,7 @@ def test_a_port_that_somebody_holds_fails():
         assert check_port(port, "127.0.0.1").status == "failed"
     assert check_port(port, "127.0.0.1").status == "ok"
     assert check_port("", "127.0.0.1").status == "skipped"
-    assert "its rank 0 will tell" in check_port(port, "192.0.2.1").text
+    assert "its rank 0 checks it" in check_port(port, "192.0.2.1").text
 
 
 def test_accelerators_that_are_not_used_are_a_note(tmp_path, monkeypatch):

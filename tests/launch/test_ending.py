@@ -44,7 +44,7 @@ def test_forms_of_a_wall_time(text, seconds):
 
 @pytest.mark.parametrize("text", ["6", "3600", "six", "", "0h", "0:00", "6:0:0:0", "h", "-1h", "6 hours", "1:2:345"])
 def test_a_wrong_wall_time_is_one_line_that_says_what_works(text):
-    with pytest.raises(ConfigError, match=r"^WALLTIME=.*: not a time; write hours as 6:00:00 or 6h") as caught:
+    with pytest.raises(ConfigError, match=r"^WALLTIME=.*: not a time; write hours like 6:00:00 or 6h") as caught:
         parse_walltime(text)
     assert "\n" not in str(caught.value)
 
@@ -180,7 +180,7 @@ def test_a_scheduler_that_does_not_answer_is_one_line_and_no_failure(tmp_path, m
     told: list[str] = []
     assert ends_at(NOWHERE, env, "", NOW, say=told.append) == 0.0
     assert told == [
-        f"the end of pbs job 0.pbs0 is not known: {reason}; WALLTIME=6:00:00 tells the run, which then saves in time"
+        f"the end of pbs job 0.pbs0 is not known: {reason}; set WALLTIME, e.g. 6:00:00, so that the run saves in time"
     ]
     told.clear()
     assert ends_at(NOWHERE, env, "1h", NOW, say=told.append) == NOW + 3600

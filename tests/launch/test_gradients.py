@@ -17,7 +17,7 @@ def test_a_folder_that_can_not_be_written_is_one_line(monkeypatch):
 
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     ask = Ask(None, (), {"MACHINE": "cpu"}, "host", Path(__file__).parents[2], sys.executable)
-    with pytest.raises(LaunchError, match=r"can not be written \(Permission denied\); run megads doctor in another"):
+    with pytest.raises(LaunchError, match=r"cannot be written \(Permission denied\); run megads doctor in another"):
         check_gradients(ask, io.StringIO())
 
 

@@ -1,4 +1,4 @@
-"""What a host can not do is told before a rank finds out."""
+"""What a host cannot do is reported before a rank finds out."""
 
 from __future__ import annotations
 

@@ -154,10 +154,10 @@ def test_a_preset_that_needs_no_machine_has_none_of_its_batches():
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ("0-3: {}", "'0-3' is no number of hosts such as 1-15, 256- or 7"),
+        ("0-3: {}", "'0-3' is not a number of hosts such as 1-15, 256- or 7"),
         ("4-3: {}", "'4-3' ends before it begins"),
         ("1-3: {}\n  3-: {}", "3- overlaps another range"),
-        ("1-: {train.micro: 1}", "no setting is called 'train.micro'"),
+        ("1-: {train.micro: 1}", "no setting named 'train.micro'"),
         ("1-: 4", "must hold 'key: value' lines"),
     ],
 )

@@ -104,7 +104,7 @@ def test_the_schedule_that_is_kept_gives_the_same_rate_for_the_same_samples(tmp_
         assert new.lr(samples) == pytest.approx(old.lr(samples))
     path = tmp_path / "checkpoints/iter_0000006"
     assert kept.origins["optim.lr"] == Origin("checkpoint", str(path))
-    assert f"LR=0.5 (env X) gives way to 0.01 (checkpoint {path})" in kept.notes
+    assert f"LR=0.5 (env X) is overridden by 0.01 (checkpoint {path})" in kept.notes
     assert kept.run.train == now.train
 
 
@@ -122,7 +122,7 @@ WEIGHTS = {"WEIGHT_DECAY_INCR_STYLE": "linear", "START_WEIGHT_DECAY": "0.01", "E
 
 
 def _resumed(tmp_path, style, **now):
-    """Return the schedules of a run of 12 steps, and of what goes on from its step 6."""
+    """Return the schedules of a run of 12 steps, and of what resumes from its step 6."""
     before = derived({"LR": "0.01", "LR_DECAY_STYLE": style, **WEIGHTS, **KEPT[style]})
     if not (tmp_path / "checkpoints").exists():
         fake(tmp_path / "checkpoints", 6, before)
@@ -183,7 +183,7 @@ def test_a_run_that_resumes_with_another_batch_plans_what_it_will_consume(tmp_pa
     ends = 48 + 6 * batch
     assert planned_samples(found.run) == ends
     assert found.notes == (
-        f"GLOBAL_BATCH={batch} is not what the 6 steps so far had: they consumed 48 samples, and TRAIN_ITERS=12 ends "
+        f"GLOBAL_BATCH={batch} differs from the 6 steps so far: they consumed 48 samples, and TRAIN_ITERS=12 ends "
         f"at {ends}, not {12 * batch}",
     )
     # Data for all of it, and a schedule that ends with it.
@@ -268,7 +268,7 @@ def test_a_schedule_is_kept_only_where_one_goes_on(tmp_path):
         assert keep_schedule(resolved, find_beginning(run, tmp_path / "r")) is resolved
     run = derived(keep)
     (note,) = keep_schedule(Resolved(run, {}), find_beginning(run, tmp_path / "r")).notes
-    assert note == f"SCHEDULE_ON_RESUME=keep: {imported}/iter_0000000 has no schedule; what is set now is used"
+    assert note == f"SCHEDULE_ON_RESUME=keep: {imported}/iter_0000000 has no schedule; the current settings are used"
 
 
 GPT = {"MODEL_FAMILY": "gpt", "VOCAB_SIZE": "300", "VOCAB_MULTIPLE": "1", "SEQ": "16"}
@@ -288,8 +288,8 @@ def test_the_model_is_the_checkpoints_and_the_user_is_told_where_that_differs(tm
     assert {name: getattr(resolved.run.model, name) for name in taken} == taken
     assert resolved.run.model.rope_theta == 50000.0
     assert resolved.origins["model.hidden_size"] == Origin("checkpoint", str(path))
-    notes = [note for note in resolved.notes if "gives way" in note]
-    assert notes == [f"HIDDEN=128 (env HIDDEN) gives way to 64 (checkpoint {path})"]
+    notes = [note for note in resolved.notes if "is overridden by" in note]
+    assert notes == [f"HIDDEN=128 (env HIDDEN) is overridden by 64 (checkpoint {path})"]
 
 
 def test_its_tokenizer_is_taken_unless_the_user_names_one(tmp_path):

@@ -51,7 +51,7 @@ def test_a_site_is_previewed_with_its_facts(machine, no_look):
 
 def test_a_run_that_does_not_fit_is_a_note_of_the_preview(no_look):
     notes, _ = preview(_ask("7B", MACHINE="polaris"))
-    (note,) = [each for each in notes if "a device of machine polaris has 39.4 GiB" in each]
+    (note,) = [each for each in notes if "machine polaris has 39.4 GiB per device" in each]
     assert "TP=4" in note
     roomy, _ = preview(_ask("7B", MACHINE="polaris", TP="4"))
     assert not [each for each in roomy if "a device of" in each]
@@ -92,8 +92,10 @@ def test_a_run_whose_state_exceeds_the_devices_is_refused(monkeypatch):
     from megads.config.resolve import resolve
 
     run = derive(resolve("7B", env={}, machine="polaris"), num_hosts=1, ranks_per_host=4, vocab_size=32_000).run
-    with pytest.raises(ConfigError, match=r"a device of machine polaris has 39.4 GiB and a rank needs about .*FORCE=1"):
+    with pytest.raises(
+        ConfigError, match=r"machine polaris has 39.4 GiB per device, and each rank needs about .*FORCE=1"
+    ):
         check_device(run, 4, "polaris", 39.4, default_attempt(run, 4))
-    assert check_device(run, 4, "polaris", 60, default_attempt(run, 4)).startswith("a device of machine polaris")
+    assert check_device(run, 4, "polaris", 60, default_attempt(run, 4)).startswith("machine polaris")
     assert check_device(run, 4, "polaris", 0, default_attempt(run, 4)) == ""
     assert check_device(run, 4, "polaris", 200, default_attempt(run, 4)) == ""

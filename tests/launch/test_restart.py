@@ -113,7 +113,7 @@ def test_what_can_not_succeed_is_not_tried_again(tmp_path, end, code, reason):
     run = Run(tmp_path, end)
     assert run.job.run() == code
     assert len(run.ran()) == 1
-    assert f"not started again: {reason}" in run.log()
+    assert f"not restarted: {reason}" in run.log()
 
 
 def test_the_number_of_restarts_is_a_limit(tmp_path):
@@ -127,7 +127,7 @@ def test_two_attempts_without_progress_are_the_last(tmp_path):
     run = Run(tmp_path, failed(saved=10), failed(), failed(), failed())
     assert run.job.run() == 1
     assert len(run.ran()) == 3
-    assert "two attempts in a row came no further than iteration 10" in run.log()
+    assert "two attempts in a row did not get beyond iteration 10" in run.log()
 
 
 def test_progress_without_a_checkpoint_counts(tmp_path):
@@ -136,7 +136,7 @@ def test_progress_without_a_checkpoint_counts(tmp_path):
 
 
 def before(folder: Path, *iterations: int) -> Saved:
-    """Return what a run has saved whose launcher takes the newest checkpoint for sound."""
+    """Return what a run has saved whose launcher takes the newest checkpoint for valid."""
     for iteration in iterations:
         (folder / f"checkpoints/iter_{iteration:07d}").mkdir(parents=True)
     return Saved(folder / "checkpoints", max(iterations))
@@ -180,7 +180,7 @@ def test_a_spare_host_takes_the_place_of_the_one_that_failed(tmp_path):
     run = Run(tmp_path, failed(saved=1), failed("hang", "c", saved=2), OK, hosts=hosts, spare=("d", "e"))
     assert run.job.run() == 0
     assert run.ran() == ["0 a,b.cluster,c", "1 a,d,c", "2 a,d,e"]
-    assert "host b.cluster is left out after: gone; d takes its place" in run.log()
+    assert "host b.cluster is excluded after: gone; d replaces it" in run.log()
     assert [row["retired"] for row in run.attempts()] == [["b.cluster"], ["c"], []]
 
 
@@ -211,7 +211,7 @@ def test_fewer_hosts_go_on_when_one_is_gone_and_the_batch_can_stay(tmp_path):
     )  # fmt: skip
     assert run.job.run() == 0
     assert run.ran() == ["0 a,b,c", "1 a,c"]
-    assert "host b is left out after: gone; it can not be reached; 2 hosts go on: DP 6 -> 4" in run.log()
+    assert "host b is excluded after: gone; it cannot be reached; resuming on 2 hosts: DP 6 -> 4" in run.log()
 
 
 def test_one_of_two_hosts_is_left_out_when_it_answered_before(tmp_path, monkeypatch):
@@ -226,7 +226,7 @@ def test_one_of_two_hosts_is_left_out_when_it_answered_before(tmp_path, monkeypa
     run = Run(tmp_path, failed(), OK, answers=answers, shrink=lambda allocation: "DP 4 -> 2")
     assert run.job.run() == 0
     assert run.ran() == ["0 a,b", "1 a"]
-    assert "host b is left out after: gone; it can not be reached; 1 host goes on: DP 4 -> 2" in run.log()
+    assert "host b is excluded after: gone; it cannot be reached; resuming on 1 host: DP 4 -> 2" in run.log()
     assert set(asked) == {"b"}
 
 
@@ -241,7 +241,7 @@ def test_one_of_two_hosts_that_never_answered_is_used_again(tmp_path, monkeypatc
 def test_fewer_hosts_do_not_go_on_with_another_batch(tmp_path):
     run = Run(tmp_path, failed(), OK, hosts=("a", "b", "c"), answers=lambda host: host != "b")
     assert run.job.run() == 1
-    assert "b can not be reached, and without it: 3 ranks do not divide GLOBAL_BATCH=8" in run.log()
+    assert "b cannot be reached, and without it: 3 ranks do not divide GLOBAL_BATCH=8" in run.log()
 
 
 def test_where_no_host_answers_that_says_nothing_about_one(tmp_path):
@@ -254,7 +254,7 @@ def test_where_no_host_answers_that_says_nothing_about_one(tmp_path):
 def test_an_allocation_that_ends_is_not_started_in(tmp_path, saved, code):
     run = Run(tmp_path, failed(saved=saved), OK, ends_at=time.time() + 60)
     assert run.job.run() == code
-    assert "not started again: the allocation ends at" in run.log()
+    assert "not restarted: the allocation ends at" in run.log()
 
 
 def test_a_stop_request_during_an_attempt_that_fails_is_honoured(tmp_path):
@@ -262,7 +262,7 @@ def test_a_stop_request_during_an_attempt_that_fails_is_honoured(tmp_path):
     threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGUSR1)).start()
     assert run.job.run() == 75
     assert len(run.ran()) == 1
-    assert "not started again: a stop was asked for" in run.log()
+    assert "not restarted: a stop was requested" in run.log()
 
 
 @pytest.mark.parametrize("by", ["signal", "file"])

@@ -291,12 +291,12 @@ def test_ranks_that_save_nothing_are_ended_by_the_first_signal(tmp_path, number,
     process.send_signal(number)
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code
-    assert errors == "megads: stopping; what does not end within 10 s is killed\n"
+    assert errors == "megads: stopping; whatever does not end within 10 s is killed\n"
 
 
 @pytest.fixture
 def watched(tmp_path):
-    """What waits for a starter, a sleep here, and is told of signals and time by the test."""
+    """What waits for a starter, a sleep here, and gets signals and time from the test."""
     starter = subprocess.Popen(["sleep", "300"])
     watch = run._Watch(run.Family(starter), LaunchPlan(("sleep",), {}, forwards_signals=False), tmp_path, [])
     yield watch
@@ -321,7 +321,7 @@ def test_a_starter_that_outlives_its_run_is_ended(watched, tmp_path, monkeypatch
     watched._on_time(time.monotonic() + 2 * run.LOOK_S)
     watched._on_time(time.monotonic() + 2 * run.LOOK_S)
     assert watched.family.starter.wait(10) == -signal.SIGTERM
-    assert "the run has ended, but not the program that started its ranks" in capfd.readouterr().err
+    assert "the run has ended, but its launcher or some ranks have not" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("starter", STARTERS)

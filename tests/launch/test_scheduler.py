@@ -90,7 +90,7 @@ def test_flux_is_asked_for_its_hosts(tmp_path):
     env = {"FLUX_URI": "local:///x", "FLUX_ENCLOSING_ID": "f3A", "PATH": f"{tmp_path}:/usr/bin:/bin", **SLURM}
     found = find_allocation(RunConfig(), CPU | env)
     assert (found.scheduler, found.hosts, found.job_id) == ("flux", ("f01", "f02", "g7"), "f3A")
-    with pytest.raises(LaunchError, match="FLUX_URI=local:///x: `flux getattr hostlist` gives no hosts"):
+    with pytest.raises(LaunchError, match="FLUX_URI=local:///x: `flux getattr hostlist` returns no hosts"):
         find_allocation(RunConfig(), CPU | env | {"PATH": ""})
 
 
@@ -176,7 +176,7 @@ def test_on_cpu_hosts_the_layout_is_spread(parallel, each):
 @pytest.mark.parametrize(
     ("parallel", "message"),
     [
-        ({"tensor": 4}, r"TP x PP x SP = 4 ranks do not spread evenly over 3 hosts; use NHOSTS=1 or 2, or give NGPU"),
+        ({"tensor": 4}, r"TP x PP x SP = 4 ranks do not spread evenly over 3 hosts; use NHOSTS=1 or 2, or set NGPU"),
         ({"tensor": 2, "data": 2}, r"TP x PP x SP x DP = 4 ranks do not spread"),
     ],
 )
@@ -200,7 +200,7 @@ def test_the_machine_says_how_many_ranks_a_host_takes():
 
 def test_a_login_node_without_accelerators_needs_to_be_told(monkeypatch):
     monkeypatch.setattr(scheduler, "count_accelerators", lambda env: 0)
-    with pytest.raises(LaunchError, match=r"machine x trains on accelerators.*give NGPU_PER_HOST"):
+    with pytest.raises(LaunchError, match=r"machine x trains on accelerators.*set NGPU_PER_HOST"):
         find_allocation(RunConfig(machine="x"), SLURM, Facts(device="nvidia"))
     assert find_allocation(RunConfig(machine="x"), SLURM, Facts(device="nvidia", ranks_per_host=4)).world_size == 12
     with pytest.raises(LaunchError, match="none is visible here"):

@@ -69,7 +69,7 @@ def test_settings_that_contradict_the_ranks_are_refused(launch, text):
 
 
 def test_uneven_hosts_are_refused():
-    with pytest.raises(LaunchError, match=r"SLURM started 3 ranks unevenly \(a: 2, b: 1\); start equally many on"):
+    with pytest.raises(LaunchError, match=r"SLURM started 3 ranks unevenly \(a: 2, b: 1\); start the same number on"):
         find_allocation(run(), {}, started=Started("SLURM", ("a", "a", "b")))
 
 
@@ -106,7 +106,7 @@ def test_open_files_are_raised_and_too_few_are_refused(monkeypatch):
     with pytest.raises(LaunchError) as error:
         limits.check_open_files(1921)
     assert str(error.value) == (
-        "1921 ranks meet at rank 0, which needs 4098 open files, and the limit here is 4096 (`ulimit -Hn`); raise it "
+        "1921 ranks join at rank 0, which needs 4098 open files, and the limit here is 4096 (`ulimit -Hn`); raise it "
         "to 4098, or use at most 1920 ranks"
     )
 

@@ -60,7 +60,7 @@ def plan(
 
 
 def shown(made: LaunchPlan, folder: Path) -> str:
-    """Return the command up to the rank's own words, with the folder left out."""
+    """Return the command up to the rank's own words, with the folder skipped."""
     words = list(made.argv)
     assert words[-3:] == list(RANK)
     return " ".join(words[:-3]).replace(f"{folder}/", "").replace(" ".join(DEAF), "DEAF")
@@ -146,7 +146,7 @@ def test_deepspeed_is_refused_for_more_hosts_than_its_one_word_holds(tmp_path, p
     env = path(srun="srun")
     plan(env, tmp_path, many(1900), launch_with="deepspeed")
     with pytest.raises(
-        LaunchError, match=r"^LAUNCH_WITH=deepspeed on 4000 hosts: .* one word of \d+ bytes, and Linux "
+        LaunchError, match=r"^LAUNCH_WITH=deepspeed on 4000 hosts: .* one argument of \d+ bytes, and Linux "
     ):
         plan(env, tmp_path, many(4000), launch_with="deepspeed")
 
@@ -161,14 +161,14 @@ def test_the_word_that_deepspeed_makes_is_as_long_as_was_reckoned(monkeypatch):
     call = SimpleNamespace(allocation=many(100))
     _refuse_too_many_hosts(call, 8)
     monkeypatch.setattr("megads.launch.starters.agents.LONGEST_WORD", len(word) - 1)
-    with pytest.raises(LaunchError, match=f"one word of {len(word)} bytes"):
+    with pytest.raises(LaunchError, match=f"one argument of {len(word)} bytes"):
         _refuse_too_many_hosts(call, 8)
 
 
 def test_a_command_that_linux_would_not_start_is_refused_by_name(tmp_path, path):
     spare = tuple(f"host{number:05}" for number in range(20000, 40000))
     allocation = Allocation("flux", many(20000).hosts, 1, "f7", spare)
-    with pytest.raises(LaunchError, match=r"^LAUNCH_WITH=flux needs a word of \d+ bytes \(--requires="):
+    with pytest.raises(LaunchError, match=r"^LAUNCH_WITH=flux needs an argument of \d+ bytes \(--requires="):
         plan(path(flux="flux") | {"FLUX_URI": "x"}, tmp_path, allocation, launch_with="flux")
 
 
@@ -381,7 +381,7 @@ def test_files_are_written_privately_and_never_through_a_link(tmp_path):
     assert (tmp_path / "new").stat().st_mode & 0o077 == 0
     (tmp_path / "new/hosts").unlink()
     (tmp_path / "new/hosts").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(LaunchError, match="the starter reads its hosts"):
+    with pytest.raises(LaunchError, match="the launcher reads its hosts"):
         made.write_files()
     assert not (tmp_path / "elsewhere").exists()
 

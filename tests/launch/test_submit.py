@@ -163,7 +163,9 @@ def test_a_chain_goes_to_a_queue_that_holds_all_of_it(machine, nodes, chain, que
 
 
 def test_a_chain_that_no_queue_holds_is_refused_before_its_first_job():
-    with pytest.raises(LaunchError, match=r"^--chain 6: no queue of machine aurora for 2 hosts holds so many jobs of "):
+    with pytest.raises(
+        LaunchError, match=r"^--chain 6: no queue of machine aurora for 2 hosts holds that many jobs of "
+    ):
         job_text(Request(2, 1800, account="X", jobs=6), place("aurora"), [])
     with pytest.raises(LaunchError, match=r"^--chain 2 --queue debug: the queue holds 1 job of one user, .*--chain 1"):
         job_text(Request(2, 1800, account="X", queue="debug", jobs=2), place("aurora"), [])
@@ -204,11 +206,11 @@ def test_a_job_that_no_queue_takes_is_told_of_chains():
 @pytest.mark.parametrize(
     ("asked", "wish", "said"),
     [
-        (ask(), Wish(), "a job needs its longest time; give --walltime 6:00:00"),
+        (ask(), Wish(), "a job needs its longest time; pass --walltime 6:00:00"),
         (ask(WALLTIME="6"), Wish(), "WALLTIME=6: not a time"),
-        (ask(WALLTIME="1h"), Wish(), "machine polaris takes no job without an account; give --account PROJECT"),
-        (ask(WALLTIME="1h", NHOSTS=3), Wish(nodes=2), "NHOSTS=3 is more than the 2 hosts of the job; give --nodes 3"),
-        (ask("slurm", WALLTIME="1h"), Wish(), "machine slurm does not say how many accelerators a host has; give NGPU"),
+        (ask(WALLTIME="1h"), Wish(), "machine polaris requires an account for every job; pass --account PROJECT"),
+        (ask(WALLTIME="1h", NHOSTS=3), Wish(nodes=2), "NHOSTS=3 is more than the 2 hosts of the job; pass --nodes 3"),
+        (ask("slurm", WALLTIME="1h"), Wish(), "machine slurm does not say how many accelerators a host has; set NGPU"),
         (ask("cpu", WALLTIME="1h"), Wish(), "machine cpu: neither sbatch nor qsub is on PATH"),
         (ask(WALLTIME="1h", TP=3), Wish(account="X"), "TP=3"),
         (ask(WALLTIME="1h"), Wish(account="X\n#PBS -q y"), "--account"),
@@ -216,7 +218,7 @@ def test_a_job_that_no_queue_takes_is_told_of_chains():
         (ask(WALLTIME="1h"), Wish(account="X", queue="$(id)"), "--queue"),
         (ask(WALLTIME="1h"), Wish(account="X", chunk="a;b"), "--chunk"),
         (ask(WALLTIME="1h"), Wish(account="X", options=("-l", "`id`")), "--option"),
-        (ask(WALLTIME="1h"), Wish(account="X", variables=("A",)), "--env A: this shell has no such variable"),
+        (ask(WALLTIME="1h"), Wish(account="X", variables=("A",)), "--env A: it is not set in this shell"),
         (
             ask(WALLTIME="1h"),
             Wish(account="X", variables=("A;b=1",)),
@@ -224,7 +226,7 @@ def test_a_job_that_no_queue_takes_is_told_of_chains():
         ),
         (ask(WALLTIME="1h"), Wish(account="X", variables=("TP=4",)), "--env TP=4: TP is a setting"),
         (ask(WALLTIME="1h", HOSTFILE="h"), Wish(account="X"), "HOSTFILE=h: the scheduler chooses the hosts of a job"),
-        (ask(WALLTIME="1h", LOAD="nowhere"), Wish(account="X"), "LOAD=nowhere: not found; give a run"),
+        (ask(WALLTIME="1h", LOAD="nowhere"), Wish(account="X"), "LOAD=nowhere: not found; pass a run"),
         (ask(WALLTIME="1h", FINETUNE=1), Wish(account="X"), "FINETUNE=1 needs the checkpoint whose weights it takes"),
     ],
 )
@@ -423,7 +425,10 @@ def test_the_command(tmp_path, monkeypatch):
 def test_options_of_a_job_need_a_job():
     for words in (("--nodes", "2"), ("--account", "x"), ("--env", "A=1"), ("--chain", "1"), ("--option", "-x")):
         done = cli("train", "--preset", "7B", *words)
-        assert (done.exit_code, done.output.strip()) == (2, f"megads: {words[0]} is of a job; give --submit too")
+        assert (done.exit_code, done.output.strip()) == (
+            2,
+            f"megads: {words[0]} is an option of a job; pass --submit too",
+        )
 
 
 def test_a_script_as_a_job(tmp_path, monkeypatch):
@@ -442,7 +447,7 @@ def test_a_script_as_a_job(tmp_path, monkeypatch):
     assert "export TP=8\n" in shown.stdout
     shown = cli(*words, "--env", "MINE=not to be seen", "--dry-run", "my job.sh", HERE="a b")
     assert "export MINE=***\n" in shown.stdout
-    assert "give --walltime" in cli("submit", "my job.sh").output
+    assert "pass --walltime" in cli("submit", "my job.sh").output
 
 
 def test_without_environment_the_settings_are_the_command_lines(tmp_path, monkeypatch):

@@ -27,7 +27,9 @@ def test_what_says_where_a_run_begins_is_said_to_one_job_that_runs_once(tmp_path
     for env, named in (({"CKPT_STEP": 50, "NO_LOAD_OPTIM": 1}, "CKPT_STEP, LOAD_OPTIM"), (loads, "LOAD")):
         with pytest.raises(LaunchError) as refused:
             prepared(ask(machine, **end, **env), Wish(nodes=2, account="X", chain=3))
-        assert str(refused.value).startswith(f"--chain 3: every job would begin again by {named}, and what the one")
+        assert str(refused.value).startswith(
+            f"--chain 3: every job would start over because of {named}, and lose what the one"
+        )
         assert once in directives(prepared(ask(machine, **end, **env)).text)
     plain = prepared(ask(machine, **end, LOAD=own), Wish(nodes=2, account="X", chain=3))
     assert plain.chain == 3

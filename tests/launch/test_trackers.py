@@ -59,11 +59,11 @@ def test_a_folder_for_energy_asks_for_it():
 @pytest.mark.parametrize(
     ("env", "flags", "told"),
     [
-        ({"TENSORBOARD": "on"}, (), "env TENSORBOARD needs the package tensorboard: pip install tensorboard, or give "),
+        ({"TENSORBOARD": "on"}, (), "env TENSORBOARD needs the package tensorboard: pip install tensorboard, or set "),
         ({}, (("--tensorboard-dir", "d"),), "cli --tensorboard-dir needs the package tensorboard: pip install"),
-        ({"WANDB_MODE": "offline"}, (), "env WANDB_MODE needs the package wandb: pip install wandb, or give WANDB_DIS"),
+        ({"WANDB_MODE": "offline"}, (), "env WANDB_MODE needs the package wandb: pip install wandb, or set WANDB_DIS"),
         ({"WANDB_PROJECT": "p"}, (), "env WANDB_PROJECT needs the package wandb: pip install wandb"),
-        ({"ENERGY": "1"}, (), "env ENERGY needs the package codecarbon: pip install codecarbon, or give neither"),
+        ({"ENERGY": "1"}, (), "env ENERGY needs the package codecarbon: pip install codecarbon, or set neither"),
         ({"CODECARBON_DIR": "d"}, (), "env CODECARBON_DIR needs the package codecarbon: pip install codecarbon"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_key_without_the_library_is_a_note():
     found = chosen({"WANDB_API_KEY": "very secret"}, missing=("wandb",))
     assert found.run.track.wandb_mode == "disabled"
     (note,) = found.notes
-    assert note.startswith("WANDB_API_KEY is given, but wandb is not installed")
+    assert note.startswith("WANDB_API_KEY is set, but wandb is not installed")
     assert chosen({}, missing=("tensorboard", "wandb", "codecarbon")).notes == ()
 
 

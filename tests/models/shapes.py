@@ -31,7 +31,7 @@ GPT = ModelConfig(
     bias=True,
     tied_embeddings=True,
 )
-# The corners the two families leave out: erf GELU with GQA, tied without biases, a wide head.
+# The corners the two families skip: erf GELU with GQA, tied without biases, a wide head.
 MIXED = GPT.model_copy(
     update={"activation": "gelu", "num_kv_heads": 4, "bias": False, "head_dim": 6, "position_embedding": "rope"}
 )

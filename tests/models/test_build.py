@@ -1,4 +1,4 @@
-"""Initial weights: from (seed, name) alone, whatever the layout."""
+"""Initial weights: from (seed, name) alone, for every layout."""
 
 from __future__ import annotations
 

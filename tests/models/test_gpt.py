@@ -180,7 +180,7 @@ def test_heads_that_do_not_fit_are_refused(changes, told):
 
 def _too_few_kv_heads() -> None:
     model = shapes.LLAMA.model_copy(update={"num_kv_heads": 2})
-    with pytest.raises(ConfigError, match="NUM_KV_HEAD=2 key/value heads can not be shared by TP=4 ranks"):
+    with pytest.raises(ConfigError, match="NUM_KV_HEAD=2 key/value heads cannot be shared by TP=4 ranks"):
         GPT(model, groups_of(tensor=4))
 
 

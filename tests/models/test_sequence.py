@@ -325,11 +325,11 @@ def test_attention_weights_drop_differently_on_every_rank():
 
 def _refused() -> None:
     model = SEQUENCE_KINDS["uneven"]
-    with pytest.raises(ConfigError, match=r"SP=4 ranks can not share 3 query heads \(HEADS / TP\).*use SP=3 or less"):
+    with pytest.raises(ConfigError, match=r"SP=4 ranks cannot share 3 query heads \(HEADS / TP\).*use SP=3 or less"):
         GPT(model.model_copy(update={"num_heads": 3}), groups_of(seq=4))
     groups = groups_of(tensor=2, seq=2)
     module = build(SEQUENCE_KINDS["gpt"], groups, scatter_norms=True)
-    with pytest.raises(ConfigError, match=r"the 7 tokens of a rank \(SEQ / SP\) can not be cut over TP=2 .* SEQ=16"):
+    with pytest.raises(ConfigError, match=r"the 7 tokens of a rank \(SEQ / SP\) cannot be split over TP=2 .* SEQ=16"):
         module.embed(torch.zeros(1, 7, dtype=torch.int64))
     with pytest.raises(ConfigError, match="a sequence of 24 tokens does not fit MAX_POSITIONS=20"):
         module.embed(torch.zeros(1, 12, dtype=torch.int64))

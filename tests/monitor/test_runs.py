@@ -52,7 +52,7 @@ def test_an_ended_run_is_as_its_outcome_says(tmp_path, outcome, state, why):
         (beat(), 0, "running", "in step"),
         (beat(since=NOW - 100, phase="save"), 0, "running", "in save for 1m40s"),
         (beat(since=NOW - 9000), 0, "hung", "in step for 2h30m"),
-        (beat(time=NOW - 7200, since=NOW - 7300), 7200, "lost", "in step; no sign of rank 0 on n1 for 2h00m"),
+        (beat(time=NOW - 7200, since=NOW - 7300), 7200, "lost", "in step; no heartbeat of rank 0 on n1 for 2h00m"),
         (beat(time=NOW + 7200, since=NOW + 7200), 0, "running", "in step"),  # another clock
     ],
 )
@@ -68,7 +68,7 @@ def test_a_run_that_has_not_begun(tmp_path):
     (tmp_path / "submitted.yaml").write_text("name: a\n")
     assert facts_of(tmp_path, NOW).state == "not started"
     make_run(tmp_path, rows_of(4)).unlink()
-    assert facts_of(tmp_path, NOW).why == "set up, but no rank started"
+    assert facts_of(tmp_path, NOW).why == "prepared, but no rank started"
     (tmp_path / "log").mkdir()
     (tmp_path / "log/run.log").write_text("checking\n")
     assert facts_of(tmp_path, time.time()).state == "starting"

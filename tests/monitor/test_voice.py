@@ -1,4 +1,4 @@
-"""Work beside the training is done in order, waited for when that is asked, and its failures are not lost."""
+"""Work in the background is done in order, waited for when that is asked, and its failures are not lost."""
 
 from __future__ import annotations
 

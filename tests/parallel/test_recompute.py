@@ -198,7 +198,7 @@ def test_loss_and_gradients_are_the_same(kind, plan, checkpoint):
 
 
 class Forgetful(Draws):
-    """Draws whose generator goes on where it is instead of being seeded."""
+    """Draws whose generator continues where it is instead of being seeded."""
 
     def begin(self, place: str, *, is_split: bool) -> None:
         pass

@@ -215,5 +215,5 @@ def test_without_a_group_the_layers_are_plain():
 
 
 def test_what_can_not_be_cut_is_refused():
-    with pytest.raises(ConfigError, match="6 can not be cut over 4 tensor-parallel ranks; use a TP that divides 6"):
+    with pytest.raises(ConfigError, match="6 cannot be split over 4 tensor-parallel ranks; use a TP that divides 6"):
         take_shard(torch.zeros(6), Shard(0, (6,)), 0, 4)

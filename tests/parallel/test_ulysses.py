@@ -77,7 +77,7 @@ def test_shares_of_known_models(sizes, queries, keys, uses):
 
 
 def test_more_ranks_than_query_heads_are_refused():
-    with pytest.raises(ConfigError, match=r"SP=8 ranks can not share 6 query heads .*; use SP=6 or less"):
+    with pytest.raises(ConfigError, match=r"SP=8 ranks cannot share 6 query heads .*; use SP=6 or less"):
         share_heads(6, 3, 8)
 
 
@@ -147,5 +147,7 @@ def test_labels_behind_an_end_of_document_do_not_count():
 
 
 def test_a_sequence_that_can_not_be_cut_is_refused():
-    with pytest.raises(ConfigError, match="SEQ=10 can not be cut over SP=4 ranks; use SEQ=12 or an SP that divides 10"):
+    with pytest.raises(
+        ConfigError, match="SEQ=10 cannot be split over SP=4 ranks; use SEQ=12 or an SP that divides 10"
+    ):
         split_batch(torch.zeros(1, 11, dtype=torch.int64), Groups(Grid(seq=4), 0))

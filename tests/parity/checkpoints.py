@@ -33,7 +33,7 @@ def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress) -
 
 
 def load(engine: Any, groups: Any, path: Path) -> Progress:
-    """Have ``engine`` go on from the checkpoint ``path``; return how far it is. Collective."""
+    """Have ``engine`` resume from the checkpoint ``path``; return how far it is. Collective."""
     from megads.checkpoint.load import load_pieces
     from megads.checkpoint.reader import Reader
     from megads.train.resume import tensors_of

@@ -34,7 +34,7 @@ SETTINGS = {
     "model.seq_length": str(SEQ),
     "model.vocab_size": str(VOCAB),
     "train.global_batch": "16",
-    # 4 samples a step at first, then 8, 12 and 16, and two ranges that are passed over.
+    # 4 samples a step at first, then 8, 12 and 16, and two ranges that are skipped.
     "train.rampup_batch_size": "4 4 60",
     "train.skip_iterations": "4-6 15-15",
     "train.train_iters": str(ITERATIONS),
@@ -68,7 +68,7 @@ class Recorder:
         return StepResult(torch.tensor(1.0), 1.0, False, 1.0)
 
     def pieces(self) -> Any:
-        # A checkpoint without a weight is none, and a run does not go on from one without moments.
+        # A checkpoint without a weight is none, and a run does not resume from one without moments.
         if self.groups.rank == 0:
             kinds = ("weight", "exp_avg", "exp_avg_sq")
             yield Piece("head.weight", Cut((1, 1)), 0, {kind: torch.zeros(1) for kind in kinds})
@@ -122,7 +122,7 @@ def settings(grid: dict[str, int], micro_batch: int, workers: int, cache: Path, 
 
 
 class Numbers:
-    """Takes note of the iterations that a loop tells of."""
+    """Takes note of the iterations that a loop reports."""
 
     def __init__(self, training: Training, numbers: list[int]):
         self.training, self.numbers = training, numbers

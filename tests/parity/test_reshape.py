@@ -85,7 +85,7 @@ def _pairs(*chains: list[Layout]) -> list[tuple[Layout, Layout]]:
 
 
 def _write(layout: Layout, folder: Path) -> None:
-    """Train, write a checkpoint, and beside it what it should hold, got without the checkpoint's own code."""
+    """Train, write a checkpoint, and next to it what it should hold, got without the checkpoint's own code."""
     import torch
 
     engine, run, groups = engine_of(layout)

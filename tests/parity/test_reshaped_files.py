@@ -1,4 +1,4 @@
-"""A checkpoint of real ranks, written anew for other real ranks: each finds all it owns in its own file."""
+"""A checkpoint of real ranks, resharded for other real ranks: each finds all it owns in its own file."""
 
 from __future__ import annotations
 

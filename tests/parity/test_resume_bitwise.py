@@ -1,4 +1,4 @@
-"""A run that goes on from a checkpoint is, bit for bit, the run that was never interrupted; at every step.
+"""A run that resumes from a checkpoint is, bit for bit, the run that was never interrupted; at every step.
 
 One run of nine steps saves after each. Dropout is on, the batch grows on the way, and in
 half precision the loss scale rises until it overflows. Then every checkpoint is loaded into an
@@ -145,7 +145,7 @@ def _resumes_at_every_step(layout: Layout, changes: dict[str, str], folder: Path
 
 
 def _covers_what_it_should(whole: list[tuple[Any, ...]], *, overflows: bool) -> None:
-    """Check that the batch grows, the rate moves, and that the loss scale rises, overflows and goes on."""
+    """Check that the batch grows, the rate moves, and that the loss scale rises, overflows and continues."""
     losses, _, skipped, scales, batches, rates, _ = zip(*whole, strict=True)
     assert len(set(batches)) == 4
     assert len(set(rates)) > STEPS // 2

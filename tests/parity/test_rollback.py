@@ -1,4 +1,4 @@
-"""A rollback lands, bit for bit, on the run that went on from the checkpoint without the data behind it."""
+"""A rollback lands, bit for bit, on the run that resumed from the checkpoint without the data behind it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ RAMP = {"train.rampup_batch_size": "4,4,20"}
 def _lands_where_skipping_would(layout: Layout, folder: Path) -> None:
     import torch.distributed as dist
 
-    # Checkpoints at 4, 8, ...; step 7 is a spike: back to 4, and steps 5-8 are passed over. Then step 11 is
-    # no number: back to 8, of which the checkpoint was saved after the first rollback, and 9-12 are passed over.
+    # Checkpoints at 4, 8, ...; step 7 is a spike: back to 4, and steps 5-8 are skipped. Then step 11 is
+    # no number: back to 8, of which the checkpoint was saved after the first rollback, and 9-12 are skipped.
     more = {**POLICY, **RAMP, "train.train_iters": "16"}
     loop = loop_of(layout, folder / "back", {7: spike, 10: no_number}, **more)
     loop.run()

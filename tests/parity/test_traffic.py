@@ -1,4 +1,4 @@
-"""Every message of a step is one that docs/parallelism.md tells of, and none of these is missing."""
+"""Every message of a step is one that docs/parallelism.md reports, and none of these is missing."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _sends_what_is_told(layout: Layout) -> None:
     for axis, collective, condition, how_often, how_much in formulas():
         ranks = frozenset(groups.ranks(axis))
         if len(ranks) > 1 and eval(condition, {}, known):
-            # Axes that partition the ranks alike can not be told apart by what is seen.
+            # Axes that partition the ranks alike cannot be told apart by what is seen.
             key = (traffic.axes[ranks], collective)
             calls[key] += eval(how_often, {}, known)
             elements[key] += eval(how_much, {}, known)

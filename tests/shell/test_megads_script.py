@@ -1,4 +1,4 @@
-"""``megads.sh``, and what a Python or a shell that can not run megads says."""
+"""``megads.sh``, and what a Python or a shell that cannot run megads says."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_slip_of_the_command_line_is_one_line(words, line, tmp_path):
 
 
 def test_a_python_without_packages_says_what_to_do(tmp_path):
-    # -S leaves out site-packages, -E what the environment adds.
+    # -S skips site-packages, -E what the environment adds.
     code = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; import runpy; runpy.run_module('megads', run_name='__main__')"
     done = _run(sys.executable, "-S", "-E", "-c", code, cwd=tmp_path)
     assert done.returncode == 2

@@ -27,15 +27,15 @@ def test_space_is_advised_where_it_helps(tmp_path, monkeypatch, number, space):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(ConfigError, match="give another RUN_DIR") as error:
+    with pytest.raises(ConfigError, match="use another RUN_DIR") as error:
         write_whole(tmp_path / "x", "")
     assert ("free some space" in str(error.value)) == space
-    assert ("its disk or the way to it fails" in str(error.value)) == (number == errno.EIO)
-    assert write_cure(OSError(errno.EACCES, "x"), "give another folder") == "give another folder"
+    assert ("its disk or the path to it fails" in str(error.value)) == (number == errno.EIO)
+    assert write_cure(OSError(errno.EACCES, "x"), "use another folder") == "use another folder"
 
 
 def test_a_cache_where_no_files_are_kept_is_called_that(tmp_path):
-    with pytest.raises(DataError, match="/proc is on a file system that keeps no files; set DATA_CACHE_PATH to a disk"):
+    with pytest.raises(DataError, match="/proc is on a temporary file system; set DATA_CACHE_PATH to a disk"):
         _disk(Cache(type(tmp_path)("/proc/x")))
     assert _disk(Cache(tmp_path / "x"))[1] > 0
 

@@ -47,7 +47,7 @@ def test_devices_and_pipes_without_a_writer_are_refused(tmp_path, monkeypatch):
         look_at("/dev/zero")
     source = look_at(str(tmp_path / "pipe"))
     began = time.monotonic()
-    with pytest.raises(DataError, match=r"pipe: is a pipe into which nobody has written for 0\.2 s; give files"):
+    with pytest.raises(DataError, match=r"pipe: is a pipe without data for 0\.2 s; pass files"):
         list(read.read_pieces(source))
     assert time.monotonic() - began < 5
 
@@ -60,7 +60,7 @@ def test_every_reader_of_input_gives_up_on_a_pipe_without_a_writer(tmp_path, mon
     done = CliRunner().invoke(main, words)
     assert (done.exit_code, done.stderr) == (
         2,
-        f"megads: --input {pipe}: is a pipe into which nobody has written for 0.2 s; give files\n",
+        f"megads: --input {pipe}: is a pipe without data for 0.2 s; pass files\n",
     )
     assert not os.path.lexists(output)
 

@@ -21,11 +21,11 @@ DEEP = DEEPEST + 1
         ("[" * 100_000, "nested deeper than 64"),
         ("[" * DEEP + "]" * DEEP, "nested deeper than 64"),
         ('{"a":' * DEEP + "1" + "}" * DEEP, "nested deeper than 64"),
-        ("1" * 5000, "is no JSON"),
+        ("1" * 5000, "is not JSON"),
         ("[1, 2", "line 1, column 6"),
-        (b"\xff\xfe\xff", "is no JSON"),
+        (b"\xff\xfe\xff", "is not JSON"),
         (b'"\xff"', "byte 1 is not UTF-8"),
-        ("", "is no JSON"),
+        ("", "is not JSON"),
     ],
 )
 def test_json_out_of_bounds_is_one_reason(text, reason):
@@ -47,8 +47,8 @@ def test_json_within_bounds_is_read():
         ("? " * 10_000, "nested deeper than 64"),
         ("{a: " * DEEP + "1" + "}" * DEEP, "nested deeper than 64"),
         ("a: &a [1]\nb: [" + "*a, " * 17 + "]", "more than 16 aliases"),
-        ("a: 2001-13-45", "is no YAML"),
-        ("a: " + "1" * 5000, "is no YAML"),
+        ("a: 2001-13-45", "is not YAML"),
+        ("a: " + "1" * 5000, "is not YAML"),
     ],
 )
 def test_yaml_out_of_bounds_is_one_reason(text, reason):

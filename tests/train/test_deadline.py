@@ -107,7 +107,7 @@ def test_the_forecast_says_whether_the_iterations_fit():
     )
     assert deadline(1850.0).forecast(3600.0, 100) == (
         "100 iterations left need about 1h00m; the allocation ends at 12:30: about 50 fit, "
-        "then the run saves and exits with 75; the same command goes on"
+        "then the run saves and exits with 75; rerun the same command to resume"
     )
 
 

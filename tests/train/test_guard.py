@@ -80,7 +80,7 @@ def test_no_loss_of_the_first_steps_is_a_spike():
     ("dtype", "scale", "more", "is_trouble"),
     [
         ("fp16", 1024.0, {}, False),  # the loss scale halves, as it should
-        ("fp16", 1.0, {}, True),  # it can not
+        ("fp16", 1.0, {}, True),  # it cannot
         ("fp16", 1024.0, {"optim.loss_scale": "1024"}, True),  # it must not
         ("bf16", 1.0, {}, True),
     ],
@@ -100,8 +100,8 @@ def test_too_many_bad_steps_at_the_smallest_scale_say_so():
         guard.step_done(done(), 2.0, step(2.0, skipped=True, scale=1.0))
     assert str(caught.value) == (
         "3 steps in a row, to iteration 11, were skipped because their gradients were not finite although the loss "
-        "scale is at its minimum of 1 (MIN_LOSS_SCALE); checkpoints are in c; lower LR, use DTYPE=bf16, look at the "
-        "data, or raise MAX_SKIPPED_STEPS"
+        "scale is at its minimum of 1 (MIN_LOSS_SCALE); checkpoints are in c; lower LR, use DTYPE=bf16, check "
+        "the data, or raise MAX_SKIPPED_STEPS"
     )
 
 
@@ -166,9 +166,9 @@ ENDS: dict[str, tuple[dict[int, Any], dict[str, str], list[int], list[str]]] = {
         [4],
         [
             "step 8: loss ",
-            "let at most ",
+            "allow at most ",
             "(SPIKE_FACTOR=8)",
-            "ON_SPIKE=stop ends the run, and nothing of this step is kept; ",
+            "ON_SPIKE=stop ends the run, and this step is discarded; ",
             "the last checkpoint is {folder}/iter_0000004",
             "SKIP_TRAIN_ITERATION_RANGE='2-2 5-8'",
         ],
@@ -184,7 +184,7 @@ ENDS: dict[str, tuple[dict[int, Any], dict[str, str], list[int], list[str]]] = {
         {3: no_number},
         BACK,
         [],
-        ["step 3: loss nan; ON_NAN=rollback, and the run has no checkpoint yet", "give ON_NAN=skip"],
+        ["step 3: loss nan; ON_NAN=rollback, and the run has no checkpoint yet", "set ON_NAN=skip"],
     ),
     # From 4, steps 5, 6 and 7 are no number, one after the other.
     "again-and-again": (
@@ -225,8 +225,8 @@ def test_a_rollback_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"checkpoint.save_interval": "0"}, "ON_SPIKE=rollback goes back to the last checkpoint, and SAVE_INTERVAL=0"),
-        ({"checkpoint.save_optim": "false"}, "ON_SPIKE=rollback goes on from a checkpoint, and NO_SAVE_OPTIM=1"),
+        ({"checkpoint.save_interval": "0"}, "ON_SPIKE=rollback rolls back to the last checkpoint, and SAVE_INTERVAL=0"),
+        ({"checkpoint.save_optim": "false"}, "ON_SPIKE=rollback resumes from a checkpoint, and NO_SAVE_OPTIM=1"),
     ],
 )
 def test_a_rollback_needs_checkpoints(changes, told):

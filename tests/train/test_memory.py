@@ -1,4 +1,4 @@
-"""What is told of a device's memory, from facts as a device would give them."""
+"""What is reported a device's memory, from facts as a device would give them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that were passed over at a start: they stay, under a name that nothing takes for a checkpoint."""
+"""Checkpoints that were skipped at a start: they stay, under a name that nothing takes for a checkpoint."""
 
 from __future__ import annotations
 

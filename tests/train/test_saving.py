@@ -1,4 +1,4 @@
-"""When a run saves, what of it, and how it goes on when it can not."""
+"""When a run saves, what of it, and how it continues when it cannot."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KINDS = ("weight", "exp_avg", "exp_avg_sq")
 
 @pytest.fixture(autouse=True)
 def _as_before():
-    """A run listens to signals and writes a file; the process of the tests goes on as it was."""
+    """A run listens to signals and writes a file; the process of the tests continues as it was."""
     numbers = (signal.SIGUSR1, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     yield
@@ -165,7 +165,7 @@ def test_a_run_saves_at_every_interval_and_tells_how_long_it_took(tmp_path, back
     assert loop.stop.deadline.measured_save_s == max(row["save_s"] for row in rows)
     stood_still = [text for text in caplog.messages if "training paused" in text]
     assert len(stood_still) == (3 if background == "true" else 0)
-    assert any("of host memory a rank for a copy" in text for text in caplog.messages) == (background == "true")
+    assert any("of host memory per rank for the copy" in text for text in caplog.messages) == (background == "true")
 
 
 def test_what_goes_into_a_checkpoint(tmp_path):
@@ -250,7 +250,7 @@ def test_at_most_one_save_is_written_at_a_time(tmp_path):
     run_ranks(2, _next_save_waits, tmp_path)
 
 
-# When it can not be saved
+# When it cannot be saved
 
 
 class Errors(logging.Handler):
@@ -302,15 +302,12 @@ def _disk_is_full_for_a_while(folder: Path, background: str) -> None:
         logging.getLogger("megads").removeHandler(told)
     assert outcome.exit_code == 0
     assert seen == [([2], [])]
-    dist.barrier()  # rank 0 removes old ones when all are told that the new one is there
+    dist.barrier()  # rank 0 removes old ones when all know that the new one is there
     assert saved(folder / "run") == [6, 8]
     check_content(folder / "run")
     if rank == 0:
         assert len(told.lines) == 1, told.lines
-        assert (
-            "iter_0000004.tmp: No space left on device; older checkpoints are as they were; the run goes"
-            in told.lines[0]
-        )
+        assert "iter_0000004.tmp: No space left on device; older checkpoints are unchanged; training" in told.lines[0]
         assert told.lines[0].endswith("free some space before; 1 more in a row may fail")
         rows = [row["iteration"] for row in read_metrics(folder / "run" / "metrics.jsonl") if "save_s" in row]
         assert rows == [2, 6, 8]
@@ -330,7 +327,7 @@ def test_too_many_failures_in_a_row_end_the_run(tmp_path, monkeypatch, backgroun
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     more = {"checkpoint.in_background": background, "checkpoint.failed_saves": str(allowed)}
     loop = loop_of(tmp_path, 1 << 16, **more)
-    # The last save of the run would tell of a thread that is slow to fail in other words.
+    # The last save of the run would report a thread that is slow to fail in other words.
     loop.training.engine.at_step[7] = lambda: time.sleep(0.5)
     with file_limit(200_000), pytest.raises(CheckpointError) as told:
         loop.run()

@@ -1,4 +1,4 @@
-"""What a run tells of its steps: rows of each step alone, lines of all since the last one."""
+"""What a run reports its steps: rows of each step alone, lines of all since the last one."""
 
 from __future__ import annotations
 

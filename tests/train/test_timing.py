@@ -105,7 +105,7 @@ def test_every_row_says_what_its_step_was_spent_on(tmp_path):
         assert row["time/other_s"] >= engine.between_s
         assert row["time/communication_s"] == 0
         assert "straggler_ratio" not in row
-    # A save stands between the steps 2 and 3: it is told with step 3.
+    # A save stands between the steps 2 and 3: it is reported with step 3.
     pauses = _pauses(tmp_path)
     for row in rows:
         assert row["time/save_s"] >= pauses.get(row["iteration"] - 1, 0.0)

@@ -1,4 +1,4 @@
-"""A hang: who is told of, by whom, and what is none."""
+"""A hang: who is reported, by whom, and what is none."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_ranks_that_wait_for_their_accelerator_are_told_from_the_one_that_is_lat
     assert found.blamed() == (1, "b")
     unclear = hang(at(0, stack=SYNCING), at(1, "b", stack=LOADING))
     assert unclear.blamed() == (-1, "")
-    assert unclear.headline().endswith("they are in several places, and none is clearly late")
+    assert unclear.headline().endswith("they are in different places, and none is clearly late")
 
 
 def test_a_report_of_ten_thousand_ranks_is_short():

@@ -22,7 +22,7 @@ _CAN: dict[str, dict[str, object]] = {
     "MistralForCausalLM": _MISTRAL,
     "GPT2LMHeadModel": _GPT2,
 }
-"""What a class can not do otherwise."""
+"""What a class cannot do otherwise."""
 
 
 def architecture_of(model: ModelConfig, wanted: str = "") -> str:

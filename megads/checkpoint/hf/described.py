@@ -54,7 +54,7 @@ def describe(folder: Path, vocab_multiple: int) -> Described:
         vocab_multiple: to which our vocabulary is padded.
 
     Raises:
-        CheckpointError: it is no such folder, or of a model that ours can not compute; the message names what.
+        CheckpointError: it is no such folder, or of a model that ours cannot compute; the message names what.
     """
     path = folder / CONFIG
     if not path.is_file():
@@ -69,7 +69,7 @@ def describe(folder: Path, vocab_multiple: int) -> Described:
         first = error.errors()[0]
         raise CheckpointError(f"{path}: {first['loc'][0]} = {first['input']!r:.40}: {first['msg'].lower()}") from None
     if model.num_heads % model.num_kv_heads:
-        raise config.error(f"{model.num_heads} heads can not share {model.num_kv_heads} key/value heads")
+        raise config.error(f"{model.num_heads} heads cannot share {model.num_kv_heads} key/value heads")
     window = _window(config) if architecture == "MistralForCausalLM" else None
     more = {"max_position_embeddings": model.seq_length, "sliding_window": window}
     kept = {name: getattr(model, name) for name in KEPT}
@@ -79,7 +79,7 @@ def describe(folder: Path, vocab_multiple: int) -> Described:
 def _no_config(folder: Path) -> str:
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "no such folder"
-        return f"{folder}: {what}; give the local folder of a model, nothing is downloaded"
+        return f"{folder}: {what}; pass the local folder of a model, nothing is downloaded"
     if (folder / "params.json").is_file() or any(folder.glob("consolidated.*")):
         return (
             f"{folder}: is Meta's own form of the weights; fetch the model's config.json and *.safetensors, "
@@ -107,7 +107,7 @@ class _Config:
     def size(self, name: str, default: int | None = None) -> int:
         value = self.get(name, default)
         if type(value) is not int or not 0 < value <= _LARGEST:
-            raise self.error(f"{name} is {value!r:.40}, expected a whole number from 1 to {_LARGEST}")
+            raise self.error(f"{name} is {value!r:.40}, expected an integer from 1 to {_LARGEST}")
         return value
 
     def number(self, name: str, default: float) -> float:
@@ -156,11 +156,11 @@ def _llama(config: _Config, architecture: str) -> dict[str, Any]:
     config.expect("partial_rotary_factor", (1.0,), 1.0)
     layers = set(config.words("layer_types"))
     if layers - {"full_attention", "sliding_attention"} or len(layers) > 1:
-        raise config.error(f"layer_types mixes {', '.join(sorted(layers))}; layers must be alike")
+        raise config.error(f"layer_types mixes {', '.join(sorted(layers))}; all layers must have the same type")
     bias = config.flag("attention_bias", False)
     if bias != config.flag("mlp_bias", False) and architecture == "LlamaForCausalLM":
         raise config.error(
-            f"attention_bias={bias} and mlp_bias={not bias}; ours has biases in all linear layers or in none"
+            f"attention_bias={bias} and mlp_bias={not bias}; megads has biases in all linear layers or in none"
         )
     heads, hidden = config.size("num_attention_heads"), config.size("hidden_size")
     positions = config.size("max_position_embeddings", 2048 if architecture == "LlamaForCausalLM" else 131072)
@@ -225,8 +225,8 @@ def _rope(config: _Config, positions: int) -> dict[str, Any]:
 
 def _gpt2(config: _Config) -> dict[str, Any]:
     config.expect("scale_attn_weights", (True,), True)
-    config.refuse("scale_attn_by_inverse_layer_idx", "attention is scaled by the layer, which ours is not")
-    config.refuse("add_cross_attention", "the model reads another one's output, which ours does not")
+    config.refuse("scale_attn_by_inverse_layer_idx", "attention is scaled by the layer, which megads does not do")
+    config.refuse("add_cross_attention", "the model reads another one's output, which megads does not do")
     activation = config.get("activation_function", "gelu_new")
     if not isinstance(activation, str) or activation not in _GELUS:
         raise config.error(f"activation_function={activation!r} is not supported; {', '.join(_GELUS)} are")

@@ -60,7 +60,7 @@ def export(
         progress: called with the bytes that are written and their total.
 
     Raises:
-        CheckpointError: no class of transformers computes the model; it can not be read or written;
+        CheckpointError: no class of transformers computes the model; it cannot be read or written;
             or a number is too large for fp16.
     """
     manifest = reader.manifest

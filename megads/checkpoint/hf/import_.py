@@ -29,7 +29,7 @@ from megads.config.sizes import padded_vocab_size
 from megads.errors import CheckpointError
 
 TOKENIZER = "tokenizer"
-"""Folder of the tokenizer, beside the checkpoint."""
+"""Folder of the tokenizer, next to the checkpoint."""
 
 GENERATION = "generation_config.json"
 
@@ -72,7 +72,7 @@ def import_folder(
         progress: called with the numbers that are taken and their total.
 
     Raises:
-        CheckpointError: it is no such folder, not whole, or of a model that ours can not compute.
+        CheckpointError: it is no such folder, not whole, or of a model that ours cannot compute.
     """
     described = describe(source, vocab_multiple)
     weights = Source(source)
@@ -114,7 +114,7 @@ def _match(source: Path, described: Described, weights: Source, theirs: list[The
         if (shape := weights.shapes[found[each.name]]) != each.shape:
             raise CheckpointError(
                 f"{source}: {each.name} has shape {list(shape)}, {CONFIG} says {list(each.shape)}; "
-                "the weights are of another model"
+                "the weights belong to another model"
             )
     known = set(found.values())
     unknown = [name for name in weights.shapes if name not in known and not _TABLES.search(name)]

@@ -36,7 +36,7 @@ def pack(numbers: NDArray[np.float32], dtype: str) -> NDArray[np.generic]:
         packed = numbers.astype("<f2")
     if np.any(np.isinf(packed) & np.isfinite(numbers)):
         largest = float(np.max(np.abs(numbers[np.isfinite(numbers)])))
-        raise CheckpointError(f"fp16 can not hold {largest:g}, its largest number is 65504; use --dtype bf16 or fp32")
+        raise CheckpointError(f"fp16 cannot hold {largest:g}: its largest value is 65504; use --dtype bf16 or fp32")
     return packed
 
 

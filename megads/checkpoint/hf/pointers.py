@@ -15,7 +15,7 @@ def refuse_pointer(path: Path) -> None:
 
     Raises:
         CheckpointError: it is one.
-        OSError: it can not be read.
+        OSError: it cannot be read.
     """
     with open_binary(path) as file:
         if file.read(len(_START)) == _START:

@@ -45,7 +45,7 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match and match[2].upper() in _UNITS else 0
     if not size:
-        raise CheckpointError(f"--max-shard-size {text}: not a size; give one as 5GB, 500MB or 2GiB")
+        raise CheckpointError(f"--max-shard-size {text}: not a size; use e.g. 5GB, 500MB or 2GiB")
     return size
 
 
@@ -62,7 +62,7 @@ def write_shards(
         progress: called with the bytes that are written and their total.
 
     Raises:
-        OSError: a file can not be written.
+        OSError: a file cannot be written.
     """
     size = STORED[TYPES[dtype]].itemsize
     shards = list(_split(tensors, size, limit))

@@ -47,7 +47,7 @@ class Source:
         folder: of Hugging Face.
 
     Raises:
-        CheckpointError: it holds no weights, not all of them, or what can not be read.
+        CheckpointError: it holds no weights, not all of them, or what cannot be read.
     """
 
     def __init__(self, folder: Path):
@@ -70,7 +70,7 @@ class Source:
         """Return a tensor in its own shape.
 
         Raises:
-            CheckpointError: its file can not be read.
+            CheckpointError: its file cannot be read.
         """
         return self._files[name].read(name)
 
@@ -79,7 +79,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file.
 
     Raises:
-        CheckpointError: there is no such file, or it is something else.
+        CheckpointError: the file does not exist, or it is something else.
     """
     try:
         content = parse_json(read_bytes(path))
@@ -143,14 +143,14 @@ class _SafeTensors:
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CheckpointError(f"{path}: is not a whole safetensors file ({error})") from None
+            raise CheckpointError(f"{path}: is not a valid safetensors file ({error})") from None
 
     def _add(self, name: str, facts: Mapping[str, Any], start: int, size: int) -> None:
         kind, shape, (first, last) = facts["dtype"], tuple(facts["shape"]), facts["data_offsets"]
         if not all(type(each) is int and each >= 0 for each in (*shape, first, last)):
             raise ValueError(f"{name} has a shape or place that is none")
         if start + last > size:
-            raise ValueError(f"{name} ends behind the file's end")
+            raise ValueError(f"{name} ends after the end of the file")
         if kind not in KINDS:
             raise CheckpointError(
                 f"{self.path}: {name} is of type {kind}; weights of {', '.join(KINDS)} can be read, "
@@ -196,7 +196,7 @@ class _Pickle:
         except Exception as error:  # UnpicklingError, RuntimeError, EOFError ... by what is wrong with it
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0]
             raise CheckpointError(
-                f"{path}: torch can not read it as weights alone ({reason}); nothing of it was run; "
+                f"{path}: torch cannot read it as weights alone ({reason}); nothing of it was run; "
                 "use a safetensors file"
             ) from None
         if not isinstance(self._tensors, dict) or not all(

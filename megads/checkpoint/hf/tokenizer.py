@@ -31,7 +31,7 @@ def copy_tokenizer(source: Path, target: Path) -> None:
     """Copy the files of a tokenizer to a new folder.
 
     Raises:
-        CheckpointError: one can not be read or written, is a pointer of Git LFS, or is of another kind than its name.
+        CheckpointError: one cannot be read or written, is a pointer of Git LFS, or is of another kind than its name.
     """
     try:
         target.mkdir()

@@ -25,7 +25,7 @@ _REFUSED = {
     "qk_layernorm": "norms of queries and keys",
     "embed_layernorm": "a norm of the embedding",
     "rotary_interleaved": "rotary positions that pair neighbouring channels",
-    "apply_residual_connection_post_layernorm": "residuals that start behind the norm",
+    "apply_residual_connection_post_layernorm": "residuals that start after the norm",
     "multi_latent_attention": "latent attention",
     "add_qkv_bias": "biases of queries, keys and values only",
     "squared_relu": "the squared ReLU",
@@ -33,8 +33,8 @@ _REFUSED = {
     "geglu": "GEGLU",
     "glu_activation": "BigScience's gated MLPs, whose halves are the other way round",
     "no_rope_freq": "layers without rotary positions",
-    "window_size": "attention within a window",
-    "parallel_attn_mlp": "attention and MLP side by side",
+    "window_size": "sliding-window attention",
+    "parallel_attn_mlp": "parallel attention and MLP",
 }
 """Arguments that ask for what megads has not."""
 
@@ -120,10 +120,14 @@ def _refuse(args: Mapping[str, Any], seen: Seen) -> None:
     if args.get("num_experts") not in (None, 0, 1, [1]):
         raise CheckpointError(f"has num_experts={args['num_experts']}; megads imports GPT and Llama models")
     if (args.get("rotary_percent") or 1.0) != 1.0:
-        raise CheckpointError(f"has rotary_percent={args['rotary_percent']}; megads turns whole heads only")
+        raise CheckpointError(
+            f"has rotary_percent={args['rotary_percent']}; megads rotates all channels of a head only"
+        )
     for name, found in (("num_layers", seen.num_layers), ("hidden_size", seen.hidden_size)):
         if args.get(name) not in (None, found):
-            raise CheckpointError(f"its arguments say {name}={args[name]}, its files hold {found}; they are not whole")
+            raise CheckpointError(
+                f"its arguments say {name}={args[name]}, its files hold {found}; the checkpoint is incomplete"
+            )
 
 
 def _number(args: Mapping[str, Any], *names: str, default: float) -> Any:
@@ -151,12 +155,12 @@ def _normalization(args: Mapping[str, Any], seen: Seen, stated: Stated) -> str:
 def _heads(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str, int]:
     heads = stated.num_heads or _number(args, "num_attention_heads", default=0)
     if not heads:
-        raise CheckpointError("does not say how many heads it has; state it with --num-heads")
+        raise CheckpointError("does not say its number of heads; state it with --num-heads")
     width = stated.head_dim or _number(args, "kv_channels", default=0) or seen.hidden_size // heads
     keys = (seen.qkv_rows // width - heads) // 2
     if keys < 1 or (heads + 2 * keys) * width != seen.qkv_rows or heads % keys:
         raise CheckpointError(
-            f"the {seen.qkv_rows} rows of its queries, keys and values are not of {heads} heads of {width} channels; "
+            f"the {seen.qkv_rows} rows of its queries, keys and values do not fit {heads} heads of {width} channels; "
             "state --num-heads and --head-dim"
         )
     if stated.num_kv_heads not in (None, keys):
@@ -202,7 +206,7 @@ def _activation(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str
     plain = "gelu_tanh" if fused or args.get("openai_gelu") else "gelu"
     kind = stated.activation or ("swiglu" if gated else plain)
     if (kind == "swiglu") != gated:
-        raise CheckpointError(f"its MLP is {'' if gated else 'not '}gated, and so can not be {kind}")
+        raise CheckpointError(f"its MLP is {'' if gated else 'not '}gated, and so cannot be {kind}")
     return {"activation": kind}
 
 
@@ -212,8 +216,8 @@ def _vocabulary(args: Mapping[str, Any], seen: Seen, stated: Stated, notes: list
         size = _said_tokens(args)
     if size is None:
         notes.append(
-            f"does not say how many tokens it knows: all {seen.vocab_rows} rows of its vocabulary are taken, "
-            "padding too; state --vocab-size"
+            f"does not say its vocabulary size: all {seen.vocab_rows} rows of the embedding are "
+            "used, padding included; state --vocab-size"
         )
         return seen.vocab_rows
     if not 0 < size <= seen.vocab_rows:

@@ -40,7 +40,7 @@ class Target:
 
 
 def check_target(model: ModelConfig, target: Target) -> None:
-    """Refuse what Megatron's format or its models can not express.
+    """Refuse what Megatron's format or its models cannot express.
 
     Raises:
         CheckpointError: with what would work.
@@ -64,8 +64,8 @@ def check_target(model: ModelConfig, target: Target) -> None:
             )
     if model.rope_scaling == "linear" and model.rope_scaling_factor != int(model.rope_scaling_factor):
         raise CheckpointError(
-            f"Megatron stretches rotary positions by whole numbers, not by {model.rope_scaling_factor:g}; "
-            "such a model can not be exported"
+            f"Megatron scales rotary positions by integers, not by {model.rope_scaling_factor:g}; "
+            "this model cannot be exported"
         )
 
 

@@ -63,11 +63,11 @@ def export_megatron(
         reader: of the checkpoint.
         folder: to be made.
         target: layout, names and type.
-        written: is told how many of how many tensors are done.
+        written: called with how many of how many tensors are done.
 
     Raises:
-        CheckpointError: ``folder`` already exists or can not be written, the checkpoint is
-            damaged, or Megatron can not have such a model.
+        CheckpointError: ``folder`` already exists or cannot be written, the checkpoint is
+            damaged, or Megatron cannot have such a model.
     """
     model = model_of(reader.path, reader.manifest)
     check_target(model, target)
@@ -153,7 +153,7 @@ def _whole(reader: Reader, model: ModelConfig, wanted: Wanted) -> Floats:
 def _fitting(numbers: Floats, wanted: Wanted, target: Target) -> Floats:
     largest = torch.finfo(DTYPES[target.dtype]).max
     if target.dtype == "fp16" and np.abs(numbers).max(initial=0) > largest:
-        raise CheckpointError(f"{wanted.ours} holds numbers above {largest:g}, the largest of fp16; use --dtype bf16")
+        raise CheckpointError(f"{wanted.ours} has elements above {largest:g}, the largest of fp16; use --dtype bf16")
     return numbers
 
 

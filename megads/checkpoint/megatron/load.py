@@ -86,8 +86,8 @@ def import_megatron(
         folder: of checkpoints, made if need be.
         stated: what the files do not say of the model, or say wrongly.
         version: of the order of queries, keys and values; None: the file's.
-        opened: is told every file that was opened.
-        written: is told how many of how many parameters are done.
+        opened: called with every file that was opened.
+        written: called with how many of how many parameters are done.
 
     Raises:
         CheckpointError: the source is not whole, damaged, or of a model that megads has not.
@@ -102,7 +102,7 @@ def import_megatron(
         raise CheckpointError(f"{source.path}: {error}") from None
     if source.version < 2 and model.num_kv_heads != model.num_heads:
         raise CheckpointError(
-            f"{source.path}: is of checkpoint_version {source.version:g}, which had no shared key/value heads; "
+            f"{source.path}: has checkpoint_version {source.version:g}, which had no shared key/value heads; "
             "state --checkpoint-version or --num-heads"
         )
     tensors = parameters_of(model)
@@ -170,9 +170,9 @@ def _seen(held: Mapping[str, Held]) -> Seen:
     """
     for name in ("embedding.weight", *(f"layers.0.{each}.weight" for each in ("attention.qkv", "mlp.up", "mlp.down"))):
         if name not in held:
-            raise CheckpointError(f"holds no {name}; is it whole?")
+            raise CheckpointError(f"holds no {name}; is the checkpoint complete?")
         if len(held[name].shape) != 2:
-            raise CheckpointError(f"its {held[name].name} has shape {list(held[name].shape)}, and is no matrix")
+            raise CheckpointError(f"its {held[name].name} has shape {list(held[name].shape)}, and is not a matrix")
     rows, hidden = held["embedding.weight"].shape
     degree = len(held["embedding.weight"].slices)
     return Seen(
@@ -198,7 +198,7 @@ def _check(source: Source, held: Mapping[str, Held], tensors: Mapping[str, Cut])
     wanted = {_source_name(name): cut for name, cut in tensors.items()}
     missing = [name for name in wanted if name not in held]
     if missing:
-        raise CheckpointError(f"{source.path}: holds no {missing[0]}; it is not whole, or of another kind of model")
+        raise CheckpointError(f"{source.path}: holds no {missing[0]}; it is incomplete, or of another kind of model")
     for name, each in held.items():
         if name in (TIED_COPY, "head.weight") and name not in wanted:
             continue

@@ -1,6 +1,6 @@
 """Read what ``torch.save`` wrote, whoever wrote it, without running anything of it.
 
-Megatron's files hold tensors beside objects of its own: an ``argparse.Namespace``, enums,
+Megatron's files hold tensors besides objects of its own: an ``argparse.Namespace``, enums,
 generator states of numpy. A pickle names the class or function that makes each. Here none of these is
 ever imported: torch's restricted reader makes tensors and plain values, and a
 :class:`StandIn` keeps what a known program's object was made of. Any other name ends the reading.
@@ -66,7 +66,7 @@ def load(path: Path) -> Any:
     """Return the content of ``path``. Tensors of today's zip form are read from the file when they are used.
 
     Raises:
-        CheckpointError: the file can not be read, is damaged, or names code that is no part of a checkpoint.
+        CheckpointError: the file cannot be read, is damaged, or names code that is no part of a checkpoint.
     """
     known: dict[str, type[StandIn]] = {}
     zipped = _verified(path)
@@ -74,7 +74,7 @@ def load(path: Path) -> Any:
         try:
             return _load(path, known, zipped)
         except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror or error}; give a file that you can read") from None
+            raise CheckpointError(f"{path}: {error.strerror or error}; use a file that you can read") from None
         except Exception as error:  # a damaged pickle fails in any way there is
             name = _refused(error)
             if name is None or name in known:
@@ -84,7 +84,8 @@ def load(path: Path) -> Any:
                 ) from None
             if not _is_known(name):
                 raise CheckpointError(
-                    f"{path}: names {name}, which is no part of a checkpoint; nothing was run, do not trust this file"
+                    f"{path}: names {name}, which does not belong in a checkpoint; nothing was executed, do "
+                    "not trust this file"
                 ) from None
             known[name] = type("StandIn", (StandIn,), {"__module__": __name__})
 
@@ -93,12 +94,12 @@ def _verified(path: Path) -> bool:
     """Return whether the file is a zip, all of whose members are then what was written."""
     try:
         if found := kind_of(path):
-            raise CheckpointError(f"{path}: is {found}; give a file that you can read")
+            raise CheckpointError(f"{path}: is {found}; use a file that you can read")
         zipped = is_zip(path)
         if zipped:
             verify_zip(path)
     except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}; give a file that you can read") from None
+        raise CheckpointError(f"{path}: {error.strerror or error}; use a file that you can read") from None
     return zipped
 
 

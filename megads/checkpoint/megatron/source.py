@@ -64,7 +64,7 @@ def open_source(place: Path, opened: Opened = lambda path: None) -> Source:
 
     Args:
         place: a checkpoint, or the folder with the tracker.
-        opened: is told every file.
+        opened: called with every file.
 
     Raises:
         CheckpointError: there is none, it is of another format, or a file is missing or damaged.
@@ -73,7 +73,7 @@ def open_source(place: Path, opened: Opened = lambda path: None) -> Source:
         path = _find(place)
         names = sorted(each.name for each in path.iterdir())
     except OSError as error:
-        raise CheckpointError(f"{place}: {error.strerror}; give a folder that you can read") from None
+        raise CheckpointError(f"{place}: {error.strerror}; use a folder that you can read") from None
     if any(_LAYER.fullmatch(name) for name in names):
         return _open_layers(path, names, opened)
     if any(_STATES.fullmatch(name) for name in names):
@@ -85,18 +85,18 @@ def open_source(place: Path, opened: Opened = lambda path: None) -> Source:
 
 def _missing(names: list[str]) -> str:
     if ".metadata" in names or "common.pt" in names:
-        return "is of Megatron's torch_dist format; let Megatron save it with --ckpt-format torch"
+        return "is in Megatron's torch_dist format; save it again in Megatron with --ckpt-format torch"
     if any(name.startswith("zero_pp_rank") and name.endswith("model_states.pt") for name in names):
         return "the weights are partitioned by ZeRO 3; join them with its zero_to_fp32.py, or save with another stage"
     return (
         "holds no checkpoint of Megatron (mp_rank_00/model_optim_rng.pt, layer_01-model_00-model_states.pt or "
-        "mp_rank_00_model_states.pt); give the folder that does, or the one with latest_checkpointed_iteration.txt"
+        "mp_rank_00_model_states.pt); pass the folder that does, or the one with latest_checkpointed_iteration.txt"
     )
 
 
 def _find(place: Path) -> Path:
     if not place.is_dir():
-        raise CheckpointError(f"{place}: {'is no folder' if place.exists() else 'does not exist'}; give a folder")
+        raise CheckpointError(f"{place}: {'is not a folder' if place.exists() else 'does not exist'}; use a folder")
     for tracker in _TRACKERS:
         if (place / tracker).is_file():
             text = (place / tracker).read_text(encoding="utf8", errors="replace").strip()[:80]
@@ -104,12 +104,12 @@ def _find(place: Path) -> Path:
             found = next((place / name for name in names if _is_child(place, name)), None)
             if found is None:
                 missing = names[1] if len(names) > 1 and tracker.startswith("latest_") else names[-1]
-                raise CheckpointError(f"{place / tracker}: names {text!r}, but there is no {missing} beside it")
+                raise CheckpointError(f"{place / tracker}: names {text!r}, but {missing} is missing")
             return found
     found_here = sorted(each for each in place.iterdir() if _CHECKPOINT.fullmatch(each.name))
     if len(found_here) > 1:
         shown = ", ".join(each.name for each in found_here[:5])
-        raise CheckpointError(f"{place}: holds {shown} and no latest_checkpointed_iteration.txt; give one of them")
+        raise CheckpointError(f"{place}: holds {shown} and no latest_checkpointed_iteration.txt; pass one of them")
     return found_here[0] if found_here else place
 
 
@@ -152,7 +152,7 @@ def _rank_files(path: Path, names: list[str]) -> dict[tuple[int, int], Path]:
                 )
             files[int(match[1]), int(match[2] or 0)] = path / name / _FILE
     if not files:
-        raise CheckpointError(f"{path}: no folder mp_rank_* holds {_FILE}; give a checkpoint with its weights")
+        raise CheckpointError(f"{path}: no folder mp_rank_* holds {_FILE}; pass a checkpoint with its weights")
     return files
 
 
@@ -231,7 +231,7 @@ def _open_states(path: Path, names: list[str], opened: Opened) -> Source:
 
 
 def _of_deepspeed(path: Path, names: list[str], opened: Opened) -> Source:
-    """Return what the pipeline engine keeps beside the layers' files."""
+    """Return what the pipeline engine keeps besides the layers' files."""
     name = next((name for name in names if _STATES.fullmatch(name)), None)
     content = _content(path / name, opened) if name else {}
     # DeepSpeed's pipeline is younger than version 2; where its rank files are missing, so is the number.
@@ -250,7 +250,7 @@ def _content(file: Path, opened: Opened) -> Mapping[str, Any]:
 def _tensors(file: Path, model: Any) -> dict[str, Tensor]:
     """Return the tensors of nested dictionaries by their dotted names."""
     if not isinstance(model, Mapping) or not model:
-        raise CheckpointError(f"{file}: holds no weights; give the checkpoint that does")
+        raise CheckpointError(f"{file}: holds no weights; pass the checkpoint that does")
     return {name.removeprefix("module."): each for name, each in _flat(file, model, "")}
 
 
@@ -262,7 +262,7 @@ def _flat(file: Path, nested: Mapping[Any, Any], prefix: str) -> Iterator[tuple[
         elif isinstance(value, Tensor):
             yield name, value
         elif not name.endswith("_extra_state"):
-            raise CheckpointError(f"{file}: {name} is no tensor but a {type(value).__name__}")
+            raise CheckpointError(f"{file}: {name} is not a tensor but a {type(value).__name__}")
 
 
 def _attributes(args: Any) -> Mapping[str, Any]:

@@ -64,7 +64,7 @@ class TorchFile:
     """A file of ``content``, whose :class:`Later` objects must be written in any order before it is closed.
 
     Raises:
-        OSError: the file can not be written.
+        OSError: the file cannot be written.
     """
 
     def __init__(self, path: Path, content: Any):

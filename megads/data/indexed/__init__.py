@@ -12,6 +12,6 @@ open             ``open_dataset``: the reader for whatever is there
 writer           ``IndexedWriter``, ``make_writer``, ``write_index``
 record           ``<prefix>.info.json``: which tokenizer made the file
 merge            several files into one
-inspect, verify  what is in a file, and whether it is sound
+inspect, verify  what is in a file, and whether it is valid
 ===============  =========================================================================
 """

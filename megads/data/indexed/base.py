@@ -15,7 +15,7 @@ from megads.errors import DataError
 
 
 class TokenFile(ABC):
-    """The sequences of ``<prefix>.bin``; opening reads a few numbers, whatever the size.
+    """The sequences of ``<prefix>.bin``; opening reads a few numbers, for any size.
 
     A document is one sequence in files made for GPT, several in files split into sentences, none when
     it was empty. Each file takes two descriptors, and one more while :attr:`lengths` or
@@ -79,7 +79,7 @@ class TokenFile(ABC):
         return self._sequences
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Open files can not be pickled; another process opens them again.
+        # Open files cannot be pickled; another process opens them again.
         return _reopen, (type(self), self.prefix, self._allow_empty)
 
     def get(self, i: int, offset: int = 0, length: int | None = None) -> npt.NDArray[Any]:
@@ -87,10 +87,10 @@ class TokenFile(ABC):
 
         Raises:
             DataError: the index points outside of the .bin file, or a file was cut short since it was opened.
-            IndexError: there is no such sequence, or it has no such tokens.
+            IndexError: the sequence does not exist, or it has no such tokens.
         """
         if not 0 <= i < self._sequences:
-            raise IndexError(f"{self.prefix} has {self._sequences} sequences, there is no number {i}")
+            raise IndexError(f"{self.prefix} has {self._sequences} sequences, index {i} does not exist")
         start, size = self._entry(i)
         if size < 0 or start < 0 or start + size * self.dtype.itemsize > self.bin_file.size:
             raise DataError(
@@ -109,7 +109,7 @@ class TokenFile(ABC):
         if self.bin_file.size != expected or start < 0 or size < 0:
             raise DataError(
                 f"{self.bin_file.path}: has {self.bin_file.size} bytes, expected {expected} from "
-                f"{self.index_file.path.name}; the copy is cut short or the two files do not belong together"
+                f"{self.index_file.path.name}; the copy is truncated, or the two files do not belong together"
             )
         self.num_tokens = expected // self.dtype.itemsize
 

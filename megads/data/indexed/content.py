@@ -1,4 +1,4 @@
-"""What an index says, format aside, in blocks: writing one takes the same memory whatever its size."""
+"""What an index says, format aside, in blocks: writing one takes the same memory for any size."""
 
 from __future__ import annotations
 

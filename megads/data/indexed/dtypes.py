@@ -32,7 +32,7 @@ def code_of(dtype: npt.DTypeLike, where: str) -> int:
     for code, known in DTYPES.items():
         if known == wanted:
             return code
-    raise DataError(f"{where}: can not store {wanted} tokens; use uint16 or int32")
+    raise DataError(f"{where}: cannot store {wanted} tokens; use uint16 or int32")
 
 
 def dtype_of(code: int, where: object) -> np.dtype[Any]:

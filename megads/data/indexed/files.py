@@ -37,7 +37,7 @@ class ReadFile:
         size: in bytes, when it was opened.
 
     Raises:
-        DataError: there is no such file, it can not be read, or it is a folder, pipe, socket or device.
+        DataError: the file does not exist, it cannot be read, or it is a folder, pipe, socket or device.
     """
 
     def __init__(self, path: Path):
@@ -91,7 +91,7 @@ class ReadFile:
             if got == 0:
                 raise DataError(
                     f"{self.path}: ends at byte {os.fstat(self._file).st_size}, but it had {self.size} bytes when it "
-                    "was opened; it was cut short meanwhile, start again"
+                    "was opened; it was truncated meanwhile; rerun"
                 )
             done += got
 
@@ -101,7 +101,7 @@ class ReadFile:
             return mmap.mmap(self._file, self.size, access=mmap.ACCESS_READ)
         except ValueError:
             raise DataError(
-                f"{self.path}: has become shorter than the {self.size} bytes it had when it was opened; start again"
+                f"{self.path}: has become shorter than the {self.size} bytes it had when it was opened; rerun"
             ) from None
         except OSError as error:
             raise cannot_read(self.path, error) from None
@@ -153,11 +153,11 @@ class Row:
 class NewFiles:
     """Files that get their names together, or not at all: ``<prefix><suffix>`` for each suffix, the last one last.
 
-    Until :meth:`publish` they lie beside their names as ``*.tmp``. What a killed process left there
+    Until :meth:`publish` they lie next to their names as ``*.tmp``. What a killed process left there
     is removed by the next one on the same host that writes the same prefix.
 
     Raises:
-        DataError: the folder is not there or can not be written, the disk is full.
+        DataError: the folder is not there or cannot be written, the disk is full.
     """
 
     def __init__(self, prefix: str, suffixes: tuple[str, ...]):
@@ -190,7 +190,7 @@ class NewFiles:
         """Flush every file to its disk and give it its name; remove the ``obsolete`` suffixes, which described the old.
 
         Between the first and the last name there is no file under the last one: an index is only
-        ever seen beside the tokens it describes.
+        ever seen next to the tokens it describes.
         """
         with self.guard():
             for file in self._open.values():
@@ -225,7 +225,7 @@ class NewFiles:
             self.drop()
             reason = os.strerror(error.errno or 0).lower()
             raise DataError(
-                f"{self.prefix}: can not be written: {reason}; {write_cure(error, 'use another folder')}"
+                f"{self.prefix}: cannot be written: {reason}; {write_cure(error, 'use another folder')}"
             ) from None
         except BaseException:
             self.drop()

@@ -76,7 +76,7 @@ def info(prefix: str) -> Info:
 
 
 def _documents(dataset: TokenFile) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the tokens of each document of a sound file."""
+    """Yield the tokens of each document of a valid file."""
     sequences, scale = len(dataset), dataset.dtype.itemsize // dataset.start_unit
     for block in dataset.document_row.blocks(overlap=1, size=_DOCUMENTS):
         low, high = int(block[0]), int(block[-1])

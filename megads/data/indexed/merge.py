@@ -60,7 +60,7 @@ class _Part:
     def open(self) -> TokenFile:
         dataset = open_dataset(self.prefix, allow_empty=True)
         if _state(dataset) != self.state:
-            raise DataError(f"{self.prefix}: has changed while it was merged; start again")
+            raise DataError(f"{self.prefix}: changed while it was merged; rerun")
         return dataset
 
 
@@ -74,16 +74,16 @@ def merge(prefixes: Sequence[str], output: str, *, force: bool = False, progress
         prefixes: of the inputs, at least one; the same one may come several times.
         output: prefix of the result; none of the inputs.
         force: also join files made with different tokenizers; the result has no record then.
-        progress: told how far it is.
+        progress: called with how far it is.
 
     Raises:
         DataError: an input is missing or broken, they differ in format, type of tokens or
-            tokenizer, or the output is an input or can not be written.
+            tokenizer, or the output is an input or cannot be written.
     """
     output = strip_suffix(output)
     if os.path.basename(output) in ("", ".", ".."):
         raise DataError(
-            f"--output-prefix {output!r}: names no file; give a name, as in {os.path.join(output, 'merged')}"
+            f"--output-prefix {output!r}: names no file; use a name such as {os.path.join(output, 'merged')}"
         )
     parts = [_look(strip_suffix(prefix)) for prefix in prefixes]
     if not parts:
@@ -123,10 +123,10 @@ def prefixes_in(folder: Path) -> list[str]:
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith((".bin", ".idx")))
     except OSError as error:
-        raise DataError(f"{folder}: {os.strerror(error.errno or 0).lower()}; give a folder with token files") from None
+        raise DataError(f"{folder}: {os.strerror(error.errno or 0).lower()}; use a folder with token files") from None
     found = sorted({name[:-4] for name in names})
     if not found:
-        raise DataError(f"{folder}: has no .bin and .idx files; give a folder with token files")
+        raise DataError(f"{folder}: has no .bin and .idx files; use a folder with token files")
     for stem in found:
         for name in (stem + ".bin", stem + ".idx"):
             if name not in names:
@@ -157,8 +157,8 @@ def _check(parts: Sequence[_Part], output: str) -> None:
             )
         if part.dtype != first.dtype:
             raise DataError(
-                f"{part.prefix}: holds {part.dtype} tokens but {first.prefix} {first.dtype}; they were made with "
-                "vocabularies of another size, preprocess one of them again"
+                f"{part.prefix}: holds {part.dtype} tokens but {first.prefix} {first.dtype}; their "
+                "vocabulary sizes differ; preprocess one of them again"
             )
         if part.sequences and part.has_modes != filled[0].has_modes:
             raise DataError(
@@ -167,7 +167,7 @@ def _check(parts: Sequence[_Part], output: str) -> None:
         for suffix in (".bin", ".idx"):
             with contextlib.suppress(OSError):
                 if os.path.samefile(part.prefix + suffix, output + suffix):
-                    raise DataError(f"{output}{suffix}: is an input, too; give another output prefix")
+                    raise DataError(f"{output}{suffix}: is an input, too; use another output prefix")
 
 
 def _check_space(output: Path, size: int) -> None:
@@ -191,11 +191,12 @@ def _merge_records(prefixes: Sequence[str], force: bool) -> tuple[Record | None,
         if differing and not force:
             values = ", ".join(f"{name} {getattr(record, name)} and {getattr(first, name)}" for name in differing)
             raise DataError(
-                f"{prefix}: was made in another way than {first_prefix} ({values}); preprocess one of them again, or "
+                f"{prefix}: was made with other options than {first_prefix} ({values}); preprocess one of "
+                "them again, or "
                 "--force to join them without a record"
             )
         if differing:
-            return None, f"no record: {prefix} and {first_prefix} were made in different ways"
+            return None, f"no record: {prefix} and {first_prefix} were made with different options"
     if len(known) < len(found):
         missing = next(prefix for prefix, record in found if record is None)
         return None, f"no record: {missing} has none" if known else ""
@@ -265,7 +266,7 @@ def copy_file(source: ReadFile, target: BinaryIO) -> Iterator[int]:
 
     Raises:
         DataError: the source has become shorter.
-        OSError: the target can not take it.
+        OSError: the target cannot take it.
     """
     target.flush()
     done = 0
@@ -284,7 +285,7 @@ def copy_file(source: ReadFile, target: BinaryIO) -> Iterator[int]:
             ways.pop(0)  # some file systems say so instead of refusing
             continue
         if copied == 0:
-            raise DataError(f"{source.path}: ends at byte {done} of {source.size}; it was cut meanwhile, start again")
+            raise DataError(f"{source.path}: ends at byte {done} of {source.size}; it was truncated meanwhile; rerun")
         done += copied
         yield copied
 

@@ -64,7 +64,7 @@ class IndexedDataset(TokenFile):
         if index.size not in (expected, expected + sequences):
             raise DataError(
                 f"{index.path}: {index.size} bytes, expected {expected} for {sequences} sequences and "
-                f"{entries} document entries; the copy is cut short or broken"
+                f"{entries} document entries; the copy is truncated or damaged"
             )
         if entries == 0:
             raise DataError(f"{index.path}: has no document index, expected at least one entry")
@@ -78,7 +78,7 @@ def check_magic(index: ReadFile, head: bytes, magic: bytes, name: str, header_si
     if head[: len(magic)] != magic[: len(head)]:
         raise DataError(f"{index.path}: starts with {head[:9]!r}, expected {magic!r} of {name}")
     if len(head) < header_size:
-        raise DataError(f"{index.path}: cut short, {len(head)} bytes, expected at least the {header_size} of a header")
+        raise DataError(f"{index.path}: truncated, {len(head)} bytes, expected at least the {header_size} of a header")
 
 
 def mmap_index(content: IndexContent) -> Iterator[bytes | Numbers]:

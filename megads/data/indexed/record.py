@@ -1,4 +1,4 @@
-"""What is known of a token file beyond Megatron's format: ``<prefix>.info.json``, beside ``.bin`` and ``.idx``."""
+"""What is known of a token file beyond Megatron's format: ``<prefix>.info.json``, next to ``.bin`` and ``.idx``."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ class Record:
 
 
 def record_path(prefix: str | Path) -> Path:
-    """Return the path of the record beside the token file ``prefix``."""
+    """Return the path of the record next to the token file ``prefix``."""
     return Path(strip_suffix(str(prefix)) + RECORD_SUFFIX)
 
 
 def write_record(prefix: str | Path, record: Record) -> None:
-    """Write ``record`` beside the token file, whole or not at all.
+    """Write ``record`` next to the token file, whole or not at all.
 
     Raises:
-        DataError: it can not be written.
+        DataError: it cannot be written.
     """
     path = record_path(prefix)
     try:
         write_whole(path, record_text(record))
     except ConfigError as error:
         reason = str(error).partition(": ")[2].partition(";")[0]
-        raise DataError(f"{path}: {reason}; the data is whole, but nothing says which tokenizer made it") from None
+        raise DataError(f"{path}: {reason}; the data is complete, but nothing says which tokenizer made it") from None
 
 
 def record_text(record: Record) -> str:
@@ -66,7 +66,7 @@ def read_record(prefix: str | Path) -> Record | None:
     """Return the record of a token file, None where there is none.
 
     Raises:
-        DataError: it is there and can not be understood.
+        DataError: it is there and cannot be understood.
     """
     path = record_path(prefix)
     try:
@@ -83,7 +83,7 @@ def read_record(prefix: str | Path) -> Record | None:
         text = str(getattr(error, "strerror", None) or error)
         reason = text if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {text}"
         raise DataError(
-            f"{path}: can not be understood ({reason:.200}); remove it to use the data without a "
+            f"{path}: is not a valid record ({reason:.200}); remove it to use the data without a "
             "record, or preprocess again"
         ) from None
     raise DataError(f"{path}: format {version!r:.40}, expected {FORMAT}; it was made by a newer megads")

@@ -1,4 +1,4 @@
-"""Whether token files are sound: index, sizes, every token, and what their record says."""
+"""Whether token files are valid: index, sizes, every token, and what their record says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from megads.data.indexed.verify import index_problems
 from megads.errors import DataError
 
 _TASK = 1 << 26  # tokens one thread looks at before it takes other work
-_QUICK = 8  # blocks whose checksum is compared when the tokens are left out
+_QUICK = 8  # blocks whose checksum is compared when the tokens are skipped
 _SAMPLED = 64  # documents whose last token is compared with the record's
 
 Progress = Callable[[int, int], None]
@@ -74,9 +74,9 @@ def check_all(
         prefixes: of the files.
         vocab_size: ids must be below; None: as the file's record says, else only not negative.
         fingerprint: of the tokenizer that the files should be made with; empty: any.
-        quick: leave out the tokens, but for a few blocks whose checksum is recorded.
+        quick: skip the tokens, but for a few blocks whose checksum is recorded.
         threads: how many read at once; they share the work of a large file.
-        progress: told how far it is.
+        progress: called with how far it is.
     """
     with ThreadPoolExecutor(max(threads, 1)) as pool:
         reports = list(pool.map(lambda prefix: _check_files(prefix, vocab_size, fingerprint, quick), prefixes))

@@ -91,7 +91,7 @@ class TntDataset(TokenFile):
         if index.size != expected:
             raise DataError(
                 f"{index.path}: {index.size} bytes, expected {expected} for {sequences} sequences and "
-                f"{entries} document entries; the copy is cut short or broken"
+                f"{entries} document entries; the copy is truncated or damaged"
             )
         if entries == 0:
             raise DataError(f"{index.path}: has no document index, expected at least one entry")

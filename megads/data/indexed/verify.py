@@ -1,4 +1,4 @@
-"""Whether the index of a token file is sound: every number of it, in blocks, so memory stays small."""
+"""Whether the index of a token file is valid: every number of it, in blocks, so memory stays small."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENTRY_BYTES = 20  # of a sequence and its document, about
 
 
 def require_sound(dataset: TokenFile) -> None:
-    """Refuse a file whose index is not sound.
+    """Refuse a file whose index is not valid.
 
     Raises:
         DataError: the first of :func:`index_problems`.
@@ -67,7 +67,7 @@ def _stretch_problem(dataset: TokenFile, first: int) -> str:
     lengths, begins = dataset.length_row.read(first, behind), dataset.start_row.read(first, behind)
     if len(wrong := np.flatnonzero((lengths < 0) | (lengths > most))):
         at = int(wrong[0])
-        return f"{name}: sequence {first + at} has {lengths[at]} tokens, the .bin file has {most} in all"
+        return f"{name}: sequence {first + at} has {lengths[at]} tokens, the .bin file has only {most}"
     if len(wrong := np.flatnonzero((begins < 0) | (begins > most * scale))):
         at = int(wrong[0])
         return f"{name}: sequence {first + at} starts at {begins[at]}, the .bin file ends at {most * scale}"
@@ -90,11 +90,11 @@ def _length_problems(dataset: TokenFile) -> Iterator[str]:
     most = dataset.bin_file.size // dataset.dtype.itemsize
     begin = total = 0
     for block, starts in zip(dataset.length_row.blocks(), dataset.start_row.blocks(), strict=False):
-        # Lengths that no file has are told first: their sums would not fit int64.
+        # Lengths that no file has are reported first: their sums would not fit int64.
         wrong = np.flatnonzero((block < 0) | (block > most - total))
         if len(wrong):
             at = int(wrong[0])
-            yield f"{name}: sequence {begin + at} has {block[at]} tokens, the .bin file has {most} in all"
+            yield f"{name}: sequence {begin + at} has {block[at]} tokens, the .bin file has only {most}"
             return
         ends = np.cumsum(block, dtype=np.int64) + total
         expected = np.concatenate((np.array([total]), ends[:-1])) * scale

@@ -34,7 +34,7 @@ class IndexedWriter:
     were there before goes with them; write the new one after :meth:`finalize`.
 
     Raises:
-        DataError: a token does not fit the type, or the files can not be written.
+        DataError: a token does not fit the type, or the files cannot be written.
     """
 
     def __init__(self, prefix: str | Path, dtype: npt.DTypeLike, impl: str = "mmap"):
@@ -113,7 +113,7 @@ class IndexedWriter:
             self.close()
             raise DataError(
                 f"{self.prefix}: document {first} holds token {high if high > limits.max else low}, which {self.dtype} "
-                "can not store; use int32"
+                "cannot store; use int32"
             )
 
 
@@ -121,7 +121,7 @@ def make_writer(prefix: str | Path, dtype: npt.DTypeLike, impl: str = "mmap") ->
     """Return the writer of a format: "mmap", or "cached" and "lazy", whose files are the same.
 
     Raises:
-        DataError: there is no such format, or the files can not be written.
+        DataError: the format is unknown, or the files cannot be written.
     """
     return IndexedWriter(prefix, dtype, impl)
 
@@ -145,7 +145,7 @@ def write_index(
         modes: [N], kind of each sequence, for multimodal files.
 
     Raises:
-        DataError: the file can not be written.
+        DataError: the file cannot be written.
     """
     _check_impl(impl, path)
     files = NewFiles(str(path), ("",))
@@ -162,7 +162,7 @@ def write_pieces(file: BinaryIO, impl: str, content: IndexContent) -> None:
 
 def _check_impl(impl: str, where: object) -> None:
     if impl not in IMPLS:
-        raise DataError(f"{where}: no format is called {impl!r}; known: {', '.join(IMPLS)}")
+        raise DataError(f"{where}: no format named {impl!r}; known: {', '.join(IMPLS)}")
 
 
 def _total(counts: npt.NDArray[Any]) -> int:

@@ -20,7 +20,7 @@ _AHEAD = 3
 
 @dataclass(frozen=True)
 class Position:
-    """Where to go on in a part; everything before it is done."""
+    """Where to resume in a part; everything before it is done."""
 
     segment: int = 0
     offset: int = 0  # in the segment's file, in bytes of text
@@ -48,7 +48,7 @@ class Blocks:
         """Return the next block; None when it is not there yet, or :attr:`is_done`.
 
         Raises:
-            DataError: the input can not be read.
+            DataError: the input cannot be read.
         """
         try:
             return next(self._blocks)

@@ -1,8 +1,8 @@
-"""The unfinished output of one part, and the journal by which a killed run goes on.
+"""The unfinished output of one part, and the journal by which a killed run resumes.
 
 Folder of a part::
 
-    journal     one JSON object a line: what is made here, then each point from which to go on
+    journal     one JSON object a line: what is made here, then each point from which to resume
     <k>.bin     tokens of key number k
     <k>.len     int32, tokens of each sequence
     <k>.doc     int64, 0 and then the number of sequences up to the end of each document
@@ -63,14 +63,14 @@ _MOST = 1 << 30  # bytes of a journal
 
 
 class PartFiles:
-    """The files of a part in ``folder``, opened where a run with the same ``digest`` left them, else made anew.
+    """The files of a part in ``folder``, opened where a run with the same ``digest`` left them, else made again.
 
     Attributes:
-        point: from which to go on.
+        point: from which to resume.
         was_there: whether that is not the beginning.
 
     Raises:
-        OSError: the folder can not be written.
+        OSError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path, digest: str, keys: int):

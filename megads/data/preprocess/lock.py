@@ -51,9 +51,7 @@ def _lock(path: Path, what: Path) -> int:
         except BlockingIOError:
             os.close(handle)
             if time.monotonic() - began > _WAIT_S:
-                raise DataError(
-                    f"{what}: another process is making it; wait, or give another --output-prefix"
-                ) from None
+                raise DataError(f"{what}: another process is making it; wait, or use another --output-prefix") from None
             time.sleep(0.05)
             continue
         except OSError:

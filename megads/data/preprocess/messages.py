@@ -1,4 +1,4 @@
-"""What the process that leads and its workers tell each other."""
+"""What the process that leads and its workers exchange."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Block:
     start: int
     stop: int
     used: int  # bytes of the file on disk for the segment up to here
-    data: bytes | None = None  # the lines themselves, where the file can not be read from its middle
+    data: bytes | None = None  # the lines themselves, where the file cannot be read from its middle
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Failed:
-    """A worker can not go on."""
+    """A worker cannot continue."""
 
     error: Any  # the exception
     number: int = -1  # of the block

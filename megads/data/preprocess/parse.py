@@ -21,7 +21,7 @@ class Parsed:
         counts: for each key, the number of texts of each document; None where it is always 1.
         documents: number of documents, the same for every key.
         lines: number of lines, blank and bad ones included.
-        bad: lines that can not be used: (index among the block's lines, what is wrong).
+        bad: lines that cannot be used: (index among the block's lines, what is wrong).
         skipped: indices of the lines that are no document: bad and blank ones.
     """
 
@@ -121,7 +121,7 @@ def _values(line: bytes, keys: tuple[str, ...]) -> list[str | list[str]] | str |
         elif not isinstance(value, str):
             return f"{key!r} is {_kind(value)}; expected a text or a list of texts"
         if _has_half_character(value):
-            return f"{key!r} holds half of a surrogate pair, which is no character"
+            return f"{key!r} holds half of a surrogate pair, which is not a character"
         values.append(value)
     return values
 

@@ -56,7 +56,7 @@ def make_part(
         tell: takes a line for the user.
 
     Raises:
-        DataError: the input is broken or holds too many bad lines; the output can not be written.
+        DataError: the input is broken or holds too many bad lines; the output cannot be written.
     """
     if files.point.is_done:
         return
@@ -127,7 +127,7 @@ class _Flow:
                 break
             worker = min(range(len(self._busy)), key=self._busy.__getitem__)
             # With one block in reserve a worker never waits. A block that carries its text is sent only to
-            # a worker that listens: two processes that send each other much at once wait for ever.
+            # a worker that listens: two processes that send each other much at once wait forever.
             if self._busy[worker] >= (2 if block.data is None else 1):
                 self._held = block
                 break
@@ -208,7 +208,7 @@ class _Flow:
         if isinstance(error, OSError):
             return cannot_write(self._job, error)
         if isinstance(error, MemoryError):
-            return DataError("out of memory; use fewer --workers. The same command goes on where this one stopped")
+            return DataError("out of memory; use fewer --workers. Rerun the same command to resume")
         if isinstance(error, MegadsError) and where:
             return type(error)(f"{where} {error}")
         return error
@@ -217,15 +217,15 @@ class _Flow:
 def too_many(bad_lines: Sequence[str], count: int, limit: int) -> str:
     """Return what to say when there are more bad lines than allowed; ``bad_lines`` are the first ones and the last."""
     if limit == 0:
-        return f"{bad_lines[0]}; correct it, or leave out up to N such lines with --max-bad-lines N"
+        return f"{bad_lines[0]}; correct it, or skip up to N such lines with --max-bad-lines N"
     return f"{count} bad lines, --max-bad-lines allows {limit}; the first: {bad_lines[0]}; the last: {bad_lines[-1]}"
 
 
 def cannot_write(job: Job, error: OSError) -> DataError:
-    """Return what to say when the output can not be written."""
+    """Return what to say when the output cannot be written."""
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    cure = "make room" if is_full else "see to that, or give another --output-prefix"
+    cure = "free some space" if is_full else "fix that, or use another --output-prefix"
     return DataError(
-        f"{job.prefix(job.keys[0])}: can not be written: {os.strerror(error.errno or 0).lower()}; {cure}, and give the "
-        "same command again"
+        f"{job.prefix(job.keys[0])}: cannot be written: {os.strerror(error.errno or 0).lower()}; {cure}, then rerun "
+        "the same command"
     )

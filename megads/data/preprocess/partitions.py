@@ -61,4 +61,4 @@ def _check(children: dict[int, int]) -> None:
             del children[pid]
             if os.WIFSIGNALED(status):
                 name = signal.Signals(os.WTERMSIG(status)).name
-                raise DataError(f"part {rank} was ended by {name}; the same command goes on where this one stopped")
+                raise DataError(f"part {rank} was ended by {name}; rerun the same command to resume")

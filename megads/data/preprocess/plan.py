@@ -16,7 +16,7 @@ from megads.data.tokenize.base import TokenizerSpec
 from megads.errors import ConfigError, DataError
 
 FORMAT = 1
-"""Raised when work that an older version left behind can not be gone on with."""
+"""Raised when work that an older version left behind cannot be gone on with."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class How:
     log_interval: int = 0  # documents between two lines of progress; 0: by time
     overwrite: bool = False
     block_bytes: int = 2 * 2**20  # text a worker takes at once
-    commit_s: float = 1.0  # between two points from which a killed run goes on
+    commit_s: float = 1.0  # between two points from which a killed run resumes
     keep_s: float = 10.0  # work that took less is thrown away when an input is refused
 
 
@@ -63,7 +63,7 @@ class Job:
 
     @property
     def work(self) -> Path:
-        """The hidden folder beside the output that holds everything until it is whole."""
+        """The hidden folder next to the output that holds everything until it is whole."""
         name = f".{self.prefix('+'.join(self.keys)).name}"
         if len(os.fsencode(name)) > 200:
             name = f"{name[:150]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
@@ -86,13 +86,13 @@ def check_job(job: Job) -> None:
     """Refuse options that contradict each other.
 
     Raises:
-        ConfigError: a key can not be part of a file name, the prefix is no file name, sizes below 1.
+        ConfigError: a key cannot be part of a file name, the prefix is no file name, sizes below 1.
     """
     if not Path(job.output_prefix).name or job.output_prefix.endswith(("/", "/.", "/..")):
-        raise ConfigError(f"--output-prefix {job.output_prefix!r}: names a folder; give the beginning of a file name")
+        raise ConfigError(f"--output-prefix {job.output_prefix!r}: names a folder; pass the beginning of a file name")
     for key in job.keys:
         if not key or "/" in key or "\0" in key:
-            raise ConfigError(f"--json-keys {key!r}: can not be part of a file name; rename the key in the data")
+            raise ConfigError(f"--json-keys {key!r}: cannot be part of a file name; rename the key in the data")
     if len(set(job.keys)) < len(job.keys):
         raise ConfigError(f"--json-keys {' '.join(job.keys)}: names a key twice")
     cores = count_cores()
@@ -101,7 +101,7 @@ def check_job(job: Job) -> None:
         if given > most:
             raise ConfigError(f"{option} {given}: at most {most} processes on this host, which has {cores} cores")
     if job.keep_newlines and not job.split_sentences:
-        raise ConfigError("--keep-newlines is about the ends of sentences; it needs --split-sentences")
+        raise ConfigError("--keep-newlines needs --split-sentences")
 
 
 def key_of(job: Job, fingerprint: str, parts: int) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def split_inputs(inputs: tuple[Source, ...], parts: int) -> list[list[Segment]]:
     """
     if parts > 1 and any(source.kind == "pipe" for source in inputs):
         name = next(source.path for source in inputs if source.kind == "pipe")
-        raise DataError(f"--input {name}: a pipe can not be read by {parts} processes; use one, or files")
+        raise DataError(f"--input {name}: a pipe cannot be read by {parts} processes; use one, or files")
     total = sum(source.size for source in inputs)
     bounds = [total * part // parts for part in range(parts + 1)]
     result: list[list[Segment]] = [[] for _ in range(parts)]

@@ -93,6 +93,6 @@ class Pool:
         self._gone.add(worker)
         if os.WIFSIGNALED(status):
             name = signal.Signals(os.WTERMSIG(status)).name
-            cure = "; it was probably out of memory: use fewer --workers" if name == "SIGKILL" else ""
-            return f"a worker was ended by {name}{cure}; the same command goes on where this one stopped"
-        return "a worker ended by itself; the same command goes on where this one stopped"
+            cure = "; probably out of memory: use fewer --workers" if name == "SIGKILL" else ""
+            return f"a worker was ended by {name}{cure}; rerun the same command to resume"
+        return "a worker ended unexpectedly; rerun the same command to resume"

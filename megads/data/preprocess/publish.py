@@ -82,7 +82,7 @@ def _append_documents(path: Path, target: Any, sequences: int) -> None:
 
 
 def complete(job: Job, ready: Ready, dtype: np.dtype[Any], total: Point, check: Callable[[], None]) -> list[Made]:
-    """Write what is missing beside the joined tokens, and the marker: from here on nothing can be refused any more.
+    """Write what is missing next to the joined tokens, and the marker: from here on nothing can be refused any more.
 
     ``check`` is called now and then and may raise to stop.
 
@@ -140,7 +140,7 @@ def publish(job: Job) -> tuple[list[Made], bool]:
     for place, each in enumerate(made):
         sources = {suffix: part_folder(job, 0) / f"{place}{suffix}" for suffix in _FINAL}
         if sources[".bin"].exists():
-            # An index is only ever seen beside the tokens it describes.
+            # An index is only ever seen next to the tokens it describes.
             Path(each.prefix + ".idx").unlink(missing_ok=True)
         for suffix, source in sources.items():
             if source.exists():
@@ -183,7 +183,7 @@ def _name_of(job: Job) -> str:
 def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
-        with suppress(OSError):  # some file systems can not flush folders
+        with suppress(OSError):  # some file systems cannot flush folders
             os.fsync(handle)
     finally:
         os.close(handle)

@@ -26,7 +26,7 @@ class RangeReader:
         """Return the lines of ``path`` that begin at bytes ``start`` up to ``stop``, whole.
 
         Raises:
-            DataError: the file can not be read.
+            DataError: the file cannot be read.
         """
         try:
             if path != self._path:
@@ -37,7 +37,7 @@ class RangeReader:
         except LongLine as error:
             raise DataError(f"{path}: {error}") from None
         except OSError as error:
-            raise DataError(f"{path}: can not be read: {str(error.strerror).lower()}") from None
+            raise DataError(f"{path}: cannot be read: {str(error.strerror).lower()}") from None
 
     def close(self) -> None:
         """Close the file."""

@@ -21,7 +21,7 @@ LONGEST_LINE = 2**27
 """Bytes of a line, which is one document."""
 PATIENCE_S = 30  # with a named pipe into which nobody writes
 
-# zstandard can not be told how much to give back at most, so it gets little at once.
+# zstandard cannot limit its output, so it gets little at once.
 _ZSTD_PIECE = 2**16
 
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
@@ -58,7 +58,7 @@ def find_inputs(names: Sequence[str]) -> list[Source]:
     """Return what ``--input`` names, in that order; the files of a pattern are sorted.
 
     Raises:
-        DataError: a name is no file, a pattern fits none, or a file can not be JSON lines.
+        DataError: a name is no file, a pattern fits none, or a file cannot be JSON lines.
     """
     found: list[Source] = []
     for name in names:
@@ -71,9 +71,9 @@ def find_inputs(names: Sequence[str]) -> list[Source]:
         else:
             found.append(look_at(path))
     if sum(source.path == STDIN for source in found) > 1:
-        raise DataError("--input -: stdin is given twice, and can be read once")
+        raise DataError("--input -: stdin is listed twice, and can be read only once")
     if not found:
-        raise DataError("--input names no file; give files of JSON lines, or - for stdin")
+        raise DataError("--input names no file; pass files of JSON lines, or - for stdin")
     return found
 
 
@@ -81,14 +81,14 @@ def look_at(path: str) -> Source:
     """Return what ``path`` is; pipes are not opened.
 
     Raises:
-        DataError: it can not be read, is a folder, or is of a kind that holds no JSON lines.
+        DataError: it cannot be read, is a folder, or is of a kind that holds no JSON lines.
     """
     if path == STDIN:
         return Source(STDIN, "pipe", 0, 0)
     try:
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
-            raise DataError(f"--input {path}: is a folder; give its files, as in '{path.rstrip('/')}/*.jsonl'")
+            raise DataError(f"--input {path}: is a folder; pass its files, as in '{path.rstrip('/')}/*.jsonl'")
         if stat.S_ISFIFO(found.st_mode):
             return Source(path, "pipe", 0, 0)
         with open_binary(path) as file:
@@ -121,7 +121,7 @@ def unchanged(source: Source) -> None:
     except OSError as error:
         raise DataError(f"{source.path}: {str(error.strerror).lower()} while it was read") from None
     if (now.st_size, now.st_mtime_ns) != (source.size, source.mtime_ns):
-        raise DataError(f"{source.path}: was changed while it was read; start again when it is complete")
+        raise DataError(f"{source.path}: changed while it was read; rerun when it is complete")
 
 
 def read_lines(paths: Sequence[str]) -> Iterator[bytes]:
@@ -161,7 +161,7 @@ def read_pieces(source: Source) -> Iterator[tuple[bytes, int]]:
             else:
                 yield from _unpack(file, start, kind, source.path)
     except OSError as error:
-        raise DataError(f"{source.path}: can not be read: {str(error.strerror or error).lower()}") from None
+        raise DataError(f"{source.path}: cannot be read: {str(error.strerror or error).lower()}") from None
 
 
 def _open(source: Source) -> BinaryIO:
@@ -185,7 +185,7 @@ def open_pipe(path: str, patience_s: float) -> BinaryIO:
     bell.register(handle, select.POLLIN | select.POLLHUP)
     if not bell.poll(1000 * patience_s):
         os.close(handle)
-        raise DataError(f"--input {path}: is a pipe into which nobody has written for {patience_s} s; give files")
+        raise DataError(f"--input {path}: is a pipe without data for {patience_s} s; pass files")
     # The same descriptor: to open it again would wait forever, and lose its text, when the writer has ended by now.
     os.set_blocking(handle, True)
     return os.fdopen(handle, "rb", buffering=PIECE)
@@ -216,7 +216,7 @@ def _unpack(file: BinaryIO, data: bytes, kind: str, path: str) -> Iterator[tuple
             if skipped:
                 continue
             if kind_of(data[:16], path) != kind:
-                raise DataError(f"{path}: something else follows its {kind} data; make the file again")
+                raise DataError(f"{path}: has trailing bytes after its {kind} data; make the file again")
             inner = _Unpacker(kind, path)
         for piece in inner.feed(data):
             yield piece, used
@@ -226,7 +226,7 @@ def _unpack(file: BinaryIO, data: bytes, kind: str, path: str) -> Iterator[tuple
         data = file.read(PIECE)
         used += len(data)
         if not data:
-            raise DataError(f"{path}: is cut short: its {kind} data has no end; copy or make the file again")
+            raise DataError(f"{path}: is truncated: its {kind} data is incomplete; copy or make the file again")
 
 
 def _skip_frame(file: BinaryIO, data: bytes, used: int, path: str) -> tuple[bytes, int, bool]:
@@ -237,14 +237,14 @@ def _skip_frame(file: BinaryIO, data: bytes, used: int, path: str) -> tuple[byte
     while len(data) < size:
         more = file.read(PIECE)
         if not more:
-            raise DataError(f"{path}: is cut short: its zstd data has no end; copy or make the file again")
+            raise DataError(f"{path}: is truncated: its zstd data is incomplete; copy or make the file again")
         used += len(more)
         data += more
     return data[size:], used, True
 
 
 class _Unpacker:
-    """One compressed stream. Gives back about a MiB at once, so that a small file can not fill the memory."""
+    """One compressed stream. Gives back about a MiB at once, so that a small file cannot fill the memory."""
 
     def __init__(self, kind: str, path: str):
         self.kind, self.path = kind, path
@@ -300,6 +300,6 @@ def _decompressor(kind: str) -> tuple[Any, tuple[type[BaseException], ...]]:
         import zstandard
     except ImportError:
         cure = "pip install zstandard" if kind == "zstd" else f"use a Python that was built with {kind}"
-        raise DependencyError(f"{kind} files can not be read by this Python; {cure}, or unpack them") from None
+        raise DependencyError(f"{kind} files cannot be read by this Python; {cure}, or unpack them") from None
     # Files made with --long need more than the usual window.
     return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj(), (zstandard.ZstdError,)

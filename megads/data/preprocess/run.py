@@ -51,7 +51,7 @@ def preprocess(job: Job, *, rank: int = 0, size: int = 1, stream: TextIO) -> lis
 
     Raises:
         MegadsError: nothing is then under the final names. What cost more than a moment is kept
-            where the same command goes on with it.
+            where the same command resumes it.
         Stopped: by a signal; likewise.
         Silent: another process failed and says why.
     """
@@ -116,13 +116,13 @@ class _Run:
                 made, is_same = publish.publish(job)
                 if is_same:
                     self.team.send_home()
-                    self._tell("an earlier call had finished but for the names of the files; they have them now")
+                    self._tell("an earlier call had finished but for renaming the files; they are renamed now")
                     return made
             with suppress(OSError):
                 job.work.rmdir()  # empty: all that an earlier call did not live to do
             there = publish.existing(job)
             if there is not None and not job.how.overwrite:
-                raise DataError(f"{there}: already exists; give another --output-prefix, or --overwrite")
+                raise DataError(f"{there}: already exists; use another --output-prefix, or --overwrite")
             segments = split_inputs(job.inputs, self.team.size)
             ready = self._start_workers(segments[0], locks)
             self._tell(f"encoder: {ready.reason}")
@@ -159,7 +159,7 @@ class _Run:
         folders = [publish.part_folder(job, part) for part in range(team.size)]
         points = [point for each in folders if (point := read_point(each, digest, len(job.keys)))]
         if len(points) < team.size or not all(point.is_done for point in points):
-            raise DataError(f"{job.work}: a part of it is not complete; give the same command again")
+            raise DataError(f"{job.work}: a part of it is not complete; rerun the same command")
         total = add_points(points)
         self._check(self._done(total))
         for source in job.inputs:
@@ -171,7 +171,7 @@ class _Run:
         self.meter.clear()
         if total.bad:
             names = "; ".join(total.bad_lines[:TOLD])
-            self._tell(f"left out {total.bad} bad lines: {names}{'; ...' if total.bad > len(total.bad_lines) else ''}")
+            self._tell(f"skipped {total.bad} bad lines: {names}{'; ...' if total.bad > len(total.bad_lines) else ''}")
         self._tell(self.meter.summary(self._done(total)))
         return made
 
@@ -184,7 +184,7 @@ class _Run:
             files = PartFiles(folder, digest, len(self.job.keys))
             stack.callback(files.close)
             if files.was_there and files.point.documents:
-                self._tell(f"goes on behind {plural(files.point.documents, 'document')} that an earlier call made")
+                self._tell(f"resuming after {plural(files.point.documents, 'document')} of an earlier call")
             self.team.go(digest)
             if self.team.size == 1:  # else the first look tells how far the others are
                 self.meter.begin(self._done(files.point))
@@ -217,7 +217,7 @@ class _Run:
         """Remove what another command left in the work folder."""
         work = self.job.work
         if work.exists() and read_point(publish.part_folder(self.job, 0), digest, len(self.job.keys)) is None:
-            self._tell(f"throws away {work}: other options, inputs or tokenizer, or it is broken")
+            self._tell(f"discarding {work}: other options, inputs or tokenizer, or damaged")
             shutil.rmtree(work)
 
     def _clean_up(self, error: BaseException) -> None:
@@ -228,7 +228,7 @@ class _Run:
         if took < self.job.how.keep_s and not isinstance(error, Stopped):
             shutil.rmtree(work, ignore_errors=True)
         elif isinstance(error, (MegadsError, OSError)):
-            self._tell(f"what is done is kept in {work}; the same command goes on with it")
+            self._tell(f"finished work is kept in {work}; rerun the same command to resume")
 
     def _tick(self, point: Point) -> None:
         self._check(self.team.tick(self._done(point)))

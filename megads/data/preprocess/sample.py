@@ -17,7 +17,7 @@ def sample_texts(inputs: Sequence[Source], keys: tuple[str, ...]) -> list[str]:
     """Return some texts; none of pipes, which can be read only once.
 
     Raises:
-        DataError: a file can not be read.
+        DataError: a file cannot be read.
     """
     found: list[str] = []
     left = _MOST

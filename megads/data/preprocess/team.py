@@ -1,4 +1,4 @@
-"""Several processes that make one data set: they meet in a folder beside the output that all of them see.
+"""Several processes that make one data set: they meet in a folder next to the output that all of them see.
 
 No message passing is needed, so whatever starts them will do. Each process writes a small file about
 itself, the first one a file about the run; all of them begin with a number drawn at the start of the
@@ -143,10 +143,10 @@ class Team:
             self._say(DONE, done)
 
     def fail(self, message: str) -> None:
-        """Let the others end. Others: leave it to the leader to tell the user, and return when it did.
+        """Let the others end. Others: leave it to the leader to inform the user, and return when it did.
 
         Raises:
-            Silent: the leader tells the user.
+            Silent: the leader informs the user.
         """
         if self.size == 1:
             return
@@ -164,7 +164,7 @@ class Team:
                 time.sleep(0.1)
 
     def send_home(self) -> None:
-        """Leader: tell the others that there is nothing to do."""
+        """Leader: inform the others that there is nothing to do."""
         if self.size > 1:
             self._dismiss(DONE)
 
@@ -204,8 +204,7 @@ class Team:
             if not done and time.monotonic() - when > self.patience_s:
                 where = f" on {self._others[rank]['host']}" if rank in self._others else ""
                 raise DataError(
-                    f"no sign of rank {rank}{where} for {self.patience_s:.0f} s; the same command goes on where this "
-                    "one stopped"
+                    f"no sign of rank {rank}{where} for {self.patience_s:.0f} s; rerun the same command to resume"
                 )
 
     def _check_leader(self) -> None:

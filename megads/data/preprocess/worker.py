@@ -1,4 +1,4 @@
-"""A worker process: reads a stretch of the input, parses, splits, encodes, and writes where it is told.
+"""A worker process: reads a stretch of the input, parses, splits, encodes, and writes to the place that it gets.
 
 Workers do everything that costs time, each all of it for its own stretch; so no step waits for
 another one, and no tokens go from process to process. The leading process decides who takes which
@@ -151,7 +151,10 @@ class _Worker:
         except MemoryError:
             raise
         except BaseException as error:  # whatever a library does with a text that it was not made for
-            note = f"{self._encoder.name} failed ({type(error).__name__}: {error}); the original encodes such texts"
+            note = (
+                f"{self._encoder.name} failed ({type(error).__name__}: {error}); the original library "
+                "encodes such texts"
+            )
             return self._ids_of_original(parsed, place), note
         return _join(parts), ""
 
@@ -169,7 +172,7 @@ class _Worker:
         for index, text in enumerate(parsed.texts[place]):
             if self._tokenizer.encode(text) != ids[offsets[index] : offsets[index + 1]].tolist():
                 error = DataError(
-                    f"{self._encoder.name} gives other ids than the tokenizer itself for {text[:40]!r}...; "
+                    f"{self._encoder.name} gives different ids from the tokenizer itself for {text[:40]!r}...; "
                     "use --encoder tokenizers"
                 )
                 raise Problem(error, parsed.line_of(place, index))

@@ -47,7 +47,7 @@ class BlendRecipe:
 
     def __post_init__(self) -> None:
         if len(self.weights) > _MOST_DATASETS:
-            raise DataError(f"{len(self.weights)} corpora can not be blended; at most {_MOST_DATASETS} are possible")
+            raise DataError(f"{len(self.weights)} corpora cannot be blended; at most {_MOST_DATASETS} are possible")
 
     @property
     def cost(self) -> int:

@@ -120,7 +120,7 @@ class Cache:
             reason = str(error).removeprefix(f"{path}: ")
         with self._guard(recipe):
             path.unlink(missing_ok=True)
-        _LOG.warning("sample index %s: %s; building it again", path, reason)
+        _LOG.warning("sample index %s: %s; rebuilding it", path, reason)
         return False
 
     def mark(self) -> str:
@@ -159,7 +159,7 @@ class Cache:
         Processes that want the same index at once wait for the one that builds it.
 
         Raises:
-            DataError: the folder can not be written or is full, or the data are wrong.
+            DataError: the folder cannot be written or is full, or the data are wrong.
         """
         path = self.path(recipe)
         lock = Lock(path.with_suffix(".lock"), recipe.cost / _SAMPLES_PER_S)
@@ -199,7 +199,7 @@ class Cache:
         except FileNotFoundError:
             return
         except (Damaged, DataError) as error:
-            _LOG.warning("sample index %s: %s; building it again", path, str(error).removeprefix(f"{path}: "))
+            _LOG.warning("sample index %s: %s; rebuilding it", path, str(error).removeprefix(f"{path}: "))
 
     def _remove_left_behind(self, path: Path) -> None:
         """Remove what killed builders left: those of this host, and those of others after a day."""
@@ -217,7 +217,7 @@ class Cache:
         except OSError as error:
             if error.errno == errno.ENOENT and self.has(recipe):
                 return  # somebody took this builder for dead, and has built it meanwhile
-            reason = "is no folder" if error.errno == errno.EEXIST else os.strerror(error.errno or 0).lower()
+            reason = "is not a folder" if error.errno == errno.EEXIST else os.strerror(error.errno or 0).lower()
             cure = f"free some space, or {_CURE}" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else _CURE
             raise DataError(f"sample indices in {self.folder}: {reason}; {cure}") from None
 

@@ -221,8 +221,8 @@ class GPTRecipe:
         if (here.index_bytes, here.token_bytes) != (self.stamp.index_bytes, self.stamp.token_bytes):
             raise DataError(
                 f"{self.prefix}: has {here.index_bytes} and {here.token_bytes} bytes (.idx and .bin), rank 0 saw "
-                f"{self.stamp.index_bytes} and {self.stamp.token_bytes}; the file was changed, or this host's copy is "
-                "another one"
+                f"{self.stamp.index_bytes} and {self.stamp.token_bytes}; the file changed, or this host "
+                "has another copy"
             )
         return dataset.length_row.read(self.first, self.last)
 

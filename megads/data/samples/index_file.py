@@ -87,7 +87,7 @@ class IndexFile:
         header: dict[str, Any] = parse_json(text)
         meta = header.pop("__metadata__")
         if meta["megads"] != description:
-            raise Damaged("it describes another index")
+            raise Damaged("it belongs to another index")
         self.start, self.block = _LENGTH.size + length, int(meta["block_bytes"])
         self.arrays = _arrays(header, self.start)
         last, begin = self.arrays[-1]
@@ -102,7 +102,7 @@ class IndexFile:
             Damaged: a block is not what was written.
             DataError: it cannot be read any more.
         """
-        handle, _ = open_regular(self.path, missing=lambda: "it has just been removed")
+        handle, _ = open_regular(self.path, missing=lambda: "it was just removed")
         try:
             for number, expected in enumerate(self.checksums):
                 at = self.start + number * self.block

@@ -1,6 +1,6 @@
 """One builder at a time, on any file system, and none that waits for a dead one.
 
-The lock is a file that only one process can create. It saves work and nothing hangs on it:
+The lock is a file that only one process can create. It saves work and nothing depends on it:
 an index is renamed into place whole, so two builders at once would make the same file twice.
 """
 
@@ -50,7 +50,7 @@ class Lock:
         """Create the lock file; return False if somebody holds it.
 
         Raises:
-            OSError: the folder can not be written.
+            OSError: the folder cannot be written.
         """
         try:
             handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
@@ -105,7 +105,7 @@ class Lock:
             self._remove()
 
     def _read(self) -> bytes:
-        # Opened anew: that is when network file systems ask for what is there now.
+        # Opened again: that is when network file systems ask for what is there now.
         try:
             return read_bytes(self.path, _MOST)
         except (OSError, Bounds):

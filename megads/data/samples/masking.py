@@ -19,7 +19,7 @@ class WordPieces:
     """What masking asks of a vocabulary."""
 
     ids: npt.NDArray[np.int64]  # all of them, in the order of the vocabulary
-    continues: npt.NDArray[np.bool_]  # by id: the piece goes on with the word before it (``##``)
+    continues: npt.NDArray[np.bool_]  # by id: the piece continues with the word before it (``##``)
     cls: int
     sep: int
     mask: int

@@ -20,7 +20,7 @@ from megads.data.samples.swaps import LONGEST, Swaps
 from megads.errors import DataError
 
 LONG_SENTENCE = 512
-"""Tokens; a document of several sentences with a longer one is left out."""
+"""Tokens; a document of several sentences with a longer one is skipped."""
 
 _DRAWN = 1 << 16
 _FEW = 1 << 12  # rows that are shuffled one by one: in so few, most swaps meet

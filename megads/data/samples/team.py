@@ -25,7 +25,7 @@ def _alone(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Team:
-    """Who builds which index, and how they tell each other."""
+    """Who builds which index, and how they exchange."""
 
     rank: int = 0
     size: int = 1

@@ -32,7 +32,7 @@ IDEOGRAPHS = (
 """Characters that are words of their own."""
 
 _NEEDED = ("[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]")
-_WHAT = "a vocab.txt of BERT: one token a line"
+_WHAT = "a vocab.txt of BERT: one token per line"
 
 
 class _Cleaned(dict[int, "str | int | None"]):
@@ -91,8 +91,8 @@ class WordPieceTokenizer:
     def eod(self) -> NoReturn:
         """There is none: raises ConfigError."""
         raise ConfigError(
-            f"TOKENIZER_TYPE={self.spec.type} has no token that ends a document; "
-            "leave out --append-eod, EOD_MASK_LOSS, RESET_POSITION_IDS and RESET_ATTENTION_MASK"
+            f"TOKENIZER_TYPE={self.spec.type} has no end-of-document token; "
+            "drop --append-eod, EOD_MASK_LOSS, RESET_POSITION_IDS and RESET_ATTENTION_MASK"
         )
 
     @functools.cached_property
@@ -132,7 +132,7 @@ def pieces(word: str, vocab: Mapping[str, int], unknown: int, longest: int) -> l
     Args:
         word: a cleaned word.
         vocab: pieces that continue a word begin with ``##``.
-        unknown: id of words that can not be put together, or are too long.
+        unknown: id of words that cannot be put together, or are too long.
         longest: characters a word may have.
     """
     if len(word) > longest:

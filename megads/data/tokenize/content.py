@@ -35,10 +35,10 @@ def find_file(name: str, setting: str, what: str) -> Path:
 
     Raises:
         ConfigError: no name is given; ``setting`` is the variable to set, ``what`` the file expected.
-        DataError: there is no such file.
+        DataError: the file does not exist.
     """
     if not name:
-        raise ConfigError(f"{setting} is not given; set it to {what}")
+        raise ConfigError(f"{setting} is not set; set it to {what}")
     path = Path(os.path.expanduser(name))
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "no such file"
@@ -50,7 +50,7 @@ def read_bytes(path: Path) -> bytes:
     """Return what is in the file.
 
     Raises:
-        DataError: it can not be read.
+        DataError: it cannot be read.
     """
     try:
         return files.read_bytes(path, _MOST)

@@ -27,7 +27,7 @@ Lists = Callable[[list[str]], Encoded]
 
 
 class UnfitError(Exception):
-    """A library that can not do what the tokenizer does; the text says why."""
+    """A library that cannot do what the tokenizer does; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class BatchEncoder:
         """Return the ids of every text end to end, and where each begins.
 
         Raises:
-            DataError: a text holds half of a surrogate pair, which UTF-8 can not.
+            DataError: a text holds half of a surrogate pair, which UTF-8 cannot.
         """
         try:
             ids, offsets = self.run(list(texts))
@@ -344,7 +344,7 @@ def _around(processor: dict[str, Any] | None, content: dict[str, Any]) -> tuple[
 
 
 def _made(make: Callable[[], Any]) -> Any:
-    """Return what ``make`` does; whatever a library raises for a tokenizer it can not read becomes UnfitError."""
+    """Return what ``make`` does; whatever a library raises for a tokenizer it cannot read becomes UnfitError."""
     try:
         return make()
     except Exception as error:

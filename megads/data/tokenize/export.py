@@ -45,10 +45,10 @@ def save_for_transformers(spec: TokenizerSpec, folder: Path, length: int) -> Sav
         length: tokens that the model reads at most.
 
     Raises:
-        ConfigError: the type can not be written so.
+        ConfigError: the type cannot be written so.
         DataError: its files are not there or are broken.
         DependencyError: its library is not installed.
-        OSError: a file can not be written.
+        OSError: a file cannot be written.
     """
     tokenizer = make.make_tokenizer(spec)
     notes: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ def save_for_transformers(spec: TokenizerSpec, folder: Path, length: int) -> Sav
     elif isinstance(tokenizer, SentencePieceTokenizer):
         notes = sentence_json.save(tokenizer, folder)
     else:
-        raise ConfigError(f"TOKENIZER_TYPE={spec.type} can not be written for transformers")
+        raise ConfigError(f"TOKENIZER_TYPE={spec.type} cannot be written for transformers")
     ids = _roles(tokenizer)
     named = {f"{role}_token": _name(tokenizer, number, folder) for role, number in ids.items()}
     defaults = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": length}

@@ -48,7 +48,7 @@ SPEEDUP = {"fastokens": 50, "kitoken": 2}
 """How many times as fast as the original a library is, for the kind of tokenizer where it is tried first."""
 
 MOST_PROOF = 400_000
-"""Characters of the user's sample that are compared; the rest is passed over."""
+"""Characters of the user's sample that are compared; the rest is skipped."""
 
 
 Proof = list[tuple[str, list[int]]]
@@ -74,7 +74,7 @@ def make_encoder(tokenizer: Tokenizer, name: str) -> BatchEncoder:
     """Return the encoder ``name``, which :func:`choose_encoder` has chosen, without proving it again.
 
     Raises:
-        ConfigError: the name is unknown, its package is missing, or it can not do this tokenizer.
+        ConfigError: the name is unknown, its package is missing, or it cannot do this tokenizer.
     """
     try:
         return _make(tokenizer, name)
@@ -101,7 +101,7 @@ def choose_encoder(
         problem = "" if wanted in ORIGINALS else _Trial(tokenizer, sample, proofs).problem(encoder)[0]
         if problem:
             raise ConfigError(f"--encoder {wanted}: {encoder.name} {problem}; use --encoder auto")
-        return Choice(encoder, wanted, f"{encoder.name}, as asked for", encoder.frees_gil)
+        return Choice(encoder, wanted, f"{encoder.name}, as requested", encoder.frees_gil)
     trial = _Trial(tokenizer, sample, proofs)
     against = []
     for name in _order(tokenizer):
@@ -206,5 +206,5 @@ def _differs(encoder: BatchEncoder, proof: Proof) -> str:
         found = ids[offsets[place] : offsets[place + 1]].tolist()
         if found != expected:
             at = next((i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), 0)
-            return f"gives other ids from token {at} of {text[:40]!a}"
+            return f"gives different ids from token {at} of {text[:40]!a}"
     return ""

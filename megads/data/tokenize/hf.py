@@ -53,11 +53,13 @@ class HFTokenizer:
             ConfigError: the vocabulary has not the one that is named, or none of them.
         """
         if self.specials.eos is None and (name := named_tokens(self.path.parent).get("eos_token")):
-            raise ConfigError(f"{self.path}: has no {name!r}, which the files beside it name as eos_token; correct one")
+            raise ConfigError(
+                f"{self.path}: has no {name!r}, which tokenizer_config.json names as eos_token; correct one"
+            )
         if self.specials.eos is None:
             raise ConfigError(
                 f"{self.path}: has none of {', '.join(EOD_NAMES)} to end a document with; "
-                "name its token as eos_token in a tokenizer_config.json beside it"
+                "set eos_token in a tokenizer_config.json in the same folder"
             )
         return self.specials.eos
 
@@ -89,8 +91,8 @@ def make(spec: TokenizerSpec) -> HFTokenizer:
     size = _vocab_size(_read(path), path)
     try:
         inner = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception for whatever it can not read
-        raise DataError(f"{path}: the tokenizers library {tokenizers.__version__} can not read it: {error}") from None
+    except Exception as error:  # the library raises plain Exception for whatever it cannot read
+        raise DataError(f"{path}: the tokenizers library {tokenizers.__version__} cannot read it: {error}") from None
     # Some files carry the limits of the model they were saved with; data must not lose text to them.
     inner.no_truncation()
     inner.no_padding()
@@ -123,7 +125,7 @@ def find_tokenizer_json(name: str) -> Path:
     """
     if not name:
         raise ConfigError(
-            "no tokenizer is given; set TOKENIZER_MODEL (--tokenizer-model) to a tokenizer.json or its folder, or "
+            "no tokenizer is set; set TOKENIZER_MODEL (--tokenizer-model) to a tokenizer.json or its folder, or "
             "TOKENIZER_TYPE (--tokenizer-type) to another kind"
         )
     path = Path(os.path.expanduser(name))
@@ -131,7 +133,7 @@ def find_tokenizer_json(name: str) -> Path:
         return path
     if not os.path.isdir(path):
         raise DataError(
-            f"TOKENIZER_MODEL {name}: no such file or folder; nothing is downloaded, so give a local tokenizer.json "
+            f"TOKENIZER_MODEL {name}: no such file or folder; nothing is downloaded, so pass a local tokenizer.json "
             "or its folder (`hf download NAME tokenizer.json --local-dir DIR` fetches one)"
         )
     if not (path / "tokenizer.json").is_file():
@@ -143,13 +145,14 @@ def _read(path: Path) -> dict[str, Any]:
     """Return the content of a tokenizer.json that gives a text the same ids every time.
 
     Raises:
-        DataError: it can not be read, or draws ids at random.
+        DataError: it cannot be read, or draws ids at random.
     """
     content = read_json(path, WHAT)
     model = content.get("model")
     if isinstance(model, dict) and (dropout := model.get("dropout")):
         raise DataError(
-            f"{path}: has BPE dropout {dropout}, which gives a text other ids every time; set model.dropout to null "
+            f"{path}: has BPE dropout {dropout}, which encodes a text differently every time; set "
+            "model.dropout to null "
             "in a copy of it"
         )
     return content

@@ -91,7 +91,7 @@ def check_spec(spec: TokenizerSpec) -> None:
             f"downloaded: `hf download {spec.model} vocab.txt --local-dir DIR`, then VOCAB_FILE=DIR/vocab.txt"
         )
     if spec.vocab_file and spec.model:
-        raise ConfigError(f"VOCAB_FILE={spec.vocab_file} and TOKENIZER_MODEL={spec.model}: give one of them")
+        raise ConfigError(f"VOCAB_FILE={spec.vocab_file} and TOKENIZER_MODEL={spec.model}: set only one of them")
     if spec.type == "NullTokenizer" and (spec.model or spec.extra_ids):
         name = f"TOKENIZER_MODEL={spec.model}" if spec.model else f"VOCAB_EXTRA_IDS={spec.extra_ids}"
         raise ConfigError(f"{name} is not read by TOKENIZER_TYPE=NullTokenizer; leave one of them unset")
@@ -124,7 +124,7 @@ def uses_demo(run: RunConfig) -> bool:
 
     Raises:
         ConfigError: it names no tokenizer, but data of its own.
-        DataError: its list of data can not be read.
+        DataError: its list of data cannot be read.
     """
     data = run.data
     if data.tokenizer_type not in ("HFTokenizer", "PretrainedFromHF") or data.tokenizer_model:

@@ -1,6 +1,6 @@
 """Refuses data that was made with another tokenizer than the run's.
 
-What made a data set is in the record beside it (``<prefix>.info.json``); files of other tools have none and are taken
+What made a data set is in the record next to it (``<prefix>.info.json``); files of other tools have none and are taken
 as they are.
 """
 
@@ -27,7 +27,7 @@ def check_record(run: RunConfig, prefixes: Iterable[str | os.PathLike[str]]) -> 
 
     Raises:
         DataError: a data set was made with another tokenizer than the run's or than another data set, or its record
-            can not be understood.
+            cannot be understood.
     """
     if run.train.force:
         return
@@ -88,7 +88,7 @@ def _cure(record: Record, spec: TokenizerSpec) -> str:
     if (record.tokenizer_type, record.tokenizer_name) != (spec.type, spec.model or spec.vocab_file):
         return f"{wanted}, or FORCE=1"
     other = "MERGE_FILE" if spec.type == "GPT2BPETokenizer" else "VOCAB_EXTRA_IDS"
-    return f"the file has changed since, or {other} was another: bring that back, preprocess again, or set FORCE=1"
+    return f"the file changed since, or {other} differed: restore it, preprocess again, or set FORCE=1"
 
 
 def _setting(record: Record) -> str:

@@ -59,7 +59,7 @@ def vocab_size(spec: TokenizerSpec) -> int:
     """Return the size that was asked for.
 
     Raises:
-        ConfigError: none was, or one that token files can not hold.
+        ConfigError: none was, or one that token files cannot hold.
     """
     if spec.vocab_size <= 0:
         raise ConfigError("TOKENIZER_TYPE=NullTokenizer has no vocabulary of its own; set VOCAB_SIZE")

@@ -78,7 +78,7 @@ def _runs() -> Iterator[str]:
 
 
 def _sweep() -> Iterator[str]:
-    """Put characters beside letters, digits, blanks and themselves, some in a text.
+    """Put characters besides letters, digits, blanks and themselves, some in a text.
 
     Of long rows of characters that are alike, or have no meaning, one in 13 is enough.
     """

@@ -2,7 +2,7 @@
 
 The comparison takes a second or two at every start. Its outcome depends on the tokenizer's content, the versions of
 both libraries, and the sample, which follows from this program and from Python's tables of Unicode; all of them are in
-the key. A file that can not be read, or is of another form, counts as none.
+the key. A file that cannot be read, or is of another form, counts as none.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def _load(spec: TokenizerSpec) -> Any:
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     except Exception as error:  # RuntimeError, or TypeError of the binding, by version
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{path}: sentencepiece can not read it ({reason}); expected {_WHAT}") from None
+        raise DataError(f"{path}: sentencepiece cannot read it ({reason}); expected {_WHAT}") from None
 
 
 def _with_added_tokens(processor: Any, spec: TokenizerSpec) -> SentencePieceTokenizer:

@@ -31,7 +31,7 @@ _SAMPLES = (
 
 @dataclass(frozen=True)
 class Facts:
-    """What the file says beside its pieces."""
+    """What the file says besides its pieces."""
 
     kind: int
     charsmap: bytes
@@ -59,8 +59,9 @@ def save(tokenizer: SentencePieceTokenizer, folder: Path) -> tuple[str, ...]:
     if not other:
         return ()
     return (
-        f"tokenizer.json, made of {path.name}, gives other ids than sentencepiece for {len(other)} of {len(samples)} "
-        f"odd texts, as {min(other, key=len)!r}; tokenizer.model in the folder is the original",
+        f"tokenizer.json, made of {path.name}, gives different ids from sentencepiece for {len(other)} of "
+        f"{len(samples)} "
+        f"sample texts, e.g. {min(other, key=len)!r}; tokenizer.model in the folder is the original",
     )
 
 
@@ -90,7 +91,7 @@ def convert(tokenizer: SentencePieceTokenizer) -> Any:
     made.add_tokens([AddedToken(piece, normalized=False) for piece in facts.symbols])
     for name, number in added:
         if made.token_to_id(name) != number:
-            raise DataError(f"{tokenizer.spec.model}: {name} can not have the id {number} in a tokenizer.json")
+            raise DataError(f"{tokenizer.spec.model}: {name} cannot have the id {number} in a tokenizer.json")
     if tokenizer.prefix:
         first = pieces[tokenizer.prefix[0]]
         made.post_processor = processors.TemplateProcessing(
@@ -111,7 +112,7 @@ def _model(tokenizer: SentencePieceTokenizer, facts: Facts, pieces: list[str]) -
             list(zip(pieces, scores, strict=True)), unk_id=processor.unk_id(), byte_fallback=has_bytes
         )
     if facts.kind != _BPE:
-        raise DataError(f"{tokenizer.spec.model}: is neither BPE nor Unigram, which transformers could read")
+        raise DataError(f"{tokenizer.spec.model}: is neither BPE nor Unigram; transformers reads only these")
     kinds = (processor.is_control, processor.is_byte, processor.is_unknown, processor.is_unused)
     usable = {piece for number, piece in enumerate(pieces) if not any(of(number) for of in kinds)}
     vocab = {piece: number for number, piece in enumerate(pieces)}
@@ -132,7 +133,7 @@ def _merges(vocab: dict[str, int], scores: list[float], usable: set[str]) -> lis
 
 
 def read_facts(content: bytes) -> Facts:
-    """Return what a ``.model`` says beside its pieces."""
+    """Return what a ``.model`` says besides its pieces."""
     parts: dict[int, bytes] = {}
     symbols = []
     for field, value in fields(content):

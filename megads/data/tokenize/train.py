@@ -24,7 +24,7 @@ LARGEST = 10_000_000
 def train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str] = ()) -> Any:
     """Return a byte-level BPE (``tokenizers.Tokenizer``) of at most ``vocab_size`` tokens.
 
-    The same texts give the same tokenizer, whatever the number of threads. Ids begin with :data:`EOD` and
+    The same texts give the same tokenizer, for any number of threads. Ids begin with :data:`EOD` and
     ``special_tokens``; then come the 256 bytes, then the merges in the order they were found.
 
     Args:
@@ -63,7 +63,7 @@ def read_texts(inputs: Sequence[str], keys: Sequence[str], most_bytes: int = 0) 
     is read.
 
     Raises:
-        DataError: a file can not be read; or, while it is read, a line is no JSON object, or has none of the keys.
+        DataError: a file cannot be read; or, while it is read, a line is no JSON object, or has none of the keys.
     """
     find_inputs(inputs)
     return _read_texts(inputs, keys, most_bytes)
@@ -84,7 +84,7 @@ def _texts_of(line: bytes, keys: Sequence[str], where: str) -> Iterator[str]:
     try:
         content = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise DataError(f"{where}: is not JSON ({error}); expected one object a line") from None
+        raise DataError(f"{where}: is not JSON ({error}); expected one object per line") from None
     given = [key for key in keys if key in content] if isinstance(content, dict) else []
     if not given:
         raise DataError(f"{where}: has no text under {_any_of(keys)}; name the key of the texts with --json-keys")
@@ -107,7 +107,7 @@ def check_output(folder: Path) -> None:
         DataError: there is something of this name that is no empty folder.
     """
     if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"--output {folder}: already exists; remove it or give another folder")
+        raise DataError(f"--output {folder}: already exists; remove it or use another folder")
 
 
 def save(tokenizer: Any, folder: Path) -> None:

@@ -16,7 +16,7 @@ COUNT = ".count"
 GROUP = "group."
 PROJECTOR = "projector"
 SETTINGS = ("precondition_frequency", "shampoo_beta")
-"""What SOAP keeps beside a parameter although it is set for all; it is what is set now that counts."""
+"""What SOAP keeps besides a parameter although it is set for all; it is what is set now that counts."""
 COUNTED = ("step",)
 """Of a parameter group: what moves with every step."""
 

@@ -12,7 +12,7 @@ import torch
 
 
 class Counted:
-    """Has every group of ``optimizer`` count one step a step, whatever the number of calls.
+    """Has every group of ``optimizer`` count one step a step, for any number of calls.
 
     Args:
         optimizer: of the library; its ``step`` is replaced.

@@ -1,4 +1,4 @@
-"""What an optimizer needs of the engine beside gradients: whole parameters, a Hessian, other weights for evaluation."""
+"""What an optimizer needs besides gradients: whole parameters, a Hessian, other weights for evaluation."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Driver:
         """Have the model hold the weights that are for use while this lasts. Collective where they are others.
 
         A schedule-free optimizer takes gradients at a point between its iterate and its
-        average (arXiv 2405.15682); the average is the model. Training goes on from the very
+        average (arXiv 2405.15682); the average is the model. Training resumes from the very
         bits that were there before.
 
         Args:

@@ -48,7 +48,7 @@ def maker(name: str, optim: OptimConfig) -> Make:
 
 
 def matrix_options(optim: OptimConfig) -> dict[str, Any]:
-    """Return what a group of matrices that are to be stepped by the matrix rule has beside its parameters."""
+    """Return what a group of matrices that are to be stepped by the matrix rule has besides its parameters."""
     if not optim.optimizer.startswith("galore"):
         return {}
     return {

@@ -4,7 +4,7 @@ ZeRO hands an optimizer flat partitions that are cut anywhere, and tensor parall
 matrix itself; a rule that looks at more than one number at a time silently becomes another one
 there. Here one rank of each pipeline stage gathers a parameter and its gradient, steps it with the
 library's class, and sends the new weight back. Parameters are shared out so that ranks have about
-as many numbers; each keeps the state of its own only, whatever the ZeRO stage.
+as many numbers; each keeps the state of its own only, for every ZeRO stage.
 """
 
 from __future__ import annotations

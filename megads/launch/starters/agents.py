@@ -119,8 +119,9 @@ def _refuse_too_many_hosts(call: Call, each: int) -> None:
     size = len("--world_info=") + -(-len(world.encode()) // 3) * 4
     if size > LONGEST_WORD:
         raise LaunchError(
-            f"LAUNCH_WITH=deepspeed on {len(call.allocation.hosts)} hosts: DeepSpeed's runner hands them to its "
-            f"launcher in one word of {size} bytes, and Linux takes {LONGEST_WORD}; use the launcher of the scheduler "
+            f"LAUNCH_WITH=deepspeed on {len(call.allocation.hosts)} hosts: DeepSpeed's runner passes them to "
+            f"its launcher in one argument of {size} bytes, and Linux allows {LONGEST_WORD}; use the launcher "
+            "of the scheduler "
             "(LAUNCH_WITH=auto) or torchrun"
         )
 

@@ -107,8 +107,8 @@ def refuse_long_words(name: str, words: Iterable[str], env: Mapping[str, str]) -
     longest = max([*words, *(f"{name}={value}" for name, value in env.items())], key=lambda word: len(word.encode()))
     if (size := len(longest.encode())) > LONGEST_WORD:
         raise LaunchError(
-            f"LAUNCH_WITH={name} needs a word of {size} bytes ({longest[:40]}...) to start ranks on these hosts, and "
-            f"Linux takes {LONGEST_WORD}; use fewer hosts (NHOSTS), or another LAUNCH_WITH"
+            f"LAUNCH_WITH={name} needs an argument of {size} bytes ({longest[:40]}...) to start ranks on these "
+            f"hosts, and Linux allows {LONGEST_WORD}; use fewer hosts (NHOSTS), or another LAUNCH_WITH"
         )
 
 
@@ -145,7 +145,7 @@ def cores_to_set(call: Call) -> tuple[str, ...]:
 
 
 def refuse_option(call: Call, name: str) -> None:
-    """Refuse words of CPU_BIND that the starter ``name`` can not be given.
+    """Refuse words of CPU_BIND that the starter ``name`` cannot be given.
 
     Raises:
         LaunchError: CPU_BIND is neither a list of cores nor ``none``.

@@ -87,7 +87,8 @@ def jsrun(call: Call) -> Start:
     allocation = call.allocation
     if allocation.num_ranks and allocation.num_ranks % allocation.ranks_per_host:
         raise LaunchError(
-            f"LAUNCH_WITH=jsrun starts equally many ranks on every host, and {allocation.num_ranks} do not divide by "
+            f"LAUNCH_WITH=jsrun starts the same number of ranks on every host, and {allocation.num_ranks} do "
+            "not divide by "
             f"{allocation.ranks_per_host}; use a multiple"
         )
     argv = (

@@ -66,7 +66,7 @@ def read_columns(path: Path, wanted: Wanted, *, processes: int = 1, damage: Dama
         damage: takes what differs from its checksum; None: it is logged.
 
     Raises:
-        OSError: the file can not be read.
+        OSError: the file cannot be read.
     """
     size = path.stat().st_size
     processes = processes if size > WORTH_SPLITTING else 1

@@ -125,10 +125,12 @@ def draw(
     axes = tuple(_axes_of(each) for each in columns)
     for run, own in zip(runs, axes, strict=True):
         if axis not in own:
-            raise ConfigError(f"{run.path}: no {AXES[axis][1]} in it, so --x {axis} is not known; --x iteration is")
+            raise ConfigError(
+                f"{run.path}: no {AXES[axis][1]} in it, so --x {axis} is not available; use --x iteration"
+            )
     charts = [_chart(columns, panel, of_panel, most, smooth) for panel, of_panel in panels_for(columns, keys)]
     if not charts:
-        raise ConfigError(f"{runs[0].path}: nothing to draw in it; rows with lm_loss come with the first step")
+        raise ConfigError(f"{runs[0].path}: nothing to draw yet; rows with lm_loss start with the first step")
     return Drawing(
         tuple(runs),
         axis,

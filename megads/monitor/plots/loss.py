@@ -13,7 +13,7 @@ def read_losses(path: Path) -> Columns:
     """Return the columns that the pictures of the loss need, of a metrics file.
 
     Raises:
-        OSError: the file can not be read.
+        OSError: the file cannot be read.
     """
     return read_columns(path, lambda key: key in KEYS)
 

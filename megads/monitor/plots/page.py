@@ -25,7 +25,7 @@ def save_page(drawing: Drawing, path: Path) -> None:
     """Write all charts into the HTML file ``path``.
 
     Raises:
-        OSError: the file can not be written.
+        OSError: the file cannot be written.
     """
     path.write_text(page(drawing), encoding="utf8")
 

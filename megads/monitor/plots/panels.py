@@ -26,10 +26,10 @@ class Panel:
         unit: of the values, after ``factor``.
         keys: of ``metrics.jsonl``; ``*`` stands for anything.
         factor: times the values.
-        varying: left out when the values never change.
-        instead: left out when there is a panel of one of these names.
+        varying: skipped when the values never change.
+        instead: skipped when there is a panel of one of these names.
         share_of: the key of which the values are a share.
-        least: lines below which it is left out.
+        least: lines below which it is skipped.
         spiky: on a logarithmic scale when one value stands far above the others.
         exact: never smoothed, for what a schedule says and for peaks.
         large: drawn first and larger, with its last values.
@@ -169,7 +169,7 @@ def panels_for(runs: Sequence[Columns], keys: Sequence[str]) -> list[tuple[Panel
             lines = lines[:1]
         if not lines and keys:
             names = ", ".join(panel.name for panel in PANELS)
-            raise ConfigError(f"--keys {panel.name}: no run has numbers of that name; panels are {names}")
+            raise ConfigError(f"--keys {panel.name}: no run has such a key; panels are {names}")
         seen = {shown.name for shown, _ in found}
         if len(lines) >= panel.least and not seen & set(panel.instead) and not _is_idle(panel, lines, runs):
             found.append((panel, lines))
@@ -272,7 +272,7 @@ def marks_of(run: Columns) -> dict[str, np.ndarray]:
 
 
 def passed_over(run: Columns) -> list[tuple[float, float]]:
-    """Return the first and the last iteration of each range of steps that was passed over."""
+    """Return the first and the last iteration of each range of steps that was skipped."""
     if PASSED_OVER not in run:
         return []
     column = run[PASSED_OVER].numbers()

@@ -44,7 +44,7 @@ Entries = list[tuple[Any, str]]
 
 @dataclass(frozen=True)
 class _Row:
-    """Charts beside each other: the numbers of inches of their axes and of what is above and below these."""
+    """Charts next to each other: the numbers of inches of their axes and of what is above and below these."""
 
     charts: tuple[Chart, ...]
     width: float
@@ -54,10 +54,10 @@ class _Row:
 
 
 def save_picture(drawing: Drawing, path: Path) -> None:
-    """Draw all charts into the PNG file ``path``: the large ones first, then two beside each other.
+    """Draw all charts into the PNG file ``path``: the large ones first, then two next to each other.
 
     Raises:
-        OSError: the file can not be written.
+        OSError: the file cannot be written.
     """
     render(drawing).savefig(path, pil_kwargs={"compress_level": 3})
 

@@ -95,7 +95,7 @@ def sketch(lines: Sketched, xlabel: str, width: int, height: int, *, log: bool =
     drawn = [(name, x[y > 0], y[y > 0], single) for name, x, y, single in drawn] if log else drawn
     drawn = [line for line in drawn if len(line[1])]
     if not drawn:
-        return "\n".join(["no numbers", *[""] * (height - 1)])
+        return "\n".join(["no values", *[""] * (height - 1)])
     tagged = sum(not single for *_, single in drawn) > 1
     tags = [TAGS[i % len(TAGS)] if tagged else "" for i in range(len(drawn))]
     legend = _legend(drawn, tags, width)

@@ -44,24 +44,24 @@ def metrics_of(given: Path) -> Path:
         if (folder / METRICS).is_file():
             return folder / METRICS if folder != absolute else given / METRICS
         if (folder / CONFIG).is_file():
-            raise ConfigError(f"{given}: its run has no {METRICS} yet; it comes with the first step")
-    raise ConfigError(f"{given}: no run here (no {METRICS}); give a run's folder, its {METRICS}, or a checkpoint of it")
+            raise ConfigError(f"{given}: its run has no {METRICS} yet; it is written with the first step")
+    raise ConfigError(f"{given}: no run here (no {METRICS}); pass a run's folder, its {METRICS}, or a checkpoint of it")
 
 
 def read_run(given: Path, wanted: Wanted, name: str = "") -> Run:
     """Return a run with the columns for which ``wanted`` is true.
 
     Raises:
-        ConfigError: there is no run, its file can not be read, or has no step in it.
+        ConfigError: there is no run, its file cannot be read, or has no step in it.
     """
     path = metrics_of(given)
     try:
         columns = read_columns(path, wanted, processes=cores())
     except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or "a process that read it was ended"
-        raise ConfigError(f"{path}: can not be read: {reason}") from None
+        reason = getattr(error, "strerror", None) or "a process that read it was killed"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
     if not columns:
-        raise ConfigError(f"{path}: no numbers in it (yet); a run writes its first row after its first step")
+        raise ConfigError(f"{path}: no values yet; a run writes its first row after its first step")
     return Run(name or path.absolute().parent.name, path, columns, settings_of(path.parent))
 
 
@@ -77,7 +77,7 @@ def names_of(given: Sequence[Path]) -> list[str]:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """Return the settings in a run's ``config.yaml`` by dotted name, nothing when it can not be read."""
+    """Return the settings in a run's ``config.yaml`` by dotted name, nothing when it cannot be read."""
     try:
         return read_settings(folder)
     except (OSError, ValueError):
@@ -94,7 +94,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
         text = read_text(folder / CONFIG, SMALL)
         content = parse_yaml(text)
     except yaml.YAMLError as error:
-        raise ValueError(f"is no YAML ({str(error).splitlines()[0]:.80})") from None
+        raise ValueError(f"is not YAML ({str(error).splitlines()[0]:.80})") from None
     if not isinstance(content, dict):
         raise ValueError("holds no settings")
     if has_changed(text):

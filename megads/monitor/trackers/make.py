@@ -16,7 +16,7 @@ METRICS, CSV = "metrics.jsonl", "metrics.csv"
 def open_tracks(
     run: RunConfig, run_dir: Path, env: Mapping[str, str], *, iteration: int, samples: int, world_size: int
 ) -> Tracks:
-    """Return what takes the rows of this start; what can not be opened is told and left out.
+    """Return what takes the rows of this start; what cannot be opened is reported and skipped.
 
     Args:
         run: derived settings.

@@ -62,7 +62,7 @@ class Table:
         return ""
 
     def _rewrite(self, iteration: int | None) -> None:
-        """Write the file anew with today's columns and its rows up to ``iteration``, None: all, and open it."""
+        """Write the file again with today's columns and its rows up to ``iteration``, None: all, and open it."""
         temporary = self.path.with_name(self.path.name + ".tmp")
         with open(temporary, "w", encoding="utf8", newline="") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n", extrasaction="ignore")

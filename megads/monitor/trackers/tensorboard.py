@@ -153,7 +153,7 @@ def _has_samples(tag: str) -> bool:
 def cut_back(path: Path, iteration: int, samples: int) -> None:
     """Cut off an event file what comes after ``iteration`` or ``samples``; remove it when nothing is left.
 
-    Points are in the order of the steps. With ``iteration`` 0 the run begins anew.
+    Points are in the order of the steps. With ``iteration`` 0 the run starts over.
     """
     from tensorboard.compat.proto import event_pb2
 

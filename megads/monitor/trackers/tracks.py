@@ -20,11 +20,11 @@ LONGEST_S = 20.0  # that the end of a run waits for trackers to take what they w
 
 
 class Tracker(Protocol):
-    """Takes rows. Whatever it raises switches it off and is told once; it never ends a run.
+    """Takes rows. Whatever it raises switches it off and is reported once; it never ends a run.
 
     Attributes:
         name: for the log.
-        every: 0: it takes the rows that are told; n: of steps it takes every n-th, told or not.
+        every: 0: it takes the rows that are reported; n: of steps it takes every n-th, told or not.
     """
 
     name: str
@@ -47,11 +47,11 @@ class Tracks:
     their own: what they make of it is none of the training's time.
 
     Args:
-        file: takes every row that is told; what it raises is the caller's.
+        file: takes every row that is reported; what it raises is the caller's.
         trackers: take them too.
 
     Attributes:
-        voice: makes rows and lines beside the training; :meth:`close` waits for it.
+        voice: makes rows and lines in the background; :meth:`close` waits for it.
     """
 
     def __init__(self, file: MetricsFile, trackers: list[Tracker] | None = None):
@@ -77,7 +77,7 @@ class Tracks:
                 self._rows.put_nowait((row, told))
             except Full:
                 names = ", ".join(each.name for each in self.trackers)
-                LOG.warning("%s: %d rows wait, so it is switched off; the run goes on", names, MOST_ROWS)
+                LOG.warning("%s: %d rows wait, so it is disabled; the run continues", names, MOST_ROWS)
                 self.trackers = []
 
     def close(self, limit_s: float = LONGEST_S) -> None:
@@ -99,7 +99,7 @@ class Tracks:
                 self._rows.put(None, timeout=limit_s)
             self._thread.join(limit_s)
             if self._thread.is_alive():
-                LOG.warning("trackers did not take their last rows in %g s; metrics.jsonl has them", limit_s)
+                LOG.warning("trackers did not write their last rows in %g s; metrics.jsonl has them", limit_s)
                 self.trackers = []
 
     def _hand_over(self) -> None:
@@ -124,14 +124,14 @@ class Tracks:
         except Exception as error:
             self.trackers = [each for each in self.trackers if each is not tracker]
             why = hidden(f"{type(error).__name__}: {error}")
-            LOG.warning("%s is switched off, the run goes on: %s", tracker.name, why)
+            LOG.warning("%s is disabled, the run continues: %s", tracker.name, why)
             return None
 
 
 def opened(name: str, make: Callable[[], Tracker]) -> list[Tracker]:
-    """Return the tracker that ``make`` opens; none, with a line in the log, when it can not be opened."""
+    """Return the tracker that ``make`` opens; none, with a line in the log, when it cannot be opened."""
     try:
         return [make()]
     except Exception as error:
-        LOG.warning("%s can not be used, the run goes on: %s", name, hidden(f"{type(error).__name__}: {error}"))
+        LOG.warning("%s cannot be used, the run continues: %s", name, hidden(f"{type(error).__name__}: {error}"))
         return []

@@ -39,7 +39,7 @@ class Wandb:
         iteration: of the checkpoint that the run resumes from; then it is the same run there too.
         env: this process's environment; the key is found in it or in ``~/.netrc`` by the library.
         command: of the process.
-        run_id: of the run there that a new run goes on with; empty: a new one.
+        run_id: of the run there that a new run continues with; empty: a new one.
     """
 
     name = "Weights & Biases"
@@ -85,9 +85,13 @@ class Wandb:
         if self.process.poll() is None:
             self._end()
             if (self.run_dir / "wandb").is_dir():
-                return f"wandb    not all was sent within {WAIT_S:g} s; `wandb sync` in the run folder sends the rest"
+                return (
+                    f"wandb    not everything was sent within {WAIT_S:g} s; `wandb sync` in the run folder "
+                    "sends the rest"
+                )
             return (
-                f"wandb    has nothing of this run: the library had not begun after {WAIT_S:g} s; metrics.jsonl has all"
+                f"wandb    has nothing of this run: the library did not start within {WAIT_S:g} s; "
+                "metrics.jsonl has everything"
             )
         code = self.process.returncode
         self._end()
@@ -110,7 +114,7 @@ class Wandb:
         self._flush()
         if self.bytes > MOST_WAITING:
             self._end()
-            raise MegadsError("its process takes no rows")
+            raise MegadsError("its process accepts no rows")
 
     def _flush(self) -> None:
         while self.waiting:
@@ -132,7 +136,7 @@ class Wandb:
 
 
 def _run_id(run_dir: Path, iteration: int, asked: str = "") -> str:
-    """Return the id under which this run is known there; a run that begins anew is a new one, or what is asked for."""
+    """Return the id under which this run is known there; a run that starts over is a new one, or what is asked for."""
     path = run_dir / RUN_ID
     if iteration and path.is_file() and WANDB_ID.fullmatch(known := path.read_text(encoding="ascii").strip()):
         return known

@@ -50,7 +50,7 @@ def begin(settings: RunConfig, run_dir: Path, run_id: str, *, resume: bool) -> A
         if mode != "online":
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        say(f"kept offline, for it can not be reached: {reason}")
+        say(f"kept offline, because it cannot be reached: {reason}")
         mode = "offline"
         wandb.teardown()  # its service takes the run's id for used
         run = wandb.init(settings=options(settings, run_dir, run_id, mode, resume=False), config=config_of(settings))

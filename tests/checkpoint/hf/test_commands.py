@@ -97,7 +97,7 @@ def test_the_newest_whole_checkpoint_is_taken_unless_a_step_is_given(tmp_path, c
     (source / "checkpoints" / "iter_0000020" / "rank-00000.safetensors").write_bytes(b"short")
     code, out, err = run(capsys, "export-hf", source, tmp_path / "out")
     assert code == 0
-    assert err.startswith("megads: passed over: ")
+    assert err.startswith("megads: skipped: ")
     assert "5 bytes, the manifest says" in err
     assert "LlamaForCausalLM" in out
     assert "in bf16" in out
@@ -122,7 +122,7 @@ def test_a_tokenizer_that_is_gone_is_told_with_what_to_do(tmp_path, capsys, bpe)
     assert code == 2
     assert err.count("\n") == 1
     assert "gone: no such file or folder" in err
-    assert "--tokenizer names another, --no-tokenizer leaves it out" in err
+    assert "--tokenizer names another, --no-tokenizer skips it" in err
     assert sorted(each.name for each in tmp_path.iterdir()) == ["run"]
     assert run(capsys, "export-hf", source, tmp_path / "out", "--tokenizer", bpe)[0] == 0
     assert AutoTokenizer.from_pretrained(tmp_path / "out").eos_token == "<|endoftext|>"
@@ -136,13 +136,13 @@ BAD = {
     "shard-size": (["export-hf", "run", "out", "--max-shard-size", "big"], "--max-shard-size big: not a size"),
     "no-step": (["export-hf", "run", "out", "--step", "7"], "no checkpoint of iteration 7"),
     "dtype": (["export-hf", "run", "out", "--dtype", "int8"], "'int8' is not one of"),
-    "tokenizer": (["export-hf", "run", "out", "--tokenizer", "run"], "--tokenizer run: give a tokenizer.json"),
+    "tokenizer": (["export-hf", "run", "out", "--tokenizer", "run"], "--tokenizer run: pass a tokenizer.json"),
     "own-checkpoint": (["import-hf", "run", "out"], "has no config.json"),
     "one-word": (["import-hf", "run"], "Missing argument 'DST'"),
     "there": (["export-hf", "run", "run"], "already exists"),
     "here": (["export-hf", "run", "."], "already exists"),
-    "the-root": (["export-hf", "run", "/"], "/: already exists; give a new folder"),
-    "import-the-root": (["import-hf", "theirs", "/"], "/: already exists; give a new folder"),
+    "the-root": (["export-hf", "run", "/"], "/: already exists; use a new folder"),
+    "import-the-root": (["import-hf", "theirs", "/"], "/: already exists; use a new folder"),
 }
 
 
@@ -174,7 +174,7 @@ def test_an_import_says_how_it_is_trained_and_goes_out_again(tmp_path, capsys, b
     assert words[:3] == [f"LOAD={tmp_path / 'ours'}", "USE_CHECKPOINT_ARGS=1", "SEQ=32"]
     assert words[-3:] == ["TOKENIZER_MODEL=my-tokenizer", "megads", "train"], "its own is refused, as said above"
 
-    # Moved, so that the tokenizer is found beside the checkpoint.
+    # Moved, so that the tokenizer is found next to the checkpoint.
     (tmp_path / "ours").rename(tmp_path / "moved")
     code, out, _ = run(capsys, "export-hf", tmp_path / "moved", tmp_path / "again")
     assert code == 0
@@ -251,7 +251,7 @@ def test_neither_needs_torch_and_a_full_disk_leaves_nothing(tmp_path, bpe):
     source = trained(tmp_path / "run", OURS["llama-gqa"], DataConfig(tokenizer_model=str(bpe)))
     full = limited(20_000, "export-hf", source, tmp_path / "out", "--no-tokenizer")
     assert (full.returncode, full.stderr.count("\n")) == (2, 1), full.stderr
-    assert "File too large; free some space or give another folder" in full.stderr
+    assert "File too large; free some space or use another folder" in full.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["run"]
     whole = limited(0, "export-hf", source, tmp_path / "out")
     assert whole.returncode == 0, whole.stderr

@@ -140,7 +140,7 @@ def test_a_number_that_fp16_can_not_hold_is_refused_and_nothing_stays(tmp_path):
     weights = weights_of(model)
     weights["weight", "layers.1.mlp.down.weight"][3, 4] = 70000.0
     path = write_source(tmp_path / "ours", model, weights, Grid(), kinds=("weight",))
-    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.down\.weight: fp16 can not hold 70000.*--dtype bf16"):
+    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.down\.weight: fp16 cannot hold 70000.*--dtype bf16"):
         exported(path, tmp_path / "theirs", dtype="fp16")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["ours"]
 
@@ -214,7 +214,7 @@ def test_sizes(text, size):
 
 @pytest.mark.parametrize("text", ["", "GB", "5XB", "-3GB", "0", "1e9"])
 def test_what_is_no_size_is_refused(text):
-    with pytest.raises(CheckpointError, match=r"not a size; give one as 5GB"):
+    with pytest.raises(CheckpointError, match=r"not a size; use e.g. 5GB"):
         parse_size(text)
 
 

@@ -40,5 +40,5 @@ def test_every_fp16_comes_back_as_it_was():
 def test_fp16_holds_up_to_65504():
     numbers = np.array([65504.0, -65519.0, np.inf, 1e-8], np.float32)
     assert pack(numbers, "fp16").tolist() == [65504.0, -65504.0, np.inf, 0.0]
-    with pytest.raises(CheckpointError, match="fp16 can not hold 65520, its largest number is 65504"):
+    with pytest.raises(CheckpointError, match="fp16 cannot hold 65520: its largest value is 65504"):
         pack(np.array([1.0, -65520.0], np.float32), "fp16")

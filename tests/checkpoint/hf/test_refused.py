@@ -1,4 +1,4 @@
-"""What can not be imported is refused in one line that says why, and leaves nothing behind; no pickle's code runs."""
+"""What cannot be imported is refused in one line that says why, and leaves nothing behind; no pickle's code runs."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ NORM = "model.norm.weight"
 YARN = {"rope_type": "yarn", "factor": 2.0}
 BANDS = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}
 CASES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
-    "no-folder": ("llama3", shutil.rmtree, "no such folder; give the local folder of a model, nothing is downloaded"),
-    "a-file": ("llama3", _file_instead, "is a file; give the local folder"),
+    "no-folder": ("llama3", shutil.rmtree, "no such folder; pass the local folder of a model, nothing is downloaded"),
+    "a-file": ("llama3", _file_instead, "is a file; pass the local folder"),
     "no-config": (
         "llama3",
         _only("model.safetensors"),
@@ -118,7 +118,7 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "bias-mix": (
         "llama3",
         _config(attention_bias=True),
-        "attention_bias=True and mlp_bias=False; ours has biases in all",
+        "attention_bias=True and mlp_bias=False; megads has biases in all",
     ),
     "yarn": ("llama3", _config(rope_scaling=YARN), "rope_scaling of type 'yarn' is not supported; default, linear and"),
     "dynamic": (
@@ -141,8 +141,8 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "gpt2-cross": ("gpt2", _config(add_cross_attention=True), "add_cross_attention is set"),
     "gpt2-heads": ("gpt2", _config(n_head=5), "n_embd=32 is not a multiple of n_head=5"),
     "layer-types": ("mistral", _config(layer_types=["full_attention", "sliding_attention"]), "layer_types mixes"),
-    "no-size": ("llama3", _config(hidden_size="GONE"), "hidden_size is None, expected a whole number from 1 to"),
-    "odd-size": ("llama3", _config(num_hidden_layers="two"), "num_hidden_layers is 'two', expected a whole number"),
+    "no-size": ("llama3", _config(hidden_size="GONE"), "hidden_size is None, expected an integer from 1 to"),
+    "odd-size": ("llama3", _config(num_hidden_layers="two"), "num_hidden_layers is 'two', expected an integer"),
     "odd-number": ("llama3", _config(rms_norm_eps="tiny"), "rms_norm_eps is 'tiny', expected a number"),
     "number-too-large": ("llama3", _config(rope_theta=10**400), "rope_theta is 10+, expected a number"),
     "no-number": ("llama3", _config(rms_norm_eps=float("nan")), "rms_norm_eps is nan, expected a number"),
@@ -154,10 +154,10 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
         _config(activation_function=["gelu"]),
         r"activation_function=\['gelu'\] is not supported",
     ),
-    "odd-window": ("mistral", _config(sliding_window="4k"), "sliding_window is '4k', expected a whole number from"),
+    "odd-window": ("mistral", _config(sliding_window="4k"), "sliding_window is '4k', expected an integer from"),
     "odd-flag": ("llama3", _config(tie_word_embeddings="no"), "tie_word_embeddings is 'no', expected true or false"),
     "zero-epsilon": ("llama3", _config(rms_norm_eps=0.0), "norm_epsilon = 0.0: input should be greater than 0"),
-    "heads": ("llama3", _config(num_key_value_heads=3), "4 heads can not share 3 key/value heads"),
+    "heads": ("llama3", _config(num_key_value_heads=3), "4 heads cannot share 3 key/value heads"),
     "fewer-layers": ("llama3", _config(num_hidden_layers=1), r"has model\.layers\.1\..* 9 tensors would be lost"),
     "more-layers": ("llama3", _config(num_hidden_layers=3), r"has no model\.layers\.2\..*; 9 of 30 tensors of Llama"),
     "other-width": ("llama3", _config(intermediate_size=64), r"has shape \[48, 32\], config.json says \[64, 32\]"),
@@ -192,10 +192,14 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     ),
     "index-leads-out": ("llama3", _index({NORM: "../x.safetensors"}), "which is not a file of the folder"),
     "index-empty": ("llama3", _index(None), "has no weight_map"),
-    "truncated": ("llama3", _bytes(lambda b: b[:-100]), "is not a whole safetensors file .*ends behind the file's end"),
-    "empty": ("llama3", _bytes(lambda b: b""), "is not a whole safetensors file"),
-    "garbage": ("llama3", _bytes(lambda b: b"\xff" * 1000), "is not a whole safetensors file"),
-    "endless-header": ("llama3", _endless, "is not a whole safetensors file .*its header of 100000001 bytes"),
+    "truncated": (
+        "llama3",
+        _bytes(lambda b: b[:-100]),
+        "is not a valid safetensors file .*ends after the end of the file",
+    ),
+    "empty": ("llama3", _bytes(lambda b: b""), "is not a valid safetensors file"),
+    "garbage": ("llama3", _bytes(lambda b: b"\xff" * 1000), "is not a valid safetensors file"),
+    "endless-header": ("llama3", _endless, "is not a valid safetensors file .*its header of 100000001 bytes"),
     "lfs": ("llama3", _bytes(lambda b: b"version https://git-lfs.github.com/spec/v1\n"), "is a pointer of Git LFS"),
 }
 
@@ -233,7 +237,7 @@ def _as_pickle(folders: dict[str, Path], tmp_path: Path, content: Any) -> Path:
 def test_code_in_a_pickle_is_not_run(folders, tmp_path):
     trap = tmp_path / "trapped"
     source = _as_pickle(folders, tmp_path, {NORM: torch.ones(32), "trap": _Trap(trap)})
-    with pytest.raises(CheckpointError, match=r"pytorch_model.bin: torch can not read it as weights alone") as refused:
+    with pytest.raises(CheckpointError, match=r"pytorch_model.bin: torch cannot read it as weights alone") as refused:
         import_folder(source, tmp_path / "ours")
     assert "\n" not in str(refused.value)
     assert not trap.exists()
@@ -245,7 +249,7 @@ def test_code_in_a_bare_pickle_is_not_run(folders, tmp_path):
     trap = tmp_path / "trapped"
     source = _as_pickle(folders, tmp_path, {})
     (source / "pytorch_model.bin").write_bytes(pickle.dumps(_Trap(trap)))
-    with pytest.raises(CheckpointError, match="torch can not read it as weights alone"):
+    with pytest.raises(CheckpointError, match="torch cannot read it as weights alone"):
         import_folder(source, tmp_path / "ours")
     assert not trap.exists()
 
@@ -254,7 +258,7 @@ def test_what_other_packages_told_torch_to_trust_is_not_trusted(folders, tmp_pat
     source = _as_pickle(folders, tmp_path, {NORM: torch.ones(32), "trap": Fraction(1, 2)})
     with torch.serialization.safe_globals([Fraction]):
         torch.load(source / "pytorch_model.bin", weights_only=True)
-        with pytest.raises(CheckpointError, match="torch can not read it as weights alone"):
+        with pytest.raises(CheckpointError, match="torch cannot read it as weights alone"):
             import_folder(source, tmp_path / "ours")
         assert Fraction in torch.serialization.get_safe_globals()
 
@@ -276,7 +280,7 @@ def test_quantised_pickles_are_refused(folders, tmp_path):
 def test_a_folder_that_is_there_is_left_alone(folders, tmp_path):
     (tmp_path / "ours").mkdir()
     (tmp_path / "ours" / "mine").write_text("keep")
-    with pytest.raises(CheckpointError, match="already exists; give a new folder"):
+    with pytest.raises(CheckpointError, match="already exists; use a new folder"):
         import_folder(folders["llama3"], tmp_path / "ours")
     assert (tmp_path / "ours" / "mine").read_text() == "keep"
 

@@ -251,7 +251,7 @@ BAD = {
     "no layer": (_no_layer, "layer 0 is missing"),
     "no model": (_no_model, "holds no model"),
     "a list": (_a_list, "holds a list"),
-    "no tensor": (_no_tensor, "is no tensor but a str"),
+    "no tensor": (_no_tensor, "is not a tensor but a str"),
     "tracker of nothing": (_tracker("70"), "names '70'"),
     "tracker outside": (_tracker("../other"), "names '../other'"),
     "tracker empty": (_tracker(""), "names ''"),
@@ -280,7 +280,7 @@ def test_a_checkpoint_is_there_already(tmp_path):
     save(tmp_path / "src", model_tensors(2, 1), checkpoint_version=3.0)
     save_ours(tmp_path / "dst", LLAMA)
     before = sorted((tmp_path / "dst").rglob("*"))
-    assert "there is a checkpoint already" in _said(_run("import-megatron", tmp_path / "src", tmp_path / "dst"))
+    assert "a checkpoint already exists" in _said(_run("import-megatron", tmp_path / "src", tmp_path / "dst"))
     assert sorted((tmp_path / "dst").rglob("*")) == before
 
 
@@ -319,7 +319,7 @@ def test_a_second_command_that_makes_the_same_is_refused(tmp_path, words, part):
         half.mkdir()
         (half / "half").write_text("of the first one")
         line = _said(_run(*(tmp_path / word if word in ("run", "theirs", "dst") else word for word in words)))
-        assert f"{half}: another command is writing it; wait for it, or give another folder" in line
+        assert f"{half}: another command is writing it; wait for it, or use another folder" in line
         assert (half / "half").read_text() == "of the first one"
     assert not half.with_name(f"{half.name}.lock").exists()
     done = _run(*(tmp_path / word if word in ("run", "theirs", "dst") else word for word in words))
@@ -336,7 +336,7 @@ def test_bad_exports(tmp_path, monkeypatch):
     assert "already exists" in _said(_run("export-megatron", ours, tmp_path / "ours"))
     monkeypatch.chdir(tmp_path)
     assert f"{tmp_path}: already exists" in _said(_run("export-megatron", ours, "."))
-    assert "/: already exists; give a new folder" in _said(_run("export-megatron", ours, "/"))
+    assert "/: already exists; use a new folder" in _said(_run("export-megatron", ours, "/"))
     path = save(tmp_path / "theirs", model_tensors(2, 1), checkpoint_version=3.0)
     assert "import-megatron" in _said(_run("export-megatron", path, tmp_path / "dst"))
     assert not (tmp_path / "dst").exists()

@@ -265,7 +265,7 @@ def test_deepspeed_without_its_pipeline(tmp_path, flat):
         ({"num_layers": 24}, "num_layers=24"),
         ({"position_embedding_type": "mrope"}, "has mrope positions; megads has rotary and learned ones"),
         ({"no_rope_freq": 4}, "no_rope_freq, layers without rotary positions"),
-        ({"window_size": (128, 0)}, "window_size, attention within a window"),
+        ({"window_size": (128, 0)}, "window_size, sliding-window attention"),
         ({"layernorm_epsilon": 0.0}, "its norm_epsilon is 0.0: input should be greater than 0"),
         ({"vocab_size": 5000}, "--vocab-size"),
         ({"num_attention_heads": 5, "kv_channels": None}, "--num-heads"),
@@ -289,7 +289,7 @@ TRANSFORMER_ENGINE = {
 
 
 def test_legacy_models_with_transformer_engine(tmp_path):
-    """Other names, and the state of fp8 beside the tensors."""
+    """Other names, and the state of fp8 besides the tensors."""
     chunks = model_tensors(2, 2)
     path = save(tmp_path / "src", chunks, checkpoint_version=3.0)
     for file in path.glob("*/model_optim_rng.pt"):

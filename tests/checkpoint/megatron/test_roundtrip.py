@@ -151,7 +151,7 @@ REFUSED: list[tuple[ModelConfig, dict, str]] = [
     (LLAMA, {"pipe": 3}, "--pp 3 does not divide the 4 layers"),
     (GPT2.model_copy(update={"bias": False}), {"style": "core"}, "tanh GELU without biases"),
     (LLAMA.model_copy(update={"rope_scaling": "llama3", "rope_scaling_factor": 8.0}), {}, "--names core"),
-    (LLAMA.model_copy(update={"rope_scaling": "linear", "rope_scaling_factor": 2.5}), {}, "whole numbers, not by 2.5"),
+    (LLAMA.model_copy(update={"rope_scaling": "linear", "rope_scaling_factor": 2.5}), {}, "integers, not by 2.5"),
 ]
 
 
@@ -169,7 +169,7 @@ def test_numbers_too_large_for_fp16(tmp_path):
     with Reader(ours) as reader:
         whole = reader.whole
         reader.whole = lambda name, kind="weight": whole(name) * (1e6 if name == "layers.2.mlp.down.weight" else 1)
-        with pytest.raises(CheckpointError, match=r"layers\.2\.mlp\.down\.weight holds numbers above 65504"):
+        with pytest.raises(CheckpointError, match=r"layers\.2\.mlp\.down\.weight has elements above 65504"):
             export_megatron(reader, tmp_path / "theirs", Target(dtype="fp16"))
     assert sorted(os.listdir(tmp_path)) == ["ours"]
 

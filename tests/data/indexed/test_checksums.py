@@ -91,7 +91,7 @@ def test_what_is_no_checksum_is_one_line(tmp_path, wrong):
     content["checksums"].update(wrong)
     del content["crc32"]
     record_path(prefix).write_text(json.dumps(content))
-    with pytest.raises(DataError, match=r"x\.info\.json: can not be understood"):
+    with pytest.raises(DataError, match=r"x\.info\.json: is not a valid record"):
         read_record(prefix)
 
 

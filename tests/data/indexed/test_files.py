@@ -40,7 +40,7 @@ def _socket(path: Path) -> None:
         (_socket, "is a socket; expected a regular file"),
         (lambda path: path.symlink_to("/dev/zero"), "is a device; expected a regular file"),
         (lambda path: path.symlink_to("/dev/tty"), ("is a device", "no such device or address")),
-        (lambda path: path.symlink_to(path), "can not be read: too many levels of symbolic links"),
+        (lambda path: path.symlink_to(path), "cannot be read: too many levels of symbolic links"),
         (lambda path: path.symlink_to("nowhere"), "no such file; a data prefix is the common part"),
         (lambda path: path.symlink_to("/proc/self/mem"), "file"),
         (lambda path: path.touch(), ("is empty", "has 0 bytes, expected")),
@@ -95,7 +95,7 @@ def test_a_file_that_may_not_be_read(tmp_path):
         [sys.executable, "-c", program, prefix + ".bin"], capture_output=True, encoding="utf8", check=False
     )
     assert "DataError" in done.stdout, done.stderr
-    assert "can not be read: permission denied" in done.stdout
+    assert "cannot be read: permission denied" in done.stdout
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".idx"])

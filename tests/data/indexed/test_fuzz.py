@@ -39,7 +39,7 @@ def folder() -> Iterator[Path]:
 
 @st.composite
 def sound_files(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """Draw the bytes of the index and of the tokens of a sound file."""
+    """Draw the bytes of the index and of the tokens of a valid file."""
     dtype, impl, content = draw(dtypes), draw(impls), draw(documents)
     lengths = np.array([length for document in content for length in document], "i4")
     ends = np.cumsum([0] + [len(document) for document in content])
@@ -54,7 +54,7 @@ def _overwrite(content: bytes, place: int, new: bytes) -> bytes:
 
 @st.composite
 def damaged_files(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """Draw a file that was sound, and some damage."""
+    """Draw a file that was valid, and some damage."""
     index, tokens = draw(sound_files())
     for _ in range(draw(st.integers(1, 3))):
         place = draw(st.integers(0, len(index)))
@@ -142,12 +142,12 @@ def test_readers_do_what_the_description_says(folder, files):
 @FUZZ
 @given(files=sound_files() | damaged_files() | random_files)
 def test_check_info_and_merge_agree_on_what_is_sound(folder, files):
-    """Nothing but a sound file is called sound, shown or joined, and no bytes make them crash."""
+    """Nothing but a valid file is called valid, shown or joined, and no bytes make them crash."""
     prefix, wanted = _write(folder, files), _reference(files)
     problems = check(str(prefix))
     assert all("\n" not in problem for problem in problems)
     if wanted is None:
-        # No sequences at all: nothing to train on, but sound.
+        # No sequences at all: nothing to train on, but valid.
         assert problems or open_dataset(prefix, allow_empty=True).num_tokens == 0
         return
     negative = wanted.is_sound() and any(each < 0 for i in range(len(wanted.sizes)) for each in wanted.get(i))

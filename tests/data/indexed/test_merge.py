@@ -77,13 +77,13 @@ def _damage(name: str, folder: Path) -> None:
         (lambda f: None, [], "out: nothing to merge"),
         (lambda f: None, ["a", "gone"], r"gone\.idx: no such file"),
         (lambda f: (f / "a.bin").unlink(), ["a", "b"], r"a\.bin: no such file"),
-        (lambda f: _damage("b.idx", f), ["a", "b"], r"b\.idx: .* cut short or broken"),
+        (lambda f: _damage("b.idx", f), ["a", "b"], r"b\.idx: .* truncated or damaged"),
         (lambda f: _damage("b.bin", f), ["a", "b"], r"b\.bin: has 15 bytes, expected 16"),
         (lambda f: _write(f / "c", [[1]], dtype="i4"), ["a", "c"], "c: holds int32 tokens but .*a uint16"),
         (lambda f: _write(f / "c", [[1]], impl="cached"), ["a", "c"], "c: is a cached file but .*a is mmap"),
         (lambda f: None, ["a", "out"], r"out\.idx: no such file"),
         (lambda f: shutil.copy(f / "a.idx", f / "b.idx"), ["a", "b"], r"b\.bin: has 16 bytes, expected 14"),
-        (lambda f: (f / "out.idx").mkdir(), ["a", "b"], "out: can not be written: is a directory"),
+        (lambda f: (f / "out.idx").mkdir(), ["a", "b"], "out: cannot be written: is a directory"),
     ],
 )
 def test_what_can_not_be_joined_is_told_and_nothing_is_written(tmp_path, prepare, names, expected):
@@ -104,7 +104,7 @@ def test_an_input_is_never_the_output(tmp_path, link):
     for suffix in (".bin", ".idx"):
         link(name + suffix, tmp_path / f"alias{suffix}")
     for output in (name, str(tmp_path / "alias"), str(tmp_path / "." / "a")):
-        with pytest.raises(DataError, match="is an input, too; give another output prefix"):
+        with pytest.raises(DataError, match="is an input, too; use another output prefix"):
             merge([name], output)
     assert _pair(name) == before
 
@@ -135,11 +135,11 @@ def test_other_tokenizers_are_refused_unless_forced(tmp_path, change, told):
     write_record(_write(tmp_path / "a", [[3], [5]]), RECORD)
     write_record(_write(tmp_path / "b", [[3], [5]]), replace(RECORD, **change))
     names = [str(tmp_path / name) for name in "ba"]
-    with pytest.raises(DataError, match=rf"was made in another way than .*{told}.*--force"):
+    with pytest.raises(DataError, match=rf"was made with other options than .*{told}.*--force"):
         merge(names, str(tmp_path / "out"))
     assert not list(tmp_path.glob("out*"))
     done = merge(names, str(tmp_path / "out"), force=True)
-    assert "made in different ways" in done.note
+    assert "made with different options" in done.note
     assert read_record(tmp_path / "out") is None
 
 
@@ -156,14 +156,14 @@ def test_a_part_that_changes_meanwhile_is_noticed(tmp_path):
     def change(done: int, total: int) -> None:
         _write(tmp_path / "b", [[4], [3]])
 
-    with pytest.raises(DataError, match="b: has changed while it was merged"):
+    with pytest.raises(DataError, match="b: changed while it was merged"):
         merge(names, str(tmp_path / "out"), progress=change)
     assert not list(tmp_path.glob("out*"))
 
 
 @pytest.mark.parametrize("supported", [0, 1, 2])
 def test_tokens_are_copied_whichever_way_the_system_has(tmp_path, monkeypatch, supported):
-    """Older kernels and some file systems lack the faster ways, or copy nothing without a word."""
+    """Older kernels and some file systems lack the faster ways, or copy nothing silently."""
 
     def refuse(*args: object) -> int:
         raise OSError(errno.EXDEV, "another device")
@@ -186,7 +186,7 @@ def test_a_full_disk_leaves_nothing(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30000, hard))
     try:
-        with pytest.raises(DataError, match="out: can not be written: file too large; free some space"):
+        with pytest.raises(DataError, match="out: cannot be written: file too large; free some space"):
             merge(names, str(tmp_path / "out"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -242,7 +242,7 @@ def test_prefixes_of_a_folder(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty: has no \.bin and \.idx files"):
         prefixes_in(tmp_path / "empty")
-    with pytest.raises(DataError, match="no such file or directory; give a folder"):
+    with pytest.raises(DataError, match="no such file or directory; use a folder"):
         prefixes_in(tmp_path / "none")
 
 
@@ -251,7 +251,7 @@ def test_an_output_without_a_name_is_refused(tmp_path, monkeypatch, output):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     name = write_dataset(tmp_path, [3], name="a")
-    with pytest.raises(DataError, match=r"names no file; give a name, as in .*merged"):
+    with pytest.raises(DataError, match=r"names no file; use a name such as .*merged"):
         merge([name], output)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.bin", "a.idx", "sub"]
 

@@ -134,7 +134,7 @@ def test_broken_headers_are_refused(golden, offset, content, expected):
 @pytest.mark.parametrize("size", [1, 5, 9, 33])
 def test_cut_header(golden, size):
     golden.with_suffix(".idx").write_bytes(GOLDEN[:size])
-    with pytest.raises(DataError, match=f"cut short, {size} bytes, expected at least the 34"):
+    with pytest.raises(DataError, match=f"truncated, {size} bytes, expected at least the 34"):
         IndexedDataset(golden)
 
 
@@ -195,7 +195,7 @@ def test_writer_refuses_wrong_tokens_and_leaves_nothing(tmp_path, tokens, expect
 
 
 def test_writer_refuses_floats(tmp_path):
-    with pytest.raises(DataError, match="can not store float32"):
+    with pytest.raises(DataError, match="cannot store float32"):
         IndexedWriter(tmp_path / "x", np.float32)
 
 
@@ -214,7 +214,7 @@ def test_failed_block_leaves_the_old_files(tmp_path):
 
 
 def test_writer_without_a_folder(tmp_path):
-    with pytest.raises(DataError, match=r"none/x: can not be written: no such file or directory"):
+    with pytest.raises(DataError, match=r"none/x: cannot be written: no such file or directory"):
         IndexedWriter(tmp_path / "none" / "x", np.uint16)
 
 
@@ -231,7 +231,7 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path, documents):
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(DataError, match="x: can not be written: file too large"):
+        with pytest.raises(DataError, match="x: cannot be written: file too large"):
             fill()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

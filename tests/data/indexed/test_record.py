@@ -44,7 +44,7 @@ def test_values_of_the_wrong_type_are_refused(tmp_path, change, expected):
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"null", b"\xff", b'{"format": 1}', b"[" * 100_000])
 def test_what_is_no_record_is_refused(tmp_path, content):
     record_path(tmp_path / "x").write_bytes(content)
-    with pytest.raises(DataError, match=r"x\.info\.json: can not be understood .*; remove it to use the data without"):
+    with pytest.raises(DataError, match=r"x\.info\.json: is not a valid record .*; remove it to use the data without"):
         read_record(tmp_path / "x")
 
 
@@ -52,7 +52,7 @@ def test_what_is_no_record_is_refused(tmp_path, content):
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
 def test_what_is_no_file_is_refused_at_once(tmp_path, make):
     make(record_path(tmp_path / "x"))
-    with pytest.raises(DataError, match=r"x\.info\.json: can not be understood \(is a .*, expected a regular file"):
+    with pytest.raises(DataError, match=r"x\.info\.json: is not a valid record \(is a .*, expected a regular file"):
         read_record(tmp_path / "x")
 
 
@@ -60,7 +60,7 @@ def test_a_full_disk_is_one_line(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
     try:
-        with pytest.raises(DataError, match=r"x\.info\.json: can not be written: File too large; the data is whole"):
+        with pytest.raises(DataError, match=r"x\.info\.json: cannot be written: File too large; the data is complete"):
             write_record(tmp_path / "x", RECORD)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

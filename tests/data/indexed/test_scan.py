@@ -38,7 +38,7 @@ def test_sound_files_have_no_problems(prefix):
 @pytest.mark.parametrize(
     ("start", "content", "expected"),
     [
-        (34, struct.pack("<i", -7), "data.idx: sequence 0 has -7 tokens, the .bin file has 40 in all"),
+        (34, struct.pack("<i", -7), "data.idx: sequence 0 has -7 tokens, the .bin file has only 40"),
         (34 + 4, struct.pack("<i", 2**31 - 1), "data.idx: sequence 1 has 2147483647 tokens"),
         (34 + 4, struct.pack("<i", 4), "data.idx: sequence 2 starts at 20, but the one before it ends at 22"),
         (58 + 16, struct.pack("<q", 22), "data.idx: sequence 2 starts at 22, but the one before it ends at 20"),

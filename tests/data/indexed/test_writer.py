@@ -74,7 +74,7 @@ def test_no_document_at_all(tmp_path, impl):
         ([1, 2, 3], [2], [1], "a batch of 3 tokens in 1 sequences does not agree with its lengths .sum 2"),
         ([1, 2, 3], [3], [2], "sequences per document .sum 2"),
         ([1, 2, 3], [4, -1], [2], "lengths .sum -1"),
-        ([1, 70000], [2], [1], "holds token 70000, which uint16 can not store"),
+        ([1, 70000], [2], [1], "holds token 70000, which uint16 cannot store"),
         ([1.5], [1], [1], "not a row of token ids"),
         ([[1]], [1], [1], "not a row of token ids"),
     ],
@@ -88,9 +88,9 @@ def test_a_wrong_batch_is_refused_and_leaves_nothing(tmp_path, tokens, lengths, 
 
 
 def test_an_unknown_format_is_refused(tmp_path):
-    with pytest.raises(DataError, match="no format is called 'map'; known: mmap, cached, lazy"):
+    with pytest.raises(DataError, match="no format named 'map'; known: mmap, cached, lazy"):
         make_writer(tmp_path / "x", "u2", "map")
-    with pytest.raises(DataError, match="no format is called 'map'"):
+    with pytest.raises(DataError, match="no format named 'map'"):
         write_index(tmp_path / "x.idx", "map", "u2", np.array([1]), np.array([0, 1]))
 
 
@@ -112,7 +112,7 @@ def test_a_full_disk_while_the_index_is_written(tmp_path):
     writer.add_batch(np.zeros(2000, "u1"), np.ones(2000, "i4"), np.ones(2000, "i8"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(DataError, match="x: can not be written: file too large; free some space"):
+        with pytest.raises(DataError, match="x: cannot be written: file too large; free some space"):
             writer.finalize()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -123,7 +123,7 @@ def test_a_folder_under_a_name_of_the_result(tmp_path):
     (tmp_path / "x.idx").mkdir()
     with (
         IndexedWriter(tmp_path / "x", "u1") as writer,
-        pytest.raises(DataError, match="x: can not be written: is a dir"),
+        pytest.raises(DataError, match="x: cannot be written: is a dir"),
     ):
         writer.finalize()
     assert [path.name for path in tmp_path.iterdir()] == ["x.idx"]

@@ -112,7 +112,7 @@ def texts(count: int, seed: int = 0) -> list[str]:
 
 
 def write_jsonl(path: Path, values: Sequence[Any], key: str = "text") -> Path:
-    """Write an object a line, with another key beside ``key``."""
+    """Write an object a line, with another key next to ``key``."""
     lines = [
         json.dumps({"id": number, key: value}, ensure_ascii=number % 2 == 0) for number, value in enumerate(values)
     ]

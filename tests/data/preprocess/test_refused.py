@@ -31,8 +31,8 @@ LINES = {
     "invalid UTF-8": (b'{"text": "\xff\xfe"}', "is not UTF-8 (byte 10 of the line is 0xff)"),
     "overlong UTF-8": (b'{"text": "\xc0\xaf"}', "is not UTF-8 (byte 10 of the line is 0xc0)"),
     "surrogate in UTF-8": (b'{"text": "\xed\xa0\x80"}', "is not UTF-8 (byte 10 of the line is 0xed)"),
-    "half a character": (b'{"text": "\\ud800"}', "'text' holds half of a surrogate pair, which is no character"),
-    "half in a list": (b'{"text": ["\\udc00"]}', "'text' holds half of a surrogate pair, which is no character"),
+    "half a character": (b'{"text": "\\ud800"}', "'text' holds half of a surrogate pair, which is not a character"),
+    "half in a list": (b'{"text": ["\\udc00"]}', "'text' holds half of a surrogate pair, which is not a character"),
     "missing key": (b'{"txt": "a", "id": 1}', "has no key 'text'; it has 'txt', 'id'"),
     "empty object": (b"{}", "has no key 'text'; it has none"),
     "value null": (b'{"text": null}', "'text' is null; expected a text or a list of texts"),
@@ -72,24 +72,24 @@ def test_bad_line(megads, tokenizer, name):
     assert done.code == 2, done.err
     assert done.error.startswith("megads: a.jsonl:9: "), done.err
     assert told in done.error
-    assert done.error.endswith("; correct it, or leave out up to N such lines with --max-bad-lines N")
+    assert done.error.endswith("; correct it, or skip up to N such lines with --max-bad-lines N")
     assert tree(megads.folder) == before
 
 
 def pairs(raw: bytes) -> dict[str, tuple[bytes, str]]:
-    """Return files that can not be read, and what is told of each."""
+    """Return files that cannot be read, and the message for each."""
     packed, long = gzip.compress(raw), zstandard.ZstdCompressor(write_checksum=True).compress(raw)
     broken = bytearray(packed)
     broken[len(packed) // 2] ^= 255
-    whole = "has no end; copy or make the file again"
+    whole = "is incomplete; copy or make the file again"
     return {
-        "a.gz": (packed[:-20], f"a.gz: is cut short: its gzip data {whole}"),
-        "head.gz": (packed[:12], f"head.gz: is cut short: its gzip data {whole}"),
+        "a.gz": (packed[:-20], f"a.gz: is truncated: its gzip data {whole}"),
+        "head.gz": (packed[:12], f"head.gz: is truncated: its gzip data {whole}"),
         "b.gz": (bytes(broken), "b.gz: broken gzip data (Error -3 while decompressing data"),
-        "c.gz": (packed + b"some more, which is no gzip data", "c.gz: something else follows its gzip data"),
-        "a.xz": (lzma.compress(raw)[:-30], f"a.xz: is cut short: its xz data {whole}"),
+        "c.gz": (packed + b"some more, which is no gzip data", "c.gz: has trailing bytes after its gzip data"),
+        "a.xz": (lzma.compress(raw)[:-30], f"a.xz: is truncated: its xz data {whole}"),
         "b.xz": (lzma.compress(raw)[:-3] + b"abc", "b.xz: broken xz data (Corrupt input data)"),
-        "a.zst": (long[:-9], f"a.zst: is cut short: its zstd data {whole}"),
+        "a.zst": (long[:-9], f"a.zst: is truncated: its zstd data {whole}"),
         "b.zst": (long[:-1] + bytes([long[-1] ^ 255]), "b.zst: broken zstd data ("),
         "a.parquet": (b"PAR1" + raw, "--input a.parquet: is a parquet file; expected JSON lines in UTF-8"),
         "a.zip": (b"PK\x03\x04" + raw, "--input a.zip: is a zip archive; expected JSON lines in UTF-8"),
@@ -114,17 +114,17 @@ def test_bad_file(megads, tokenizer, name):
 
 CALLS = {
     "no such file": (["--input", "no.jsonl"], "--input no.jsonl: no such file or directory"),
-    "a folder": (["--input", "a folder"], "--input a folder: is a folder; give its files, as in 'a folder/*.jsonl'"),
+    "a folder": (["--input", "a folder"], "--input a folder: is a folder; pass its files, as in 'a folder/*.jsonl'"),
     "pattern": (["--input", "no*.jsonl"], "--input no*.jsonl: no file fits this pattern"),
-    "stdin twice": (["--input", "-", "-"], "--input -: stdin is given twice, and can be read once"),
-    "split stdin": (["--input", "-", "--partitions", 2], "--input -: a pipe can not be read by 2 processes; use one"),
+    "stdin twice": (["--input", "-", "-"], "--input -: stdin is listed twice, and can be read only once"),
+    "split stdin": (["--input", "-", "--partitions", 2], "--input -: a pipe cannot be read by 2 processes; use one"),
     "no input": ([], "Missing option '--input'"),
     "input without a word": (["--input", "--append-eod"], "Option '--input' requires an argument"),
-    "prefix is a folder": (["--input", "a", "--output-prefix", "x/"], "--output-prefix 'x/': names a folder; give"),
-    "prefix below a file": (["--input", "a", "--output-prefix", "a/x"], "a/x_text_document: can not be written: "),
-    "key with a slash": (["--input", "a", "--json-keys", "b/c"], "--json-keys 'b/c': can not be part of a file name"),
+    "prefix is a folder": (["--input", "a", "--output-prefix", "x/"], "--output-prefix 'x/': names a folder; pass"),
+    "prefix below a file": (["--input", "a", "--output-prefix", "a/x"], "a/x_text_document: cannot be written: "),
+    "key with a slash": (["--input", "a", "--json-keys", "b/c"], "--json-keys 'b/c': cannot be part of a file name"),
     "key twice": (["--input", "a", "--json-keys", "b", "b"], "--json-keys b b: names a key twice"),
-    "newlines": (["--input", "a", "--keep-newlines"], "--keep-newlines is about the ends of sentences; it needs"),
+    "newlines": (["--input", "a", "--keep-newlines"], "--keep-newlines needs"),
     "workers": (["--input", "a", "--workers", 0], "Invalid value for '--workers': 0 is not in the range x>=1"),
     "impl": (["--input", "a", "--dataset-impl", "torch"], "Invalid value for '--dataset-impl': 'torch' is not one of"),
     "type": (["--input", "a", "--tokenizer-type", "GPT"], "Invalid value for '--tokenizer-type': 'GPT' is not one of"),
@@ -133,7 +133,7 @@ CALLS = {
     "tokenizer": (["--input", "a", "--tokenizer-model", "no.json"], "TOKENIZER_MODEL no.json: "),
     "eod of WordPiece": (
         ["--input", "a", "--append-eod", "--tokenizer-type", "BertWordPieceCase"],
-        "TOKENIZER_TYPE=BertWordPieceCase has no token that ends a document",
+        "TOKENIZER_TYPE=BertWordPieceCase has no end-of-document token",
     ),
     "key": (["--input", "a", "--json-keys", "content"], "a:1: has no key 'content'; it has 'id', 'text'"),
 }
@@ -177,7 +177,7 @@ def test_what_is_there_is_kept_unless_told_otherwise(megads, tokenizer):
     words = ["--output-prefix", "out", "--tokenizer-model", tokenizer]
     megads.made("--input", "a.jsonl", *words)
     before = megads.files()
-    refused(megads, tokenizer, "--input", "b.jsonl", told="out_text_document.idx: already exists; give another")
+    refused(megads, tokenizer, "--input", "b.jsonl", told="out_text_document.idx: already exists; use another")
     assert megads.files() == before
     megads.made("--input", "b.jsonl", *words, "--overwrite")
     assert megads.files() != before
@@ -192,7 +192,9 @@ def test_disk_full(megads, tokenizer, limit):
     share = ["--block-bytes", 3000, "--commit-seconds", 0]
     done = megads(*words, *share, file_limit=limit)
     assert done.code == 2, done.err
-    assert done.error.startswith("megads: out_text_document: can not be written: file too large; make room"), done.err
+    assert done.error.startswith("megads: out_text_document: cannot be written: file too large; free some space"), (
+        done.err
+    )
     assert megads.files() == {}
     assert megads.hidden() == []
     megads.made(*words)

@@ -1,4 +1,4 @@
-"""Killed at any moment, the same command goes on, and the files are those of a run that was let alone."""
+"""Killed at any moment, the same command continues, and the files are those of a run that was let alone."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_killed_at_random_moments(megads, kind):
             until(lambda pid=pid, has_come=has_come: has_come() or not alive(pid))
             kill(pid)
             done = megads.wait(pid)
-            resumed += "goes on behind" in done.err and "behind 0 documents" not in done.err
+            resumed += "resuming after" in done.err and "after 0 documents" not in done.err
             assert done.code in (0, -signal.SIGKILL), done.err
             kills += done.code != 0
         assert megads.files().items() >= files.items()
@@ -104,11 +104,11 @@ def test_signals_end_with_one_line_and_keep_the_work(megads, tokenizer, words, n
     kill(pid, number)
     done = megads.wait(pid)
     assert done.code == 128 + number
-    assert done.error == "megads: stopped by a signal; the same command goes on where this one stopped"
+    assert done.error == "megads: stopped by a signal; rerun the same command to resume"
     assert megads.files().keys() == {"0.bin"}
     assert megads.hidden() == [".out_text_document.preprocess"]
     done = megads.made(*slow)
-    assert "goes on behind" in done.err
+    assert "resuming after" in done.err
     assert megads.files()["out_text_document.bin"] == golden(tokenizer, texts(1500), eod=True)[0]
     assert megads.hidden() == []
 
@@ -153,8 +153,8 @@ def test_work_of_another_command_is_thrown_away(megads, tokenizer, words, change
     else:
         os.truncate(part / "0.bin", 1)
     done = megads.made(*changed)
-    assert "throws away " in done.err
-    assert "goes on behind" not in done.err
+    assert "discarding " in done.err
+    assert "resuming after" not in done.err
     eod = change != "option"
     assert megads.files()["out_text_document.bin"] == golden(tokenizer, values, eod=eod)[0]
 
@@ -165,7 +165,7 @@ def test_journal_cut_in_a_line(megads, tokenizer, words):
     journal = megads.folder / ".out_text_document.preprocess" / "part-0" / "journal"
     journal.write_bytes(journal.read_bytes() + b'{"position": {"segm')
     done = megads.made(*words, "--verify")
-    assert "goes on behind" in done.err
+    assert "resuming after" in done.err
     assert megads.files()["out_text_document.bin"] == golden(tokenizer, texts(1500), eod=True)[0]
 
 
@@ -178,7 +178,7 @@ def test_two_runs_at_once(megads, tokenizer, words):
     second = megads(*words)
     kill(first, signal.SIGCONT)
     assert second.code == 2
-    assert second.error.startswith("megads: out_text_document: another process is making it; wait, or give another")
+    assert second.error.startswith("megads: out_text_document: another process is making it; wait, or use another")
     assert megads.wait(first, number).code == 0
     assert megads.files()["out_text_document.bin"] == golden(tokenizer, texts(1500), eod=True)[0]
     assert megads.hidden() == []
@@ -193,8 +193,8 @@ def test_a_worker_that_is_killed(megads, tokenizer, words):
     done = megads.wait(pid)
     assert done.code == 2
     kept, error = done.err.splitlines()[-2:]
-    assert error.startswith("megads: a worker was ended by SIGKILL; it was probably out of memory: use fewer --workers")
-    assert kept.startswith("megads: what is done is kept in .out_text_document.preprocess")
+    assert error.startswith("megads: a worker was ended by SIGKILL; probably out of memory: use fewer --workers")
+    assert kept.startswith("megads: finished work is kept in .out_text_document.preprocess")
     megads.made(*words, "--verify")
     assert megads.files()["out_text_document.bin"] == golden(tokenizer, texts(1500), eod=True)[0]
 
@@ -226,7 +226,7 @@ def test_input_that_changes_meanwhile(megads, words):
         file.write('{"text": "more"}\n')
     done = megads.wait(pid)
     assert done.code == 2
-    assert done.error == "megads: a.jsonl: was changed while it was read; start again when it is complete"
+    assert done.error == "megads: a.jsonl: changed while it was read; rerun when it is complete"
     assert megads.files() == {}
 
 
@@ -263,7 +263,7 @@ def test_stopped_between_the_names(megads, tokenizer, words):
             target.unlink(missing_ok=True)
             (target if suffix in given else part / f"0{suffix}").write_bytes(made[target.name])
         done = megads.made(*words)
-        assert "an earlier call had finished but for the names of the files; they have them now" in done.err
+        assert "an earlier call had finished but for renaming the files; they are renamed now" in done.err
         assert megads.files() == files
         assert megads.hidden() == []
     shutil.rmtree(megads.folder)

@@ -1,4 +1,4 @@
-"""Ranks that meet in a folder: whoever is missing or fails, nobody waits for ever."""
+"""Ranks that meet in a folder: whoever is missing or fails, nobody waits forever."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_one_fails_and_the_leader_says_why(tmp_path):
 def test_leader_gives_up_a_rank_without_a_sign_of_life(tmp_path):
     team = Team(0, 3, tmp_path / "ranks", patience_s=0.5)
     found = together(lambda: leader(team), lambda: follower(Team(1, 3, tmp_path / "ranks")))
-    assert str(found[0]).startswith("no sign of rank 2 for 0 s; the same command goes on")
+    assert str(found[0]).startswith("no sign of rank 2 for 0 s; rerun the same command")
     assert found[1] == "digest"
 
 

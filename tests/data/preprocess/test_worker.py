@@ -54,14 +54,16 @@ def test_verify_names_the_line():
     with pytest.raises(Problem) as caught:
         worker(verify=True, fails=False).encode(Block(0, 0, "a", 0, len(LINES), 0, LINES))
     assert caught.value.line == 4
-    assert str(caught.value.error).startswith("wrong 1.0 gives other ids than the tokenizer itself for '4 5'...; use")
+    assert str(caught.value.error).startswith(
+        "wrong 1.0 gives different ids from the tokenizer itself for '4 5'...; use"
+    )
 
 
 def test_original_takes_over_where_the_library_fails(tmp_path):
     made = worker(verify=False, fails=True)
     made._files = [os.open(tmp_path / "bin", os.O_CREAT | os.O_WRONLY)]
     answer = made.encode(Block(0, 0, "a", 0, len(LINES), 0, LINES))
-    assert answer.note == "wrong 1.0 failed (ValueError: no fives); the original encodes such texts"
+    assert answer.note == "wrong 1.0 failed (ValueError: no fives); the original library encodes such texts"
     assert answer.outputs[0].sequences.tolist() == [1, 1, 0, 1]
     made.write(Write(0, (4,)))
     os.close(made._files[0])

@@ -144,7 +144,7 @@ def test_a_file_that_changes_in_place_has_another_key(tmp_path, cache):
 def test_a_file_that_grew_since_is_refused(tmp_path, cache):
     recipe = _recipes(tmp_path)[0]
     write_dataset(tmp_path, [7, 3, 12, 5, 9, 4, 8])
-    with pytest.raises(DataError, match=r"data: has \d+ and \d+ bytes .* rank 0 saw .* the file was changed"):
+    with pytest.raises(DataError, match=r"data: has \d+ and \d+ bytes .* rank 0 saw .* the file changed"):
         cache.get(recipe)
 
 

@@ -68,7 +68,7 @@ def test_every_flipped_bit_is_found_and_mended(tmp_path, cache, lines, monkeypat
             assert all(np.array_equal(found[name], each) for name, each in expected.items())
             assert path.read_bytes() == content
     assert len(lines()) == 240
-    assert all("; building it again" in line and str(cache.folder) in line for line in lines())
+    assert all("; rebuilding it" in line and str(cache.folder) in line for line in lines())
 
 
 def test_an_index_of_an_older_version_has_no_checksum_and_is_built_again(cache, lines):
@@ -85,7 +85,7 @@ def test_an_index_of_an_older_version_has_no_checksum_and_is_built_again(cache, 
     assert np.array_equal(cache.get(recipe)["order"], collect(recipe)["order"])
     assert lines() == [
         f"sample index {path}: its header is not that of an index with checksums; an older version had none; "
-        "building it again"
+        "rebuilding it"
     ]
     assert path.read_bytes() == content
 

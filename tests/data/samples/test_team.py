@@ -84,7 +84,7 @@ def test_every_host_without_a_shared_disk_builds_its_own(tmp_path):
 def _one_can_not_write(folder: str) -> None:
     team = make_team(groups_of(data=3))
     place = Path(folder) / ("file" if team.rank == 1 else "cache")
-    with pytest.raises(DataError, match=r"file: is no folder; set DATA_CACHE_PATH"):
+    with pytest.raises(DataError, match=r"file: is not a folder; set DATA_CACHE_PATH"):
         build_together([OrderRecipe(size, 1) for size in range(9)], Cache(place), team)
 
 

@@ -44,7 +44,7 @@ def test_a_unigram_model_comes_out_alike_but_for_what_is_told(specs, tmp_path):
     ours, theirs = make_tokenizer(specs["gpt-sp-unigram"]), AutoTokenizer.from_pretrained(tmp_path)
     assert all(theirs(text[:1000]).input_ids == ours.encode(text[:1000]) for text in PROSE[:8])
     assert len(saved.notes) == 1
-    assert "gives other ids than sentencepiece for 2 of 128 odd texts" in saved.notes[0]
+    assert "gives different ids from sentencepiece for 2 of 128 sample texts" in saved.notes[0]
     assert (tmp_path / "tokenizer.model").is_file()
 
 
@@ -77,7 +77,7 @@ def test_gpt2_files_go_along(specs, tmp_path):
 
 
 def test_word_pieces_with_megatrons_rules_are_refused(specs, tmp_path):
-    with pytest.raises(ConfigError, match="BertWordPieceCase can not be written for transformers"):
+    with pytest.raises(ConfigError, match="BertWordPieceCase cannot be written for transformers"):
         save_for_transformers(specs["bert-case"], tmp_path, 64)
 
 
@@ -89,7 +89,7 @@ def test_numbers_of_protocol_buffers():
 
 
 def test_symbols_that_are_never_cut_are_found_and_what_differs_is_told(tmp_path):
-    """Behind such a symbol the tokenizers library begins a text anew, with a blank; sentencepiece does not."""
+    """Behind such a symbol the tokenizers library begins a text again, with a blank; sentencepiece does not."""
     model = sentence_piece(tmp_path, user_defined_symbols=["<tool>", "qzx"])
     spec, target = TokenizerSpec("GPTSentencePieceTokenizer", model), tmp_path / "out"
     target.mkdir()
@@ -99,11 +99,11 @@ def test_symbols_that_are_never_cut_are_found_and_what_differs_is_told(tmp_path)
     assert number in ours.encode("a<tool>b")
     assert number in theirs("a<tool>b").input_ids
     assert [theirs(text).input_ids for text in ODD] == [ours.encode(text) for text in ODD]
-    assert "as 'aqzxb qzx'; tokenizer.model in the folder is the original" in saved.notes[0]
+    assert "e.g. 'aqzxb qzx'; tokenizer.model in the folder is the original" in saved.notes[0]
 
 
 def _bare(tmp_path, pieces, added=(), **model):
-    """Write a tokenizer.json, with nothing beside it, and return its description."""
+    """Write a tokenizer.json, with nothing next to it, and return its description."""
     vocab = {piece: number for number, piece in enumerate([*pieces, *added])}
     tokens = [
         {"id": vocab[token], "content": token, "special": True}
@@ -153,13 +153,13 @@ def test_a_special_token_ends_documents_before_a_piece_that_has_such_a_name(tmp_
 def test_an_end_that_is_named_but_missing_is_not_guessed(tmp_path):
     spec = _bare(tmp_path, ["a"], ["</s>"])
     (tmp_path / "bare" / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
-    with pytest.raises(ConfigError, match="has no '<end>', which the files beside it name as eos_token"):
+    with pytest.raises(ConfigError, match=r"has no '<end>', which tokenizer_config\.json names as eos_token"):
         _ = make_tokenizer(spec).eod
 
 
 @pytest.mark.parametrize("use", [make_tokenizer, vocab_size, identity])
 def test_dropout_is_refused(tmp_path, use):
-    with pytest.raises(DataError, match=r"has BPE dropout 0\.1, which gives a text other ids every time"):
+    with pytest.raises(DataError, match=r"has BPE dropout 0\.1, which encodes a text differently every time"):
         use(_bare(tmp_path, ["a", "b", "ab"], merges=[["a", "b"]], dropout=0.1))
 
 

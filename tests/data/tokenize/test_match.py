@@ -79,7 +79,7 @@ def test_a_run_without_a_tokenizer_takes_any_one(specs, tmp_path):
 
 def test_a_broken_record_is_told(specs, tmp_path):
     (tmp_path / "a.info.json").write_text("{")
-    with pytest.raises(DataError, match="can not be understood"):
+    with pytest.raises(DataError, match="is not a valid record"):
         check_record(_run(specs["llama3-json"]), [str(tmp_path / "a")])
 
 
@@ -144,4 +144,4 @@ def test_a_tokenizer_that_changed_under_its_name_is_told_as_that(specs, tmp_path
     with pytest.raises(DataError) as error:
         check_record(_run(spec, vocab_extra_ids=3), [prefix])
     assert f"the run uses {spec.type} {spec.model} with VOCAB_EXTRA_IDS=3 (" in str(error.value)
-    assert "the file has changed since, or VOCAB_EXTRA_IDS was another: bring that back" in str(error.value)
+    assert "the file changed since, or VOCAB_EXTRA_IDS differed: restore it" in str(error.value)

@@ -75,7 +75,7 @@ def test_gpt2_takes_a_folder_and_refuses_what_does_not_fit(specs, tmp_path):
     (tmp_path / "vocab.json").write_text('{"a": 0}')
     (tmp_path / "merges.txt").write_text("#version\na b\n")
     for spec, expected in [
-        (TokenizerSpec("GPT2BPETokenizer"), "VOCAB_FILE is not given"),
+        (TokenizerSpec("GPT2BPETokenizer"), "VOCAB_FILE is not set"),
         (TokenizerSpec("GPT2BPETokenizer", vocab_file="nowhere.json"), "VOCAB_FILE nowhere.json: no such file"),
         (TokenizerSpec("GPT2BPETokenizer", str(tmp_path)), "does not fit the vocabulary"),
         (TokenizerSpec("GPT2BPETokenizer", str(folder), extra_ids=2), "set VOCAB_EXTRA_IDS=0"),
@@ -124,9 +124,7 @@ def test_bert_adds_tokens_behind_the_vocabulary_and_has_no_end_of_document(specs
     assert (case.vocab_size, lower.vocab_size, vocab_size(specs["bert-lower"])) == (base + 2, base + 5, base + 5)
     assert lower.decode([lower.specials.cls, *lower.encode("unlikely words"), lower.specials.sep])[:5] == "[CLS]"
     assert lower.specials.cls not in lower.encode("[CLS]"), "a special token in a text is text"
-    with pytest.raises(
-        ConfigError, match=r"BertWordPieceLowerCase has no token that ends a document; leave out --append-eod"
-    ):
+    with pytest.raises(ConfigError, match=r"BertWordPieceLowerCase has no end-of-document token; drop --append-eod"):
         _ = lower.eod
     (tmp_path / "vocab.txt").write_text("[PAD]\n[EOS]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     has_eos = make_tokenizer(TokenizerSpec("BertWordPieceCase", vocab_file=str(tmp_path / "vocab.txt"), extra_ids=1))
@@ -201,9 +199,9 @@ def test_broken_models_of_sentencepiece(specs, tmp_path):
     path = tmp_path / "x.model"
     path.write_bytes(b"nonsense")
     for spec, expected in [
-        (TokenizerSpec("Llama2Tokenizer", str(path)), "sentencepiece can not read it"),
+        (TokenizerSpec("Llama2Tokenizer", str(path)), "sentencepiece cannot read it"),
         (TokenizerSpec("Llama2Tokenizer", str(tmp_path)), "tokenizer.model: no such file; expected a .model"),
-        (TokenizerSpec("GPTSentencePieceTokenizer"), "TOKENIZER_MODEL is not given"),
+        (TokenizerSpec("GPTSentencePieceTokenizer"), "TOKENIZER_MODEL is not set"),
         (TokenizerSpec("Llama2Tokenizer", specs["llama2"].model, extra_ids=1), "has no tokens <extra_id_N>"),
     ]:
         with pytest.raises((ConfigError, DataError), match=expected):

@@ -96,11 +96,11 @@ def test_broken_tokenizers(folder, tmp_path):
         with pytest.raises(DataError, match=expected):
             vocab_size_of(_run(path))
     path.write_text('{"model": {"type": "Nonsense", "vocab": {"a": 0}}}')
-    with pytest.raises(DataError, match="can not read it") as error:
+    with pytest.raises(DataError, match="cannot read it") as error:
         load_tokenizer(_run(path))
     assert "\n" not in str(error.value)
     path.write_text(json.dumps({"version": "1.0", "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0}}}))
-    with pytest.raises(ConfigError, match=r"has none of <\|endoftext\|>, </s>.*name its token as eos_token"):
+    with pytest.raises(ConfigError, match=r"has none of <\|endoftext\|>, </s>.*set eos_token"):
         _ = load_tokenizer(_run(path)).eod
 
 
@@ -141,7 +141,7 @@ def test_the_type_that_reads_the_files_is_named(files, named):
 
 
 def test_no_tokenizer_at_all():
-    with pytest.raises(ConfigError, match=r"^no tokenizer is given; set TOKENIZER_MODEL \(--tokenizer-model\) to a"):
+    with pytest.raises(ConfigError, match=r"^no tokenizer is set; set TOKENIZER_MODEL \(--tokenizer-model\) to a"):
         make_tokenizer(TokenizerSpec("HFTokenizer"))
 
 
@@ -154,7 +154,7 @@ def test_the_name_of_a_word_piece_model_is_not_downloaded(ask):
 def test_demo_vocabulary_is_known_before_it_is_made(tmp_path):
     run = _run("", cache_dir=str(tmp_path), demo_vocab_size=700)
     assert vocab_size_of(run) == 700
-    with pytest.raises(DataError, match="the demo corpus is not there"):
+    with pytest.raises(DataError, match="the demo corpus is missing"):
         load_tokenizer(run)
 
 

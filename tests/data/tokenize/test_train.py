@@ -96,7 +96,7 @@ def test_what_is_wrong_is_told_in_one_line(corpus, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("")
     result = _train(corpus, tmp_path / "full")
-    assert "already exists; remove it or give another folder" in str(result.exception)
+    assert "already exists; remove it or use another folder" in str(result.exception)
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["x"]
     result = CliRunner().invoke(
         train_tokenizer,

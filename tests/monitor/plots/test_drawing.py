@@ -97,7 +97,7 @@ def test_without_a_known_peak_flops_stand_for_the_mfu(tmp_path):
 def test_chosen_keys_are_panels_or_keys_of_the_file(tmp_path):
     run = run_of(tmp_path, rows_of(60, energy_kwh=1.5))
     assert names(draw([run], keys=["lr", "energy_kwh", "valid_loss/*"], most=9)) == ["lr", "energy_kwh", "valid_loss/*"]
-    with pytest.raises(ConfigError, match="--keys los: no run has numbers of that name; panels are loss, validation"):
+    with pytest.raises(ConfigError, match="--keys los: no run has such a key; panels are loss, validation"):
         draw([run], keys=["los"], most=9)
 
 
@@ -110,7 +110,9 @@ def test_axes_say_where_an_iteration_is(tmp_path):
 
 def test_an_axis_that_a_run_does_not_have_is_named(tmp_path):
     run = run_of(tmp_path, [{"iteration": i, "lm_loss": 1.0} for i in range(1, 5)])
-    with pytest.raises(ConfigError, match="no consumed_tokens in it, so --x tokens is not known; --x iteration is"):
+    with pytest.raises(
+        ConfigError, match="no consumed_tokens in it, so --x tokens is not available; use --x iteration"
+    ):
         draw([run], axis="tokens", most=9)
 
 

@@ -1,4 +1,4 @@
-"""Rows reach everybody; whoever fails is told of once and left out."""
+"""Rows reach everybody; whoever fails is reported once and skipped."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_a_tracker_that_fails_is_told_once_and_the_others_go_on(tmp_path, fails,
     tracks.settle()
     assert read_metrics(tmp_path / "metrics.jsonl") == good.rows == run_of(6)
     assert good.ended == ["close", "settle"]
-    told = [text for text in caplog.messages if "switched off" in text]
-    assert told == ["Kept is switched off, the run goes on: OSError: token=*** is no good"]
+    told = [text for text in caplog.messages if "is disabled" in text]
+    assert told == ["Kept is disabled, the run continues: OSError: token=*** is no good"]
 
 
 def test_a_tracker_that_can_not_be_opened_is_told_and_left_out(caplog):
@@ -64,7 +64,7 @@ def test_a_tracker_that_can_not_be_opened_is_told_and_left_out(caplog):
         raise ModuleNotFoundError("no such thing")
 
     assert opened("It", fail) == []
-    assert caplog.messages == ["It can not be used, the run goes on: ModuleNotFoundError: no such thing"]
+    assert caplog.messages == ["It cannot be used, the run continues: ModuleNotFoundError: no such thing"]
 
 
 def test_a_tracker_may_count_steps_of_its_own(tmp_path):

@@ -123,7 +123,7 @@ def test_without_a_network_the_run_is_kept_offline_and_no_row_waits(tmp_path, ca
     assert sent.settle() == ""
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
     assert history(path) == merged(run_of(50))
-    assert any("kept offline, for it can not be reached" in text for text in caplog.messages)
+    assert any("kept offline, because it cannot be reached" in text for text in caplog.messages)
     assert KEY not in caplog.text
 
 
@@ -140,7 +140,7 @@ def test_a_process_that_takes_nothing_costs_no_time_and_is_given_up(tmp_path, mo
             sent.write(row)
             times.append(time.perf_counter() - started)
 
-    with pytest.raises(MegadsError, match="takes no rows"):
+    with pytest.raises(MegadsError, match="accepts no rows"):
         fill()
     assert max(times) < 0.1
     sent = Wandb(tmp_path, 0, {}, sleeper)
@@ -169,8 +169,8 @@ def test_a_process_that_ends_is_told_once(tmp_path, caplog):
         tracks.write(step(i + 1))
     tracks.close()
     sent.reader.join()
-    assert [text for text in caplog.messages if "switched off" in text] == [
-        "Weights & Biases is switched off, the run goes on: MegadsError: its process ended with 3"
+    assert [text for text in caplog.messages if "is disabled" in text] == [
+        "Weights & Biases is disabled, the run continues: MegadsError: its process ended with 3"
     ]
     assert KEY not in caplog.text
 
