@@ -287,7 +287,7 @@ def show_opening(job: Job, plan: LaunchPlan, ends: float, checkpoints: Path, out
     how = f"ranks started by {by}" if by else f"$ {plan.line()}"
     opening = hidden(f"{notes}{summary(job)}{ending_line(ends)}\n", job.ask.env)
     append_to_log(job.folder.path, f"{opening}\n{hidden(how, job.ask.env)}\n")
-    brief = f"launch   {plan.brief()} (the whole command: {job.folder.path / LOG_FILE})"
+    brief = f"launch   {plan.brief()} (full command: {job.folder.path / LOG_FILE})"
     opening += f"launch   ranks started by {by}\n\n" if by else hidden(f"{brief}\n\n", job.ask.env)
     out.write(coloured(opening) if may_colour(out) else opening)
     out.flush()

@@ -289,7 +289,7 @@ def test_each_problem_of_a_list_is_a_line(folder):
             f"{folder}/b: is listed twice",
         )
     ]
-    assert "1 of 4 files are sound" in done.stdout
+    assert "1 of 4 files are valid" in done.stdout
 
 
 def test_files_of_two_tokenizers_in_one_list_are_told(folder):

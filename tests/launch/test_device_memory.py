@@ -87,11 +87,11 @@ def test_a_job_is_checked_before_it_is_submitted(tmp_path, monkeypatch):
     with pytest.raises(ConfigError) as refused:
         prepare_submission(ask, wish, tmp_path)
     said = str(refused.value)
-    assert said.startswith("a device of machine perlmutter has 39.4 GiB (its smallest; hbm80g 79.1) and a rank needs")
+    assert said.startswith("machine perlmutter has 39.4 GiB (its smallest; hbm80g 79.1) per device, and each rank")
     assert "TP=4 or PP=4" in said
     assert said.endswith("FORCE=1 starts anyway")
     large = prepare_submission(ask, replace(wish, options=("-C", "gpu&hbm80g")), tmp_path)
-    assert not [note for note in large.resolved.notes if note.startswith("a device of") and "39.4" in note]
+    assert not [note for note in large.resolved.notes if note.startswith("machine perlmutter has") and "39.4" in note]
     forced = prepare_submission(replace(ask, env={**env, "FORCE": "1"}), wish, tmp_path)
     assert "#SBATCH --constraint=gpu\n" in forced.text
     cpu = prepare_submission(replace(ask, env={**env, "MEGADS_DEVICE": "cpu"}), wish, tmp_path)
