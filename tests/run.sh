@@ -32,7 +32,7 @@ step() {
   echo "== $*"
   "${MEGADS_PYTHON}" -m "$@"
 }
-# The tools' programs are beside Python, also when its environment is not active.
+# The tools' programs are next to Python, also when its environment is not active.
 PATH="$(dirname "$(type -P "${MEGADS_PYTHON}")"):${PATH}"
 export PATH
 # mypy takes most of the linters' time: it runs in the background, and its output comes last.

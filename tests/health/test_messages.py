@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.test_doctor import STAGES
 
 ROOT = Path(__file__).parents[2]
-PAGE = " ".join((ROOT / "docs" / "hangs.md").read_text().split())
+PAGE = (ROOT / "docs" / "hangs.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ PAGE = " ".join((ROOT / "docs" / "hangs.md").read_text().split())
     ],
 )
 def test_what_the_page_quotes_is_said(words):
-    assert words in PAGE
+    assert words in " ".join(PAGE.split())
     assert any(words in path.read_text() for path in (ROOT / "megads").rglob("*.py"))
 
 

@@ -186,7 +186,7 @@ def test_bad_lines_are_left_out_up_to_the_limit(megads, tokenizer, values):
         out = ("--output-prefix", f"out{number}")
         done = megads.made("--input", "a.jsonl", *out, "--tokenizer-model", tokenizer, "--max-bad-lines", 2, *share)
         assert megads.files()[f"out{number}_text_document.bin"] == golden(tokenizer, kept, eod=False)[0]
-        assert "left out 2 bad lines: a.jsonl:8: is not JSON" in done.err
+        assert "skipped 2 bad lines: a.jsonl:8: is not JSON" in done.err
         assert "a.jsonl:21: 'text' is a number; expected a text or a list of texts" in done.err
     done = megads("--input", "a.jsonl", "--output-prefix", "no", "--tokenizer-model", tokenizer, "--max-bad-lines", 1)
     assert done.code == 2
