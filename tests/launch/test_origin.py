@@ -40,6 +40,13 @@ from tests.checkpoint.faked import TINY, derived, fake
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def _runs_of_their_own(tmp_path, monkeypatch):
+    """Keep the runs of a checkout, which a user may have made there, out of it."""
+    monkeypatch.chdir(tmp_path)
+
+
+
 def test_the_banner_says_what_begins_and_with_what(tmp_path):
     run_dir, everything = tmp_path / "r", "weights, optimizer and position"
     assert start_line(derived(), find_beginning(derived(), run_dir)) == "random weights, seed 1234"
