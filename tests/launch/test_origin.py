@@ -46,7 +46,6 @@ def _runs_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-
 def test_the_banner_says_what_begins_and_with_what(tmp_path):
     run_dir, everything = tmp_path / "r", "weights, optimizer and position"
     assert start_line(derived(), find_beginning(derived(), run_dir)) == "random weights, seed 1234"
