@@ -14,7 +14,8 @@ import click
 
 from megads.cli.bar import bar
 from megads.cli.many import ManyWords
-from megads.data.file_list import Shard, read_file_list, repeated, strip_suffix
+from megads.data.file_list import Shard, read_file_list, repeated
+from megads.data.indexed.prefix import strip_suffix
 from megads.errors import DataError, plain
 from megads.words import plural
 

@@ -71,7 +71,7 @@ def preprocess(**options: Any) -> None:
     from megads.cluster.mpi import finish_mpi
     from megads.cluster.ranks import find_ranks
     from megads.data.preprocess.part import Stopped
-    from megads.data.preprocess.run import preprocess as run
+    from megads.data.preprocess.partitions import preprocess as run
     from megads.data.preprocess.team import Silent
 
     me = find_ranks(os.environ)

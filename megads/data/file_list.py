@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megads.config.words import split_words
+from megads.data.indexed.prefix import strip_suffix
 from megads.errors import DataError
 from megads.storage.regular import cannot_read, open_regular
 
@@ -127,14 +128,6 @@ def repeated(shards: Sequence[Shard]) -> list[tuple[Shard, Shard]]:
             found.append((shard, seen[key]))
         seen.setdefault(key, shard)
     return found
-
-
-def strip_suffix(prefix: str) -> str:
-    """Return ``prefix`` without a ``.bin`` or ``.idx`` at its end."""
-    for suffix in (".bin", ".idx"):
-        if prefix.endswith(suffix) and Path(prefix).name != suffix:
-            return prefix[: -len(suffix)]
-    return prefix
 
 
 def _read_text(path: Path, setting: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.file_list import strip_suffix
 from megads.data.indexed.files import ReadFile, Row
+from megads.data.indexed.prefix import strip_suffix
 from megads.errors import DataError
 
 

@@ -14,13 +14,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from megads.data.file_list import strip_suffix
 from megads.data.indexed.base import TokenFile
 from megads.data.indexed.checksums import checksums_of, file_problems
 from megads.data.indexed.content import IndexContent, Numbers
 from megads.data.indexed.files import NewFiles, ReadFile
 from megads.data.indexed.mmap import IndexedDataset
 from megads.data.indexed.open import open_dataset
+from megads.data.indexed.prefix import strip_suffix
 from megads.data.indexed.record import RECORD_SUFFIX, Record, read_record, record_text
 from megads.data.indexed.verify import require_sound
 from megads.data.indexed.writer import write_pieces

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from megads.data.file_list import strip_suffix
 from megads.data.indexed import mmap, tnt
 from megads.data.indexed.base import TokenFile
 from megads.data.indexed.files import ReadFile
+from megads.data.indexed.prefix import strip_suffix
 
 
 def open_dataset(prefix: str | Path, *, allow_empty: bool = False) -> TokenFile:

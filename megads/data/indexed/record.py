@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from megads.config.files import write_whole
-from megads.data.file_list import strip_suffix
 from megads.data.indexed.checksums import Checksums
+from megads.data.indexed.prefix import strip_suffix
 from megads.errors import ConfigError, DataError
 from megads.storage.checksums import NO_CRC, is_sealed, seal
 from megads.storage.reading import parse_json, read_bytes

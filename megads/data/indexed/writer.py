@@ -11,11 +11,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.file_list import strip_suffix
 from megads.data.indexed.content import IndexContent, content_of
 from megads.data.indexed.dtypes import IMPLS, code_of
 from megads.data.indexed.files import NewFiles
 from megads.data.indexed.mmap import mmap_index
+from megads.data.indexed.prefix import strip_suffix
 from megads.data.indexed.record import RECORD_SUFFIX
 from megads.data.indexed.tnt import tnt_index
 from megads.errors import DataError

@@ -1,4 +1,4 @@
-"""``--partitions``: several parts at the same time on one host, each with its own reader and workers."""
+"""``megads data preprocess``: in one process, with those of other ranks, or with ``--partitions`` in several."""
 
 from __future__ import annotations
 
@@ -11,11 +11,37 @@ from dataclasses import replace
 from typing import TextIO
 
 from megads.cluster.parent import end_with
-from megads.data.preprocess.plan import Job
+from megads.data.preprocess.plan import Job, check_job
 from megads.data.preprocess.publish import Made
 from megads.data.preprocess.run import meeting, run_rank
 from megads.data.preprocess.team import Team
 from megads.errors import DataError
+
+
+def preprocess(job: Job, *, rank: int = 0, size: int = 1, stream: TextIO) -> list[Made]:
+    """Make the token files of ``job``, together with the processes of the other ranks.
+
+    Must be called before this process has used a library that starts threads: it forks.
+
+    Args:
+        job: what to do.
+        rank: of this process.
+        size: number of processes, all with the same job, on hosts that see the same files.
+        stream: for progress and notes.
+
+    Returns:
+        What was made; nothing on ranks other than 0.
+
+    Raises:
+        MegadsError: nothing is then under the final names. What cost more than a moment is kept
+            where the same command resumes it.
+        Stopped: by a signal; likewise.
+        Silent: another process failed and says why.
+    """
+    check_job(job)
+    if size > 1 or job.how.partitions == 1:
+        return run_rank(job, Team(rank, size, meeting(job)), stream)
+    return run_partitions(job, stream)
 
 
 def run_partitions(job: Job, stream: TextIO) -> list[Made]:

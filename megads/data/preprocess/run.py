@@ -1,4 +1,4 @@
-"""``megads data preprocess``, from the options to the files."""
+"""What one process of ``megads data preprocess`` does: its own part, and as the leader the token files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from megads.data.preprocess.journal import PartFiles, Point, read_point
 from megads.data.preprocess.lock import held, outputs_held
 from megads.data.preprocess.messages import Failed, Ready, Start
 from megads.data.preprocess.part import TOLD, Stopped, cannot_write, make_part
-from megads.data.preprocess.plan import Job, Segment, check_job, digest_of, key_of, split_inputs
+from megads.data.preprocess.plan import Job, Segment, digest_of, key_of, split_inputs
 from megads.data.preprocess.pool import Pool
 from megads.data.preprocess.progress import Done, Meter
 from megads.data.preprocess.publish import Made
@@ -35,41 +35,13 @@ from megads.words import plural
 _POLL_S = 0.2
 
 
-def preprocess(job: Job, *, rank: int = 0, size: int = 1, stream: TextIO) -> list[Made]:
-    """Make the token files of ``job``, together with the processes of the other ranks.
-
-    Must be called before this process has used a library that starts threads: it forks.
-
-    Args:
-        job: what to do.
-        rank: of this process.
-        size: number of processes, all with the same job, on hosts that see the same files.
-        stream: for progress and notes.
-
-    Returns:
-        What was made; nothing on ranks other than 0.
-
-    Raises:
-        MegadsError: nothing is then under the final names. What cost more than a moment is kept
-            where the same command resumes it.
-        Stopped: by a signal; likewise.
-        Silent: another process failed and says why.
-    """
-    check_job(job)
-    if size > 1 or job.how.partitions == 1:
-        return run_rank(job, Team(rank, size, meeting(job)), stream)
-    from megads.data.preprocess.partitions import run_partitions
-
-    return run_partitions(job, stream)
-
-
 def meeting(job: Job) -> Path:
     """Return the folder where the processes of a job meet."""
     return job.work.with_name(job.work.name + ".ranks")
 
 
 def run_rank(job: Job, team: Team, stream: TextIO) -> list[Made]:
-    """Do the work of one process; see :func:`preprocess`."""
+    """Do the work of one process; see :func:`megads.data.preprocess.partitions.preprocess`."""
     total = sum(source.size for source in job.inputs)
     with _signals_noted() as signals:
         run = _Run(job, team, stream, Meter(stream, total, job.how.log_interval), signals)
@@ -196,8 +168,8 @@ class _Run:
     def _start_workers(self, segments: list[Segment], close: Sequence[int]) -> Ready:
         """Start as many workers as there is work for; return what they say of the tokenizer."""
         # Loaded once here and not in each of them; the libraries behind these load themselves later.
-        for name in ("make", "fast"):
-            importlib.import_module(f"megads.data.tokenize.{name}")
+        for name in ("megads.data.tokenize.make", "megads.data.tokenize.fast"):
+            importlib.import_module(name)
         job = self.job
         for number in range(min(job.how.workers, _most_blocks(job, segments))):
             sample = sample_texts(job.inputs, job.keys) if number == 0 else None
