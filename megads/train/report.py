@@ -16,7 +16,8 @@ from megads.monitor.log import FILE, LOG
 from megads.monitor.outcome import Outcome
 from megads.monitor.plots.loss import read_losses, save_loss_plot
 from megads.monitor.plots.sketch import loss_sketch
-from megads.monitor.text import WAITING, count, size
+from megads.monitor.step_line import WAITING
+from megads.monitor.text import count, size
 from megads.monitor.text import seconds as measured
 from megads.monitor.throughput import SPEED_STEPS, Speed
 from megads.train.loop import Loop

@@ -15,8 +15,9 @@ from megads.engine.base import StepResult
 from megads.monitor.interval import Interval, megatron_line, megatron_validation_line
 from megads.monitor.log import ALSO, FILE, LOG
 from megads.monitor.metrics import MetricsFile
+from megads.monitor.step_line import step_line
 from megads.monitor.stragglers import Found, straggler_line
-from megads.monitor.text import count, step_line
+from megads.monitor.text import count
 from megads.monitor.throughput import Speed
 from megads.monitor.trackers.tracks import Tracks
 from megads.train.evaluate import HeldOut, perplexity

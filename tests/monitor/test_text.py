@@ -3,7 +3,8 @@ import math
 import pytest
 
 from megads.config.flops import Flops
-from megads.monitor.text import count, duration, four_digits, seconds, size, step_line
+from megads.monitor.step_line import step_line
+from megads.monitor.text import count, duration, four_digits, seconds, size
 from megads.monitor.throughput import Remaining, Speed, SpeedOf
 
 
