@@ -63,7 +63,7 @@ class Loop:
         self.speeds: list[float] = []
         self.waited_s = 0.0  # for data, of the steps since this start
         self.stepped_s = 0.0
-        self.timing = Timing(training)
+        self.timing = Timing(training.run, training.groups, training.device, training.vendor.timeline)
         self.looks = Looks(training, self.teller.memory if self.teller else None)
         self.guard = Guard(run, training.checkpoints)
         self.way_back = Rollback(training, self.saving)

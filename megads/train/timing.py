@@ -5,32 +5,37 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 import megads.comm.timed as dist
 from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
+from megads.device.timeline import Timeline
 from megads.monitor.stragglers import Found, find_stragglers
 from megads.monitor.times import SAVE, Shares, StepTimes, step_clock
-from megads.train.setup import Training
 
 
 class Timing:
     """Takes the times of the steps of one run on this rank.
 
     Args:
-        training: the run.
+        run: derived settings.
+        groups: of this rank.
+        device: that computes.
+        timeline: makes the marks in its time.
     """
 
-    def __init__(self, training: Training):
-        settings, groups = training.run.times, training.groups
-        self.clock = step_clock(training.vendor.timeline(training.device)) if settings.split else None
+    def __init__(
+        self, run: RunConfig, groups: Groups, device: torch.device, timeline: Callable[[torch.device], Timeline]
+    ):
+        settings = run.times
+        self.clock = step_clock(timeline(device)) if settings.split else None
         self.shares = Shares()  # of the steps since this start
         self.saved_s = 0.0  # since the last step
         looks = settings.split and settings.straggler_interval and groups.world is not None
-        self.look_out = LookOut(training.run, groups, training.device) if looks else None
+        self.look_out = LookOut(run, groups, device) if looks else None
 
     def running(self) -> contextlib.AbstractContextManager[None]:
         """Return what the engine's part of a step runs in."""
