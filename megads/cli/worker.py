@@ -45,7 +45,11 @@ def worker(run: Path | None, path: Path | None, gradients: bool, local_rank: str
         stand_guard(path.parent, env)
     from megads.train.worker import work
 
-    work(path, env, gradients=gradients)
+    if not gradients:
+        work(path, env)
+    from megads.train.gradients import compare_run
+
+    work(path, env, compare_run)
 
 
 def _by_hand(folder: Path, env: dict[str, str]) -> None:

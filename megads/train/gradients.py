@@ -9,18 +9,25 @@ its first moment is ``(1 - beta1)`` times the gradient.
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from megads.cluster.ranks import RankInfo
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.comm.messages import all_gather_values
 from megads.config.schema import RunConfig
 from megads.engine.make import make_engine
+from megads.errors import EXIT_DONE, EXIT_FAILED
 from megads.models.build import build_model
+from megads.monitor.outcome import Outcome, write_outcome
 from megads.parallel.tensor import take_shard
+from megads.train.setup import join_ranks
 
 TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 5e-2}
 """Of the norm of a parameter's difference, relative to the norm of its gradient."""
@@ -61,6 +68,17 @@ class Comparison:
         """Whether loss, norm and every gradient agree."""
         pairs = ((self.loss, self.reference_loss), (self.grad_norm, self.reference_norm))
         return not self.wrong and all(abs(ours - theirs) <= self.tolerance * theirs for ours, theirs in pairs)
+
+
+def compare_run(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Outcome:
+    """Join the other ranks, compare, write the outcome; rank 0 prints the report. Collective."""
+    _, device, groups = join_ranks(run, info, env)
+    found = compare_gradients(run, groups, device)
+    outcome = Outcome(EXIT_DONE, "equal", 0) if found.is_equal else Outcome(EXIT_FAILED, "not equal", 0)
+    if info.rank == 0:
+        sys.stdout.write(report(found))
+        write_outcome(run_dir, outcome)
+    return outcome
 
 
 def compare_gradients(run: RunConfig, groups: Groups, device: torch.device) -> Comparison:

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -32,13 +32,12 @@ from megads.monitor.trackers.make import open_tracks
 from megads.monitor.trackers.tracks import Tracks
 from megads.train.deadline import Deadline
 from megads.train.energy import EnergyOfRun
-from megads.train.gradients import compare_gradients, report
 from megads.train.hang import Board
 from megads.train.loop import Loop
 from megads.train.lr_finder import find_rate
 from megads.train.report import announce, summarise
 from megads.train.resume import resume
-from megads.train.setup import Training, join_ranks, set_up
+from megads.train.setup import Training, set_up
 from megads.train.stop import StopRequest
 from megads.train.watchdog import END, Watchdog
 
@@ -51,8 +50,11 @@ LOST_PEER = (
 FAILED_WAIT_S = 2.0  # for trackers to take their last rows when a run fails
 LOST_WAIT_S = 5.0  # for the rank that failed, or its guard, to be the one that tells
 
+Check = Callable[[RunConfig, Path, RankInfo, Mapping[str, str]], Outcome]
+"""What a rank may do instead of training, with settings, run folder, rank and environment."""
 
-def work(config_path: Path, env: Mapping[str, str], *, gradients: bool = False) -> NoReturn:
+
+def work(config_path: Path, env: Mapping[str, str], check: Check | None = None) -> NoReturn:
     """Run this rank to its end and leave the process with its exit code.
 
     A rank that fails says why and leaves at once: waiting for a collective that will never
@@ -62,7 +64,7 @@ def work(config_path: Path, env: Mapping[str, str], *, gradients: bool = False) 
     Args:
         config_path: ``<run>/config.yaml``.
         env: this process's environment, for the rank and the device; settings are not read from it.
-        gradients: compare the layout's gradients with one rank's instead of training.
+        check: what this rank does instead of training.
     """
     run_dir = config_path.parent
     info = find_ranks(env)
@@ -75,7 +77,7 @@ def work(config_path: Path, env: Mapping[str, str], *, gradients: bool = False) 
     start_log(info.rank, run.log.log_level, run_dir / LOG_FILE)
     watch = watchdog(run, run_dir, info, env)
     try:
-        outcome = _compare(run, run_dir, info, env) if gradients else _train(run, run_dir, info, env, watch)
+        outcome = check(run, run_dir, info, env) if check else _train(run, run_dir, info, env, watch)
     except KeyboardInterrupt:
         # A launcher of megads writes the outcome itself.
         told = tell_interrupted(run_dir) if is_on_its_own(env) else "megads: interrupted before the run could save\n"
@@ -169,16 +171,6 @@ def step_time_of(run_dir: Path) -> float:
         seconds = last_rows(run_dir / METRICS)[0].get("step_time_s")
         return float(seconds) if isinstance(seconds, int | float) else 0.0
     return 0.0
-
-
-def _compare(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Outcome:
-    _, device, groups = join_ranks(run, info, env)
-    found = compare_gradients(run, groups, device)
-    outcome = Outcome(EXIT_DONE, "equal", 0) if found.is_equal else Outcome(EXIT_FAILED, "not equal", 0)
-    if info.rank == 0:
-        sys.stdout.write(report(found))
-        write_outcome(run_dir, outcome)
-    return outcome
 
 
 def is_on_its_own(env: Mapping[str, str]) -> bool:
