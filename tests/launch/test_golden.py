@@ -52,8 +52,8 @@ def steady(tmp_path, monkeypatch):
     monkeypatch.setattr("megads.launch.address.ephemeral_ports", lambda: (32768, 60999))
     monkeypatch.setattr("megads.launch.starter.count_cores", lambda: 64)
     monkeypatch.setattr("megads.launch.starter.this_launch", lambda: "")
-    for module in ("scheduler", "starter"):
-        monkeypatch.setattr(f"megads.launch.{module}.count_accelerators", lambda _: 4)
+    for module in ("megads.launch.scheduler", "megads.launch.starter"):
+        monkeypatch.setattr(f"{module}.count_accelerators", lambda _: 4)
 
 
 def job_environment(machine: str, count: int, folder: Path) -> dict[str, str]:
