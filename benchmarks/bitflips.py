@@ -31,23 +31,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.victims import Victim, Zygote, make_run_folder, write_data
-from megads.checkpoint.layout import list_checkpoints
-from megads.checkpoint.reader import Reader
-from megads.checkpoint.verify import verify
-from megads.config.files import CONFIG, HEARTBEAT, OUTCOME, load_config
+from megads.checkpoint.format.folders import list_checkpoints
+from megads.checkpoint.format.reader import Reader
+from megads.checkpoint.format.verify import verify
 from megads.config.run_files import ATTEMPTS, COMMAND, COMMAND_ONCE_SAVED, LOG_FILE, METRICS
-from megads.data.build import build_splits, read_shards
-from megads.data.indexed.checksums import checksums_of
-from megads.data.indexed.inspect import info
-from megads.data.indexed.open import open_dataset
-from megads.data.indexed.record import RECORD_SUFFIX, Record, write_record
-from megads.data.indexed.scan import check
-from megads.data.samples.cache import Cache
+from megads.config.run_folder import CONFIG, HEARTBEAT, OUTCOME, load_config
+from megads.data.datasets import build_splits, read_shards
+from megads.data.formats.checksums import checksums_of
+from megads.data.formats.open import open_dataset
+from megads.data.formats.record import RECORD_SUFFIX, Record, write_record
+from megads.data.samples.index_cache.cache import Cache
+from megads.data.token_files.inspect import info
+from megads.data.token_files.scan import check
 from megads.errors import DataError, MegadsError
-from megads.monitor.follow import Follower
+from megads.monitor.columns import read_columns
 from megads.monitor.metrics import read_metrics
-from megads.monitor.plots.columns import read_columns
-from megads.monitor.runs import BROKEN, facts_of
+from megads.monitor.run_state.follow import Follower
+from megads.monitor.run_state.runs import BROKEN, facts_of
 
 OUTCOMES = ("detected", "repaired", "harmless", "SILENT", "TRACEBACK")
 FOR_PEOPLE = (COMMAND, COMMAND_ONCE_SAVED, ATTEMPTS, LOG_FILE, "loss.png", "ds_config.json", "job.sh")

@@ -40,11 +40,11 @@ import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from megads.checkpoint.cut import Cut
+from megads.checkpoint.format.reader import Reader
+from megads.checkpoint.format.shard_layout import ShardLayout
 from megads.checkpoint.load import load_pieces
-from megads.checkpoint.piece import Piece
-from megads.checkpoint.progress import Progress
-from megads.checkpoint.reader import Reader
+from megads.checkpoint.owned_shard import OwnedShard
+from megads.checkpoint.resume.progress import Progress
 from megads.checkpoint.save import Saver, Snapshot
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups, make_groups
@@ -67,7 +67,7 @@ class Options:
     gap: float
 
 
-def make_pieces(options: Options, rank: int) -> list[Piece]:
+def make_pieces(options: Options, rank: int) -> list[OwnedShard]:
     """Return a rank's share of every parameter, and half as many small ones, as norms are."""
     count = int(options.millions * 1e6)
     whole = [("big", WIDTH * ROWS)] * (count // (WIDTH * ROWS))
@@ -75,17 +75,17 @@ def make_pieces(options: Options, rank: int) -> list[Piece]:
     generator = torch.Generator().manual_seed(rank)
     pieces = []
     for number, (kind, size) in enumerate(shapes):
-        cut = Cut((size,) if kind == "small" else (size // WIDTH, WIDTH))
+        cut = ShardLayout((size,) if kind == "small" else (size // WIDTH, WIDTH))
         first, last = rank * size // options.ranks, (rank + 1) * size // options.ranks
         tensors = {each: torch.empty(last - first).normal_(generator=generator) for each in KINDS}
-        pieces.append(Piece(f"layers.{number}.{kind}.weight", cut, first, tensors))
+        pieces.append(OwnedShard(f"layers.{number}.{kind}.weight", cut, first, tensors))
     return pieces
 
 
 class Method:
     """One way to save the pieces of a rank to ``folder`` and to load them again. Both are collective."""
 
-    def __init__(self, pieces: list[Piece], groups: Groups, folder: Path):
+    def __init__(self, pieces: list[OwnedShard], groups: Groups, folder: Path):
         self.pieces, self.groups, self.folder = pieces, groups, folder
         self.tensors = {f"{kind}/{piece.name}": piece.tensors[kind] for kind in KINDS for piece in pieces}
         self.file = folder / f"rank-{groups.rank}"

@@ -26,14 +26,14 @@ from torch import Tensor, nn
 
 from megads.cluster.ranks import find_ranks
 from megads.config.derive import derive
-from megads.config.resolve import resolve
 from megads.config.schema import ModelConfig, RunConfig
-from megads.data.indexed.writer import IndexedWriter
+from megads.config.sources.resolve import resolve
+from megads.data.formats.writer import IndexedWriter
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
+from megads.train.fault.stop import StopRequest
 from megads.train.loop import Loop
 from megads.train.setup import set_up
-from megads.train.stop import StopRequest
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = {

@@ -166,8 +166,8 @@ class Inputs:
     """Makers of inputs: each crafts files in ``folder`` and returns the words of a command."""
 
     def __init__(self, folder: Path):
-        from megads.data.indexed.record import Record, record_text
-        from megads.data.indexed.writer import IndexedWriter
+        from megads.data.formats.record import Record, record_text
+        from megads.data.formats.writer import IndexedWriter
 
         self.folder = folder
         with IndexedWriter(folder / "good", "u2") as writer:

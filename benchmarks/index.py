@@ -56,7 +56,7 @@ FULL, QUICK = Size(10_000_000, 100_000_000, 3), Size(10_000, 100_000, 1)
 
 def write_data(folder: Path, documents: int) -> str:
     """Write an index with random lengths and a .bin file that is one hole; return the prefix."""
-    from megads.data.indexed.writer import write_index
+    from megads.data.formats.writer import write_index
 
     lengths = np.random.RandomState(SEED).randint(1, 2 * MEAN_LENGTH, documents).astype(np.int32)
     write_index(folder / "data.idx", "mmap", np.dtype("<u2"), lengths, np.arange(documents + 1, dtype=np.int64))
@@ -67,13 +67,13 @@ def write_data(folder: Path, documents: int) -> str:
 
 def build_ours(prefix: str, cache: Path, samples: int) -> None:
     """Build the index as a run does."""
-    from megads.data.samples.cache import Cache
+    from megads.data.samples.index_cache.cache import Cache
 
     Cache(cache).get(_recipe(prefix, samples))
 
 
 def _recipe(prefix: str, samples: int) -> Any:
-    from megads.data.indexed.open import open_dataset
+    from megads.data.formats.open import open_dataset
     from megads.data.samples.gpt import GPTRecipe, Stamp
 
     return GPTRecipe(prefix, Stamp.of(prefix), 0, len(open_dataset(prefix)), SEQ_LENGTH, samples, SEED)
@@ -121,8 +121,8 @@ def child(what: str, prefix: str, cache: str, samples: int) -> Measured:
     if what == "start":
         return _start(prefix, Path(cache), samples)
     if what == "megads":
-        import megads.data.samples.cache
-        import megads.data.samples.gpt  # noqa: F401
+        import megads.data.samples.gpt
+        import megads.data.samples.index_cache.cache  # noqa: F401
 
         build = build_ours
     else:
@@ -139,8 +139,8 @@ def _start(prefix: str, cache: Path, samples: int) -> Measured:
     """Start as a rank does: from settings to its first sample, all imports included."""
     started = time.perf_counter()
     from megads.config.schema import RunConfig
-    from megads.data.build import build_splits
-    from megads.data.file_list import Shard
+    from megads.data.datasets import build_splits
+    from megads.data.sources.file_list import Shard
 
     train = {"train_iters": samples // 100, "global_batch": 100, "eval_iters": 0, "seed": SEED}
     data = {"train_split": 1, "val_split": 0, "path": prefix, "cache_dir": str(cache.parent)}
@@ -171,7 +171,7 @@ def measure(what: str, prefix: str, cache: Path, samples: int) -> Measured:
 
 def same_arrays(prefix: str, ours: Path, theirs: Path, samples: int) -> bool:
     """Return whether both caches hold the same three arrays."""
-    from megads.data.samples.cache import Cache
+    from megads.data.samples.index_cache.cache import Cache
 
     arrays = Cache(ours).find(_recipe(prefix, samples))
     return arrays is not None and all(

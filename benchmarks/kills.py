@@ -35,10 +35,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.victims import ITERATIONS, Victim, Wrong, Zygote, make_run_folder, write_data
-from megads.checkpoint.layout import iteration_of, list_checkpoints
-from megads.checkpoint.reader import Reader
-from megads.checkpoint.verify import verify
-from megads.monitor.outcome import read_outcome
+from megads.checkpoint.format.folders import iteration_of, list_checkpoints
+from megads.checkpoint.format.reader import Reader
+from megads.checkpoint.format.verify import verify
+from megads.monitor.run_state.outcome import read_outcome
 
 KILLS_OF_A_RUN = 8
 LAYOUTS: tuple[dict[str, str], ...] = (

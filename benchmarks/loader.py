@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from megads.config.schema import RunConfig
-from megads.data.build import build_splits
-from megads.data.file_list import Shard
-from megads.data.indexed.files import ReadFile
-from megads.data.indexed.writer import IndexedWriter
-from megads.data.loader import Batches
-from megads.data.prefetch import Prefetch, read_ahead
+from megads.data.datasets import build_splits
+from megads.data.formats.files import ReadFile
+from megads.data.formats.writer import IndexedWriter
+from megads.data.loading.loader import Batches
+from megads.data.loading.prefetch import Prefetch, read_ahead
+from megads.data.sources.file_list import Shard
 
 WORKERS = (0, 1, 2, 4)
 MEAN_DOCUMENT = 700  # tokens

@@ -31,17 +31,17 @@ from torch import nn
 from megads.cluster.ranks import find_ranks
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
-from megads.comm.sections import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, section
 from megads.config.derive import derive
-from megads.config.files import save_config
-from megads.config.resolve import Resolved, resolve
+from megads.config.run_folder import save_config
+from megads.config.sources.resolve import Resolved, resolve
 from megads.device.vendor import vendor
 from megads.engine.base import StepResult
 from megads.monitor.log import LOG, start_log
-from megads.monitor.trackers.make import open_tracks
+from megads.monitor.trackers.registry import open_tracks
+from megads.timing.sections import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, section
+from megads.train.fault.stop import StopRequest
 from megads.train.loop import Loop
 from megads.train.setup import Training
-from megads.train.stop import StopRequest
 
 ROOT = Path(__file__).parents[1]
 OFF = {"track.tensorboard": "off", "track.csv": "false", "track.wandb_mode": "disabled"}
@@ -200,7 +200,7 @@ def watched(run: Run) -> Costs:
 def marks_s() -> float:
     """Return the seconds that the sections of a step cost more with a clock than without one."""
     from megads.device.timeline import HostTimeline
-    from megads.monitor.times import step_clock
+    from megads.timing.step_times import step_clock
 
     engine, clock = Scripted(0.0), step_clock(HostTimeline())
 

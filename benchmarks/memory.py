@@ -128,9 +128,9 @@ def measure(case: Case) -> Found:
     from megads.comm.grid import Grid
     from megads.comm.groups import make_groups
     from megads.config.derive import derive
-    from megads.config.resolve import resolve
+    from megads.config.sources.resolve import resolve
     from megads.engine.base import whole_shape
-    from megads.engine.make import make_engine
+    from megads.engine.build import make_engine
 
     settings = {**SIZES, "train.dtype": case.dtype, "parallel.zero_stage": str(case.stage)}
     asked = resolve(None, env={}, overrides=settings, machine="generic", root=ROOT)

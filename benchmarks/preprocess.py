@@ -227,7 +227,7 @@ def parse(path: Path, first: int, step: int) -> None:
     """Read and parse every ``step``-th piece of a file."""
     import orjson
 
-    from megads.data.preprocess.ranges import RangeReader
+    from megads.data.preprocess.input.ranges import RangeReader
 
     reader, size = RangeReader(), path.stat().st_size
     for start in range(first * PIECE, size, step * PIECE):
@@ -352,7 +352,7 @@ def make_kinds(folder: Path, part: Path, tokenizer: Path | None) -> list[Kind]:
     """Train a tokenizer of each kind on the first megabytes."""
     from tokenizers import BertWordPieceTokenizer
 
-    from megads.data.stdlib_corpus import train_bpe
+    from megads.data.sources.stdlib_corpus import train_bpe
 
     texts = [json.loads(line)["text"] for line in part.open(encoding="utf-8")]
     text = folder / "text.txt"

@@ -48,9 +48,9 @@ import sys
 from pathlib import Path
 import torch
 from megads.cluster.ranks import find_ranks
-from megads.config.files import load_config
+from megads.config.run_folder import load_config
 from megads.train.setup import end_of_document, join_ranks
-from megads.engine.make import make_engine
+from megads.engine.build import make_engine
 import megads.train.worker
 run = load_config(Path(sys.argv[1]))
 _, device, groups = join_ranks(run, find_ranks({}), {"MEGADS_DEVICE": "cpu"})
@@ -74,8 +74,8 @@ SMALL = {
 def settings(folder: Path) -> Path:
     """Return the settings file of a tiny run of one rank."""
     from megads.config.derive import derive
-    from megads.config.files import save_config
-    from megads.config.resolve import resolve
+    from megads.config.run_folder import save_config
+    from megads.config.sources.resolve import resolve
 
     asked = resolve(None, env={**SMALL, "ZERO_STAGE": "1"}, overrides={"dir": str(folder)}, machine="cpu", root=ROOT)
     resolved = derive(asked, num_hosts=1, ranks_per_host=1, vocab_size=16)

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from megads.config.files import save_config
-from megads.config.log_settings import TrackConfig
-from megads.config.resolve import resolve
+from megads.config.run_folder import save_config
+from megads.config.settings.log import TrackConfig
+from megads.config.sources.resolve import resolve
 from megads.monitor.metrics import MetricsFile
-from megads.monitor.trackers.table import Table
+from megads.monitor.trackers.csv_table import Table
+from megads.monitor.trackers.metrics_sink import MetricsSink
 from megads.monitor.trackers.tensorboard import TensorBoard
-from megads.monitor.trackers.tracks import Tracks
 from megads.monitor.trackers.wandb import Wandb
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +42,7 @@ def row(iteration: int) -> dict[str, Any]:
     return {"iteration": iteration, "consumed_samples": 8 * iteration, **numbers, **more, "memory_bytes": 2**33}
 
 
-def cost(tracks: Tracks, rows: int) -> tuple[float, float]:
+def cost(tracks: MetricsSink, rows: int) -> tuple[float, float]:
     """Return median and 99th percentile of the milliseconds of a row."""
     times = []
     for iteration in range(1, rows + 1):
@@ -64,7 +64,7 @@ def run_folder(folder: Path) -> Path:
     return folder
 
 
-def steps(tracks: Tracks, count: int, numbers: np.ndarray, repeats: int) -> list[tuple[float, float]]:
+def steps(tracks: MetricsSink, count: int, numbers: np.ndarray, repeats: int) -> list[tuple[float, float]]:
     """Return the seconds and the processor seconds of ``count`` steps, each of ``repeats`` sums and a row."""
     times = []
     for iteration in range(1, count + 1):
@@ -94,7 +94,7 @@ def main() -> None:
             "+ Weights & Biases": lambda: [Wandb(run_folder(folder / "row"), 0, NOWHERE)],
         }
         for kind, make in kinds.items():
-            middle, high = cost(Tracks(MetricsFile(folder / "metrics.jsonl"), make()), asked.rows)
+            middle, high = cost(MetricsSink(MetricsFile(folder / "metrics.jsonl"), make()), asked.rows)
             print(f"{kind:20} {middle:.3f} ms a row, 99 % under {high:.3f} ms")
         _beside(folder, asked.steps)
 
@@ -109,7 +109,7 @@ def _beside(folder: Path, count: int) -> None:
     for turn in range(6):
         with_it = turn % 2 == 1
         trackers: list[Any] = [Wandb(run_folder(folder / f"turn{turn}"), 0, NOWHERE)] if with_it else []
-        tracks = Tracks(MetricsFile(folder / f"turn{turn}.jsonl"), trackers)
+        tracks = MetricsSink(MetricsFile(folder / f"turn{turn}.jsonl"), trackers)
         found[with_it] += steps(tracks, count // 3, numbers, repeats)
         tracks.settle()
     for i, what in enumerate(("time", "processor time")):

@@ -22,18 +22,18 @@ from typing import NoReturn
 
 import numpy as np
 
-from megads.checkpoint.layout import iteration_of, list_checkpoints
-from megads.checkpoint.verify import verify
+from megads.checkpoint.format.folders import iteration_of, list_checkpoints
+from megads.checkpoint.format.verify import verify
 from megads.config.derive import derive
-from megads.config.files import CONFIG, LOG_FILE, OUTCOME, save_config
-from megads.config.resolve import resolve
-from megads.data.indexed.writer import IndexedWriter
+from megads.config.run_folder import CONFIG, LOG_FILE, OUTCOME, save_config
+from megads.config.sources.resolve import resolve
+from megads.data.formats.writer import IndexedWriter
 from megads.monitor.metrics import read_metrics
-from megads.monitor.outcome import read_outcome
+from megads.monitor.run_state.outcome import read_outcome
 
 ROOT = Path(__file__).parents[1]
 IMPORTED = (
-    *("megads.train.worker", "megads.engine.make", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"),
+    *("megads.train.worker", "megads.engine.build", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"),
     *(
         "setuptools",
         "distutils.ccompiler",

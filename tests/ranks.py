@@ -121,8 +121,8 @@ def _import_what_ranks_need() -> None:
     import torch.distributed.tensor  # noqa: F401 - torch.testing imports it in the first comparison
 
     import megads.train.loop  # noqa: F401
-    from megads.engine.compiler import NAME, Door
-    from megads.engine.library import import_deepspeed
+    from megads.engine.deepspeed.compiler import NAME, Door
+    from megads.engine.deepspeed.package import import_deepspeed
 
     import_deepspeed()
     # Ranks put it there again. Whoever makes a process group asks what is there for what only the compiler has.
@@ -152,7 +152,7 @@ def _serve(rank: int, size: int, folder: str, pipe: Any) -> None:
     import torch
     import torch.distributed as dist
 
-    from megads.engine.library import import_deepspeed
+    from megads.engine.deepspeed.package import import_deepspeed
 
     gc.freeze()  # DeepSpeed collects garbage several times an engine; a test process has much to walk through
     torch.set_num_threads(1)

@@ -11,11 +11,16 @@ from pathlib import Path
 README = Path(__file__).parent / "README.md"
 
 FIRST = (
-    *("slurm", "tests/engine/test_recompute.py", "tests/parity/test_layouts.py", "tests/engine/test_optimizers.py"),
+    *(
+        "slurm",
+        "tests/engine/deepspeed/test_recompute.py",
+        "tests/parity/test_layouts.py",
+        "tests/engine/optim/test_optimizers.py",
+    ),
     *("tests/e2e/test_signals.py", "tests/parity/test_mutations.py", "tests/parity/test_reshape.py"),
-    *("tests/launch/test_run.py", "tests/e2e/test_deterministic.py", "tests/parity/test_resume_bitwise.py"),
-    *("tests/engine/test_zero.py", "tests/engine/test_optimizer_state.py", "tests/e2e/test_load.py"),
-    *("tests/engine/test_pipeline.py", "tests/benchmarks/test_rank_startup.py", "tests/e2e/test_docs.py"),
+    *("tests/launch/supervise/test_run.py", "tests/e2e/test_deterministic.py", "tests/parity/test_resume_bitwise.py"),
+    *("tests/engine/deepspeed/test_zero.py", "tests/engine/optim/test_optimizer_state.py", "tests/e2e/test_load.py"),
+    *("tests/engine/deepspeed/test_pipeline.py", "tests/benchmarks/test_rank_startup.py", "tests/e2e/test_docs.py"),
 )
 """Groups of tests that take longest, longest first: one that starts last keeps one worker alone at the end."""
 

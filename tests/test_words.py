@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megads.words import plural
+from megads.text.plural import plural
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,8 +47,8 @@ FORBIDDEN = {
     r"\bwho pays\b": "account to charge",
     r"\bRanks in all\b": "total ranks",
     r"[Rr]efused, with what can": "rejected, with an alternative",
-    r"\(s\)(?![\[{])": "one helper for plurals: megads.words.plural",
-    r"\b1 (ranks|files|hosts|threads|checkpoints|steps)\b": "megads.words.plural",
+    r"\(s\)(?![\[{])": "one helper for plurals: megads.text.plural.plural",
+    r"\b1 (ranks|files|hosts|threads|checkpoints|steps)\b": "megads.text.plural.plural",
     r"\b(a|per) (rank|device|host) of \d+ GiB\b": "per rank",
 }
 # The same for messages, help and pages: comments and docstrings still have some of these, or need them.

@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from megads.checkpoint.piece import Piece
-from megads.checkpoint.reader import Reader, Want
+from megads.checkpoint.format.reader import Reader, Want
+from megads.checkpoint.owned_shard import OwnedShard
 
 AT_ONCE = 1 << 26
 """Numbers on the host on their way to a device; what is on the host goes there right away."""
 
 
-def load_pieces(reader: Reader, pieces: Iterable[Piece], kinds: Collection[str]) -> None:
+def load_pieces(reader: Reader, pieces: Iterable[OwnedShard], kinds: Collection[str]) -> None:
     """Fill ``pieces`` with what the checkpoint holds of them. Not collective.
 
     Every rank reads what it answers for and no more, in the order in which it was written.
@@ -39,7 +39,7 @@ def load_pieces(reader: Reader, pieces: Iterable[Piece], kinds: Collection[str])
     _fill(reader, waiting)
 
 
-def _wanted(pieces: list[Piece], kinds: Collection[str]) -> Iterator[tuple[Want, Tensor, Tensor]]:
+def _wanted(pieces: list[OwnedShard], kinds: Collection[str]) -> Iterator[tuple[Want, Tensor, Tensor]]:
     """Yield what is to be read, the host's memory that it goes to, and where it goes from there."""
     for kind in pieces[0].tensors if pieces else ():
         for piece in pieces:

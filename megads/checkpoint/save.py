@@ -22,16 +22,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megads.checkpoint.blocks import Entry, write_file
-from megads.checkpoint.collect import Collector, Table, pack, table, unpack
-from megads.checkpoint.commit import commit, part_of
-from megads.checkpoint.cut import Cut
-from megads.checkpoint.kept import STATES, Kept
-from megads.checkpoint.layout import checkpoint_name
-from megads.checkpoint.manifest import File, Manifest, file_name
-from megads.checkpoint.piece import Piece, entry, kept_of
-from megads.checkpoint.progress import Progress
-from megads.checkpoint.retention import later, retire, surplus, sweep
+from megads.checkpoint.format.blocks import Entry, write_file
+from megads.checkpoint.format.commit import commit, part_of
+from megads.checkpoint.format.folders import checkpoint_name
+from megads.checkpoint.format.manifest import File, Manifest, file_name
+from megads.checkpoint.format.retention import later, retire, surplus, sweep
+from megads.checkpoint.format.runs import Collector, Table, pack, table, unpack
+from megads.checkpoint.format.shard_layout import ShardLayout
+from megads.checkpoint.format.whole_state import STATES, WholeParamState
+from megads.checkpoint.owned_shard import OwnedShard, entry, kept_of
+from megads.checkpoint.resume.progress import Progress
 from megads.comm.groups import Groups
 from megads.comm.messages import broadcast_value, gather_values
 from megads.errors import CheckpointError
@@ -48,9 +48,9 @@ class Snapshot:
 
     Attributes:
         progress: how far the run is.
-        pieces: of this rank, see :class:`megads.checkpoint.piece.Piece`; gone through once.
+        pieces: of this rank, see :class:`megads.checkpoint.owned_shard.OwnedShard`; gone through once.
         scalars: of the engine.
-        tensors: every parameter of the model, the same on every rank, see ``megads.checkpoint.tensors``.
+        tensors: every parameter of the model, the same on every rank, see ``megads.checkpoint.format.tensors``.
         model: settings that decide the shape of the weights.
         settings: of the run, section by section.
         about: versions and the like.
@@ -59,9 +59,9 @@ class Snapshot:
     """
 
     progress: Progress
-    pieces: Iterable[Piece]
+    pieces: Iterable[OwnedShard]
     scalars: Mapping[str, float]
-    tensors: Mapping[str, Cut]
+    tensors: Mapping[str, ShardLayout]
     model: Mapping[str, Any]
     settings: Mapping[str, Any]
     about: Mapping[str, Any]
@@ -94,7 +94,7 @@ class _Written:
 
     kinds: tuple[str, ...] = ()
     pieces: bytes = b""  # packed
-    states: dict[str, Kept] = field(default_factory=dict)
+    states: dict[str, WholeParamState] = field(default_factory=dict)
     file: File | None = None
     problem: str = ""
     seconds: float = 0.0
@@ -123,7 +123,7 @@ class _Job:
         mine = [piece for piece in snapshot.pieces if piece.is_mine and piece.count]
         kinds = tuple(dict.fromkeys(kind for piece in mine for kind in piece.tensors))
         keyed = [(f"{kind}/{piece.name}", piece.tensors[kind]) for kind in kinds for piece in mine]
-        states: dict[str, Kept] = {}
+        states: dict[str, WholeParamState] = {}
         for name, found in snapshot.states:
             tensors = {key: value for key, value in found.items() if isinstance(value, Tensor)}
             keyed += [(f"{STATES}{name}/{key}", tensor) for key, tensor in tensors.items()]
@@ -219,7 +219,7 @@ class Saver:
         job.write()
         return self._complete(snapshot, job)
 
-    def reserve(self, pieces: Iterable[Piece]) -> int:
+    def reserve(self, pieces: Iterable[OwnedShard]) -> int:
         """Take the memory that :meth:`start` copies to, and return its bytes.
 
         Memory that was never written to takes the system much longer to give than to copy

@@ -82,7 +82,7 @@ class _Group(click.Group):
             click.echo("megads: interrupted", err=True)
             sys.exit(130)
         except MegadsError as error:
-            from megads.config.secrets import hidden
+            from megads.text.secrets import hidden
 
             _report(hidden(str(error), os.environ))
         except OSError as error:
@@ -94,7 +94,7 @@ class _Group(click.Group):
 
 def _report(text: str) -> None:
     """Say what is wrong; of several ranks with the same command line rank 0 does."""
-    from megads.launch.started import is_silent
+    from megads.launch.user_ranks.entry import is_silent
 
     if not is_silent(os.environ):
         click.echo(f"megads: {text}", err=True)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from megads.cli.flags import EPILOG, FlagCommand, flag_table
-from megads.cli.notes import show_notes
+from megads.cli.options.flags import EPILOG, FlagCommand, flag_table
+from megads.cli.options.notes import show_notes
 
 if TYPE_CHECKING:
-    from megads.config.resolve import Resolved
+    from megads.config.sources.resolve import Resolved
 
 SET_HELP = "Override one setting, section.key=value; may be repeated."
 
@@ -54,14 +54,14 @@ def resolve_here(preset: str | None, pairs: tuple[str, ...], flags: tuple[tuple[
         CheckpointError: ``USE_CHECKPOINT_ARGS`` is set and there is no checkpoint.
     """
     from megads.cluster.machine import machine_name
-    from megads.config.resolve import resolve
+    from megads.config.sources.resolve import resolve
 
     root, overrides = checkout(), parse_pairs(pairs)
     machine = overrides.get("machine") or machine_name(socket.gethostname(), os.environ, root)
     first = resolve(preset, env=os.environ, overrides=overrides, flags=flags, machine=machine, root=root)
     if not first.run.checkpoint.use_args:
         return first
-    from megads.launch.origin import checkpoint_layer
+    from megads.launch.preflight.checkpoint_start import checkpoint_layer
 
     layer = checkpoint_layer(first.run)
     return resolve(
@@ -135,11 +135,11 @@ def _filled(resolved: Resolved) -> Resolved:
     """Return settings with the values that follow from the others on this host; as they are where that fails."""
     from megads.cluster.machine import count_accelerators
     from megads.config.derive import derive
-    from megads.config.layers import read_machine
-    from megads.data.tokenize.run import vocab_size_of
+    from megads.config.sources.presets import read_machine
+    from megads.data.tokenizers.of_run import vocab_size_of
     from megads.errors import MegadsError
-    from megads.launch.scheduler import host_ranks
-    from megads.launch.scheduler import ranks_per_host as ranks_here
+    from megads.launch.schedulers.allocation import host_ranks
+    from megads.launch.schedulers.allocation import ranks_per_host as ranks_here
 
     run = resolved.run
     try:
@@ -155,8 +155,8 @@ def _filled(resolved: Resolved) -> Resolved:
 
 def _show_difference(runs: tuple[str, str], resolved: Resolved) -> None:
     """Print the settings in which two runs differ, or a run and the settings here (``now``)."""
-    from megads.config.files import CONFIG, load_config
     from megads.config.reference import text_of
+    from megads.config.run_folder import CONFIG, load_config
     from megads.config.tree import env_name, fields, value_of
 
     found = [_filled(resolved).run if run == "now" else load_config(Path(run) / CONFIG) for run in runs]
@@ -241,7 +241,7 @@ def _text(value: bool | int | float | str) -> str:
 
 
 def _show_presets() -> None:
-    from megads.config.layers import presets
+    from megads.config.sources.presets import presets
 
     for name, layer in presets().items():
         click.echo(f"{name:16} {', '.join(layer.aliases)}".rstrip())

@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from megads.cli.ask import ask_of
-from megads.cli.flags import EPILOG, FlagCommand
+from megads.cli.options.flags import EPILOG, FlagCommand
+from megads.cli.options.request import ask_of
 
 
 def _check_seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
@@ -38,11 +38,11 @@ def doctor(
     """
     ask = ask_of(preset, pairs, flags)
     if gradients:
-        from megads.launch.gradients import check_gradients
+        from megads.doctor.launcher.gradients import check_gradients
 
         if as_json:
             raise click.UsageError("--json and --gradients exclude each other; drop one")
         sys.exit(check_gradients(ask, sys.stdout))
-    from megads.launch.doctor import Wanted, check_health
+    from megads.doctor.launcher.run import Wanted, check_health
 
     sys.exit(check_health(ask, Wanted(timeout, as_json), sys.stdout, sys.stderr))

@@ -12,6 +12,6 @@ import click
 @click.option("--folder", required=True, type=click.Path(path_type=Path), help="where the launcher left the options")
 def health(folder: Path) -> None:
     """Take part in a check as one rank (called by megads doctor)."""
-    from megads.health.work import work
+    from megads.doctor.ranks.worker import work
 
     work(folder, dict(os.environ))

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from megads.cli.ask import checkout
+from megads.cli.options.request import checkout
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -34,7 +34,7 @@ def launch(
 
     COMMAND finds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment.
     """
-    from megads.launch.anything import plan_anything, run_anything
+    from megads.launch.any_program import plan_anything, run_anything
 
     options = {
         "launch.num_hosts": hosts,

@@ -14,7 +14,7 @@ import click
 from megads.errors import plain
 
 if TYPE_CHECKING:
-    from megads.monitor.runs import RunFacts
+    from megads.monitor.run_state.runs import RunFacts
 
 WHY = 60  # characters of a reason, where there is no terminal that says how wide
 WORDS = {"run", "state", "model", "layout", "optimizer"}  # at the left of their column
@@ -43,7 +43,7 @@ def runs(folder: Path, as_json: bool, sort: str) -> None:
     """
     from megads.errors import ConfigError
     from megads.monitor.colour import may_colour
-    from megads.monitor.runs import facts_of, find_runs
+    from megads.monitor.run_state.runs import facts_of, find_runs
 
     try:
         found = [facts_of(path) for path in find_runs(folder)]
@@ -88,7 +88,7 @@ def coloured(lines: Sequence[str], found: Sequence[RunFacts]) -> list[str]:
 
 def table(found: Sequence[RunFacts], width: int | None) -> list[str]:
     """Return the lines of a table that fits ``width`` characters, without its least columns if need be."""
-    from megads.monitor.text import count, duration
+    from megads.text.units import count, duration
 
     def known(value: float | None, text: Callable[[float], str]) -> str:
         return "" if value is None else text(value)

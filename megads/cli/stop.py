@@ -11,7 +11,7 @@ import click
 @click.argument("run", type=click.Path(path_type=Path))
 def stop(run: Path) -> None:
     """Ask the run in folder RUN to save and stop at the next step."""
-    from megads.launch.folder import request_stop
+    from megads.launch.run_folder import request_stop
 
     request_stop(run)
     click.echo(f"{run}: will save and stop after its current step")

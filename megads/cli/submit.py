@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from megads.cli.ask import ask_of
+from megads.cli.options.request import ask_of
 
 if TYPE_CHECKING:
-    from megads.launch.submit_train import Wish
+    from megads.launch.submit.training import JobOptions
 
 JOB_OPTIONS = (
     click.option("--nodes", type=click.IntRange(1), metavar="N", help="Job: hosts; without it NHOSTS, or 1."),
@@ -26,11 +26,11 @@ JOB_OPTIONS = (
 )
 
 
-def wish_of(job: dict[str, Any]) -> Wish:
+def wish_of(job: dict[str, Any]) -> JobOptions:
     """Return what the options of JOB_OPTIONS say."""
-    from megads.launch.submit_train import Wish
+    from megads.launch.submit.training import JobOptions
 
-    return Wish(
+    return JobOptions(
         nodes=job["nodes"] or 0,
         account=job["account"] or "",
         queue=job["queue"] or "",
@@ -65,15 +65,15 @@ def submit(walltime: str | None, dry_run: bool, script: str, words: tuple[str, .
 
     megads submit --nodes 2 --walltime 1:00:00 train_7B.sh --set train.train_iters=500
     """
-    from megads.launch.submit import send
-    from megads.launch.submit_script import script_job
+    from megads.launch.submit.job_script import send
+    from megads.launch.submit.script import script_job
 
     ask = ask_of(None, ())
     wish = wish_of(job)
     text, scheduler = script_job(ask, wish, walltime or ask.env.get("WALLTIME", ""), script, words, Path.cwd())
     if dry_run:
-        from megads.config.secrets import hidden
-        from megads.launch.submit_train import without_values
+        from megads.launch.submit.training import without_values
+        from megads.text.secrets import hidden
 
         click.echo(hidden(without_values(text, wish.variables), ask.env), nl=False)
     else:

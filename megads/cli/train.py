@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from megads.cli.ask import ask_of
-from megads.cli.flags import EPILOG, FlagCommand
-from megads.cli.notes import show_notes
+from megads.cli.options.flags import EPILOG, FlagCommand
+from megads.cli.options.notes import show_notes
+from megads.cli.options.request import ask_of
 from megads.cli.submit import JOB_OPTIONS, refuse_job_options, wish_of
 from megads.errors import MegadsError
-from megads.words import plural
+from megads.text.plural import plural
 
 if TYPE_CHECKING:
-    from megads.launch.ask import Ask
-    from megads.launch.plan import LaunchPlan
-    from megads.launch.started import Started
+    from megads.launch.request import TrainRequest
+    from megads.launch.starters.plan import LaunchPlan
+    from megads.launch.user_ranks.entry import Started
 
 
 def job_options(command: Any) -> Any:
@@ -58,7 +58,7 @@ def train(
     **job: Any,
 ) -> None:
     """Train a model. Settings: default < preset < machine < environment < --set."""
-    from megads.launch.started import become_rank, started_rank
+    from megads.launch.user_ranks.entry import become_rank, started_rank
 
     env = dict(os.environ)
     if (info := started_rank(env)) is None:
@@ -93,7 +93,7 @@ def _train(
     ask = replace(ask_of(preset, pairs, flags), started=started)
     ask = ask.starting_fresh() if fresh else ask
     if no_env:
-        from megads.launch.submit_train import without_settings
+        from megads.launch.submit.training import without_settings
 
         env = without_settings(ask.env)
         # The line that resumes the run may say TRAIN_ITERS=200 in front.
@@ -104,14 +104,14 @@ def _train(
         _submit(ask, job, dry_run)
         return 0
     refuse_job_options(job)
-    from megads.launch.job import describe, prepare, start, start_line_of
+    from megads.launch.plan_run import describe, prepare, start, start_line_of
 
     if dry_run and not started and _previewed(ask):
         return 0
     prepared = prepare(ask)
     if dry_run:
-        from megads.config.secrets import hidden
-        from megads.launch.origin import difference_lines
+        from megads.launch.preflight.checkpoint_start import difference_lines
+        from megads.text.secrets import hidden
 
         notes = [*prepared.resolved.notes, *difference_lines(prepared.run, prepared.begins)]
         # A run that continues in its folder needs no note; a new folder does.
@@ -127,10 +127,10 @@ def _train(
     return start(prepared, sys.stderr, begin)
 
 
-def _previewed(ask: Ask) -> bool:
+def _previewed(ask: TrainRequest) -> bool:
     """Print what the run would be on a machine that this host is not; return whether it is one."""
-    from megads.config.secrets import hidden
     from megads.launch.preview import preview
+    from megads.text.secrets import hidden
 
     found = preview(ask)
     if found is None:
@@ -141,15 +141,15 @@ def _previewed(ask: Ask) -> bool:
     return True
 
 
-def _submit(ask: Ask, job: dict[str, Any], dry_run: bool) -> None:
-    from megads.launch.submit_train import JOB, prepare_submission, submit, without_values
+def _submit(ask: TrainRequest, job: dict[str, Any], dry_run: bool) -> None:
+    from megads.launch.submit.training import JOB, prepare_submission, submit, without_values
 
     wish = wish_of(job)
     submission = prepare_submission(ask, wish, Path.cwd())
     folder = submission.folder
     show_notes((*submission.resolved.notes, folder.note))
     if dry_run:
-        from megads.config.secrets import hidden
+        from megads.text.secrets import hidden
 
         click.echo(hidden(without_values(submission.text, wish.variables), ask.env), nl=False)
     elif folder.complete:

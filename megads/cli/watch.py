@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from megads.monitor.watching import Watch
+    from megads.monitor.run_state.watch import Watch
 
 
 @click.command()
@@ -28,8 +28,8 @@ def watch(run: Path, interval: float, once: bool) -> None:
     Without a terminal there is one line for each look that finds something new.
     """
     from megads.errors import ConfigError
-    from megads.monitor.runs import is_run
-    from megads.monitor.watching import Watch
+    from megads.monitor.run_state.runs import is_run
+    from megads.monitor.run_state.watch import Watch
 
     if run.exists() and not run.is_dir():
         raise ConfigError(f"{run}: not a folder; pass the folder that the run printed as 'folder'")

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from megads.cli.ask import checkout
+from megads.cli.options.request import checkout
 from megads.cluster.ranks import TOKEN, RankInfo
 from megads.config.run_files import CONFIG
-from megads.launch.guard import stand_guard
-from megads.launch.stale import IN_PLACE, WATCHED
-from megads.monitor.interrupt import hear_ctrl_c
+from megads.launch.starters.old_variables import IN_PLACE, WATCHED
+from megads.launch.supervise.rank_parent import stand_guard
+from megads.monitor.run_state.interrupt import hear_ctrl_c
 
 if TYPE_CHECKING:
-    from megads.launch.plan import LaunchPlan
-    from megads.launch.started import Started
+    from megads.launch.starters.plan import LaunchPlan
+    from megads.launch.user_ranks.entry import Started
 
 
 @click.command()
@@ -47,20 +47,20 @@ def worker(run: Path | None, path: Path | None, gradients: bool, local_rank: str
 
     if not gradients:
         work(path, env)
-    from megads.train.gradients import compare_run
+    from megads.doctor.ranks.gradients import compare_run
 
     work(path, env, compare_run)
 
 
 def _by_hand(folder: Path, env: dict[str, str]) -> None:
     """Be a rank that the user started: meet the others first; they all call this command again."""
-    from megads.launch.started import become_rank, started_rank
+    from megads.launch.user_ranks.entry import become_rank, started_rank
 
     env.pop(WATCHED, None)
     info = started_rank(env) or RankInfo(0, 1, 0, 1, "single")
 
     def prepare(started: Started, begin: Callable[[LaunchPlan], int]) -> int:
-        from megads.launch.prepared import run_prepared
+        from megads.launch.user_ranks.prepared import run_prepared
 
         return run_prepared(folder, env, checkout(), started, begin)
 

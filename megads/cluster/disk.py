@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megads.errors import LaunchError
-from megads.storage.regular import write_cure
+from megads.storage.open_file import write_cure
 
 PIECE = 4 * 2**20
 

@@ -27,7 +27,7 @@ TOKEN = "MEGADS_TOKEN"
 """A secret of one launch, which its ranks find each other by; see docs/clusters.md for what it protects."""
 
 UNKNOWN = -1
-"""The local rank where no variable gives it; ``megads.comm.place.find_local`` then finds it."""
+"""The local rank where no variable gives it; ``megads.comm.rendezvous.find_local`` then finds it."""
 
 # SLURM numbers its batch, extern, interactive and pending steps from here on, sometimes
 # printed as a negative number; none of them was started as a rank by srun.

@@ -238,7 +238,7 @@ def init_distributed(
         info: rank and world size.
         timeout_s: longest wait for another rank, here and in every collective.
         device: this rank's accelerator, which binds the communicator to it; None or a cpu: no binding.
-        store: where the ranks have met, :func:`megads.comm.place.meet`; or a file that does
+        store: where the ranks have met, :func:`megads.comm.rendezvous.meet`; or a file that does
             not exist yet, in a folder that all share; None for one rank alone.
 
     Raises:

@@ -19,14 +19,14 @@ MARGIN_S = 60.0
 def group_timeout_s(timeout_s: float) -> float:
     """Return the time-out of torch's process groups, in seconds, for ``launch.timeout_s``.
 
-    It is longer than the longest that the watchdog (``megads.train.watchdog``) allows a phase
+    It is longer than the longest that the watchdog (``megads.train.fault.watchdog``) allows a phase
     whose length is not known yet, so that the watchdog comes first and says who is missing.
     """
     return FIRST_TIMES * timeout_s + MARGIN_S
 
 
 def connect_again(env: Mapping[str, str], rank: int, timeout_s: float = 5.0) -> dist.Store:
-    """Return a connection of its own to the store of the run, with the names of ``megads.comm.place``.
+    """Return a connection of its own to the store of the run, with the names of ``megads.comm.rendezvous``.
 
     The connection that torch has may be held by a main thread that waits in it.
 

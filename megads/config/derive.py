@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from megads.config.advice import (
+from megads.config.rules.advice import (
     Attempt,
     Broken,
     Change,
@@ -22,19 +22,19 @@ from megads.config.advice import (
     refusal,
     shown,
 )
-from megads.config.batches import BatchSchedule
-from megads.config.checks import problem_of
-from megads.config.layers import preset_title
-from megads.config.megatron import LAYER as MEGATRON_LAYER
-from megads.config.megatron import MEGATRON, PADDING, PADDING_FLAG
-from megads.config.resolve import SHARES, Resolved, rank_of
-from megads.config.schedule_lengths import fill_schedule, keep_first_limit, rises_to_the_end
+from megads.config.rules.checks import problem_of
+from megads.config.schedule.batches import BatchSchedule
+from megads.config.schedule.lengths import fill_schedule, keep_first_limit, rises_to_the_end
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.sizes import data_degree, layout_text, model_degree, padded_vocab_size
+from megads.config.sources.megatron_defaults import LAYER as MEGATRON_LAYER
+from megads.config.sources.megatron_defaults import MEGATRON, PADDING, PADDING_FLAG
+from megads.config.sources.presets import preset_title
+from megads.config.sources.resolve import SHARES, Resolved, rank_of
 from megads.config.tree import env_name, fields, nested, value_of
 from megads.errors import ConfigError, MegadsError
-from megads.words import plural
+from megads.text.plural import plural
 
 __all__ = ["FILLED", "attempts", "check_vocab", "data_degree", "derive", "padded_vocab_size"]
 

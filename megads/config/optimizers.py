@@ -36,7 +36,7 @@ class Optimizer:
         library: the class that does it.
         scope: what its rule looks at: each number by itself (``element``), the norm of a whole tensor
             or a block of it (``tensor``), or a whole matrix. The last two are stepped by one rank that
-            gathers the whole parameter, see ``megads.engine.optim.whole``.
+            gathers the whole parameter, see ``megads.engine.optim.whole_parameters``.
         state: of ``element``: kinds of state as large as the weights -> what they begin with.
         scalars: of ``element``: numbers of a parameter group that belong to the state.
         numbers: of state for each weight, in float32 numbers; for the memory estimate.

@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from megads.config.parse import did_you_mean
 from megads.config.schema import RunConfig
 from megads.config.setting import Weak, takes_word
+from megads.config.sources.parse import did_you_mean
 from megads.config.tree import extra, fields
 from megads.errors import ConfigError
 

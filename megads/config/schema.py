@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from megads.config.checkpoint_settings import CheckpointConfig
-from megads.config.data_settings import DataConfig
-from megads.config.engine_settings import DeepSpeedConfig, RecomputeConfig
-from megads.config.facts import StarterName
-from megads.config.log_settings import LogConfig, TrackConfig
-from megads.config.model_settings import FAMILIES, ModelConfig
-from megads.config.optim_settings import OptimConfig
+from megads.config.machine_facts import StarterName
 from megads.config.optimizers import OPTIMIZERS
-from megads.config.option_words import minutes
-from megads.config.profile_settings import ProfileConfig
-from megads.config.schedule_settings import LrFinderConfig
-from megads.config.seed_settings import SeedSettings
 from megads.config.setting import DTYPES, Section, Word, setting
-from megads.config.stability_settings import StabilityConfig
-from megads.config.times_settings import TimesConfig
+from megads.config.settings.checkpoint import CheckpointConfig
+from megads.config.settings.data import DataConfig
+from megads.config.settings.engine import DeepSpeedConfig, RecomputeConfig
+from megads.config.settings.log import LogConfig, TrackConfig
+from megads.config.settings.model import FAMILIES, ModelConfig
+from megads.config.settings.optimizer import OptimConfig
+from megads.config.settings.option_units import minutes
+from megads.config.settings.profile import ProfileConfig
+from megads.config.settings.schedule import LrFinderConfig
+from megads.config.settings.seeds import SeedSettings
+from megads.config.settings.stability import StabilityConfig
+from megads.config.settings.times import TimesConfig
 
 __all__ = [
     "FAMILIES",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from megads.config.schema import ModelConfig, RunConfig
 from megads.errors import ConfigError
-from megads.words import plural
+from megads.text.plural import plural
 
 
 def padded_vocab_size(model: ModelConfig) -> int:

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from megads.config.schema import RunConfig
-from megads.data import demo
-from megads.data.build import Files, Plans, make_plans, read_shards, samples_of, uses_demo
-from megads.data.file_list import Shard
-from megads.data.indexed.base import TokenFile
-from megads.data.indexed.record import read_record
-from megads.data.indexed.verify import sample_problems
-from megads.data.samples.cache import Cache
-from megads.data.tokenize.match import check_record
+from megads.data.datasets import Files, Plans, make_plans, read_shards, samples_of, uses_demo
+from megads.data.formats.base import TokenFile
+from megads.data.formats.record import read_record
+from megads.data.samples.index_cache.cache import Cache
+from megads.data.sources import demo
+from megads.data.sources.file_list import Shard
+from megads.data.token_files.verify import sample_problems
+from megads.data.tokenizers.of_data import check_record
 from megads.errors import ConfigError, DataError
 
 _LOOKED_AT = 4096  # tokens of a document

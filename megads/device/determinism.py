@@ -8,7 +8,7 @@ import torch
 def make_deterministic() -> None:
     """Have torch take algorithms that repeat bit for bit, and fail in those that have none.
 
-    The variables of ``megads.config.determinism`` must be set when the process begins: without
+    The variables of ``megads.config.rules.determinism`` must be set when the process begins: without
     CUBLAS_WORKSPACE_CONFIG torch refuses the first matrix product on a CUDA device. Torch also
     fills memory that nobody wrote to, so that what is read from it is the same as well.
     """

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from megads.checkpoint.piece import Piece
+from megads.checkpoint.owned_shard import OwnedShard
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Engine(Protocol):
     def states(self) -> Iterator[ParameterState]:
         """Yield every parameter's state, in the same order on every rank. Collective."""
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[OwnedShard]:
         """Yield the numbers that this rank answers for, in the order of parameters. Not collective.
 
         The ranks of data x seq share every parameter's slice among them; one that owns nothing of

@@ -5,28 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 from megads.cluster.machine import count_accelerators, machine_name
-from megads.config.checks import check
-from megads.config.deepspeed import SETTING_OF, deepspeed_config
+from megads.config.deepspeed.dictionary import SETTING_OF, deepspeed_config
+from megads.config.deepspeed.overrides import adopt
 from megads.config.derive import attempts, derive
-from megads.config.facts import Facts
-from megads.config.layers import read_machine
-from megads.config.memory import check_device, estimate
-from megads.config.overrides import adopt
-from megads.config.remarks import remarks
+from megads.config.estimate.memory import check_device, estimate
+from megads.config.machine_facts import Facts
+from megads.config.rules.checks import check
+from megads.config.rules.remarks import remarks
 from megads.config.schema import RunConfig
+from megads.config.sources.presets import read_machine
 from megads.errors import DeviceError
-from megads.launch.ask import Ask, resolve_ask
-from megads.launch.banner import banner
-from megads.launch.device_memory import device_memory
-from megads.launch.folder import RUNS
-from megads.launch.job import settings_lines
-from megads.launch.optimizers import check_optimizer
-from megads.launch.scheduler import Allocation, host_ranks, in_a_job, needs_accelerators
+from megads.launch.plan_run import settings_lines
+from megads.launch.preflight.banner import banner
+from megads.launch.preflight.device_memory import device_memory
+from megads.launch.preflight.optimizer_packages import check_optimizer
+from megads.launch.request import TrainRequest, resolve_ask
+from megads.launch.run_folder import RUNS
+from megads.launch.schedulers.allocation import Allocation, host_ranks, in_a_job, needs_accelerators
 
 FLASH = ("nvidia", "amd")
 
 
-def preview(ask: Ask) -> tuple[tuple[str, ...], str] | None:
+def preview(ask: TrainRequest) -> tuple[tuple[str, ...], str] | None:
     """Return notes and what ``--dry-run`` prints for a machine that trains on accelerators this host does not have.
 
     Memory, ranks per host and device are the machine's facts; its hosts are NHOSTS (else 1) without
@@ -45,7 +45,7 @@ def preview(ask: Ask) -> tuple[tuple[str, ...], str] | None:
         return None
     if asked.run.launch.hostfile:
         return None
-    from megads.data.tokenize.run import vocab_size_of
+    from megads.data.tokenizers.of_run import vocab_size_of
 
     hosts, vocab = asked.run.launch.num_hosts or 1, vocab_size_of(asked.run)
 

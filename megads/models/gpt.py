@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megads.comm.collectives import copy_to_group, split_rows
 from megads.comm.groups import Groups
 from megads.comm.rng import Draws
 from megads.config.derive import padded_vocab_size
@@ -19,6 +18,7 @@ from megads.errors import ConfigError
 from megads.models.attention import Attention
 from megads.models.layers import Context, make_mlp, make_norm
 from megads.models.rope import Rotary, frequencies
+from megads.parallel.collectives import copy_to_group, split_rows
 from megads.parallel.documents import Documents
 from megads.parallel.draw import draw_labels
 from megads.parallel.loss import vocab_parallel_cross_entropy

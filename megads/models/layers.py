@@ -8,10 +8,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megads.comm.collectives import copy_all_to_group, copy_to_group
 from megads.comm.groups import Groups
 from megads.comm.rng import Draws
 from megads.config.schema import ModelConfig
+from megads.parallel.collectives import copy_all_to_group, copy_to_group
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear, parameter
 

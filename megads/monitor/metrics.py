@@ -11,8 +11,8 @@ from typing import Any
 
 from megads.monitor.log import LOG
 from megads.monitor.rows import Damage, parse_rows, sealed
-from megads.storage.regular import open_binary
-from megads.words import plural
+from megads.storage.open_file import open_binary
+from megads.text.plural import plural
 
 
 class MetricsFile:

@@ -17,9 +17,9 @@ import orjson
 
 from megads.errors import plain
 from megads.monitor.log import LOG
+from megads.storage.open_file import open_binary
 from megads.storage.reading import parse_json
-from megads.storage.regular import open_binary
-from megads.words import plural
+from megads.text.plural import plural
 
 KEY = "crc32"
 _NAME, _DIGITS = b', "crc32": "', b'%08x"}'

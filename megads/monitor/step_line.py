@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from megads.monitor.text import count, duration, seconds
 from megads.monitor.throughput import Speed
+from megads.text.units import count, duration, seconds
 
 WAITING = 0.05  # of a step's time: less is not worth a word
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megads.config.files import write_whole
-from megads.config.schedule_settings import LrFinderConfig
+from megads.config.run_folder import write_whole
+from megads.config.settings.schedule import LrFinderConfig
 
 DIVERGED = 1.5
 """The smoothed loss, as a multiple of its smallest value, at which a sweep has seen enough."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from megads.config.flops import Flops
+from megads.config.estimate.flops import Flops
 
 SPEED_STEPS = 50
 """The speed of a run, wherever it is shown, is that of the median of so many last steps of one start."""

@@ -17,7 +17,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from megads.comm.groups import Groups
-from megads.config.activations import SHORTEST_IN_STACK
+from megads.config.estimate.activations import SHORTEST_IN_STACK
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-import megads.comm.timed as dist
+import megads.timing.collectives as dist
 
 
 def vocab_parallel_cross_entropy(

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-import megads.comm.timed as dist
-from megads.comm.collectives import by_position, reduce_from_group, scatter_from_group, start_gather, start_scatter
+import megads.timing.collectives as dist
 from megads.errors import ConfigError
+from megads.parallel.collectives import by_position, reduce_from_group, scatter_from_group, start_gather, start_scatter
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-import megads.comm.timed as dist
+import megads.timing.collectives as dist
 from megads.comm.groups import Groups
 from megads.errors import ConfigError
 

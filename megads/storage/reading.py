@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from megads.storage.regular import open_file
+from megads.storage.open_file import open_file
 
 MOST = 64 << 20
 """Bytes of a file, unless its reader knows better."""

@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 
 from megads.cluster.hosts import this_host
-from megads.config.secrets import hidden
+from megads.monitor.columns import read_columns
 from megads.monitor.energy import Meter, Reading
 from megads.monitor.log import LOG
-from megads.monitor.plots.columns import read_columns
+from megads.text.secrets import hidden
 from megads.train.setup import Training
 
 COLUMNS = ("time", "iteration", "host", "energy_kwh", "measured", "estimated_kwh", "estimated", "co2_kg")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from megads.engine.base import Engine
 from megads.monitor.log import LOG
-from megads.monitor.text import duration, four_digits
+from megads.text.units import duration, four_digits
 
 FIRST_S, EVERY_S = 10.0, 30.0  # until the first line of a long validation, and between two
 MOST_SHOWN = 6  # corpora of a log line

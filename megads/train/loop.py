@@ -7,29 +7,29 @@ import statistics
 import time
 from dataclasses import replace
 
-from megads.checkpoint.progress import Progress
-from megads.config.batches import BatchSchedule, SkipRanges
-from megads.config.flops import flops_per_token
-from megads.config.schedule import Schedule
-from megads.data.prefetch import Prefetch
+from megads.checkpoint.resume.progress import Progress
+from megads.config.estimate.flops import flops_per_token
+from megads.config.schedule.batches import BatchSchedule, SkipRanges
+from megads.config.schedule.rates import Schedule
+from megads.data.loading.prefetch import Prefetch
 from megads.engine.base import StepResult
 from megads.errors import EXIT_DONE, EXIT_STOPPED
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
-from megads.monitor.outcome import Outcome
+from megads.monitor.run_state.outcome import Outcome
 from megads.monitor.throughput import SPEED_STEPS, Remaining, Speed, SpeedOf
-from megads.monitor.trackers.tracks import Tracks
+from megads.monitor.trackers.metrics_sink import MetricsSink
+from megads.timing.run_times import Timing
 from megads.train.energy import EnergyOfRun
 from megads.train.evaluate import HeldOut, evaluate
-from megads.train.guard import Guard, Trouble
-from megads.train.profile import Looks
-from megads.train.rollback import Rollback
+from megads.train.fault.anomaly import Anomaly, Guard
+from megads.train.fault.rollback import Rollback
+from megads.train.fault.stop import StopRequest
+from megads.train.fault.watchdog import Watchdog
+from megads.train.profile.profile import Probes
 from megads.train.saving import Saving
 from megads.train.setup import Training
-from megads.train.stop import StopRequest
-from megads.train.tell import StepFacts, Teller
-from megads.train.timing import Timing
-from megads.train.watchdog import Watchdog
+from megads.train.step_reporter import StepFacts, StepReporter
 
 FORECAST_AFTER = 10  # steps, whose speed tells whether the planned iterations fit into the allocation
 
@@ -45,14 +45,14 @@ class Loop:
         self,
         training: Training,
         stop: StopRequest,
-        metrics: MetricsFile | Tracks | None,
+        metrics: MetricsFile | MetricsSink | None,
         watch: Watchdog | None = None,
         energy: EnergyOfRun | None = None,
     ):
         run = training.run
         self.training = training
         self.stop = stop
-        self.teller = Teller(training, metrics) if metrics is not None else None  # on rank 0
+        self.teller = StepReporter(training, metrics) if metrics is not None else None  # on rank 0
         self.watch = watch
         self.energy = energy
         self.saving = Saving(training, stop, metrics, lambda: self.enter("save"))
@@ -64,7 +64,7 @@ class Loop:
         self.waited_s = 0.0  # for data, of the steps since this start
         self.stepped_s = 0.0
         self.timing = Timing(training.run, training.groups, training.device, training.vendor.timeline)
-        self.looks = Looks(training, self.teller.memory if self.teller else None)
+        self.looks = Probes(training, self.teller.memory if self.teller else None)
         self.guard = Guard(run, training.checkpoints)
         self.way_back = Rollback(training, self.saving)
         self.speed_of = SpeedOf(
@@ -213,7 +213,7 @@ class Loop:
         if trouble := self.guard.step_done(before, loss, result):
             self.answer(trouble, batches)
 
-    def answer(self, trouble: Trouble, batches: Prefetch) -> None:
+    def answer(self, trouble: Anomaly, batches: Prefetch) -> None:
         """Do what the settings say about a step whose numbers are wrong. Collective, except that a skip is done with.
 
         After a rollback the run is, bit for bit, the one that had gone on from that checkpoint with

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from megads.checkpoint.progress import Progress
-from megads.config.batches import BatchSchedule
-from megads.config.schedule import Schedule
+from megads.checkpoint.resume.progress import Progress
+from megads.config.schedule.batches import BatchSchedule
+from megads.config.schedule.rates import Schedule
 from megads.errors import EXIT_DONE, EXIT_STOPPED
 from megads.monitor.log import LOG
-from megads.monitor.outcome import Outcome
+from megads.monitor.run_state.outcome import Outcome
 from megads.monitor.sweep import Sweep
+from megads.train.fault.stop import StopRequest
+from megads.train.fault.watchdog import END, Watchdog
 from megads.train.setup import Training
-from megads.train.stop import StopRequest
-from megads.train.watchdog import END, Watchdog
 
 NAME = "lr_finder"  # of the table and the picture, in the run folder
 

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from megads.checkpoint.layout import ASIDE, Found, iteration_of
+from megads.checkpoint.format.folders import ASIDE, CheckpointRef, iteration_of
+from megads.checkpoint.format.reader import Reader
 from megads.checkpoint.load import load_pieces
-from megads.checkpoint.match import check_model, resume_notes
-from megads.checkpoint.progress import Progress
-from megads.checkpoint.reader import Reader
-from megads.checkpoint.start import Start, Taken, find_start, taken_of
+from megads.checkpoint.resume.compatibility import check_model, resume_notes
+from megads.checkpoint.resume.progress import Progress
+from megads.checkpoint.resume.start_point import RestorePlan, Start, find_start, taken_of
 from megads.comm.groups import Groups
 from megads.comm.messages import broadcast_value
 from megads.errors import CheckpointError
@@ -40,7 +40,7 @@ class _Offer:
     """What rank 0 proposes to all: a checkpoint, or why there is none."""
 
     start: Start | None = None
-    found: Found | None = None
+    found: CheckpointRef | None = None
     problem: CheckpointError | None = None
 
 
@@ -98,7 +98,7 @@ def _resume(training: Training, find: Callable[[], Start | None]) -> Path | None
             LOG.warning("checkpoint skipped: %s", problem)
 
 
-def _try_twice(training: Training, found: Found, taken: Taken) -> str:
+def _try_twice(training: Training, found: CheckpointRef, taken: RestorePlan) -> str:
     """Read a checkpoint, and once more if it cannot be read: a disk or a network may get right what it got wrong."""
     problem = _try(training, found, taken)
     if problem:
@@ -107,7 +107,7 @@ def _try_twice(training: Training, found: Found, taken: Taken) -> str:
     return problem
 
 
-def _try(training: Training, found: Found, taken: Taken) -> str:
+def _try(training: Training, found: CheckpointRef, taken: RestorePlan) -> str:
     """Read a checkpoint; return what the first rank that could not said, on every rank. Collective."""
     problem = ""
     try:
@@ -172,7 +172,7 @@ def _first_problem(mine: str, groups: Groups, device: torch.device) -> str:
     return str(broadcast_value(mine, rank))
 
 
-def _read(training: Training, found: Found, taken: Taken) -> None:
+def _read(training: Training, found: CheckpointRef, taken: RestorePlan) -> None:
     """Fill the engine with this rank's numbers.
 
     Raises:
@@ -195,7 +195,7 @@ def tensors_of(found: Mapping[str, Any]) -> dict[str, Any]:
     return {key: torch.tensor(value) if isinstance(value, np.ndarray) else value for key, value in found.items()}
 
 
-def _go_on(training: Training, found: Found, taken: Taken) -> None:
+def _go_on(training: Training, found: CheckpointRef, taken: RestorePlan) -> None:
     """Have everything else follow from what was read, and say what differs. Collective."""
     training.engine.spread()
     manifest = found.manifest
@@ -208,7 +208,7 @@ def _go_on(training: Training, found: Found, taken: Taken) -> None:
         _tell(training, found, taken)
 
 
-def _tell(training: Training, found: Found, taken: Taken) -> None:
+def _tell(training: Training, found: CheckpointRef, taken: RestorePlan) -> None:
     manifest = found.manifest
     LOG.info("loaded   %s of %s, iteration %d", taken.text(), found.path, manifest.iteration)
     if not taken.progress or training.run.train.evaluate_only:

@@ -11,19 +11,19 @@ from typing import Any
 import torch
 
 import megads
-from megads.checkpoint.match import shape_of
-from megads.checkpoint.piece import Piece
+from megads.checkpoint.owned_shard import OwnedShard
+from megads.checkpoint.resume.compatibility import shape_of
+from megads.checkpoint.resume.start_point import goes_back_to
 from megads.checkpoint.save import WRITING, Saver, Snapshot
-from megads.checkpoint.start import goes_back_to
-from megads.config.deepspeed import effective_zero_stage
-from megads.config.files import note_saved
+from megads.config.deepspeed.dictionary import effective_zero_stage
+from megads.config.run_folder import note_saved
 from megads.errors import CheckpointError
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
-from megads.monitor.text import duration, seconds, size
-from megads.monitor.trackers.tracks import Tracks
+from megads.monitor.trackers.metrics_sink import MetricsSink
+from megads.text.units import duration, seconds, size
+from megads.train.fault.stop import StopRequest
 from megads.train.setup import Training
-from megads.train.stop import StopRequest
 
 CURE = "free some space or set CKPT_DIR, then rerun the same command"
 
@@ -54,7 +54,7 @@ def snapshot_of(training: Training) -> Snapshot:
     )
 
 
-def _pieces(training: Training) -> Iterator[Piece]:
+def _pieces(training: Training) -> Iterator[OwnedShard]:
     for piece in training.engine.pieces():
         if not training.run.checkpoint.save_optim:
             piece = replace(piece, tensors={"weight": piece.tensors["weight"]})
@@ -95,7 +95,7 @@ class Saving:
         self,
         training: Training,
         stop: StopRequest,
-        metrics: MetricsFile | Tracks | None,
+        metrics: MetricsFile | MetricsSink | None,
         enter: Callable[[], None] = lambda: None,
     ):
         settings = training.run.checkpoint

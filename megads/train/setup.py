@@ -12,31 +12,31 @@ from typing import Any
 
 import torch
 
-from megads.checkpoint.cut import Cut
-from megads.checkpoint.layout import remove_unfinished
-from megads.checkpoint.match import checkpoint_folder
-from megads.checkpoint.progress import Progress
-from megads.checkpoint.tensors import parameters_of
+from megads.checkpoint.format.folders import remove_unfinished
+from megads.checkpoint.format.shard_layout import ShardLayout
+from megads.checkpoint.format.tensors import parameters_of
+from megads.checkpoint.resume.compatibility import checkpoint_folder
+from megads.checkpoint.resume.progress import Progress
 from megads.cluster.ranks import RankInfo
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups, init_distributed, make_groups
-from megads.comm.place import find_local, meet
+from megads.comm.rendezvous import find_local, meet
 from megads.comm.rng import seed_everything
 from megads.comm.timeout import group_timeout_s
 from megads.config.schema import RunConfig
-from megads.data.build import build_splits, read_shards, uses_demo
-from megads.data.demo import make_demo
-from megads.data.file_list import Shard
-from megads.data.loader import Batches
-from megads.data.prefetch import Prefetch, read_ahead
-from megads.data.same import data_fingerprint
-from megads.data.tokenize.run import load_tokenizer
+from megads.data.datasets import build_splits, read_shards, uses_demo
+from megads.data.loading.loader import Batches
+from megads.data.loading.prefetch import Prefetch, read_ahead
+from megads.data.sources.demo import make_demo
+from megads.data.sources.file_list import Shard
+from megads.data.sources.identity import data_fingerprint
+from megads.data.tokenizers.of_run import load_tokenizer
 from megads.device.determinism import make_deterministic
 from megads.device.peaks import peak_tflops
 from megads.device.vendor import Vendor, vendor
 from megads.engine.base import Engine
-from megads.engine.make import make_engine
-from megads.train.team import hosts_of, make_team
+from megads.engine.build import make_engine
+from megads.train.index_team import hosts_of, make_team
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Training:
     inherited: dict[str, Any] = field(default_factory=dict)  # what is known of the model that was once imported
 
     @cached_property
-    def parameters(self) -> dict[str, Cut]:
+    def parameters(self) -> dict[str, ShardLayout]:
         """Every parameter of the model, those of other pipeline stages too."""
         return parameters_of(self.run.model)
 

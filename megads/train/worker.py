@@ -19,27 +19,27 @@ from megads.cluster.hosts import this_host
 from megads.cluster.mpi import finish_mpi
 from megads.cluster.ranks import RankInfo, find_ranks
 from megads.comm.timeout import connect_again
-from megads.config.files import LOG_FILE, OUTCOME, load_config
 from megads.config.run_files import METRICS
+from megads.config.run_folder import LOG_FILE, OUTCOME, load_config
 from megads.config.schema import RunConfig
-from megads.config.secrets import hidden
 from megads.errors import EXIT_DONE, EXIT_FAILED, EXIT_WRONG, ConfigError, LaunchError, MegadsError
-from megads.monitor.interrupt import EXIT_INTERRUPTED, tell_interrupted
 from megads.monitor.log import LOG, failure_text, start_log, where
-from megads.monitor.outcome import Outcome, read_heartbeat, tell_first, write_outcome
-from megads.monitor.runs import last_rows
-from megads.monitor.trackers.make import open_tracks
-from megads.monitor.trackers.tracks import Tracks
-from megads.train.deadline import Deadline
+from megads.monitor.run_state.interrupt import EXIT_INTERRUPTED, tell_interrupted
+from megads.monitor.run_state.outcome import Outcome, read_heartbeat, tell_first, write_outcome
+from megads.monitor.run_state.runs import last_rows
+from megads.monitor.trackers.metrics_sink import MetricsSink
+from megads.monitor.trackers.registry import open_tracks
+from megads.text.secrets import hidden
 from megads.train.energy import EnergyOfRun
-from megads.train.hang import Board
+from megads.train.fault.hang_report import Board
+from megads.train.fault.stop import StopRequest
+from megads.train.fault.walltime import Deadline
+from megads.train.fault.watchdog import END, Watchdog
 from megads.train.loop import Loop
 from megads.train.lr_finder import find_rate
-from megads.train.report import announce, summarise
 from megads.train.resume import resume
 from megads.train.setup import Training, set_up
-from megads.train.stop import StopRequest
-from megads.train.watchdog import END, Watchdog
+from megads.train.start_and_end import announce, summarise
 
 LOST_PEER = (
     *("Connection closed by peer", "Connection reset by peer", "Broken pipe"),
@@ -153,7 +153,7 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     return outcome
 
 
-def _tracks(training: Training, env: Mapping[str, str]) -> Tracks:
+def _tracks(training: Training, env: Mapping[str, str]) -> MetricsSink:
     done = training.progress
     return open_tracks(
         training.run,
@@ -229,7 +229,7 @@ def peer_host(text: str) -> str:
 
 
 def kind_of(error: BaseException) -> str:
-    """Return which kind of failure ``error`` is; see :class:`megads.monitor.outcome.Outcome`."""
+    """Return which kind of failure ``error`` is; see :class:`megads.monitor.run_state.outcome.Outcome`."""
     if isinstance(error, MegadsError):
         return "wrong"
     if isinstance(error, ImportError):

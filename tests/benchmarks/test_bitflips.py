@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.bitflips import Lines, flip_all, kinds_of, make_run, outcome_of, unknown_files
 from megads.errors import DataError
-from tests.data.samples.test_damage import SEED
+from tests.data.samples.index_cache.test_damage import SEED
 
 
 @pytest.fixture

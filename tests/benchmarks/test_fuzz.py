@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fuzz
-from tests.data.samples.test_damage import SEED
+from tests.data.samples.index_cache.test_damage import SEED
 
 
 @pytest.mark.timeout(120)
@@ -19,7 +19,7 @@ def test_crafted_inputs_are_one_line_in_a_moment(tmp_path: Path):
 
 
 def test_what_is_wrong_is_found(monkeypatch):
-    from megads.monitor import runs
+    from megads.monitor.run_state import runs
 
     monkeypatch.setattr(runs, "find_runs", lambda folder: [][1])
     assert fuzz.run(["runs", "."]).startswith("IndexError")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from megads.checkpoint.layout import checkpoint_name
-from megads.checkpoint.manifest import Manifest, write_manifest
-from megads.checkpoint.match import shape_of
+from megads.checkpoint.format.folders import checkpoint_name
+from megads.checkpoint.format.manifest import Manifest, write_manifest
+from megads.checkpoint.resume.compatibility import shape_of
 from megads.config.derive import derive
-from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
 from megads.config.sizes import model_degree
+from megads.config.sources.resolve import resolve
 
 TINY = {
     **{"NLAYERS": "2", "HIDDEN": "64", "HEADS": "4", "SEQ": "32", "VOCAB_SIZE": "100", "TRAIN_ITERS": "12"},

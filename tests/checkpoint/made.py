@@ -11,27 +11,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megads.checkpoint.blocks import Entry, write_file
-from megads.checkpoint.collect import FileFacts, tell_of
-from megads.checkpoint.commit import commit, part_of
-from megads.checkpoint.cut import Cut
-from megads.checkpoint.layout import Found, candidates, checkpoint_name, list_checkpoints
-from megads.checkpoint.manifest import Manifest, file_name
+from megads.checkpoint.format.blocks import Entry, write_file
+from megads.checkpoint.format.commit import commit, part_of
+from megads.checkpoint.format.folders import CheckpointRef, candidates, checkpoint_name, list_checkpoints
+from megads.checkpoint.format.manifest import Manifest, file_name
+from megads.checkpoint.format.runs import FileFacts, tell_of
+from megads.checkpoint.format.shard_layout import ShardLayout
 
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
 TENSORS = {
-    "embedding.weight": Cut((8, 6), 0, (8,)),
-    "layers.0.attention.qkv.weight": Cut((16, 6), 0, (8, 4, 4)),
-    "layers.0.attention.qkv.bias": Cut((16,), 0, (8, 4, 4)),
-    "layers.0.attention.out.weight": Cut((6, 8), 1, (8,)),
-    "final_norm.weight": Cut((6,)),
+    "embedding.weight": ShardLayout((8, 6), 0, (8,)),
+    "layers.0.attention.qkv.weight": ShardLayout((16, 6), 0, (8, 4, 4)),
+    "layers.0.attention.qkv.bias": ShardLayout((16,), 0, (8, 4, 4)),
+    "layers.0.attention.out.weight": ShardLayout((6, 8), 1, (8,)),
+    "final_norm.weight": ShardLayout((6,)),
 }
 """One of each way to be cut, for up to four tensor-parallel ranks."""
 
 Numbers = Mapping[str, Mapping[str, NDArray[np.float32]]]
 
 
-def numbers_of(tensors: Mapping[str, Cut], kinds: Sequence[str] = KINDS, seed: int = 0) -> Numbers:
+def numbers_of(tensors: Mapping[str, ShardLayout], kinds: Sequence[str] = KINDS, seed: int = 0) -> Numbers:
     """Return random whole tensors: kind -> name -> numbers."""
     rng = np.random.default_rng(seed)
     return {
@@ -40,7 +40,7 @@ def numbers_of(tensors: Mapping[str, Cut], kinds: Sequence[str] = KINDS, seed: i
     }
 
 
-def slice_of(whole: NDArray[np.float32], cut: Cut) -> NDArray[np.float32]:
+def slice_of(whole: NDArray[np.float32], cut: ShardLayout) -> NDArray[np.float32]:
     """Return a slice by the plain meaning of the word: the rank's share of every fused part, one after the other."""
     if cut.dim is None:
         return whole
@@ -59,7 +59,7 @@ def make(
     folder: Path,
     iteration: int = 50,
     *,
-    tensors: Mapping[str, Cut] = TENSORS,
+    tensors: Mapping[str, ShardLayout] = TENSORS,
     numbers: Numbers | None = None,
     degree: int = 2,
     bounds: Sequence[float] = (0.4,),
@@ -111,6 +111,6 @@ def with_generators(manifest: Manifest, places: Mapping[str, str]) -> Manifest:
     return replace(manifest, files=files)
 
 
-def find_latest(folder: Path) -> Found | None:
+def find_latest(folder: Path) -> CheckpointRef | None:
     """Return the newest checkpoint in ``folder`` whose manifest and sizes are right, None when it holds none."""
     return next(candidates(list_checkpoints(folder)), None)

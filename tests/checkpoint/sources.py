@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megads.checkpoint.blocks import Entry, write_file
-from megads.checkpoint.collect import FileFacts, tell_of
-from megads.checkpoint.manifest import Manifest, write_manifest
-from megads.checkpoint.match import SHAPE_SETTINGS
-from megads.checkpoint.tensors import parameters_of
+from megads.checkpoint.format.blocks import Entry, write_file
+from megads.checkpoint.format.manifest import Manifest, write_manifest
+from megads.checkpoint.format.runs import FileFacts, tell_of
+from megads.checkpoint.format.tensors import parameters_of
+from megads.checkpoint.resume.compatibility import SHAPE_SETTINGS
 from megads.comm.grid import Grid
 from megads.config.schema import ModelConfig
 

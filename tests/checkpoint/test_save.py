@@ -12,11 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megads.checkpoint.cut import Cut
-from megads.checkpoint.layout import list_checkpoints, remove_unfinished
-from megads.checkpoint.piece import Piece
-from megads.checkpoint.progress import Progress
-from megads.checkpoint.reader import Reader
+from megads.checkpoint.format.folders import list_checkpoints, remove_unfinished
+from megads.checkpoint.format.reader import Reader
+from megads.checkpoint.format.shard_layout import ShardLayout
+from megads.checkpoint.owned_shard import OwnedShard
+from megads.checkpoint.resume.progress import Progress
 from megads.checkpoint.save import FAILED, IDLE, WRITING, Saver, Snapshot, _gather, _Written
 from megads.comm import messages
 from megads.comm.grid import Grid
@@ -27,14 +27,14 @@ from tests.ranks import groups_of, run_ranks
 
 ALONE = Groups(Grid(), 0)
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
-QKV, NORM = Cut((12, 4), 0, (4, 4, 4)), Cut((4,))
+QKV, NORM = ShardLayout((12, 4), 0, (4, 4, 4)), ShardLayout((4,))
 WHOLE = {
     "qkv": {kind: torch.arange(48.0).view(12, 4) + 100 * i for i, kind in enumerate(KINDS)},
     "norm": {kind: torch.arange(4.0) - 10 * (i + 1) for i, kind in enumerate(KINDS)},
 }
 
 
-def pieces_of(groups: Groups, kinds: tuple[str, ...] = KINDS, times: int = 1) -> list[Piece]:
+def pieces_of(groups: Groups, kinds: tuple[str, ...] = KINDS, times: int = 1) -> list[OwnedShard]:
     """Return what this rank of data x tensor holds of WHOLE: a data-parallel share of its slice, cut unevenly."""
     found = []
     for name, cut in (("qkv", QKV), ("norm", NORM)):
@@ -43,7 +43,7 @@ def pieces_of(groups: Groups, kinds: tuple[str, ...] = KINDS, times: int = 1) ->
         flat = {kind: (tensor[rows] if name == "qkv" else tensor).flatten() for kind, tensor in WHOLE[name].items()}
         bounds = [i * (local.count - 1) // groups.data_size for i in range(groups.data_size)] + [local.count]
         first, last = bounds[groups.data_rank : groups.data_rank + 2]
-        found.append(Piece(name, local, first, {kind: flat[kind][first:last].clone() * times for kind in kinds}))
+        found.append(OwnedShard(name, local, first, {kind: flat[kind][first:last].clone() * times for kind in kinds}))
     return found
 
 
@@ -152,7 +152,7 @@ def _nothing_to_write(folder: str) -> None:
     groups = groups_of(data=2)
     given = snapshot(groups, 3)
     if groups.data_rank == 1:
-        empty = Piece("norm", NORM, 4, {kind: torch.empty(0) for kind in KINDS})
+        empty = OwnedShard("norm", NORM, 4, {kind: torch.empty(0) for kind in KINDS})
         given = Snapshot(**{**vars(given), "pieces": [empty]})
     else:
         given = Snapshot(**{**vars(given), "pieces": pieces_of(ALONE)})
@@ -248,8 +248,8 @@ def _disk_fills_up(folder: str, background: bool) -> None:
     saver.save(snapshot(groups, 1))
     large = snapshot(groups, 2)
     if groups.rank == 1:
-        big, cut = dict.fromkeys(KINDS, torch.zeros(1 << 18)), Cut((1 << 18,))
-        more = {"pieces": [*large.pieces, Piece("big", cut, 0, big)], "tensors": {**large.tensors, "big": cut}}
+        big, cut = dict.fromkeys(KINDS, torch.zeros(1 << 18)), ShardLayout((1 << 18,))
+        more = {"pieces": [*large.pieces, OwnedShard("big", cut, 0, big)], "tensors": {**large.tensors, "big": cut}}
         large = Snapshot(**{**vars(large), **more})
     why = _save_on(saver, large, background)
     # Rank 0, which writes at the same time, may find the disk full, too.

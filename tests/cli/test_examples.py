@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from megads.cli.options_page import page
-from megads.config.checks import check
+from megads.cli.options.page import page
 from megads.config.derive import derive, padded_vocab_size
-from megads.config.files import save_config
-from megads.config.flags import split_flags
-from megads.config.memory import count_parameters
-from megads.config.resolve import resolve
-from megads.config.schedule import Schedule
+from megads.config.estimate.memory import count_parameters
+from megads.config.rules.checks import check
+from megads.config.run_folder import save_config
+from megads.config.schedule.rates import Schedule
 from megads.config.setting import Origin
+from megads.config.sources.flags import split_flags
+from megads.config.sources.resolve import resolve
 from megads.config.tree import value_of
 
 ROOT = Path(__file__).parents[2]
@@ -325,4 +325,4 @@ def test_every_example_is_tested():
 
 def test_the_page_of_options_is_up_to_date():
     written = (ROOT / "docs/megatron-options.md").read_text()
-    assert written == page(), "python -m megads.cli.options_page > docs/megatron-options.md"
+    assert written == page(), "python -m megads.cli.options.page > docs/megatron-options.md"

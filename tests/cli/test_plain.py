@@ -9,11 +9,11 @@ import logging
 import pytest
 from click.testing import CliRunner
 
-from megads.cli.data_files import check, info
+from megads.cli.data.files import check, info
 from megads.cli.runs import runs
 from megads.errors import DataError, plain
 from megads.monitor.log import LOG, start_log
-from megads.monitor.watching import Watch
+from megads.monitor.run_state.watch import Watch
 from tests.data.factory import write_dataset
 
 EVIL = "a\x1b[2J\x9b31m\r\x07\u202eb"

@@ -36,7 +36,7 @@ def test_help_imports_nothing_heavy(words):
 
 
 def test_everything_before_the_ranks_imports_no_torch():
-    modules = "megads.cli.train, megads.cli.config, megads.cli.stop, megads.launch.job, megads.data.check"
+    modules = "megads.cli.train, megads.cli.config, megads.cli.stop, megads.launch.plan_run, megads.data.check"
     code = f"import sys, {modules}; print([m for m in ('torch', 'deepspeed') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from megads.monitor.metrics import MetricsFile
-from megads.monitor.outcome import Heartbeat, Outcome, write_heartbeat, write_outcome
+from megads.monitor.run_state.outcome import Heartbeat, Outcome, write_heartbeat, write_outcome
 from tests.cli.test_plot import megads
 from tests.monitor.plots.made import make_run, rows_of, step_row
 
@@ -152,8 +152,8 @@ def test_runs_are_listed_for_people_and_for_programs(tmp_path):
 
 
 def test_looking_imports_no_torch():
-    modules = [*(f"megads.cli.{name}" for name in ("plot", "runs", "watch")), "megads.monitor.watching"]
-    modules += ["megads.monitor.plots.page", "megads.monitor.plots.picture"]
+    modules = [*(f"megads.cli.{name}" for name in ("plot", "runs", "watch")), "megads.monitor.run_state.watch"]
+    modules += ["megads.monitor.plots.html.page", "megads.monitor.plots.picture"]
     code = f"import sys, {', '.join(modules)}; print([m for m in ('torch', 'deepspeed') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -161,8 +161,8 @@ def test_looking_imports_no_torch():
 
 def test_the_end_of_the_log_has_each_step_once(tmp_path):
     from megads.monitor.interval import Interval, megatron_line
+    from megads.monitor.run_state.watch import log_lines
     from megads.monitor.throughput import Speed
-    from megads.monitor.watching import log_lines
 
     interval = Interval()
     interval.add(2.0, Speed(0.5, 8192, 4096, 0.1, None), skipped=False)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
-from megads.checkpoint.manifest import File, Run
+from megads.checkpoint.format.manifest import File, Run
 from megads.comm.messages import all_gather_values, broadcast_value, decode, encode, gather_values
 from megads.errors import CheckpointError
 from tests.ranks import run_ranks

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from megads.config.derive import FILLED, derive, padded_vocab_size
-from megads.config.resolve import Resolved, resolve
+from megads.config.sources.resolve import Resolved, resolve
 from megads.config.tree import value_of
-from megads.data.build import samples_of
+from megads.data.datasets import samples_of
 from megads.errors import ConfigError
 
 

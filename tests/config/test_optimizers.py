@@ -12,19 +12,19 @@ from click.testing import CliRunner
 
 from megads.cli import main
 from megads.cli.optimizers import markdown_table
-from megads.config.checks import check
 from megads.config.derive import derive
-from megads.config.memory import count_parameters, estimate
-from megads.config.optim_settings import OptimizerName
-from megads.config.optimizer_memory import ADAM_NUMBERS, WORK_BYTES
-from megads.config.optimizer_rules import smallest_side
+from megads.config.estimate.memory import count_parameters, estimate
+from megads.config.estimate.optimizer_memory import ADAM_NUMBERS, WORK_BYTES
 from megads.config.optimizers import EVERYWHERE, OPTIMIZERS, Needs
-from megads.config.remarks import remarks
-from megads.config.resolve import resolve, settings
+from megads.config.rules.checks import check
+from megads.config.rules.optimizer import smallest_side
+from megads.config.rules.remarks import remarks
 from megads.config.schema import RunConfig
+from megads.config.settings.optimizer import OptimizerName
 from megads.config.sizes import padded_vocab_size
+from megads.config.sources.resolve import resolve, settings
 from megads.errors import ConfigError, DependencyError, DeviceError, MegadsError
-from megads.launch.optimizers import check_optimizer, is_older, version_of
+from megads.launch.preflight.optimizer_packages import check_optimizer, is_older, version_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from megads.config.schema import RunConfig
-from megads.data.indexed.dtypes import best_dtype
-from megads.data.indexed.writer import IndexedWriter
+from megads.data.formats.dtypes import best_dtype
+from megads.data.formats.writer import IndexedWriter
 
 
 def write_dataset(

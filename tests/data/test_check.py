@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from megads.data import check
-from megads.data.build import build_splits, read_shards
 from megads.data.check import check_data
-from megads.data.indexed.record import Record, write_record
+from megads.data.datasets import build_splits, read_shards
+from megads.data.formats.record import Record, write_record
 from megads.errors import ConfigError, DataError
 from tests.data.factory import make_run, write_dataset, write_list
 
@@ -49,7 +49,7 @@ def test_demo_corpus_not_made_yet_is_fine(tmp_path):
 
 
 def test_broken_demo_corpus_is_told(tmp_path):
-    from megads.data.demo import demo_prefix
+    from megads.data.sources.demo import demo_prefix
 
     run = make_run(data={"cache_dir": str(tmp_path)})
     demo_prefix(run).parent.mkdir()
@@ -89,7 +89,8 @@ def test_splits(tmp_path, data_list):
 
 def test_everything_the_launcher_needs_is_free_of_torch():
     program = (
-        "import sys; import megads.data.check, megads.data.tokenize.run, megads.data.demo, megads.data.build; "
+        "import sys; import megads.data.check, megads.data.tokenizers.of_run; "
+        "import megads.data.sources.demo, megads.data.datasets; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'tokenizers', 'transformers')))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -18,9 +18,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from megads.cli import main
-from megads.data.indexed.record import Record, write_record
-from megads.data.indexed.writer import make_writer
-from megads.data.tokenize.train import train_bpe
+from megads.data.formats.record import Record, write_record
+from megads.data.formats.writer import make_writer
+from megads.data.tokenizers.train import train_bpe
 from tests.data.factory import write_dataset, write_list
 
 pytestmark = pytest.mark.timeout(120)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from megads.data.file_list import read_file_list
+from megads.data.sources.file_list import read_file_list
 from megads.errors import DataError
 from megads.monitor.metrics import read_metrics
 from tests.e2e.conftest import ROOT, SMALL

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from megads.data.file_list import Shard
-from megads.launch.processes import children
+from megads.data.sources.file_list import Shard
+from megads.launch.supervise.processes import children
 from tests.data.factory import write_dataset, write_list
 from tests.e2e.test_resume import wait_for_step
 

@@ -117,7 +117,7 @@ def test_a_rank_0_that_never_arrives_is_told_by_another(megads):
 def test_a_rank_that_hangs_in_a_stage_is_named_with_its_place(megads):
     text = (
         "if RANK == '1':\n"
-        "    import megads.health.collectives as c\n"
+        "    import megads.doctor.ranks.collectives as c\n"
         "    c.CHECKS['all_gather'] = lambda *_: time.sleep(300)\n"
     )
     path = megads.plant(text)

@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
-from megads.checkpoint.match import model_of
-from megads.data.indexed.writer import IndexedWriter
-from tests.checkpoint.hf.models import assert_same_logits, our_module, their_module
+from megads.checkpoint.resume.compatibility import model_of
+from megads.data.formats.writer import IndexedWriter
+from tests.checkpoint.convert.huggingface.models import assert_same_logits, our_module, their_module
 from tests.checkpoint.made import find_latest
 from tests.data.factory import write_list
 

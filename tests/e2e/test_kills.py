@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.kills import Campaign, Case
 from benchmarks.victims import Wrong, Zygote
-from megads.checkpoint.layout import list_checkpoints
+from megads.checkpoint.format.folders import list_checkpoints
 
 
 @pytest.fixture(scope="module")

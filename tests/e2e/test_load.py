@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megads.checkpoint.layout import list_checkpoints
-from megads.checkpoint.match import shape_of
-from megads.checkpoint.tensors import parameters_of
-from megads.checkpoint.writer import Writer
+from megads.checkpoint.convert.writer import Writer
+from megads.checkpoint.format.folders import list_checkpoints
+from megads.checkpoint.format.tensors import parameters_of
+from megads.checkpoint.resume.compatibility import shape_of
 from megads.config.schema import ModelConfig
 from tests.e2e.conftest import Command
 from tests.e2e.refused import refused

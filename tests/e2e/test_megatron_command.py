@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megads.data.indexed.writer import IndexedWriter
+from megads.data.formats.writer import IndexedWriter
 from megads.monitor.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from megads.launch.processes import children
+from megads.launch.supervise.processes import children
 from tests.data.factory import write_dataset, write_list
 
 SAME = ("iteration", "consumed_samples", "consumed_tokens", "lm_loss", "learning_rate", "grad_norm", "loss_scale",

@@ -1,6 +1,6 @@
 """Stops, ends and failures of real runs under the real starters: checkpoint, exit code, time to exit, message.
 
-What needs no model (every signal under every starter) is in tests/launch/test_run.py.
+What needs no model (every signal under every starter) is in tests/launch/supervise/test_run.py.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from megads.config.files import ENDS_AT
-from megads.launch.guard import KILL_AFTER_S
-from megads.launch.processes import families
-from megads.monitor.outcome import Heartbeat, write_heartbeat
+from megads.config.run_folder import ENDS_AT
+from megads.launch.supervise.processes import families
+from megads.launch.supervise.rank_parent import KILL_AFTER_S
+from megads.monitor.run_state.outcome import Heartbeat, write_heartbeat
 from tests.e2e.conftest import SLOW
 from tests.e2e.test_resume import numbers, wait_for_step
 

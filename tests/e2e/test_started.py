@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from megads.launch.processes import children
+from megads.launch.supervise.processes import children
 from tests.forks.popen import Popen
 
 pytestmark = pytest.mark.mpi

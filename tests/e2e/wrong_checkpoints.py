@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import torch
 
-from megads.checkpoint.manifest import MANIFEST
+from megads.checkpoint.format.manifest import MANIFEST
 from megads.cli import main
 from megads.comm.grid import Grid
 from megads.config.derive import derive
-from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
+from megads.config.sources.resolve import resolve
 from tests.checkpoint.sources import make_arrays, write_source
 from tests.data.factory import write_dataset, write_list
 from tests.e2e.refused import DATA, TINY, tree

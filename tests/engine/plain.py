@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from megads.config.derive import derive
-from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
+from megads.config.sources.resolve import resolve
 from tests.ranks import groups_of
 
 CLIP = 0.3  # gradient norms are about 1, so clipping acts at every step
@@ -88,8 +88,8 @@ class Together:
 def plain_optimizer(model: Any, run: RunConfig) -> Together:
     """Return the library's own classes with the options of ``run``, on whole parameters; rates are set step by step."""
     from megads.config.optimizers import OPTIMIZERS
-    from megads.engine.optim.library import maker, matrix_options
-    from megads.engine.optim.make import MATRICES, parameter_groups
+    from megads.engine.optim.build import MATRICES, parameter_groups
+    from megads.engine.optim.classes import maker, matrix_options
 
     name = run.optim.optimizer
     row = OPTIMIZERS[name]
@@ -149,7 +149,7 @@ def make_engine(run: RunConfig, groups: Any, *, eod: int | None = None) -> Any:
     let_fp16_run()
     import torch
 
-    from megads.engine.make import make_engine
+    from megads.engine.build import make_engine
 
     return make_engine(run, groups, torch.device("cpu"), eod)
 

@@ -163,7 +163,7 @@ def _settings_are_independent(grid: dict[str, int]) -> None:
 
     from megads.comm.grid import Grid
     from megads.comm.groups import Groups
-    from megads.engine.parts import Splitter
+    from megads.engine.micro_batches import Splitter
 
     losses = []
     for bits in itertools.product("01", repeat=3):
@@ -208,7 +208,7 @@ def test_without_ends_no_bit_changes(grid):
 def test_an_end_that_nobody_knows_is_refused():
     from megads.comm.grid import Grid
     from megads.comm.groups import Groups
-    from megads.engine.parts import Splitter
+    from megads.engine.micro_batches import Splitter
     from megads.errors import ConfigError
 
     for changes in (MASK, RESET):

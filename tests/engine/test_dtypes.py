@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from megads.config.checks import check
+from megads.config.rules.checks import check
 from megads.errors import ConfigError
 from tests.engine.plain import batches, make_engine, rate, settings
 from tests.ranks import groups_of, run_ranks

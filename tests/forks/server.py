@@ -113,8 +113,8 @@ def import_everything() -> None:
     from PIL import Image
 
     import megads
-    from megads.engine.compiler import NAME, Door
-    from megads.engine.library import import_deepspeed
+    from megads.engine.deepspeed.compiler import NAME, Door
+    from megads.engine.deepspeed.package import import_deepspeed
 
     Image.init()
     for module in pkgutil.walk_packages(megads.__path__, "megads."):

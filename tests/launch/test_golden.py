@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from megads.config.derive import derive
-from megads.config.layers import read_machine
-from megads.config.resolve import resolve
-from megads.launch.ask import Ask
-from megads.launch.scheduler import find_allocation
-from megads.launch.starter import plan_launch
-from megads.launch.submit_train import Wish, prepare_submission
+from megads.config.sources.presets import read_machine
+from megads.config.sources.resolve import resolve
+from megads.launch.request import TrainRequest
+from megads.launch.schedulers.allocation import find_allocation
+from megads.launch.starters.command import plan_launch
+from megads.launch.submit.training import JobOptions, prepare_submission
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
@@ -49,10 +49,10 @@ def steady(tmp_path, monkeypatch):
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: [1])
     monkeypatch.setattr("socket.getfqdn", lambda: "here")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr("megads.launch.address.ephemeral_ports", lambda: (32768, 60999))
-    monkeypatch.setattr("megads.launch.starter.count_cores", lambda: 64)
-    monkeypatch.setattr("megads.launch.starter.this_launch", lambda: "")
-    for module in ("megads.launch.scheduler", "megads.launch.starter"):
+    monkeypatch.setattr("megads.launch.starters.address.ephemeral_ports", lambda: (32768, 60999))
+    monkeypatch.setattr("megads.launch.starters.command.count_cores", lambda: 64)
+    monkeypatch.setattr("megads.launch.starters.command.this_launch", lambda: "")
+    for module in ("megads.launch.schedulers.allocation", "megads.launch.starters.command"):
         monkeypatch.setattr(f"{module}.count_accelerators", lambda _: 4)
 
 
@@ -95,10 +95,10 @@ def shown(machine: str, count: int, folder: Path) -> str:
     for path, text in plan.files.items():
         rows = text.splitlines()
         lines += ["", f"[{path}, {len(rows)} lines]", *dict.fromkeys([rows[0], rows[-1]])]
-    wish = Wish(nodes=count, account="PROJECT", queue="big" if machine == "sophia" and count > 8 else "")
+    wish = JobOptions(nodes=count, account="PROJECT", queue="big" if machine == "sophia" and count > 8 else "")
     for name in ("PBS_JOBID", "SLURM_JOB_ID"):
         env.pop(name, None)
-    ask = Ask("7B", (), env | {"WALLTIME": "1:00:00"}, "login", ROOT, "/p/bin/python")
+    ask = TrainRequest("7B", (), env | {"WALLTIME": "1:00:00"}, "login", ROOT, "/p/bin/python")
     lines += ["", "[job]", prepare_submission(ask, wish, Path("/project")).text]
     return "\n".join(lines).replace(str(folder), "<job>").replace(str(ROOT), "<checkout>")
 
@@ -119,7 +119,7 @@ def options(argv: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_launch_and_job(machine, count, tmp_path, steady, monkeypatch):
     # 7B without tensor parallelism exceeds the devices of few hosts.
-    monkeypatch.setattr("megads.launch.submit_train.check_device", lambda *args, **more: "")
+    monkeypatch.setattr("megads.launch.submit.training.check_device", lambda *args, **more: "")
     path, text = GOLDEN / f"{machine}-{count}.txt", shown(machine, count, tmp_path)
     if os.environ.get("MEGADS_WRITE_GOLDEN"):
         path.write_text(text)

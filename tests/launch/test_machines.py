@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from megads.cluster.machine import known_machine, read_machines
-from megads.config.facts import Facts, parse_hosts_range
-from megads.config.layers import read_machine
-from megads.config.resolve import resolve
+from megads.config.machine_facts import Facts, parse_hosts_range
+from megads.config.sources.presets import read_machine
+from megads.config.sources.resolve import resolve
 from megads.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from megads.cluster.machine import count_accelerators
-from megads.config.layers import read_machine
+from megads.config.sources.presets import read_machine
 from megads.errors import ConfigError, DeviceError
-from megads.launch import host
-from megads.launch.ask import Ask
-from megads.launch.job import prepare
+from megads.launch.plan_run import prepare
+from megads.launch.preflight import capabilities
 from megads.launch.preview import preview
+from megads.launch.request import TrainRequest
 
 ROOT = Path(__file__).parents[2]
 SITES = ["polaris", "aurora", "frontier", "perlmutter", "sophia", "sunspot", "sirius"]
 pytestmark = pytest.mark.skipif(count_accelerators({}) > 0, reason="this host has accelerators")
 
 
-def _ask(preset: str = "gpt-345M", **env: str) -> Ask:
-    return Ask(preset, (), env, "laptop", ROOT, sys.executable, ("train", "--preset", preset, "--dry-run"))
+def _ask(preset: str = "gpt-345M", **env: str) -> TrainRequest:
+    return TrainRequest(preset, (), env, "laptop", ROOT, sys.executable, ("train", "--preset", preset, "--dry-run"))
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def no_look(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket, "getfqdn", refuse)
-    monkeypatch.setattr(host, "cpu_computes_fp16", refuse)
-    monkeypatch.setattr("megads.launch.job.available_memory", refuse)
-    monkeypatch.setattr("megads.launch.optimizers.version_of", refuse)
+    monkeypatch.setattr(capabilities, "cpu_computes_fp16", refuse)
+    monkeypatch.setattr("megads.launch.plan_run.available_memory", refuse)
+    monkeypatch.setattr("megads.launch.preflight.optimizer_packages.version_of", refuse)
 
 
 @pytest.mark.parametrize("machine", SITES)
@@ -86,10 +86,10 @@ def test_the_note_of_machine_cpu_names_what_this_host_accepts(tmp_path, monkeypa
 
 
 def test_a_run_whose_state_exceeds_the_devices_is_refused(monkeypatch):
-    from megads.config.checks import default_attempt
     from megads.config.derive import derive
-    from megads.config.memory import check_device
-    from megads.config.resolve import resolve
+    from megads.config.estimate.memory import check_device
+    from megads.config.rules.checks import default_attempt
+    from megads.config.sources.resolve import resolve
 
     run = derive(resolve("7B", env={}, machine="polaris"), num_hosts=1, ranks_per_host=4, vocab_size=32_000).run
     with pytest.raises(

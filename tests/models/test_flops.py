@@ -12,12 +12,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
-from megads.config.engine_settings import RecomputeConfig
-from megads.config.flops import flops_per_token, products
+from megads.config.estimate.flops import flops_per_token, products
 from megads.config.schema import ModelConfig, RunConfig
+from megads.config.settings.engine import RecomputeConfig
 from megads.models.build import build_model
-from megads.monitor.flop_count import counted
 from megads.parallel.recompute import Recompute
+from megads.train.profile.flop_count import counted
 from tests.models.shapes import GPT, LLAMA, LLAMA_GQA, MIXED, make_run
 
 MODELS: dict[str, ModelConfig] = {

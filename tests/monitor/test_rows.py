@@ -8,14 +8,14 @@ import zlib
 
 import pytest
 
-from megads.monitor.follow import Follower
+from megads.monitor import columns
+from megads.monitor.columns import read_columns
 from megads.monitor.metrics import MetricsFile, read_metrics
-from megads.monitor.plots import columns
-from megads.monitor.plots.columns import read_columns
 from megads.monitor.rows import Damage, parse_rows
-from megads.monitor.runs import facts_of
-from megads.monitor.watching import Watch
-from tests.data.samples.test_damage import SEED
+from megads.monitor.run_state.follow import Follower
+from megads.monitor.run_state.runs import facts_of
+from megads.monitor.run_state.watch import Watch
+from tests.data.samples.index_cache.test_damage import SEED
 from tests.monitor.plots.made import make_run, rows_of
 
 
@@ -131,7 +131,7 @@ def test_runs_and_watch_mark_damaged_rows(tmp_path):
 def test_a_follower_skips_a_damaged_row_and_counts_it_once(tmp_path, monkeypatch):
     path = write(tmp_path / "m", rows_of(40, every=100))
     spoil(path, 39)
-    monkeypatch.setattr("megads.monitor.follow.WORTH_SPLITTING", 1)
+    monkeypatch.setattr("megads.monitor.run_state.follow.WORTH_SPLITTING", 1)
     monkeypatch.setattr(Follower, "_jump", _small_jump)
     follower = Follower(path)
     follower.poll()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from megads.config.schedule_settings import LrFinderConfig
+from megads.config.settings.schedule import LrFinderConfig
 from megads.monitor.sweep import Sweep
 from tests.monitor.plots.test_picture import overlapping
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
-from megads.config.activations import SHORTEST_IN_STACK
+from megads.config.estimate.activations import SHORTEST_IN_STACK
 from megads.parallel.documents import Documents, find_documents
 
 END = 3

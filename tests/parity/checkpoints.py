@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from megads.checkpoint.progress import Progress
+from megads.checkpoint.resume.progress import Progress
 
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
 
 
 def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress) -> Path:
     """Write a checkpoint in ``folder``. Collective."""
-    from megads.checkpoint.match import shape_of
+    from megads.checkpoint.format.tensors import parameters_of
+    from megads.checkpoint.resume.compatibility import shape_of
     from megads.checkpoint.save import Saver, Snapshot
-    from megads.checkpoint.tensors import parameters_of
-    from megads.config.deepspeed import effective_zero_stage
+    from megads.config.deepspeed.dictionary import effective_zero_stage
 
     degrees = {axis: groups.grid.degree(axis) for axis in groups.coordinate}
     snapshot = Snapshot(
@@ -34,8 +34,8 @@ def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress) -
 
 def load(engine: Any, groups: Any, path: Path) -> Progress:
     """Have ``engine`` resume from the checkpoint ``path``; return how far it is. Collective."""
+    from megads.checkpoint.format.reader import Reader
     from megads.checkpoint.load import load_pieces
-    from megads.checkpoint.reader import Reader
     from megads.train.resume import tensors_of
 
     with Reader(path) as reader:

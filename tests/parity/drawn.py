@@ -15,7 +15,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from megads.config.checks import problem_of
+from megads.config.rules.checks import problem_of
 from megads.errors import ConfigError
 from tests.parity.layouts import Layout
 

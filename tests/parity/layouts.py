@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from megads.config.derive import derive
-from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
+from megads.config.sources.resolve import resolve
 from tests.engine.plain import let_fp16_run
 from tests.ranks import groups_of
 
@@ -169,7 +169,7 @@ def engine_of(layout: Layout, **changes: str) -> tuple[Any, RunConfig, Any]:
     let_fp16_run()
     import torch
 
-    from megads.engine.make import make_engine
+    from megads.engine.build import make_engine
 
     run, groups, device = layout.run(**changes), groups_of(**layout.degrees), torch.device("cpu")
     return make_engine(run, groups, device, eod_of(run)), run, groups

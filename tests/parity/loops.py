@@ -70,16 +70,16 @@ def loop_of(
     import torch
     import torch.distributed as dist
 
-    from megads.data.build import build_splits
-    from megads.data.file_list import Shard
+    from megads.data.datasets import build_splits
+    from megads.data.sources.file_list import Shard
     from megads.device.vendor import vendor
-    from megads.engine.make import make_engine
+    from megads.engine.build import make_engine
     from megads.monitor.metrics import MetricsFile
-    from megads.train.deadline import Deadline
+    from megads.train.fault.stop import StopRequest
+    from megads.train.fault.walltime import Deadline
     from megads.train.loop import Loop
     from megads.train.resume import resume
     from megads.train.setup import Training
-    from megads.train.stop import StopRequest
     from tests.data.factory import write_dataset
 
     groups, device = groups_of(**layout.degrees), torch.device("cpu")

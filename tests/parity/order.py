@@ -10,20 +10,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from megads.checkpoint.cut import Cut
-from megads.checkpoint.piece import Piece
+from megads.checkpoint.format.shard_layout import ShardLayout
+from megads.checkpoint.owned_shard import OwnedShard
 from megads.config.derive import derive
-from megads.config.resolve import resolve
 from megads.config.schema import RunConfig
-from megads.data.build import build_splits
-from megads.data.file_list import Shard
+from megads.config.sources.resolve import resolve
+from megads.data.datasets import build_splits
+from megads.data.sources.file_list import Shard
 from megads.device.vendor import vendor
 from megads.engine.base import StepResult
+from megads.train.fault.stop import StopRequest
 from megads.train.loop import Loop
 from megads.train.resume import resume
 from megads.train.setup import Training
-from megads.train.stop import StopRequest
-from megads.train.tell import StepFacts
+from megads.train.step_reporter import StepFacts
 from tests.ranks import groups_of
 
 SEQ, VOCAB, ITERATIONS = 12, 100, 40
@@ -71,7 +71,7 @@ class Recorder:
         # A checkpoint without a weight is none, and a run does not resume from one without moments.
         if self.groups.rank == 0:
             kinds = ("weight", "exp_avg", "exp_avg_sq")
-            yield Piece("head.weight", Cut((1, 1)), 0, {kind: torch.zeros(1) for kind in kinds})
+            yield OwnedShard("head.weight", ShardLayout((1, 1)), 0, {kind: torch.zeros(1) for kind in kinds})
 
     def spread(self) -> None:
         pass
@@ -152,7 +152,7 @@ def one_start(run: RunConfig, shards: list[Shard], folder: Path, grid: dict[str,
     engine = Recorder(groups, die_after)
     row, splits = vendor({"MEGADS_DEVICE": "cpu"}), build_splits(run, shards)
     training = Training(run, folder, groups, row, device, engine, splits)  # type: ignore[arg-type]
-    training.parameters = {"head.weight": Cut((1, 1))}  # all that the recorder has
+    training.parameters = {"head.weight": ShardLayout((1, 1))}  # all that the recorder has
     resume(training)
     loop = Loop(training, StopRequest(folder, groups, device, in_place=False), None)
     loop.looks.is_first = False  # the recorder has no memory to look at

@@ -1,6 +1,6 @@
 """The parity matrix: every layout gives the losses, gradient norms and weights of one rank.
 
-That recomputation changes no bit, with dropout as well: tests/engine/test_recompute.py.
+That recomputation changes no bit, with dropout as well: tests/engine/deepspeed/test_recompute.py.
 """
 
 from __future__ import annotations

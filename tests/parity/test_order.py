@@ -28,8 +28,8 @@ RAMP = (4, 8, 12, 16)
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Return three files of two corpora, and what every step of the run reads, taken from the samples by hand."""
-    from megads.data.build import build_splits
-    from megads.data.file_list import Shard
+    from megads.data.datasets import build_splits
+    from megads.data.sources.file_list import Shard
     from tests.parity.order import ITERATIONS, settings
 
     folder = tmp_path_factory.mktemp("order")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from megads.checkpoint.layout import checkpoint_name
-from megads.checkpoint.progress import Progress
+from megads.checkpoint.format.folders import checkpoint_name
+from megads.checkpoint.resume.progress import Progress
 from tests.parity.checkpoints import load, save, whole_tensors
 from tests.parity.layouts import STEPS, Layout, engine_of, one_rank, rate, train_on
 from tests.ranks import run_ranks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from megads.checkpoint.progress import Progress
+from megads.checkpoint.resume.progress import Progress
 from tests.parity.checkpoints import KINDS, save
 from tests.parity.layouts import Layout, engine_of, train_on
 from tests.ranks import run_ranks
@@ -31,8 +31,8 @@ def _finds_it_in_its_file(layout: Layout, source: Path, made: Path) -> None:
     """Read what the engine owns of both: the same bits; from no file but its own and that of the first tensor rank."""
     import numpy as np
 
-    from megads.checkpoint.manifest import file_name
-    from megads.checkpoint.reader import Reader
+    from megads.checkpoint.format.manifest import file_name
+    from megads.checkpoint.format.reader import Reader
 
     engine, _, groups = engine_of(layout)
     first = groups.grid.rank({**groups.coordinate, "tensor": 0})
@@ -49,9 +49,9 @@ def _finds_it_in_its_file(layout: Layout, source: Path, made: Path) -> None:
 @pytest.mark.dist
 @pytest.mark.parametrize(("before", "after"), PAIRS, ids=lambda layout: str(layout))
 def test_every_rank_reads_its_own_file(before: Layout, after: Layout, tmp_path: Path) -> None:
-    from megads.checkpoint.manifest import read_manifest
-    from megads.checkpoint.reshape import reshape
-    from megads.checkpoint.target import target_of
+    from megads.checkpoint.convert.new_layout import target_of
+    from megads.checkpoint.convert.reshard import reshape
+    from megads.checkpoint.format.manifest import read_manifest
 
     run_ranks(before.ranks, _write, before, tmp_path / "a", timeout_s=150)
     source = tmp_path / "a/iter_0000002"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from megads.checkpoint.progress import Progress
+from megads.checkpoint.resume.progress import Progress
 from tests.engine.plain import make_engine
 from tests.parity.checkpoints import load, save
 from tests.parity.layouts import VOCAB, Layout
@@ -65,8 +65,8 @@ class _Run:
     """An engine with what a run has around it: a place in the data and in the schedule."""
 
     def __init__(self, layout: Layout, changes: dict[str, str]):
-        from megads.config.batches import BatchSchedule
-        from megads.config.schedule import Schedule
+        from megads.config.schedule.batches import BatchSchedule
+        from megads.config.schedule.rates import Schedule
 
         scale = {"optim.initial_loss_scale_power": "17", **layout.more} if "fp16" in changes.values() else {}
         self.run = layout.run(**{**SMALL, **DROPOUT, **RAMP, **scale, **changes})
@@ -77,7 +77,7 @@ class _Run:
 
     def step(self) -> tuple[Any, ...]:
         """Do the next step; return all that it says, and what it leaves."""
-        from megads.data.loader import Batches
+        from megads.data.loading.loader import Batches
         from megads.train.loop import advance
 
         groups, done, rows = self.groups, self.progress, self.run.train.micro_batch

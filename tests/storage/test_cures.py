@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from megads.checkpoint.folder import CheckpointError
-from megads.config.files import write_whole
+from megads.checkpoint.format.atomic_folder import CheckpointError
+from megads.config.run_folder import write_whole
 from megads.data.check import _disk
-from megads.data.samples.cache import Cache
+from megads.data.samples.index_cache.cache import Cache
 from megads.errors import ConfigError, DataError
-from megads.storage.regular import write_cure
+from megads.storage.open_file import write_cure
 from megads.train import evaluate as evaluation
 from megads.train import resume
 

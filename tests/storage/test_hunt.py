@@ -12,17 +12,17 @@ PARSERS |= {("yaml", "unsafe_load"), ("yaml", "full_load"), ("yaml", "load_all")
 
 REASONS = {
     "storage/reading.py": "it is the reader",
-    "data/preprocess/parse.py": "lines of the input, each of a bounded length; the speed of preprocessing",
-    "data/tokenize/train.py": "lines of the input, and what the tokenizers library says of itself",
-    "data/tokenize/content.py": "a tokenizer of many MB, read with a bound; orjson has a bound of its own for depth",
-    "data/tokenize/encoders.py": "what the tokenizers library says of itself",
+    "data/preprocess/input/json_lines.py": "lines of the input, each of a bounded length; the speed of preprocessing",
+    "data/tokenizers/train.py": "lines of the input, and what the tokenizers library says of itself",
+    "data/tokenizers/types/files.py": "a tokenizer of many MB, read with a bound; orjson bounds its depth",
+    "data/tokenizers/encoders/libraries.py": "what the tokenizers library says of itself",
     "monitor/rows.py": "lines of numbers, parsed by orjson, which has a bound of its own for depth",
     "monitor/trackers/wandb_process.py": "lines of our own process",
     "comm/messages.py": "messages of our own ranks",
-    "health/conduct.py": "messages of our own ranks",
-    "train/hang.py": "messages of our own ranks",
-    "launch/meeting.py": "messages of our own launcher, of a bounded length",
-    "launch/gradients.py": "a setting that was parsed before",
+    "doctor/ranks/protocol.py": "messages of our own ranks",
+    "train/fault/hang_report.py": "messages of our own ranks",
+    "launch/user_ranks/meeting.py": "messages of our own launcher, of a bounded length",
+    "doctor/launcher/gradients.py": "a setting that was parsed before",
 }
 
 

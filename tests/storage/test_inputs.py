@@ -12,23 +12,23 @@ import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from megads.checkpoint.hf.described import describe
-from megads.checkpoint.manifest import read_manifest
-from megads.checkpoint.target import target_of
+from megads.checkpoint.convert.huggingface.read_config import describe
+from megads.checkpoint.convert.new_layout import target_of
+from megads.checkpoint.format.manifest import read_manifest
 from megads.cli import main
 from megads.comm.grid import Grid
 from megads.config.schema import RunConfig
 from megads.config.setting import LARGEST
 from megads.config.tree import fields
-from megads.data.file_list import read_file_list
-from megads.data.preprocess import blocks, ranges, read
-from megads.data.preprocess.blocks import Blocks
+from megads.data.preprocess.input import blocks, files, ranges
+from megads.data.preprocess.input.blocks import Blocks
+from megads.data.preprocess.input.files import look_at, open_pipe
 from megads.data.preprocess.plan import How, Job, Segment, check_job
-from megads.data.preprocess.read import look_at, open_pipe
-from megads.data.tokenize.base import TokenizerSpec
+from megads.data.sources.file_list import read_file_list
+from megads.data.tokenizers.base import TokenizerSpec
 from megads.errors import CheckpointError, ConfigError, DataError
+from tests.checkpoint.convert.test_reshard import ARRAYS, FOUR
 from tests.checkpoint.sources import write_source
-from tests.checkpoint.test_reshape import ARRAYS, FOUR
 
 JOB = Job(inputs=(), output_prefix="/x/out", tokenizer=TokenizerSpec("NullTokenizer"))
 
@@ -41,19 +41,19 @@ def test_more_processes_than_a_host_can_use_are_refused(given):
 
 
 def test_devices_and_pipes_without_a_writer_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(read, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(files, "PATIENCE_S", 0.2)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="/dev/zero: is a device, expected a regular file"):
         look_at("/dev/zero")
     source = look_at(str(tmp_path / "pipe"))
     began = time.monotonic()
     with pytest.raises(DataError, match=r"pipe: is a pipe without data for 0\.2 s; pass files"):
-        list(read.read_pieces(source))
+        list(files.read_pieces(source))
     assert time.monotonic() - began < 5
 
 
 def test_every_reader_of_input_gives_up_on_a_pipe_without_a_writer(tmp_path, monkeypatch):
-    monkeypatch.setattr(read, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(files, "PATIENCE_S", 0.2)
     os.mkfifo(pipe := tmp_path / "pipe")
     output = str(tmp_path / "tokenizer")
     words = ["data", "train-tokenizer", "--input", str(pipe), "--vocab-size", "300", "--output", output]

@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megads.checkpoint.progress import Progress
+from megads.checkpoint.resume.progress import Progress
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
-from megads.config.log_settings import TrackConfig
+from megads.config.settings.log import TrackConfig
 from megads.monitor.energy import Reading
 from megads.train import energy as module
 from megads.train.energy import EnergyOfRun

@@ -19,7 +19,7 @@ SWEEP = {"lr_finder.enabled": "1", "lr_finder.iters": "8", "lr_finder.smoothing"
 def _sweep(grid: dict[str, int], changes: dict[str, str]) -> list[tuple[float, float, float]]:
     import torch
 
-    from megads.checkpoint.progress import Progress
+    from megads.checkpoint.resume.progress import Progress
     from megads.train.lr_finder import run_sweep
 
     run, groups = settings(grid, **SWEEP, **changes), groups_of(**grid)

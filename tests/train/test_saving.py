@@ -18,19 +18,19 @@ import torch.distributed as dist
 from torch import nn
 
 from megads.checkpoint import save as save_module
-from megads.checkpoint.cut import Cut
-from megads.checkpoint.layout import list_checkpoints
-from megads.checkpoint.piece import Piece
-from megads.checkpoint.reader import Reader
+from megads.checkpoint.format.folders import list_checkpoints
+from megads.checkpoint.format.reader import Reader
+from megads.checkpoint.format.shard_layout import ShardLayout
+from megads.checkpoint.owned_shard import OwnedShard
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.engine.base import StepResult
 from megads.errors import CheckpointError
 from megads.monitor.metrics import MetricsFile, read_metrics
-from megads.train.deadline import Deadline
+from megads.train.fault.stop import StopRequest
+from megads.train.fault.walltime import Deadline
 from megads.train.loop import Loop
 from megads.train.setup import Training
-from megads.train.stop import StopRequest
 from tests.data.factory import write_dataset
 from tests.disks import file_limit, small_disk
 from tests.ranks import groups_of, run_ranks
@@ -59,9 +59,9 @@ class Engine:
     def __init__(self, groups: Any, size: int = 8):
         self.module, self.groups, self.steps = nn.Module(), groups, 0
         share = size // groups.data_size
-        cut = Cut((size,))
+        cut = ShardLayout((size,))
         self.tensors = {kind: torch.zeros(share) for kind in KINDS}
-        self.piece = Piece("final_norm.weight", cut, groups.data_rank * share, self.tensors)
+        self.piece = OwnedShard("final_norm.weight", cut, groups.data_rank * share, self.tensors)
         self.at_step: dict[int, Any] = {}  # what else happens
 
     def train_step(self, batches: list[torch.Tensor], lr: float, **rates: object) -> StepResult:
@@ -97,8 +97,8 @@ class Engine:
 
 def loop_of(folder: Path, size: int = 8, **settings: str) -> Loop:
     """Return the loop of a run in ``folder`` on the ranks that call."""
-    from megads.data.build import build_splits
-    from megads.data.file_list import Shard
+    from megads.data.datasets import build_splits
+    from megads.data.sources.file_list import Shard
     from megads.device.vendor import vendor
     from tests.parity.order import settings as run_of
 
@@ -122,7 +122,7 @@ def loop_of(folder: Path, size: int = 8, **settings: str) -> Loop:
     splits = build_splits(run, [Shard(1.0, str(data / "data"), "a")])
     row = vendor({"MEGADS_DEVICE": "cpu"})
     training = Training(run, folder, groups, row, device, Engine(groups, size), splits, data="d1")  # type: ignore[arg-type]
-    training.parameters = {"final_norm.weight": Cut((size,))}
+    training.parameters = {"final_norm.weight": ShardLayout((size,))}
     stop = StopRequest(folder, groups, device, in_place=False, deadline=Deadline(0.0, 1.0))
     metrics = None
     if groups.rank == 0:

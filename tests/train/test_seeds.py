@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from megads.checkpoint.match import changes
+from megads.checkpoint.resume.compatibility import changes
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
-from megads.data.build import build_splits
-from megads.data.file_list import Shard
+from megads.data.datasets import build_splits
+from megads.data.sources.file_list import Shard
 from megads.models.build import build_model
 from tests.data.factory import write_dataset
 from tests.engine.plain import settings

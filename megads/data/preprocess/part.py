@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from megads.data.preprocess.blocks import Blocks, Position
-from megads.data.preprocess.journal import PartFiles, Point
-from megads.data.preprocess.messages import Block, Encoded, Failed, Write, Written
+from megads.data.preprocess.input.blocks import Blocks, Position
+from megads.data.preprocess.input.files import STDIN
+from megads.data.preprocess.input.ranges import count_lines
+from megads.data.preprocess.output.journal import PartFiles, Point
 from megads.data.preprocess.plan import Job, Segment
-from megads.data.preprocess.pool import Pool
-from megads.data.preprocess.ranges import count_lines
-from megads.data.preprocess.read import STDIN
+from megads.data.preprocess.workers.messages import Block, Encoded, Failed, Write, Written
+from megads.data.preprocess.workers.pool import Pool
 from megads.errors import DataError, MegadsError
 
 TOLD = 5

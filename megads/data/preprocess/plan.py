@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from megads.cluster.machine import count_cores
-from megads.data.preprocess.read import Source
-from megads.data.tokenize.base import TokenizerSpec
+from megads.data.preprocess.input.files import Source
+from megads.data.tokenizers.base import TokenizerSpec
 from megads.errors import ConfigError, DataError
 
 FORMAT = 1

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TextIO
 
-from megads.words import plural
+from megads.text.plural import plural
 
 _EVERY_S = 10.0
 _REDRAW_S = 0.2

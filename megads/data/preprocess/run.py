@@ -15,22 +15,22 @@ from typing import TextIO
 
 import numpy as np
 
-from megads.data.indexed.dtypes import best_dtype
-from megads.data.preprocess import publish
-from megads.data.preprocess.journal import PartFiles, Point, read_point
-from megads.data.preprocess.lock import held, outputs_held
-from megads.data.preprocess.messages import Failed, Ready, Start
+from megads.data.formats.dtypes import best_dtype
+from megads.data.preprocess.input.files import unchanged
+from megads.data.preprocess.input.sample import sample_texts
+from megads.data.preprocess.output import publish
+from megads.data.preprocess.output.journal import PartFiles, Point, read_point
+from megads.data.preprocess.output.lock import held, outputs_held
+from megads.data.preprocess.output.publish import Made
 from megads.data.preprocess.part import TOLD, Stopped, cannot_write, make_part
 from megads.data.preprocess.plan import Job, Segment, digest_of, key_of, split_inputs
-from megads.data.preprocess.pool import Pool
 from megads.data.preprocess.progress import Done, Meter
-from megads.data.preprocess.publish import Made
-from megads.data.preprocess.read import unchanged
-from megads.data.preprocess.sample import sample_texts
 from megads.data.preprocess.team import Team
-from megads.data.preprocess.worker import serve
+from megads.data.preprocess.workers.messages import Failed, Ready, Start
+from megads.data.preprocess.workers.pool import Pool
+from megads.data.preprocess.workers.worker import serve
 from megads.errors import DataError, MegadsError
-from megads.words import plural
+from megads.text.plural import plural
 
 _POLL_S = 0.2
 
@@ -41,7 +41,7 @@ def meeting(job: Job) -> Path:
 
 
 def run_rank(job: Job, team: Team, stream: TextIO) -> list[Made]:
-    """Do the work of one process; see :func:`megads.data.preprocess.partitions.preprocess`."""
+    """Do the work of one process; see :func:`megads.data.preprocess.processes.preprocess`."""
     total = sum(source.size for source in job.inputs)
     with _signals_noted() as signals:
         run = _Run(job, team, stream, Meter(stream, total, job.how.log_interval), signals)
@@ -168,7 +168,7 @@ class _Run:
     def _start_workers(self, segments: list[Segment], close: Sequence[int]) -> Ready:
         """Start as many workers as there is work for; return what they say of the tokenizer."""
         # Loaded once here and not in each of them; the libraries behind these load themselves later.
-        for name in ("megads.data.tokenize.make", "megads.data.tokenize.fast"):
+        for name in ("megads.data.tokenizers.build", "megads.data.tokenizers.encoders.fastest"):
             importlib.import_module(name)
         job = self.job
         for number in range(min(job.how.workers, _most_blocks(job, segments))):

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.indexed.base import TokenFile
-from megads.data.indexed.open import open_dataset
+from megads.data.formats.base import TokenFile
+from megads.data.formats.open import open_dataset
 from megads.data.samples.recipe import Columns, Making, Spec
 from megads.errors import DataError
 

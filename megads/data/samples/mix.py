@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.indexed.base import TokenFile
+from megads.data.formats.base import TokenFile
 from megads.data.samples.blend import BlendRecipe, normalised
 from megads.data.samples.gpt import LAST_EPOCH_CUTOFF, GPTRecipe, GPTSamples, Stamp
 from megads.data.samples.recipe import Column, Columns, Making, Recipe, Spec

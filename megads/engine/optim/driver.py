@@ -13,12 +13,12 @@ from megads.comm.groups import Groups
 from megads.comm.timeout import group_timeout_s
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
-from megads.engine.optim.counted import Counted
+from megads.engine.deepspeed.state import EngineState
+from megads.engine.optim.build import make_optimizer
 from megads.engine.optim.exchange import Team
-from megads.engine.optim.make import make_optimizer
 from megads.engine.optim.sophia import SophiaG
-from megads.engine.optim.whole import WholeOptimizer
-from megads.engine.state import EngineState
+from megads.engine.optim.step_counts import Counted
+from megads.engine.optim.whole_parameters import WholeOptimizer
 
 
 class Driver:

@@ -11,8 +11,7 @@ import shlex
 from megads.cluster.hosts import this_host
 from megads.cluster.ranks import EXPLICIT
 from megads.errors import LaunchError
-from megads.launch.scheduler import is_here
-from megads.launch.stale import IN_PLACE
+from megads.launch.schedulers.allocation import is_here
 from megads.launch.starters.call import (
     LONGEST_WORD,
     Call,
@@ -23,7 +22,8 @@ from megads.launch.starters.call import (
     rank_words,
     refuse_option,
 )
-from megads.words import plural
+from megads.launch.starters.old_variables import IN_PLACE
+from megads.text.plural import plural
 
 
 def direct(call: Call) -> Start:
@@ -53,7 +53,7 @@ def local(call: Call) -> Start:
     refuse_option(call, "local")
     cores = cores_to_set(call)
     command = rank_words(call.command, LOCAL.local_rank, cores) if cores else call.command
-    return Start((call.python, "-m", "megads.launch.local", str(call.allocation.world_size), *command))
+    return Start((call.python, "-m", "megads.launch.starters.local", str(call.allocation.world_size), *command))
 
 
 def _require_this_host(call: Call, name: str) -> None:

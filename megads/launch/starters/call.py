@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from megads.config.facts import Facts
+from megads.config.machine_facts import Facts
 from megads.errors import LaunchError
-from megads.launch.cpu_bind import FREE, Binding, cpus_per_host
-from megads.launch.scheduler import Allocation, is_here
+from megads.launch.schedulers.allocation import Allocation, is_here
+from megads.launch.starters.cpu_bind import FREE, Binding, cpus_per_host
 
 HOSTS_FILE = "hosts"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 
-from megads.launch.programs import INTEL, require, version
-from megads.launch.stale import ALWAYS_UNSET, stale_variables
 from megads.launch.starters.call import Call, Start, Starter, cores_to_set, rank_words
+from megads.launch.starters.old_variables import ALWAYS_UNSET, stale_variables
+from megads.launch.starters.programs import INTEL, require, version
 
 # What describes the process that launches and not the ranks, and what Open MPI sets itself.
 _NOT_FORWARDED = re.compile(

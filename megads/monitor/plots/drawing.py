@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from megads.errors import ConfigError
-from megads.monitor.plots.columns import Column, Columns
+from megads.monitor.columns import Column, Columns
+from megads.monitor.plots.downsample import Thin, thin
 from megads.monitor.plots.panels import (
     AXES,
     Panel,
@@ -22,7 +23,6 @@ from megads.monitor.plots.panels import (
     values_of,
 )
 from megads.monitor.plots.source import Run
-from megads.monitor.plots.thin import Thin, thin
 
 FAR = 30.0  # times the median: from there on a logarithmic scale
 SPARSE = "valid_loss"  # keys that begin so: points of their own, which no hole divides

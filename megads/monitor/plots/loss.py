@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from megads.monitor.plots.columns import Columns, read_columns
+from megads.monitor.columns import Columns, read_columns
 
 KEYS = ("lm_loss", "valid_loss")
 

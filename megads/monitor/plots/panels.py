@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from megads.errors import ConfigError
-from megads.monitor.plots.columns import Column, Columns
-from megads.monitor.plots.thin import holes_behind
+from megads.monitor.columns import Column, Columns
+from megads.monitor.plots.downsample import holes_behind
 
 GIB = 1024.0**3
 MOST_CORPORA = 8  # that get a panel each when runs are compared

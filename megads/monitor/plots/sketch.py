@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from megads.monitor.plots.columns import Column, Columns
+from megads.monitor.columns import Column, Columns
+from megads.monitor.plots.downsample import Thin, thin
 from megads.monitor.plots.drawing import Chart, Drawing
 from megads.monitor.plots.panels import AXES
-from megads.monitor.plots.thin import Thin, thin
 from megads.monitor.plots.ticks import log_ticks, round_ticks, tick_labels
 
 Sketched = Sequence[tuple[str, np.ndarray, np.ndarray, bool]]  # name, x, y, whether these are single points

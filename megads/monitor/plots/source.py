@@ -11,7 +11,7 @@ import yaml
 
 from megads.config.run_files import CONFIG, METRICS
 from megads.errors import ConfigError
-from megads.monitor.plots.columns import Column, Wanted, cores, read_columns
+from megads.monitor.columns import Column, Wanted, cores, read_columns
 from megads.storage.checksums import has_changed
 from megads.storage.reading import SMALL, parse_yaml, read_text
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from megads.monitor.plots.columns import Column
+from megads.monitor.columns import Column
 from megads.monitor.plots.source import Run
-from megads.monitor.text import count
+from megads.text.units import count
 
 SUMMARY = ("step", "tokens", "loss", "validation loss", "best validation loss", "tokens/s (median)", "MFU (median)")
 

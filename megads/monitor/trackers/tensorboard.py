@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from megads.config.log_settings import TrackConfig
+from megads.config.settings.log import TrackConfig
 
 VS_SAMPLES = " vs samples"
 

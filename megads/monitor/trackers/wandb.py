@@ -18,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from megads.config.log_settings import WANDB_ID
-from megads.config.secrets import hidden
+from megads.config.settings.log import WANDB_ID
 from megads.errors import MegadsError
 from megads.monitor.log import LOG
+from megads.text.secrets import hidden
 
 CHILD = ("-m", "megads.monitor.trackers.wandb_process")
 MOST_WAITING = 64 * 2**20  # bytes of rows that nobody has taken yet

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from megads.config.files import CONFIG, load_config
+from megads.config.run_folder import CONFIG, load_config
 from megads.config.schema import RunConfig
-from megads.config.secrets import hidden
 from megads.config.tree import fields, value_of
+from megads.text.secrets import hidden
 
 PROJECT = "megads"
 AXIS = "iteration"

@@ -48,9 +48,9 @@ def test_bytes_are_those_of_megatron(megads, tokenizer, values, eod):
 
 
 def test_record(megads, tokenizer, values):
-    from megads.data.indexed.record import read_record
-    from megads.data.tokenize.base import TokenizerSpec
-    from megads.data.tokenize.make import identity
+    from megads.data.formats.record import read_record
+    from megads.data.tokenizers.base import TokenizerSpec
+    from megads.data.tokenizers.build import identity
 
     write_jsonl(megads.folder / "a.jsonl", values)
     megads.made("--input", "a.jsonl", *OUT, "--tokenizer-model", tokenizer, "--append-eod")
@@ -64,7 +64,7 @@ def test_record(megads, tokenizer, values):
 
 @pytest.mark.parametrize("impl", ["cached", "lazy"])
 def test_old_formats(megads, tokenizer, values, impl):
-    from megads.data.indexed.open import open_dataset
+    from megads.data.formats.open import open_dataset
 
     write_jsonl(megads.folder / "a.jsonl", values)
     megads.made("--input", "a.jsonl", *OUT, "--tokenizer-model", tokenizer, "--dataset-impl", impl)

@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from megads.data.preprocess.blocks import Blocks, Position
-from megads.data.preprocess.pack import pack
-from megads.data.preprocess.parse import parse_lines
+from megads.data.preprocess.input.blocks import Blocks, Position
+from megads.data.preprocess.input.files import Source, look_at, read_lines
+from megads.data.preprocess.input.json_lines import parse_lines
+from megads.data.preprocess.input.ranges import RangeReader, count_lines
 from megads.data.preprocess.plan import Segment, split_inputs
-from megads.data.preprocess.ranges import RangeReader, count_lines
-from megads.data.preprocess.read import Source, look_at, read_lines
+from megads.data.preprocess.workers.pack import pack
 from megads.errors import DependencyError
 
 
@@ -83,7 +83,7 @@ def test_a_small_file_does_not_fill_the_memory(tmp_path):
     """200 MB of zeros in 200 kB."""
     import gzip
 
-    from megads.data.preprocess.read import PIECE, read_pieces
+    from megads.data.preprocess.input.files import PIECE, read_pieces
 
     with gzip.open(tmp_path / "bomb", "wb") as file:
         for _ in range(200):

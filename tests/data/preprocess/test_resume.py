@@ -243,9 +243,9 @@ def test_stopped_between_the_names(megads, tokenizer, words):
     megads.made(*words)
     files = megads.files()
     made = {path.name: path.read_bytes() for path in megads.folder.iterdir() if path.is_file()}
+    from megads.data.preprocess.input.files import look_at
     from megads.data.preprocess.plan import Job, digest_of, key_of
-    from megads.data.preprocess.read import look_at
-    from megads.data.tokenize.base import TokenizerSpec
+    from megads.data.tokenizers.base import TokenizerSpec
 
     source = look_at(str(megads.folder / "a.jsonl"))
     source = type(source)("a.jsonl", source.kind, source.size, source.mtime_ns)

@@ -8,7 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
-from megads.data.indexed.open import open_dataset
+from megads.data.formats.open import open_dataset
 from tests.data.preprocess.conftest import golden, texts, write_jsonl
 
 GPT2 = """

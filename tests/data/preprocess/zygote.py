@@ -34,11 +34,11 @@ def serve(pipe: Connection) -> None:
     import orjson  # noqa: F401
 
     import megads.cli.data
-    import megads.cli.data_preprocess
-    import megads.data.indexed.record
+    import megads.cli.data.preprocess
+    import megads.data.formats.record
     import megads.data.preprocess.run
-    import megads.data.tokenize.fast
-    import megads.data.tokenize.make  # noqa: F401
+    import megads.data.tokenizers.build
+    import megads.data.tokenizers.encoders.fastest  # noqa: F401
 
     while True:
         try:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from megads.data.indexed.writer import IndexedWriter
-from megads.data.samples.masking import WordPieces
+from megads.data.formats.writer import IndexedWriter
+from megads.data.samples.masked.masking import WordPieces
 
 LENGTHS = [5, 6, 7, 30, 4, 4, 9, 3, 8, 8]
 DOCUMENTS = [0, 3, 4, 8, 10]

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from megads.config.schema import RunConfig
-from megads.data.build import SPLITS, Files, make_plans, read_shards, samples_of
-from megads.data.indexed.open import open_dataset
+from megads.data.datasets import SPLITS, Files, make_plans, read_shards, samples_of
+from megads.data.formats.open import open_dataset
 from megads.data.samples.mix import Mix
 from megads.data.samples.recipe import hold
 from megads.errors import DataError

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megads.data.indexed.open import open_dataset
+from megads.data.formats.open import open_dataset
 from megads.data.samples import gpt
 from megads.data.samples.gpt import (
     LAST_EPOCH_CUTOFF,

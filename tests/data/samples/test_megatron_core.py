@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megads.config.shares import parse_split
-from megads.data.indexed.open import open_dataset
+from megads.config.splits import parse_split
+from megads.data.formats.open import open_dataset
 from megads.data.samples.blend import blend_all, blend_index
 from megads.data.samples.gpt import GPTRecipe, GPTSamples, Stamp
 from megads.data.samples.recipe import collect, hold

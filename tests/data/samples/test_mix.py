@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from megads.data.indexed.open import open_dataset
+from megads.data.formats.open import open_dataset
 from megads.data.samples.blend import blend_index
 from megads.data.samples.gpt import GPTSamples, Stamp
 from megads.data.samples.mix import Manner, Mix, Source, plan_mix, requested_samples

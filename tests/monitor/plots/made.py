@@ -4,8 +4,8 @@ import json
 import math
 from pathlib import Path
 
-from megads.config.files import save_config
-from megads.config.resolve import resolve
+from megads.config.run_folder import save_config
+from megads.config.sources.resolve import resolve
 
 
 def step_row(iteration, steps, **given):

@@ -10,8 +10,8 @@ from megads.monitor.plots.loss import read_losses, save_loss_plot
 from megads.monitor.plots.picture import render, save_picture
 from megads.monitor.plots.sketch import chart_sketch, loss_sketch
 from megads.monitor.plots.source import read_run
+from tests.monitor.plots.html.test_page import ink
 from tests.monitor.plots.made import rows_of, step_row, write_rows
-from tests.monitor.plots.test_page import ink
 
 ROWS = [{"iteration": i, "lm_loss": 8.0 / i} for i in range(1, 40)]
 ROWS.insert(0, {"iteration": 0, "valid_loss": 7.6, "valid_ppl": 2000.0})
@@ -176,7 +176,7 @@ def test_several_curves_have_a_number_each_and_a_legend_at_the_top_right(tmp_pat
 
 def test_ranks_do_not_import_what_draws():
     code = (
-        "import sys, megads.train.report\n"
+        "import sys, megads.train.start_and_end\n"
         "print([name for name in ('matplotlib', 'megads.monitor.plots.picture') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megads.config.log_settings import TrackConfig
+from megads.config.settings.log import TrackConfig
 from megads.monitor.trackers.tensorboard import TensorBoard
 from tests.monitor.trackers.rows import run_of, step
 

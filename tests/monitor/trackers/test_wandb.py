@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from megads.config.files import save_config
-from megads.config.resolve import resolve
+from megads.config.run_folder import save_config
+from megads.config.sources.resolve import resolve
 from megads.errors import MegadsError
 from megads.monitor.trackers import wandb as module
-from megads.monitor.trackers.tracks import Tracks
+from megads.monitor.trackers.metrics_sink import MetricsSink
 from megads.monitor.trackers.wandb import RUN_ID, Wandb
 from megads.monitor.trackers.wandb_process import config_of
 from tests.monitor.trackers.rows import run_of, save, step, validation
@@ -164,7 +164,7 @@ def test_a_process_that_ends_is_told_once(tmp_path, caplog):
             pass
 
     caplog.set_level(logging.INFO, logger="megads")
-    tracks = Tracks(File(), [sent])  # type: ignore[arg-type]
+    tracks = MetricsSink(File(), [sent])  # type: ignore[arg-type]
     for i in range(3):
         tracks.write(step(i + 1))
     tracks.close()

@@ -1,0 +1,1 @@
+"""Checkpoints for another layout or another program."""

@@ -1,0 +1,1 @@
+"""Hugging Face folders: weights, settings and tokenizer, in and out."""

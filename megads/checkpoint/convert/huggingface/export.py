@@ -1,0 +1,115 @@
+"""From a checkpoint to a Hugging Face folder: weights and settings, a band of rows at a time. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megads.checkpoint.convert.huggingface.dtypes import LONG, pack
+from megads.checkpoint.convert.huggingface.names import Theirs, tensors_of
+from megads.checkpoint.convert.huggingface.write_config import SPECIAL, TYPES, architecture_of, config_of
+from megads.checkpoint.convert.huggingface.write_shards import Outgoing, write_shards
+from megads.checkpoint.format.atomic_folder import new_folder
+from megads.checkpoint.format.manifest import Manifest
+from megads.checkpoint.format.reader import Reader
+from megads.checkpoint.resume.compatibility import HF, model_of
+from megads.config.schema import ModelConfig
+from megads.errors import CheckpointError
+
+BAND = 1 << 20
+"""Numbers that are read and written together."""
+
+SaveTokenizer = Callable[[Path, int], Mapping[str, int | None]]
+"""Writes the tokenizer's files to a folder, for samples of so many tokens; returns ids by bos, eos and pad."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What :func:`export` wrote."""
+
+    architecture: str
+    dtype: str
+    files: list[str]
+    parameters: int
+
+
+def export(
+    reader: Reader,
+    final: Path,
+    *,
+    dtype: str = "",
+    limit: int = 5 * 10**9,
+    tokenizer: SaveTokenizer | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Exported:
+    """Write the weights of a checkpoint as transformers reads them. The folder appears whole or not at all.
+
+    Args:
+        reader: of the checkpoint, of any layout.
+        final: the folder to make.
+        dtype: of the weights: fp32, bf16 or fp16; empty: the one the run was trained in, or the import had.
+        limit: bytes of tensors in a file; a larger tensor has a file of its own.
+        tokenizer: writes its files; None: the folder gets none.
+        progress: called with the bytes that are written and their total.
+
+    Raises:
+        CheckpointError: no class of transformers computes the model; it cannot be read or written;
+            or a number is too large for fp16.
+    """
+    manifest = reader.manifest
+    model, more = model_of(reader.path, manifest), dict(manifest.about.get(HF, {}))
+    architecture = architecture_of(model, more.get("architecture", ""))
+    dtype = dtype or _dtype_of(manifest)
+    if manifest.settings:
+        # Trained since it was imported: with attention to all of a sample, so that a window bounds nothing any more.
+        had = 0 if more.get("sliding_window") else more.get("max_position_embeddings", 0)
+        kept = {name: more[name] for name in ("generation", *SPECIAL) if name in more}
+        more = {**kept, "max_position_embeddings": max(had, model.seq_length)}
+    theirs = tensors_of(model, TYPES[architecture])
+    with new_folder(final) as folder:
+        found = tokenizer(folder, _length(model, more)) if tokenizer else {}
+        ids = {f"{name}_token_id": number for name, number in found.items() if number is not None}
+        ids |= {name: more[name] for name in SPECIAL if name in more}
+        _write_json(folder / "config.json", config_of(model, architecture, dtype, ids, more))
+        generation = more.get("generation") or {"_from_model_config": True, **ids}
+        _write_json(folder / "generation_config.json", generation)
+        outgoing = [Outgoing(each.name, each.shape, partial(_bands, reader, each, dtype)) for each in theirs]
+        files = write_shards(folder, outgoing, dtype, limit, progress)
+    return Exported(architecture, dtype, files, sum(each.rows * each.width for each in theirs))
+
+
+def _length(model: ModelConfig, more: Mapping[str, Any]) -> int:
+    if model.position_embedding == "learned":
+        return model.max_positions
+    return int(more.get("max_position_embeddings") or model.seq_length)
+
+
+def _dtype_of(manifest: Manifest) -> str:
+    short = {long: dtype for dtype, long in LONG.items()}
+    trained = manifest.settings.get("train", {}).get("dtype")
+    return str(trained or short.get(manifest.about.get("torch_dtype", ""), "fp32"))
+
+
+def _bands(reader: Reader, theirs: Theirs, dtype: str) -> Iterator[NDArray[np.generic]]:
+    """Yield a tensor as it lies in their files; a turned one at once, since its rows are our columns."""
+    cut, width = reader.cut(theirs.ours), theirs.width
+    step = theirs.rows if theirs.turned else max(1, BAND // width)
+    for row in range(0, theirs.rows, step):
+        rows = min(step, theirs.rows - row)
+        read = reader.read(theirs.ours, "weight", cut, (theirs.first + row) * width, rows * width)
+        numbers = read.reshape(rows, width).T.copy() if theirs.turned else read
+        try:
+            yield pack(numbers, dtype)
+        except CheckpointError as error:
+            raise CheckpointError(f"{reader.path}: {theirs.ours}: {error}") from None
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf8")

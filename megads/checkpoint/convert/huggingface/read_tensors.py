@@ -1,0 +1,217 @@
+"""Read the tensors of a Hugging Face folder: safetensors or pytorch_model.bin, in one file or several.
+
+Nothing of what is read is run: safetensors files are read here, without torch, and pickles by torch with
+``weights_only``, which refuses everything but tensors and plain containers.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megads.checkpoint.convert.huggingface.dtypes import LONG, STORED, TYPES, unpack
+from megads.checkpoint.convert.huggingface.lfs_pointers import refuse_pointer
+from megads.checkpoint.convert.huggingface.write_shards import INDEX, SINGLE
+from megads.checkpoint.convert.torch_files.zip_checksums import is_zip, verify_zip
+from megads.checkpoint.format.blocks import MAX_HEADER
+from megads.errors import CheckpointError
+from megads.storage.open_file import open_binary
+from megads.storage.reading import parse_json, read_bytes
+
+PICKLE = "pytorch_model.bin"
+PICKLE_INDEX = "pytorch_model.bin.index.json"
+KINDS = {stored: LONG[dtype] for dtype, stored in TYPES.items()}
+"""Type of the numbers in safetensors files -> its name in torch; these can be read."""
+
+
+class _File(Protocol):
+    """One file of tensors."""
+
+    shapes: dict[str, tuple[int, ...]]
+    kinds: dict[str, str]  # name -> type as torch calls it
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """Return the tensor in its own shape."""
+
+
+class Source:
+    """The tensors of a folder, read when they are asked for.
+
+    Args:
+        folder: of Hugging Face.
+
+    Raises:
+        CheckpointError: it holds no weights, not all of them, or what cannot be read.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        names, where = _files(folder)
+        files: dict[str, _File] = {name: _open(folder / name) for name in names}
+        self._files: dict[str, _File] = {}
+        for name, file in files.items():
+            for tensor in file.shapes:
+                if tensor in self._files:
+                    raise CheckpointError(f"{folder}: {tensor} is in two files, one of them {name}")
+                self._files[tensor] = file
+        lost = [tensor for tensor in where if tensor not in self._files]
+        if lost:
+            raise CheckpointError(f"{folder}: {lost[0]} is not in {where[lost[0]]}, where the index says it is")
+        self.shapes = {tensor: file.shapes[tensor] for tensor, file in self._files.items()}
+        self.kinds = {tensor: file.kinds[tensor] for tensor, file in self._files.items()}
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """Return a tensor in its own shape.
+
+        Raises:
+            CheckpointError: its file cannot be read.
+        """
+        return self._files[name].read(name)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        CheckpointError: the file does not exist, or it is something else.
+    """
+    try:
+        content = parse_json(read_bytes(path))
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path}: is not JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: holds no JSON object")
+    return content
+
+
+def _files(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the names of the files, and of every tensor the file in which an index says it is."""
+    for single, index in ((SINGLE, INDEX), (PICKLE, PICKLE_INDEX)):
+        if (folder / index).is_file():
+            where = read_json(folder / index).get("weight_map")
+            if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
+                raise CheckpointError(f"{folder / index}: has no weight_map of tensors and their files")
+            names = sorted(set(where.values()))
+            strange = [name for name in names if Path(name).name != name]
+            if strange:
+                raise CheckpointError(f"{folder / index}: names {strange[0]!r}, which is not a file of the folder")
+            missing = [name for name in names if not (folder / name).is_file()]
+            if missing:
+                raise CheckpointError(
+                    f"{folder}: {missing[0]} is missing, {len(missing)} of {len(names)} files are; fetch them again"
+                )
+            return names, where
+        if (folder / single).is_file():
+            return [single], {}
+    raise CheckpointError(f"{folder}: has no weights; expected {SINGLE} or {INDEX} and its files, or {PICKLE} likewise")
+
+
+def _open(path: Path) -> _File:
+    try:
+        refuse_pointer(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from None
+    return _SafeTensors(path) if path.suffix == ".safetensors" else _Pickle(path)
+
+
+class _SafeTensors:
+    """A safetensors file: eight bytes of length, a header in JSON, the tensors."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.kinds: dict[str, str] = {}
+        self._at: dict[str, tuple[int, str]] = {}
+        size = os.path.getsize(path)
+        try:
+            with open_binary(path) as file:
+                length = int.from_bytes(file.read(8), "little")
+                if not 2 <= length <= min(size - 8, MAX_HEADER):
+                    raise ValueError(f"its header of {length} bytes is longer than the file, or than any")
+                header = parse_json(file.read(length))
+            for name, facts in header.items():
+                if name != "__metadata__":
+                    self._add(name, facts, 8 + length, size)
+        except OSError as error:
+            raise CheckpointError(f"{path}: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise CheckpointError(f"{path}: is not a valid safetensors file ({error})") from None
+
+    def _add(self, name: str, facts: Mapping[str, Any], start: int, size: int) -> None:
+        kind, shape, (first, last) = facts["dtype"], tuple(facts["shape"]), facts["data_offsets"]
+        if not all(type(each) is int and each >= 0 for each in (*shape, first, last)):
+            raise ValueError(f"{name} has a shape or place that is none")
+        if start + last > size:
+            raise ValueError(f"{name} ends after the end of the file")
+        if kind not in KINDS:
+            raise CheckpointError(
+                f"{self.path}: {name} is of type {kind}; weights of {', '.join(KINDS)} can be read, "
+                "quantised ones must be converted first"
+            )
+        if last - first != math.prod(shape) * STORED[kind].itemsize:
+            raise ValueError(f"{name} of shape {list(shape)} has {last - first} bytes")
+        self.shapes[name], self.kinds[name], self._at[name] = shape, KINDS[kind], (start + first, kind)
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        at, kind = self._at[name]
+        shape = self.shapes[name]
+        try:
+            stored = np.fromfile(self.path, STORED[kind], math.prod(shape), offset=at)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: {error.strerror}") from None
+        if stored.size != math.prod(shape):
+            raise CheckpointError(f"{self.path}: ends within {name}")
+        return unpack(stored, kind).reshape(shape)
+
+
+class _Pickle:
+    """A file of torch.save; its tensors stay on disk until they are read."""
+
+    def __init__(self, path: Path):
+        import warnings
+
+        import torch
+
+        from megads.checkpoint.convert.torch_files.safe_types import nothing_but
+
+        self.path = path
+        try:
+            if zipped := is_zip(path):
+                verify_zip(path)
+            with warnings.catch_warnings(), nothing_but():
+                warnings.simplefilter("ignore")  # of old pickles, before the error that says what it is
+                self._tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        except OSError as error:
+            raise CheckpointError(f"{path}: {error.strerror or error}") from None
+        except CheckpointError:
+            raise
+        except Exception as error:  # UnpicklingError, RuntimeError, EOFError ... by what is wrong with it
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0]
+            raise CheckpointError(
+                f"{path}: torch cannot read it as weights alone ({reason}); nothing of it was run; "
+                "use a safetensors file"
+            ) from None
+        if not isinstance(self._tensors, dict) or not all(
+            isinstance(each, torch.Tensor) for each in self._tensors.values()
+        ):
+            raise CheckpointError(f"{path}: holds more than named tensors; expected the state_dict of a model")
+        self.shapes: dict[str, tuple[int, ...]] = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+        self.kinds: dict[str, str] = {
+            name: str(tensor.dtype).removeprefix("torch.") for name, tensor in self._tensors.items()
+        }
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        if self.kinds[name] not in LONG.values():
+            raise CheckpointError(
+                f"{self.path}: {name} is of type {self.kinds[name]}; can read {', '.join(LONG.values())}"
+            )
+        numbers: NDArray[np.float32] = self._tensors[name].float().contiguous().numpy()
+        return numbers

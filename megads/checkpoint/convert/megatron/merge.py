@@ -1,0 +1,90 @@
+"""How Megatron cuts a matrix over tensor-parallel ranks, and orders queries, keys and values. No torch.
+
+The rows of the fused projection, with ``np`` heads of ``hn`` channels and ``t`` ranks::
+
+    version 0    [3, np/t, hn] on every rank
+    version 1    [np, hn, 3]
+    version 2+   [groups, np/groups + 2, hn]: the queries of a group, its key, its value
+
+Ours are ``[q | k | v]``. The two halves of a gated MLP are cut apart: a rank has ``[gate; up]`` of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megads.checkpoint.format.shard_layout import ShardLayout
+
+Floats = NDArray[np.float32]
+
+
+def join(shards: Sequence[Floats], cut: ShardLayout) -> Floats:
+    """Return the whole of a parameter that is cut as ``cut`` says, from its slices in rank order."""
+    if cut.dim is None:
+        return shards[0]
+    if len(cut.parts) < 2:
+        return np.concatenate(shards, axis=cut.dim) if len(shards) > 1 else shards[0]
+    slices = [np.split(shard, len(cut.parts), axis=0) for shard in shards]
+    return np.concatenate([each[part] for part in range(len(cut.parts)) for each in slices])
+
+
+def cut_out(whole: Floats, cut: ShardLayout, rank: int, degree: int) -> Floats:
+    """Return the slice of ``rank``, undoing :func:`join`."""
+    if cut.dim is None or degree == 1:
+        return whole
+    if cut.dim == 1:
+        return np.split(whole, degree, axis=1)[rank]
+    parts = np.split(whole, np.cumsum(cut.parts)[:-1])
+    return np.concatenate([np.split(part, degree)[rank] for part in parts])
+
+
+def qkv_to_ours(shards: Sequence[Floats], version: float, heads: int, groups: int, width: int) -> Floats:
+    """Return rows ``[q | k | v]`` of the whole matrix, or of its bias.
+
+    Args:
+        shards: every rank's, in rank order.
+        version: the file's ``checkpoint_version``, 0 where it has none.
+        heads: query heads.
+        groups: key heads; before version 2 there were as many as ``heads``.
+        width: channels of a head.
+    """
+    parts: tuple[Floats, ...]
+    if version >= 2:
+        rows = join_rows(shards)
+        grouped = rows.reshape(groups, heads // groups + 2, width, *rows.shape[1:])
+        parts = (grouped[:, :-2], grouped[:, -2], grouped[:, -1])
+    elif version >= 1:
+        rows = join_rows(shards)
+        each = rows.reshape(heads, width, 3, *rows.shape[1:])
+        parts = (each[:, :, 0], each[:, :, 1], each[:, :, 2])
+    else:
+        own = [shard.reshape(3, -1, *shard.shape[1:]) for shard in shards]
+        parts = tuple(join_rows([each[part] for each in own]) for part in range(3))
+    return np.concatenate([part.reshape(-1, *shards[0].shape[1:]) for part in parts])
+
+
+def qkv_to_theirs(rows: Floats, heads: int, groups: int, width: int) -> Floats:
+    """Return the rows of ``[q | k | v]`` in the order of version 2 and later, to be cut evenly over ranks."""
+    tail = rows.shape[1:]
+    q, k, v = np.split(rows, (heads * width, (heads + groups) * width))
+    parts = [
+        q.reshape(groups, -1, width, *tail),
+        k.reshape(groups, 1, width, *tail),
+        v.reshape(groups, 1, width, *tail),
+    ]
+    return np.concatenate(parts, axis=1).reshape(rows.shape)
+
+
+def join_rows(shards: Sequence[Floats]) -> Floats:
+    """Return the shards one below the other."""
+    return np.concatenate(shards) if len(shards) > 1 else shards[0]
+
+
+def with_rows(table: Floats, rows: int) -> Floats:
+    """Return ``table`` with ``rows`` rows: the last are left off, or zeros are added."""
+    if len(table) >= rows:
+        return table[:rows]
+    return np.concatenate([table, np.zeros((rows - len(table), *table.shape[1:]), np.float32)])

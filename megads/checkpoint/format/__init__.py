@@ -1,0 +1,1 @@
+"""What a checkpoint is on disk: manifest, files, folders. Never imports torch."""

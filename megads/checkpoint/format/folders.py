@@ -1,0 +1,134 @@
+"""Where checkpoints lie and which one is taken. Names and sizes only, no torch.
+
+A folder of checkpoints::
+
+    checkpoints/
+        iter_0000050/
+            manifest.json                what the run was, where every tensor lies; see ``manifest``
+            rank-00000.safetensors       what rank 0 held of weights and moments; see ``blocks``
+            rank-00001.safetensors
+        iter_0000100/
+            ...
+
+A checkpoint is written under a name ending in ``.tmp`` and renamed when every byte is on
+disk, so a folder named ``iter_*`` is complete unless something damaged it later.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from megads.checkpoint.format.manifest import MANIFEST, NAME, Manifest, read_manifest
+from megads.errors import CheckpointError
+
+PART = ".tmp"
+REPLACED = ".old.tmp"
+ASIDE = ".damaged"
+"""Ending of a checkpoint that was skipped when its run resumed from an older one."""
+
+
+@dataclass(frozen=True)
+class CheckpointRef:
+    """A checkpoint that a run can resume from, and the newer ones that could not be used."""
+
+    path: Path
+    manifest: Manifest
+    broken: tuple[str, ...] = ()
+
+
+def checkpoint_name(iteration: int) -> str:
+    """Return the folder name of the checkpoint after ``iteration`` steps."""
+    return f"iter_{iteration:07d}"
+
+
+def iteration_of(path: Path) -> int:
+    """Return the iteration in a checkpoint's name, -1 if it has none."""
+    match = NAME.match(path.name)
+    return int(match[1]) if match else -1
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in ``folder``, oldest first; none if it does not exist.
+
+    Raises:
+        CheckpointError: the folder cannot be read.
+    """
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: {error.strerror}; set RUN_DIR or CKPT_DIR to a folder that you can read"
+        ) from None
+    return sorted((folder / name for name in names if NAME.match(name)), key=iteration_of)
+
+
+def checkpoints_in(place: Path) -> list[Path]:
+    """Return the checkpoints that a user means by ``place``, oldest first.
+
+    Args:
+        place: a checkpoint, a folder of checkpoints, or a run folder.
+
+    Raises:
+        CheckpointError: a folder cannot be read.
+    """
+    if os.path.exists(place / MANIFEST) or (NAME.match(place.name) and place.is_dir()):
+        return [place]
+    return list_checkpoints(place) or list_checkpoints(place / "checkpoints")
+
+
+def list_unfinished(folder: Path) -> list[Path]:
+    """Return what saves left in ``folder`` that were killed half-way, or are being written now."""
+    return sorted(path for path in folder.glob(f"iter_*{PART}"))
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a save left that was killed half-way, and bring back what it was about to replace.
+
+    Raises:
+        CheckpointError: something cannot be removed.
+    """
+    try:
+        for path in folder.glob(f"iter_*{REPLACED}"):
+            whole = path.with_name(path.name.removesuffix(REPLACED))
+            if not whole.exists():
+                os.replace(path, whole)
+        # The second are locks of imports that were killed.
+        for path in (*list_unfinished(folder), *folder.glob(f"iter_*{PART}.lock")):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or folder}: {error.strerror}; remove {folder}/iter_*{PART} or use another CKPT_DIR"
+        ) from None
+
+
+def candidates(found: list[Path]) -> Iterator[CheckpointRef]:
+    """Yield the checkpoints of ``found`` whose manifest and sizes are right, the newest first, each with what was not.
+
+    Raises:
+        CheckpointError: there are checkpoints, but every one is damaged. A run never
+            starts from scratch because its checkpoints could not be read.
+    """
+    broken: list[str] = []
+    sound = False
+    for path in reversed(found):
+        try:
+            manifest = read_manifest(path)
+        except CheckpointError as error:
+            broken.append(str(error))
+            continue
+        sound = True
+        yield CheckpointRef(path, manifest, tuple(broken))
+    if broken and not sound:
+        raise CheckpointError(
+            f"{found[0].parent}: no checkpoint can be read ({broken[0]}); restore one, or use another RUN_NAME or "
+            "RUN_DIR for a new run"
+        )

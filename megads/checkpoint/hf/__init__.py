@@ -1,1 +1,0 @@
-"""Hugging Face folders: weights, settings and tokenizer, out and in."""

@@ -1,0 +1,284 @@
+"""Whether a run can use a checkpoint, and what is other in it; without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from megads.checkpoint.format.manifest import Manifest
+from megads.config.schedule.batches import BatchSchedule, planned_samples
+from megads.config.schedule.rates import Schedule
+from megads.config.schema import ModelConfig, RunConfig
+from megads.config.setting import Section
+from megads.errors import CheckpointError
+
+SHAPE_SETTINGS = (
+    "num_layers",
+    "hidden_size",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "ffn_hidden_size",
+    "max_positions",
+    "vocab_size",
+    "vocab_multiple",
+    "normalization",
+    "activation",
+    "position_embedding",
+    "bias",
+    "tied_embeddings",
+    "norm_epsilon",
+    "rope_theta",
+    "rope_scaling",
+    "rope_scaling_factor",
+    "rope_low_freq_factor",
+    "rope_high_freq_factor",
+    "rope_original_positions",
+)
+"""What decides the shape and the meaning of the weights."""
+
+FREE = {
+    *("force", "exit_interval", "exit_duration_min", "eval_at_start", "evaluate_only", "max_skipped"),
+    *("micro_batch", "grad_acc_steps", "train_samples", "train_tokens", "samples_offset"),
+    *("cache_dir", "num_workers"),
+}
+"""Settings of ``train`` and ``data`` that change no number of a run, or follow from others."""
+
+SEEDS = ("seed", "weights_seed", "data_seed", "dropout_seed")
+"""Settings of ``train`` of which each says something of its own when it changes."""
+
+NAMED = 3
+"""Differences that a message names; a checkpoint of another model has many."""
+
+HF = "hf"
+"""What was imported keeps under this name of ``about`` what only an export needs."""
+
+
+def checkpoint_folder(run: RunConfig, run_dir: Path) -> Path:
+    """Return the folder of the run's checkpoints: ``CKPT_DIR``, else ``<run>/checkpoints``.
+
+    A sweep of the learning rate has none, whatever ``CKPT_DIR`` says: its folder stays empty.
+    """
+    is_elsewhere = run.checkpoint.dir and not run.lr_finder.enabled
+    return Path(run.checkpoint.dir) if is_elsewhere else run_dir / "checkpoints"
+
+
+def shape_of(run: RunConfig | ModelConfig) -> dict[str, Any]:
+    """Return the settings that decide the shape and the meaning of the weights; ``run`` is derived."""
+    model = (run.model if isinstance(run, RunConfig) else run).model_dump()
+    return {key: model[key] for key in SHAPE_SETTINGS}
+
+
+def meaningful(model: Mapping[str, Any]) -> list[str]:
+    """Return which of :data:`SHAPE_SETTINGS` two models must agree on to take each other's weights.
+
+    Padding rows of the vocabulary may be more or fewer, and a setting of a part that the
+    model does not have says nothing.
+    """
+    kind, scaling = model.get("position_embedding"), model.get("rope_scaling", "none")
+    without = {"vocab_multiple"}
+    if kind == "rope":
+        without |= {"max_positions"}
+    else:
+        without |= {key for key in SHAPE_SETTINGS if key.startswith("rope_")}
+    if scaling == "none":
+        without |= {"rope_scaling_factor"}
+    if scaling != "llama3":
+        without |= {"rope_low_freq_factor", "rope_high_freq_factor", "rope_original_positions"}
+    return [key for key in SHAPE_SETTINGS if key not in without]
+
+
+def _starts_new(run: RunConfig, is_own: bool) -> str:
+    """Return what starts a run without the checkpoint: its own is found by its folder, another's by LOAD."""
+    if run.checkpoint.load and not is_own:
+        return "leaving LOAD unset"
+    folder = "another CKPT_DIR" if run.checkpoint.dir else "another RUN_NAME or RUN_DIR"
+    return f"{folder} with LOAD unset" if run.checkpoint.load else folder
+
+
+def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool = False) -> None:
+    """Refuse a checkpoint of another model, naming the first differences.
+
+    Args:
+        path: of the checkpoint.
+        manifest: of it.
+        run: the derived settings.
+        is_own: whether the run saved it itself; else ``LOAD`` names it.
+
+    Raises:
+        CheckpointError: a setting that decides the shape or the meaning of the weights differs,
+            or the run's samples are longer than the model can read.
+    """
+    wanted, fields = shape_of(run), ModelConfig.model_fields
+    # A setting that is newer than the checkpoint had its default then.
+    stored = {key: manifest.model.get(key, fields[key].default) for key in SHAPE_SETTINGS}
+    differ = [key for key in meaningful(wanted) if stored[key] != wanted[key]]
+    if differ:
+        had = " and ".join(f"{key}={stored[key]}" for key in differ[:NAMED])
+        asks = " and ".join(str(wanted[key]) for key in differ[:NAMED])
+        more = f" ({len(differ) - NAMED} more differ)" if len(differ) > NAMED else ""
+        instead = _starts_new(run, is_own)
+        raise CheckpointError(
+            f"{path}: the checkpoint's model has {had}, this run asks for {asks}{more}; "
+            f"USE_CHECKPOINT_ARGS=1 takes the checkpoint's model, {instead} starts a new run"
+        )
+    longest = manifest.about.get("max_seq_length")
+    if longest and run.model.seq_length > longest:
+        raise CheckpointError(
+            f"{path}: the model has a context of {longest} tokens, and SEQ={run.model.seq_length}; "
+            f"use SEQ={longest} or less"
+        )
+
+
+def changes(before: Mapping[str, Any], run: RunConfig) -> list[str]:
+    """Return a line for every setting of the science that differs from the checkpoint's.
+
+    Where a run lies, how it is laid out and how it is started may change freely.
+
+    Args:
+        before: the settings in the checkpoint's manifest, section by section; empty: not known.
+        run: the derived settings of this run.
+    """
+    return list(_changes(before, run)) if before else []
+
+
+def _changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
+    for section in ("model", "train", "optim", "data"):
+        for key, now in getattr(run, section).model_dump().items():
+            # A setting that is newer than the checkpoint had its default then.
+            old = before.get(section, {}).get(key, type(getattr(run, section)).model_fields[key].default)
+            if old != now and key not in FREE and key not in SEEDS:
+                yield f"had {section}.{key}={old}, this run has {now}"
+    yield from _seed_changes(before.get("train", {}), run)
+    planned = BatchSchedule.of_settings(before["train"]).samples_after(before["train"]["train_iters"])
+    planned, plans = planned + int(before["train"].get("samples_offset", 0)), planned_samples(run)
+    if planned != plans:
+        yield (f"planned {planned} samples, this run plans {plans}: the sample order changes, and samples may repeat")
+
+
+def _seed_changes(train: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
+    """Say which random numbers are others now. Those of the weights are not: the checkpoint has the weights."""
+    now = run.train
+    was = {key: train.get(key, type(now).model_fields[key].default) for key in SEEDS}
+    order, dropout = was["data_seed"] or was["seed"], was["dropout_seed"] or was["seed"]
+    if order != now.seed_of_data:
+        yield (
+            f"had samples in the order of DATA_SEED (0: SEED) {order}, this run in that of {now.seed_of_data}: "
+            "the sample order changes, and samples may repeat"
+        )
+    if dropout != now.seed_of_dropout and (run.model.hidden_dropout or run.model.attention_dropout):
+        yield f"had dropout of DROPOUT_SEED (0: SEED) {dropout}, this run draws from {now.seed_of_dropout}"
+
+
+def dropout_change(manifest: Manifest, run: RunConfig, device: str) -> str:
+    """Return a line if dropout draws other numbers from here on than the checkpoint's run would have; else nothing.
+
+    What the settings' own lines say, another seed or probability, is not repeated.
+
+    Args:
+        manifest: of the checkpoint.
+        run: the derived settings of this run.
+        device: type of the device that draws.
+    """
+    model, grid = run.model, run.parallel
+    if not manifest.progress or not (model.hidden_dropout or model.attention_dropout):
+        return ""
+    if manifest.has_generators:
+        return (
+            "was written by a version that saved RNG state for dropout; dropout now follows from the seed "
+            "and the sample number"
+        )
+    settings, layout = manifest.settings, manifest.layout
+    scatter = bool(settings.get("parallel", {}).get("scatter_norms", False))
+    was = {
+        "device": manifest.about.get("device", device),
+        "TP": layout["tensor"],
+        "SP": layout["seq"],
+        "SCATTER_NORMS": int(scatter),
+        "MICRO_BATCH": settings.get("train", {}).get("micro_batch", run.train.micro_batch),
+    }
+    now = {
+        "device": device,
+        "TP": grid.tensor if model.attention_dropout or grid.scatter_norms or scatter else layout["tensor"],
+        "SP": grid.sequence,
+        "SCATTER_NORMS": int(grid.scatter_norms) if model.hidden_dropout else int(scatter),
+        "MICRO_BATCH": run.train.micro_batch,
+    }
+    changed = [f"{name} ({was[name]}, now {now[name]})" for name in was if was[name] != now[name]]
+    return f"dropout masks differ with another {', '.join(changed)}" if changed else ""
+
+
+def rate_change(manifest: Manifest, run: RunConfig) -> str:
+    """Return a line if the next step has another learning rate now than it had for the checkpoint; else nothing.
+
+    Args:
+        manifest: of the checkpoint.
+        run: the derived settings of this run.
+    """
+    before = run_of(manifest.settings)
+    if before is None:
+        return ""
+    samples = int(manifest.progress.get("scheduled_samples", 0))
+    was, now = (Schedule.of(each).lr(samples) for each in (before, run))
+    if math.isclose(was, now, rel_tol=1e-9, abs_tol=1e-15):
+        return ""
+    return (
+        f"had a learning rate of {was:.6g} for the next step, this run has {now:.6g}; "
+        "SCHEDULE_ON_RESUME=keep takes the checkpoint's schedule"
+    )
+
+
+def resume_notes(manifest: Manifest, run: RunConfig, device: str = "") -> list[str]:
+    """Return what a resume reports: a line for every difference to the checkpoint, in settings, rate and dropout.
+
+    Args:
+        manifest: of the checkpoint.
+        run: the derived settings of this run.
+        device: type of the device that draws; empty: not known, taken to be the checkpoint's.
+    """
+    device = device or str(manifest.about.get("device", ""))
+    lines = [
+        *changes(manifest.settings, run),
+        rate_change(manifest, run),
+        dropout_change(manifest, run, device),
+    ]
+    return [line for line in lines if line]
+
+
+def run_of(settings: Mapping[str, Any]) -> RunConfig | None:
+    """Return the settings in a checkpoint's manifest as a run, None where it has none that can be read.
+
+    A setting that is newer than the checkpoint has its default.
+    """
+    known: dict[str, Any] = {}
+    for name, field in RunConfig.model_fields.items():
+        value = settings.get(name)
+        if isinstance(value, Mapping) and isinstance(field.default, Section):
+            keys = type(field.default).model_fields
+            known[name] = {key: each for key, each in value.items() if key in keys}
+    try:
+        return RunConfig.model_validate(known) if {"train", "optim"} <= set(known) else None
+    except ValidationError:
+        return None
+
+
+def model_of(path: Path, manifest: Manifest) -> ModelConfig:
+    """Return the model of a checkpoint, derived.
+
+    Raises:
+        CheckpointError: another version of megads wrote other settings.
+    """
+    known = set(ModelConfig.model_fields)
+    settings = {key: value for key, value in manifest.settings.get("model", {}).items() if key in known}
+    if not settings:
+        positions = manifest.model.get("max_positions")
+        settings = manifest.about.get(HF, {}).get("settings") or ({"seq_length": positions} if positions else {})
+    try:
+        return ModelConfig(**{**settings, **manifest.model})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise CheckpointError(f"{path}: its model's {first['loc'][0]} cannot be read: {first['msg'].lower()}") from None

@@ -1,0 +1,21 @@
+"""``megads data``: make, join and look at token files."""
+
+from __future__ import annotations
+
+import click
+
+from megads.cli.group import LateGroup
+
+COMMANDS = {
+    "preprocess": ("megads.cli.data.preprocess", "JSON lines to token files."),
+    "train-tokenizer": ("megads.cli.data.tokenizer", "Make a byte-level BPE from JSON lines."),
+    "merge": ("megads.cli.data.files", "Join token files into one."),
+    "info": ("megads.cli.data.files", "Show what token files hold."),
+    "check": ("megads.cli.data.files", "Check every invariant of token files or of a list of them."),
+    "index": ("megads.cli.data.index", "Build a run's sample indices before it starts."),
+}
+
+
+@click.group(cls=LateGroup, late=COMMANDS)
+def data() -> None:
+    """Make, join and look at token files."""

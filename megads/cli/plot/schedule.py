@@ -1,0 +1,49 @@
+"""``megads plot schedule``: learning rate, weight decay and batch of a run before it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from megads.cli.options.flags import EPILOG, FlagCommand
+from megads.cli.options.request import ask_of
+from megads.text.plural import plural
+
+
+@click.command(cls=FlagCommand, epilog=EPILOG)
+@click.option("--preset", help="Model preset; `megads config --presets` lists them.")
+@click.option(
+    "--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated."
+)
+@click.option("--nodes", type=click.IntRange(min=0), default=0, help="Hosts of the training job.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this PNG file too.")
+def schedule(
+    preset: str | None, pairs: tuple[str, ...], nodes: int, output: Path | None, flags: tuple[tuple[str, str], ...]
+) -> None:
+    """Draw the schedule of the run that `megads train` would start; nothing is started.
+
+    \b
+      megads plot schedule --preset 7B -o schedule.png
+      LR_DECAY_STYLE=wsd COOLDOWN=0.2 megads plot schedule --preset 7B --nodes 64
+
+    The same settings, environment and --set as for `megads train`.
+    """
+    from megads.errors import ConfigError
+    from megads.launch.settings_of_job import run_ahead
+    from megads.monitor.plots.schedule import Curves, draw_schedule, schedule_table, sketch_schedule
+
+    run = run_ahead(ask_of(preset, pairs, flags), nodes)
+    curves = Curves.of(run)
+    title = (
+        f"{run.name}: {run.optim.lr_decay_style}, {plural(run.train.train_iters, 'step', ',')}, "
+        f"{plural(run.train.train_tokens, 'token', ',')}"
+    )
+    click.echo(f"{title}\n\n{sketch_schedule(curves)}\n{schedule_table(run)}")
+    if output is None:
+        return
+    try:
+        draw_schedule(curves, output, title)
+    except OSError as error:
+        raise ConfigError(f"-o {output}: {error.strerror}; use a file that can be written") from None
+    click.echo(f"\n{output}")

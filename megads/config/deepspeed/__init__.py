@@ -1,0 +1,1 @@
+"""DeepSpeed's dictionary and a user's own JSON of it. Never imports torch."""

@@ -1,0 +1,148 @@
+"""A user's own DeepSpeed JSON (``DS_CONFIG_OVERRIDES=file.json``), without DeepSpeed.
+
+DeepSpeed ignores a key it does not know, and two places that say different things about one
+number train something that nobody asked for. So a key that is a setting of ours becomes
+that setting, a key that follows from settings must agree with them, an unknown one is
+refused, and only what is left is merged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from megads.config.deepspeed.keys import FOLLOWS, KEYS_OF, OURS, TOP_LEVEL, read_json
+from megads.config.schema import RunConfig
+from megads.config.setting import Origin
+from megads.config.sources.parse import did_you_mean, parse
+from megads.config.sources.resolve import Resolved, rank_of
+from megads.config.tree import env_name, fields, nested, value_of
+from megads.errors import ConfigError
+
+SETTING = "deepspeed.config_overrides"
+FLAG = "--deepspeed"
+"""How options begin that name such a file."""
+
+
+def adopt(resolved: Resolved, setting_of: Mapping[str, str]) -> Resolved:
+    """Return derived settings that hold what ``DS_CONFIG_OVERRIDES`` says.
+
+    A key that is a setting becomes its value, unless the user gave the setting another one.
+    What is left stands in ``deepspeed.config_overrides`` as JSON in place of the file's
+    name, so that the ranks need no file and cannot see another one.
+
+    Args:
+        resolved: derived settings.
+        setting_of: DeepSpeed's dotted key -> our setting.
+
+    Raises:
+        ConfigError: the file cannot be read, a key is unknown, or it contradicts a setting.
+    """
+    given = resolved.run.deepspeed.config_overrides
+    if not given:
+        return resolved
+    source = resolved.origins[SETTING]
+    file = "" if given.lstrip().startswith("{") else f"={given}"
+    shown = source.detail if source.detail.startswith(FLAG) else f"DS_CONFIG_OVERRIDES{file}"
+    content = read_json(given, shown)
+    rest: dict[str, Any] = {}
+    values = {name: value_of(resolved.run, name) for name in fields()}
+    origins = dict(resolved.origins)
+    adopted: dict[str, str] = {}
+    for key, value in _leaves(content, shown):
+        if key not in setting_of:
+            put(rest, key, value)
+            continue
+        name = setting_of[key]
+        wanted = _as_setting(key, value, name, shown)
+        explicit = rank_of(resolved.origins[name]) >= rank_of(Origin("env"))
+        if (explicit or name in adopted) and values[name] != wanted:
+            other = f"{env_name(name)}={values[name]} ({origins[name]})" if explicit else f"its {adopted[name]}"
+            raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, but {other}; drop one of them")
+        if not explicit:
+            values[name], adopted[name] = wanted, key
+            origins[name] = Origin(source.layer, f"{source.detail} {key}")
+    values[SETTING] = json.dumps(rest) if rest else ""
+    return Resolved(RunConfig.model_validate(nested(values)), origins, resolved.notes)
+
+
+def merge(config: dict[str, Any], text: str, setting_of: Mapping[str, str]) -> None:
+    """Merge the overrides ``text`` (JSON, or the name of a file) into DeepSpeed's dictionary.
+
+    Raises:
+        ConfigError: a key is unknown, or has another value than the settings give it.
+    """
+    if not text:
+        return
+    shown = "DS_CONFIG_OVERRIDES"
+    sections = {key.rpartition(".")[0] for key in setting_of}
+    for key, value in _leaves(read_json(text, shown), shown):
+        ours = key.replace("bfloat16.", "bf16.")  # DeepSpeed reads the old name only where the new one is not
+        if key in sections:
+            raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, not an object; use {{...}}")
+        for place in (at for at, letter in enumerate(ours) if letter == "."):
+            if ours[:place] in setting_of or not isinstance(get(config, ours[:place]), (dict, type(None))):
+                raise ConfigError(f"{shown}: {ours[:place]} is an object, not one value")
+        if key in FOLLOWS and get(config, ours) != value:
+            now = get(config, ours)
+            raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, but the settings give {now}; use {FOLLOWS[key]}")
+        if key in setting_of and get(config, key) != value:
+            raise ConfigError(f"{shown}: {key} is {json.dumps(value)}; use {env_name(setting_of[key])}")
+        if key not in FOLLOWS:
+            put(config, ours, value)
+
+
+def _leaves(content: Mapping[str, Any], shown: str) -> Iterator[tuple[str, Any]]:
+    """Yield every dotted key that is no section, and check that DeepSpeed knows it."""
+    for top, value in content.items():
+        if top not in TOP_LEVEL:
+            raise ConfigError(f"{shown}: DeepSpeed has no key {top!r}{did_you_mean(top, TOP_LEVEL)}")
+        if top in OURS:
+            raise ConfigError(f"{shown}: {top} is not DeepSpeed's to decide; use {OURS[top]}")
+        yield from _flat(top, value, shown)
+
+
+def _flat(key: str, value: Any, shown: str) -> Iterator[tuple[str, Any]]:
+    known = KEYS_OF.get(key.replace("bfloat16", "bf16"), ())
+    if known and not isinstance(value, dict):
+        raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, not an object; use {{...}}")
+    for inner in value if known else ():
+        if inner not in known:
+            raise ConfigError(f"{shown}: {key} has no key {inner!r}{did_you_mean(inner, known)}")
+    if isinstance(value, dict):
+        # An empty section says nothing; passed on, it would take the place of ours.
+        for inner, each in value.items():
+            yield from _flat(f"{key}.{inner}", each, shown)
+    else:
+        yield key, value
+
+
+def _as_setting(key: str, value: Any, name: str, shown: str) -> Any:
+    is_null = value is None
+    if is_null:
+        default = fields()[name].default
+        value = (
+            "" if isinstance(default, str) and default != "none" else {int: 0, bool: False}.get(type(default), default)
+        )
+    try:
+        return parse(value, fields()[name])
+    except ValueError as error:
+        why = "null is not a value for it; drop it" if is_null else error
+        raise ConfigError(f"{shown}: {key}: {why}") from None
+
+
+def put(config: dict[str, Any], key: str, value: Any) -> None:
+    """Set the dotted ``key``, making the sections on its way."""
+    *sections, last = key.split(".")
+    for section in sections:
+        config = config.setdefault(section, {})
+    config[last] = value
+
+
+def get(config: Mapping[str, Any], key: str) -> Any:
+    """Return the value of the dotted ``key``, None where there is none."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,1 @@
+"""What a run needs and computes: parameters, memory, FLOPs. Arithmetic; never imports torch."""

@@ -1,0 +1,293 @@
+"""How many parameters a model has, and what a rank needs to train it. Arithmetic; no device."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+
+from megads.config.deepspeed.dictionary import effective_zero_stage
+from megads.config.estimate.activations import Stage, kept_bytes, rank_tokens, worked_bytes
+from megads.config.estimate.optimizer_memory import state_bytes, whole_state_bytes, whole_work_bytes
+from megads.config.optimizers import OPTIMIZERS
+from megads.config.rules.advice import LARGEST_ADVICE, Attempt, Change, Layout, divisors, each_of, shown
+from megads.config.rules.checks import default_attempt
+from megads.config.schema import ModelConfig, RunConfig
+from megads.config.sizes import data_degree, padded_vocab_size
+from megads.config.stages import stage_steps, step_parameters
+from megads.errors import ConfigError
+from megads.text.plural import plural
+
+GIB = 2**30
+PROGRAM_BYTES = 360 * 2**20
+"""Of one process: Python, torch and DeepSpeed on a CPU (321 to 359 MiB measured at the end of tiny runs)."""
+
+CUDA_PROGRAM_BYTES = 950 * 2**20
+"""The same with a torch built for CUDA, whose libraries are loaded on a CPU too (762 to 946 MiB measured)."""
+
+
+@functools.cache
+def program_bytes() -> int:
+    """Return what one process takes before it holds a model, by the torch that is installed here."""
+    for version in range(11, 16):  # of CUDA; torch's own version does not say how it was built
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.distribution(f"nvidia-cudnn-cu{version}")
+            return CUDA_PROGRAM_BYTES
+    return PROGRAM_BYTES
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one rank at its highest point, the end of a forward pass or the backward pass of a recomputed piece."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    buffers: int  # of DeepSpeed: gradients on their way, and under ZeRO 3 weights that are gathered
+    activations: int
+    logits: int
+    copy: int  # of what is being saved in the background, where it is in the same memory
+    program: int
+
+    @property
+    def total(self) -> int:
+        """Return the sum."""
+        return sum(astuple(self))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{part.name} {getattr(self, part.name) / GIB:.2f}" for part in fields(self))
+
+
+def count_parameters(model: ModelConfig) -> int:
+    """Return the parameters of the whole model, with the vocabulary padded. ``model`` is derived."""
+    return _parameters(model, 1, Stage(0, model.num_layers, has_embedding=True, has_head=True))
+
+
+def _parameters(model: ModelConfig, tensor: int, stage: Stage) -> int:
+    """Return the parameters of one tensor-parallel rank of a stage."""
+    # Of one layer: a slip of the finger may ask for 10**15 of them.
+    embedding, layer, head = step_parameters(model.model_copy(update={"num_layers": 1}), tensor)
+    count = stage.layers * layer + stage.has_embedding * embedding + stage.has_head * head
+    if model.tied_embeddings and stage.has_embedding and stage.has_head:
+        count -= padded_vocab_size(model) * model.hidden_size // tensor
+    return count
+
+
+def stages(run: RunConfig) -> Iterator[Stage]:
+    """Yield the pipeline stages of a derived ``run``."""
+    last = run.parallel.pipeline - 1
+    if not last:
+        yield Stage(0, run.model.num_layers, has_embedding=True, has_head=True)
+        return
+    for index, steps in enumerate(stage_steps(run)):
+        layers = len(steps) - (index == 0) - (index == last)
+        yield Stage(index, layers, has_embedding=index == 0, has_head=index == last)
+
+
+def estimate(run: RunConfig, world_size: int) -> Memory:
+    """Return what a rank of the fullest pipeline stage needs, in bytes. ``run`` is derived.
+
+    Per parameter: fp32 4 weight, 4 gradient, 8 Adam (others as their row says), and offloaded a 4-byte master copy;
+    bf16 and fp16 2 weight, 4 gradient (in float32 a sum that each goes into as it comes, else 2
+    and 2), 12 master and Adam. Data x seq ranks share the optimizer's part from ZeRO 1 on, gradients from ZeRO 2
+    on, weights under ZeRO 3 (arXiv 1910.02054). What is offloaded leaves an accelerator, and
+    stays where it is on a host without one, as does the copy that is saved in the background.
+    What an optimizer that steps whole parameters needs is in ``megads.config.estimate.optimizer_memory``.
+    """
+    return max((_of_stage(run, world_size, stage) for stage in stages(run)), key=lambda memory: memory.total)
+
+
+def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
+    count = _parameters(run.model, run.parallel.tensor, stage)
+    zero, half = effective_zero_stage(run), run.train.dtype != "fp32"
+    sharers = data_degree(run, world_size) * run.parallel.sequence
+    size, accumulated = 2 if half else 4, 4 if run.deepspeed.grad_accum_dtype == "fp32" else 2
+    weights, gradients = count * size, count * 4
+    has_masters = half or run.deepspeed.offload_optimizer != "none"
+    is_whole = OPTIMIZERS[run.optim.optimizer].is_whole
+    optimizer = count * ((4 if has_masters else 0) + (0 if is_whole else state_bytes(run)))
+    if zero >= 1:
+        optimizer //= sharers
+    if zero >= 2:
+        gradients = count * accumulated // sharers
+    if zero == 3:
+        weights //= sharers
+        if run.deepspeed.hpz_partition_size > 1:
+            weights += count * size // run.deepspeed.hpz_partition_size
+    moves = run.machine != "cpu"
+    if moves and run.deepspeed.offload_optimizer != "none":
+        optimizer, gradients = 0, 0 if zero >= 2 else gradients
+    if moves and run.deepspeed.offload_params != "none":
+        weights = 0
+    if is_whole:
+        optimizer += whole_state_bytes(run, stage, sharers * run.parallel.tensor)
+    logits = 3 * 4 * rank_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor if stage.has_head else 0
+    # A recomputed piece is worked on when the logits are gone.
+    activations = kept_bytes(run, stage) + max(0, worked_bytes(run, stage) - logits)
+    buffers, copy = _buffers(run, count, sharers), 0 if moves else copied_bytes(run, count // sharers)
+    if is_whole:
+        buffers += whole_work_bytes(run, stage, sharers * run.parallel.tensor)
+    return Memory(weights, gradients, optimizer, buffers, activations, logits, copy, program_bytes())
+
+
+def copied_bytes(run: RunConfig, count: int) -> int:
+    """Return the host memory that a rank keeps to save its ``count`` parameters in the background.
+
+    A float32 weight and the optimizer's state of each; for every ZeRO stage, ranks share them.
+    """
+    if not run.checkpoint.in_background or not run.checkpoint.save_interval:
+        return 0
+    return count * (4 + (state_bytes(run) if run.checkpoint.save_optim else 0))
+
+
+def _buffers(run: RunConfig, count: int, sharers: int) -> int:
+    zero = effective_zero_stage(run)
+    if zero == 0:
+        # Gradients are copied into one piece of at most 500 million to be summed.
+        return 4 * min(count, 500_000_000) if sharers > 1 else 0
+    buckets = 2 if run.parallel.ddp_impl == "torch" else 1
+    result = 4 * min(count, run.deepspeed.reduce_bucket_size) * buckets
+    if zero == 3 and sharers > 1:
+        result += min(count, run.deepspeed.max_live_parameters) * (4 if run.train.dtype == "fp32" else 2)
+    return result
+
+
+def check_fits(
+    run: RunConfig,
+    world_size: int,
+    ranks_on_host: int,
+    available_bytes: int,
+    host: str,
+    attempt: Attempt | None = None,
+) -> None:
+    """Refuse a run that needs more memory than its host has, unless ``train.force`` is on.
+
+    Args:
+        run: derived.
+        world_size: ranks of the run.
+        ranks_on_host: ranks that share ``available_bytes``.
+        available_bytes: of the host, or of one device with ``ranks_on_host`` 1.
+        host: its name, for the message.
+        attempt: tries a change from where the user stands; None: from the derived run.
+
+    Raises:
+        ConfigError: the estimate, and the settings that would fit.
+    """
+    memory = estimate(run, world_size)
+    needed = memory.total * ranks_on_host
+    if run.train.force or needed <= available_bytes:
+        return
+    attempt = attempt or default_attempt(run, world_size)
+
+    def fits(change: Change) -> bool:
+        layout = attempt.derive(change)
+        return layout is not None and layout.problem is None and _needs(layout, ranks_on_host) <= available_bytes
+
+    advice = [shown(change, attempt.origins) for change in _advice(run, world_size, fits)]
+    would_fit = f"{' or '.join(advice)} would fit" if advice else "use a smaller preset such as tiny"
+    ranks = f"{plural(ranks_on_host, 'rank')} that need{'s' if ranks_on_host == 1 else ''}"
+    raise ConfigError(
+        f"{host} has {available_bytes / GIB:.2f} GiB of memory for {ranks} "
+        f"{needed / GIB:.2f} GiB; GiB per rank: {memory}; {would_fit}; "
+        f"--set train.force=true starts anyway"
+    )
+
+
+def check_device(
+    run: RunConfig,
+    world_size: int,
+    machine: str,
+    device_gib: float,
+    attempt: Attempt,
+    *,
+    refuse: bool = True,
+    kind: str = "",
+) -> str:
+    """Refuse a run whose weights, gradients and optimizer alone exceed a device's memory, unless ``train.force`` is on.
+
+    Args:
+        run: derived.
+        world_size: ranks of the run.
+        machine: its name, for the message.
+        device_gib: memory of one rank's device; 0: not known.
+        attempt: tries a change from where the user stands.
+        refuse: whether to; else it is a note.
+        kind: which of the machine's devices that is, for the message; empty: it has one kind.
+
+    Returns:
+        A note where the whole estimate, with activations, exceeds it; else nothing.
+
+    Raises:
+        ConfigError: the estimate, and the settings that would fit.
+    """
+    memory, available = estimate(run, world_size), int(device_gib * GIB)
+    if not available or run.train.force or memory.total <= available:
+        return ""
+    surely = memory.weights + memory.gradients + memory.optimizer
+    text = (
+        f"machine {machine} has {device_gib:g} GiB{f' ({kind})' if kind else ''} per device, and each rank needs about "
+        f"{memory.total / GIB:.1f} GiB; GiB per rank: {memory}"
+    )
+
+    def fits(change: Change) -> bool:
+        layout = attempt.derive(change)
+        return layout is not None and layout.problem is None and _needs(layout, 1) <= available
+
+    advice = [shown(change, attempt.origins) for change in _advice(run, world_size, fits)]
+    would_fit = f"{' or '.join(advice)} would fit" if advice else "use more hosts or a smaller preset"
+    if surely > available and refuse:
+        raise ConfigError(f"{text}; {would_fit}; FORCE=1 starts anyway")
+    return f"{text}; {would_fit}"
+
+
+def _needs(layout: Layout, ranks_on_host: int) -> int:
+    """Return the bytes of a layout on one host, or on one of its devices if ``ranks_on_host`` is 1."""
+    ranks = layout.ranks_per_host if ranks_on_host > 1 or layout.run.machine == "cpu" else 1
+    return estimate(layout.run, layout.world_size).total * ranks
+
+
+MOST_ADVICE = 6
+
+
+def _advice(run: RunConfig, world_size: int, fits: Callable[[Change], bool]) -> Iterator[Change]:
+    """Yield changes of one setting that fit, the least harmful first: what only costs time, then what changes the run.
+
+    Of a setting the smallest change is named.
+    """
+    grid, model, train = run.parallel, run.model, run.train
+    larger = [each for each in divisors(world_size) if each > 1]
+    smaller = [size for size in divisors(train.micro_batch * train.grad_acc_steps) if size < train.micro_batch]
+    found = 0
+    for candidates in (
+        each_of("checkpoint.in_background", [False] if run.checkpoint.in_background else []),
+        [{"parallel.scatter_norms": True}] if grid.tensor > 1 and not grid.scatter_norms else [],
+        each_of("recompute.granularity", ["selective", "full"] if run.recompute.granularity == "none" else []),
+        each_of("parallel.zero_stage", range(grid.zero_stage + 1, 4)),
+        each_of("parallel.tensor", (each for each in larger if each > grid.tensor)),
+        each_of("parallel.sequence", (each for each in larger if each > grid.sequence)),
+        each_of("parallel.pipeline", (each for each in larger if each > grid.pipeline)),
+        each_of("train.micro_batch", reversed(smaller)),
+        each_of("model.seq_length", _halves(model.seq_length)),
+    ):
+        change = next(filter(fits, candidates), None)
+        if change is not None and found < MOST_ADVICE:
+            found += 1
+            yield change
+    layers = _most(lambda count: fits({"model.num_layers": count}), min(model.num_layers - 1, LARGEST_ADVICE))
+    if layers:
+        yield {"model.num_layers": layers}
+
+
+def _most(holds: Callable[[int], bool], largest: int) -> int:
+    """Return the largest number up to ``largest`` for which ``holds``, which small ones do if any does; else 0."""
+    low, high = 0, largest
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _halves(value: int) -> Sequence[int]:
+    return [value >> shift for shift in range(1, 64) if value >> shift >= 128]

@@ -1,0 +1,1 @@
+"""Rules that settings keep, and what would work instead. Never imports torch."""

@@ -1,0 +1,136 @@
+"""Rules of the layout: which degrees a model can be split into, and which go together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from megads.config.rules.advice import LARGEST_ADVICE, Change, Problem, divisors, each_of, multiples, nearest
+from megads.config.schema import RunConfig
+from megads.config.sizes import padded_vocab_size
+from megads.config.stages import SPLITS, stage_steps
+from megads.errors import ConfigError
+
+TP, PP, SP, ZERO = "parallel.tensor", "parallel.pipeline", "parallel.sequence", "parallel.zero_stage"
+SPLIT, SEQ, LAYERS = "parallel.pipeline_split", "model.seq_length", "model.num_layers"
+MOST_CUT = 2000
+"""Layers that are cut into stages; the search for the best cut takes their square."""
+
+
+def tensor(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    """Check that every tensor rank gets the same share of every split width."""
+    model, degree = run.model, run.parallel.tensor
+    sizes = {
+        "model.num_heads": ("HEADS", model.num_heads),
+        "model.num_kv_heads": ("NUM_KV_HEAD", model.num_kv_heads),
+        "model.ffn_hidden_size": ("FFN_HIDDEN_SIZE", model.ffn_hidden_size),
+    }
+    fitting = each_of(TP, nearest(degree, divisors(math.gcd(*(size for _, size in sizes.values())))))
+    for setting, (name, size) in sizes.items():
+        if size % degree:
+            few = ": key/value heads are not replicated" if setting == "model.num_kv_heads" and size < degree else ""
+            text = f"{name}={size} cannot be split over TP={degree} ranks{few}"
+            yield Problem(text, [*fitting, *each_of(setting, multiples(size, degree))])
+    vocab = padded_vocab_size(model)
+    if vocab % degree:
+        multiple = math.lcm(model.vocab_multiple, degree)
+        yield Problem(
+            f"the vocabulary of {model.vocab_size}, padded to {vocab} (VOCAB_MULTIPLE={model.vocab_multiple}), "
+            f"cannot be split over TP={degree} ranks",
+            [{"model.vocab_multiple": multiple}, *fitting],
+        )
+
+
+def stages(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    """Check that the layers can be cut into the pipeline's stages."""
+    count, layers, split = run.parallel.pipeline, run.model.num_layers, run.parallel.pipeline_split
+    fewer = nearest(count, range(1, min(layers, LARGEST_ADVICE) + 1))
+    if count > layers:
+        equal: Change = {} if split in SPLITS else {SPLIT: "layers"}
+        yield Problem(
+            f"PP={count} stages cannot share NLAYERS={layers} layers",
+            [*({PP: each, **equal} for each in fewer), {LAYERS: count, **equal}],
+        )
+        return
+    if count > 1 and layers > MOST_CUT:
+        text = f"NLAYERS={layers} layers are too many to split into PP={count} stages (at most {MOST_CUT})"
+        yield Problem(text, [{PP: 1}, {LAYERS: MOST_CUT // count * count}])
+    elif count > 1 or split not in SPLITS:
+        try:
+            stage_steps(run)
+        except ConfigError as error:
+            yield Problem(str(error).partition("; use")[0], _other_splits(run))
+
+
+def _other_splits(run: RunConfig) -> Iterator[Change]:
+    count, layers, split = run.parallel.pipeline, run.model.num_layers, run.parallel.pipeline_split
+    words = [word.strip() for word in split.split(",")]
+    if all(word.isascii() and word.isdigit() and len(word) < 5 for word in words):
+        counts = [int(word) for word in words]
+        if sum(counts) == layers and len(counts) != count:
+            yield {PP: len(counts)}
+        elif len(counts) == count:
+            # The largest stage gives or takes what is too much or missing.
+            place = counts.index(max(counts))
+            counts[place] += layers - sum(counts)
+            yield {SPLIT: ",".join(map(str, counts))}
+    share = [layers // count + (stage < layers % count) for stage in range(min(count, 64))]
+    yield {SPLIT: ",".join(map(str, share))}
+    yield {SPLIT: "layers"}
+
+
+def sequence(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    """Check that every Ulysses rank gets as many tokens as the others, and a query head."""
+    model, grid = run.model, run.parallel
+    heads, length = model.num_heads // grid.tensor, model.seq_length
+    known = [each for each in divisors(length) if each <= heads]
+    if grid.sequence > heads:
+        yield Problem(
+            f"SP={grid.sequence} ranks cannot share HEADS / TP = {model.num_heads} / {grid.tensor} = {heads} query "
+            f"heads: each needs one",
+            [*each_of(SP, nearest(grid.sequence, known)), *each_of(TP, nearest(grid.tensor, divisors(grid.tensor)))],
+        )
+    if length % grid.sequence:
+        yield Problem(
+            f"SEQ={length} tokens cannot be split over SP={grid.sequence} ranks",
+            [*each_of(SP, nearest(grid.sequence, known)), *each_of(SEQ, multiples(length, grid.sequence))],
+        )
+
+
+def scatter_norms(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    """Check that the tokens of a sequence rank can be split again over the tensor ranks."""
+    grid, length = run.parallel, run.model.seq_length
+    share = grid.tensor * grid.sequence
+    if grid.scatter_norms and length % share:
+        shares = divisors(length)
+        yield Problem(
+            f"SCATTER_NORMS=1 splits the SEQ / SP = {length} / {grid.sequence} tokens per rank over TP={grid.tensor} "
+            f"ranks, and {length} is not a multiple of {share}",
+            [
+                *each_of(SEQ, multiples(length, share)[:1]),
+                {"parallel.scatter_norms": False},
+                *each_of(TP, nearest(grid.tensor, (each for each in shares if length % (each * grid.sequence) == 0))),
+            ],
+        )
+
+
+def zero(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    """Check that the ZeRO stage goes with the pipeline."""
+    stage, count = run.parallel.zero_stage, run.parallel.pipeline
+    if stage > 1 and count > 1:
+        shared = "gradients" if stage == 2 else "weights"
+        yield Problem(
+            f"ZERO_STAGE={stage} shares {shared} that the PP={count} stages of a pipeline keep between micro-batches",
+            [{ZERO: 1}, {PP: 1}],
+            yields=(ZERO,),
+        )
+
+
+def launch(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    """Check that the starter of ranks can start as many."""
+    if run.launch.launch_with == "direct" and world_size > 1:
+        text = f"LAUNCH_WITH=direct starts one rank, not {world_size}"
+        yield Problem(text, [{"launch.launch_with": "auto"}])
+
+
+RULES = (launch, tensor, stages, sequence, scatter_norms, zero)

@@ -1,0 +1,1 @@
+"""The settings, section by section, each declared once. Never imports torch."""

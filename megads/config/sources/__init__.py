@@ -1,0 +1,1 @@
+"""Where settings come from: presets, machines, environment, options, files. Never imports torch."""

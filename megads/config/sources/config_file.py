@@ -1,0 +1,92 @@
+"""Settings from a file: ``--config mine.yaml``, or a run's own ``config.yaml``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from megads.config.run_folder import WRITTEN, flat
+from megads.config.setting import Origin
+from megads.config.sources.megatron_defaults import PADDING, PADDING_FLAG
+from megads.config.sources.megatron_defaults import SETTING as DEFAULTS
+from megads.config.sources.parse import did_you_mean, parse
+from megads.config.sources.presets import read_yaml
+from megads.config.tree import fields
+from megads.errors import ConfigError
+from megads.storage.checksums import has_changed
+
+SETTING = "config_file"
+# Of the host, the job and the folder of the run that wrote the file, not of what it trains.
+_OF_THE_RUN = (
+    *("machine", "name", "dir", SETTING, "launch.launch_with", "launch.ranks_per_host", "launch.num_hosts"),
+    *("launch.hostfile", "launch.cpu_bind", "launch.walltime", "checkpoint.dir"),
+)
+# Derived from what is not in the file, so that they are kept.
+_KEPT = (DEFAULTS, "train.evaluate_only")
+_PADDED = re.compile(rf"{PADDING_FLAG}(?: (\d+) x TP)?")
+_ROW = re.compile(r"( *)(\w+):(.*)$")
+_NOT_IN_A_FILE = {
+    "machine": "set MACHINE",
+    "preset": "pass --preset",
+    SETTING: "drop it from the file",
+}
+_SHARES = ("data.train_split", "data.val_split", "data.test_split")
+_BELOW = ("default", "megatron", "optimizer", "family")
+
+
+def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
+    """Return what a file gives, by dotted name, with its origin.
+
+    A file of your own has sections, or dotted names. From a run's ``config.yaml`` come the settings
+    of what it trains: values that were derived are derived again, defaults stay defaults, and its
+    host, job and folder are skipped.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds what is not a setting.
+    """
+    path = Path(name)
+    given = f"--config {name}"
+    content, known = flat(read_yaml(path, given), path), fields()
+    text = path.read_text(encoding="utf-8")
+    if has_changed(text):  # what a run derived is derived again, so that an edit of it would be lost silently
+        raise ConfigError(
+            f"{given}: a run wrote it and it changed since, its CRC-32 differs; pass what you changed as variables or "
+            "--set, or write the settings that you want into a file of your own"
+        )
+    was, result = _origins(text), {}
+    for key, value in content.items():
+        if key not in known:
+            raise ConfigError(f"{given}: no setting named {key!r}{did_you_mean(key, list(known))}")
+        before = was.get(key, Origin("config"))
+        layer = before.layer
+        padded = _PADDED.match(before.detail) if key == PADDING else None
+        if padded:  # what was given, before it was multiplied
+            layer, value = "config", padded[1] or value
+        if was and key in _SHARES and content.get("data.split"):
+            layer = "default"  # SPLIT had won over them
+        if was and (key in _OF_THE_RUN or (layer == "derived" and key not in _KEPT)):
+            continue
+        if not was and key in _NOT_IN_A_FILE:
+            raise ConfigError(f"{given}: {key} cannot be set in a file; {_NOT_IN_A_FILE[key]}")
+        try:
+            origin = Origin(layer if layer in _BELOW else "config", PADDING_FLAG if padded else name)
+            result[key] = (parse(value, known[key]), origin)
+        except ValueError as error:
+            raise ConfigError(f"{given}: {key}: {error}") from None
+    return result
+
+
+def _origins(text: str) -> dict[str, Origin]:
+    """Return the origin of each value by dotted name in a file that a run wrote, nothing of another file."""
+    lines = text.splitlines()
+    found: dict[str, Origin] = {}
+    section = ""
+    for line in lines if lines[:1] == [WRITTEN] else ():
+        row = _ROW.match(line)
+        if row and not row[1] and not row[3]:
+            section = row[2]
+        elif row:
+            layer, _, detail = row[3].rpartition("  # ")[2].strip().partition(" ")
+            found[f"{section}.{row[2]}" if row[1] else row[2]] = Origin(layer or "default", detail)
+    return found

@@ -1,0 +1,1 @@
+"""Input of preprocessing: files, lines, sentences. Never imports torch."""

@@ -1,0 +1,1 @@
+"""Output of preprocessing: unfinished, locked, published. Never imports torch."""

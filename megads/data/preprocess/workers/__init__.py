@@ -1,0 +1,1 @@
+"""Worker processes of preprocessing. Never imports torch."""

@@ -1,0 +1,205 @@
+"""Which sentences make up each sample of BERT and T5: Megatron's ``build_mapping``, number by number."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from array import array
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from megads.data.formats.open import open_dataset
+from megads.data.samples.gpt import Stamp
+from megads.data.samples.masked.mersenne import Mersenne64, mersenne32
+from megads.data.samples.masked.swaps import LONGEST, Swaps
+from megads.data.samples.recipe import Making, Spec
+from megads.errors import DataError
+
+LONG_SENTENCE = 512
+"""Tokens; a document of several sentences with a longer one is skipped."""
+
+_DRAWN = 1 << 16
+_FEW = 1 << 12  # rows that are shuffled one by one: in so few, most swaps meet
+_UINT32_MAX = 2**32 - 1
+
+
+def build_map(
+    lengths: npt.NDArray[np.int32],
+    documents: npt.NDArray[np.int64],
+    *,
+    max_length: int,
+    min_sentences: int,
+    num_samples: int | None,
+    seed: int,
+    short_share: float = 0.1,
+) -> npt.NDArray[Any]:
+    """Return the samples, shuffled: [samples, 3] of first sentence, last sentence + 1, and target length in tokens.
+
+    uint32, or uint64 where sentence numbers do not fit. There can be more than ``num_samples``:
+    the documents of an epoch are all used.
+
+    Args:
+        lengths: int32 [sentences], tokens of each.
+        documents: int64 [documents + 1], first sentence of each document, and the end of the last.
+        max_length: tokens that a sample may have.
+        min_sentences: of a sample: 2 when it is cut in two, else 1.
+        num_samples: at least; the documents are repeated as often as needed. None: one epoch.
+        seed: of targets and order.
+        short_share: of the samples, whose target is drawn from 2 .. max_length.
+
+    Raises:
+        DataError: no document gives a sample.
+    """
+    begins, ends = _usable(lengths, documents, min_sentences)
+    if not len(begins):
+        raise DataError(
+            f"none of {len(documents) - 1} documents has {min_sentences} sentences of at most {LONG_SENTENCE} tokens; "
+            "preprocess with --split-sentences"
+        )
+    sums = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    walk = _Walk(sums, begins, ends, max_length, min_sentences, _targets(seed, short_share, max_length))
+    walk.epoch()
+    while num_samples is not None and len(walk.starts) < num_samples:
+        walk.epoch()
+    rows = np.empty((len(walk.starts), 3), np.uint32 if len(lengths) <= _UINT32_MAX else np.uint64)
+    for column, values in enumerate((walk.starts, walk.stops, walk.targets)):
+        rows[:, column] = np.frombuffer(values, np.int64)
+    return rows[_shuffled(len(rows), seed + 1)]
+
+
+def _usable(
+    lengths: npt.NDArray[np.int32], documents: npt.NDArray[np.int64], min_sentences: int
+) -> tuple[list[int], list[int]]:
+    """Return where the documents that give samples begin and end."""
+    counts = np.diff(documents)
+    long_before = np.concatenate(([0], np.cumsum(lengths > LONG_SENTENCE)))
+    has_long = long_before[documents[1:]] > long_before[documents[:-1]]
+    good = (counts >= min_sentences) & ~(has_long & (counts > 1))
+    return documents[:-1][good].tolist(), documents[1:][good].tolist()
+
+
+def _targets(seed: int, short_share: float, max_length: int) -> Iterator[int]:
+    """Yield the target length of one sample after the other."""
+    # Half is rounded away from zero, as in C.
+    ratio = int(1 / short_share + 0.5) if short_share > 0 else 0
+    if not ratio:
+        yield from itertools.repeat(max_length)
+    rng = mersenne32(seed)
+    while True:
+        drawn = rng.randint(0, 2**32, _DRAWN, dtype=np.uint32).astype(np.int64)
+        yield from np.where(drawn % ratio == 0, 2 + drawn % (max_length - 1), max_length).tolist()
+
+
+class _Walk:
+    """Goes through the documents and cuts them into samples."""
+
+    def __init__(
+        self,
+        sums: npt.NDArray[np.int64],
+        begins: list[int],
+        ends: list[int],
+        max_length: int,
+        min_sentences: int,
+        draw: Iterator[int],
+    ):
+        self.starts, self.stops, self.targets = array("q"), array("q"), array("q")
+        self._sums, self._begins, self._ends = array("q", sums.tobytes()), begins, ends
+        self._max_length, self._min_sentences = max_length, min_sentences
+        self._draw = draw
+        # Nearly all targets are the longest: where such samples end, before the document's end is looked at.
+        full = np.searchsorted(sums, sums[:-1] + max_length)
+        self._full = np.maximum(full, np.arange(len(full)) + min_sentences).tolist()
+
+    def epoch(self) -> None:
+        """Cut every document once."""
+        starts, stops, targets = self.starts, self.stops, self.targets
+        sums, full, longest, least = self._sums, self._full, self._max_length, self._min_sentences
+        draw = self._draw.__next__
+        for start, end in zip(self._begins, self._ends, strict=True):
+            target = draw()
+            while start < end:
+                if target == longest:
+                    stop = full[start]
+                else:
+                    stop = max(bisect.bisect_left(sums, sums[start] + target, start, end + 1), start + least)
+                # One sentence is never left over.
+                if stop > end - 2:
+                    stop = end
+                starts.append(start)
+                stops.append(stop)
+                targets.append(target)
+                start = stop
+                # Also behind the last sample of a document.
+                target = draw()
+
+
+def _shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return the order of ``count`` rows: from the last to the second, each is exchanged with one not behind it."""
+    order = np.arange(count)
+    rng, swaps = Mersenne64(seed), Swaps(order)
+    top = count - 1
+    while top >= _FEW:
+        some = min(LONGEST, top // 8)
+        targets = rng.draw(some) % np.arange(top + 1, top + 1 - some, -1, dtype=np.uint64)
+        swaps.apply(top, targets.astype(np.int64))
+        top -= some
+    numbers = order[: top + 1].tolist()
+    for i, drawn in zip(range(top, 0, -1), rng.draw(top).tolist(), strict=True):
+        j = drawn % (i + 1)
+        numbers[i], numbers[j] = numbers[j], numbers[i]
+    order[: top + 1] = numbers
+    return order
+
+
+@dataclass(frozen=True)
+class SentenceRecipe:
+    """The samples of some documents of a file that is split into sentences.
+
+    Array: ``samples``; see :func:`build_map`.
+    """
+
+    prefix: str  # absolute, without suffix
+    stamp: Stamp
+    first: int  # document
+    last: int  # behind the last document
+    max_length: int
+    min_sentences: int
+    num_samples: int | None
+    seed: int
+    short_share: float = 0.1
+    nbytes: int = 0  # of the array, nearly
+    kind = "sentences"
+
+    @property
+    def cost(self) -> int:
+        """Rough work, in samples."""
+        return self.nbytes
+
+    def description(self) -> dict[str, Any]:
+        """Return everything that decides the array."""
+        return {name: value for name, value in asdict(self).items() if name != "nbytes"}
+
+    def make(self) -> Making:
+        """Make the array.
+
+        Raises:
+            DataError: no document gives a sample, or the file is broken.
+        """
+        dataset = open_dataset(self.prefix)
+        try:
+            rows = build_map(
+                dataset.lengths,
+                dataset.document_row.read(self.first, self.last + 1),
+                max_length=self.max_length,
+                min_sentences=self.min_sentences,
+                num_samples=self.num_samples,
+                seed=self.seed,
+                short_share=self.short_share,
+            )
+        except DataError as error:
+            raise DataError(f"{self.prefix}: {error}") from None
+        return Making((Spec("samples", rows.dtype, rows.shape),), iter([rows]))

@@ -1,0 +1,1 @@
+"""What ``megads data merge``, ``info`` and ``check`` do. Never imports torch."""

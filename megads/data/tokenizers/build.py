@@ -1,0 +1,147 @@
+"""From a description of a tokenizer to the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from megads.config.schema import RunConfig
+from megads.data.sources import demo
+from megads.data.sources.file_list import read_file_list
+from megads.data.tokenizers.base import Tokenizer, TokenizerSpec
+from megads.data.tokenizers.types import bert, gpt2, huggingface, null, sentencepiece
+from megads.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Family:
+    """What can be done with the files of one kind of tokenizer."""
+
+    make: Callable[[TokenizerSpec], Tokenizer]
+    vocab_size: Callable[[TokenizerSpec], int]  # largest id + 1, without loading the tokenizer where that is faster
+    identity: Callable[[TokenizerSpec], str]  # the same as Tokenizer.fingerprint, likewise
+
+
+_HF = Family(huggingface.make, huggingface.vocab_size, huggingface.identity)
+_BERT = Family(bert.make, bert.vocab_size, bert.identity)
+_SENTENCE = Family(sentencepiece.make, sentencepiece.vocab_size, sentencepiece.identity)
+
+FAMILIES = {
+    "HFTokenizer": _HF,
+    "PretrainedFromHF": _HF,
+    "GPT2BPETokenizer": Family(gpt2.make, gpt2.vocab_size, gpt2.identity),
+    "BertWordPieceLowerCase": _BERT,
+    "BertWordPieceCase": _BERT,
+    "SentencePieceTokenizer": _SENTENCE,
+    "GPTSentencePieceTokenizer": _SENTENCE,
+    "Llama2Tokenizer": _SENTENCE,
+    "NullTokenizer": Family(null.make, null.vocab_size, null.identity),
+}
+"""TOKENIZER_TYPE and how its tokenizers are made."""
+
+_READERS = {
+    "VOCAB_FILE": "GPT2BPETokenizer, BertWordPieceLowerCase or BertWordPieceCase",
+    "MERGE_FILE": "GPT2BPETokenizer",
+}
+"""What is of no use to the other types, and the types that read it."""
+
+
+def make_tokenizer(spec: TokenizerSpec) -> Tokenizer:
+    """Return the tokenizer that ``spec`` describes.
+
+    Raises:
+        ConfigError: the type is unknown, or something it needs is not named.
+        DataError: a file is not there or is broken.
+        DependencyError: its library is not installed.
+    """
+    check_spec(spec)
+    return _family(spec).make(spec)
+
+
+def vocab_size(spec: TokenizerSpec) -> int:
+    """Return the largest id + 1; errors as in :func:`make_tokenizer`."""
+    check_spec(spec)
+    return _family(spec).vocab_size(spec)
+
+
+def identity(spec: TokenizerSpec) -> str:
+    """Return the fingerprint of the tokenizer; errors as in :func:`make_tokenizer`."""
+    check_spec(spec)
+    return _family(spec).identity(spec)
+
+
+def check_spec(spec: TokenizerSpec) -> None:
+    """Refuse what the type does not read: who names a file means it to be used.
+
+    Raises:
+        ConfigError: the type is unknown, or a file is named that it does not read or that is not there.
+    """
+    _family(spec)
+    for setting, value in (("VOCAB_FILE", spec.vocab_file), ("MERGE_FILE", spec.merge_file)):
+        if value and spec.type not in _READERS[setting]:
+            fitting = readers_of(spec.vocab_file, spec.merge_file) or _READERS[setting]
+            raise ConfigError(
+                f"{setting}={value} is not read by TOKENIZER_TYPE={spec.type}; leave it unset, or set TOKENIZER_TYPE "
+                f"(--tokenizer-type) to {fitting}"
+            )
+    if spec.type.startswith("BertWordPiece") and spec.model and not Path(spec.model).expanduser().exists():
+        raise ConfigError(
+            f"TOKENIZER_MODEL={spec.model}: no such file; TOKENIZER_TYPE={spec.type} reads a vocab.txt, and nothing is "
+            f"downloaded: `hf download {spec.model} vocab.txt --local-dir DIR`, then VOCAB_FILE=DIR/vocab.txt"
+        )
+    if spec.vocab_file and spec.model:
+        raise ConfigError(f"VOCAB_FILE={spec.vocab_file} and TOKENIZER_MODEL={spec.model}: set only one of them")
+    if spec.type == "NullTokenizer" and (spec.model or spec.extra_ids):
+        name = f"TOKENIZER_MODEL={spec.model}" if spec.model else f"VOCAB_EXTRA_IDS={spec.extra_ids}"
+        raise ConfigError(f"{name} is not read by TOKENIZER_TYPE=NullTokenizer; leave one of them unset")
+
+
+def readers_of(vocab_file: str, merge_file: str) -> str:
+    """Return the types that read such files, by their names; "" where these say nothing."""
+    if merge_file or vocab_file.endswith(".json"):
+        return "GPT2BPETokenizer"
+    return "BertWordPieceLowerCase or BertWordPieceCase" if vocab_file.endswith(".txt") else ""
+
+
+def spec_of(run: RunConfig) -> TokenizerSpec:
+    """Return the description of the run's tokenizer; the demo corpus' own where the run names none.
+
+    Raises:
+        ConfigError: the settings name data but no tokenizer.
+    """
+    data = run.data
+    model = data.tokenizer_model
+    if uses_demo(run):
+        model = str(demo.demo_prefix(run).parent)
+    return TokenizerSpec(
+        data.tokenizer_type, model, data.vocab_file, data.merge_file, run.model.vocab_size, data.vocab_extra_ids
+    )
+
+
+def uses_demo(run: RunConfig) -> bool:
+    """Return whether the run takes the demo corpus' tokenizer.
+
+    Raises:
+        ConfigError: it names no tokenizer, but data of its own.
+        DataError: its list of data cannot be read.
+    """
+    data = run.data
+    if data.tokenizer_type not in ("HFTokenizer", "PretrainedFromHF") or data.tokenizer_model:
+        return False
+    for setting, value in (("DATA_FILE_LIST", data.file_list), ("DATA_PATH", data.path)):
+        if value:
+            check_spec(TokenizerSpec(data.tokenizer_type, "", data.vocab_file, data.merge_file))
+            if setting == "DATA_FILE_LIST":
+                read_file_list(Path(value))  # a name that is no list comes before the tokenizer
+            raise ConfigError(
+                f"{setting}={value} is given without a tokenizer; set TOKENIZER_MODEL to the tokenizer.json "
+                "the data was made with, or TOKENIZER_TYPE=NullTokenizer and VOCAB_SIZE"
+            )
+    return True
+
+
+def _family(spec: TokenizerSpec) -> Family:
+    if spec.type not in FAMILIES:
+        raise ConfigError(f"tokenizer type {spec.type!r}: unknown; known types: {', '.join(FAMILIES)}")
+    return FAMILIES[spec.type]

@@ -1,0 +1,140 @@
+"""Makes a byte-level BPE of GPT-2's kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from megads.data.preprocess.input.files import find_inputs, read_lines
+from megads.errors import DataError
+
+EOD = "<|endoftext|>"
+SMALLEST = 257
+"""Tokens of a vocabulary that knows every byte and the end of a document."""
+LARGEST = 10_000_000
+"""Tokens; far more than any model's vocabulary. The library reserves memory for all of them."""
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str] = ()) -> Any:
+    """Return a byte-level BPE (``tokenizers.Tokenizer``) of at most ``vocab_size`` tokens.
+
+    The same texts give the same tokenizer, for any number of threads. Ids begin with :data:`EOD` and
+    ``special_tokens``; then come the 256 bytes, then the merges in the order they were found.
+
+    Args:
+        texts: what to learn from; read once.
+        vocab_size: special tokens included. A small text may yield less.
+        special_tokens: found in texts as they are, besides :data:`EOD`.
+
+    Raises:
+        DataError: ``vocab_size`` does not hold the bytes and the special tokens, or is too large.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    special = list(dict.fromkeys([EOD, *special_tokens]))
+    smallest = SMALLEST - 1 + len(special)
+    if vocab_size > LARGEST:
+        raise DataError(f"--vocab-size {vocab_size}: at most {LARGEST} are possible")
+    if vocab_size < smallest:
+        raise DataError(f"--vocab-size {vocab_size}: 256 bytes and {len(special)} special tokens need {smallest}")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,  # its bars do not know how much is to come
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def read_texts(inputs: Sequence[str], keys: Sequence[str], most_bytes: int = 0) -> Iterator[str]:
+    """Return the texts under ``keys`` of the JSON lines in ``inputs``, until ``most_bytes`` of them; 0: all.
+
+    A value is a text or a list of texts. Documents need one of the keys. All files are looked at before the first
+    is read.
+
+    Raises:
+        DataError: a file cannot be read; or, while it is read, a line is no JSON object, or has none of the keys.
+    """
+    find_inputs(inputs)
+    return _read_texts(inputs, keys, most_bytes)
+
+
+def _read_texts(inputs: Sequence[str], keys: Sequence[str], most_bytes: int) -> Iterator[str]:
+    left = most_bytes or float("inf")
+    for name in inputs:
+        for number, line in enumerate(read_lines([name]), start=1):
+            for text in _texts_of(line, keys, f"{name}: object {number}"):
+                if left <= 0:
+                    return
+                yield text
+                left -= len(text.encode())
+
+
+def _texts_of(line: bytes, keys: Sequence[str], where: str) -> Iterator[str]:
+    try:
+        content = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"{where}: is not JSON ({error}); expected one object per line") from None
+    given = [key for key in keys if key in content] if isinstance(content, dict) else []
+    if not given:
+        raise DataError(f"{where}: has no text under {_any_of(keys)}; name the key of the texts with --json-keys")
+    for key in given:
+        value = content[key]
+        for text in value if isinstance(value, list) else [value]:
+            if not isinstance(text, str):
+                raise DataError(f"{where}: has no text under {key!r}; name the key of the texts with --json-keys")
+            yield text
+
+
+def _any_of(keys: Sequence[str]) -> str:
+    return " or ".join(map(repr, keys))
+
+
+def check_output(folder: Path) -> None:
+    """Check that the folder can be made.
+
+    Raises:
+        DataError: there is something of this name that is no empty folder.
+    """
+    if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"--output {folder}: already exists; remove it or use another folder")
+
+
+def save(tokenizer: Any, folder: Path) -> None:
+    """Write the folder: tokenizer.json, tokenizer_config.json, and vocab.json with merges.txt for GPT2BPETokenizer.
+
+    It appears whole or not at all.
+
+    Raises:
+        DataError: there is something of this name, or the disk does not take it.
+    """
+    check_output(folder)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        (temporary / "tokenizer.json").write_text(tokenizer.to_str(pretty=True) + "\n", encoding="utf-8")
+        config = {"eos_token": EOD, "tokenizer_class": "PreTrainedTokenizerFast"}
+        (temporary / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        _save_gpt2(json.loads(tokenizer.to_str())["model"], temporary)
+        temporary.rename(folder)
+    except OSError as error:
+        raise DataError(f"--output {error.filename or folder}: {str(error.strerror).lower()}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _save_gpt2(model: dict[str, Any], folder: Path) -> None:
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False) + "\n", encoding="utf-8")
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""The types of tokenizers, one file each. Never imports torch."""

@@ -1,0 +1,182 @@
+"""BertWordPieceLowerCase and BertWordPieceCase: ``vocab.txt`` and the rules of the BERT release.
+
+As in Megatron a word has at most 200 characters (100 in transformers), special tokens in a text are ordinary text,
+``[BOS]``, ``[EOS]`` and ``<extra_id_N>`` are added behind the vocabulary unless it has them, and there is no token at
+the end of a document. The tables of letters, marks and punctuation are those of the running Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import NoReturn
+
+from megads.data.tokenizers.base import Specials, TokenizerSpec
+from megads.data.tokenizers.types.files import find_file, fingerprint, read_text
+from megads.errors import ConfigError, DataError
+
+LONGEST_WORD = 200
+"""Characters; a longer word is unknown."""
+
+IDEOGRAPHS = (
+    range(0x3400, 0x4DC0),
+    range(0x4E00, 0xA000),
+    range(0xF900, 0xFB00),
+    range(0x20000, 0x2A6E0),
+    range(0x2A700, 0x2CEB0),
+    range(0x2F800, 0x2FA20),
+)
+"""Characters that are words of their own."""
+
+_NEEDED = ("[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]")
+_WHAT = "a vocab.txt of BERT: one token per line"
+
+
+class _Cleaned(dict[int, "str | int | None"]):
+    """What the first pass makes of a character: nothing of a control character, blanks around an ideograph."""
+
+    def __missing__(self, code: int) -> str | int | None:
+        char = chr(code)
+        result: str | int | None = code
+        if char in " \t\n\r" or unicodedata.category(char) == "Zs":
+            result = " "
+        elif code in (0, 0xFFFD) or unicodedata.category(char) in ("Cc", "Cf"):
+            result = None
+        elif any(code in each for each in IDEOGRAPHS):
+            result = f" {char} "
+        self[code] = result
+        return result
+
+
+class _Split(dict[int, "str | int | None"]):
+    """What the second pass makes of a character: blanks around punctuation and, in lower case, nothing of accents."""
+
+    def __init__(self, strip_accents: bool) -> None:
+        super().__init__()
+        self.strip_accents = strip_accents
+
+    def __missing__(self, code: int) -> str | int | None:
+        char = chr(code)
+        result: str | int | None = code
+        if self.strip_accents and unicodedata.category(char) == "Mn":
+            result = None
+        elif (code < 127 and code > 32 and not char.isalnum()) or unicodedata.category(char).startswith("P"):
+            result = f" {char} "
+        self[code] = result
+        return result
+
+
+@dataclass(frozen=True)
+class WordPieceTokenizer:
+    """Splits text into words, and words into the longest pieces from the left."""
+
+    vocab: Mapping[str, int]
+    lower_case: bool
+    specials: Specials
+    spec: TokenizerSpec
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_cleaned", _Cleaned())
+        object.__setattr__(self, "_split", _Split(self.lower_case))
+
+    @functools.cached_property
+    def vocab_size(self) -> int:
+        """Largest id + 1."""
+        return max(self.vocab.values()) + 1
+
+    @property
+    def eod(self) -> NoReturn:
+        """There is none: raises ConfigError."""
+        raise ConfigError(
+            f"TOKENIZER_TYPE={self.spec.type} has no end-of-document token; "
+            "drop --append-eod, EOD_MASK_LOSS, RESET_POSITION_IDS and RESET_ATTENTION_MASK"
+        )
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of the vocabulary, added tokens included, and of the treatment of case."""
+        return fingerprint("BertWordPiece", self.lower_case, sorted(self.vocab.items()))
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of ``text``."""
+        ids: list[int] = []
+        for word in self.words(text):
+            ids += self._pieces(word)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ``ids``: blanks between words, none before a piece that continues a word."""
+        return " ".join(map(self._tokens.__getitem__, ids)).replace(" ##", "").strip()
+
+    def words(self, text: str) -> Iterator[str]:
+        """Yield the words of ``text``, cleaned, and in lower case without accents if that is asked for."""
+        for token in text.translate(self._cleaned).split():  # type: ignore[attr-defined]
+            if self.lower_case:
+                token = unicodedata.normalize("NFD", token.lower())
+            yield from token.translate(self._split).split()  # type: ignore[attr-defined]
+
+    @functools.cached_property
+    def _tokens(self) -> dict[int, str]:
+        return {number: token for token, number in self.vocab.items()}
+
+    def _pieces(self, word: str) -> list[int]:
+        return pieces(word, self.vocab, self.vocab["[UNK]"], LONGEST_WORD)
+
+
+def pieces(word: str, vocab: Mapping[str, int], unknown: int, longest: int) -> list[int]:
+    """Return the ids of the longest pieces of ``word`` from the left; ``[unknown]`` where none fits.
+
+    Args:
+        word: a cleaned word.
+        vocab: pieces that continue a word begin with ``##``.
+        unknown: id of words that cannot be put together, or are too long.
+        longest: characters a word may have.
+    """
+    if len(word) > longest:
+        return [unknown]
+    ids: list[int] = []
+    start, mark = 0, ""
+    while start < len(word):
+        for end in range(len(word), start, -1):
+            found = vocab.get(mark + word[start:end])
+            if found is not None:
+                break
+        else:
+            return [unknown]
+        ids.append(found)
+        start, mark = end, "##"
+    return ids
+
+
+def make(spec: TokenizerSpec) -> WordPieceTokenizer:
+    """Return the tokenizer of ``spec.vocab_file``, or of ``spec.model`` where that is empty.
+
+    Raises:
+        ConfigError: no file is named.
+        DataError: it is not there, or has not the tokens BERT needs.
+    """
+    path = find_file(spec.vocab_file or spec.model, "VOCAB_FILE", _WHAT)
+    vocab: dict[str, int] = {}
+    for number, line in enumerate(StringIO(read_text(path), newline=None)):
+        vocab[line.strip()] = number
+    absent = [token for token in _NEEDED if token not in vocab]
+    if absent:
+        raise DataError(f"{path}: has no {', '.join(absent)}; expected {_WHAT}")
+    for token in ("[BOS]", "[EOS]", *(f"<extra_id_{number}>" for number in range(spec.extra_ids))):
+        vocab.setdefault(token, len(vocab))
+    roles = {name: vocab[f"[{name.upper()}]"] for name in ("bos", "eos", "cls", "sep", "pad", "mask")}
+    extra = tuple(vocab[f"<extra_id_{number}>"] for number in range(spec.extra_ids))
+    return WordPieceTokenizer(vocab, spec.type == "BertWordPieceLowerCase", Specials(**roles, extra=extra), spec)
+
+
+def vocab_size(spec: TokenizerSpec) -> int:
+    """Return the largest id + 1."""
+    return make(spec).vocab_size
+
+
+def identity(spec: TokenizerSpec) -> str:
+    """Return the fingerprint."""
+    return make(spec).fingerprint

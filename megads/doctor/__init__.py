@@ -1,0 +1,1 @@
+"""``megads doctor``: checks of a machine and its versions."""

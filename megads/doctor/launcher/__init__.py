@@ -1,0 +1,1 @@
+"""What the launcher checks before it starts the ranks of a check. Never imports torch."""

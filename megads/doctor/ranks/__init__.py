@@ -1,0 +1,1 @@
+"""What every rank of a check does."""

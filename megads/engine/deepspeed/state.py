@@ -1,0 +1,325 @@
+"""Every number of a DeepSpeed engine that decides the next step, parameter by parameter.
+
+DeepSpeed keeps masters and moments in flat partitions that depend on the ZeRO stage and on
+the ranks. Here they are found by parameter: a run of it on every rank (:class:`OwnedShard`), or all
+of it, in the shape that it has on its tensor-parallel rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from megads.checkpoint.format.shard_layout import ShardLayout
+from megads.checkpoint.owned_shard import OwnedShard
+from megads.comm.groups import Groups
+from megads.config.optimizers import Optimizer
+from megads.engine.base import ParameterState, is_copy, whole_shape
+from megads.engine.deepspeed.zero3 import forget_second_partitions
+from megads.engine.optim.exchange import Slot
+from megads.engine.optim.whole_parameters import Call
+
+State = dict[str, Any]
+
+
+class EngineState:
+    """Reads and sets the state of ``engine``.
+
+    Args:
+        engine: what ``deepspeed.initialize`` returned.
+        names: parameter -> its name, the same on every rank.
+        groups: the grid's process groups.
+        row: of the optimizer. One that steps whole parameters keeps its state itself, see
+            ``megads.engine.optim.whole_parameters``; here are the weights only.
+    """
+
+    def __init__(self, engine: Any, names: Mapping[nn.Parameter, str], groups: Groups, row: Optimizer):
+        self.engine, self.names, self.groups, self.row = engine, names, groups, row
+        self.kinds = ("weight", *row.state)
+        self.parameters = [p for p in engine.module.parameters() if p.requires_grad and not is_copy(p)]
+
+    @property
+    def holds_plain_gradients(self) -> bool:
+        """Whether the bare torch optimizer runs (ZeRO 0 in fp32), which keeps no norm."""
+        return self.engine.optimizer is self.engine.basic_optimizer
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether a rank holds a piece of every parameter (ZeRO 3)."""
+        return hasattr(self.parameters[0], "ds_tensor")
+
+    def states(self) -> Iterator[ParameterState]:
+        """Yield every parameter's float32 weight and moments; collective over data x seq."""
+        self._materialise()
+        for parameter in self.parameters:
+            tensors = {kind: self._read(parameter, kind) for kind in self.kinds}
+            shaped = {kind: tensor.detach().view(whole_shape(parameter)) for kind, tensor in tensors.items()}
+            yield ParameterState(self.names[parameter], parameter, shaped)
+
+    def pieces(self) -> Iterator[OwnedShard]:
+        """Yield what this rank answers for; see :class:`megads.engine.base.Engine`."""
+        self._materialise()
+        for parameter in self.parameters:
+            first, tensors = self._run_of(parameter, self.kinds)
+            if tensors and tensors["weight"].numel():
+                yield OwnedShard(self.names[parameter], self._cut(parameter), first, tensors)
+
+    def spread(self) -> None:
+        """Have everything else follow from the pieces; see :class:`megads.engine.base.Engine`."""
+        if self.holds_plain_gradients:
+            for parameter in self.parameters:
+                for kind in self.kinds:
+                    self._join_shares(self._read(parameter, kind))
+        elif self.is_partitioned:
+            for parameter in self.parameters:
+                # A gathered copy would outlive the change.
+                parameter.partition()
+                parameter.ds_tensor.copy_(self._piece(parameter, "weight"))
+            forget_second_partitions(self.engine.module)
+        else:
+            self.engine.optimizer.update_lp_params()
+
+    def _run_of(self, parameter: Any, kinds: Sequence[str]) -> tuple[int, dict[str, Tensor]]:
+        """Return the run of a flattened parameter that this rank answers for: its first number, and views by kind."""
+        if self.holds_plain_gradients:
+            share = self._share(parameter.numel())
+            return share.start, {kind: self._read(parameter, kind).view(-1)[share] for kind in kinds}
+        if self.is_partitioned:
+            size = parameter.ds_tensor.numel()
+            first = dist.get_rank(parameter.ds_process_group) * size
+            # The last ranks' pieces end in padding.
+            count = max(0, min(size, parameter.ds_numel - first))
+            return first, {kind: self._piece(parameter, kind)[:count] for kind in kinds}
+        owned = parameter._hp_mapping
+        if owned is None:
+            return 0, {}
+        names = {kind: () if kind == "weight" else (kind,) for kind in kinds}
+        return owned.lp_fragment_address.start, {
+            kind: owned.get_hp_fragment(*name).detach() for kind, name in names.items()
+        }
+
+    def _cut(self, parameter: nn.Parameter) -> ShardLayout:
+        """Return which slice of the whole parameter this tensor-parallel rank holds."""
+        shape, shard = tuple(whole_shape(parameter)), getattr(parameter, "shard", None)
+        if shard is None:
+            return ShardLayout(shape, None, (), self.groups.tensor_rank, self.groups.tensor_size)
+        whole = tuple(sum(shard.parts) if dim == shard.dim else size for dim, size in enumerate(shape))
+        return ShardLayout(whole, shard.dim, shard.parts, self.groups.tensor_rank, self.groups.tensor_size)
+
+    def _share(self, count: int) -> slice:
+        """Return what this rank answers for of ``count`` numbers that every rank of data x seq holds."""
+        group = self.groups.data_seq
+        size = -(-count // self.groups.data_seq_size)
+        first = min(count, size * (dist.get_rank(group) if group is not None else 0))
+        return slice(first, min(count, first + size))
+
+    def _join_shares(self, tensor: Tensor) -> None:
+        """Set ``tensor`` to what the ranks of data x seq hold in their shares of it. Collective over them."""
+        if self.groups.data_seq is None:
+            return
+        flat = tensor.view(-1)
+        mine = flat[self._share(flat.numel())]
+        size = -(-flat.numel() // self.groups.data_seq_size)
+        everyone = flat.new_empty(size * self.groups.data_seq_size)
+        padded = torch.nn.functional.pad(mine, (0, size - mine.numel()))
+        dist.all_gather_into_tensor(everyone, padded, group=self.groups.data_seq)
+        flat.copy_(everyone[: flat.numel()])
+
+    def _read(self, parameter: nn.Parameter, kind: str) -> Tensor:
+        """Return a parameter's ``"weight"`` (the float32 master) or moment; collective over data x seq."""
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+        if self.holds_plain_gradients:
+            return parameter.data if kind == "weight" else self.engine.basic_optimizer.state[parameter][kind]
+        if self.is_partitioned:
+            return _join_pieces(parameter, self._piece(parameter, kind))
+        if kind == "weight":
+            return safe_get_full_fp32_param(parameter)
+        return safe_get_full_optimizer_state(parameter, kind)
+
+    def _piece(self, parameter: nn.Parameter, kind: str) -> Tensor:
+        """Return this rank's float32 piece of a partitioned parameter's weight or moment."""
+        optimizer = self.engine.optimizer
+        index, offset, count = optimizer.grad_position[optimizer.get_param_id(parameter)]
+        flat = optimizer.fp32_partitioned_groups_flat[index]
+        return (flat if kind == "weight" else self._state(flat)[kind]).detach().narrow(0, offset, count)
+
+    def scalars(self) -> dict[str, float]:
+        """Return the optimizer's step count, what its groups count, and for fp16 the loss scaler's counters."""
+        values = {"optimizer_step": self.steps(), "skipped_steps": float(self.engine.skipped_steps)}
+        # The same in every group: they step together.
+        group = self.engine.basic_optimizer.param_groups[0]
+        values |= {f"group.{key}": float(group[key]) for key in self.row.scalars if key in group}
+        return values | {f"scaler.{key}": value for key, value in self.scaler_counts().items()}
+
+    def steps(self) -> float:
+        """Return the steps that tensors have counted; 0 where they do not count."""
+        return max((float(state["step"]) for state in map(self._state, self._flats()) if "step" in state), default=0.0)
+
+    def scaler_counts(self) -> dict[str, float]:
+        """Return what a dynamic loss scaler counts; nothing where there is none."""
+        scaler = getattr(self.engine.optimizer, "loss_scaler", None)
+        if not getattr(scaler, "dynamic", False):
+            return {}
+        return {key: float(getattr(scaler, key)) for key in _SCALER_COUNTERS}
+
+    def set_scaler_counts(self, values: Mapping[str, float]) -> None:
+        """Take back what :meth:`scaler_counts` gave. One that is not dynamic has the scale that the settings say."""
+        scaler = getattr(self.engine.optimizer, "loss_scaler", None)
+        for key, kind in _SCALER_COUNTERS.items():
+            if getattr(scaler, "dynamic", False) and key in values:
+                setattr(scaler, key, kind(values[key]))
+
+    @property
+    def is_materialised(self) -> bool:
+        """Whether the optimizer has made a step, or was given the state of one that has."""
+        return any(self._state(flat) for flat in self._flats())
+
+    def flat_states(self, kind: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what the optimizer steps, and its state of one kind."""
+        self._materialise()
+        for flat in self._flats():
+            yield flat, self._state(flat)[kind]
+
+    def load_scalars(self, values: Mapping[str, float]) -> None:
+        """Take back what :meth:`scalars` gave."""
+        self._materialise()
+        for flat in self._flats():
+            state = self._state(flat)
+            if "step" in state:
+                state["step"] = _like(state["step"], values["optimizer_step"])
+        for group in self.engine.basic_optimizer.param_groups:
+            for key in self.row.scalars:
+                if f"group.{key}" not in values:
+                    self._forget_count(group, key)
+                else:
+                    group[key] = _counted(values[f"group.{key}"]) if key in COUNTERS else values[f"group.{key}"]
+        self.engine.skipped_steps = int(values["skipped_steps"])
+        self.set_scaler_counts({key.removeprefix("scaler."): value for key, value in values.items()})
+
+    def _flats(self) -> list[Tensor]:
+        """Return the tensors the torch optimizer steps: parameters, or ZeRO's flat partitions."""
+        if self.is_partitioned:
+            return list(self.engine.optimizer.fp32_partitioned_groups_flat)
+        return [flat for group in self.engine.basic_optimizer.param_groups for flat in group["params"]]
+
+    def _state(self, flat: Tensor) -> dict[str, Tensor]:
+        return self.engine.basic_optimizer.state[flat]
+
+    def _materialise(self) -> None:
+        """Make the moments that do not exist before the first step.
+
+        ``_lazy_init_hp_params_optimizer_state`` is not public: it links the fragments of
+        each parameter to the flat moments. Without it nothing can be set before a step, and
+        DeepSpeed itself links after the first group's first step, when the other groups
+        have no moments yet; so it is made to link again.
+        """
+        if self.row.is_whole:
+            return
+        for flat in self._flats():
+            state = self._state(flat)
+            if not state:
+                state.update(self._first_state(flat))
+        link = getattr(self.engine.optimizer, "_lazy_init_hp_params_optimizer_state", None)
+        if link is not None:
+            self.engine.optimizer._hp_optimizer_states_linked = False
+            link()
+
+    def reset(self) -> None:
+        """Set the state to what it is before the first step, in place."""
+        for flat in self._flats():
+            for key, value in self._first_state(flat).items() if self._state(flat) else ():
+                kept = self._state(flat)[key]
+                self._state(flat)[key] = kept.copy_(value) if isinstance(kept, Tensor) else value
+
+        for group in self.engine.basic_optimizer.param_groups:
+            for key in self.row.scalars:
+                self._forget_count(group, key)
+
+    def _forget_count(self, group: dict[str, Any], key: str) -> None:
+        """Have a group count from the beginning."""
+        first = self.engine.basic_optimizer.defaults
+        group.pop(key, None)
+        if key in first:
+            group[key] = first[key]
+
+    def _first_state(self, flat: Tensor) -> State:
+        """Return what the library's class would make at its first step."""
+        state: State = {}
+        for kind, first in self.row.state.items():
+            made = torch.zeros_like(flat, dtype=torch.float32)
+            state[kind] = made.copy_(flat.detach()) if first == "weight" else made
+        if step := FIRST_STEP.get(self.row.name):
+            state["step"] = 0 if step == "int" else torch.zeros((), dtype=torch.float32, device=flat.device)
+        return state
+
+    # Whole parameters
+
+    def calls(self) -> list[Call]:
+        """Return the parameters of every call that DeepSpeed makes of the optimizer's ``step``, group by group."""
+        optimizer = self.engine.optimizer
+        labels = [group["label"] for group in self.engine.basic_optimizer.param_groups]
+        found: list[tuple[Tensor, int, Sequence[nn.Parameter]]]
+        if self.holds_plain_gradients:
+            groups = [group["params"] for group in optimizer.param_groups]
+            found = [(params[0], i, params) for i, params in enumerate(groups)]
+        elif self.is_partitioned:
+            flats, whole = optimizer.fp32_partitioned_groups_flat, optimizer.fp16_groups
+            found = [(flat, optimizer.sub_group_to_group_id[i], whole[i]) for i, flat in enumerate(flats)]
+        else:
+            is_bf16 = hasattr(optimizer, "fp32_groups_flat_partition")
+            flats = optimizer.fp32_groups_flat_partition if is_bf16 else optimizer.single_partition_of_fp32_groups
+            whole = optimizer.bf16_groups if is_bf16 else optimizer.bit16_groups
+            found = [(flat, i, whole[i]) for i, flat in enumerate(flats)]
+        return [Call(key, labels[i], [self._slot(each, key) for each in members]) for key, i, members in found]
+
+    def _slot(self, parameter: nn.Parameter, flat: Tensor) -> Slot:
+        first, tensors = self._run_of(parameter, ("weight",))
+        weight = tensors["weight"] if tensors else flat.detach()[:0].view(-1)
+        held = parameter if self.holds_plain_gradients else flat
+        at = (weight.data_ptr() - held.data_ptr()) // held.element_size() if weight.numel() else 0
+
+        def gradient() -> Tensor:
+            if not weight.numel():
+                return weight
+            assert held.grad is not None
+            return held.grad.view(-1)[at : at + weight.numel()]
+
+        return Slot(self.names[parameter], parameter, whole_shape(parameter), first, weight, gradient)
+
+    def spread_one(self, slot: Slot) -> None:
+        """Have the ranks of data x seq take each other's shares of a weight that all of them hold. Collective."""
+        self._join_shares(slot.parameter.data)
+
+
+FIRST_STEP = {
+    **dict.fromkeys(("adamw", "adam", "sophiag"), "tensor"),
+    "ds.adamw": "int",
+}
+"""Optimizers that count the steps of every tensor, and as what."""
+
+COUNTERS = ("step", "k")
+"""Whole numbers among what groups count."""
+
+
+def _like(old: Any, value: float) -> Any:
+    return torch.full_like(old, value) if isinstance(old, Tensor) else int(value)
+
+
+def _counted(value: float) -> int:
+    return int(value)
+
+
+_SCALER_COUNTERS = {"cur_scale": float, "cur_iter": int, "last_overflow_iter": int, "cur_hysteresis": int}
+
+
+def _join_pieces(parameter: Any, piece: Tensor) -> Tensor:
+    """Return the whole of a partitioned parameter from every rank's piece, flat. Collective over data x seq."""
+    group = parameter.ds_process_group
+    whole = piece.new_empty(piece.numel() * dist.get_world_size(group))
+    dist.all_gather_into_tensor(whole, piece.contiguous(), group=group)
+    return whole[: parameter.ds_numel]

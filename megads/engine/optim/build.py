@@ -1,0 +1,74 @@
+"""From the settings to the optimizer that DeepSpeed is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from megads.config.optimizers import OPTIMIZERS
+from megads.config.schema import RunConfig
+from megads.engine.base import is_copy, whole_shape
+from megads.engine.optim.classes import maker, matrix_options
+from megads.engine.optim.whole_parameters import WholeOptimizer
+
+MATRICES, OTHERS, VECTORS = "matrices", "others", "vectors"
+"""Labels of parameter groups: what a matrix rule steps, what else decays, and biases and norms."""
+
+
+def labels(run: RunConfig) -> tuple[str, ...]:
+    """Return the labels of the parameter groups that the whole model has; a pipeline stage may have fewer."""
+    return (MATRICES, OTHERS, VECTORS) if OPTIMIZERS[run.optim.optimizer].rest else (OTHERS, VECTORS)
+
+
+def parameter_groups(module: nn.Module, run: RunConfig) -> list[dict[str, Any]]:
+    """Return the optimizer's groups: matrices decay, biases and norms (one dimension) do not.
+
+    Each has ``params``, ``label``, ``decays`` and ``weight_decay``. Where only matrices of layers are for the
+    optimizer's rule, they are a group of their own; embeddings and the output layer are not among
+    them.
+    """
+    found: dict[str, list[nn.Parameter]] = {label: [] for label in labels(run)}
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad or is_copy(parameter):
+            continue
+        if len(whole_shape(parameter)) < 2:
+            found[VECTORS].append(parameter)
+        else:
+            found[MATRICES if MATRICES in found and name.startswith("layers.") else OTHERS].append(parameter)
+    decay = run.optim.weight_decay
+    return [
+        {
+            "params": parameters,
+            "label": label,
+            "decays": label != VECTORS,
+            "weight_decay": 0.0 if label == VECTORS else decay,
+        }
+        for label, parameters in found.items()
+        if parameters
+    ]
+
+
+def make_optimizer(run: RunConfig, module: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer of ``run``.
+
+    One whose rule sees whole tensors or matrices is a :class:`WholeOptimizer` and has to be
+    attached once the engine is made.
+
+    Raises:
+        DependencyError: its package is missing.
+    """
+    name = run.optim.optimizer
+    row, groups, make = OPTIMIZERS[name], parameter_groups(module, run), maker(name, run.optim)
+    if not row.is_whole:
+        optimizer = make(groups)
+        if row.is_averaged:
+            # What is stepped is where gradients are taken.
+            optimizer.train()  # type: ignore[attr-defined]
+        return optimizer
+    # GaLore's own class steps what is not projected, too.
+    rest = maker("adamw", run.optim) if row.rest and not name.startswith("galore") else make
+    makers = {MATRICES: make, OTHERS: rest, VECTORS: rest} if row.rest else {OTHERS: make, VECTORS: make}
+    options = {MATRICES: matrix_options(run.optim)}
+    return WholeOptimizer(groups, makers, options, run.optim.lr, one_by_one=name.endswith("perlayer"))

@@ -1,0 +1,92 @@
+"""The embedding that the first and the last pipeline stage share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+import megads.timing.collectives as dist
+from megads.comm.groups import ENDS, Groups
+from megads.models.gpt import GPT
+
+
+class TiedEmbedding:
+    """The first stage owns the weight; the last has a copy of it, which is its output matrix.
+
+    Only the owner has it in its optimizer. The copy's gradient is added to the owner's
+    before the data-parallel ranks average theirs, and the weight comes back after the step.
+    So the two are the same bits forever, there is one master and one pair of moments, and
+    it counts once in the norm. (With an optimizer at both ends the two would drift apart:
+    the ends average over data-parallel ranks in different buffers, and so in another order.)
+
+    Args:
+        weight: this rank's part over the tensor axis, ``[V/t, H]``.
+        groups: for the ranks of both ends.
+    """
+
+    def __init__(self, weight: nn.Parameter, groups: Groups):
+        self.weight = weight
+        self.group = groups.process_group(ENDS)
+        self.owner, copy = groups.ranks(ENDS)
+        self.is_copy = groups.rank == copy
+        weight.ds_pipe_replicated = self.is_copy  # type: ignore[attr-defined]
+        self._collected: Tensor | None = None
+        if self.is_copy:
+            weight.register_post_accumulate_grad_hook(self._collect)
+
+    def _collect(self, weight: Tensor) -> None:
+        """Take a micro-batch's gradient; sums are in float32 at least."""
+        assert weight.grad is not None
+        grad, weight.grad = weight.grad, None
+        if self._collected is None:
+            self._collected = grad.to(_sum_type(weight))
+        else:
+            self._collected += grad
+
+    def add_gradients(self) -> None:
+        """Add the copy's gradient to the owner's, where the owner's optimizer will look for it. Both ends call it."""
+        if self.is_copy:
+            assert self._collected is not None
+            dist.reduce(self._collected, self.owner, group=self.group)
+            self._collected = None
+            return
+        grad = _gradient(self.weight)
+        total = grad.to(_sum_type(self.weight))
+        dist.reduce(total, self.owner, group=self.group)
+        if total is not grad:
+            grad.copy_(total)
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Keep the copy out of what the last stage's data-parallel ranks average: its gradient has gone."""
+        self.weight.requires_grad_(not self.is_copy)
+        yield
+        self.weight.requires_grad_()
+
+    def share(self) -> None:
+        """Send the owner's weight to the copy. Both ends call it."""
+        dist.broadcast(self.weight.data, self.owner, group=self.group)
+
+
+def tie(module: GPT, groups: Groups) -> TiedEmbedding | None:
+    """Return what this rank shares with the other end, None where it shares nothing."""
+    is_end = groups.pipe_rank in (0, groups.pipe_size - 1)
+    if groups.pipe_size == 1 or not module.config.tied_embeddings or not is_end:
+        return None
+    return TiedEmbedding(module.embedding.weight, groups)
+
+
+def _sum_type(weight: Tensor) -> torch.dtype:
+    return torch.promote_types(weight.dtype, torch.float32)
+
+
+def _gradient(weight: Tensor) -> Tensor:
+    """Return the gradient that was summed over micro-batches: DeepSpeed's own in half precision, else autograd's."""
+    for name in ("_hp_grad", "grad_accum", "grad"):
+        grad = getattr(weight, name, None)
+        if grad is not None:
+            return grad
+    raise AssertionError("the embedding has no gradient")

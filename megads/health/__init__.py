@@ -1,1 +1,0 @@
-"""What ``megads doctor`` does on every rank."""

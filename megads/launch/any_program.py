@@ -1,0 +1,191 @@
+"""Start any program as ranks: ``megads launch -- CMD``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from megads.cluster.machine import count_accelerators, machine_name
+from megads.config.machine_facts import Facts
+from megads.config.schema import LaunchConfig, RunConfig
+from megads.config.sources.env_names import names_of
+from megads.config.sources.presets import read_machine
+from megads.config.sources.resolve import resolve, settings
+from megads.errors import LaunchError
+from megads.launch.schedulers.allocation import Allocation, find_hosts, is_here, ranks_per_host
+from megads.launch.starters.command import plan_launch
+from megads.launch.starters.plan import LaunchPlan
+from megads.launch.supervise.processes import Family, die_with_parent, orphans_adopted, send
+from megads.text.plural import plural
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def plan_anything(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    hostname: str,
+    root: Path,
+    ranks: int = 0,
+    overrides: Mapping[str, str] | None = None,
+) -> LaunchPlan:
+    """Return the plan that runs ``command`` as every rank.
+
+    Besides what the starter sets, each finds RANK, LOCAL_RANK and WORLD_SIZE, so that
+    ``torch.distributed`` starts from its environment under every starter.
+
+    Args:
+        command: the program and its words.
+        env: of the launch; of settings only those of ``launch`` and MACHINE are read.
+        hostname: this host's name, by which the machine is found.
+        root: the checkout whose envs/ is used.
+        ranks: in all; 0: as many as fit.
+        overrides: settings by dotted name, over ``env``.
+
+    Raises:
+        MegadsError: a setting is wrong, the program is not there, or the ranks cannot be started.
+    """
+    given = dict(overrides or {})
+    machine = given.get("machine") or machine_name(hostname, env, root)
+    known = {name for setting, _ in settings() if setting.startswith("launch.") for name in names_of(setting)}
+    asked = {name: value for name, value in env.items() if name in known}
+    run = resolve(None, env=asked, overrides=given, machine=machine, root=root).run
+    facts = read_machine(machine, root).facts
+    allocation = spread(run.launch, env, facts, ranks)
+    if any(is_here(host, env) for host in allocation.hosts):
+        _require_program(command[0], env)
+    only_launch = RunConfig(machine=machine, launch=run.launch)
+    # DeepSpeed's agents read the list of hosts on every host; only this folder may be shared.
+    shared = Path.cwd() / f".megads-launch-{secrets.token_hex(4)}"
+    folder = shared if run.launch.launch_with == "deepspeed" and len(allocation.hosts) > 1 else None
+    return plan_launch(
+        only_launch, allocation, command, env, facts=facts, folder=folder, python=sys.executable, for_torch=True
+    )
+
+
+def _require_program(name: str, env: Mapping[str, str]) -> None:
+    """Refuse what cannot be run on this host: some starters print pages for it.
+
+    Raises:
+        LaunchError: it is not on PATH, or no executable file.
+    """
+    if shutil.which(name, path=env.get("PATH", os.defpath)):
+        return
+    if os.path.isfile(name):
+        raise LaunchError(f"{name}: not an executable program; name its interpreter, e.g. -- python {name}")
+    raise LaunchError(f"{name or repr(name)}: no such program on PATH; pass one, e.g. -- python script.py")
+
+
+def spread(launch: LaunchConfig, env: Mapping[str, str], facts: Facts, ranks: int) -> Allocation:
+    """Return the hosts for ``ranks`` ranks; the last host may take fewer than the others.
+
+    Hosts are filled one after the other where it is known what one takes (``ranks_per_host``,
+    the machine's facts, accelerators), else the ranks are spread over all of them.
+
+    Raises:
+        LaunchError: there are more ranks than the hosts take.
+    """
+    scheduler, job_id, hosts, spare = find_hosts(launch, env)
+    here = any(is_here(host, env) for host in hosts)
+    each = launch.ranks_per_host or ranks_per_host(launch, facts, count_accelerators(env), here=here)
+    each = each or -(-max(ranks, 1) // len(hosts))
+    if ranks > each * len(hosts):
+        count = f"{plural(len(hosts), 'host')}"
+        raise LaunchError(
+            f"-n {ranks}: {count} of {plural(each, 'rank')} each take {each * len(hosts)}; "
+            "use fewer, more hosts, or more on each (--ppn, NGPU_PER_HOST)"
+        )
+    if not ranks:
+        return Allocation(scheduler.name, hosts, each, job_id, spare)
+    each = min(each, ranks)
+    used = -(-ranks // each)
+    uneven = ranks if ranks != used * each else 0
+    return Allocation(scheduler.name, hosts[:used], each, job_id, (*hosts[used:], *spare), uneven)
+
+
+def run_anything(plan: LaunchPlan, env: Mapping[str, str]) -> int:
+    """Run ``plan`` and return its exit code: the starter's own, 128 + n after signal n.
+
+    SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are handed on; a second SIGINT or SIGTERM
+    kills what is left on this host. Output goes where this process's goes, untouched.
+
+    Raises:
+        LaunchError: the program cannot be started, or a file not be written.
+    """
+    plan.write_files()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        if plan.in_place:
+            os.execvpe(plan.argv[0], plan.argv, plan.environment(env))
+        starter = subprocess.Popen(
+            plan.argv,
+            env=plan.environment(env),
+            # A terminal has one foreground session, which stays this process's.
+            stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
+            start_new_session=True,
+            preexec_fn=_in_child,
+        )
+    except OSError as error:
+        raise LaunchError(f"{plan.argv[0]}: {error.strerror}; it should be an executable program") from None
+    with orphans_adopted():
+        family = Family(starter)
+        try:
+            with _forwarded(family, plan):
+                starter.wait()
+        finally:
+            family.kill()
+            _remove(plan.files)
+    return 128 - starter.returncode if starter.returncode < 0 else starter.returncode
+
+
+def _remove(files: Iterable[str]) -> None:
+    """Remove the plan's files and the folder that was made for them."""
+    with contextlib.suppress(OSError):
+        for path in files:
+            os.unlink(path)
+        for folder in {Path(path).parent for path in files}:
+            folder.rmdir()
+
+
+def _in_child() -> None:
+    # Agents die of a SIGUSR1 that is meant for their ranks.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    die_with_parent(signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _forwarded(family: Family, plan: LaunchPlan) -> Iterator[None]:
+    """Hand signals on to the ranks for the time of the block."""
+    ends: list[int] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if number in (signal.SIGINT, signal.SIGTERM):
+            ends.append(number)
+        if len(ends) > 1:
+            family.send(signal.SIGKILL)
+        elif number in (signal.SIGUSR1, signal.SIGUSR2) and not plan.forwards_signals:
+            for pid in family.members()[1:]:
+                send(pid, number)
+        else:
+            send(family.starter.pid, number)
+
+    before = {
+        number: signal.signal(number, handler)
+        for number in FORWARDED
+        if not (number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN)
+    }
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

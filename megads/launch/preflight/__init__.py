@@ -1,0 +1,1 @@
+"""What is checked and shown before a rank starts. Never imports torch."""

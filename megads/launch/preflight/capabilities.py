@@ -1,0 +1,114 @@
+"""What this host cannot do, told before a rank finds out. Without torch."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from megads.cluster.machine import cpu_computes_fp16, visible_accelerators
+from megads.config.schema import RunConfig
+from megads.device.names import BACKENDS, wanted_backend, wanted_device
+from megads.device.peaks import given_peak
+from megads.errors import DeviceError, LaunchError
+from megads.launch.preflight.optimizer_packages import check_optimizer
+
+
+def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
+    """Refuse a device that is not here, and settings that the device cannot serve.
+
+    Args:
+        run: the derived settings.
+        env: for ``MEGADS_DEVICE``, ``MEGADS_BACKEND``, ``MEGADS_PEAK_TFLOPS`` and the vendors' masks.
+
+    Raises:
+        ConfigError: a name that is not known, a backend of another device, a peak that is no number.
+        DependencyError: the optimizer's package is missing or too old.
+        DeviceError: the device asked for is not visible, or lacks the precision, the attention or the optimizer.
+        LaunchError: offload to NVMe has no folder to write to, or no library to write with.
+    """
+    visible = [*visible_accelerators(env), "cpu"]
+    device = wanted_device(env) or visible[0]
+    if device not in visible:
+        raise DeviceError(
+            f"MEGADS_DEVICE={device}: no such device is visible on this host; it shows {', '.join(visible)}; "
+            "use one of these or leave it unset"
+        )
+    wanted_backend(env, device)
+    given_peak(env)
+    if device == "cpu" and env.get("DS_ACCELERATOR", "cpu") not in ("", "cpu"):
+        raise DeviceError(f"DS_ACCELERATOR={env['DS_ACCELERATOR']}: this run is on the cpu; unset DS_ACCELERATOR")
+    if run.model.attention == "flash" and device not in ("nvidia", "amd"):
+        raise DeviceError(
+            f"ATTENTION=flash works on nvidia and amd devices, not on {device}; use ATTENTION=sdpa (NO_FLASH_ATTN=1)"
+        )
+    if run.train.dtype == "fp16" and device == "cpu" and not cpu_computes_fp16():
+        raise DeviceError(
+            "DTYPE=fp16 trains on a cpu with AVX512-FP16, AVX-NE-CONVERT or ARMv8.2's half precision, and this one has "
+            "none of them (single operations work, which is what `megads doctor` checks); use DTYPE=bf16 or DTYPE=fp32"
+        )
+    check_optimizer(run.optim.optimizer, device)
+    nvme = {"OFFLOAD_OPTIMIZER": run.deepspeed.offload_optimizer, "OFFLOAD_PARAMS": run.deepspeed.offload_params}
+    asked = [f"{name}=nvme" for name, place in nvme.items() if place == "nvme"]
+    if asked:
+        _check_nvme(asked, run.deepspeed.nvme_path, env)
+
+
+def backend_note(wanted: str, env: Mapping[str, str], device: str) -> str:
+    """Return a line if an option of Megatron-LM names another backend than the one that ranks use.
+
+    Args:
+        wanted: by ``--distributed-backend``, empty where that is not given.
+        env: for ``MEGADS_BACKEND``, ``MEGADS_DEVICE`` and the vendors' masks.
+        device: of the machine, empty where it is not known.
+    """
+    found = wanted_device(env) or device or [*visible_accelerators(env), "cpu"][0]
+    used = wanted_backend(env, found) or BACKENDS[found].own[0]
+    if wanted in ("", used):
+        return ""
+    return f"--distributed-backend {wanted} has no effect: the backend of device {found} is {used}"
+
+
+def _check_nvme(asked: list[str], folder: str, env: Mapping[str, str]) -> None:
+    """Refuse offload to NVMe that would end on a rank, while DeepSpeed loads or builds its ``async_io`` op."""
+    given, instead = " ".join(asked), " ".join(asked).replace("nvme", "cpu")
+    if not os.path.isdir(folder):
+        raise LaunchError(
+            f"{given}: NVME_PATH={folder} is not a folder; make it on a local NVMe disk, or use {instead}"
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise LaunchError(f"{given}: NVME_PATH={folder} cannot be written; use another folder, or use {instead}")
+    missing = ""
+    if _built_async_io():
+        pass
+    elif ctypes.util.find_library("aio") is None:
+        missing = "libaio is not on this host"
+    elif not shutil.which("ninja", path=env.get("PATH")):
+        missing = "ninja, with which DeepSpeed builds async_io, is not on PATH"
+    elif not _compiles_libaio(env):
+        missing = "no C++ compiler (CXX) finds libaio.h"
+    if missing:
+        raise LaunchError(f"{given}: {missing}; install it (libaio and its headers), or use {instead}")
+    # What DeepSpeed has swapped out can be neither filled with initial weights nor read for a checkpoint.
+    raise LaunchError(f"{given}: no run here can start from or save state that is on NVMe yet; use {instead}")
+
+
+def _built_async_io() -> bool:
+    """Return whether DeepSpeed was installed with its ``async_io`` op."""
+    found = importlib.util.find_spec("deepspeed")
+    folders = found.submodule_search_locations if found is not None else None
+    return any(any(Path(folder).glob("ops/aio/async_io_op*.so")) for folder in folders or ())
+
+
+def _compiles_libaio(env: Mapping[str, str]) -> bool:
+    compiler = shutil.which(env.get("CXX") or "c++", path=env.get("PATH"))
+    if compiler is None:
+        return False
+    command = [compiler, *shlex.split(env.get("CFLAGS", "")), "-E", "-x", "c++", "-"]
+    done = subprocess.run(command, input=b"#include <libaio.h>", capture_output=True, env=dict(env), check=False)
+    return done.returncode == 0

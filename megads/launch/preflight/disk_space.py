@@ -1,0 +1,104 @@
+"""What the checkpoints of a run take on disk, before it starts. No torch."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from megads.config.estimate.memory import count_parameters
+from megads.config.estimate.optimizer_memory import state_bytes
+from megads.config.schema import RunConfig
+from megads.text.plural import plural
+from megads.text.units import size
+
+MASTER_BYTES = 4
+"""Of a parameter in a checkpoint, whatever the run's dtype: its float32 master weight."""
+
+
+@dataclass(frozen=True)
+class DiskRoom:
+    """What a run will have written at its end.
+
+    Attributes:
+        each: bytes of a checkpoint.
+        kept: checkpoints that stay at the end.
+        at_once: checkpoints that are there while one is being written.
+        free: bytes on the disk of the checkpoints, 0: not known.
+        there: bytes of it that checkpoints of this run take already.
+        why: which settings say how many are kept.
+    """
+
+    each: int
+    kept: int
+    at_once: int
+    free: int
+    there: int
+    why: str
+
+    @property
+    def needed(self) -> int:
+        """Bytes that the run still needs at most."""
+        return max(0, self.each * self.at_once - self.there)
+
+    def line(self) -> str:
+        """Return the line of the banner."""
+        free = f", {size(self.free)} free" if self.free else ""
+        total = f" = {size(self.each * self.kept)}" if self.kept > 1 else ""
+        return f"{plural(self.kept, 'checkpoint')} of about {size(self.each)}{total} ({self.why}){free}"
+
+    def warnings(self, folder: Path) -> Iterator[str]:
+        """Yield a line when the disk of ``folder`` is too small."""
+        if self.free and self.needed > self.free:
+            *others, last = self._ways()
+            ways = f"{', '.join(others)}, or {last}" if others else last
+            yield f"{folder}: the checkpoints need about {size(self.needed)} and {size(self.free)} are free; set {ways}"
+
+    def _ways(self) -> Iterator[str]:
+        """Yield what would help: one more than is kept is there while it is written."""
+        fitting = (keep for keep in (2, 1) if keep + 1 < self.at_once and self._fits(keep + 1))
+        if keep := next(fitting, 0):
+            yield f"CKPT_KEEP={keep}"
+        if self.at_once > 1 and self._fits(1):
+            yield "a larger SAVE_INTERVAL"
+        yield "CKPT_DIR on another disk"
+
+    def _fits(self, count: int) -> bool:
+        return self.each * count - self.there <= self.free
+
+
+def disk_room(run: RunConfig, folder: Path, begun: int = 0) -> DiskRoom:
+    """Return what the checkpoints of a derived run take in ``folder``.
+
+    Args:
+        run: derived.
+        folder: of its checkpoints, which need not exist yet.
+        begun: iteration from which it starts.
+    """
+    last, every, wanted = run.train.train_iters, run.checkpoint.save_interval, run.checkpoint
+    each = count_parameters(run.model) * (MASTER_BYTES + (state_bytes(run) if wanted.save_optim else 0))
+    saves = _saves(last, every, last)
+    newest = min(wanted.keep or saves, saves)
+    kept = newest
+    if wanted.keep and wanted.keep_every:
+        oldest = min((every or last) * (saves - newest + 1), last)  # of the newest
+        kept += _saves(oldest - 1, math.lcm(every or last, wanted.keep_every), last)
+    # A checkpoint goes once its successor is complete.
+    at_once = kept + bool(wanted.keep and saves > wanted.keep)
+    why = f"every {plural(every, 'step')}" if every else "at the end"
+    why += f", CKPT_KEEP={wanted.keep}" if wanted.keep else ", all are kept"
+    place = next((path for path in (folder.absolute(), *folder.absolute().parents) if os.path.isdir(path)), Path("/"))
+    try:
+        free = shutil.disk_usage(place).free
+    except OSError:
+        free = 0
+    there = _saves(min(begun, last), every, last) if not wanted.keep else min(newest, int(begun > 0))
+    return DiskRoom(each, kept, at_once, free, there * each, why)
+
+
+def _saves(step: int, every: int, last: int) -> int:
+    """Return how many checkpoints are written up to ``step``: every so many steps, and one at the end."""
+    return (step // every if every else 0) + (step >= last and bool(not every or last % every))

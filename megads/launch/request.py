@@ -1,0 +1,132 @@
+"""What the user asked for, as data: nothing below reads the process's own environment."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from megads.config.schema import RunConfig
+from megads.config.sources.presets import Layer
+from megads.config.sources.resolve import Resolved, resolve
+from megads.errors import ConfigError
+from megads.launch.preflight.checkpoint_start import checkpoint_layer, plain_folder
+from megads.launch.run_folder import BATCH_JOB, choose_folder
+from megads.launch.user_ranks.entry import Started
+
+FRESH = "--fresh"
+BESIDE_SETTINGS = ("MEGADS_DEVICE", "MEGADS_BACKEND", "MEGADS_PEAK_TFLOPS")
+"""Variables that are no settings and decide how a run goes all the same."""
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """One call of ``megads train``."""
+
+    preset: str | None
+    pairs: tuple[str, ...]  # of --set
+    env: Mapping[str, str]
+    hostname: str
+    root: Path  # of the checkout, whose envs/ and data-lists/ are used
+    python: str  # the interpreter that ranks run
+    words: tuple[str, ...] = ()  # the command line after "megads"
+    flags: tuple[tuple[str, str], ...] = ()  # options of megads.config.sources.flags, and the words that follow them
+    started: Started | None = None  # ranks that the user started; None: ranks are to be started
+    fresh: bool = False  # a new run, although the folder of that name has one
+    model_of: Path | None = None  # run folder where USE_CHECKPOINT_ARGS looks first; None: that of the plain name
+
+    def starting_fresh(self) -> TrainRequest:
+        """Return this with :attr:`fresh`, and without the option in the command that resumes the run."""
+        env = dict(self.env)
+        if "MEGADS_COMMAND" in env:
+            env["MEGADS_COMMAND"] = env["MEGADS_COMMAND"].replace(f" {FRESH}", "", 1)
+        return replace(self, env=env, words=tuple(word for word in self.words if word != FRESH), fresh=True)
+
+    def overrides(self) -> dict[str, str]:
+        """Return ``--set`` pairs as a mapping.
+
+        Raises:
+            ConfigError: a pair has no ``=``, or a key is given twice with different values.
+        """
+        found: dict[str, str] = {}
+        for pair in self.pairs:
+            key, equals, value = pair.partition("=")
+            if not equals or not key:
+                raise ConfigError(f"--set {pair}: expected SECTION.KEY=VALUE, for example --set parallel.tensor=2")
+            if found.setdefault(key, value) != value:
+                raise ConfigError(f"--set {key}: given twice, as {found[key]!r} and {value!r}")
+        return found
+
+    def command(self, names: list[str], folder: Path | None = None, without: Collection[str] = ()) -> str:
+        """Return a line that a user can paste to resume this run.
+
+        Args:
+            names: the environment variables that decided a setting.
+            folder: of the run, when the command alone does not mean it.
+            without: options that are skipped, with the words that follow them.
+        """
+        had_a_say = [*names, *(name for name in BESIDE_SETTINGS if self.env.get(name))]
+        given = [f"{name}={shlex.quote(self.env[name])}" for name in had_a_say if name in self.env]
+        if folder is not None:
+            given.insert(0, f"RUN_DIR={shlex.quote(str(folder))}")
+        script = self.env.get("MEGADS_COMMAND", "")
+        words = [script] if script else ["megads", *map(shlex.quote, _without(self.words, without))]
+        return " ".join([*given, *words])
+
+
+def _without(words: Sequence[str], options: Collection[str]) -> list[str]:
+    """Return ``words`` without ``options``: each an option, or an option and the beginning of what follows it."""
+    kept: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        follows = left[0] if left else ""
+        for option in options:
+            name, _, value = option.partition(" ")
+            takes_word = option.endswith(" ") or bool(value)
+            if word == name and takes_word and follows.startswith(value):
+                left.pop(0)
+                break
+            if word == option or (takes_word and word.startswith(f"{name}={value}")):
+                break
+        else:
+            kept.append(word)
+    return kept
+
+
+def resolve_ask(ask: TrainRequest, machine: str, num_hosts: int) -> Resolved:
+    """Return the settings of ``ask`` on ``num_hosts`` hosts of ``machine``.
+
+    Raises:
+        ConfigError: a setting is wrong.
+        CheckpointError: ``USE_CHECKPOINT_ARGS`` is set and there is no checkpoint.
+    """
+
+    def resolved(checkpoint: Layer | None = None) -> Resolved:
+        return resolve(
+            ask.preset,
+            env=ask.env,
+            overrides=ask.overrides(),
+            flags=ask.flags,
+            machine=machine,
+            root=ask.root,
+            num_hosts=num_hosts,
+            checkpoint=checkpoint,
+        )
+
+    first = resolved()
+    if not first.run.checkpoint.use_args:
+        return first
+    return resolved(checkpoint_layer(first.run, ask.model_of or _folder_of_model(ask, first.run)))
+
+
+def _folder_of_model(ask: TrainRequest, run: RunConfig) -> Path:
+    """Return the run folder that this command means, as far as it is known before ``derive``."""
+    plain = plain_folder(run)
+    if not run.checkpoint.load or run.dir:
+        return plain
+    named = bool(run.name or run.checkpoint.dir)
+    in_job = any(ask.env.get(name) for name in BATCH_JOB)
+    run = run.model_copy(update={"name": plain.name})
+    return choose_folder(run, named=named, in_job=in_job, fresh=ask.fresh).run_dir(run)

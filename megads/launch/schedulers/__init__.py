@@ -1,0 +1,1 @@
+"""What a job gives: hosts, ranks, time. Never imports torch."""

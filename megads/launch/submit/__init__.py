@@ -1,0 +1,1 @@
+"""Runs and scripts as batch jobs of PBS and SLURM. Never imports torch."""

@@ -1,0 +1,1 @@
+"""Ranks while they run: signals, restarts, how each ended. Never imports torch."""

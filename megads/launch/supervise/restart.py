@@ -1,0 +1,298 @@
+"""Start a run again from its last checkpoint when ranks failed (``--max-restarts``).
+
+What cannot succeed is not tried again, and what the user asked to stop stays stopped. Each
+start is a line of ``<run>/attempts.jsonl``.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from megads.cluster.hosts import this_host
+from megads.config.run_folder import ATTEMPTS, OUTCOME, STOP
+from megads.errors import EXIT_DONE, EXIT_STOPPED, EXIT_WRONG, MegadsError
+from megads.launch.preflight.checkpoint_start import Saved
+from megads.launch.run_folder import append_to_log
+from megads.launch.schedulers.allocation import Allocation
+from megads.launch.starters.old_variables import IN_PLACE
+from megads.launch.starters.plan import LaunchPlan
+from megads.launch.supervise.run import Ended, caught, run_once, say, tell_end
+from megads.monitor.run_state.outcome import read_heartbeat
+from megads.text.plural import plural
+from megads.text.units import clock, steady_clock
+
+WAIT_S = 1.0  # before the first restart, twice as long before each further one
+LONGEST_WAIT_S = 30.0  # devices and ports of the ranks that died are free again within it
+PROBES = 32  # hosts that are tried at the same time
+NEEDED_S = 120.0  # an allocation that ends sooner is not worth a start
+
+BLAMES_HOST = ("killed", "memory", "hang", "error", "lost")
+"""Kinds of failure after which a spare host takes the place of the one where it happened."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of the run, as ``attempts.jsonl`` keeps it. Iterations are counted from 0 = nothing done."""
+
+    attempt: int
+    started: float  # unix seconds
+    ended: float
+    num_hosts: int
+    began: int  # the checkpoint it started from
+    reached: int  # the last iteration known to be done
+    exit_code: int
+    kind: str
+    rank: int
+    host: str
+    message: str
+    retired: tuple[str, ...] = ()  # hosts excluded after it
+
+
+@dataclass
+class Restarts:
+    """A run that may be started several times.
+
+    ``plan(allocation, attempt)`` returns what an attempt runs. ``shrink(allocation)`` makes
+    the settings of the run fit fewer hosts with the same global batch and returns what
+    changed; it raises a MegadsError where that cannot be. ``answers(host)`` is whether a
+    host can be reached.
+    """
+
+    run_dir: Path
+    saved: Saved
+    env: Mapping[str, str]
+    allocation: Allocation
+    plan: Callable[[Allocation, int], LaunchPlan]
+    shrink: Callable[[Allocation], str]
+    max_restarts: int
+    ends_at: float = 0.0  # unix seconds, 0: not known
+    answers: Callable[[str], bool] = lambda host: can_be_reached(host)
+    past: list[Attempt] = field(default_factory=list)
+    now: Callable[[], float] = field(default_factory=steady_clock)
+    answered: set[str] = field(default_factory=set)
+
+    def run(self) -> int:
+        """Run to the end and return the exit code of the last attempt.
+
+        75 also when a stop was asked for, or the allocation ended, between two attempts and
+        there is a checkpoint.
+
+        Raises:
+            LaunchError: when the program of a plan cannot be started.
+        """
+        for name in (OUTCOME, STOP, ATTEMPTS):
+            (self.run_dir / name).unlink(missing_ok=True)
+        self.look_around()
+        signals: list[int] = []
+        with caught(signals.append):
+            while True:
+                ended = self.once()
+                if ended.exit_code in (EXIT_DONE, EXIT_STOPPED):
+                    return self.keep(ended.exit_code)
+                tell_end(ended, self.run_dir)
+                reason = self.reason_to_end(ended, signals) or self.choose_hosts()
+                self.keep(ended.exit_code)
+                if reason:
+                    self.tell(f"not restarted: {reason}")
+                    return EXIT_STOPPED if self.is_resumable(ended, signals) else ended.exit_code
+                self.announce()
+                if self.wait(signals):
+                    self.tell("not restarted: a stop was requested")
+                    return EXIT_STOPPED if self.newest() else ended.exit_code
+
+    def once(self) -> Ended:
+        """Run one attempt and remember how it went."""
+        began, started, number = self.newest(), time.time(), len(self.past)
+        (self.run_dir / OUTCOME).unlink(missing_ok=True)
+        ended = run_once(supervised(self.plan(self.allocation, number)), self.run_dir, self.env)
+        outcome, beat = ended.outcome, read_heartbeat(self.run_dir)
+        told = [outcome.iteration if outcome else 0]
+        if beat is not None and beat.time >= started:
+            told.append(beat.iteration)
+        # Only ranks find that a block is damaged, and then resume from an older checkpoint than was planned.
+        reached = max(*told, self.saved.since()) or began
+        began = min(began, self.newest(), reached)
+        attempt = Attempt(
+            number, started, time.time(), len(self.allocation.hosts), began, reached, ended.exit_code,
+            outcome.kind if outcome else "", outcome.rank if outcome else -1, outcome.host if outcome else "",
+            outcome.message if outcome else f"the starter ended with {ended.starter}",
+        )  # fmt: skip
+        self.past.append(attempt)
+        return ended
+
+    def reason_to_end(self, ended: Ended, signals: Sequence[int]) -> str:
+        """Return why there is no further attempt, or nothing."""
+        if ended.aborted_by:
+            return f"ended by signal {ended.aborted_by}"
+        if ended.stop_asked or signals or (self.run_dir / STOP).exists():
+            return "a stop was requested"
+        if reason := why_not(self.past, self.max_restarts):
+            return reason
+        now = self.now()
+        if self.ends_at and self.ends_at - now < NEEDED_S:
+            return f"the allocation ends at {clock(self.ends_at, now)}"
+        return ""
+
+    def is_resumable(self, ended: Ended, signals: Sequence[int]) -> bool:
+        """Return whether the same command resumes what was saved, as after a stop request."""
+        asked = ended.stop_asked or signals or (self.run_dir / STOP).exists()
+        out_of_time = bool(self.ends_at) and self.ends_at - self.now() < NEEDED_S
+        worth = not why_not(self.past, self.max_restarts + 1)
+        return bool(asked or out_of_time) and worth and not ended.aborted_by and self.newest() > 0
+
+    def choose_hosts(self) -> str:
+        """Leave out hosts that failed, if that can be; return why no hosts are left to run on, or nothing."""
+        last = self.past[-1]
+        if last.kind and last.kind not in BLAMES_HOST:
+            return ""
+        failed = _named(last.host, self.allocation.hosts)
+        # A host that went down takes its ranks with it before one of them can say a word.
+        for host in [failed] if failed else self.gone():
+            if self.allocation.spare:
+                self.replace_host(host)
+            elif reason := self.go_without(host):
+                return reason
+        return ""
+
+    def replace_host(self, failed: str) -> None:
+        """Let a spare host take the place of one that failed."""
+        new, *spare = self.allocation.spare
+        hosts = tuple(new if host == failed else host for host in self.allocation.hosts)
+        self.allocation = replace(self.allocation, hosts=hosts, spare=tuple(spare))
+        self.retire(failed, f"{new} replaces it")
+
+    def go_without(self, failed: str) -> str:
+        """Leave out ``failed`` if it cannot be reached; return why the others cannot run without it, or nothing."""
+        if not self.is_gone(failed):
+            return ""
+        hosts = tuple(host for host in self.allocation.hosts if host != failed)
+        fewer = replace(self.allocation, hosts=hosts, num_ranks=0)
+        try:
+            changed = self.shrink(fewer)
+        except MegadsError as error:
+            return f"{failed} cannot be reached, and without it: {error}"
+        self.allocation = fewer
+        self.retire(failed, f"it cannot be reached; resuming on {plural(len(hosts), 'host')}: {changed}")
+        return ""
+
+    def retire(self, host: str, what: str) -> None:
+        """Note that ``host`` is excluded, and why."""
+        last = self.past[-1]
+        self.past[-1] = replace(last, retired=(*last.retired, host))
+        self.tell(f"host {host} is excluded after: {last.message}; {what}")
+
+    def look_around(self) -> None:
+        """Note whether the one other host answers now: a site may let nobody ask, and then silence says nothing.
+
+        With more hosts, one that answers later shows as much for the others.
+        """
+        hosts = self.other_hosts()
+        if self.max_restarts and len(hosts) == 1:
+            self.answered = {host for host in hosts if self.answers(host)}
+
+    def is_gone(self, host: str) -> bool:
+        """Return whether ``host`` cannot be reached although another one can, or it could at the start."""
+        others = [other for other in self.other_hosts() if other != host][:3]
+        if self.answers(host):
+            return False
+        return host in self.answered or any(self.answers(other) for other in others)
+
+    def gone(self) -> list[str]:
+        """Return the hosts that cannot be reached although other ones can, or they could at the start."""
+        hosts = self.other_hosts()
+        with ThreadPoolExecutor(PROBES) as pool:
+            silent = [host for host, answers in zip(hosts, pool.map(self.answers, hosts), strict=True) if not answers]
+        return silent if len(silent) < len(hosts) else [host for host in silent if host in self.answered]
+
+    def other_hosts(self) -> list[str]:
+        """Return the hosts of the run but this one, which always answers itself."""
+        here = _named(this_host(), self.allocation.hosts)
+        return [host for host in self.allocation.hosts if host != here]
+
+    def announce(self) -> None:
+        """Say that the run starts again, and from where."""
+        last, newest = self.past[-1], self.newest()
+        origin = f"from iteration {newest}" if newest else "from scratch (no checkpoint)"
+        self.tell(f"restart {last.attempt + 1} of {self.max_restarts} {origin}")
+
+    def wait(self, signals: Sequence[int]) -> bool:
+        """Wait before the next attempt; return whether a stop was asked for meanwhile."""
+        until = time.monotonic() + min(LONGEST_WAIT_S, WAIT_S * 2 ** (len(self.past) - 1))
+        while time.monotonic() < until and not signals and not (self.run_dir / STOP).exists():
+            time.sleep(0.05)
+        return bool(signals) or (self.run_dir / STOP).exists()
+
+    def newest(self) -> int:
+        """Return the iteration from which the run would resume, 0 when there is no checkpoint."""
+        return self.saved.newest()
+
+    def keep(self, exit_code: int) -> int:
+        """Add the last attempt to ``attempts.jsonl`` and return ``exit_code``."""
+        with suppress(OSError), open(self.run_dir / ATTEMPTS, "a", encoding="utf8") as file:
+            file.write(json.dumps(asdict(self.past[-1])) + "\n")
+        return exit_code
+
+    def tell(self, text: str) -> None:
+        """Say a line, also in the log of the run."""
+        say(text)
+        with suppress(MegadsError):  # a full disk
+            append_to_log(self.run_dir, f"megads: {text}\n")
+
+
+def why_not(past: Sequence[Attempt], max_restarts: int) -> str:
+    """Return why another attempt after ``past`` makes no sense, or nothing.
+
+    An attempt makes progress when it gets further than every one before it, since the ranks last had
+    to resume from an older checkpoint than before.
+    """
+    last = past[-1]
+    if last.exit_code == EXIT_WRONG or last.kind == "wrong":
+        return "the same would happen again"
+    if last.kind == "import":
+        return "a package is missing or broken"
+    if last.exit_code == 128 + signal.SIGINT:
+        return "interrupted"
+    if len(past) > max_restarts:
+        return f"MAX_RESTARTS={max_restarts} is used up"
+    before = past[-2] if len(past) > 1 else None
+    if before and last.kind == before.kind == "memory" and last.reached == before.reached:
+        return f"out of memory twice after iteration {last.reached}; lower MICRO_BATCH or raise ZERO_STAGE"
+    if before and not _progressed(past) and not _progressed(past[:-1]):
+        return f"two attempts in a row did not get beyond iteration {last.reached}"
+    return ""
+
+
+def _progressed(past: Sequence[Attempt]) -> bool:
+    first = max(i for i, each in enumerate(past) if i == 0 or each.began < past[i - 1].began)
+    furthest = max([past[first].began, *(each.reached for each in past[first:-1])])
+    return past[-1].reached > furthest
+
+
+def _named(host: str, hosts: Sequence[str]) -> str:
+    """Return the host of ``hosts`` that ``host`` names; domains do not count."""
+    return next((each for each in hosts if host and each.split(".")[0] == host.split(".")[0]), "")
+
+
+def supervised(plan: LaunchPlan) -> LaunchPlan:
+    """Return ``plan`` for a launcher that stays: no rank takes its place."""
+    env = {name: value for name, value in plan.env.items() if name != IN_PLACE}
+    return replace(plan, env=env, in_place=False)
+
+
+def can_be_reached(host: str) -> bool:
+    """Return whether ``host`` answers at all: a refused connection is an answer."""
+    try:
+        socket.create_connection((host, 22), timeout=3.0).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return True

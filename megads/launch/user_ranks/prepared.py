@@ -1,0 +1,68 @@
+"""Ranks that the user starts on a run folder that is there: ``mpiexec -n 8 megads worker RUN``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from secrets import token_hex
+
+from megads.checkpoint.resume.compatibility import checkpoint_folder
+from megads.cluster.ranks import TOKEN
+from megads.config.run_folder import CONFIG, ENDS_AT, load_config
+from megads.config.schema import RunConfig
+from megads.config.sources.presets import read_machine
+from megads.errors import LaunchError
+from megads.launch.plan_run import list_variables
+from megads.launch.preflight.process_limits import check_open_files
+from megads.launch.run_folder import claim, claim_checkpoints, iterations_done
+from megads.launch.schedulers.allocation import find_allocation
+from megads.launch.schedulers.time_left import ends_at, started_at
+from megads.launch.starters.command import plan_started
+from megads.launch.starters.plan import LaunchPlan
+from megads.launch.supervise.run import remove_end, say
+from megads.launch.user_ranks.entry import Started
+from megads.text.plural import plural
+
+
+def run_prepared(
+    folder: Path, env: Mapping[str, str], root: Path, started: Started, begin: Callable[[LaunchPlan], int]
+) -> int:
+    """Check that the ranks that are there fit the run in ``folder``, hold it, and let them begin.
+
+    Returns:
+        The exit code, if ``begin`` returns; 0 when the run is complete.
+
+    Raises:
+        MegadsError: there is no run folder, it is of another number of ranks, or another run holds it.
+    """
+    run = load_config(folder / CONFIG)
+    size = _world_size(run)
+    if size != len(started.hosts):
+        raise LaunchError(
+            f"{folder} is prepared for {plural(size, 'rank')}, and {started.by} started {len(started.hosts)}; start "
+            f"{size}, or rewrite the folder with megads train --prepare"
+        )
+    if iterations_done(folder) >= run.train.train_iters and not run.train.evaluate_only:
+        say(f"{folder} is complete ({plural(run.train.train_iters, 'iteration')})")
+        return 0
+    facts = read_machine(run.machine, root).facts
+    no_wish = run.launch.model_copy(update={"num_hosts": 0, "ranks_per_host": 0})
+    allocation = find_allocation(run.model_copy(update={"launch": no_wish}), env, facts, started)
+    check_open_files(size)
+    ends = ends_at(allocation, env, run.launch.walltime, started_at(), say=say)
+    extra = {**list_variables(run, env), TOKEN: token_hex(16), **({ENDS_AT: str(int(ends))} if ends else {})}
+    command = (sys.executable, "-m", "megads", "worker", "--config", os.fspath(folder / CONFIG))
+    plan = plan_started(allocation, started.by, command, env, facts=facts, extra=extra).hiding(TOKEN)
+    with ExitStack() as held:
+        held.enter_context(claim(folder))
+        held.enter_context(claim_checkpoints(checkpoint_folder(run, folder), shared=bool(run.checkpoint.dir)))
+        remove_end(folder)
+        return begin(plan)
+
+
+def _world_size(run: RunConfig) -> int:
+    layout = run.parallel
+    return layout.tensor * layout.pipeline * layout.sequence * layout.data

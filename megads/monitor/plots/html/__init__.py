@@ -1,0 +1,1 @@
+"""The page of HTML that ``megads plot`` writes. Never imports torch."""

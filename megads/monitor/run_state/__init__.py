@@ -1,0 +1,1 @@
+"""What a run folder says of its run: outcome, heartbeat, rows. Never imports torch."""

@@ -1,0 +1,80 @@
+"""The collectives of ``torch.distributed`` that training waits in, each a section of the step's time.
+
+To be imported in its place, under its name: what is not here is not for a step. What a
+collective costs is what the rank waits for it: in the call, or, of one that runs in the background
+, in the ``wait`` at its end.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup, ReduceOp, Work, get_process_group_ranks, get_rank, get_world_size
+
+from megads.timing.sections import COMMUNICATION, section
+
+__all__ = [
+    "ProcessGroup",
+    "ReduceOp",
+    "Work",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "all_to_all_single",
+    "broadcast",
+    "get_process_group_ranks",
+    "get_rank",
+    "get_world_size",
+    "recv",
+    "reduce",
+    "reduce_scatter_tensor",
+    "send",
+    "timed",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Waited:
+    """Work under way, whose ``wait`` counts as communication; all else is the work's own."""
+
+    __slots__ = ("work",)
+
+    def __init__(self, work: Any):
+        self.work = work
+
+    def wait(self, *args: Any, **options: Any) -> Any:
+        """Wait for the work."""
+        with section(COMMUNICATION):
+            return self.work.wait(*args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.work, name)
+
+
+def timed(collective: F) -> F:
+    """Return ``collective`` as a section of communication, and so the wait for what it starts."""
+    name = collective.__name__
+    is_torchs = getattr(dist, name, None) is collective
+
+    @functools.wraps(collective)
+    def call(*args: Any, **options: Any) -> Any:
+        # By its name, so that whoever replaces torch's own, to count or to delay it, does so here, too.
+        now = getattr(dist, name) if is_torchs else collective
+        with section(COMMUNICATION):
+            result = now(*args, **options)
+        return Waited(result) if hasattr(result, "wait") else result
+
+    return call  # type: ignore[return-value]
+
+
+all_gather_into_tensor = timed(dist.all_gather_into_tensor)
+all_reduce = timed(dist.all_reduce)
+all_to_all_single = timed(dist.all_to_all_single)
+broadcast = timed(dist.broadcast)
+recv = timed(dist.recv)
+reduce = timed(dist.reduce)
+reduce_scatter_tensor = timed(dist.reduce_scatter_tensor)
+send = timed(dist.send)

@@ -1,0 +1,1 @@
+"""What goes wrong in a run, and leaving in time: watchdog, anomalies, rollback, stop."""

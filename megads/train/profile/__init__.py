@@ -1,0 +1,1 @@
+"""Profiles of single steps: operations, FLOPs, memory."""

@@ -1,0 +1,141 @@
+"""Megatron-core's own model loads an export, strictly, and says what ours does."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from megads.checkpoint.convert.megatron.arguments import Target
+from megads.checkpoint.convert.megatron.export import export_megatron
+from megads.checkpoint.convert.megatron.import_ import import_megatron
+from megads.checkpoint.format.reader import Reader
+from megads.config.schema import ModelConfig
+from tests.checkpoint.convert.megatron.samples import GPT2, LLAMA, our_logits, save_ours, tokens_of, weights
+
+MODELS = {
+    "llama": LLAMA,
+    "gpt": GPT2,
+    "llama-tied-linear": LLAMA.model_copy(
+        update={"tied_embeddings": True, "rope_scaling": "linear", "rope_scaling_factor": 4.0}
+    ),
+    "llama3": LLAMA.model_copy(update={"rope_scaling": "llama3", "rope_scaling_factor": 8.0, "rope_theta": 500000.0}),
+    "erf": LLAMA.model_copy(update={"activation": "gelu", "head_dim": 6}),
+}
+
+
+@pytest.fixture
+def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Megatron-core with groups of this one process, on the CPU."""
+    # It sets variables for other libraries, for the whole process.
+    # What it would compile is computed as it is written.
+    with patch.dict(os.environ), warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
+        warnings.simplefilter("ignore")
+        pytest.importorskip("megatron.core.models.gpt")
+        from megatron.core import parallel_state, tensor_parallel
+
+        # Its stream for dropout is a generator of CUDA; nothing is dropped here.
+        tracker = SimpleNamespace(fork=nullcontext)
+        monkeypatch.setattr(tensor_parallel, "get_cuda_rng_tracker", lambda: tracker)
+        # It asks for the device's number in a few places, whatever device it runs on.
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        parallel_state.initialize_model_parallel()
+        try:
+            yield parallel_state
+        finally:
+            parallel_state.destroy_model_parallel()
+            dist.destroy_process_group()
+
+
+def _core_model(args: Any) -> torch.nn.Module:
+    """Build the model as Megatron does from ``--use-checkpoint-args``."""
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    config = TransformerConfig(
+        num_layers=args.num_layers,
+        hidden_size=args.hidden_size,
+        num_attention_heads=args.num_attention_heads,
+        num_query_groups=args.num_query_groups if args.group_query_attention else None,
+        kv_channels=args.kv_channels,
+        ffn_hidden_size=args.ffn_hidden_size,
+        normalization=args.normalization,
+        layernorm_epsilon=args.norm_epsilon,
+        gated_linear_unit=args.swiglu,
+        activation_func=torch.nn.functional.silu if args.swiglu else torch.nn.functional.gelu,
+        add_bias_linear=args.add_bias_linear,
+        bias_activation_fusion=args.bias_gelu_fusion,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        use_cpu_initialization=True,
+        masked_softmax_fusion=False,
+        persist_layer_norm=False,
+        params_dtype=args.params_dtype,
+    )
+    return GPTModel(
+        config,
+        get_gpt_layer_local_spec(normalization=args.normalization),
+        vocab_size=args.padded_vocab_size,
+        max_sequence_length=args.max_position_embeddings,
+        position_embedding_type=args.position_embedding_type,
+        share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+        rotary_base=args.rotary_base,
+        seq_len_interpolation_factor=args.rotary_seq_len_interpolation_factor,
+        rope_scaling=args.use_rope_scaling,
+        rope_scaling_factor=args.rope_scaling_factor,
+    ).eval()
+
+
+def _their_logits(path: Path, model: ModelConfig) -> torch.Tensor:
+    content = torch.load(path / "mp_rank_00" / "model_optim_rng.pt", weights_only=False)
+    assert content["checkpoint_version"] == 3.0
+    theirs = _core_model(content["args"])
+    theirs.load_state_dict(content["model"], strict=True)
+    tokens = tokens_of(model)
+    later = torch.ones(1, 1, 12, 12).triu(1).bool()
+    with torch.no_grad():
+        logits: torch.Tensor = theirs(tokens, torch.arange(12).expand(2, 12), later)
+    return logits[..., : model.vocab_size]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.filterwarnings("ignore")
+def test_megatron_core_says_what_ours_does(tmp_path, core, kind):
+    model = MODELS[kind]
+    ours = save_ours(tmp_path / "ours", model)
+    with Reader(ours) as reader:
+        theirs = export_megatron(reader, tmp_path / "theirs", Target(style="core"))
+    torch.testing.assert_close(_their_logits(theirs, model), our_logits(ours, model), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt"])
+@pytest.mark.filterwarnings("ignore")
+def test_what_megatron_core_saves_is_imported(tmp_path, core, kind):
+    """A state dict of its own making, with its own initial numbers."""
+    model = MODELS[kind]
+    ours = save_ours(tmp_path / "ours", model)
+    with Reader(ours) as reader:
+        path = export_megatron(reader, tmp_path / "theirs", Target(style="core"))
+    content = torch.load(path / "mp_rank_00" / "model_optim_rng.pt", weights_only=False)
+    torch.manual_seed(5)
+    theirs = _core_model(content["args"])
+    file = tmp_path / "own" / "iter_0000003" / "mp_rank_00" / "model_optim_rng.pt"
+    file.parent.mkdir(parents=True)
+    torch.save({**content, "iteration": 3, "model": theirs.state_dict()}, file)
+    done = import_megatron(tmp_path / "own", tmp_path / "back")
+    tokens, later = tokens_of(model), torch.ones(1, 1, 12, 12).triu(1).bool()
+    with torch.no_grad():
+        expected = theirs(tokens, torch.arange(12).expand(2, 12), later)[..., : model.vocab_size]
+    torch.testing.assert_close(our_logits(done.path, done.model), expected, rtol=1e-5, atol=1e-5)
+    assert weights(done.path).keys() == weights(ours).keys()

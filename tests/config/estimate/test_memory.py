@@ -1,0 +1,332 @@
+"""Parameters counted, memory estimated, and what would fit."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from megads.config.derive import derive
+from megads.config.estimate import memory as memory_module
+from megads.config.estimate.activations import Stage, kept_bytes, layer_bytes, worked_bytes
+from megads.config.estimate.memory import (
+    CUDA_PROGRAM_BYTES,
+    GIB,
+    PROGRAM_BYTES,
+    check_fits,
+    count_parameters,
+    estimate,
+    program_bytes,
+)
+from megads.config.schema import RunConfig
+from megads.config.sources.resolve import resolve
+from megads.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _the_torch_of_a_cpu(monkeypatch):
+    """Let figures be the same where another torch is installed."""
+    monkeypatch.setattr(memory_module, "program_bytes", lambda: PROGRAM_BYTES)
+
+
+def _run(env: dict[str, str], ranks: int = 1, preset: str = "tiny", machine: str = "generic") -> RunConfig:
+    resolved = resolve(preset, env={"TRAIN_ITERS": "10", **env}, machine=machine)
+    return derive(resolved, num_hosts=1, ranks_per_host=ranks, vocab_size=500).run
+
+
+def test_parameters_by_hand():
+    llama = _run({}).model  # 512 rows, hidden 64, 4 heads of 16, ffn 128, 2 layers
+    layer = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64
+    assert count_parameters(llama) == 2 * 512 * 64 + 2 * layer + 64
+    grouped = _run({"NUM_KV_HEAD": "2"}).model
+    assert count_parameters(llama) - count_parameters(grouped) == 2 * 2 * 64 * 32
+    gpt = _run({"NO_LLAMA": "1"}).model  # ffn 256, 64 positions, tied
+    layer = (4 * 64 * 64 + 4 * 64) + (2 * 64 * 256 + 256 + 64) + 4 * 64
+    assert count_parameters(gpt) == 512 * 64 + 64 * 64 + 2 * layer + 2 * 64
+
+
+@pytest.mark.parametrize(
+    ("env", "weight", "gradient", "optimizer"),
+    [
+        ({"DTYPE": "fp32", "ZERO_STAGE": "0"}, 4, 4, 8),
+        ({"DTYPE": "fp32", "ZERO_STAGE": "1"}, 4, 4, 4),
+        ({"DTYPE": "bf16", "ZERO_STAGE": "0"}, 2, 4, 6),
+        ({"DTYPE": "bf16", "ZERO_STAGE": "1"}, 2, 4, 6),
+        ({"DTYPE": "fp16", "ZERO_STAGE": "1"}, 2, 4, 6),
+    ],
+)
+def test_bytes_per_parameter_on_two_data_parallel_ranks(env, weight, gradient, optimizer):
+    run = _run(env, ranks=2)
+    count = count_parameters(run.model)
+    memory = estimate(run, 2)
+    assert (memory.weights, memory.gradients, memory.optimizer) == (count * weight, count * gradient, count * optimizer)
+    assert memory.program == PROGRAM_BYTES
+    parts = (memory.weights, memory.gradients, memory.optimizer, memory.activations, memory.logits, memory.buffers)
+    assert memory.total == sum(parts) + memory.copy + memory.program
+    assert memory.copy == 0
+
+
+@pytest.mark.parametrize("zero", ["0", "1", "3"])
+def test_what_is_saved_in_the_background_is_copied_by_those_who_share_it(zero):
+    env = {"DTYPE": "fp32", "ZERO_STAGE": zero, "SAVE_IN_BACKGROUND": "1"}
+    run = _run(env, ranks=2, machine="cpu")
+    assert estimate(run, 2).copy == 12 * (count_parameters(run.model) // 2)
+    assert estimate(_run({**env, "NO_SAVE_OPTIM": "1"}, ranks=2, machine="cpu"), 2).copy * 3 == estimate(run, 2).copy
+    assert estimate(_run(env, ranks=2), 2).copy == 0  # on an accelerator, whose memory this is about
+
+
+def test_a_run_that_does_not_fit_may_save_before_it_goes_on():
+    run = _run({"NLAYERS": "8", "HIDDEN": "1024", "HEADS": "16", "SAVE_IN_BACKGROUND": "1"}, machine="cpu")
+    memory = estimate(run, 1)
+    with pytest.raises(ConfigError, match=r"copy \d.*; SAVE_IN_BACKGROUND=(0|false) or ") as told:
+        check_fits(run, 1, 1, memory.total - memory.copy + 1, "laptop")
+    assert "laptop has" in str(told.value)
+
+
+def test_tensor_parallel_ranks_share_weights_and_logits():
+    one, two = estimate(_run({}), 1), estimate(_run({"TP": "2"}, ranks=2), 2)
+    assert one.logits == 2 * two.logits
+    assert one.weights / 2 < two.weights < one.weights * 0.52
+    assert one.activations / 2 < two.activations < one.activations
+
+
+def test_activations_grow_with_the_batch_and_sequence():
+    base = estimate(_run({"GLOBAL_BATCH": "0"}), 1).activations
+    assert estimate(_run({"MICRO_BATCH": "8"}), 1).activations == 2 * base
+    assert estimate(_run({"SEQ": "128"}), 1).activations == 2 * base
+
+
+def test_what_fits_is_not_refused():
+    check_fits(_run({}), 1, 1, GIB, "here")
+
+
+WIDE = {"NLAYERS": "8", "HIDDEN": "2048", "HEADS": "16", "ZERO_STAGE": "0"}
+LONG = {"NLAYERS": "8", "HIDDEN": "1024", "HEADS": "16", "SEQ": "1024", "MICRO_BATCH": "8", "GLOBAL_BATCH": "32"}
+
+
+@pytest.mark.parametrize(
+    ("env", "available", "settings"),
+    [
+        (WIDE, 18 * GIB, {"ZERO_STAGE", "TP", "PP", "NLAYERS"}),
+        (WIDE, 20 * GIB, {"ZERO_STAGE", "TP", "PP", "NLAYERS"}),
+        (LONG, 14 * GIB, {"RECOMPUTE", "SP", "MICRO_BATCH", "SEQ", "NLAYERS"}),
+        (
+            {**LONG, "TP": "2", "NO_LLAMA": "1", "NLAYERS": "12"},
+            21 * GIB,
+            {"SCATTER_NORMS", "RECOMPUTE", "MICRO_BATCH"},
+        ),
+    ],
+)
+def test_refusal_names_the_numbers_and_settings_that_do_fit(env, available, settings):
+    run = _run(env, ranks=4)
+    with pytest.raises(ConfigError) as caught:
+        check_fits(run, 4, 4, available, "laptop")
+    message = str(caught.value)
+    assert message.startswith(f"laptop has {available / GIB:.2f} GiB of memory for 4 ranks that need ")
+    assert re.search(r"GiB per rank: weights \d+\.\d\d, gradients .*, program 0\.35;", message)
+    assert message.endswith("--set train.force=true starts anyway")
+    advice = dict(re.findall(r"\b([A-Z_]+)=(\w+)", message.split("; ")[2]))
+    assert set(advice) >= settings
+    for name, value in advice.items():
+        check_fits(_run({**env, name: value}, ranks=4), 4, 4, available, "laptop")
+
+
+def test_hopeless_hosts_get_a_smaller_preset():
+    with pytest.raises(ConfigError, match="use a smaller preset such as tiny"):
+        check_fits(_run({}), 1, 1, 1000, "calculator")
+
+
+def test_force_starts_anyway():
+    check_fits(_run({"FORCE": "1"}), 1, 1, 1000, "calculator")
+
+
+# Per parameter: what rank and data-parallel ranks share, of 4 ranks (arXiv 1910.02054).
+SHARES = [
+    ({"DTYPE": "fp32", "ZERO_STAGE": "2"}, 4, 1, 2),
+    ({"DTYPE": "fp32", "ZERO_STAGE": "3"}, 1, 1, 2),
+    ({"DTYPE": "bf16", "ZERO_STAGE": "2"}, 2, 1, 3),
+    ({"DTYPE": "bf16", "ZERO_STAGE": "3"}, 0.5, 1, 3),
+    ({"DTYPE": "bf16", "ZERO_STAGE": "3", "SP": "2"}, 0.5, 1, 3),
+    ({"DTYPE": "bf16", "ZERO_STAGE": "1", "GRAD_ACCUM_DTYPE": "bf16"}, 2, 4, 3),
+    ({"DTYPE": "bf16", "ZERO_STAGE": "3", "ZERO_HPZ_PARTITION_SIZE": "2"}, 1.5, 1, 3),
+    ({"DTYPE": "bf16", "ZERO_STAGE": "1", "CPU_OPTIMIZER": "1"}, 2, 4, 0),
+    ({"DTYPE": "bf16", "ZERO_STAGE": "2", "CPU_OPTIMIZER": "1"}, 2, 0, 0),
+    ({"DTYPE": "bf16", "ZERO_STAGE": "3", "CPU_OPTIMIZER": "1", "OFFLOAD_PARAMS": "cpu"}, 0, 0, 0),
+]
+
+
+@pytest.mark.parametrize(("env", "weight", "gradient", "optimizer"), SHARES, ids=lambda value: str(value))
+def test_what_four_ranks_share(env, weight, gradient, optimizer):
+    run = _run(env, ranks=4)
+    count = count_parameters(run.model)
+    memory = estimate(run, 4)
+    assert (memory.weights, memory.gradients, memory.optimizer) == (count * weight, count * gradient, count * optimizer)
+
+
+def test_offload_saves_nothing_on_a_host_without_accelerators():
+    env = {"ZERO_STAGE": "3", "DTYPE": "bf16", "CPU_OPTIMIZER": "1", "OFFLOAD_PARAMS": "cpu"}
+    here, plain = (_run({**each, "MACHINE": "cpu"}, ranks=2, machine="cpu") for each in (env, {**env, **OFF}))
+    assert estimate(here, 2) == estimate(plain, 2)
+
+
+OFF = {"CPU_OPTIMIZER": "0", "OFFLOAD_PARAMS": "none"}
+
+
+def test_gathered_weights_of_zero_3_are_bounded():
+    env = {"ZERO_STAGE": "3", "DTYPE": "bf16", "REDUCE_BUCKET_SIZE": "1000"}
+    run = _run(env, ranks=2)
+    assert estimate(run, 2).buffers == 4000 + 2 * count_parameters(run.model)
+    few = _run({**env, "STAGE3_MAX_LIVE_PARAMETERS": "500"}, ranks=2)
+    assert estimate(few, 2).buffers == 4000 + 1000
+
+
+def test_the_fullest_stage_counts():
+    env = {"NLAYERS": "8", "PP": "4", "GRAD_ACC_STEPS": "8", "GLOBAL_BATCH": "", "MICRO_BATCH": "1"}
+    run = _run({**env, "SEQ": "2048"}, ranks=4)
+    first, last = Stage(0, 2, True, False), Stage(3, 2, False, True)
+    # Under 1F1B the first stage keeps four micro-batches and the last one.
+    assert kept_bytes(run, first) == 4 * 2 * layer_bytes(run) == 4 * kept_bytes(run, last)
+    assert estimate(run, 4).activations == kept_bytes(run, first)
+    short = _run({**env, "SEQ": "2048", "GRAD_ACC_STEPS": "2"}, ranks=4)
+    assert kept_bytes(short, first) == 2 * kept_bytes(short, last)
+    uneven = _run({**env, "PIPELINE_SPLIT": "1,1,1,5", "HIDDEN": "1024", "SEQ": "16"}, ranks=4)
+    layer = 4 * 1024 * 1024 + 3 * 1024 * uneven.model.ffn_hidden_size + 2 * 1024
+    assert estimate(uneven, 4).weights == 4 * (5 * layer + 512 * 1024 + 1024)
+
+
+def test_a_pipeline_holds_a_copy_of_tied_embeddings_at_both_ends():
+    env = {"TIED_EMBEDDINGS": "1", "NLAYERS": "2", "HIDDEN": "64"}
+    one, two = _run(env), _run({**env, "PP": "2"}, ranks=2)
+    layers = estimate(one, 1).weights - 4 * (512 * 64 + 64)
+    assert estimate(two, 2).weights == layers // 2 + 4 * (512 * 64 + 64)
+
+
+def test_recomputation_trades_kept_activations_for_work():
+    stage = Stage(0, 4, True, True)
+    full = {"NLAYERS": "4", "RECOMPUTE": "full"}
+    plain, uniform = _run({"NLAYERS": "4"}), _run({**full, "RECOMPUTE_NUM_LAYERS": "2"})
+    given = uniform.train.micro_batch * 64 * 64 * 4
+    assert (kept_bytes(uniform, stage), worked_bytes(uniform, stage)) == (2 * given, 2 * layer_bytes(plain))
+    block = _run({**full, "RECOMPUTE_METHOD": "block", "RECOMPUTE_NUM_LAYERS": "3"})
+    assert kept_bytes(block, stage) == 3 * given + layer_bytes(plain)
+    assert worked_bytes(block, stage) == layer_bytes(plain)
+    split = _run({**full, "TP": "2", "DISTRIBUTE_SAVED_ACTIVATIONS": "1"}, ranks=2)
+    assert kept_bytes(split, stage) == 4 * given // 2
+    moved = _run({**full, "RECOMPUTE_WITH": "deepspeed", "CPU_CHECKPOINTING": "1"})
+    assert kept_bytes(moved, stage) == 0
+
+
+def test_a_slip_of_the_finger_is_told_at_once():
+    run = _run({"NLAYERS": "1e5"})
+    with pytest.raises(ConfigError, match="NLAYERS=4096 would fit"):
+        check_fits(run, 1, 1, 20 * GIB, "laptop")
+
+
+# (ranks along the axes, settings); what autograd keeps is measured on one or several real ranks.
+MEASURED = [
+    ({}, {}),
+    ({}, {"NUM_KV_HEAD": "2"}),
+    ({}, {"NO_LLAMA": "1", "HIDDEN_DROPOUT": "0"}),
+    ({}, {"ADD_BIAS": "1", "TIED_EMBEDDINGS": "1"}),
+    ({}, {"DTYPE": "bf16", "HIDDEN_DROPOUT": "0.1"}),
+    ({}, {"ATTENTION_DROPOUT": "0.1"}),
+    ({}, {"ATTENTION_DROPOUT": "0.1", "DTYPE": "bf16", "NUM_KV_HEAD": "2"}),
+    ({}, {"ATTENTION_DROPOUT": "0.1", "RECOMPUTE": "selective"}),
+    ({}, {"RECOMPUTE": "full"}),
+    ({}, {"RECOMPUTE": "full", "RECOMPUTE_METHOD": "block"}),
+    ({"tensor": 2}, {"TP": "2"}),
+    ({"tensor": 2}, {"TP": "2", "SCATTER_NORMS": "1"}),
+    ({"tensor": 2}, {"TP": "2", "SCATTER_NORMS": "1", "NO_LLAMA": "1", "HIDDEN_DROPOUT": "0.1"}),
+    ({"seq": 2}, {"SP": "2"}),
+    ({"seq": 2}, {"SP": "2", "RECOMPUTE": "selective", "DTYPE": "bf16"}),
+    ({"seq": 3}, {"SP": "3", "SEQ": "126", "HEADS": "8"}),
+    ({"seq": 4}, {"SP": "4", "NUM_KV_HEAD": "2"}),
+    ({"seq": 3}, {"SP": "3", "SEQ": "126", "HEADS": "8", "NUM_KV_HEAD": "4"}),
+    ({"seq": 3}, {"SP": "3", "SEQ": "126", "HEADS": "8", "NUM_KV_HEAD": "4", "RECOMPUTE": "selective"}),
+    ({"tensor": 2, "seq": 2}, {"TP": "2", "SP": "2", "SCATTER_NORMS": "1", "RECOMPUTE": "full"}),
+    ({}, {"RESET_ATTENTION_MASK": "1"}),
+    ({}, {"RESET_ATTENTION_MASK": "1", "NO_LLAMA": "1", "RECOMPUTE": "selective"}),
+    ({"seq": 2}, {"SP": "2", "NUM_KV_HEAD": "2", "RESET_ATTENTION_MASK": "1", "DTYPE": "bf16"}),
+    ({"seq": 3}, {"SP": "3", "SEQ": "126", "HEADS": "8", "NUM_KV_HEAD": "4", "RESET_ATTENTION_MASK": "1"}),
+]
+
+
+@pytest.mark.parametrize(("axes", "env"), MEASURED, ids=lambda value: str(value))
+def test_numbers_are_those_of_the_built_model(axes, env):
+    """Parameters exactly; what a layer keeps for its backward pass within 5 %."""
+    from tests.ranks import run_ranks
+
+    ranks = axes.get("tensor", 1) * axes.get("seq", 1)
+    run_ranks(ranks, _measure, axes, {"SEQ": "128", "ATTENTION_DROPOUT": "0", **env}, ranks)
+
+
+def _measure(axes: dict[str, int], env: dict[str, str], ranks: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from tests.ranks import groups_of
+
+    groups = groups_of(**axes)
+    saved = []
+    for layers in (1, 3):
+        run = _run({**env, "NLAYERS": str(layers), "MACHINE": "cpu"}, ranks=ranks, machine="cpu")
+        stage = Stage(0, layers, has_embedding=True, has_head=True)
+        saved.append((_kept_by_autograd(run, groups), kept_bytes(run, stage)))
+    measured, estimated = (torch.tensor(large - small) for small, large in zip(*saved, strict=True))
+    # The estimate is of the rank that keeps most.
+    dist.all_reduce(measured, op=dist.ReduceOp.MAX)
+    assert float(estimated) == pytest.approx(float(measured), rel=0.05)
+
+
+def _kept_by_autograd(run: RunConfig, groups: Any) -> int:
+    import torch
+
+    from megads.models.gpt import GPT
+    from megads.parallel.recompute import Recompute
+
+    again = Recompute(run.recompute.granularity, run.recompute.method, run.recompute.num_layers)
+    model = GPT(run.model, groups, scatter_norms=run.parallel.scatter_norms, recompute=again)
+    if groups.grid.world_size == 1:
+        assert sum(weight.numel() for weight in model.parameters()) == count_parameters(run.model)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.02)
+    if run.train.dtype == "bf16":
+        model.bfloat16()
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    kept: dict[int, int] = {}
+    alive = []
+    tokens = torch.zeros(run.train.micro_batch, run.model.seq_length // groups.seq_size, dtype=torch.long)
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+            alive.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(tokens, tokens, documents=_documents(run, groups))
+    assert loss.isfinite()
+    return sum(kept.values())
+
+
+def _documents(run: RunConfig, groups: Any) -> Any:
+    """Return documents of 4, 3, 3, 3 ... tokens: when stacked, more filling than with these there never is."""
+    import torch
+
+    from megads.parallel.documents import find_documents
+
+    tokens = torch.zeros(run.train.micro_batch, run.model.seq_length, dtype=torch.long)
+    tokens[:, 3::3] = 1
+    resets = {"reset_positions": False, "reset_attention": run.data.reset_attention_mask}
+    return find_documents(tokens, 1, groups, **resets)
+
+
+def test_a_torch_built_for_cuda_takes_more_on_a_cpu_too(tmp_path, monkeypatch):
+    (tmp_path / "nvidia_cudnn_cu13-9.20.0.48.dist-info").mkdir()
+    (tmp_path / "nvidia_cudnn_cu13-9.20.0.48.dist-info/METADATA").write_text("Name: nvidia-cudnn-cu13\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    program_bytes.cache_clear()
+    assert program_bytes() == CUDA_PROGRAM_BYTES
+    program_bytes.cache_clear()

@@ -1,0 +1,71 @@
+"""What a host cannot do is reported before a rank finds out."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+
+import pytest
+
+from megads.config.derive import derive
+from megads.config.schema import RunConfig
+from megads.config.sources.resolve import resolve
+from megads.errors import LaunchError
+from megads.launch.preflight import capabilities
+from megads.launch.preflight.capabilities import backend_note, check_host
+
+NVME = {"ZERO_STAGE": "3", "OFFLOAD_OPTIMIZER": "nvme"}
+ENV = {"MEGADS_DEVICE": "cpu", "PATH": os.environ["PATH"]}
+
+
+def _run(env: dict[str, str]) -> RunConfig:
+    return derive(resolve("tiny", env=env, machine="generic"), num_hosts=1, ranks_per_host=2, vocab_size=500).run
+
+
+def test_nvme_needs_a_folder(tmp_path):
+    run = _run({**NVME, "NVME_PATH": str(tmp_path / "none")})
+    with pytest.raises(LaunchError, match=r"OFFLOAD_OPTIMIZER=nvme: NVME_PATH=.*none is not a folder.*=cpu"):
+        check_host(run, ENV)
+
+
+def test_nvme_needs_libaio(tmp_path, monkeypatch):
+    monkeypatch.setattr(capabilities, "_built_async_io", lambda: False)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
+    run = _run({**NVME, "OFFLOAD_PARAMS": "nvme", "NVME_PATH": str(tmp_path)})
+    with pytest.raises(LaunchError, match="libaio is not on this host") as problem:
+        check_host(run, ENV)
+    assert "use OFFLOAD_OPTIMIZER=cpu OFFLOAD_PARAMS=cpu" in str(problem.value)
+
+
+def test_nvme_needs_what_builds_the_op(tmp_path, monkeypatch):
+    monkeypatch.setattr(capabilities, "_built_async_io", lambda: False)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: "libaio.so.1")
+    run = _run({**NVME, "NVME_PATH": str(tmp_path)})
+    with pytest.raises(LaunchError, match="ninja"):
+        check_host(run, {**ENV, "PATH": str(tmp_path)})
+    (tmp_path / "ninja").write_text("#!/bin/sh\n")
+    (tmp_path / "ninja").chmod(0o755)
+    with pytest.raises(LaunchError, match=r"no C\+\+ compiler \(CXX\) finds libaio.h"):
+        check_host(run, {**ENV, "PATH": str(tmp_path)})
+
+
+def test_nvme_is_refused_also_where_deepspeed_could(tmp_path, monkeypatch):
+    monkeypatch.setattr(capabilities, "_built_async_io", lambda: True)
+    with pytest.raises(LaunchError, match="on NVMe yet"):
+        check_host(_run({**NVME, "NVME_PATH": str(tmp_path)}), ENV)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "env", "device", "used"),
+    [
+        ("", {}, "cpu", ""),
+        ("nccl", {}, "nvidia", ""),
+        ("nccl", {}, "cpu", "cpu is gloo"),
+        ("nccl", {"MEGADS_DEVICE": "cpu"}, "nvidia", "cpu is gloo"),
+        ("ccl", {}, "intel", "intel is xccl"),
+        ("ccl", {"MEGADS_BACKEND": "ccl"}, "intel", ""),
+    ],
+)
+def test_a_backend_that_is_not_the_devices_is_reported(wanted, env, device, used):
+    expected = f"--distributed-backend {wanted} has no effect: the backend of device {used}" if used else ""
+    assert backend_note(wanted, env, device) == expected

@@ -1,0 +1,433 @@
+"""What the launcher reads of the checkpoint that a run starts from."""
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from megads.checkpoint.format.manifest import read_manifest
+from megads.checkpoint.resume.compatibility import changes, rate_change, resume_notes, shape_of
+from megads.config.estimate.memory import estimate
+from megads.config.run_folder import CONFIG, load_config, note_saved, save_config
+from megads.config.schedule.batches import planned_samples
+from megads.config.schedule.rates import Schedule
+from megads.config.setting import Origin
+from megads.config.sources.resolve import Resolved, resolve
+from megads.config.tree import fields
+from megads.data.datasets import samples_of
+from megads.errors import CheckpointError
+from megads.launch.plan_run import prepare, write_run_files
+from megads.launch.preflight.banner import banner
+from megads.launch.preflight.checkpoint_start import (
+    Saved,
+    beginning_only,
+    checkpoint_layer,
+    difference_lines,
+    find_beginning,
+    go_on,
+    keep_schedule,
+    plan_end,
+    start_line,
+)
+from megads.launch.request import TrainRequest, resolve_ask
+from megads.launch.schedulers.allocation import Allocation
+from megads.text.units import count
+from tests.checkpoint.faked import TINY, derived, fake
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _runs_of_their_own(tmp_path, monkeypatch):
+    """Keep the runs of a checkout, which a user may have made there, out of it."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_banner_says_what_begins_and_with_what(tmp_path):
+    run_dir, everything = tmp_path / "r", "weights, optimizer and position"
+    assert start_line(derived(), find_beginning(derived(), run_dir)) == "random weights, seed 1234"
+    path = fake(tmp_path / "other", 50)
+    tuned = derived(LOAD=str(tmp_path / "other"), FINETUNE="1")
+    assert start_line(tuned, find_beginning(tuned, run_dir)) == (
+        f"{path} of iteration 50: weights, not optimizer or position; starts at iteration 0"
+    )
+    fake(run_dir / "checkpoints", 7, tuned)
+    assert start_line(tuned, find_beginning(tuned, run_dir)) == (
+        f"resuming from iteration 7: {everything}; LOAD={tmp_path}/other applies to a new run only"
+    )
+    other_places = derived(TP="2", NGPU_PER_HOST="2", LOAD="", GLOBAL_BATCH="8", DP="1")
+    line = start_line(other_places, find_beginning(other_places, run_dir))
+    assert line == "resuming from iteration 7: weights, optimizer and position"
+
+
+def test_a_dry_run_shows_what_the_resume_would_report(tmp_path):
+    progress = {"iteration": 6, "scheduled_samples": 48}
+    path = fake(tmp_path / "checkpoints", 6, derived(LR="0.01"), progress=progress)
+    now = derived(LR="0.02", CLIP_GRAD="0.5")
+    lines = difference_lines(now, find_beginning(now, tmp_path))
+    assert "checkpoint had optim.lr=0.01, this run has 0.02" in lines
+    assert [line for line in lines if "had a learning rate of" in line]
+    assert lines == [f"checkpoint {line}" for line in resume_notes(read_manifest(path), now)]
+    same = derived(LR="0.01")
+    assert difference_lines(same, find_beginning(same, tmp_path)) == []
+    tuned = derived(LR="0.02", LOAD=str(tmp_path / "checkpoints"), FINETUNE="1")
+    assert difference_lines(tuned, find_beginning(tuned, tmp_path / "new")) == []
+
+
+def test_what_starts_a_new_run_instead_of_a_checkpoint_of_another_model_does(tmp_path):
+    other, own = tmp_path / "other", tmp_path / "r/checkpoints"
+    fake(other, 50)
+
+    def refused(told, **env):
+        with pytest.raises(CheckpointError) as caught:
+            find_beginning(derived(NLAYERS="3", **env), tmp_path / "r")
+        assert str(caught.value).endswith(f"takes the checkpoint's model, {told} starts a new run")
+
+    refused("leaving LOAD unset", LOAD=str(other))
+    assert find_beginning(derived(NLAYERS="3"), tmp_path / "r") is None
+    fake(own, 7)
+    refused("another RUN_NAME or RUN_DIR")
+    # Its own checkpoint comes first, and in a new folder LOAD would.
+    refused("another RUN_NAME or RUN_DIR with LOAD unset", LOAD=str(other))
+    refused("another RUN_NAME or RUN_DIR with LOAD unset", LOAD=str(own))
+    refused("another CKPT_DIR", CKPT_DIR=str(own))
+    assert find_beginning(derived(NLAYERS="3"), tmp_path / "r-2") is None
+
+
+def test_the_schedule_that_is_kept_gives_the_same_rate_for_the_same_samples(tmp_path):
+    before = derived(LR="0.01", MIN_LR="0.001", LR_DECAY_STYLE="linear", LR_WARMUP_ITERS="4", LR_DECAY_ITERS="20")
+    fake(tmp_path / "checkpoints", 6, before)
+    now = derived(SCHEDULE_ON_RESUME="keep", GLOBAL_BATCH="16", LR="0.5", TRAIN_ITERS="100")
+    resolved = Resolved(now, dict.fromkeys(_names(now), Origin("env", "X")))
+    kept = keep_schedule(resolved, find_beginning(now, tmp_path))
+    optim = kept.run.optim
+    assert (optim.lr, optim.lr_decay_iters, optim.lr_decay_samples, optim.lr_warmup_samples) == (0.01, 10, 160, 32)
+    old, new = Schedule.of(before), Schedule.of(kept.run)
+    for samples in range(0, 400, 16):
+        assert new.lr(samples) == pytest.approx(old.lr(samples))
+    path = tmp_path / "checkpoints/iter_0000006"
+    assert kept.origins["optim.lr"] == Origin("checkpoint", str(path))
+    assert f"LR=0.5 (env X) is overridden by 0.01 (checkpoint {path})" in kept.notes
+    assert kept.run.train == now.train
+
+
+INFINITE = {"MIN_LR": "1e-3", "COOLDOWN": "0.25", "LR_CONSTANT_FRAC": "0.25"}
+KEPT = {
+    "constant": {},
+    "linear": {"MIN_LR": "1e-3"},
+    "cosine": {"LR_DECAY_SAMPLES": "77", "LR_WARMUP_INIT": "1e-4"},
+    "inverse-square-root": {"LR_DECAY_TOKENS": "2000", "LR_WARMUP_TOKENS": "500"},
+    "wsd": {"COOLDOWN": "0.25", "LR_COOLDOWN_STYLE": "cosine"},
+    "infinite-cosine": INFINITE,
+    "infinite-inverse-square-root": {**INFINITE, "LR_TIMESCALE": "3", "LR_CONSTANT": "4e-3"},
+}
+WEIGHTS = {"WEIGHT_DECAY_INCR_STYLE": "linear", "START_WEIGHT_DECAY": "0.01", "END_WEIGHT_DECAY": "0.2"}
+
+
+def _resumed(tmp_path, style, **now):
+    """Return the schedules of a run of 12 steps, and of what resumes from its step 6."""
+    before = derived({"LR": "0.01", "LR_DECAY_STYLE": style, **WEIGHTS, **KEPT[style]})
+    if not (tmp_path / "checkpoints").exists():
+        fake(tmp_path / "checkpoints", 6, before)
+    run = derived(now)
+    resolved = Resolved(run, dict.fromkeys(_names(run), Origin("env", "X")))
+    return Schedule.of(before), Schedule.of(keep_schedule(resolved, find_beginning(run, tmp_path)).run), run
+
+
+@pytest.mark.parametrize("style", KEPT)
+@pytest.mark.parametrize("batch", ["8", "16"])
+def test_every_style_is_kept_or_overridden_as_a_whole(style, batch, tmp_path):
+    now = {"LR": "0.5", "MIN_LR": "1e-2", "GLOBAL_BATCH": batch, "LR_WARMUP_ITERS": "1"}
+    now["TRAIN_ITERS"] = str(96 // int(batch))
+    old, kept, _ = _resumed(tmp_path, style, SCHEDULE_ON_RESUME="keep", **now)
+    for samples in range(130):
+        rates = old.at(samples)
+        assert kept.at(samples).lr == pytest.approx(rates.lr, rel=1e-12)
+        assert kept.at(samples).weight_decay == pytest.approx(rates.weight_decay, rel=1e-12)
+    _, overridden, run = _resumed(tmp_path, style, SCHEDULE_ON_RESUME="override", **now)
+    assert overridden == Schedule.of(run)
+    assert overridden.max_lr == 0.5
+
+
+@pytest.mark.parametrize("style", KEPT)
+def test_a_longer_run_keeps_its_rates_and_prolongs_only_what_is_constant(style, tmp_path):
+    old, kept, _ = _resumed(tmp_path, style, SCHEDULE_ON_RESUME="keep", TRAIN_ITERS="24")
+    borders = old.borders()
+    constant_until = borders.get("constant", 200.0)
+    for samples in range(200):
+        # What comes after the constant part comes 12 steps of 8 samples later.
+        same = samples if samples <= constant_until else max(samples - 96, constant_until)
+        assert kept.lr(samples) == pytest.approx(old.lr(int(same)), rel=0.02 if same != int(same) else 1e-9)
+    # Weight decay has no constant part; it ended with the run as planned.
+    assert kept.weight_decay == old.weight_decay
+
+
+def test_a_longer_run_with_its_own_settings_cools_later(tmp_path):
+    _, before, _ = _resumed(tmp_path, "wsd", LR="0.01", LR_DECAY_STYLE="wsd", COOLDOWN="0.25")
+    _, now, _ = _resumed(tmp_path, "wsd", LR="0.01", LR_DECAY_STYLE="wsd", COOLDOWN="0.25", TRAIN_ITERS="24")
+    assert (before.borders()["constant"], now.borders()["constant"]) == (72, 144)
+    assert before.lr(48) == now.lr(48) == now.lr(144) == 0.01
+
+
+CHANGED = {"LR": "0.01", "MIN_LR": "0.001", "LR_DECAY_STYLE": "linear", "LR_WARMUP_FRAC": "0"}
+
+
+def _with_other_batches(tmp_path, batch, step=6, **now):
+    """Return what a run of 12 steps of 8 samples becomes that resumes behind ``step`` with another batch."""
+    before = derived(CHANGED)
+    fake(tmp_path / "checkpoints", step, before, progress={"iteration": step, "consumed_samples": 8 * step})
+    run = derived({**CHANGED, "GLOBAL_BATCH": str(batch), **now})
+    return plan_end(Resolved(run, dict.fromkeys(fields(), Origin("env", "X"))), find_beginning(run, tmp_path))
+
+
+@pytest.mark.parametrize("batch", [16, 4])
+def test_a_run_that_resumes_with_another_batch_plans_what_it_will_consume(tmp_path, batch):
+    found = _with_other_batches(tmp_path, batch)
+    ends = 48 + 6 * batch
+    assert planned_samples(found.run) == ends
+    assert found.notes == (
+        f"GLOBAL_BATCH={batch} differs from the 6 steps so far: they consumed 48 samples, and TRAIN_ITERS=12 ends "
+        f"at {ends}, not {12 * batch}",
+    )
+    # Data for all of it, and a schedule that ends with it.
+    assert samples_of(found.run)["train"] == ends
+    schedule = Schedule.of(found.run)
+    assert schedule.lr(ends) == pytest.approx(0.001)
+    assert schedule.lr(ends - batch) > 0.001
+    text = banner(found.run, Allocation("none", ("here",), 1), estimate(found.run, 1), 0, Path("r"))
+    assert f"12 iterations, {count(ends * 32)} tokens;" in text
+    # What it saves plans the same for whoever resumes from it.
+    fake(tmp_path / "checkpoints", 8, found.run, progress={"iteration": 8, "consumed_samples": 48 + 2 * batch})
+    again = plan_end(Resolved(found.run, found.origins), find_beginning(found.run, tmp_path))
+    assert again.run.train.samples_offset == found.run.train.samples_offset
+    assert changes(found.run.model_dump(), again.run) == []
+
+
+def test_a_run_that_resumes_with_its_own_batch_plans_as_before(tmp_path):
+    found = _with_other_batches(tmp_path, 8)
+    assert (found.run.train.samples_offset, found.notes) == (0, ())
+
+
+def test_an_explicit_decay_stays_where_it_is(tmp_path):
+    found = _with_other_batches(tmp_path, 16, LR_DECAY_SAMPLES="150")
+    assert Schedule.of(found.run).decay_samples == 150
+
+
+def test_a_budget_of_samples_is_met_with_another_batch(tmp_path):
+    """12 steps of 8 samples were planned; 6 of them and 3 steps of 16 are as many samples."""
+    before = derived(CHANGED)
+    fake(tmp_path / "checkpoints", 6, before, progress={"iteration": 6, "consumed_samples": 48})
+    run = derived({**CHANGED, "GLOBAL_BATCH": "16", "TRAIN_ITERS": "0", "TRAIN_SAMPLES": "96"})
+    assert run.train.train_iters == 6
+    origins = {**dict.fromkeys(fields(), Origin("derived", "X")), "train.train_samples": Origin("env", "X")}
+    found = plan_end(Resolved(run, origins), find_beginning(run, tmp_path))
+    assert found.run.train.train_iters == found.run.optim.lr_decay_iters == 9
+    assert planned_samples(found.run) == 96
+    assert Schedule.of(found.run).decay_samples == 96
+
+
+def test_a_cooldown_in_steps_ends_with_a_run_that_changed_its_batch(tmp_path):
+    found = _with_other_batches(tmp_path, 16, LR_DECAY_STYLE="wsd", LR_COOLDOWN_ITERS="2")
+    assert Schedule.of(found.run).borders()["constant"] == 48 + 4 * 16
+
+
+def test_a_rate_that_jumps_where_a_run_goes_on_is_told(tmp_path):
+    env = {"LR": "0.01", "LR_DECAY_STYLE": "linear", "LR_WARMUP_FRAC": "0"}
+    progress = {"iteration": 6, "scheduled_samples": 48}
+    fake(tmp_path, 6, derived(env), progress=progress)
+    manifest = read_manifest(tmp_path / "iter_0000006")
+    assert rate_change(manifest, derived(env)) == ""
+    assert rate_change(manifest, derived(env, TRAIN_ITERS="24")) == (
+        "had a learning rate of 0.005 for the next step, this run has 0.0075; "
+        "SCHEDULE_ON_RESUME=keep takes the checkpoint's schedule"
+    )
+    fake(tmp_path, 7, settings={}, progress=progress)
+    assert rate_change(read_manifest(tmp_path / "iter_0000007"), derived(env)) == ""
+
+
+def test_a_checkpoint_that_is_older_than_a_setting_has_its_default(tmp_path):
+    before = derived(LR="0.01")
+    settings = before.model_dump()
+    for name in ("lr_cooldown_frac", "lr_decay_samples", "weight_decay_incr_style", "start_weight_decay"):
+        del settings["optim"][name]
+    del settings["lr_finder"]
+    fake(tmp_path / "checkpoints", 6, before, settings={**settings, "gone": {"a": 1}})
+    run = derived(SCHEDULE_ON_RESUME="keep", LR="0.5")
+    resolved = Resolved(run, dict.fromkeys(_names(run), Origin("env", "X")))
+    assert Schedule.of(keep_schedule(resolved, find_beginning(run, tmp_path)).run) == Schedule.of(before)
+
+
+def _names(run):
+    return [f"optim.{name}" for name in type(run.optim).model_fields]
+
+
+def test_a_schedule_is_kept_only_where_one_goes_on(tmp_path):
+    imported = tmp_path / "imported"
+    fake(imported, 0, kinds=("weight",), settings={}, progress={})
+    keep = {"SCHEDULE_ON_RESUME": "keep", "LOAD": str(imported)}
+    for settings in ({}, {"SCHEDULE_ON_RESUME": "keep"}, {**keep, "FINETUNE": "1"}):
+        run = derived(settings)
+        resolved = Resolved(run, {})
+        assert keep_schedule(resolved, find_beginning(run, tmp_path / "r")) is resolved
+    run = derived(keep)
+    (note,) = keep_schedule(Resolved(run, {}), find_beginning(run, tmp_path / "r")).notes
+    assert note == f"SCHEDULE_ON_RESUME=keep: {imported}/iter_0000000 has no schedule; the current settings are used"
+
+
+GPT = {"MODEL_FAMILY": "gpt", "VOCAB_SIZE": "300", "VOCAB_MULTIPLE": "1", "SEQ": "16"}
+
+
+def asked(tmp_path, **env):
+    return TrainRequest(None, (), {"MACHINE": "cpu", "USE_CHECKPOINT_ARGS": "1", **env}, "h", ROOT, sys.executable)
+
+
+def test_the_model_is_the_checkpoints_and_the_user_is_told_where_that_differs(tmp_path):
+    path = fake(tmp_path / "imported", 0, derived(GPT), kinds=("weight",), settings={}, progress={})
+    ask = asked(tmp_path, LOAD=str(tmp_path / "imported"), HIDDEN="128", NLAYERS="2", SEQ="16")
+    resolved = resolve_ask(dataclasses.replace(ask, preset="7B"), "cpu", 1)
+    wanted = shape_of(derived(GPT))
+    # What says nothing of a model without rotary positions stays what it is.
+    taken = {name: value for name, value in wanted.items() if not name.startswith("rope_")}
+    assert {name: getattr(resolved.run.model, name) for name in taken} == taken
+    assert resolved.run.model.rope_theta == 50000.0
+    assert resolved.origins["model.hidden_size"] == Origin("checkpoint", str(path))
+    notes = [note for note in resolved.notes if "is overridden by" in note]
+    assert notes == [f"HIDDEN=128 (env HIDDEN) is overridden by 64 (checkpoint {path})"]
+
+
+def test_its_tokenizer_is_taken_unless_the_user_names_one(tmp_path):
+    about = {"tokenizer_type": "HFTokenizer", "tokenizer_model": "/there"}
+    fake(tmp_path / "imported", 0, about=about, settings={})
+    fake(tmp_path / "own", 5, derived(VOCAB_SIZE="77"), about=about)
+    taken = resolve_ask(asked(tmp_path, LOAD=str(tmp_path / "imported")), "cpu", 1).run.data
+    assert (taken.tokenizer_type, taken.tokenizer_model) == ("HFTokenizer", "/there")
+    mine = resolve_ask(asked(tmp_path, LOAD=str(tmp_path / "imported"), TOKENIZER_MODEL="/here"), "cpu", 1)
+    assert mine.run.data.tokenizer_model == "/here"
+    told = f"is used, not /there (checkpoint {tmp_path}/imported/iter_0000000)"
+    assert f"TOKENIZER_MODEL=/here (env TOKENIZER_MODEL) {told}" in mine.notes
+    # A run knows what it used, whatever its model was once imported with.
+    assert resolve_ask(asked(tmp_path, LOAD=str(tmp_path / "own")), "cpu", 1).run.data.tokenizer_type == "NullTokenizer"
+
+
+def test_its_own_newest_checkpoint_says_the_model_too(tmp_path):
+    fake(tmp_path / "r/checkpoints", 5, derived(NLAYERS="3"))
+    layer = checkpoint_layer(resolve(env={"RUN_DIR": str(tmp_path / "r")}, machine="cpu").run)
+    assert layer.settings["model.num_layers"] == 3
+    with pytest.raises(CheckpointError, match="USE_CHECKPOINT_ARGS=1 needs a checkpoint, and there is none in "):
+        checkpoint_layer(resolve(env={"RUN_DIR": str(tmp_path / "none")}, machine="cpu").run)
+
+
+def finished(folder, *, until=12, **settings):
+    """Make a run that is complete, and has a checkpoint."""
+    fake(folder / "checkpoints", until, derived(**settings))
+    (folder / "outcome.json").write_text(json.dumps({"exit_code": 0, "message": "", "iteration": until}))
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_model_of_load_is_trained_beside_a_complete_run(tmp_path, monkeypatch, fresh):
+    """As in ``import-hf Llama-3-8B ckpt && LOAD=ckpt USE_CHECKPOINT_ARGS=1 bash train_7B.sh``, after a first run."""
+    monkeypatch.chdir(tmp_path)
+    finished(tmp_path / "runs/llama")
+    fake(tmp_path / "ckpt", 0, derived(NLAYERS="3"))
+    few = {name: value for name, value in TINY.items() if name not in ("NLAYERS", "HIDDEN", "HEADS")}
+    call = dataclasses.replace(asked(tmp_path, LOAD="ckpt", **few), fresh=fresh)
+    assert resolve_ask(call, "cpu", 1).run.model.num_layers == 3
+    # A name means that folder, whose own model comes first; so does a batch job, which leaves a complete run alone.
+    for env in ({"RUN_NAME": "llama"}, {"SLURM_JOB_ID": "7"}) if not fresh else ():
+        named = dataclasses.replace(call, env={**call.env, **env})
+        assert resolve_ask(named, "cpu", 1).run.model.num_layers == 2
+
+
+def test_the_folder_may_be_known_only_when_the_steps_are(tmp_path, monkeypatch):
+    """TRAIN_SAMPLES gives the number of steps in ``derive``; the model is that of the folder all the same."""
+    monkeypatch.chdir(tmp_path)
+    demo = {"TOKENIZER_TYPE": "HFTokenizer", "VOCAB_SIZE": "512"}
+    finished(tmp_path / "runs/tiny", **demo)
+    fake(tmp_path / "ckpt", 0, derived(NLAYERS="3", **demo))
+    env = {"MACHINE": "cpu", "USE_CHECKPOINT_ARGS": "1", "LOAD": "ckpt", "SEQ": "32", "TRAIN_SAMPLES": "96"}
+    env |= {"GLOBAL_BATCH": "8", "MICRO_BATCH": "8", "DATA_CACHE_PATH": str(tmp_path), **demo}
+    env |= {"DEMO_VOCAB_SIZE": "512", "DEMO_BYTES": "300000"}
+    job = prepare(TrainRequest("tiny", (), env, "h", ROOT, sys.executable))
+    assert (job.run.model.num_layers, str(job.folder.path)) == (3, "runs/tiny-2")
+
+
+def test_what_was_saved_since_is_told_from_what_was_there(tmp_path):
+    for iteration in (50, 100):
+        fake(tmp_path, iteration)
+    saved = Saved(tmp_path, first=50)
+    assert (saved.newest(), saved.is_any()) == (50, False)
+    (tmp_path / "iter_0000100").rename(tmp_path / "iter_0000100.gone.tmp")
+    fake(tmp_path, 60)
+    assert (saved.newest(), saved.is_any()) == (60, True)
+    fake(tmp_path, 100)  # of the same name, and new
+    assert saved.newest() == 100
+    assert Saved(tmp_path / "none").newest() == 0
+
+
+def test_what_ranks_put_aside_is_not_what_the_run_goes_on_from(tmp_path):
+    for iteration in (50, 100, 150):
+        fake(tmp_path, iteration)
+    saved = Saved(tmp_path, first=100)
+    (tmp_path / "iter_0000100").rename(tmp_path / "iter_0000100.damaged")
+    assert (saved.newest(), saved.since(), saved.is_any()) == (50, 0, False)
+
+
+def test_another_start_goes_on_from_what_was_saved_since(tmp_path):
+    run = derived(CKPT_STEP="50", NO_LOAD_OPTIM="1", SAVE_INTERVAL="7")
+    save_config(run, {}, tmp_path / CONFIG)
+    go_on(tmp_path, Resolved(run, {}))
+    found = load_config(tmp_path / CONFIG)
+    assert (found.checkpoint.step, found.checkpoint.load_optim) == (0, True)
+    assert found.checkpoint.save_interval == 7
+    own = tmp_path / "checkpoints"
+    for load, kept in ((own / "iter_0000050", ""), (own, str(own)), (tmp_path / "other/iter_0000050", None)):
+        run = derived(LOAD=str(load))
+        save_config(run, {}, tmp_path / CONFIG)
+        go_on(tmp_path, Resolved(run, {}))
+        assert load_config(tmp_path / CONFIG).checkpoint.load == (str(load) if kept is None else kept)
+    save_config(derived(NO_LOAD_OPTIM="1", NO_SAVE_OPTIM="1"), {}, tmp_path / CONFIG)
+    go_on(tmp_path, Resolved(run, {}))
+    assert not load_config(tmp_path / CONFIG).checkpoint.load_optim
+
+
+def test_which_settings_are_of_the_beginning(tmp_path):
+    back = {"CKPT_STEP": "5", "NO_LOAD_OPTIM": "1"}
+    own = tmp_path / "checkpoints"
+    assert beginning_only(derived(back), tmp_path) == ["checkpoint.step", "checkpoint.load_optim"]
+    assert beginning_only(derived(LOAD=str(own / "iter_0000005")), tmp_path) == ["checkpoint.load"]
+    assert beginning_only(derived(NO_LOAD_OPTIM="1", NO_SAVE_OPTIM="1"), tmp_path) == []
+    assert beginning_only(derived(back, LOAD=str(tmp_path / "other")), tmp_path) == []
+
+
+def test_the_line_that_goes_on_does_not_go_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fake(tmp_path / "r/checkpoints", 5)
+    env = {
+        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        **{**TINY, "DATA_CACHE_PATH": str(tmp_path), "TOKENIZER_TYPE": "HFTokenizer", "DEMO_VOCAB_SIZE": "512"},
+        **{"MACHINE": "cpu", "MEGADS_DEVICE": "cpu", "RUN_DIR": "r", "CKPT_STEP": "5", "VOCAB_SIZE": "512"},
+    }
+    fake(tmp_path / "r/checkpoints", 9, derived(VOCAB_SIZE="512"))
+    words = ("train", "--no-load-optim", "--ckpt-step", "9")
+    flags = (("--no-load-optim", ""), ("--ckpt-step", "9"))
+    job = prepare(TrainRequest(None, (), env, "h", ROOT, sys.executable, words, flags))
+    assert job.begins is not None
+    assert job.begins.iteration == 9
+    write_run_files(job)
+    command = tmp_path / "r/command.txt"
+    # As long as nothing new was saved the run has to go back again.
+    assert command.read_text().endswith(" megads train --no-load-optim --ckpt-step 9\n")
+    note_saved(tmp_path / "r")
+    assert command.read_text().endswith(" megads train\n")
+    assert "CKPT_STEP" not in command.read_text()
+    before = command.read_text()
+    note_saved(tmp_path / "r")
+    assert command.read_text() == before
+    env |= {"LOAD": "r/checkpoints/iter_0000009", "CKPT_STEP": ""}
+    write_run_files(prepare(TrainRequest(None, (), env, "h", ROOT, sys.executable, ("train",))))
+    assert "LOAD=" in command.read_text()
+    note_saved(tmp_path / "r")
+    assert "LOAD=" not in command.read_text()

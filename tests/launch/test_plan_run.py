@@ -1,0 +1,75 @@
+import os
+import re
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from megads.config.run_folder import load_config
+from megads.config.setting import Origin
+from megads.errors import ConfigError, DataError
+from megads.launch.plan_run import ending_line, environment_names, options_of, plan_attempt, prepare, shrink
+from megads.launch.request import TrainRequest
+from tests.data.factory import write_dataset
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_variable_that_decided_several_settings_is_named_once():
+    twice = Origin("env", "DISTRIBUTE_SAVED_ACTIVATIONS")
+    adopted = Origin("env", "DS_CONFIG_OVERRIDES steps_per_print")
+    origins = {"a": twice, "b": Origin("default"), "c": twice, "d": adopted}
+    assert environment_names(origins) == ["DISTRIBUTE_SAVED_ACTIVATIONS", "DS_CONFIG_OVERRIDES"]
+
+
+def test_the_options_of_a_setting_are_known_with_the_words_behind_them():
+    assert options_of("optim.optimizer") == ["--optimizer ", "--set optim.optimizer="]
+    assert options_of("train.dtype") == ["--fp16", "--bf16", "--set train.dtype="]
+
+
+def test_fewer_hosts_keep_the_global_batch(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = {
+        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        **{"MACHINE": "cpu", "MEGADS_DEVICE": "cpu", "NLAYERS": "2", "HIDDEN": "64", "HEADS": "4", "SEQ": "32"},
+        **{"NUM_KV_HEAD": "4", "FFN_HIDDEN_SIZE": "128", "RUN_DIR": str(tmp_path / "r"), "TRAIN_ITERS": "3"},
+        **{"GLOBAL_BATCH": "24", "MICRO_BATCH": "2", "NGPU_PER_HOST": "3", "DATA_CACHE_PATH": str(tmp_path)},
+    }
+    job = prepare(TrainRequest(None, (), env, "h", ROOT, sys.executable))
+    assert job.run.parallel.data == 3
+    fewer = replace(job.allocation, hosts=("a", "b"), ranks_per_host=1)
+    assert shrink(job, fewer) == ("DP 3 -> 2, micro-batch 2 -> 2, accumulation 4 -> 6, the global batch stays 24")
+    written = load_config(tmp_path / "r/config.yaml")
+    assert (written.parallel.data, written.train.grad_acc_steps, written.train.global_batch) == (2, 6, 24)
+    with pytest.raises(ConfigError):
+        shrink(job, replace(job.allocation, hosts=("a", "b", "c", "d", "e"), ranks_per_host=1))
+
+
+def test_ranks_get_the_variables_of_the_data_lists(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_dataset(tmp_path, [40] * 40, vocab=500)
+    (tmp_path / "list.txt").write_text(f"1 $BOOKS/{next(tmp_path.glob('*.bin')).name} books\n")
+    env = {
+        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        **{"MACHINE": "cpu", "MEGADS_DEVICE": "cpu", "NLAYERS": "2", "SEQ": "32", "TP": "2", "TRAIN_ITERS": "3"},
+        **{"GLOBAL_BATCH": "4", "DATA_CACHE_PATH": str(tmp_path), "DATA_FILE_LIST": "list.txt", "BOOKS": str(tmp_path)},
+        **{"TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "512", "EVAL_INTERVAL": "0", "OTHER": "1"},
+    }
+    monkeypatch.setenv("BOOKS", env["BOOKS"])
+    job = prepare(TrainRequest(None, (), env, "h", ROOT, sys.executable))
+    for plan in (job.plan, plan_attempt(job, job.allocation, 1, 0.0), plan_attempt(job, job.allocation, 1, 1e9)):
+        assert plan.env["BOOKS"] == str(tmp_path)
+        assert "OTHER" not in plan.env
+    monkeypatch.delenv("BOOKS")
+    with pytest.raises(DataError, match="BOOKS is not set; export BOOKS=FOLDER"):
+        prepare(TrainRequest(None, (), env, "h", ROOT, sys.executable))
+
+
+def test_the_banner_says_when_the_job_ends():
+    assert ending_line(0.0) == ""
+    assert re.fullmatch(
+        r"\nends     at \d\d:\d\d(:\d\d)?( on \S+)?, in 1h00m; the run saves and exits with 75 before",
+        ending_line(time.time() + 3600),
+    )
