@@ -1,0 +1,96 @@
+"""The parameters of a decoder, from its settings. All families so far are decoders.
+
+The settings decide, not the family's name: any default of a family can be overridden, and a
+checkpoint of a model that was imported or overridden is described as well.
+"""
+# ruff: noqa: D102
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from megads.families.spec import Parameter, Spec, column, norm, row, table
+
+
+class Decoder(Protocol):
+    """The settings that decide the parameters, declared in ``megads.config.settings.model``; derived."""
+
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def ffn_hidden_size(self) -> int: ...
+    @property
+    def max_positions(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def vocab_multiple(self) -> int: ...
+    @property
+    def normalization(self) -> str: ...
+    @property
+    def activation(self) -> str: ...
+    @property
+    def position_embedding(self) -> str: ...
+    @property
+    def bias(self) -> bool: ...
+    @property
+    def tied_embeddings(self) -> bool: ...
+
+
+def padded_vocab_size(model: Decoder) -> int:
+    """Return ``vocab_size`` rounded up to a multiple of ``vocab_multiple``; rows of the embedding."""
+    return -(-model.vocab_size // model.vocab_multiple) * model.vocab_multiple
+
+
+def is_gated(activation: str) -> bool:
+    """Return whether an MLP with this activation has a gate, and so two matrices that widen."""
+    return activation == "swiglu"
+
+
+def inner_width(activation: str, hidden: int) -> tuple[int, str]:
+    """Return the usual inner width of the MLP, and its formula.
+
+    With a gate two thirds of 4 HIDDEN keep the parameters of an MLP without; Megatron-LM rounds down to 64.
+    """
+    if is_gated(activation):
+        return max(64, int(8 * hidden / 3 / 64) * 64), "8/3 HIDDEN, a multiple of 64"
+    return 4 * hidden, "4 HIDDEN"
+
+
+def spec_of(model: Decoder) -> Spec:
+    """Return the parameters of a derived ``model``."""
+    rows, width = padded_vocab_size(model), model.hidden_size
+    embedding = [table("embedding", rows, width, "embedding")]
+    if model.position_embedding == "learned":
+        embedding.append(Parameter("positions.weight", (model.max_positions, width), "positions"))
+    output = [*_norm("final_norm", model)]
+    if not model.tied_embeddings:
+        output.append(table("head", rows, width, "output"))
+    return Spec(model.num_layers, tuple(embedding), tuple(_layer(model)), tuple(output), model.tied_embeddings)
+
+
+def _layer(model: Decoder) -> Iterator[Parameter]:
+    width, inner, bias = model.hidden_size, model.ffn_hidden_size, model.bias
+    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    yield from _norm("input_norm", model)
+    yield from column("attention.qkv", width, (queries, keys, keys), bias=bias)
+    yield from row("attention.out", width, queries, bias=bias)
+    yield from _norm("post_norm", model)
+    if is_gated(model.activation):
+        yield from column("mlp.gate_up", width, (inner, inner), bias=bias)
+    else:
+        yield from column("mlp.up", width, (inner,), bias=bias)
+    yield from row("mlp.down", width, inner, bias=bias)
+
+
+def _norm(name: str, model: Decoder) -> Iterator[Parameter]:
+    return norm(name, model.hidden_size, bias=model.normalization == "layernorm")

@@ -1,0 +1,147 @@
+"""The parameters of a model, described once. Counts, cuts, files, FLOPs and initial weights are derived from it.
+
+A model is a list of *steps*: 0 is the embedding, 1 .. L are the layers, L + 1 the final norm
+with the output projection. Layers are equal, so one is described for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Kind = Literal["matrix", "bias", "norm", "embedding", "positions", "output"]
+"""``norm`` is a norm's weight; its bias, if it has one, is a ``bias``."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter, whole.
+
+    Attributes:
+        name: as in ``megads.models.gpt.GPT``; of a layer without ``layers.N.`` in :attr:`Spec.layer`.
+        shape: one or two dimensions.
+        kind: what it is.
+        dim: the dimension that tensor-parallel ranks cut; None: each holds all of it.
+        parts: sizes of what is fused along ``dim``, such as (q, k, v) or (gate, up); of each a rank holds its share.
+        into_residual: whether its output is added to the residual stream.
+        step: of the model.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind
+    dim: int | None = None
+    parts: tuple[int, ...] = ()
+    into_residual: bool = False
+    step: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A model's parameters in order.
+
+    Attributes:
+        num_layers: L.
+        embedding: of step 0.
+        layer: of every layer.
+        output: of the last step, without a tied embedding.
+        is_tied: whether the output projection is the embedding.
+    """
+
+    num_layers: int
+    embedding: tuple[Parameter, ...]
+    layer: tuple[Parameter, ...]
+    output: tuple[Parameter, ...]
+    is_tied: bool
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Yield every parameter of the model by its full name, with its step."""
+        yield from self.embedding
+        for index in range(self.num_layers):
+            for each in self.layer:
+                yield replace(each, name=f"layers.{index}.{each.name}", step=index + 1)
+        for each in self.output:
+            yield replace(each, step=self.num_layers + 1)
+
+    def of(self, name: str) -> Parameter:
+        """Return the parameter with a full name.
+
+        Raises:
+            KeyError: the model has none of this name.
+        """
+        words = name.split(".", 2)
+        among, key = (self.layer, words[2]) if words[0] == "layers" else ((*self.embedding, *self.output), name)
+        return {each.name: each for each in among}[key]
+
+    @property
+    def tables(self) -> tuple[Parameter, ...]:
+        """The embedding and the output projection, which have a row for every token; one if they are tied."""
+        return tuple(each for each in (*self.embedding, *self.output) if each.kind in ("embedding", "output"))
+
+    @property
+    def copied(self) -> tuple[Parameter, ...]:
+        """What the last step uses of the first one's, and holds a copy of on another pipeline stage."""
+        return self.tables if self.is_tied else ()
+
+    def matrices(self, module: str = "") -> list[Parameter]:
+        """Return the matrices of a layer; with ``module`` those of its ``attention`` or ``mlp``."""
+        return [each for each in self.layer if each.kind == "matrix" and each.name.startswith(module)]
+
+    def norms(self) -> Iterator[tuple[Parameter, bool]]:
+        """Yield the weight of every norm of a layer, and whether the norm has a bias."""
+        names = {each.name for each in self.layer}
+        for each in self.layer:
+            if each.kind == "norm":
+                yield each, f"{each.name.removesuffix('weight')}bias" in names
+
+    def step_sizes(self, tensor: int = 1) -> tuple[int, int, int]:
+        """Return the elements of the first step, of a layer and of the last step on one of ``tensor`` ranks.
+
+        A tied embedding counts in the last step as well.
+        """
+        last = (*self.output, *self.copied)
+        return local_size(self.embedding, tensor), local_size(self.layer, tensor), local_size(last, tensor)
+
+
+def local_size(parameters: Iterable[Parameter], tensor: int) -> int:
+    """Return the elements that one of ``tensor`` tensor-parallel ranks holds of ``parameters``."""
+    cut = whole = 0
+    for each in parameters:
+        if each.dim is None:
+            whole += each.size
+        else:
+            cut += each.size
+    return cut // tensor + whole
+
+
+def norm(name: str, width: int, *, bias: bool) -> Iterator[Parameter]:
+    """Yield the parameters of a norm over ``width`` channels, whole on every rank."""
+    yield Parameter(f"{name}.weight", (width,), "norm")
+    if bias:
+        yield Parameter(f"{name}.bias", (width,), "bias")
+
+
+def column(name: str, width: int, parts: tuple[int, ...], *, bias: bool) -> Iterator[Parameter]:
+    """Yield the parameters of a projection of ``width`` channels to ``parts``, which ranks cut."""
+    yield Parameter(f"{name}.weight", (sum(parts), width), "matrix", 0, parts)
+    if bias:
+        yield Parameter(f"{name}.bias", (sum(parts),), "bias", 0, parts)
+
+
+def row(name: str, width: int, inner: int, *, bias: bool) -> Iterator[Parameter]:
+    """Yield the parameters of a projection of ``inner`` channels, which ranks cut, back to ``width``."""
+    yield Parameter(f"{name}.weight", (width, inner), "matrix", 1, (inner,), into_residual=True)
+    if bias:
+        yield Parameter(f"{name}.bias", (width,), "bias")
+
+
+def table(name: str, rows: int, width: int, kind: Literal["embedding", "output"]) -> Parameter:
+    """Return a table whose rows, one for every token, ranks cut."""
+    return Parameter(f"{name}.weight", (rows, width), kind, 0, (rows,))
