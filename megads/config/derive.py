@@ -27,13 +27,14 @@ from megads.config.schedule.batches import BatchSchedule
 from megads.config.schedule.lengths import fill_schedule, keep_first_limit, rises_to_the_end
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
-from megads.config.sizes import data_degree, layout_text, model_degree, padded_vocab_size
+from megads.config.sizes import data_degree, layout_text, model_degree
 from megads.config.sources.megatron_defaults import LAYER as MEGATRON_LAYER
 from megads.config.sources.megatron_defaults import MEGATRON, PADDING, PADDING_FLAG
 from megads.config.sources.presets import preset_title
 from megads.config.sources.resolve import SHARES, Resolved, rank_of
 from megads.config.tree import env_name, fields, nested, value_of
 from megads.errors import ConfigError, MegadsError
+from megads.families.decoder import inner_width, padded_vocab_size
 from megads.text.plural import plural
 
 __all__ = ["FILLED", "attempts", "check_vocab", "data_degree", "derive", "padded_vocab_size"]
@@ -281,11 +282,7 @@ def _fill_model(filler: _Filler, vocab_size: int) -> None:
             ]
             raise Broken(Problem(f"HIDDEN={hidden} is not a multiple of HEADS={heads}", ways, rule="head width"))
         filler.put("model.head_dim", hidden // heads, "HIDDEN / HEADS")
-    if filler["model.activation"] == "swiglu":
-        # Two thirds of 4 HIDDEN keep the parameters of an MLP without gate; Megatron-LM rounds down to 64.
-        filler.fill("model.ffn_hidden_size", max(64, int(8 * hidden / 3 / 64) * 64), "8/3 HIDDEN, a multiple of 64")
-    else:
-        filler.fill("model.ffn_hidden_size", 4 * hidden, "4 HIDDEN")
+    filler.fill("model.ffn_hidden_size", *inner_width(filler["model.activation"], hidden))
     filler.fill("model.max_positions", filler["model.seq_length"], "SEQ")
     padding, tensor = filler.origins[PADDING], filler["parallel.tensor"]
     if tensor > 1 and (padding.layer == MEGATRON_LAYER.layer or padding.detail == PADDING_FLAG):

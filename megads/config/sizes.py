@@ -10,11 +10,6 @@ from megads.errors import ConfigError
 from megads.text.plural import plural
 
 
-def padded_vocab_size(model: ModelConfig) -> int:
-    """Return ``vocab_size`` rounded up to a multiple of ``vocab_multiple``; rows of the embedding."""
-    return -(-model.vocab_size // model.vocab_multiple) * model.vocab_multiple
-
-
 def model_degree(run: RunConfig) -> int:
     """Return the ranks that hold one copy of the model and one sample: TP x PP x SP."""
     grid = run.parallel

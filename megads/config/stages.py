@@ -1,8 +1,7 @@
 """How a model is cut into pipeline stages. Arithmetic only, no torch.
 
-A model is a list of *steps*: 0 is the embedding, 1 .. L are the layers, L + 1 the final norm
-with the output projection and the loss. A stage is a run of neighbouring steps; the first
-always begins with the embedding and the last ends with the output.
+A model is a list of *steps*, see ``megads.families.spec``. A stage is a run of neighbouring
+steps; the first always begins with the embedding and the last ends with the output.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from functools import cache
 from typing import Any
 
 from megads.config.schema import ModelConfig, RunConfig
-from megads.config.sizes import padded_vocab_size
 from megads.errors import ConfigError
+from megads.families.decoder import spec_of
 
 SPLITS = ("layers", "ends", "parameters")
 
@@ -53,18 +52,8 @@ def step_parameters(model: ModelConfig, tensor: int = 1) -> list[int]:
     A tied output counts in the last step as well, where a copy is held when the two are on
     different stages.
     """
-    hidden, ffn = model.hidden_size, model.ffn_hidden_size
-    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    norm = hidden * (1 if model.normalization == "rmsnorm" else 2)
-    ups = 2 if model.activation == "swiglu" else 1
-    split = (queries + 2 * keys) * hidden + queries * hidden + (ups + 1) * ffn * hidden
-    whole = 2 * norm
-    if model.bias:
-        split += queries + 2 * keys + ups * ffn
-        whole += 2 * hidden  # the biases of the row-parallel layers are added after the sum
-    rows = padded_vocab_size(model) * hidden // tensor
-    positions = model.max_positions * hidden if model.position_embedding == "learned" else 0
-    return [rows + positions, *[split // tensor + whole] * model.num_layers, norm + rows]
+    embedding, layer, output = spec_of(model).step_sizes(tensor)
+    return [embedding, *[layer] * model.num_layers, output]
 
 
 def _too_many(stages: int, layers: int, most: int) -> ConfigError:

@@ -21,9 +21,9 @@ from megads.config.rules.optimizer import smallest_side
 from megads.config.rules.remarks import remarks
 from megads.config.schema import RunConfig
 from megads.config.settings.optimizer import OptimizerName
-from megads.config.sizes import padded_vocab_size
 from megads.config.sources.resolve import resolve, settings
 from megads.errors import ConfigError, DependencyError, DeviceError, MegadsError
+from megads.families.decoder import padded_vocab_size
 from megads.launch.preflight.optimizer_packages import check_optimizer, is_older, version_of
 
 ROOT = Path(__file__).parents[2]

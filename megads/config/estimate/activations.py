@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from megads.config.schema import RunConfig
 from megads.config.sizes import HeadCount, heads_of_rank
+from megads.families.decoder import spec_of
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,15 @@ def layer_bytes(run: RunConfig) -> int:
     their float32 form, and two dropout masks. Split over tensor ranks: queries, keys and
     values (with rotary positions also before these are applied, unless they are exchanged
     between sequence ranks); the attention's output; the MLP's input to and output of the
-    activation, with swiglu two of each.
+    activation, with a gate two of each.
     """
-    model, half = run.model, run.train.dtype != "fp32"
-    size, tensor = _size(run), run.parallel.tensor
-    norms = 6 if model.normalization == "rmsnorm" else 4
-    whole = norms * size + (2 * 4 if half else 0) + (2 * size if model.hidden_dropout else 0)
-    inner = (4 if model.activation == "swiglu" else 2) * model.ffn_hidden_size
-    joined = model.num_heads * model.head_dim
+    model, size, tensor = run.model, _size(run), run.parallel.tensor
+    spec, widened = spec_of(model), 4 if run.train.dtype != "fp32" else 0
+    norms = sum(weight.size * ((2 if bias else 3) * size + widened) for weight, bias in spec.norms())
+    whole = norms + (2 * size * model.hidden_size if model.hidden_dropout else 0)
+    up, out = spec.matrices("mlp")[0], spec.matrices("attention")[-1]
     scattered = tensor if run.parallel.scatter_norms else 1
-    outside = whole * model.hidden_size // scattered + size * (inner + joined) // tensor
+    outside = whole // scattered + size * (2 * up.shape[0] + out.shape[1]) // tensor
     return rank_tokens(run) * outside + _attention_bytes(run)
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megads.config.schema import ModelConfig, RunConfig
-from megads.config.sizes import padded_vocab_size
 from megads.config.stages import stage_steps
+from megads.families.decoder import spec_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Products:
     Attributes:
         projections: to queries, keys and values, and of the output.
         core: the two products of attention.
-        mlp: two matrices, three with swiglu.
+        mlp: its matrices, two or with a gate three.
         logits: over the padded vocabulary, tied or not.
     """
 
@@ -65,13 +65,13 @@ def products(model: ModelConfig, seq_length: int, *, causal: bool = False) -> Pr
         causal: half of them, instead of the full square. Kernels that skip what is
             masked compute about half; formulas in use (Megatron-LM 2024, arXiv 2205.05198) count all.
     """
-    width = model.hidden_size
-    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    spec = spec_of(model)
+    queries = model.num_heads * model.head_dim
     return Products(
-        projections=width * (2 * queries + 2 * keys),
+        projections=sum(each.size for each in spec.matrices("attention")),
         core=queries * seq_length * (1 if causal else 2),
-        mlp=width * model.ffn_hidden_size * (3 if model.activation == "swiglu" else 2),
-        logits=width * padded_vocab_size(model),
+        mlp=sum(each.size for each in spec.matrices("mlp")),
+        logits=spec.tables[-1].size,
     )
 
 

@@ -15,9 +15,11 @@ from megads.config.optimizers import OPTIMIZERS
 from megads.config.rules.advice import LARGEST_ADVICE, Attempt, Change, Layout, divisors, each_of, shown
 from megads.config.rules.checks import default_attempt
 from megads.config.schema import ModelConfig, RunConfig
-from megads.config.sizes import data_degree, padded_vocab_size
-from megads.config.stages import stage_steps, step_parameters
+from megads.config.sizes import data_degree
+from megads.config.stages import stage_steps
 from megads.errors import ConfigError
+from megads.families.decoder import padded_vocab_size, spec_of
+from megads.families.spec import local_size
 from megads.text.plural import plural
 
 GIB = 2**30
@@ -67,12 +69,10 @@ def count_parameters(model: ModelConfig) -> int:
 
 def _parameters(model: ModelConfig, tensor: int, stage: Stage) -> int:
     """Return the parameters of one tensor-parallel rank of a stage."""
-    # Of one layer: a slip of the finger may ask for 10**15 of them.
-    embedding, layer, head = step_parameters(model.model_copy(update={"num_layers": 1}), tensor)
-    count = stage.layers * layer + stage.has_embedding * embedding + stage.has_head * head
-    if model.tied_embeddings and stage.has_embedding and stage.has_head:
-        count -= padded_vocab_size(model) * model.hidden_size // tensor
-    return count
+    spec = spec_of(model)
+    embedding, layer, output = spec.step_sizes(tensor)
+    count = stage.layers * layer + stage.has_embedding * embedding + stage.has_head * output
+    return count - (local_size(spec.copied, tensor) if stage.has_embedding and stage.has_head else 0)
 
 
 def stages(run: RunConfig) -> Iterator[Stage]:

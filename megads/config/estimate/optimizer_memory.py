@@ -5,7 +5,7 @@ from __future__ import annotations
 from megads.config.estimate.activations import Stage
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
-from megads.config.sizes import padded_vocab_size
+from megads.families.decoder import spec_of
 
 AT_ONCE = 1 << 26
 """Numbers that the owner of whole parameters gathers together, and their gradients."""
@@ -50,16 +50,12 @@ def whole_work_bytes(run: RunConfig, stage: Stage, ranks: int) -> int:
 
 
 def _matrices(run: RunConfig) -> list[int]:
-    """Return the numbers of every unsplit matrix of a layer: q, k and v are one, and so are gate and up."""
-    model = run.model
-    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    inner = model.ffn_hidden_size * (2 if model.activation == "swiglu" else 1)
-    return [model.hidden_size * each for each in (queries + 2 * keys, queries, inner, model.ffn_hidden_size)]
+    """Return the elements of every unsplit matrix of a layer: q, k and v are one, and so are gate and up."""
+    return [each.size for each in spec_of(run.model).matrices()]
 
 
 def _tables(run: RunConfig, stage: Stage) -> list[int]:
-    """Return the numbers of the unsplit embedding and output layer of a stage."""
-    is_tied = run.model.tied_embeddings and stage.has_embedding and stage.has_head
-    return [padded_vocab_size(run.model) * run.model.hidden_size] * (
-        stage.has_embedding + (stage.has_head and not is_tied)
-    )
+    """Return the elements of the unsplit embedding and output layer of a stage."""
+    tables = spec_of(run.model).tables
+    first, last = tables[:1] if stage.has_embedding else (), tables[-1:] if stage.has_head else ()
+    return [each.size for each in dict.fromkeys((*first, *last))]

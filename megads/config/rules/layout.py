@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from megads.config.rules.advice import LARGEST_ADVICE, Change, Problem, divisors, each_of, multiples, nearest
 from megads.config.schema import RunConfig
-from megads.config.sizes import padded_vocab_size
 from megads.config.stages import SPLITS, stage_steps
 from megads.errors import ConfigError
+from megads.families.decoder import padded_vocab_size
 
 TP, PP, SP, ZERO = "parallel.tensor", "parallel.pipeline", "parallel.sequence", "parallel.zero_stage"
 SPLIT, SEQ, LAYERS = "parallel.pipeline_split", "model.seq_length", "model.num_layers"

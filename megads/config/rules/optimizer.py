@@ -9,6 +9,7 @@ from megads.config.rules.advice import Change, Problem, each_of
 from megads.config.rules.engine import OPTIMIZER as OFFLOAD
 from megads.config.rules.engine import PARAMS, ZERO
 from megads.config.schema import ModelConfig, RunConfig
+from megads.families.decoder import spec_of
 
 OPT = "optim.optimizer"
 
@@ -55,9 +56,7 @@ def settings(run: RunConfig, world_size: int) -> Iterator[Problem]:
 
 def smallest_side(model: ModelConfig) -> int:
     """Return the smallest side of any matrix in a layer; q, k and v are one, and so are gate and up."""
-    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    inner = model.ffn_hidden_size * (2 if model.activation == "swiglu" else 1)
-    return min(model.hidden_size, queries + 2 * keys, queries, inner, model.ffn_hidden_size)
+    return min(min(each.shape) for each in spec_of(model).matrices())
 
 
 RULES = (optimizer, settings)

@@ -9,9 +9,9 @@ from megads.config.estimate.memory import Memory, count_parameters, stages
 from megads.config.rules.remarks import bubble, query_heads
 from megads.config.schedule.batches import planned_samples
 from megads.config.schema import RunConfig
-from megads.config.sizes import padded_vocab_size
 from megads.config.sources.megatron_defaults import MEGATRON
 from megads.data.sources.epochs import Share
+from megads.families.decoder import padded_vocab_size
 from megads.launch.preflight.banner_data import corpora_lines, ramp_line, skips_line
 from megads.launch.schedulers.allocation import Allocation
 from megads.text.plural import plural

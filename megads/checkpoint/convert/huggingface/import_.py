@@ -25,8 +25,8 @@ from megads.checkpoint.format.atomic_folder import new_folder
 from megads.checkpoint.format.folders import checkpoint_name
 from megads.checkpoint.format.tensors import parameters_of
 from megads.checkpoint.resume.compatibility import HF, shape_of
-from megads.config.sizes import padded_vocab_size
 from megads.errors import CheckpointError
+from megads.families.decoder import padded_vocab_size
 
 TOKENIZER = "tokenizer"
 """Folder of the tokenizer, next to the checkpoint."""
