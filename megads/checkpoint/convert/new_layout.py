@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +18,7 @@ from megads.config.schema import ModelConfig, ParallelConfig, RunConfig
 from megads.config.setting import Origin
 from megads.config.stages import SPLITS, stage_steps
 from megads.errors import CheckpointError, ConfigError
+from megads.families.decoder import spec_of
 
 OPTIONS = {
     "parallel.tensor": "--tp",
@@ -126,7 +126,7 @@ def shares_of(run: RunConfig) -> list[list[Share]]:
     every tensor-parallel rank is in the file of the first. Ranks of data x seq share evenly
     as the ZeRO stage does: 0 and 3 each parameter, 1 and 2 matrices and vectors laid end to end.
     """
-    grid, stages, tensors = grid_of(run), stage_steps(run), parameters_of(run.model)
+    grid, stages, parameters = grid_of(run), stage_steps(run), list(spec_of(run.model).parameters())
     size = grid.data * grid.seq
     flat = run.parallel.zero_stage in (1, 2)
     files = []
@@ -134,22 +134,14 @@ def shares_of(run: RunConfig) -> list[list[Share]]:
         at = grid.coordinate(rank)
         tensor, place = at["tensor"], at["data"] * grid.seq + at["seq"]
         owned = {
-            name: cut.of(tensor, grid.tensor)
-            for name, cut in tensors.items()
-            if _step_of(name, run.model.num_layers) in stages[at["pipe"]]
+            each.name: ShardLayout(each.shape, each.dim, each.parts, tensor, grid.tensor)
+            for each in parameters
+            if each.step in stages[at["pipe"]]
         }
         groups = _together(owned) if flat else [[each] for each in owned.items()]
         shares = [share for group in groups for share in _cut_evenly(group, place, size, _ALIGNED if flat else 1)]
         files.append([share for share in shares if tensor == 0 or not share.cut.is_whole])
     return files
-
-
-def _step_of(name: str, layers: int) -> int:
-    """Return the step of the model, see ``megads.config.stages``, to which a parameter belongs."""
-    layer = re.match(r"layers\.(\d+)\.", name)
-    if layer:
-        return int(layer[1]) + 1
-    return 0 if name in ("embedding.weight", "positions.weight") else layers + 1
 
 
 def _together(owned: Mapping[str, ShardLayout]) -> list[list[tuple[str, ShardLayout]]]:

@@ -20,10 +20,10 @@ from megads.checkpoint.format.atomic_folder import new_folder
 from megads.checkpoint.format.commit import sync_folder
 from megads.checkpoint.format.reader import VOCABULARY, Reader
 from megads.checkpoint.format.shard_layout import ShardLayout
-from megads.checkpoint.format.tensors import parameters_of
 from megads.checkpoint.resume.compatibility import model_of
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
+from megads.families.decoder import spec_of
 
 _WITH_STATE = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "output_layer")
 """Modules of Megatron-core that look for ``_extra_state``, which is None without fp8."""
@@ -122,17 +122,18 @@ def _stage(model: ModelConfig, target: Target, number: int) -> _Stage:
     mine, last = range(number * count, (number + 1) * count), number == target.pipe - 1
     stage = _Stage()
     rows = target.vocab_rows(model)
-    for name, cut in parameters_of(model).items():
+    for each in spec_of(model).parameters():
+        name, cut = each.name, ShardLayout(each.shape, each.dim, each.parts)
         if name in VOCABULARY:
             cut = ShardLayout((rows, model.hidden_size), 0, (rows,))
         if ".attention.qkv." in name:
             # Its groups of heads follow one another, so that it is cut like a matrix of one part.
             cut = ShardLayout(cut.shape, 0, cut.shape[:1])
-        if name.startswith("layers."):
-            _, layer, rest = name.split(".", 2)
-            if int(layer) in mine:
-                stage.wanted.append(Wanted(theirs_of(rest, target.style, int(layer) - mine.start), name, cut))
-        elif last if name.startswith(("final_norm", "head")) else number == 0:
+        layer = each.step - 1
+        if layer in mine:
+            rest = name.split(".", 2)[2]
+            stage.wanted.append(Wanted(theirs_of(rest, target.style, layer - mine.start), name, cut))
+        elif last if layer == model.num_layers else layer < 0 and number == 0:
             stage.wanted.append(Wanted(theirs_of(name, target.style, None), name, cut))
     if model.tied_embeddings and last and target.pipe > 1:
         copy = theirs_of("embedding.weight", target.style, None, copy=True)
