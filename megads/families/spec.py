@@ -76,9 +76,8 @@ class Spec:
         Raises:
             KeyError: the model has none of this name.
         """
-        words = name.split(".", 2)
-        among, key = (self.layer, words[2]) if words[0] == "layers" else ((*self.embedding, *self.output), name)
-        return {each.name: each for each in among}[key]
+        layer, _, key = name.partition(".")[2].partition(".")
+        return by_name(self.layer)[key] if layer.isdecimal() else by_name((*self.embedding, *self.output))[name]
 
     @property
     def tables(self) -> tuple[Parameter, ...]:
@@ -108,6 +107,11 @@ class Spec:
         """
         last = (*self.output, *self.copied)
         return local_size(self.embedding, tensor), local_size(self.layer, tensor), local_size(last, tensor)
+
+
+def by_name(parameters: Iterable[Parameter]) -> dict[str, Parameter]:
+    """Return ``parameters`` by their names."""
+    return {each.name: each for each in parameters}
 
 
 def local_size(parameters: Iterable[Parameter], tensor: int) -> int:

@@ -11,10 +11,9 @@ from megads.comm.rng import Draws
 from megads.config.schema import ModelConfig
 from megads.errors import ConfigError
 from megads.models.flash import load_flash
-from megads.models.layers import Context
+from megads.models.layers import Context, Layer, make_column, make_row
 from megads.models.rope import Rotary, Where
 from megads.parallel.documents import Documents, Segments
-from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear
 from megads.parallel.ulysses import HeadExchange, spread_heads
 
 
@@ -28,6 +27,7 @@ class Attention(nn.Module):
 
     Args:
         model: sizes; derived values must be filled in.
+        layer: its parameters.
         context: groups; whether the softmax is recomputed.
         rotary: turns queries and keys; None: positions come from elsewhere.
         place: name of its dropout, see :meth:`megads.comm.rng.Draws.begin`.
@@ -37,7 +37,9 @@ class Attention(nn.Module):
         DependencyError: ``model.attention`` is flash and flash-attn is missing.
     """
 
-    def __init__(self, model: ModelConfig, context: Context, rotary: Rotary | None, place: str = "attention"):
+    def __init__(
+        self, model: ModelConfig, layer: Layer, context: Context, rotary: Rotary | None, place: str = "attention"
+    ):
         super().__init__()
         groups = context.groups
         _check_heads(model, groups.tensor_size)
@@ -52,10 +54,8 @@ class Attention(nn.Module):
         self.uses = uses if len(set(uses)) > 1 else None
         self.dropout = model.attention_dropout
         self.flash = load_flash() if model.attention == "flash" else None
-        q_width, kv_width = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-        kind = {"bias": model.bias, "scattered": context.scatter_norms}
-        self.qkv = ColumnParallelLinear(model.hidden_size, (q_width, kv_width, kv_width), groups.tensor, **kind)
-        self.out = RowParallelLinear(q_width, model.hidden_size, groups.tensor, **kind)
+        self.qkv = make_column("attention.qkv", layer, context)
+        self.out = make_row("attention.out", layer, context)
 
     def forward(self, x: Tensor, documents: Documents | None = None, draws: Draws | None = None) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence.

@@ -12,8 +12,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megads.comm.groups import Groups
-from megads.config.schema import RunConfig
+from megads.config.schema import ModelConfig, RunConfig
 from megads.config.stages import stage_steps
+from megads.families.spec import Parameter
 from megads.models.gpt import GPT
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import Shard
@@ -77,10 +78,11 @@ def _fill_partition(weight: Any, name: str, module: GPT, seed: int, groups: Grou
 
 def _rows(weight: Any, shape: Sequence[int], name: str, module: GPT, seed: int, groups: Groups, rows: range) -> Tensor:
     """Return the initial values of some rows of this tensor-parallel rank's slice, which has the given shape."""
+    described = module.spec.of(name)
     if len(shape) == 1:
-        return torch.full((len(rows),), 1.0 if name.endswith("norm.weight") else 0.0)
+        return torch.full((len(rows),), 1.0 if described.kind == "norm" else 0.0)
     shard: Shard | None = weight.shard
-    std = std_of(name, module)
+    std = std_of(described, module.config)
     if shard is None:
         return draw(name, seed, std, rows, range(shape[1]))
     pieces = []
@@ -104,11 +106,9 @@ def _spans(shard: Shard, rank: int, degree: int) -> Iterator[tuple[range, range]
         local, whole = local + size, whole + part
 
 
-def std_of(name: str, module: GPT) -> float:
+def std_of(matrix: Parameter, model: ModelConfig) -> float:
     """Return the standard deviation of a matrix's initial weights."""
-    model = module.config
-    narrow = name.endswith(("attention.out.weight", "mlp.down.weight"))
-    return model.init_std / math.sqrt(2 * model.num_layers) if narrow else model.init_std
+    return model.init_std / math.sqrt(2 * model.num_layers) if matrix.into_residual else model.init_std
 
 
 def draw(name: str, seed: int, std: float, rows: range, columns: range) -> Tensor:

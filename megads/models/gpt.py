@@ -12,18 +12,19 @@ from torch import Tensor, nn
 
 from megads.comm.groups import Groups
 from megads.comm.rng import Draws
-from megads.config.derive import padded_vocab_size
 from megads.config.schema import ModelConfig
 from megads.errors import ConfigError
+from megads.families.decoder import spec_of
+from megads.families.spec import by_name
 from megads.models.attention import Attention
-from megads.models.layers import Context, make_mlp, make_norm
+from megads.models.layers import Context, Layer, make_column, make_mlp, make_norm
 from megads.models.rope import Rotary, frequencies
 from megads.parallel.collectives import copy_to_group, split_rows
 from megads.parallel.documents import Documents
 from megads.parallel.draw import draw_labels
 from megads.parallel.loss import vocab_parallel_cross_entropy
 from megads.parallel.recompute import Recompute
-from megads.parallel.tensor import ColumnParallelLinear, VocabParallelEmbedding, column_parallel_linear, parameter
+from megads.parallel.tensor import VocabParallelEmbedding, column_parallel_linear, parameter
 
 
 class Positions(nn.Module):
@@ -76,13 +77,13 @@ class Block(nn.Module):
     second that of the result.
     """
 
-    def __init__(self, model: ModelConfig, context: Context, rotary: Rotary | None, layer: int):
+    def __init__(self, model: ModelConfig, layer: Layer, context: Context, rotary: Rotary | None, index: int):
         super().__init__()
-        self.probability, self.context, self.layer = model.hidden_dropout, context, layer
-        self.input_norm = make_norm(model, context)
-        self.attention = Attention(model, context, rotary, f"{layer}.attention")
-        self.post_norm = make_norm(model, context)
-        self.mlp = make_mlp(model, context)
+        self.probability, self.context, self.layer = model.hidden_dropout, context, index
+        self.input_norm = make_norm("input_norm", layer, model.norm_epsilon, context)
+        self.attention = Attention(model, layer, context, rotary, f"{index}.attention")
+        self.post_norm = make_norm("post_norm", layer, model.norm_epsilon, context)
+        self.mlp = make_mlp(layer, context, model.activation)
 
     def forward(self, x: Tensor, documents: Documents | None = None, draws: Draws | None = None) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence, see :class:`Attention`."""
@@ -102,7 +103,7 @@ class GPT(nn.Module):
     Args:
         model: sizes; derived values must be filled in.
         groups: for the tensor-parallel and the sequence-parallel group.
-        steps: what this pipeline stage holds, see ``megads.config.stages``; None: everything.
+        steps: what this pipeline stage holds, see ``megads.families.spec``; None: everything.
         scatter_norms: Megatron's sequence parallelism (arXiv 2205.05198, section 4.2.2).
         recompute: what is computed again in the backward pass; None: nothing.
 
@@ -126,22 +127,20 @@ class GPT(nn.Module):
         last = model.num_layers + 1
         mine = range(last + 1) if steps is None else steps
         self.has_embedding, self.has_head = 0 in mine, last in mine
-        rows = padded_vocab_size(model)
+        self.spec = spec_of(model)
         rotary = Rotary(frequencies(model)) if model.position_embedding == "rope" else None
-        tied = model.tied_embeddings
-        if self.has_embedding or (self.has_head and tied):
-            self.embedding = VocabParallelEmbedding(rows, model.hidden_size, groups.tensor, scattered=scatter_norms)
-        if self.has_embedding and rotary is None:
-            self.positions = Positions(model.max_positions, model.hidden_size, context)
+        (rows, width), *positions = (each.shape for each in self.spec.embedding)
+        if self.has_embedding or (self.has_head and self.spec.is_tied):
+            self.embedding = VocabParallelEmbedding(rows, width, groups.tensor, scattered=scatter_norms)
+        if self.has_embedding and positions:
+            self.positions = Positions(positions[0][0], width, context)
         layers = [step - 1 for step in mine if 0 < step < last]
         # A dictionary, because a stage holds the layers of its numbers and none below.
-        self.layers = nn.ModuleDict({str(layer): Block(model, context, rotary, layer) for layer in layers})
+        layer, output = by_name(self.spec.layer), by_name(self.spec.output)
+        self.layers = nn.ModuleDict({str(index): Block(model, layer, context, rotary, index) for index in layers})
         if self.has_head:
-            self.final_norm = make_norm(model, context)
-            self.head: ColumnParallelLinear | None = None
-            if not tied:
-                kind = {"bias": False, "scattered": scatter_norms}
-                self.head = ColumnParallelLinear(model.hidden_size, rows, groups.tensor, **kind)
+            self.final_norm = make_norm("final_norm", output, model.norm_epsilon, context)
+            self.head = None if self.spec.is_tied else make_column("head", output, context)
 
     def forward(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from megads.comm.groups import Groups
 from megads.comm.rng import Draws
-from megads.config.schema import ModelConfig
+from megads.families.spec import Parameter
 from megads.parallel.collectives import copy_all_to_group, copy_to_group
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear, parameter
@@ -88,21 +89,36 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, weight.shape, weight, bias, self.epsilon)
 
 
-def make_norm(model: ModelConfig, context: Context) -> nn.Module:
-    """Return the norm that ``model.normalization`` names, over the hidden size."""
-    kind = RMSNorm if model.normalization == "rmsnorm" else LayerNorm
-    return kind(model.hidden_size, model.norm_epsilon, context.scattered_over)
+Layer = Mapping[str, Parameter]
+"""The parameters of a layer by name, see ``megads.families.spec``; those of the last step likewise."""
+
+
+def make_norm(name: str, layer: Layer, epsilon: float, context: Context) -> nn.Module:
+    """Return the norm ``name``, of the width of the residual stream."""
+    kind = LayerNorm if f"{name}.bias" in layer else RMSNorm
+    return kind(layer[f"{name}.weight"].size, epsilon, context.scattered_over)
+
+
+def make_column(name: str, layer: Layer, context: Context) -> ColumnParallelLinear:
+    """Return the projection ``name`` of ``layer``, whose output features are cut."""
+    weight, bias = layer[f"{name}.weight"], f"{name}.bias" in layer
+    group, scattered = context.groups.tensor, context.scatter_norms
+    return ColumnParallelLinear(weight.shape[1], weight.parts, group, bias=bias, scattered=scattered)
+
+
+def make_row(name: str, layer: Layer, context: Context) -> RowParallelLinear:
+    """Return the projection ``name`` of ``layer``, whose input features are cut."""
+    (width, inner), bias = layer[f"{name}.weight"].shape, f"{name}.bias" in layer
+    return RowParallelLinear(inner, width, context.groups.tensor, bias=bias, scattered=context.scatter_norms)
 
 
 class GatedMLP(nn.Module):
     """``down(silu(gate(x)) * up(x))`` (SwiGLU, arXiv 2002.05202); gate and up are one matrix."""
 
-    def __init__(self, model: ModelConfig, context: Context):
+    def __init__(self, layer: Layer, context: Context):
         super().__init__()
-        width, inner, group = model.hidden_size, model.ffn_hidden_size, context.groups.tensor
-        kind = {"bias": model.bias, "scattered": context.scatter_norms}
-        self.gate_up = ColumnParallelLinear(width, (inner, inner), group, **kind)
-        self.down = RowParallelLinear(inner, width, group, **kind)
+        self.gate_up = make_column("mlp.gate_up", layer, context)
+        self.down = make_row("mlp.down", layer, context)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``."""
@@ -113,19 +129,17 @@ class GatedMLP(nn.Module):
 class MLP(nn.Module):
     """``down(gelu(up(x)))``; gelu in its erf form, or for ``gelu_tanh`` its tanh approximation."""
 
-    def __init__(self, model: ModelConfig, context: Context):
+    def __init__(self, layer: Layer, context: Context, activation: str):
         super().__init__()
-        width, inner, group = model.hidden_size, model.ffn_hidden_size, context.groups.tensor
-        kind = {"bias": model.bias, "scattered": context.scatter_norms}
-        self.approximate = "tanh" if model.activation == "gelu_tanh" else "none"
-        self.up = ColumnParallelLinear(width, inner, group, **kind)
-        self.down = RowParallelLinear(inner, width, group, **kind)
+        self.approximate = "tanh" if activation == "gelu_tanh" else "none"
+        self.up = make_column("mlp.up", layer, context)
+        self.down = make_row("mlp.down", layer, context)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``."""
         return self.down(F.gelu(self.up(x), approximate=self.approximate))
 
 
-def make_mlp(model: ModelConfig, context: Context) -> nn.Module:
-    """Return the MLP that ``model.activation`` names."""
-    return GatedMLP(model, context) if model.activation == "swiglu" else MLP(model, context)
+def make_mlp(layer: Layer, context: Context, activation: str) -> nn.Module:
+    """Return the MLP that ``layer`` describes."""
+    return GatedMLP(layer, context) if "mlp.gate_up.weight" in layer else MLP(layer, context, activation)
