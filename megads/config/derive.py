@@ -35,6 +35,7 @@ from megads.config.sources.resolve import SHARES, Resolved, rank_of
 from megads.config.tree import env_name, fields, nested, value_of
 from megads.errors import ConfigError, MegadsError
 from megads.families.decoder import inner_width, padded_vocab_size
+from megads.families.table import FAMILIES
 from megads.text.plural import plural
 
 __all__ = ["FILLED", "attempts", "check_vocab", "data_degree", "derive", "padded_vocab_size"]
@@ -292,8 +293,9 @@ def _fill_model(filler: _Filler, vocab_size: int) -> None:
         if not vocab_size:
             raise ConfigError(f"{env_name('data.tokenizer_type')}={filler['data.tokenizer_type']} needs VOCAB_SIZE")
         filler.put("model.vocab_size", vocab_size, "the tokenizer's")
-    if filler["model.family"] == "gpt":
-        filler.fill("model.init_std", 0.02, "0.02 for gpt")
+    family = filler["model.family"]
+    if std := FAMILIES[family].init_std:
+        filler.fill("model.init_std", std, f"{std} for {family}")
     else:
         filler.fill("model.init_std", math.sqrt(2 / (5 * hidden)), "sqrt(2 / (5 HIDDEN))")
 

@@ -2,7 +2,7 @@
 
 Sizes that follow from others have the default 0, which means "derive it"; the formulas
 are in ``megads.config.derive``. Model families (GPT, Llama) are bundles of defaults, see
-``FAMILIES``.
+``megads.families``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from megads.config.settings.checkpoint import CheckpointConfig
 from megads.config.settings.data import DataConfig
 from megads.config.settings.engine import DeepSpeedConfig, RecomputeConfig
 from megads.config.settings.log import LogConfig, TrackConfig
-from megads.config.settings.model import FAMILIES, ModelConfig
+from megads.config.settings.model import ModelConfig
 from megads.config.settings.optimizer import OptimConfig
 from megads.config.settings.option_units import minutes
 from megads.config.settings.profile import ProfileConfig
@@ -26,7 +26,6 @@ from megads.config.settings.stability import StabilityConfig
 from megads.config.settings.times import TimesConfig
 
 __all__ = [
-    "FAMILIES",
     "OPTIMIZER_DEFAULTS",
     "CheckpointConfig",
     "DataConfig",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from megads.checkpoint.convert.huggingface.names import tensors_of
-from megads.checkpoint.convert.huggingface.write_config import TYPES, architecture_of
+from megads.checkpoint.convert.huggingface.write_config import architecture_of
 from megads.checkpoint.convert.new_layout import shares_of
 from megads.checkpoint.format.tensors import parameters_of
 from megads.config.estimate.activations import kept_bytes, layer_bytes, worked_bytes
@@ -129,7 +129,7 @@ def _hugging_face(model: ModelConfig) -> str:
         architecture = architecture_of(model)
     except CheckpointError as error:
         return str(error)
-    theirs = tensors_of(model, TYPES[architecture])
+    theirs = tensors_of(model, architecture)
     return architecture + _digest([(t.name, t.ours, t.first, t.rows, t.shape, t.turned) for t in theirs])
 
 

@@ -1,21 +1,22 @@
-"""The settings of the model's shape, and the families that are bundles of their defaults."""
+"""The settings of the model's shape; families, in ``megads.families``, are bundles of their defaults."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from megads.config.setting import Section, Weak, Word, setting
 from megads.config.settings.option_units import with_end_of_document
+from megads.families.table import FAMILIES, FamilyName
 
 
 class ModelConfig(Section):
     """The shape of the decoder."""
 
-    family: Literal["llama", "gpt"] = setting(
+    family: FamilyName = setting(
         "llama",
         env="MODEL_FAMILY",
         switches={"NO_LLAMA": "gpt"},
-        help="bundle of defaults: llama (RMSNorm, SwiGLU, RoPE) or gpt (LayerNorm, GELU, learned positions)",
+        help="bundle of defaults: " + " or ".join(f"{name} ({each.summary})" for name, each in FAMILIES.items()),
     )
     num_layers: int = setting(
         32,
@@ -189,18 +190,3 @@ class ModelConfig(Section):
         switches={"NO_FLASH_ATTN": "sdpa"},
         help="torch's scaled_dot_product_attention, or the flash-attn package",
     )
-
-
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "gpt": {
-        "model.normalization": "layernorm",
-        "model.activation": "gelu_tanh",
-        "model.position_embedding": "learned",
-        "model.bias": True,
-        "model.tied_embeddings": True,
-        "model.hidden_dropout": 0.1,
-        "model.attention_dropout": 0.1,
-    },
-}
-"""What ``model.family`` changes in the defaults, below presets in precedence."""

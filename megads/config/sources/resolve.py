@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megads.config.schema import FAMILIES, OPTIMIZER_DEFAULTS, RunConfig
+from megads.config.schema import OPTIMIZER_DEFAULTS, RunConfig
 from megads.config.setting import Decides, Origin
 from megads.config.sources.config_file import SETTING as CONFIG_FILE
 from megads.config.sources.config_file import read_settings
@@ -19,6 +19,7 @@ from megads.config.sources.parse import did_you_mean, parse, switch
 from megads.config.sources.presets import Layer, read_machine, read_preset
 from megads.config.tree import env_name, extra, fields, nested, settings
 from megads.errors import ConfigError
+from megads.families.table import FAMILY_DEFAULTS
 
 __all__ = ["LAYERS", "Resolved", "rank_of", "resolve", "settings"]
 
@@ -159,7 +160,7 @@ def _put_defaults(stack: _Stack, layers: list[Layer], from_env: Given, given: Gi
     if by_megatron:
         _put_megatron(stack, layers, from_env, given)
     _put_bundle(stack, "optim.optimizer", OPTIMIZER_DEFAULTS, layers, from_env, given)
-    _put_bundle(stack, "model.family", FAMILIES, layers, from_env, given)
+    _put_bundle(stack, "model.family", FAMILY_DEFAULTS, layers, from_env, given)
 
 
 def _environment(env: Mapping[str, str]) -> Given:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from megads.checkpoint.convert.huggingface.dtypes import LONG, pack
 from megads.checkpoint.convert.huggingface.names import Theirs, tensors_of
-from megads.checkpoint.convert.huggingface.write_config import SPECIAL, TYPES, architecture_of, config_of
+from megads.checkpoint.convert.huggingface.write_config import SPECIAL, architecture_of, config_of
 from megads.checkpoint.convert.huggingface.write_shards import Outgoing, write_shards
 from megads.checkpoint.format.atomic_folder import new_folder
 from megads.checkpoint.format.manifest import Manifest
@@ -72,7 +72,7 @@ def export(
         had = 0 if more.get("sliding_window") else more.get("max_position_embeddings", 0)
         kept = {name: more[name] for name in ("generation", *SPECIAL) if name in more}
         more = {**kept, "max_position_embeddings": max(had, model.seq_length)}
-    theirs = tensors_of(model, TYPES[architecture])
+    theirs = tensors_of(model, architecture)
     with new_folder(final) as folder:
         found = tokenizer(folder, _length(model, more)) if tokenizer else {}
         ids = {f"{name}_token_id": number for name, number in found.items() if number is not None}

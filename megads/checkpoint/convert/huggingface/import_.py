@@ -27,6 +27,7 @@ from megads.checkpoint.format.tensors import parameters_of
 from megads.checkpoint.resume.compatibility import HF, shape_of
 from megads.errors import CheckpointError
 from megads.families.decoder import padded_vocab_size
+from megads.families.table import CLASSES
 
 TOKENIZER = "tokenizer"
 """Folder of the tokenizer, next to the checkpoint."""
@@ -76,7 +77,7 @@ def import_folder(
     """
     described = describe(source, vocab_multiple)
     weights = Source(source)
-    theirs = tensors_of(described.model, described.model_type)
+    theirs = tensors_of(described.model, described.architecture)
     found = _match(source, described, weights, theirs)
     dtype = _dtype(weights, found)
     kind = tokenizer_type(source)
@@ -101,9 +102,10 @@ def import_folder(
 
 def _match(source: Path, described: Described, weights: Source, theirs: list[Theirs]) -> dict[str, str]:
     """Return for every tensor that is wanted its name in the files, after checking that all are there and no more."""
-    bare = described.model_type == "gpt2" and not any(name.startswith("transformer.") for name in weights.shapes)
     # The first GPT-2 folders were saved without the output layer's module around them.
-    found = {each.name: each.name.removeprefix("transformer.") if bare else each.name for each in theirs}
+    prefix = CLASSES[described.architecture].prefix
+    bare = prefix and not any(name.startswith(prefix) for name in weights.shapes)
+    found = {each.name: each.name.removeprefix(prefix) if bare else each.name for each in theirs}
     missing = [name for name in found.values() if name not in weights.shapes]
     if missing:
         raise CheckpointError(

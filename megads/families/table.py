@@ -1,0 +1,23 @@
+"""All families, by the values of ``model.family``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from megads.families.family import Family, HuggingFace
+from megads.families.gpt import GPT
+from megads.families.llama import LLAMA
+
+FamilyName = Literal["llama", "gpt"]
+FAMILIES: dict[FamilyName, Family] = {"llama": LLAMA, "gpt": GPT}
+FAMILY_DEFAULTS: dict[str, Mapping[str, Any]] = {name: each.defaults for name, each in FAMILIES.items()}
+"""Dotted setting -> its default in a family, below presets in precedence."""
+
+CLASSES: dict[str, HuggingFace] = {each.name: each for family in FAMILIES.values() for each in family.classes}
+"""The classes of transformers that can be read and written, by name."""
+
+
+def family_of(architecture: str) -> FamilyName:
+    """Return the family of a class of transformers in :data:`CLASSES`."""
+    return next(name for name, family in FAMILIES.items() if CLASSES[architecture] in family.classes)
