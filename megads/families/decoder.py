@@ -37,6 +37,10 @@ class Decoder(Protocol):
     @property
     def normalization(self) -> str: ...
     @property
+    def norm_position(self) -> str: ...
+    @property
+    def qk_norm(self) -> str: ...
+    @property
     def activation(self) -> str: ...
     @property
     def position_embedding(self) -> str: ...
@@ -81,15 +85,24 @@ def spec_of(model: Decoder) -> Spec:
 def _layer(model: Decoder) -> Iterator[Parameter]:
     width, inner, bias = model.hidden_size, model.ffn_hidden_size, model.bias
     queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    yield from _norm("input_norm", model)
+    is_before = model.norm_position == "before"
+    if is_before:
+        yield from _norm("input_norm", model)
     yield from column("attention.qkv", width, (queries, keys, keys), bias=bias)
     yield from row("attention.out", width, queries, bias=bias)
-    yield from _norm("post_norm", model)
+    for name, joined in (("q", queries), ("k", keys)):
+        if model.qk_norm == "head":
+            yield from norm(f"attention.{name}_norm", model.head_dim, bias=False)
+        elif model.qk_norm == "all":
+            yield Parameter(f"attention.{name}_norm.weight", (joined,), "norm", 0, (joined,))
+    yield from _norm("post_norm" if is_before else "attention_norm", model)
     if is_gated(model.activation):
         yield from column("mlp.gate_up", width, (inner, inner), bias=bias)
     else:
         yield from column("mlp.up", width, (inner,), bias=bias)
     yield from row("mlp.down", width, inner, bias=bias)
+    if not is_before:
+        yield from _norm("mlp_norm", model)
 
 
 def _norm(name: str, model: Decoder) -> Iterator[Parameter]:

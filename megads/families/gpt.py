@@ -78,6 +78,8 @@ GPT2_CLASS = HuggingFace(
         "position_embedding": ("learned",),
         "bias": (True,),
         "activation": ("gelu", "gelu_tanh"),
+        "norm_position": ("before",),
+        "qk_norm": ("none",),
     },
     read=_read,
     write=_write,

@@ -15,6 +15,7 @@ PROJECTIONS: Names = (
     ("self_attn.v_proj", "attention.qkv", 2),
     ("self_attn.o_proj", "attention.out", None),
 )
+HEAD_NORMS: Names = (("self_attn.q_norm", "attention.q_norm", None), ("self_attn.k_norm", "attention.k_norm", None))
 MLP: Names = (
     ("mlp.gate_proj", "mlp.gate_up", 0),
     ("mlp.up_proj", "mlp.gate_up", 1),
@@ -30,6 +31,8 @@ NEEDS: dict[str, tuple[Any, ...]] = {
     "normalization": ("rmsnorm",),
     "activation": ("swiglu",),
     "position_embedding": ("rope",),
+    "norm_position": ("before",),
+    "qk_norm": ("none",),
 }
 
 
@@ -61,9 +64,13 @@ def _write_mistral(model: Any, more: Mapping[str, Any]) -> dict[str, Any]:
     return {**write_decoder(model, more), "sliding_window": more.get("sliding_window")}
 
 
+def _is_plain(model: Any) -> bool:
+    return bool(model.position_embedding == "rope" and model.qk_norm == "none")
+
+
 def _is_even(model: Any) -> bool:
     # transformers' check of LlamaConfig, though head_dim is given.
-    return bool(model.position_embedding == "rope" and model.hidden_size % model.num_heads == 0)
+    return _is_plain(model) and model.hidden_size % model.num_heads == 0
 
 
 LLAMA_CLASS = HuggingFace(
@@ -80,7 +87,7 @@ LLAMA_CLASS = HuggingFace(
 MISTRAL_CLASS = HuggingFace(
     "MistralForCausalLM",
     "mistral",
-    suits=lambda model: bool(model.position_embedding == "rope"),
+    suits=_is_plain,
     needs={**NEEDS, "bias": (False,)},
     read=_read_mistral,
     write=_write_mistral,

@@ -94,10 +94,10 @@ class Spec:
         return [each for each in self.layer if each.kind == "matrix" and each.name.startswith(module)]
 
     def norms(self) -> Iterator[tuple[Parameter, bool]]:
-        """Yield the weight of every norm of a layer, and whether the norm has a bias."""
+        """Yield the weight of every norm of the residual stream in a layer, and whether the norm has a bias."""
         names = {each.name for each in self.layer}
         for each in self.layer:
-            if each.kind == "norm":
+            if each.kind == "norm" and not each.name.startswith("attention."):
                 yield each, f"{each.name.removesuffix('weight')}bias" in names
 
     def step_sizes(self, tensor: int = 1) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from megads.comm.rng import Draws
 from megads.config.schema import ModelConfig
 from megads.errors import ConfigError
 from megads.models.flash import load_flash
-from megads.models.layers import Context, Layer, make_column, make_row
+from megads.models.layers import Context, Layer, make_column, make_head_norm, make_row
 from megads.models.rope import Rotary, Where
 from megads.parallel.documents import Documents, Segments
 from megads.parallel.ulysses import HeadExchange, spread_heads
@@ -56,6 +56,8 @@ class Attention(nn.Module):
         self.flash = load_flash() if model.attention == "flash" else None
         self.qkv = make_column("attention.qkv", layer, context)
         self.out = make_row("attention.out", layer, context)
+        self.q_norm = make_head_norm("attention.q_norm", layer, model.norm_epsilon, context)
+        self.k_norm = make_head_norm("attention.k_norm", layer, model.norm_epsilon, context)
 
     def forward(self, x: Tensor, documents: Documents | None = None, draws: Draws | None = None) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence.
@@ -70,11 +72,15 @@ class Attention(nn.Module):
         batch, length, _ = qkv.shape
         sizes = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         heads = qkv.view(batch, length, sum(sizes), self.head_dim)
-        if self.rotary is not None:
-            where = Where(self.seq_rank * length, self.seq_size * length, documents.positions)
+        where = Where(self.seq_rank * length, self.seq_size * length, documents.positions)
+        if self.rotary is not None and self.q_norm is None:
             q, k, v = self.rotary(heads, self.num_heads, self.num_kv_heads, where)
         else:
             q, k, v = heads.split(sizes, dim=2)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+            if self.rotary is not None:
+                q, k = self.rotary.rotate(q, where), self.rotary.rotate(k, where)
         if self.exchange is not None:
             q, k, v = self.exchange.to_heads(q, k, v)
         mixed = self.recompute.core(partial(self._attend, documents.segments, draws), q, k, v)

@@ -61,7 +61,7 @@ class Positions(nn.Module):
 
 
 class Block(nn.Module):
-    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``.
+    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; or each norm behind what it is before here.
 
     Its collectives, for B samples::
 
@@ -80,17 +80,28 @@ class Block(nn.Module):
     def __init__(self, model: ModelConfig, layer: Layer, context: Context, rotary: Rotary | None, index: int):
         super().__init__()
         self.probability, self.context, self.layer = model.hidden_dropout, context, index
-        self.input_norm = make_norm("input_norm", layer, model.norm_epsilon, context)
+        norm = partial(_norm_of, layer=layer, epsilon=model.norm_epsilon, context=context)
+        self.input_norm = norm("input_norm")
         self.attention = Attention(model, layer, context, rotary, f"{index}.attention")
-        self.post_norm = make_norm("post_norm", layer, model.norm_epsilon, context)
+        self.attention_norm, self.post_norm = norm("attention_norm"), norm("post_norm")
         self.mlp = make_mlp(layer, context, model.activation)
+        self.mlp_norm = norm("mlp_norm")
 
     def forward(self, x: Tensor, documents: Documents | None = None, draws: Draws | None = None) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence, see :class:`Attention`."""
         probability = self.probability if self.training else 0.0
-        mixed = self.attention(self.input_norm(x), documents, draws)
+        mixed = _normed(self.attention_norm, self.attention(_normed(self.input_norm, x), documents, draws))
         x = x + self.context.dropout(mixed, probability, draws, f"{self.layer}.out")
-        return x + self.context.dropout(self.mlp(self.post_norm(x)), probability, draws, f"{self.layer}.mlp")
+        changed = _normed(self.mlp_norm, self.mlp(_normed(self.post_norm, x)))
+        return x + self.context.dropout(changed, probability, draws, f"{self.layer}.mlp")
+
+
+def _norm_of(name: str, layer: Layer, epsilon: float, context: Context) -> nn.Module | None:
+    return make_norm(name, layer, epsilon, context) if f"{name}.weight" in layer else None
+
+
+def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
+    return x if norm is None else norm(x)
 
 
 class GPT(nn.Module):

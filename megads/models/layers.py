@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,9 +13,9 @@ from torch import Tensor, nn
 from megads.comm.groups import Groups
 from megads.comm.rng import Draws
 from megads.families.spec import Parameter
-from megads.parallel.collectives import copy_all_to_group, copy_to_group
+from megads.parallel.collectives import copy_all_to_group, copy_to_group, reduce_from_group
 from megads.parallel.recompute import Recompute
-from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear, parameter
+from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear, Shard, parameter
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Context:
 class RMSNorm(nn.Module):
     """``x / sqrt(mean(x**2) + eps) * weight`` over the last dimension (arXiv 1910.07467).
 
-    ``group``: ranks that normalise a part of the tokens each and sum the weight's gradient.
+    ``group``: ranks that normalise a part of the tokens or heads each and sum the weight's gradient.
     """
 
     def __init__(self, width: int, epsilon: float, group: dist.ProcessGroup | None = None):
@@ -69,6 +70,35 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` normalised, in its own shape and type."""
         return F.rms_norm(x, self.weight.shape, copy_to_group(self.weight, self.group), self.epsilon)
+
+
+class SplitRMSNorm(nn.Module):
+    """:class:`RMSNorm` over all heads of queries or keys, which are split over tensor-parallel ranks.
+
+    Rank ``i`` holds the heads and weights of its slice; ranks sum the squares of a token, one all-reduce
+    of ``[B, s, 1]`` in the forward and one in the backward pass.
+
+    Args:
+        width: channels of all heads.
+        epsilon: added to the mean square.
+        group: tensor-parallel group; None: one rank.
+    """
+
+    def __init__(self, width: int, epsilon: float, group: dist.ProcessGroup | None):
+        super().__init__()
+        self.width, self.epsilon, self.group = width, epsilon, group
+        self.weight = parameter((width,), Shard(0, (width,)), 1 if group is None else group.size())
+
+    def forward(self, heads: Tensor) -> Tensor:
+        """Return ``[B, s, heads / t, D]`` normalised over all heads, in its own type."""
+        x = heads.flatten(2)
+        if self.group is None:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon).view_as(heads)
+        wide = x if x.dtype == torch.float64 else x.float()
+        # Every rank uses the sum, so the sum's gradients are summed as well.
+        squares = copy_to_group(reduce_from_group(wide.square().sum(dim=-1, keepdim=True), self.group), self.group)
+        normalised = wide * torch.rsqrt(squares / self.width + self.epsilon)
+        return (normalised * self.weight).to(x.dtype).view_as(heads)
 
 
 class LayerNorm(nn.Module):
@@ -97,6 +127,15 @@ def make_norm(name: str, layer: Layer, epsilon: float, context: Context) -> nn.M
     """Return the norm ``name``, of the width of the residual stream."""
     kind = LayerNorm if f"{name}.bias" in layer else RMSNorm
     return kind(layer[f"{name}.weight"].size, epsilon, context.scattered_over)
+
+
+def make_head_norm(name: str, layer: Layer, epsilon: float, context: Context) -> nn.Module | None:
+    """Return the norm of queries or keys; None where ``layer`` has none. Ranks normalise their own heads."""
+    weight = layer.get(f"{name}.weight")
+    if weight is None:
+        return None
+    kind = RMSNorm if weight.dim is None else SplitRMSNorm
+    return kind(weight.size, epsilon, context.groups.tensor)
 
 
 def make_column(name: str, layer: Layer, context: Context) -> ColumnParallelLinear:

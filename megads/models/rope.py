@@ -85,12 +85,17 @@ class Rotary:
             ``[B, S, num_heads, D]``, ``[B, S, num_kv_heads, D]`` and ``[B, S, num_kv_heads, D]``;
             the values are a view of ``heads``.
         """
-        length = heads.shape[1]
-        where = where or Where(0, length)
-        first, count = (where.first, length) if where.positions is None else (0, where.whole)
-        cos, sin = self.tables(heads.device, heads.dtype, count, first)
-        q, k, v = _SplitAndTurn.apply(heads, cos, sin, where.positions, num_heads, num_kv_heads)
+        where = where or Where(0, heads.shape[1])
+        q, k, v = _SplitAndTurn.apply(heads, *self._tables_at(heads, where), where.positions, num_heads, num_kv_heads)
         return q, k, v
+
+    def rotate(self, heads: Tensor, where: Where) -> Tensor:
+        """Return ``[B, S, heads, D]``, queries or keys by themselves, rotated by the positions of their tokens."""
+        return _Rotate.apply(heads, *self._tables_at(heads, where), where.positions)
+
+    def _tables_at(self, heads: Tensor, where: Where) -> tuple[Tensor, Tensor]:
+        first, count = (where.first, heads.shape[1]) if where.positions is None else (0, where.whole)
+        return self.tables(heads.device, heads.dtype, count, first)
 
     def tables(self, device: torch.device, dtype: torch.dtype, length: int, first: int = 0) -> tuple[Tensor, Tensor]:
         """Return cosine and sine of the positions ``first .. first + length - 1``, each ``[length, 1, D/2]``."""
@@ -113,6 +118,24 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, direction: float, out: Tensor) ->
 
 def _rows(cos: Tensor, sin: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
     return (cos, sin) if positions is None else (cos[positions], sin[positions])
+
+
+class _Rotate(Function):
+    """Of heads that are split already; the gradient is rotated back, and only the tables are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None) -> Tensor:
+        ctx.save_for_backward(cos, sin, positions)
+        out = torch.empty_like(heads)
+        _turn(heads, *_rows(cos, sin, positions), 1.0, out=out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        out = torch.empty_like(grad)
+        _turn(grad, *_rows(*ctx.saved_tensors), -1.0, out=out)
+        return out, None, None, None
 
 
 class _SplitAndTurn(Function):

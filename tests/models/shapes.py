@@ -35,6 +35,10 @@ GPT = ModelConfig(
 MIXED = GPT.model_copy(
     update={"activation": "gelu", "num_kv_heads": 4, "bias": False, "head_dim": 6, "position_embedding": "rope"}
 )
+# Families whose modules differ from Llama's; widths of heads that are not hidden / heads where the family can.
+QWEN3 = LLAMA_GQA.model_copy(update={"family": "qwen3", "qk_norm": "head", "head_dim": 6, "norm_epsilon": 1e-6})
+OLMO2 = LLAMA_GQA.model_copy(update={"family": "olmo2", "qk_norm": "all", "norm_position": "after"})
+FAMILIES = {"qwen3": QWEN3, "olmo2": OLMO2}
 KINDS = {"llama": LLAMA, "llama-gqa": LLAMA_GQA, "gpt": GPT, "mixed": MIXED}
 
 # Sixteen tokens can be cut over sequence and tensor ranks; a longer table shows a wrong row.

@@ -40,6 +40,8 @@ KINDS: dict[str, dict[str, str]] = {
     "uneven": {"model.num_heads": "6", "model.num_kv_heads": "3", "model.hidden_size": "24"},
     "gpt": {"model.family": "gpt", "model.hidden_dropout": "0", "model.attention_dropout": "0"},
     "gpt-dropout": {"model.family": "gpt"},
+    "qwen3": {"model.qk_norm": "head", "model.num_kv_heads": "4", "model.head_dim": "6"},
+    "olmo2": {"model.qk_norm": "all", "model.norm_position": "after", "model.num_kv_heads": "4"},
     "llama-tied": {"model.tied_embeddings": "true"},
     "gpt-untied": {
         "model.family": "gpt",

@@ -33,6 +33,8 @@ QUICK = [
     Layout("gqa", pp=2, sp=2, zero=1),
     Layout("gqa", tp=2, sp=2, zero=3, more={**PARTITIONED, **SCATTER, **FULL}),
     Layout(sp=2, dp=2, zero=1, more=MASK),
+    Layout("qwen3", tp=2, sp=2, zero=3, more={**PARTITIONED, **SCATTER}),
+    Layout("olmo2", tp=2, sp=2, zero=3, more={**PARTITIONED, **SCATTER}),
 ]
 LONG = [
     # one axis
@@ -70,6 +72,13 @@ LONG = [
     Layout("gpt", pp=2, tp=2, dp=2, zero=1, more={"parallel.pipeline_split": "ends"}),
     Layout("llama", pp=2, sp=2, dp=2, zero=1, more={**MASK, **MANY}),
     Layout("gpt", pp=2, tp=2, zero=0, more={"parallel.pipeline_split": "4,0"}),
+    # families
+    Layout("qwen3", pp=2, tp=2, zero=1, more=FULL),
+    Layout("qwen3", tp=4, dp=2, zero=2),
+    Layout("qwen3", pp=2, sp=2, dp=2, zero=1),
+    Layout("olmo2", pp=2, tp=2, zero=1, more={**SCATTER, **SELECTIVE}),
+    Layout("olmo2", tp=4, dp=2, zero=1, more=FULL),
+    Layout("olmo2", pp=2, sp=2, dp=2, zero=1),
     # recomputation
     Layout("gpt", tp=2, more=SELECTIVE),
     Layout("gqa", sp=2, dp=2, zero=2, more=FULL2),

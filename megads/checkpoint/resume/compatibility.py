@@ -31,6 +31,8 @@ SHAPE_SETTINGS = (
     "position_embedding",
     "bias",
     "tied_embeddings",
+    "norm_position",
+    "qk_norm",
     "norm_epsilon",
     "rope_theta",
     "rope_scaling",

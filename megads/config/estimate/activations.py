@@ -65,7 +65,20 @@ def layer_bytes(run: RunConfig) -> int:
     up, out = spec.matrices("mlp")[0], spec.matrices("attention")[-1]
     scattered = tensor if run.parallel.scatter_norms else 1
     outside = whole // scattered + size * (2 * up.shape[0] + out.shape[1]) // tensor
-    return rank_tokens(run) * outside + _attention_bytes(run)
+    return rank_tokens(run) * (outside + _head_norm_bytes(run) // tensor) + _attention_bytes(run)
+
+
+def _head_norm_bytes(run: RunConfig) -> int:
+    """Return what the norms of queries and keys keep of a token: the value between; in half precision in float32 too.
+
+    What is exchanged between sequence ranks is kept as it was before as well, as the input of the norms.
+    """
+    model = run.model
+    if model.qk_norm == "none":
+        return 0
+    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    between = (queries + keys) * (4 if run.train.dtype == "fp32" else 8)
+    return between + (_size(run) * (queries + 2 * keys) if run.parallel.sequence > 1 else 0)
 
 
 def _size(run: RunConfig) -> int:
@@ -85,7 +98,7 @@ def _heads_bytes(run: RunConfig) -> int:
         most = _most_heads(run)
         count = most.queries + 2 * most.keys
     else:
-        turned = 2 if model.position_embedding == "rope" else 1
+        turned = 2 if model.position_embedding == "rope" or model.qk_norm != "none" else 1
         count = (turned * model.num_heads + (1 + turned) * model.num_kv_heads) // tensor
     return run.train.micro_batch * model.seq_length * count * model.head_dim * _size(run)
 

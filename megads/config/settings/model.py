@@ -110,6 +110,16 @@ class ModelConfig(Section):
         help="epsilon of the norms",
         gt=0,
     )
+    norm_position: Literal["before", "after"] = setting(
+        "before",
+        env="NORM_POSITION",
+        help="norms of a layer are before attention and MLP, or after each and before the sum (OLMo 2)",
+    )
+    qk_norm: Literal["none", "head", "all"] = setting(
+        "none",
+        env="QK_NORM",
+        help="RMSNorm of queries and keys: of each head (Qwen 3), or of all heads together (OLMo 2)",
+    )
     activation: Literal["swiglu", "gelu", "gelu_tanh"] = setting(
         "swiglu",
         env="ACTIVATION",

@@ -266,10 +266,11 @@ REJECTED: dict[str, Option] = {
     **_rows("embeddings have DTYPE; drop it", alone="--embedding-weights-in-fp32", rejected=True),
     **_rows("the loss is computed in fp32; drop it", alone="--fp16-lm-cross-entropy", rejected=True),
     **_rows(
-        "norms are LayerNorm or RMSNorm before attention and MLP; drop it",
-        alone="--apply-layernorm-1p --apply-residual-connection-post-layernorm --embed-layernorm --qk-layernorm",
+        "norms are LayerNorm or RMSNorm before or after attention and MLP; drop it",
+        alone="--apply-layernorm-1p --apply-residual-connection-post-layernorm --embed-layernorm",
         rejected=True,
     ),
+    **_rows("use QK_NORM=head, an RMSNorm of each head's queries and keys", alone="--qk-layernorm", rejected=True),
     **_rows("biases are in all linear layers or in none; drop it", alone="--add-qkv-bias", rejected=True),
     **_rows(
         "use --swiglu, --openai-gelu or --no-bias-gelu-fusion (exact GELU)",

@@ -13,6 +13,7 @@ from tests.models.shapes import GPT, LLAMA, make_run
 KINDS = {
     **shapes.KINDS,
     **shapes.SEQUENCE_KINDS,
+    **shapes.FAMILIES,
     "llama-tied": LLAMA.model_copy(update={"tied_embeddings": True}),
     "llama-biases": LLAMA.model_copy(update={"bias": True}),
     "llama-learned": LLAMA.model_copy(update={"position_embedding": "learned"}),

@@ -152,6 +152,8 @@ REFUSED: list[tuple[ModelConfig, dict, str]] = [
     (GPT2.model_copy(update={"bias": False}), {"style": "core"}, "tanh GELU without biases"),
     (LLAMA.model_copy(update={"rope_scaling": "llama3", "rope_scaling_factor": 8.0}), {}, "--names core"),
     (LLAMA.model_copy(update={"rope_scaling": "linear", "rope_scaling_factor": 2.5}), {}, "integers, not by 2.5"),
+    (LLAMA.model_copy(update={"qk_norm": "head"}), {}, "no qk_norm=head, only qk_norm=none"),
+    (LLAMA.model_copy(update={"norm_position": "after"}), {}, "no norm_position=after"),
 ]
 
 
