@@ -31,6 +31,9 @@ _LLAMA3 = {
 _WIDE = {"head_dim": 16, "rope_theta": 10000.0}
 
 
+LONG = {"seq_length": 24, "max_positions": 24}
+
+
 def _llama(**changes: Any) -> ModelConfig:
     return shapes.LLAMA_GQA.model_copy(update={"seq_length": 24, "max_positions": 24, **changes})
 
@@ -48,6 +51,8 @@ OURS = {
     "llama-bias": _llama(bias=True),
     "llama-wide-heads": _llama(head_dim=6),
     "uneven-heads": _llama(num_heads=6, num_kv_heads=2, head_dim=8),  # 32 / 6: LlamaConfig refuses it
+    "qwen3": shapes.QWEN3.model_copy(update=LONG),
+    "qwen3-tied": shapes.QWEN3.model_copy(update={**LONG, **_LLAMA3, "tied_embeddings": True, "num_kv_heads": 8}),
     "gpt2-tanh": _gpt(),
     "gpt2-erf": _gpt(activation="gelu", norm_epsilon=1e-3),
     "gpt2-untied": _gpt(tied_embeddings=False, ffn_hidden_size=40),
@@ -118,6 +123,10 @@ THEIRS: dict[str, transformers.PreTrainedConfig] = {
     "llama-bias": transformers.LlamaConfig(**_SIZES, attention_bias=True, mlp_bias=True),
     "mistral": transformers.MistralConfig(**_SIZES, sliding_window=None, head_dim=16),
     "mistral-window": transformers.MistralConfig(**_SIZES, sliding_window=32),
+    "qwen3": transformers.Qwen3Config(**_SIZES, head_dim=12),
+    "qwen3-tied": transformers.Qwen3Config(
+        **_SIZES, head_dim=16, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 1e6}
+    ),
     "gpt2": transformers.GPT2Config(**_GPT2, initializer_range=0.2),
     "gpt2-erf": transformers.GPT2Config(
         **_GPT2, initializer_range=0.2, activation_function="gelu", n_inner=40, layer_norm_epsilon=1e-3
