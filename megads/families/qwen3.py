@@ -11,8 +11,8 @@ from megads.families.llama import HEAD_NORMS, LAYER, NEEDS, OUTSIDE
 
 
 def _read(config: ConfigJson) -> dict[str, Any]:
-    config.refuse("attention_bias", "biases of the attention alone; ours are in all linear layers or in none")
-    config.refuse("use_sliding_window", "attention within a window, which ours does not have")
+    config.refuse("attention_bias", "biases of the attention alone; megads has biases in all linear layers or in none")
+    config.refuse("use_sliding_window", "attention within a window, which megads does not do")
     read = read_decoder(config, positions=32768, kv_heads=32, head_dim=128)
     return {**read, "bias": False, "qk_norm": "head"}
 
