@@ -8,10 +8,11 @@ from typing import Any, Literal
 from megads.families.family import Family, HuggingFace
 from megads.families.gpt import GPT
 from megads.families.llama import LLAMA
+from megads.families.olmo2 import OLMO2
 from megads.families.qwen3 import QWEN3
 
-FamilyName = Literal["llama", "gpt", "qwen3"]
-FAMILIES: dict[FamilyName, Family] = {"llama": LLAMA, "gpt": GPT, "qwen3": QWEN3}
+FamilyName = Literal["llama", "gpt", "qwen3", "olmo2"]
+FAMILIES: dict[FamilyName, Family] = {"llama": LLAMA, "gpt": GPT, "qwen3": QWEN3, "olmo2": OLMO2}
 FAMILY_DEFAULTS: dict[str, Mapping[str, Any]] = {name: each.defaults for name, each in FAMILIES.items()}
 """Dotted setting -> its default in a family, below presets in precedence."""
 

@@ -53,6 +53,7 @@ OURS = {
     "uneven-heads": _llama(num_heads=6, num_kv_heads=2, head_dim=8),  # 32 / 6: LlamaConfig refuses it
     "qwen3": shapes.QWEN3.model_copy(update=LONG),
     "qwen3-tied": shapes.QWEN3.model_copy(update={**LONG, **_LLAMA3, "tied_embeddings": True, "num_kv_heads": 8}),
+    "olmo2": shapes.OLMO2.model_copy(update=LONG),
     "gpt2-tanh": _gpt(),
     "gpt2-erf": _gpt(activation="gelu", norm_epsilon=1e-3),
     "gpt2-untied": _gpt(tied_embeddings=False, ffn_hidden_size=40),
@@ -127,6 +128,7 @@ THEIRS: dict[str, transformers.PreTrainedConfig] = {
     "qwen3-tied": transformers.Qwen3Config(
         **_SIZES, head_dim=16, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 1e6}
     ),
+    "olmo2": transformers.Olmo2Config(**_SIZES, pad_token_id=None, eos_token_id=4),
     "gpt2": transformers.GPT2Config(**_GPT2, initializer_range=0.2),
     "gpt2-erf": transformers.GPT2Config(
         **_GPT2, initializer_range=0.2, activation_function="gelu", n_inner=40, layer_norm_epsilon=1e-3
