@@ -69,16 +69,17 @@ def layer_bytes(run: RunConfig) -> int:
 
 
 def _head_norm_bytes(run: RunConfig) -> int:
-    """Return what the norms of queries and keys keep of a token: the value between; in half precision in float32 too.
+    """Return what the norms of queries and keys keep of a token: their input and the value between, in float32.
 
-    What is exchanged between sequence ranks is kept as it was before as well, as the input of the norms.
+    A float32 input is counted with the attention's, unless those are exchanged between sequence ranks.
     """
     model = run.model
     if model.qk_norm == "none":
         return 0
     queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    between = (queries + keys) * (4 if run.train.dtype == "fp32" else 8)
-    return between + (_size(run) * (queries + 2 * keys) if run.parallel.sequence > 1 else 0)
+    if run.train.dtype != "fp32":
+        return 8 * (queries + keys)
+    return 4 * (queries + keys) + (4 * (queries + 2 * keys) if run.parallel.sequence > 1 else 0)
 
 
 def _size(run: RunConfig) -> int:

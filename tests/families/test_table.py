@@ -1,0 +1,39 @@
+"""The table of families, and the page that shows how to add one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+from megads.config.tree import fields
+from megads.families.table import CLASSES, FAMILIES, FAMILY_DEFAULTS, FamilyName, family_of
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/extending.md").read_text()
+
+
+def test_every_name_is_a_row_and_every_row_is_on_the_page():
+    assert get_args(FamilyName) == tuple(FAMILIES)
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*?\| (`\w+ForCausalLM`.*?|`\w+LMHeadModel`) \|", PAGE, re.MULTILINE))
+    named = {name: re.findall(r"\w+", classes) for name, classes in rows.items()}
+    assert named == {name: [each.name for each in family.classes] for name, family in FAMILIES.items()}
+
+
+def test_defaults_are_settings_and_a_class_has_one_family():
+    assert all(name in fields() for defaults in FAMILY_DEFAULTS.values() for name in defaults)
+    assert len(CLASSES) == sum(len(family.classes) for family in FAMILIES.values())
+    assert {family_of(name) for name in CLASSES} == set(FAMILIES)
+    assert len({each.model_type for each in CLASSES.values()}) == len(CLASSES)
+
+
+def test_the_diff_on_the_page_is_in_the_files():
+    diff = PAGE.partition("```diff\n")[2].partition("```")[0]
+    added, file = 0, ""
+    for line in diff.splitlines():
+        if line.startswith("+++ "):
+            file = (ROOT / line.removeprefix("+++ b/")).read_text()
+        elif line.startswith("+"):
+            assert line[1:] in file
+            added += 1
+    assert added == 5
