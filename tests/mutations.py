@@ -118,6 +118,20 @@ MUTATIONS = (
         layout("gpt-tp2pp1sp1dp1-z1-scatter_norms"),
     ),
     Mutation(
+        "the gradient of a norm of heads is that of this rank's heads",
+        "megads/models/layers.py",
+        "return kind(weight.size, epsilon, context.groups.tensor)",
+        "return kind(weight.size, epsilon, context.groups.tensor if weight.dim == 0 else None)",
+        ("tests/models/test_gpt.py", "-k", "test_split_model_matches_one_rank and qwen3-2"),
+    ),
+    Mutation(
+        "the gradient of the squares of a norm over all heads stays local",
+        "megads/models/layers.py",
+        "copy_to_group(reduce_from_group(wide.square().sum(dim=-1, keepdim=True), self.group), self.group)",
+        "reduce_from_group(wide.square().sum(dim=-1, keepdim=True), self.group)",
+        ("tests/models/test_gpt.py", "-k", "test_split_model_matches_one_rank and olmo2-2"),
+    ),
+    Mutation(
         "whole parameters count in the gradient norm once per tensor rank",
         "megads/engine/deepspeed/package.py",
         "sharded or tensor_rank == 0",

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
+from megads.families.decoder import is_gated
 
 ROPE, LEARNED = "rope", "learned"
 _POSITIONS = {
@@ -205,7 +206,7 @@ def _activation(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str
     fused = args.get("bias_gelu_fusion", True) and seen.bias
     plain = "gelu_tanh" if fused or args.get("openai_gelu") else "gelu"
     kind = stated.activation or ("swiglu" if gated else plain)
-    if (kind == "swiglu") != gated:
+    if is_gated(kind) != gated:
         raise CheckpointError(f"its MLP is {'' if gated else 'not '}gated, and so cannot be {kind}")
     return {"activation": kind}
 
