@@ -1,4 +1,4 @@
-"""The description of a model: its own rules. That it is the modules: tests/checkpoint/test_tensors.py."""
+"""The description of a model: its own rules. That it is the modules: tests/checkpoint/format/test_tensors.py."""
 
 from __future__ import annotations
 
