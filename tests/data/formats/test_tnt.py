@@ -72,7 +72,7 @@ def _patched(start: int, number: int) -> bytes:
     ("content", "expected"),
     [
         (b"", "g.idx: is empty"),
-        (GOLDEN[:30], "cut short, 30 bytes, expected at least the 56 of a header"),
+        (GOLDEN[:30], "truncated, 30 bytes, expected at least the 56 of a header"),
         (GOLDEN[:-8], "168 bytes, expected 176 for 3 sequences and 4 document entries"),
         (_patched(8, 2), "format version 2, expected 1"),
         (_patched(16, 6), "dtype code 6 is floats"),

@@ -96,7 +96,7 @@ def test_half_a_pair_of_surrogates_is_refused_by_every_library(specs, name):
 def test_a_library_that_differs_is_refused(specs):
     """These differences are real ones; what they are found out by is not in the user's sample."""
     for name in ("gpt2", "wordpiece-json", "unigram-json", "metaspace-json"):
-        with pytest.raises(ConfigError, match=r"--encoder kitoken: kitoken [\d.]+ gives other ids.*use --encoder auto"):
+        with pytest.raises(ConfigError, match=r"--encoder kitoken: kitoken [\d.]+ gives different ids.*use --encoder auto"):
             choose_encoder(make_tokenizer(specs[name]), ["plain text"], wanted="kitoken")
 
 
@@ -151,7 +151,7 @@ def test_the_built_in_sample_finds_planted_differences(specs, proof, monkeypatch
         monkeypatch.setitem(fastest.ENCODERS, name, wrong)
     choice = choose_encoder(make_tokenizer(specs["llama3-json"]), ["plain text"])
     assert choice.name == "tokenizers"
-    assert f"{damage} gives other ids" in choice.reason
+    assert f"{damage} gives different ids" in choice.reason
 
 
 def test_the_users_own_texts_count(specs, monkeypatch):
