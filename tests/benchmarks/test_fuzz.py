@@ -18,6 +18,7 @@ def test_crafted_inputs_are_one_line_in_a_moment(tmp_path: Path):
     assert {name.split()[0] for name in counts} == {"of_run", "of_tokens", "of_list", "of_hf", "of_numbers"}
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_is_wrong_is_found(monkeypatch):
     from megads.monitor.run_state import runs
 

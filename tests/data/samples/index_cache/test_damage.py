@@ -220,6 +220,7 @@ def test_a_line_says_how_far_long_work_is(monkeypatch, lines):
     assert lines()[0].startswith("sample indices (2 to build): 50 %, 0 s, ETA ")
 
 
+ROOT = Path(__file__).parents[4]
 _POOL = """
 import sys
 from tests.data.samples.index_cache.test_cache import Slow
@@ -241,7 +242,8 @@ def _is_running(pid: int) -> bool:
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     (tmp_path / "pool.py").write_text(_POOL)
-    parent = subprocess.Popen([sys.executable, str(tmp_path / "pool.py"), str(tmp_path)])
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "pool.py"), str(tmp_path)], env=env)
     logs = [tmp_path / f"log{i}" for i in range(2)]
     until = time.monotonic() + 60
     while not all(log.exists() and log.read_text().endswith("\n") for log in logs) and time.monotonic() < until:
