@@ -96,7 +96,9 @@ def test_half_a_pair_of_surrogates_is_refused_by_every_library(specs, name):
 def test_a_library_that_differs_is_refused(specs):
     """These differences are real ones; what they are found out by is not in the user's sample."""
     for name in ("gpt2", "wordpiece-json", "unigram-json", "metaspace-json"):
-        with pytest.raises(ConfigError, match=r"--encoder kitoken: kitoken [\d.]+ gives different ids.*use --encoder auto"):
+        with pytest.raises(
+            ConfigError, match=r"--encoder kitoken: kitoken [\d.]+ gives different ids.*use --encoder auto"
+        ):
             choose_encoder(make_tokenizer(specs[name]), ["plain text"], wanted="kitoken")
 
 
