@@ -2,7 +2,7 @@
 
 An engine owns the model and the optimizer on this rank. It turns micro-batches into one
 parameter update, and it hands out every number that decides the next update, in runs that say which
-numbers of the model they are, for every layout; what is written to them, it resumes from.
+numbers of the model they are, in every layout; what is written to them, it resumes from.
 """
 
 from __future__ import annotations

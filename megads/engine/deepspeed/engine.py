@@ -231,7 +231,7 @@ class DeepSpeedEngine:
 
         The engine averages over micro-batches and over data x seq ranks, which hold unequal
         numbers of counted tokens; with this weight the result is the mean over all counted
-        tokens of the step, for every layout.
+        tokens of the step, the same in every layout.
         """
         return len(parts) * self.groups.data_seq_size / self.counted_tokens(parts).clamp(min=1).float()
 
