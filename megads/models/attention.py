@@ -1,20 +1,73 @@
-"""Causal self-attention with split heads: MHA and GQA, rotary or not."""
+"""Causal self-attention with split heads: MHA and GQA, rotary or not, by torch or by the flash-attn package."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megads.comm.rng import Draws
 from megads.config.schema import ModelConfig
-from megads.errors import ConfigError
-from megads.models.flash import load_flash
+from megads.errors import ConfigError, DependencyError, DeviceError
 from megads.models.layers import Context, Layer, make_column, make_head_norm, make_row
-from megads.models.rope import Rotary, Where
+from megads.models.rope import Rotary, TokenPositions
 from megads.parallel.documents import Documents, Segments
 from megads.parallel.ulysses import HeadExchange, spread_heads
+
+
+@dataclass(frozen=True)
+class Flash:
+    """Causal attention of ``[B, S, heads, D]``, with fewer key/value heads than query heads or as many.
+
+    Attributes:
+        whole: ``flash_attn_func``.
+        packed: ``flash_attn_varlen_func``: sequences of unequal length end to end.
+    """
+
+    whole: Callable[..., Tensor]
+    packed: Callable[..., Tensor]
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, dropout: float, segments: Segments | None) -> Tensor:
+        """Return ``[B, S, heads, D]``: over whole rows, or inside each segment.
+
+        Raises:
+            DeviceError: the package does not work on this device or in this precision.
+        """
+        if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16):
+            raise DeviceError(
+                f"ATTENTION=flash works on nvidia and amd devices in bf16 or fp16, not on {q.device.type} in "
+                f"{q.dtype}; use ATTENTION=sdpa (NO_FLASH_ATTN=1)"
+            )
+        if segments is None:
+            return self.whole(q, k, v, dropout_p=dropout, causal=True)
+        return self.inside(segments, q, k, v, dropout)
+
+    def inside(self, segments: Segments, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+        """Return ``[B, S, heads, D]``: attention inside each segment."""
+        rows, bounds = q.shape[0], segments.bounds
+        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+        mixed = self.packed(q, k, v, bounds, bounds, segments.longest, segments.longest, dropout_p=dropout, causal=True)
+        return mixed.unflatten(0, (rows, -1))
+
+
+def load_flash() -> Flash:
+    """Return the package's functions.
+
+    Raises:
+        DependencyError: it is not installed, or too old (below 2.0).
+    """
+    try:
+        from flash_attn import flash_attn_func, flash_attn_varlen_func
+    except ImportError as problem:
+        raise DependencyError(
+            f"ATTENTION=flash needs the package flash-attn ({problem}); "
+            "pip install flash-attn --no-build-isolation, or use ATTENTION=sdpa (NO_FLASH_ATTN=1)"
+        ) from None
+    return Flash(flash_attn_func, flash_attn_varlen_func)
 
 
 class Attention(nn.Module):
@@ -22,14 +75,12 @@ class Attention(nn.Module):
 
     Each tensor rank computes ``num_heads / t`` query heads and ``num_kv_heads / t`` key and
     value heads; consecutive query heads share a key/value head (GQA, arXiv 2305.13245). The
-    three projections are one matrix, rows ``[q | k | v]``. Its sequence ranks project and turn
+    three projections are one matrix, rows ``[q | k | v]``. Its sequence ranks project and rotate
     their own tokens and share out the heads for the softmax, see ``megads.parallel.ulysses``.
 
     Args:
-        model: sizes; derived values must be filled in.
-        layer: its parameters.
         context: groups; whether the softmax is recomputed.
-        rotary: turns queries and keys; None: positions come from elsewhere.
+        rotary: rotates queries and keys; None: positions come from elsewhere.
         place: name of its dropout, see :meth:`megads.comm.rng.Draws.begin`.
 
     Raises:
@@ -49,7 +100,7 @@ class Attention(nn.Module):
         self.num_heads = model.num_heads // groups.tensor_size
         self.num_kv_heads = model.num_kv_heads // groups.tensor_size
         self.exchange = HeadExchange(self.num_heads, self.num_kv_heads, groups.seq) if groups.seq else None
-        # How many query heads use each key head; None: all alike, which the kernels do by themselves.
+        # How many query heads use each key head; None: all the same, which the kernels do by themselves.
         uses = self.exchange.share.uses if self.exchange else (1,)
         self.uses = uses if len(set(uses)) > 1 else None
         self.dropout = model.attention_dropout
@@ -63,7 +114,6 @@ class Attention(nn.Module):
         """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence.
 
         Args:
-            x: the input of the layer.
             documents: where positions start again, and who attends to whom; None: rows are whole.
             draws: of the micro-batch; None: dropout uses the default generator as it is.
         """
@@ -72,7 +122,8 @@ class Attention(nn.Module):
         batch, length, _ = qkv.shape
         sizes = (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         heads = qkv.view(batch, length, sum(sizes), self.head_dim)
-        where = Where(self.seq_rank * length, self.seq_size * length, documents.positions)
+        context = documents.cache.context if documents.cache else self.seq_size * length
+        where = TokenPositions(self.seq_rank * length, context, documents.positions)
         if self.rotary is not None and self.q_norm is None:
             q, k, v = self.rotary(heads, self.num_heads, self.num_kv_heads, where)
         else:
@@ -83,7 +134,10 @@ class Attention(nn.Module):
                 q, k = self.rotary.rotate(q, where), self.rotary.rotate(k, where)
         if self.exchange is not None:
             q, k, v = self.exchange.to_heads(q, k, v)
-        mixed = self.recompute.core(partial(self._attend, documents.segments, draws), q, k, v)
+        if documents.cache is not None:
+            mixed = documents.cache.attend(self.place, q, k, v)
+        else:
+            mixed = self.recompute.core(partial(self._attend, documents.segments, draws), q, k, v)
         if self.exchange is not None:
             mixed = self.exchange.to_tokens(mixed)
         return self.out(mixed.reshape(batch, length, -1))

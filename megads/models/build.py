@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig, RunConfig
@@ -17,16 +16,20 @@ from megads.config.stages import stage_steps
 from megads.families.spec import Parameter
 from megads.models.gpt import GPT
 from megads.parallel.recompute import Recompute
-from megads.parallel.tensor import Shard
+from megads.parallel.tensor import Partition, Shard
+
+FindPartition = Callable[[nn.Parameter], Partition | None]
+"""Returns what this rank holds of a parameter; None: it is not partitioned."""
 
 
-def build_model(run: RunConfig, groups: Groups, recompute: Recompute | None = None) -> GPT:
+def _not_partitioned(weight: nn.Parameter) -> None:
+    return None
+
+
+def build_model(
+    run: RunConfig, groups: Groups, recompute: Recompute | None = None, find_partition: FindPartition = _not_partitioned
+) -> GPT:
     """Return this rank's part of the model, float32 on the CPU, with its initial weights.
-
-    Args:
-        run: derived settings.
-        groups: which part is this rank's.
-        recompute: what is computed again in the backward pass.
 
     Raises:
         ConfigError, DependencyError: see :class:`megads.models.gpt.GPT`.
@@ -38,7 +41,7 @@ def build_model(run: RunConfig, groups: Groups, recompute: Recompute | None = No
         scatter_norms=run.parallel.scatter_norms,
         recompute=recompute,
     )
-    initialise(module, run.train.seed_of_weights, groups)
+    initialise(module, run.train.seed_of_weights, groups, find_partition)
     return module
 
 
@@ -47,27 +50,26 @@ TILE = 64
 
 
 @torch.no_grad()
-def initialise(module: GPT, seed: int, groups: Groups) -> None:
-    """Fill every parameter from ``(seed, its name)``, so that every layout starts from the same numbers.
+def initialise(module: GPT, seed: int, groups: Groups, find_partition: FindPartition = _not_partitioned) -> None:
+    """Fill every parameter from ``(seed, its name)``, so that every layout starts from the same values.
 
     A rank draws little more than its own part, one parameter at a time: its slice over the
-    tensor axis, and of a parameter that ZeRO 3 has partitioned (``deepspeed.zero.Init``) the
-    rows that its partition touches. Norms are 1, biases 0, matrices normal with
-    ``init_std``, and the projections back into the residual stream narrower by
-    ``sqrt(2 num_layers)`` (GPT-2's rule). Drawn in float32 on the CPU.
+    tensor axis, and of a partitioned parameter the rows that its partition touches. Norms are 1,
+    biases 0, matrices normal with ``init_std``, and the projections back into the residual stream
+    narrower by ``sqrt(2 num_layers)`` (GPT-2's rule). Drawn in float32 on the CPU.
     """
     for name, weight in module.named_parameters():
-        if hasattr(weight, "ds_tensor"):
-            _fill_partition(weight, name, module, seed, groups)
+        if partition := find_partition(weight):
+            _fill_partition(partition, weight, name, module, seed, groups)
         else:
             weight.copy_(_rows(weight, weight.shape, name, module, seed, groups, range(weight.shape[0])))
 
 
-def _fill_partition(weight: Any, name: str, module: GPT, seed: int, groups: Groups) -> None:
-    """Fill this rank's piece of a parameter that is flattened and cut over data x seq, padded with zeros."""
-    shape, mine = weight.ds_shape, weight.ds_tensor
+def _fill_partition(
+    partition: Partition, weight: nn.Parameter, name: str, module: GPT, seed: int, groups: Groups
+) -> None:
+    shape, mine, first = partition.shape, partition.values, partition.first
     width = math.prod(shape[1:])
-    first = dist.get_rank(weight.ds_process_group) * mine.numel()
     last = max(first, min(first + mine.numel(), math.prod(shape)))
     mine.zero_()
     if last > first:
@@ -116,7 +118,7 @@ def draw(name: str, seed: int, std: float, rows: range, columns: range) -> Tenso
 
     A matrix of any size consists of tiles of :data:`TILE` x :data:`TILE`; tile (i, j) is
     normal numbers from ``(seed, name, i, j)`` alone. The cost is that of the tiles touched:
-    on one core 7.4 ms per million numbers (measured).
+    on one core 7.4 ms per million elements (measured).
     """
     made = torch.empty(len(rows), len(columns))
     tile, generator = torch.empty(TILE, TILE), torch.Generator()

@@ -21,8 +21,7 @@ from megads.models.layers import Context, Layer, make_column, make_mlp, make_nor
 from megads.models.rope import Rotary, frequencies
 from megads.parallel.collectives import copy_to_group, split_rows
 from megads.parallel.documents import Documents
-from megads.parallel.draw import draw_labels
-from megads.parallel.loss import vocab_parallel_cross_entropy
+from megads.parallel.loss import draw_labels, vocab_parallel_cross_entropy
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import VocabParallelEmbedding, column_parallel_linear, parameter
 
@@ -39,7 +38,6 @@ class Positions(nn.Module):
         """Return the rows of this rank's tokens, ``[s, width]``; with ``positions`` ``[B, s, width]``.
 
         Args:
-            length: a sequence rank's part.
             positions: ``[B, length]`` int64 of that part; None: those in the sequence.
 
         Raises:
@@ -112,8 +110,6 @@ class GPT(nn.Module):
     uninitialised float32 weights on the CPU; see ``megads.models.build``.
 
     Args:
-        model: sizes; derived values must be filled in.
-        groups: for the tensor-parallel and the sequence-parallel group.
         steps: what this pipeline stage holds, see ``megads.families.spec``; None: everything.
         scatter_norms: Megatron's sequence parallelism (arXiv 2205.05198, section 4.2.2).
         recompute: what is computed again in the backward pass; None: nothing.
@@ -223,7 +219,7 @@ class GPT(nn.Module):
 
         A token counts unless its label is negative. Without a weight: their mean, 0 when
         none counts. It is the loss of this sequence rank's tokens only. Labels may be numbers in
-        [0, 1), from which those of the model itself are drawn (``megads.parallel.draw``).
+        [0, 1), from which those of the model itself are drawn (``megads.parallel.loss``).
         """
         if labels.is_floating_point():
             labels = draw_labels(logits.detach(), labels, self.group, self.config.vocab_size)

@@ -41,13 +41,7 @@ class Context:
     def dropout(self, x: Tensor, probability: float, draws: Draws | None, place: str) -> Tensor:
         """Return ``x``, an activation between the split layers, with dropout.
 
-        Whole activations are dropped alike on every tensor rank, scattered ones are not.
-
-        Args:
-            x: the activation.
-            probability: of a zero; 0: ``x`` is returned as it is.
-            draws: of the micro-batch; None: the default generator is used as it is.
-            place: see :meth:`megads.comm.rng.Draws.begin`.
+        Whole activations are dropped the same way on every tensor rank, scattered ones are not.
         """
         if probability == 0:
             return x
@@ -77,17 +71,12 @@ class SplitRMSNorm(nn.Module):
 
     Rank ``i`` holds the heads and weights of its slice; ranks sum the squares of a token, one all-reduce
     of ``[B, s, 1]`` in the forward and one in the backward pass.
-
-    Args:
-        width: channels of all heads.
-        epsilon: added to the mean square.
-        group: tensor-parallel group; None: one rank.
     """
 
     def __init__(self, width: int, epsilon: float, group: dist.ProcessGroup | None):
         super().__init__()
         self.width, self.epsilon, self.group = width, epsilon, group
-        self.weight = parameter((width,), Shard(0, (width,)), 1 if group is None else group.size())
+        self.weight = parameter((width,), Shard(0, (width,)), group)
 
     def forward(self, heads: Tensor) -> Tensor:
         """Return ``[B, s, heads / t, D]`` normalised over all heads, in its own type."""

@@ -15,7 +15,7 @@ from megads.config.schema import ModelConfig
 
 
 @dataclass(frozen=True)
-class Where:
+class TokenPositions:
     """The positions of ``[B, s]`` tokens, which may be a rank's part of a sequence.
 
     Attributes:
@@ -30,14 +30,14 @@ class Where:
 
 
 def frequencies(model: ModelConfig) -> Tensor:
-    """Return how far a position turns each pair of channels, ``[D/2]`` float32 radians: ``theta**(-2i/D)``, stretched.
+    """Return the rotation of each pair of channels per position, ``[D/2]`` float32 radians: ``theta**(-2i/D)``, scaled.
 
     ``rope_scaling`` is one of
 
     * ``linear``: all are divided by ``rope_scaling_factor`` (arXiv 2306.15595);
-    * ``llama3``: of the original context of N positions, those that turn less than ``rope_low_freq_factor``
-      times in it are divided, those that turn more than ``rope_high_freq_factor`` times stay, and between
-      the two the share that is divided falls linearly in the number of turns.
+    * ``llama3``: of the original context of N positions, those that rotate less than ``rope_low_freq_factor``
+      times in it are divided, those that rotate more than ``rope_high_freq_factor`` times stay, and between
+      the two the share that is divided falls linearly in the number of rotations.
 
     Bit by bit those of transformers, whose checkpoints were trained with its order of operations.
     """
@@ -57,13 +57,12 @@ def frequencies(model: ModelConfig) -> Tensor:
 
 
 class Rotary:
-    """Turns channel ``i`` and channel ``i + D/2`` of a head by ``position * frequencies[i]``.
+    """Rotates channel ``i`` and channel ``i + D/2`` of a head by ``position * frequencies[i]``.
 
     Not a module and without buffers: the tables are computed in float32 (float64 for
     float64 input) whatever the model is cast to, and kept per device, type and positions.
 
-    Args:
-        frequencies: ``[D/2]`` float32, see :func:`frequencies`.
+    ``frequencies`` are ``[D/2]`` float32.
     """
 
     def __init__(self, frequencies: Tensor):
@@ -71,29 +70,27 @@ class Rotary:
         self._tables: dict[tuple[torch.device, torch.dtype, int, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(
-        self, heads: Tensor, num_heads: int, num_kv_heads: int, where: Where | None = None
+        self, heads: Tensor, num_heads: int, num_kv_heads: int, where: TokenPositions | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Split fused heads into queries, keys and values, and turn the queries and keys.
+        """Split fused heads into queries, keys and values, and rotate the queries and keys.
 
         Args:
             heads: ``[B, S, num_heads + 2 num_kv_heads, D]``.
-            num_heads: query heads.
-            num_kv_heads: key heads, and value heads.
             where: positions of the tokens; None: 0 to S - 1.
 
         Returns:
             ``[B, S, num_heads, D]``, ``[B, S, num_kv_heads, D]`` and ``[B, S, num_kv_heads, D]``;
             the values are a view of ``heads``.
         """
-        where = where or Where(0, heads.shape[1])
-        q, k, v = _SplitAndTurn.apply(heads, *self._tables_at(heads, where), where.positions, num_heads, num_kv_heads)
+        where = where or TokenPositions(0, heads.shape[1])
+        q, k, v = _SplitAndRotate.apply(heads, *self._tables_at(heads, where), where.positions, num_heads, num_kv_heads)
         return q, k, v
 
-    def rotate(self, heads: Tensor, where: Where) -> Tensor:
+    def rotate(self, heads: Tensor, where: TokenPositions) -> Tensor:
         """Return ``[B, S, heads, D]``, queries or keys by themselves, rotated by the positions of their tokens."""
         return _Rotate.apply(heads, *self._tables_at(heads, where), where.positions)
 
-    def _tables_at(self, heads: Tensor, where: Where) -> tuple[Tensor, Tensor]:
+    def _tables_at(self, heads: Tensor, where: TokenPositions) -> tuple[Tensor, Tensor]:
         first, count = (where.first, heads.shape[1]) if where.positions is None else (0, where.whole)
         return self.tables(heads.device, heads.dtype, count, first)
 
@@ -109,7 +106,7 @@ class Rotary:
         return self._tables[key]
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, direction: float, out: Tensor) -> None:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: float, out: Tensor) -> None:
     half = x.shape[-1] // 2
     first, second = x[..., :half], x[..., half:]
     torch.mul(first, cos, out=out[..., :half]).addcmul_(second, sin, value=-direction)
@@ -127,21 +124,21 @@ class _Rotate(Function):
     def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None) -> Tensor:
         ctx.save_for_backward(cos, sin, positions)
         out = torch.empty_like(heads)
-        _turn(heads, *_rows(cos, sin, positions), 1.0, out=out)
+        _rotate(heads, *_rows(cos, sin, positions), 1.0, out=out)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         out = torch.empty_like(grad)
-        _turn(grad, *_rows(*ctx.saved_tensors), -1.0, out=out)
+        _rotate(grad, *_rows(*ctx.saved_tensors), -1.0, out=out)
         return out, None, None, None
 
 
-class _SplitAndTurn(Function):
-    """One function, so that neither the turn nor the split allocates what it throws away.
+class _SplitAndRotate(Function):
+    """One function, so that neither the rotation nor the split allocates what it throws away.
 
-    The gradient is the turn back, written straight into the fused gradient; only the
+    The gradient is the rotation back, written straight into the fused gradient; only the
     tables are kept, and which of their rows are used where that is not all of them.
     """
 
@@ -153,20 +150,20 @@ class _SplitAndTurn(Function):
         cos, sin = _rows(cos, sin, positions)
         ctx.sizes = (num_heads, num_kv_heads)
         batch, length, _, width = heads.shape
-        turned = num_heads + num_kv_heads
-        qk = heads.new_empty(batch, length, turned, width)
-        _turn(heads[:, :, :turned], cos, sin, 1.0, out=qk)
-        return qk[:, :, :num_heads], qk[:, :, num_heads:], heads[:, :, turned:]
+        rotated = num_heads + num_kv_heads
+        qk = heads.new_empty(batch, length, rotated, width)
+        _rotate(heads[:, :, :rotated], cos, sin, 1.0, out=qk)
+        return qk[:, :, :num_heads], qk[:, :, num_heads:], heads[:, :, rotated:]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = _rows(*ctx.saved_tensors)
         num_heads, num_kv_heads = ctx.sizes
-        turned = num_heads + num_kv_heads
+        rotated = num_heads + num_kv_heads
         batch, length, _, width = grad_q.shape
-        grad = grad_q.new_empty(batch, length, turned + num_kv_heads, width)
-        _turn(grad_q, cos, sin, -1.0, out=grad[:, :, :num_heads])
-        _turn(grad_k, cos, sin, -1.0, out=grad[:, :, num_heads:turned])
-        grad[:, :, turned:] = grad_v
+        grad = grad_q.new_empty(batch, length, rotated + num_kv_heads, width)
+        _rotate(grad_q, cos, sin, -1.0, out=grad[:, :, :num_heads])
+        _rotate(grad_k, cos, sin, -1.0, out=grad[:, :, num_heads:rotated])
+        grad[:, :, rotated:] = grad_v
         return grad, None, None, None, None, None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -55,17 +55,29 @@ class Segments:
         return _Unstack.apply(torch.cat([part.flatten(0, 1) for part in parts]), self.place, rows)
 
 
+class Cache(Protocol):
+    """Keys and values of earlier tokens, of every layer; see ``megads.inference.cache``."""
+
+    context: int
+    """Positions of the longest sequence."""
+
+    def attend(self, layer: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store ``k`` and ``v`` ``[B, S, kv heads, D]`` and return the attention of ``q``, ``[B, S, heads, D]``."""
+
+
 @dataclass(frozen=True)
 class Documents:
-    """What the ends of documents change for one micro-batch.
+    """Where the tokens of one micro-batch are, and what they attend to.
 
     Attributes:
         positions: ``[B, S / SP]`` int64, of this sequence rank's tokens; None: those in the row.
         segments: of the whole rows; None: a token attends to all that precede it.
+        cache: what the rows continue; None: they are whole.
     """
 
     positions: Tensor | None = None
     segments: Segments | None = None
+    cache: Cache | None = None
 
 
 def find_documents(
@@ -77,10 +89,6 @@ def find_documents(
 
     Args:
         tokens: ``[B, S]`` int64, whole rows; S a multiple of SP.
-        end: the token that ends a document.
-        groups: for the sequence axis.
-        reset_positions: positions start again at 0 behind an end.
-        reset_attention: a token attends to its own segment only.
     """
     if not (reset_positions or reset_attention):
         return None

@@ -1,0 +1,1 @@
+"""Text out of a trained model: sampling, a key/value cache, continuous batching, and a server."""

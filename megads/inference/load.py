@@ -1,0 +1,201 @@
+"""From files to a model that generates, in any layout: each rank reads its own part."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from megads.checkpoint.convert.huggingface.dtypes import SHORT
+from megads.checkpoint.convert.huggingface.export import dtype_of
+from megads.checkpoint.convert.huggingface.import_ import HFModel, ends_of, tokenizer_type
+from megads.checkpoint.convert.megatron.merge import cut_out
+from megads.checkpoint.format.manifest import Manifest
+from megads.checkpoint.format.reader import Reader, Want
+from megads.checkpoint.format.shard_layout import ShardLayout, parameters_of
+from megads.checkpoint.resume.compatibility import HF, model_of
+from megads.checkpoint.resume.start_point import is_hf_folder, source_of
+from megads.comm.groups import Groups
+from megads.config.schema import ModelConfig, RunConfig
+from megads.config.stages import stage_steps
+from megads.data.tokenizers.base import TokenizerSpec
+from megads.errors import CheckpointError
+from megads.inference.tokenizer import spec_of_checkpoint
+from megads.models.gpt import GPT
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Weights(Protocol):
+    """A model in files.
+
+    Attributes:
+        path: where they lie.
+        model: its settings, derived.
+        context: most tokens of a sequence, in training.
+        longest: most tokens that the model can compute: learned positions, a sliding window; 0: any number.
+        dtype: of training: fp32, bf16 or fp16.
+    """
+
+    path: Path
+    model: ModelConfig
+    context: int
+    longest: int
+    dtype: str
+
+    def ends(self, eod: int) -> tuple[int, ...]:
+        """Return the tokens that end a text; ``eod`` is the end-of-text token of its tokenizer."""
+
+    def tokenizer(self) -> TokenizerSpec:
+        """Return the description of its tokenizer.
+
+        Raises:
+            CheckpointError: it names none.
+        """
+
+    def read(self, name: str, cut: ShardLayout) -> NDArray[np.float32]:
+        """Return the slice ``cut`` of a parameter, float32, in the shape of the slice."""
+
+    def close(self) -> None:
+        """Close the files."""
+
+
+class CheckpointWeights:
+    """The weights of a checkpoint, see :class:`Weights`; of a schedule-free optimizer the averaged ones.
+
+    Args:
+        place: a checkpoint, a folder of checkpoints or a run.
+        step: the iteration to take; None: the newest that is valid.
+
+    Raises:
+        CheckpointError: there is none, or it cannot be read.
+    """
+
+    def __init__(self, place: Path, step: int | None = None):
+        found = source_of(place, step)
+        self.path, self.broken = found.path, found.broken
+        self.manifest: Manifest = found.manifest
+        self.model = model_of(found.path, found.manifest)
+        self.context, self.longest = _limits(self.model, self.manifest.about.get("max_seq_length", 0))
+        self.dtype = dtype_of(found.manifest)
+        self._reader = Reader(found.path, found.manifest, in_use=True)
+
+    def ends(self, eod: int) -> tuple[int, ...]:
+        """Return the tokens that end a text: the import's, and ``eod`` without any or when trained since."""
+        ends = ends_of(self.manifest.about.get(HF, {}))
+        return ends if ends and not self.manifest.settings else tuple(dict.fromkeys((*ends, eod)))
+
+    def tokenizer(self) -> TokenizerSpec:
+        """Return the description of its tokenizer."""
+        return spec_of_checkpoint(self.path, self.manifest)
+
+    def read(self, name: str, cut: ShardLayout) -> NDArray[np.float32]:
+        """Return the slice ``cut`` of a parameter."""
+        self._reader.cut(name)  # says so if it has none
+        out = np.empty(cut.count, np.float32)
+        self._reader.fill([Want(name, "weight", cut, 0, out)])
+        return out.reshape(cut.local_shape)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._reader.close()
+
+
+class HFWeights:
+    """The weights of a Hugging Face folder, see :class:`Weights`. A rank holds one whole parameter at a time.
+
+    Raises:
+        CheckpointError: the folder is incomplete, or of a model that ours cannot compute.
+    """
+
+    def __init__(self, folder: Path):
+        self.path = folder
+        self._folder = HFModel(folder)
+        self.model = self._folder.description.model
+        self.context, self.longest = _limits(self.model, self._folder.description.longest)
+        self.dtype = SHORT[self._folder.dtype]
+
+    def ends(self, eod: int) -> tuple[int, ...]:
+        """Return the tokens that end a text."""
+        return ends_of(self._folder.about) or (eod,)
+
+    def tokenizer(self) -> TokenizerSpec:
+        """Return the description of its tokenizer."""
+        kind = tokenizer_type(self.path)
+        if not kind:
+            raise CheckpointError(f"{self.path}: has no tokenizer; pass one with --tokenizer")
+        return TokenizerSpec(kind, str(self.path))
+
+    def read(self, name: str, cut: ShardLayout) -> NDArray[np.float32]:
+        """Return the slice ``cut`` of a parameter."""
+        return cut_out(self._folder.read(name, cut.shape), cut, cut.rank, cut.degree)
+
+    def close(self) -> None:
+        """Do nothing: files are open while they are read."""
+
+
+def open_weights(place: Path, step: int | None = None) -> Weights:
+    """Return the weights in ``place``: a run, a folder of checkpoints, a checkpoint or a Hugging Face folder.
+
+    Args:
+        place: where they lie.
+        step: the iteration to take; None: the newest that is valid.
+
+    Raises:
+        CheckpointError: there are none, or they cannot be read.
+    """
+    try:
+        is_hf = is_hf_folder(place)
+    except OSError:
+        is_hf = False  # the reader of checkpoints says what is wrong
+    if not is_hf:
+        return CheckpointWeights(place, step)
+    if step is not None:
+        raise CheckpointError(f"{place}: is a Hugging Face folder, which has no iterations; drop --step")
+    return HFWeights(place)
+
+
+def _limits(model: ModelConfig, window: int) -> tuple[int, int]:
+    """Return context and longest of :class:`Weights`; ``window`` is that of its attention, 0: all of a sequence."""
+    positions = model.max_positions if model.position_embedding == "learned" else 0
+    longest = min((each for each in (window, positions) if each), default=0)
+    return min(each for each in (longest, positions or model.seq_length) if each), longest
+
+
+def load_model(weights: Weights, groups: Groups, device: torch.device, dtype: torch.dtype) -> GPT:
+    """Return this rank's part of a model, in evaluation mode. It holds no more than that, and one parameter in float32.
+
+    Args:
+        weights: of the model.
+        groups: the layout, which need not be that of training.
+        device: where the weights go.
+        dtype: of the weights.
+
+    Raises:
+        CheckpointError: the weights cannot be read.
+        ConfigError: the model does not fit the layout.
+    """
+    model = _for_inference(weights.model, groups.tensor_size)
+    plain = RunConfig()
+    parallel = plain.parallel.model_copy(update={"pipeline": groups.pipe_size, "tensor": groups.tensor_size})
+    run = plain.model_copy(update={"model": model, "parallel": parallel})
+    with torch.device("meta"):
+        module = GPT(model, groups, steps=stage_steps(run)[groups.pipe_rank])
+    module = module.to(dtype).to_empty(device=device)
+    layouts = parameters_of(model)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            cut = layouts[name].of(groups.tensor_rank, groups.tensor_size)
+            parameter.copy_(torch.from_numpy(weights.read(name, cut)))
+            parameter.requires_grad_(False)
+    return module.eval()
+
+
+def _for_inference(model: ModelConfig, tensor: int) -> ModelConfig:
+    """Return the model without dropout, with padding rows so that ``tensor`` ranks share the vocabulary."""
+    multiple = math.lcm(model.vocab_multiple, tensor)
+    return model.model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0, "vocab_multiple": multiple})

@@ -1,0 +1,117 @@
+"""One forward pass of a model with a cache, over tensor-parallel ranks and pipeline stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megads.comm.groups import Groups
+from megads.errors import ConfigError
+from megads.inference.cache import KeyValueCache
+from megads.models.gpt import GPT, Block
+from megads.parallel.documents import Documents
+
+
+class Runner:
+    """Runs prompts and single tokens through one model, on this rank.
+
+    All ranks of a model call the same methods in the same order. Tensor-parallel ranks share every
+    layer, pipeline stages pass activations on, and only the last one has logits.
+
+    Args:
+        module: this rank's part of the model, in evaluation mode, on its device, in its dtype.
+        groups: pipeline and tensor axes are used; the others have one rank.
+        context: most tokens of a sequence.
+        num_slots: sequences that the cache holds.
+
+    Raises:
+        ConfigError: the layout has sequence parallelism.
+    """
+
+    def __init__(self, module: GPT, groups: Groups, *, context: int, num_slots: int):
+        if groups.seq_size > 1:
+            raise ConfigError(f"SP={groups.seq_size}: text is generated without sequence parallelism; use SP=1")
+        self.module, self.groups, self.context, self.num_slots = module, groups, context, num_slots
+        first = next(module.parameters())
+        self.device, self.dtype = first.device, first.dtype
+        self.cache = KeyValueCache(
+            [cast(Block, layer).attention.place for layer in module.layers.values()],
+            num_slots=num_slots,
+            num_kv_heads=module.config.num_kv_heads // groups.tensor_size,
+            head_dim=module.config.head_dim,
+            context=context,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Whether this rank has logits."""
+        return self.module.has_head
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the vocabulary, without padding."""
+        return self.module.config.vocab_size
+
+    def prefill(self, prompts: Sequence[Sequence[int]], first_slot: int = 0) -> Tensor:
+        """Run whole prompts into slots from ``first_slot`` on.
+
+        Returns:
+            ``[B, S, H]`` for :meth:`logits`, S the longest prompt; what is behind a shorter one has no meaning.
+        """
+        self.cache.begin_prefill(first_slot, [len(each) for each in prompts])
+        tokens = self._padded(prompts)
+        positions = torch.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
+        return self._forward(tokens, Documents(positions, cache=self.cache))
+
+    def run(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Run whole sequences and keep nothing of them; return ``[B, S, H]`` as :meth:`prefill` does."""
+        return self._forward(self._padded(rows), Documents())
+
+    def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        longest = max(map(len, rows))
+        return torch.tensor([[*each, *[0] * (longest - len(each))] for each in rows], device=self.device)
+
+    def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Tensor:
+        """Run one token for each of the first slots, which hold ``lengths`` tokens; return ``[B, H]``."""
+        before = torch.tensor(lengths)
+        self.cache.begin_decode(before)
+        column = torch.tensor(tokens, device=self.device).unsqueeze(1)
+        positions = before.unsqueeze(1).to(self.device)
+        return self._forward(column, Documents(positions, cache=self.cache))[:, 0]
+
+    def _forward(self, tokens: Tensor, documents: Documents) -> Tensor:
+        module, groups = self.module, self.groups
+        if module.has_embedding:
+            x = module.embed(tokens, documents)
+        else:
+            x = torch.empty(*tokens.shape, module.config.hidden_size, dtype=self.dtype, device=self.device)
+            dist.recv(x, src=groups.ranks("pipe")[groups.pipe_rank - 1], group=groups.pipe)
+        for layer in module.layers.values():
+            x = layer(x, documents)
+        if not module.has_head:
+            dist.send(x.contiguous(), dst=groups.ranks("pipe")[groups.pipe_rank + 1], group=groups.pipe)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Map ``[N, H]`` to the logits ``[N, V]`` of the real vocabulary, float32 or wider; on the last stage only."""
+        local = self.module.logits(hidden.unsqueeze(0))[0]
+        local = local if local.dtype == torch.float64 else local.float()
+        if self.groups.tensor is not None:
+            parts = [torch.empty_like(local) for _ in range(self.groups.tensor_size)]
+            dist.all_gather(parts, local.contiguous(), group=self.groups.tensor)
+            local = torch.cat(parts, dim=-1)
+        return local[:, : self.vocab_size]
+
+    def share(self, found: Tensor) -> Tensor:
+        """Return on every stage what the last one found; a tensor of the same shape and type on each, on the CPU."""
+        if self.groups.pipe is None:
+            return found.cpu()
+        there = found.to(self.device)
+        dist.broadcast(there, src=self.groups.ranks("pipe")[-1], group=self.groups.pipe)
+        return there.cpu()

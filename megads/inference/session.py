@@ -1,0 +1,115 @@
+"""A model that is ready to generate on this rank: ranks joined, weights read, tokenizer made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from megads.cluster.ranks import RankInfo, find_ranks
+from megads.comm.groups import Groups, join_ranks
+from megads.config.schema import RunConfig
+from megads.data.tokenizers.base import Tokenizer
+from megads.data.tokenizers.build import make_tokenizer
+from megads.errors import ConfigError
+from megads.inference.load import DTYPES, Weights, load_model, open_weights
+from megads.inference.runner import Runner
+from megads.inference.tokenizer import spec_given
+
+
+@dataclass(frozen=True)
+class SessionRequest:
+    """What to load, and how.
+
+    Attributes:
+        source: a run, a folder of checkpoints, a checkpoint or a Hugging Face folder.
+        step: the iteration to take; None: the newest.
+        tensor: tensor-parallel ranks.
+        pipeline: pipeline stages.
+        dtype: fp32, bf16 or fp16; empty: the one of training.
+        tokenizer: file or folder; empty: the model's own.
+        num_slots: sequences at a time, on every replica.
+        context: most tokens of a sequence; 0: as in training.
+    """
+
+    source: Path
+    step: int | None = None
+    tensor: int = 1
+    pipeline: int = 1
+    dtype: str = ""
+    tokenizer: str = ""
+    num_slots: int = 16
+    context: int = 0
+
+
+@dataclass(frozen=True)
+class Session:
+    """A model on this rank.
+
+    Attributes:
+        runner: of the model.
+        groups: ``data`` are replicas, each of which generates for its own requests.
+        tokenizer: of the model.
+        eos: tokens that end a text.
+        summary: what was loaded, in one line.
+        tokenizer_path: file or folder of the tokenizer; empty: it has none.
+    """
+
+    runner: Runner
+    groups: Groups
+    tokenizer: Tokenizer
+    eos: tuple[int, ...]
+    summary: str
+    tokenizer_path: str = ""
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank prints."""
+        return self.groups.rank == 0
+
+
+def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
+    """Join the other ranks, if there are any, and load the model. Collective.
+
+    Raises:
+        ConfigError: the layout does not fit the ranks or the model.
+        CheckpointError, DataError, DependencyError: weights or tokenizer cannot be read.
+    """
+    info = find_ranks(env)
+    weights = open_weights(wanted.source, wanted.step)
+    spec = spec_given(wanted.tokenizer) if wanted.tokenizer else weights.tokenizer()
+    tokenizer = make_tokenizer(spec)
+    context = _context(wanted.context, weights)
+    run = _layout(wanted, info)
+    vendor, device, groups = join_ranks(run, info, env)
+    dtype = wanted.dtype or weights.dtype
+    module = load_model(weights, groups, device, DTYPES[dtype])
+    weights.close()
+    runner = Runner(module, groups, context=context, num_slots=wanted.num_slots)
+    size = sum(weight.numel() for weight in module.parameters())
+    layout = f", TP={wanted.tensor} PP={wanted.pipeline} x {groups.data_size}" if info.world_size > 1 else ""
+    held = f"{size / 1e6:.4g} M parameters per rank in {dtype} on {vendor.name}"
+    summary = f"{weights.path}: {held}, context {context}{layout}"
+    return Session(runner, groups, tokenizer, weights.ends(tokenizer.eod), summary, spec.model)
+
+
+def _layout(wanted: SessionRequest, info: RankInfo) -> RunConfig:
+    model_ranks = wanted.tensor * wanted.pipeline
+    replicas, rest = divmod(info.world_size, model_ranks)
+    if rest:
+        raise ConfigError(
+            f"TP={wanted.tensor} x PP={wanted.pipeline} does not divide the {info.world_size} ranks that started; "
+            f"start a multiple of {model_ranks}"
+        )
+    plain = RunConfig()
+    axes = {"tensor": wanted.tensor, "pipeline": wanted.pipeline, "data": replicas, "sequence": 1}
+    return plain.model_copy(update={"parallel": plain.parallel.model_copy(update=axes)})
+
+
+def _context(wanted: int, weights: Weights) -> int:
+    if weights.longest and wanted > weights.longest:
+        what = "learned positions for" if weights.model.position_embedding == "learned" else "a sliding window of"
+        raise ConfigError(
+            f"--context {wanted}: the model has {what} {weights.longest} tokens; use at most {weights.longest}"
+        )
+    return wanted or weights.context

@@ -1,0 +1,54 @@
+"""The tokenizer of a checkpoint, or the one that the user names instead. No torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from megads.checkpoint.convert.huggingface.import_ import TOKENIZER, tokenizer_type
+from megads.checkpoint.format.manifest import Manifest
+from megads.config.schema import RunConfig
+from megads.data.tokenizers.base import TokenizerSpec
+from megads.data.tokenizers.build import spec_of
+from megads.errors import CheckpointError, DataError
+
+
+def spec_given(path: str) -> TokenizerSpec:
+    """Return the description of a tokenizer that the user names by its file or folder.
+
+    Raises:
+        DataError: there is no tokenizer.
+    """
+    place = Path(os.path.abspath(os.path.expanduser(path)))
+    if place.is_dir() and (kind := tokenizer_type(place)):
+        return TokenizerSpec(kind, str(place))
+    if place.suffix in (".json", ".model") and place.is_file():
+        return TokenizerSpec("HFTokenizer" if place.suffix == ".json" else "Llama2Tokenizer", str(place))
+    raise DataError(
+        f"--tokenizer {path}: pass a tokenizer.json, a .model of sentencepiece, or a folder with either or with "
+        "vocab.json and merges.txt"
+    )
+
+
+def spec_of_checkpoint(path: Path, manifest: Manifest, cure: str = "pass one with --tokenizer") -> TokenizerSpec:
+    """Return the description of the tokenizer that a checkpoint was trained or imported with.
+
+    Raises:
+        CheckpointError: it names none; ``cure`` is what helps.
+    """
+    about = manifest.about
+    if "tokenizer_type" in about:
+        named = about.get("tokenizer_model", "")
+        # Next to the checkpoint, should the folder have been moved.
+        model = str(path.parent / TOKENIZER) if named and not Path(named).exists() else named
+        files = (about.get("vocab_file", ""), about.get("merge_file", ""))
+        return TokenizerSpec(about["tokenizer_type"], model, *files, manifest.model["vocab_size"])
+    if not manifest.settings:
+        raise CheckpointError(f"{path}: names no tokenizer; {cure}")
+    try:
+        return spec_of(RunConfig.model_validate(manifest.settings))
+    except ValidationError as error:
+        name = ".".join(map(str, error.errors()[0]["loc"]))
+        raise CheckpointError(f"{path}: its setting {name} is from another version; {cure}") from None

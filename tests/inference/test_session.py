@@ -1,0 +1,54 @@
+"""A model from files to text, on one rank."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import tokenizers
+
+from megads.errors import ConfigError, MegadsError
+from megads.inference.generate import Prompt, generate, leave
+from megads.inference.sampling import Sampling
+from megads.inference.session import SessionRequest, open_session
+from tests.inference.letters import LETTERS
+from tests.inference.theirs import imported
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a Hugging Face folder with a tokenizer of letters, two of which end a text."""
+    place = shutil.copytree(imported("mistral-window") / "theirs", tmp_path / "theirs")
+    model = tokenizers.models.WordLevel({letter: number for number, letter in enumerate(LETTERS)}, unk_token="Z")
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    made.decoder = tokenizers.decoders.Fuse()
+    made.save(str(place / "tokenizer.json"))
+    (place / "tokenizer_config.json").write_text(json.dumps({"eos_token": "Z"}))
+    (place / "generation_config.json").write_text(json.dumps({"eos_token_id": [51, 52]}))
+    return place
+
+
+def test_a_hugging_face_folder_generates_with_its_own_tokenizer_and_ends(folder, request):
+    session = open_session(SessionRequest(folder), {})
+    request.addfinalizer(leave)
+    assert session.eos == (51, 52)
+    assert "context 32" in session.summary
+    assert session.tokenizer_path == str(folder)
+    (made,) = generate(session, [Prompt("hello")], Sampling(max_tokens=6, temperature=0, ignore_eos=True))
+    assert (made["tokens"], len(made["text"])) == (6, 6)
+    assert not list(folder.glob("iter_*"))
+
+
+def test_a_context_beyond_the_sliding_window_is_rejected(folder):
+    with pytest.raises(ConfigError, match="--context 33: the model has a sliding window of 32 tokens; use at most 32"):
+        open_session(SessionRequest(folder, context=33), {})
+
+
+def test_a_tokenizer_that_was_not_fetched_is_one_line(folder):
+    (folder / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(MegadsError) as error:
+        open_session(SessionRequest(folder), {})
+    assert str(folder) in str(error.value)
+    assert "\n" not in str(error.value)
