@@ -1,0 +1,158 @@
+"""What can be evaluated: each task turns a file into windows, and their scores into numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from megads.data.tokenizers.base import Tokenizer
+from megads.errors import ConfigError, DataError
+from megads.evaluate.detokenize import detokenizer_of
+from megads.evaluate.score import Window, rolling, sliding
+from megads.storage.reading import parse_json
+
+Scores = Sequence[tuple[float, bool]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Windows to score, and what their scores say.
+
+    Attributes:
+        windows: of all texts.
+        result: turns the scores into named numbers.
+        line: the format of one line about them.
+    """
+
+    windows: Sequence[Window]
+    result: Callable[[Scores], dict[str, float]]
+    line: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of tasks.
+
+    Attributes:
+        context: most tokens that a target sees, itself left out.
+        stride: wikitext103: targets of every window but the first.
+        is_strict: lambada: all tokens of the last word must be right, not the last token only.
+    """
+
+    context: int
+    stride: int = 32
+    is_strict: bool = False
+
+
+def wikitext103(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
+    """Perplexity per word of a text that was split into words, with overlapping windows (Megatron-LM).
+
+    ``loss`` is the mean over the tokens but the first, ``adjusted_ppl`` the exponential of the loss per word of the
+    original text, ``token_ratio`` tokens per word.
+    """
+    text = _text(path)
+    words = len(text.strip().split(" "))
+    tokens = tokenizer.encode(detokenizer_of(path)(text))
+    if len(tokens) < 2 or words < 2:
+        raise DataError(f"{path}: is too short to evaluate; it has {len(tokens)} tokens in {words} words")
+    if not 1 <= options.stride <= options.context:
+        raise ConfigError(f"--overlapping-eval {options.stride}: use 1 to {options.context}, the context")
+    ratio = (len(tokens) - 1) / (words - 1)
+
+    def result(scores: Scores) -> dict[str, float]:
+        loss = -math.fsum(total for total, _ in scores) / (len(tokens) - 1)
+        ppl, adjusted = math.exp(min(20, loss)), math.exp(min(20, loss * ratio))
+        return {"loss": loss, "ppl": ppl, "adjusted_ppl": adjusted, "token_ratio": ratio}
+
+    line = "loss {loss:.4f}, perplexity {ppl:.4f}, per word {adjusted_ppl:.4f} ({token_ratio:.4f} tokens per word)"
+    return Task(sliding(tokens, options.context, options.stride), result, line)
+
+
+def lambada(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
+    """Accuracy of the last token of every text, or with ``is_strict`` of its last word (JSON lines with ``text``)."""
+    windows = []
+    for number, text in enumerate(_texts(path), start=1):
+        if options.is_strict:
+            word = text.split()[-1]
+            before = tokenizer.encode(text[: text.rfind(word)].strip())
+            target = tokenizer.encode(f" {word}")
+        else:
+            tokens = tokenizer.encode(text)
+            before, target = tokens[:-1], tokens[-1:]
+        if not (before and target):
+            raise DataError(f"{path}:{number}: has nothing before its last word")
+        if len(target) > options.context:
+            raise DataError(f"{path}:{number}: its last word has {len(target)} tokens, the context {options.context}")
+        windows.append(Window([*before, *target][-options.context - 1 :], len(target)))
+
+    def result(scores: Scores) -> dict[str, float]:
+        correct = sum(is_greedy for _, is_greedy in scores)
+        mean = -math.fsum(total for total, _ in scores) / len(scores)
+        ppl = math.exp(min(700, mean))
+        return {"correct": correct, "total": len(scores), "accuracy": correct / len(scores), "ppl": ppl}
+
+    return Task(windows, result, "{correct:.0f} of {total:.0f} correct, accuracy {accuracy:.4f}, perplexity {ppl:.4f}")
+
+
+def loss(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
+    """Loss, perplexity and bits per byte of texts: JSON lines with ``text``, or a file that is one text.
+
+    Every token is scored once, the first of a text behind the end-of-text token.
+    """
+    texts = list(_texts(path)) if path.suffix in (".json", ".jsonl") else [_text(path)]
+    encoded = [tokenizer.encode(text) for text in texts]
+    count, size = sum(map(len, encoded)), sum(len(text.encode()) for text in texts)
+    if not count:
+        raise DataError(f"{path}: has no text")
+    windows = [window for tokens in encoded for window in rolling(tokens, options.context, tokenizer.eod)]
+
+    def result(scores: Scores) -> dict[str, float]:
+        nats = -math.fsum(total for total, _ in scores)
+        mean = nats / count
+        bits = nats / math.log(2) / size
+        return {"loss": mean, "ppl": math.exp(min(700, mean)), "bits_per_byte": bits, "tokens": count, "bytes": size}
+
+    line = "loss {loss:.4f}, perplexity {ppl:.4f}, {bits_per_byte:.4f} bits per byte, {tokens:.0f} tokens"
+    return Task(windows, result, line)
+
+
+TASKS = {"wikitext103": wikitext103, "lambada": lambada, "loss": loss}
+
+
+def make_task(name: str, path: Path, tokenizer: Tokenizer, options: Options) -> Task:
+    """Return the task ``name`` on the file ``path``.
+
+    Raises:
+        ConfigError: there is none of this name, or an option does not fit.
+        DataError: the file cannot be used.
+    """
+    if name.lower() not in TASKS:
+        raise ConfigError(f"--task {name}: no such task; the tasks are {', '.join(TASKS)}")
+    return TASKS[name.lower()](path, tokenizer, options)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {getattr(error, 'strerror', '') or error}") from None
+
+
+def _texts(path: Path) -> list[str]:
+    texts = []
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            found = parse_json(line)
+        except ValueError as error:
+            raise DataError(f"{path}:{number}: {error}") from None
+        text = found.get("text") if isinstance(found, dict) else None
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f'{path}:{number}: expected an object with "text"')
+        texts.append(text)
+    if not texts:
+        raise DataError(f"{path}: has no text")
+    return texts
