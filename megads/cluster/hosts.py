@@ -32,6 +32,17 @@ def is_this_host(name: str) -> bool:
     return name in ("localhost", "127.0.0.1", "::1") or name.split(".")[0] == this_host().split(".")[0]
 
 
+def listen_everywhere(port: int) -> socket.socket:
+    """Return a socket that listens on ``port`` of every interface, 0: on a free port; hosts may have IPv6 only.
+
+    Raises:
+        OSError: the port is in use, or cannot be had.
+    """
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    return socket.create_server(("", port), family=family, backlog=4096, dualstack_ipv6=dual)
+
+
 def parse_hosts(text: str, origin: str = "host list") -> tuple[str, ...]:
     """Return the hosts of a list as SLURM and Flux write it, each once, in the list's order.
 
@@ -39,7 +50,6 @@ def parse_hosts(text: str, origin: str = "host list") -> tuple[str, ...]:
     ``rack[0-1]n[08-10],login`` is rack0n08, rack0n09, rack0n10, rack1n08 ... login.
 
     Args:
-        text: the list.
         origin: where it came from, for the error message.
 
     Raises:
@@ -111,7 +121,6 @@ def count_slots(path: Path, origin: str) -> dict[str, int]:
     lines of one host add up.
 
     Args:
-        path: the file.
         origin: where its name came from, for the error message.
 
     Raises:

@@ -35,9 +35,6 @@ def machine_name(
     with an accelerator ``pbs`` or ``slurm`` inside a job and ``generic`` outside; ``cpu``.
 
     Args:
-        hostname: of this host.
-        env: the environment.
-        root: the checkout.
         dev, sys, top: stand in for /dev, /sys and / in tests.
 
     Raises:

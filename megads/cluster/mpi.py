@@ -1,7 +1,7 @@
-"""What only MPI itself can tell: the number of ranks, where the starter sets no variable for it.
+"""What only MPI itself can tell: the number of ranks, where the launcher sets no variable for it.
 
 mpi4py is no requirement. It is imported here alone and late: to start MPI in a process
-costs time, and fails where the library does not fit the starter.
+costs time, and fails where the library does not fit the launcher.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ def ask_mpi_for_size(rank: int, local_size: int, family: str) -> int:
     """Return the number of ranks as MPI counts them; call :func:`finish_mpi` before a good end.
 
     Args:
-        rank: what the starter's variables say this process is.
+        rank: what the launcher's variables say this process is.
         local_size: how many of them are on this host, 0 where they do not say.
-        family: the starter's name, for the error message.
+        family: the launcher's name, for the error message.
 
     Raises:
         LaunchError: without mpi4py or an MPI that it can load; when MPI says otherwise.

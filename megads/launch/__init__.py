@@ -1,1 +1,1 @@
-"""How a run is started: plans, starters, signals. Never imports torch."""
+"""How a run is started: plans, launchers, signals. Never imports torch."""

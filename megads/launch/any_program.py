@@ -11,25 +11,24 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 from megads.cluster.machine import count_accelerators, machine_name
 from megads.config.machine_facts import Facts
 from megads.config.schema import LaunchConfig, RunConfig
-from megads.config.sources.env_names import names_of
 from megads.config.sources.presets import read_machine
 from megads.config.sources.resolve import resolve, settings
+from megads.config.tree import names_of
 from megads.errors import LaunchError
+from megads.launch.launchers.command import plan_launch
+from megads.launch.launchers.plan import LaunchPlan
 from megads.launch.schedulers.allocation import Allocation, find_hosts, is_here, ranks_per_host
-from megads.launch.starters.command import plan_launch
-from megads.launch.starters.plan import LaunchPlan
-from megads.launch.supervise.processes import Family, die_with_parent, orphans_adopted, send
+from megads.launch.supervise.processes import FORWARDED, Family, orphans_adopted, send
+from megads.launch.supervise.run import become_process, start_process
+from megads.launch.supervise.watch import caught
 from megads.text.plural import plural
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
-
-def plan_anything(
+def plan_program(
     command: Sequence[str],
     env: Mapping[str, str],
     *,
@@ -40,16 +39,12 @@ def plan_anything(
 ) -> LaunchPlan:
     """Return the plan that runs ``command`` as every rank.
 
-    Besides what the starter sets, each finds RANK, LOCAL_RANK and WORLD_SIZE, so that
-    ``torch.distributed`` starts from its environment under every starter.
+    Besides what the launcher sets, each finds RANK, LOCAL_RANK and WORLD_SIZE, so that
+    ``torch.distributed`` starts from its environment under every launcher.
 
     Args:
-        command: the program and its words.
         env: of the launch; of settings only those of ``launch`` and MACHINE are read.
-        hostname: this host's name, by which the machine is found.
-        root: the checkout whose envs/ is used.
         ranks: in all; 0: as many as fit.
-        overrides: settings by dotted name, over ``env``.
 
     Raises:
         MegadsError: a setting is wrong, the program is not there, or the ranks cannot be started.
@@ -60,7 +55,7 @@ def plan_anything(
     asked = {name: value for name, value in env.items() if name in known}
     run = resolve(None, env=asked, overrides=given, machine=machine, root=root).run
     facts = read_machine(machine, root).facts
-    allocation = spread(run.launch, env, facts, ranks)
+    allocation = allocate_ranks(run.launch, env, facts, ranks)
     if any(is_here(host, env) for host in allocation.hosts):
         _require_program(command[0], env)
     only_launch = RunConfig(machine=machine, launch=run.launch)
@@ -73,7 +68,7 @@ def plan_anything(
 
 
 def _require_program(name: str, env: Mapping[str, str]) -> None:
-    """Refuse what cannot be run on this host: some starters print pages for it.
+    """Refuse what cannot be run on this host: some launchers print pages for it.
 
     Raises:
         LaunchError: it is not on PATH, or no executable file.
@@ -85,7 +80,7 @@ def _require_program(name: str, env: Mapping[str, str]) -> None:
     raise LaunchError(f"{name or repr(name)}: no such program on PATH; pass one, e.g. -- python script.py")
 
 
-def spread(launch: LaunchConfig, env: Mapping[str, str], facts: Facts, ranks: int) -> Allocation:
+def allocate_ranks(launch: LaunchConfig, env: Mapping[str, str], facts: Facts, ranks: int) -> Allocation:
     """Return the hosts for ``ranks`` ranks; the last host may take fewer than the others.
 
     Hosts are filled one after the other where it is known what one takes (``ranks_per_host``,
@@ -99,9 +94,8 @@ def spread(launch: LaunchConfig, env: Mapping[str, str], facts: Facts, ranks: in
     each = launch.ranks_per_host or ranks_per_host(launch, facts, count_accelerators(env), here=here)
     each = each or -(-max(ranks, 1) // len(hosts))
     if ranks > each * len(hosts):
-        count = f"{plural(len(hosts), 'host')}"
         raise LaunchError(
-            f"-n {ranks}: {count} of {plural(each, 'rank')} each take {each * len(hosts)}; "
+            f"-n {ranks}: {plural(len(hosts), 'host')} of {plural(each, 'rank')} each take {each * len(hosts)}; "
             "use fewer, more hosts, or more on each (--ppn, NGPU_PER_HOST)"
         )
     if not ranks:
@@ -112,8 +106,8 @@ def spread(launch: LaunchConfig, env: Mapping[str, str], facts: Facts, ranks: in
     return Allocation(scheduler.name, hosts[:used], each, job_id, (*hosts[used:], *spare), uneven)
 
 
-def run_anything(plan: LaunchPlan, env: Mapping[str, str]) -> int:
-    """Run ``plan`` and return its exit code: the starter's own, 128 + n after signal n.
+def run_program(plan: LaunchPlan, env: Mapping[str, str]) -> int:
+    """Run ``plan`` and return its exit code: the launcher's own, 128 + n after signal n.
 
     SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are handed on; a second SIGINT or SIGTERM
     kills what is left on this host. Output goes where this process's goes, untouched.
@@ -122,30 +116,20 @@ def run_anything(plan: LaunchPlan, env: Mapping[str, str]) -> int:
         LaunchError: the program cannot be started, or a file not be written.
     """
     plan.write_files()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    try:
-        if plan.in_place:
-            os.execvpe(plan.argv[0], plan.argv, plan.environment(env))
-        starter = subprocess.Popen(
-            plan.argv,
-            env=plan.environment(env),
-            # A terminal has one foreground session, which stays this process's.
-            stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
-            start_new_session=True,
-            preexec_fn=_in_child,
-        )
-    except OSError as error:
-        raise LaunchError(f"{plan.argv[0]}: {error.strerror}; it should be an executable program") from None
+    if plan.in_place:
+        become_process(plan, env)
+    # A terminal has one foreground session, which stays this process's.
+    stdin = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
     with orphans_adopted():
-        family = Family(starter)
+        family = start_process(plan, env, stdin=stdin)
         try:
             with _forwarded(family, plan):
-                starter.wait()
+                family.starter.wait()
         finally:
             family.kill()
             _remove(plan.files)
-    return 128 - starter.returncode if starter.returncode < 0 else starter.returncode
+    code = family.starter.returncode
+    return 128 - code if code < 0 else code
 
 
 def _remove(files: Iterable[str]) -> None:
@@ -157,35 +141,22 @@ def _remove(files: Iterable[str]) -> None:
             folder.rmdir()
 
 
-def _in_child() -> None:
-    # Agents die of a SIGUSR1 that is meant for their ranks.
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    die_with_parent(signal.SIGTERM)
-
-
 @contextlib.contextmanager
 def _forwarded(family: Family, plan: LaunchPlan) -> Iterator[None]:
     """Hand signals on to the ranks for the time of the block."""
     ends: list[int] = []
 
-    def handler(number: int, frame: FrameType | None) -> None:
+    def hand_on(number: int) -> None:
         if number in (signal.SIGINT, signal.SIGTERM):
             ends.append(number)
         if len(ends) > 1:
             family.send(signal.SIGKILL)
         elif number in (signal.SIGUSR1, signal.SIGUSR2) and not plan.forwards_signals:
-            for pid in family.members()[1:]:
-                send(pid, number)
+            for pid in family.members():
+                if pid != family.starter.pid:
+                    send(pid, number)
         else:
             send(family.starter.pid, number)
 
-    before = {
-        number: signal.signal(number, handler)
-        for number in FORWARDED
-        if not (number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN)
-    }
-    try:
+    with caught(hand_on, FORWARDED):
         yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

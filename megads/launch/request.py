@@ -10,9 +10,10 @@ from pathlib import Path
 from megads.config.schema import RunConfig
 from megads.config.sources.presets import Layer
 from megads.config.sources.resolve import Resolved, resolve
+from megads.config.tree import value_of
 from megads.errors import ConfigError
 from megads.launch.preflight.checkpoint_start import checkpoint_layer, plain_folder
-from megads.launch.run_folder import BATCH_JOB, choose_folder
+from megads.launch.run_folder import BATCH_JOB, Folder, choose_folder
 from megads.launch.user_ranks.entry import Started
 
 FRESH = "--fresh"
@@ -62,7 +63,6 @@ class TrainRequest:
         """Return a line that a user can paste to resume this run.
 
         Args:
-            names: the environment variables that decided a setting.
             folder: of the run, when the command alone does not mean it.
             without: options that are skipped, with the words that follow them.
         """
@@ -95,8 +95,14 @@ def _without(words: Sequence[str], options: Collection[str]) -> list[str]:
     return kept
 
 
-def resolve_ask(ask: TrainRequest, machine: str, num_hosts: int) -> Resolved:
-    """Return the settings of ``ask`` on ``num_hosts`` hosts of ``machine``.
+def resolve_request(
+    request: TrainRequest, machine: str, num_hosts: int = 0, *, needs_checkpoint: bool = True
+) -> Resolved:
+    """Return the settings of ``request`` on ``num_hosts`` hosts of ``machine``; 0: NHOSTS, or one.
+
+    Args:
+        num_hosts: by which a machine's batches differ.
+        needs_checkpoint: whether ``USE_CHECKPOINT_ARGS`` is followed; a check of hosts reads no checkpoint.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -105,28 +111,38 @@ def resolve_ask(ask: TrainRequest, machine: str, num_hosts: int) -> Resolved:
 
     def resolved(checkpoint: Layer | None = None) -> Resolved:
         return resolve(
-            ask.preset,
-            env=ask.env,
-            overrides=ask.overrides(),
-            flags=ask.flags,
+            request.preset,
+            env=request.env,
+            overrides=request.overrides(),
+            flags=request.flags,
             machine=machine,
-            root=ask.root,
+            root=request.root,
             num_hosts=num_hosts,
             checkpoint=checkpoint,
         )
 
     first = resolved()
-    if not first.run.checkpoint.use_args:
+    if not (first.run.checkpoint.use_args and needs_checkpoint):
         return first
-    return resolved(checkpoint_layer(first.run, ask.model_of or _folder_of_model(ask, first.run)))
+    return resolved(checkpoint_layer(first.run, request.model_of or _folder_of_model(request, first.run)))
 
 
-def _folder_of_model(ask: TrainRequest, run: RunConfig) -> Path:
+def _folder_of_model(request: TrainRequest, run: RunConfig) -> Path:
     """Return the run folder that this command means, as far as it is known before ``derive``."""
     plain = plain_folder(run)
     if not run.checkpoint.load or run.dir:
         return plain
-    named = bool(run.name or run.checkpoint.dir)
-    in_job = any(ask.env.get(name) for name in BATCH_JOB)
-    run = run.model_copy(update={"name": plain.name})
-    return choose_folder(run, named=named, in_job=in_job, fresh=ask.fresh).run_dir(run)
+    return folder_of_request(request, run, run.model_copy(update={"name": plain.name})).run_dir(run)
+
+
+def folder_of_request(request: TrainRequest, asked: RunConfig, run: RunConfig, *, submits: bool = False) -> Folder:
+    """Return the run folder that ``request`` means; see :func:`megads.launch.run_folder.choose_folder`.
+
+    Args:
+        asked: its settings before any value was derived.
+        run: its settings with a name.
+        submits: whether the run starts in a job of its own, whatever job this process is in.
+    """
+    named = any(value_of(asked, name) for name in ("dir", "name", "checkpoint.dir"))
+    in_job = not submits and any(request.env.get(name) for name in BATCH_JOB)
+    return choose_folder(run, named=named, in_job=in_job, fresh=request.fresh)

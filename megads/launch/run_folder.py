@@ -10,13 +10,12 @@ option and no setting: what resumes or restarts a run must not inherit it.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from megads.config.run_folder import CONFIG, HEARTBEAT, LOG_FILE, STOP, load_con
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError, MegadsError
 from megads.monitor.run_state.outcome import find_outcome, read_heartbeat, read_outcome
+from megads.storage.file_lock import FileLock, take_lock
 from megads.storage.open_file import write_cure
 
 RUNS = Path("runs")
@@ -60,8 +60,6 @@ def choose_folder(run: RunConfig, *, named: bool, in_job: bool, fresh: bool = Fa
     Args:
         run: the derived settings; ``run.name`` is set.
         named: whether the user chose ``RUN_DIR``, ``RUN_NAME`` or ``CKPT_DIR``.
-        in_job: whether this is a batch job.
-        fresh: whether a new run starts although the folder of that name has one.
 
     Raises:
         LaunchError: a new run has no folder: the user named one that holds a run, or this batch
@@ -74,13 +72,13 @@ def choose_folder(run: RunConfig, *, named: bool, in_job: bool, fresh: bool = Fa
             "--fresh in a batch job would start a new run whenever the job is restarted; set RUN_NAME instead, or use "
             "--submit --fresh outside of the job"
         )
-    folder = _fresh_folder(run, named) if fresh else _training_folder(run, named=named, in_job=in_job)
+    first = Path(run.dir) if run.dir else RUNS / run.name
+    folder = _fresh_folder(run, first, named) if fresh else _training_folder(run, first, named=named, in_job=in_job)
     return replace(folder, path=folder.path / FINDER, complete=False) if run.lr_finder.enabled else folder
 
 
-def _fresh_folder(run: RunConfig, named: bool) -> Folder:
+def _fresh_folder(run: RunConfig, first: Path, named: bool) -> Folder:
     """Return the next folder without a run: the plain name, then ``-2`` and so on."""
-    first = Path(run.dir) if run.dir else RUNS / run.name
     free = next(path for path in _numbered(first) if not _is_used(path))
     own = checkpoint_folder(run, first)
     if run.checkpoint.dir and _is_used(own):
@@ -103,29 +101,28 @@ def _numbered(first: Path) -> Iterator[Path]:
 
 
 def _is_used(path: Path) -> bool:
-    return os.path.lexists(path) and not (os.path.isdir(path) and not any(path.iterdir()))
+    return os.path.lexists(path) and (not os.path.isdir(path) or any(path.iterdir()))
 
 
-def _training_folder(run: RunConfig, *, named: bool, in_job: bool) -> Folder:
-    first = Path(run.dir) if run.dir else RUNS / run.name
+def _training_folder(run: RunConfig, first: Path, *, named: bool, in_job: bool) -> Folder:
     if run.train.evaluate_only:
         return _evaluated_folder(run, first, fixed=named or in_job)
     if named or in_job:
         goes_back = 0 < goes_back_to(run, checkpoint_folder(run, first)) < run.train.train_iters
         return Folder(first, iterations_done(first) >= run.train.train_iters and not goes_back)
-    number, path = 1, first
-    finished: list[Path] = []
-    others: list[Path] = []
-    while (done := 0 < run.train.train_iters <= iterations_done(path)) or _is_of_other_machine(path, run):
-        (finished if done else others).append(path)
-        number += 1
-        path = first.with_name(f"{first.name}-{number}")
-    note = (
-        f"{finished[-1]} is complete; this run is {path} (RUN_DIR={finished[-1]} names the old one)" if finished else ""
-    )
-    if others and not note:
+    finished, others = [], []
+    for path in _numbered(first):
+        if 0 < run.train.train_iters <= iterations_done(path):
+            finished.append(path)
+        elif _is_of_other_machine(path, run):
+            others.append(path)
+        else:
+            break
+    note, complete = "", False
+    if finished:
+        note = f"{finished[-1]} is complete; this run is {path} (RUN_DIR={finished[-1]} names the old one)"
+    elif others:
         note = f"{others[-1]} has another machine's model; this run is {path}"
-    complete = False
     if finished and run.checkpoint.step and not run.checkpoint.load and not list_checkpoints(path / "checkpoints"):
         path = finished[-1]
         note = f"this run is {path}, the newest of its name" if path != first else ""
@@ -193,40 +190,29 @@ def claim(folder: Path) -> Iterator[None]:
     missing = [each for each in (folder, *folder.parents) if not os.path.exists(each)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = _lock(folder)
+        lock = _lock(folder)
     except OSError as error:
         _remove_new(folder, missing)
         raise LaunchError(f"run folder {folder}: {error.strerror}; set RUN_DIR to a folder you can write") from None
-    if handle is not None and _stays_alive(folder):
-        os.close(handle)
-        handle = None
-    if handle is None:
-        raise LaunchError(
-            f"run folder {folder}: another run is using it; `megads stop {folder}` ends that one, "
-            "RUN_NAME starts a new one"
-        )
-    try:
-        yield
-    except MegadsError:
-        _remove_new(folder, missing)
-        raise
-    finally:
-        os.close(handle)
+    with lock or nullcontext():
+        if lock is None or _stays_alive(folder):
+            raise LaunchError(
+                f"run folder {folder}: another run is using it; `megads stop {folder}` ends that one, "
+                "RUN_NAME starts a new one"
+            )
+        try:
+            yield
+        except MegadsError:
+            _remove_new(folder, missing)
+            raise
 
 
-def _lock(folder: Path) -> int | None:
-    """Return a handle that holds ``folder`` until it is closed, or None when another process holds it."""
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    os.set_inheritable(handle, True)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    except OSError:
-        # Some parallel file systems have no locks; the run is then on its own word.
-        pass
-    return handle
+def _lock(folder: Path) -> FileLock | None:
+    """Return the lock of ``folder``, which programs started with ``exec`` keep; None when another process holds it."""
+    lock = take_lock(folder / "lock")
+    if lock:
+        os.set_inheritable(lock.handle, True)
+    return lock
 
 
 def _remove_new(folder: Path, made: list[Path]) -> None:
@@ -239,32 +225,27 @@ def _remove_new(folder: Path, made: list[Path]) -> None:
 
 
 @contextmanager
-def claim_checkpoints(path: Path, *, shared: bool) -> Iterator[None]:
-    """Make the folder of the run's checkpoints, before hours of training find that it cannot be made.
+def claim_checkpoints(run: RunConfig, folder: Path) -> Iterator[Path]:
+    """Make the folder of the run's checkpoints, before hours of training find that it cannot be made, and yield it.
 
-    Args:
-        path: of the folder.
-        shared: whether it lies outside the run folder, so that it is held by itself.
+    One outside of the run folder is held by itself.
 
     Raises:
         LaunchError: it cannot be made or written, or another run holds it.
     """
-    handle: int | None = None
+    path, lock = checkpoint_folder(run, folder), None
     try:
         path.mkdir(parents=True, exist_ok=True)
         reason = "" if os.access(path, os.W_OK | os.X_OK) else "it cannot be written"
-        handle = _lock(path) if shared and not reason else None
+        lock = _lock(path) if run.checkpoint.dir and not reason else None
     except OSError as error:
         reason = str(error.strerror)
     if reason:
         raise LaunchError(f"checkpoints in {path}: {reason}; set CKPT_DIR to a folder you can write")
-    if shared and handle is None:
+    if run.checkpoint.dir and lock is None:
         raise LaunchError(f"checkpoints in {path}: another run is using the folder; set CKPT_DIR to another one")
-    try:
-        yield
-    finally:
-        if handle is not None:
-            os.close(handle)
+    with lock or nullcontext():
+        yield path
 
 
 def append_to_log(folder: Path, text: str) -> None:
@@ -291,9 +272,8 @@ def request_stop(folder: Path) -> None:
     if not (folder / CONFIG).is_file():
         raise LaunchError(f"{folder}: no run here (no config.yaml); pass the folder that the run printed as 'folder'")
     with suppress(OSError):  # a folder of somebody else
-        handle = _lock(folder)
-        if handle is not None:
-            os.close(handle)
+        if lock := take_lock(folder / "lock"):
+            lock.release()
             # Where locks do not exist, or hold on one host only, the heartbeat tells.
             if not _is_alive(folder):
                 raise LaunchError(f"{folder}: its run is not running; nothing to stop")

@@ -14,10 +14,11 @@ import pytest
 from megads.config.derive import derive
 from megads.config.sources.presets import read_machine
 from megads.config.sources.resolve import resolve
+from megads.launch.launchers.command import plan_launch
 from megads.launch.request import TrainRequest
 from megads.launch.schedulers.allocation import find_allocation
-from megads.launch.starters.command import plan_launch
-from megads.launch.submit.training import JobOptions, prepare_submission
+from megads.launch.submit.job_script import JobOptions
+from megads.launch.submit.training import prepare_submission
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
@@ -26,7 +27,7 @@ SAYS = {
     "mpirun": "mpirun (Open MPI) 5.0.3",
     "srun": "slurm 23.11.10",
 }
-"""What the machine's own starter says of itself, by its program."""
+"""What the machine's own launcher says of itself, by its program."""
 
 # Program, pattern of host names, environment of a job besides its hosts.
 MACHINES: dict[str, tuple[str, str, dict[str, str]]] = {
@@ -49,10 +50,10 @@ def steady(tmp_path, monkeypatch):
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: [1])
     monkeypatch.setattr("socket.getfqdn", lambda: "here")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr("megads.launch.starters.address.ephemeral_ports", lambda: (32768, 60999))
-    monkeypatch.setattr("megads.launch.starters.command.count_cores", lambda: 64)
-    monkeypatch.setattr("megads.launch.starters.command.this_launch", lambda: "")
-    for module in ("megads.launch.schedulers.allocation", "megads.launch.starters.command"):
+    monkeypatch.setattr("megads.launch.launchers.address.ephemeral_ports", lambda: (32768, 60999))
+    monkeypatch.setattr("megads.launch.launchers.command.count_cores", lambda: 64)
+    monkeypatch.setattr("megads.launch.launchers.command.this_launch", lambda: "")
+    for module in ("megads.launch.schedulers.allocation", "megads.launch.launchers.command"):
         monkeypatch.setattr(f"{module}.count_accelerators", lambda _: 4)
 
 

@@ -1,32 +1,17 @@
 import os
-import re
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from megads.config.run_folder import load_config
-from megads.config.setting import Origin
 from megads.errors import ConfigError, DataError
-from megads.launch.plan_run import ending_line, environment_names, options_of, plan_attempt, prepare, shrink
+from megads.launch.plan_run import plan_attempt, prepare, shrink
 from megads.launch.request import TrainRequest
 from tests.data.factory import write_dataset
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_a_variable_that_decided_several_settings_is_named_once():
-    twice = Origin("env", "DISTRIBUTE_SAVED_ACTIVATIONS")
-    adopted = Origin("env", "DS_CONFIG_OVERRIDES steps_per_print")
-    origins = {"a": twice, "b": Origin("default"), "c": twice, "d": adopted}
-    assert environment_names(origins) == ["DISTRIBUTE_SAVED_ACTIVATIONS", "DS_CONFIG_OVERRIDES"]
-
-
-def test_the_options_of_a_setting_are_known_with_the_words_behind_them():
-    assert options_of("optim.optimizer") == ["--optimizer ", "--set optim.optimizer="]
-    assert options_of("train.dtype") == ["--fp16", "--bf16", "--set train.dtype="]
 
 
 def test_fewer_hosts_keep_the_global_batch(tmp_path, monkeypatch):
@@ -65,11 +50,3 @@ def test_ranks_get_the_variables_of_the_data_lists(tmp_path, monkeypatch):
     monkeypatch.delenv("BOOKS")
     with pytest.raises(DataError, match="BOOKS is not set; export BOOKS=FOLDER"):
         prepare(TrainRequest(None, (), env, "h", ROOT, sys.executable))
-
-
-def test_the_banner_says_when_the_job_ends():
-    assert ending_line(0.0) == ""
-    assert re.fullmatch(
-        r"\nends     at \d\d:\d\d(:\d\d)?( on \S+)?, in 1h00m; the run saves and exits with 75 before",
-        ending_line(time.time() + 3600),
-    )

@@ -36,7 +36,7 @@ def no_look(monkeypatch):
     monkeypatch.setattr(socket, "getfqdn", refuse)
     monkeypatch.setattr(capabilities, "cpu_computes_fp16", refuse)
     monkeypatch.setattr("megads.launch.plan_run.available_memory", refuse)
-    monkeypatch.setattr("megads.launch.preflight.optimizer_packages.version_of", refuse)
+    monkeypatch.setattr("megads.launch.preflight.packages.version_of", refuse)
 
 
 @pytest.mark.parametrize("machine", SITES)
@@ -88,14 +88,14 @@ def test_the_note_of_machine_cpu_names_what_this_host_accepts(tmp_path, monkeypa
 def test_a_run_whose_state_exceeds_the_devices_is_refused(monkeypatch):
     from megads.config.derive import derive
     from megads.config.estimate.memory import check_device
-    from megads.config.rules.checks import default_attempt
     from megads.config.sources.resolve import resolve
+    from tests.config.advice import attempt_from
 
     run = derive(resolve("7B", env={}, machine="polaris"), num_hosts=1, ranks_per_host=4, vocab_size=32_000).run
     with pytest.raises(
         ConfigError, match=r"machine polaris has 39.4 GiB per device, and each rank needs about .*FORCE=1"
     ):
-        check_device(run, 4, "polaris", 39.4, default_attempt(run, 4))
-    assert check_device(run, 4, "polaris", 60, default_attempt(run, 4)).startswith("machine polaris")
-    assert check_device(run, 4, "polaris", 0, default_attempt(run, 4)) == ""
-    assert check_device(run, 4, "polaris", 200, default_attempt(run, 4)) == ""
+        check_device(run, 4, "polaris", 39.4, attempt_from(run, 4))
+    assert check_device(run, 4, "polaris", 60, attempt_from(run, 4)).startswith("machine polaris")
+    assert check_device(run, 4, "polaris", 0, attempt_from(run, 4)) == ""
+    assert check_device(run, 4, "polaris", 200, attempt_from(run, 4)) == ""

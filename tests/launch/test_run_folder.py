@@ -283,8 +283,10 @@ def test_a_run_of_another_host_whose_lock_is_not_seen_holds_its_folder(tmp_path,
 
 
 def test_two_runs_can_not_share_their_checkpoints(tmp_path):
-    folder, refused = tmp_path / "c", pytest.raises(LaunchError, match="another run is using")
-    with claim_checkpoints(folder, shared=True), refused, claim_checkpoints(folder, shared=True):
+    refused = pytest.raises(LaunchError, match="another run is using")
+    shared = RunConfig(checkpoint=CheckpointConfig(dir=str(tmp_path / "c")))
+    with claim_checkpoints(shared, tmp_path / "a"), refused, claim_checkpoints(shared, tmp_path / "b"):
         pass
-    with claim_checkpoints(tmp_path / "d", shared=False):
-        assert list((tmp_path / "d").iterdir()) == []
+    with claim_checkpoints(RunConfig(), tmp_path / "d") as own:
+        assert own == tmp_path / "d/checkpoints"
+        assert list(own.iterdir()) == []

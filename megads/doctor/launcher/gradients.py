@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import json
-import secrets
-import shutil
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import IO
 
-from megads.cluster.machine import available_memory, machine_name
-from megads.cluster.ranks import TOKEN
-from megads.config.deepspeed.dictionary import SETTING_OF
-from megads.config.deepspeed.overrides import adopt
-from megads.config.derive import derive
+from megads.cluster.machine import available_memory
 from megads.config.estimate.memory import estimate
-from megads.config.rules.checks import check
 from megads.config.run_folder import CONFIG, save_config
 from megads.config.schedule.rates import PARTS, UNITS
 from megads.config.schema import RunConfig
-from megads.config.sources.env_names import names_of
-from megads.config.sources.presets import read_machine
-from megads.config.sources.resolve import resolve
-from megads.errors import ConfigError, LaunchError
+from megads.config.sources.resolve import Resolved
+from megads.config.tree import names_of
+from megads.doctor.launcher.host_checks import Site
+from megads.doctor.launcher.run import plan_ranks, shared_folder
+from megads.errors import ConfigError
+from megads.launch.launchers.plan import WATCHED
+from megads.launch.plan_run import hosts_of_this_job, plan_run
 from megads.launch.preflight.capabilities import check_host
-from megads.launch.preflight.package_versions import check_versions
-from megads.launch.request import TrainRequest
-from megads.launch.schedulers.allocation import Allocation, find_allocation
-from megads.launch.starters.command import plan_launch
-from megads.launch.starters.old_variables import WATCHED
+from megads.launch.preflight.packages import check_versions
+from megads.launch.request import TrainRequest, resolve_request
+from megads.launch.schedulers.allocation import Allocation
 from megads.launch.supervise.run import run_plan
 from megads.text.plural import plural
 from megads.text.units import size
@@ -78,6 +70,7 @@ def tiny(run: RunConfig) -> dict[str, str]:
         "optim.lr_constant": "0",
         "optim.weight_decay_incr_style": "linear",
         "lr_finder.enabled": "0",
+        "checkpoint.use_args": "0",
         "optim.loss_scale": "0",
         "optim.initial_loss_scale_power": "8",
         "optim.min_loss_scale": "1",
@@ -91,8 +84,8 @@ def tiny(run: RunConfig) -> dict[str, str]:
     }
 
 
-def check_gradients(ask: TrainRequest, out: IO[str]) -> int:
-    """Start the layout that ``ask`` describes on a tiny model, compare it with one rank, return the exit code.
+def check_gradients(request: TrainRequest, out: IO[str]) -> int:
+    """Start the layout that ``request`` describes on a tiny model, compare it with one rank, return the exit code.
 
     The folder of this check is made in the current one, which every host of a job shares, and
     is removed at the end.
@@ -103,33 +96,22 @@ def check_gradients(ask: TrainRequest, out: IO[str]) -> int:
     Raises:
         MegadsError: the layout is impossible, or a package is missing.
     """
-    machine = machine_name(ask.hostname, ask.env, ask.root)
-    given = resolve(ask.preset, env=ask.env, overrides=ask.overrides(), flags=ask.flags, machine=machine, root=ask.root)
+    here = hosts_of_this_job(request)
+    given = resolve_request(request, here.machine, needs_checkpoint=False).run
     # What a layout is asked to do alone decides nothing here: sizes come from its degrees.
-    env = {name: value for name, value in ask.env.items() if name not in _sizes()}
-    overrides = {**ask.overrides(), **tiny(given.run)}
-    asked = resolve(ask.preset, env=env, overrides=overrides, flags=ask.flags, machine=machine, root=ask.root)
-    facts = read_machine(machine, ask.root).facts
-    allocation = find_allocation(asked.run, ask.env, facts)
-    hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
-    resolved = adopt(derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=0), SETTING_OF)
-    run = _without_sizes(resolved.run)
-    check(run, allocation.world_size)
-    check_host(run, ask.env)
-    if machine == "cpu":
-        _check_memory(run, allocation, available_memory(), ask.hostname)
+    env = {name: value for name, value in request.env.items() if name not in _sizes()}
+    small = {**request.overrides(), **tiny(given)}
+    pairs = tuple(f"{name}={value}" for name, value in small.items())
+    planned = plan_run(replace(request, env=env, pairs=pairs), here, vocab_size=0, finish=_without_sizes)
+    run, allocation = planned.run, planned.allocation
+    check_host(run, request.env)
+    if run.machine == "cpu":
+        _check_memory(run, allocation, available_memory(), request.hostname)
     check_versions(run)
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=".megads-doctor-", dir=Path.cwd()))
-    except OSError as error:
-        raise LaunchError(f"this folder cannot be written ({error.strerror}); run megads doctor in another") from None
-    try:
-        save_config(run, resolved.origins, folder / CONFIG)
-        command = [ask.python, "-m", "megads", "worker", "--config", str(folder / CONFIG), "--gradients"]
-        # In place would replace this process, and nobody would clean up.
-        extra = {WATCHED: "1", TOKEN: secrets.token_hex(16)}
-        plan = plan_launch(run, allocation, command, ask.env, facts=facts, folder=folder, extra=extra).hiding(TOKEN)
-        plan = replace(plan, in_place=False)
+    with shared_folder() as folder:
+        save_config(run, planned.resolved.origins, folder / CONFIG)
+        words = ["worker", "--config", str(folder / CONFIG), "--gradients"]
+        plan = plan_ranks(Site(request, run, planned.facts), allocation, words, folder, {WATCHED: "1"})
         grid = run.parallel
         out.write(
             f"layout     {plural(allocation.world_size, 'rank')}: TP={grid.tensor} PP={grid.pipeline} "
@@ -137,9 +119,7 @@ def check_gradients(ask: TrainRequest, out: IO[str]) -> int:
             f"DP={grid.data} ZeRO={grid.zero_stage}, {run.train.dtype}, accumulation {run.train.grad_acc_steps}\n"
         )
         out.flush()
-        return run_plan(plan, folder, ask.env, saves=False)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        return run_plan(plan, folder, request.env, saves=False)
 
 
 def _check_memory(run: RunConfig, allocation: Allocation, available: int, host: str) -> None:
@@ -160,14 +140,15 @@ def _check_memory(run: RunConfig, allocation: Allocation, available: int, host: 
     )
 
 
-def _without_sizes(run: RunConfig) -> RunConfig:
-    """Return ``run`` without what its DeepSpeed JSON says of numbers that :func:`tiny` replaces."""
+def _without_sizes(resolved: Resolved) -> Resolved:
+    """Return ``resolved`` without what its DeepSpeed JSON says of numbers that :func:`tiny` replaces."""
+    run = resolved.run
     config = json.loads(run.deepspeed.config_overrides or "{}")
     for key in SIZES_OF_DEEPSPEED:
         section, _, name = key.rpartition(".")
         (config.get(section, {}) if section else config).pop(name, None)
-    text = json.dumps(config) if config else ""
-    return run.model_copy(update={"deepspeed": run.deepspeed.model_copy(update={"config_overrides": text})})
+    deepspeed = run.deepspeed.model_copy(update={"config_overrides": json.dumps(config) if config else ""})
+    return replace(resolved, run=run.model_copy(update={"deepspeed": deepspeed}))
 
 
 def _sizes() -> set[str]:

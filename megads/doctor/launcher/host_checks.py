@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -21,7 +21,9 @@ from megads.cluster.hosts import this_host
 from megads.cluster.machine import available_memory, count_cores, visible_accelerators
 from megads.config.machine_facts import Facts
 from megads.config.schema import RunConfig
-from megads.launch.preflight.package_versions import NEEDED, check_versions
+from megads.doctor.ranks.host_groups import address_of
+from megads.launch.preflight.packages import NEEDED, check_versions
+from megads.launch.request import TrainRequest
 from megads.launch.schedulers.allocation import Allocation
 from megads.monitor.check_stages import Verdict, some
 from megads.text.plural import plural
@@ -38,30 +40,18 @@ RESOLVERS = 64
 
 @dataclass(frozen=True)
 class Site:
-    """What is known before anything is checked.
+    """What is known before anything is checked."""
 
-    Attributes:
-        run: the settings.
-        facts: of the machine.
-        hostname: of this host.
-        root: of the checkout.
-        env: the environment.
-        python: the interpreter that ranks run.
-    """
-
-    run: RunConfig
-    facts: Facts
-    hostname: str
-    root: Path
-    env: Mapping[str, str]
-    python: str
+    request: TrainRequest
+    run: RunConfig  # the settings
+    facts: Facts  # of the machine
 
 
 def scheduler_of(site: Site) -> str:
     """Return the scheduler that jobs of this machine go through; "" where there is none."""
     if site.facts.scheduler != "none":
         return site.facts.scheduler
-    path = site.env.get("PATH", "")
+    path = site.request.env.get("PATH", "")
     return next((name for name, program in SUBMIT.items() if shutil.which(program, path=path)), "")
 
 
@@ -70,12 +60,12 @@ def describe_machine(site: Site, allocation: Allocation) -> Verdict:
     hosts, ranks = len(allocation.hosts), allocation.world_size
     where = f"job {allocation.job_id} of {allocation.scheduler}" if allocation.job_id else "no job"
     text = (
-        f"{site.run.machine} ({site.facts.description or 'nothing known'}), host {site.hostname}, {where}, "
+        f"{site.run.machine} ({site.facts.description or 'nothing known'}), host {site.request.hostname}, {where}, "
         f"{plural(hosts, 'host')}, {plural(ranks, 'rank') if ranks else 'no ranks'}"
     )
     data = {
         "machine": site.run.machine,
-        "host": site.hostname,
+        "host": site.request.hostname,
         "scheduler": allocation.scheduler,
         "job": allocation.job_id,
         "hosts": list(allocation.hosts),
@@ -99,17 +89,21 @@ def check_python(site: Site) -> Verdict:
     versions = {"Python": ".".join(map(str, sys.version_info[:3]))}
     versions |= {package: metadata.version(package) for package in NEEDED}
     text = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return Verdict("ok", f"{text}; {site.python}", data=versions)
+    return Verdict("ok", f"{text}; {site.request.python}", data=versions)
 
 
 def check_checkout(site: Site) -> Verdict:
     """Check that the checkout's machine files can be read, as every host will have to."""
-    wanted = [site.root / "envs" / "machines.txt", Path(__file__)]
+    wanted = [site.request.root / "envs" / "machines.txt", Path(__file__)]
     unreadable = [str(path) for path in wanted if not os.access(path, os.R_OK)]
     if unreadable:
         return Verdict("failed", f"cannot be read: {some(unreadable)}; MEGADS_ROOT should be the checkout, or unset")
     package = Path(__file__).parents[2]
-    return Verdict("ok", f"{site.root}, megads from {package}", data={"root": str(site.root), "package": str(package)})
+    return Verdict(
+        "ok",
+        f"{site.request.root}, megads from {package}",
+        data={"root": str(site.request.root), "package": str(package)},
+    )
 
 
 def check_disk(folder: Path) -> Verdict:
@@ -126,24 +120,24 @@ def check_disk(folder: Path) -> Verdict:
 
 def check_accelerators(site: Site, allocation: Allocation) -> Verdict:
     """Say which accelerators this host shows, and whether the ranks on it have one each."""
-    seen = visible_accelerators(site.env)
+    seen = visible_accelerators(site.request.env)
     text = ", ".join(f"{count} {vendor}" for vendor, count in seen.items()) or "no accelerator"
     memory, cores = available_memory(), count_cores()
     text += f", {plural(cores, 'core')}, {size(memory)} of memory available"
     data = {"accelerators": seen, "cores": cores, "memory_bytes": memory}
     expected = site.facts.device
     uses_them = allocation.world_size and this_host() in allocation.hosts
-    if expected not in ("", "cpu") and not seen and uses_them and site.env.get("MEGADS_DEVICE") != "cpu":
+    if expected not in ("", "cpu") and not seen and uses_them and site.request.env.get("MEGADS_DEVICE") != "cpu":
         return Verdict("failed", f"{text}; machine {site.run.machine} should show {expected} devices here", data=data)
     used = next(iter(seen.values()), 0)
     idle = used - allocation.ranks_per_host
     notes = (f"{idle} of {used} accelerators of a host are not used (NGPU_PER_HOST)",) if idle > 0 and seen else ()
-    if site.env.get("MEGADS_DEVICE") == "cpu":
+    if site.request.env.get("MEGADS_DEVICE") == "cpu":
         notes = ()
     return Verdict("ok", text, notes=notes, data=data)
 
 
-def check_limits(world_size: int, proc: Path = Path("/proc")) -> Verdict:
+def check_limits(world_size: int) -> Verdict:
     """Say which limits of this process are low for ``world_size`` ranks."""
     names = {
         "open files": resource.RLIMIT_NOFILE,
@@ -195,12 +189,9 @@ def check_port(port: str, address: str) -> Verdict:
 
 
 def check_names(hosts: Sequence[str], limit_s: float, *, scheduler: str = "none") -> Verdict:
-    """Look up every host of the allocation.
+    """Look up every host of the allocation, maybe thousands, in ``limit_s`` for all of them together.
 
-    Args:
-        hosts: names, maybe thousands.
-        limit_s: on all of them together.
-        scheduler: which may know addresses for names that do not resolve.
+    ``scheduler`` may know addresses for names that do not resolve.
     """
     addresses = _resolve_all(hosts, limit_s)
     silent = [host for host in hosts if host not in addresses]
@@ -236,7 +227,7 @@ def _resolve_all(hosts: Sequence[str], limit_s: float) -> dict[str, str]:
         with suppress(Empty):
             while True:
                 host = waiting.get_nowait()
-                found[host] = _resolve(host)
+                found[host] = address_of(host)
 
     # Daemons, unlike an executor's threads: a name service that hangs must not keep the program.
     threads = [threading.Thread(target=serve, daemon=True) for _ in range(min(RESOLVERS, len(hosts)))]
@@ -246,10 +237,3 @@ def _resolve_all(hosts: Sequence[str], limit_s: float) -> dict[str, str]:
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
     return dict(found)
-
-
-def _resolve(host: str) -> str:
-    try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-    except (OSError, UnicodeError):
-        return ""

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from importlib import metadata
 from pathlib import Path
 from shutil import disk_usage
 from typing import Any
@@ -22,15 +21,14 @@ import megads
 from megads.cluster.disk import probe_disk
 from megads.cluster.ranks import UNKNOWN, RankInfo
 from megads.comm.groups import init_distributed
-from megads.comm.rendezvous import listen, meet
+from megads.comm.rendezvous import holds_store, listen, meet
 from megads.device import facts
 from megads.device.vendor import Vendor, vendor
-from megads.doctor.ranks.bandwidth import Synchronize, measure, measure_pairs
-from megads.doctor.ranks.collectives import DTYPES, Team, check_team, make_team
-from megads.doctor.ranks.host_groups import Place
-from megads.doctor.ranks.protocol import Progress
-from megads.doctor.ranks.rendezvous import Meeting
+from megads.doctor.ranks.collectives import DTYPES, Synchronize, Team, check_team, make_team, measure, measure_pairs
+from megads.doctor.ranks.host_groups import Place, address_of
+from megads.doctor.ranks.protocol import Meeting, Progress
 from megads.errors import LaunchError
+from megads.launch.preflight.packages import version_of
 
 PACKAGES = ("torch", "deepspeed", "numpy", "transformers", "safetensors")
 COMMUNICATION = re.compile(
@@ -42,7 +40,7 @@ COMMUNICATION = re.compile(
 OF_ONE_RANK = re.compile(
     r"OMPI_MCA_(ess|orte|pmix|initial_wdir|shmem|prte|prrte|pmi)\w*|CCL_LOCAL_(RANK|SIZE)|MPICH_INTERFACE_HOSTNAME"
 )
-"""Variables that look alike and that launchers set for one rank or host."""
+"""Variables that look similar and that launchers set for one rank or host."""
 
 SAMPLE_BYTES = 16 * 2**20
 PRODUCT_SIZE = {"cpu": 512, "": 4096}
@@ -50,35 +48,20 @@ PRODUCT_SIZE = {"cpu": 512, "": 4096}
 
 @dataclass
 class Rank:
-    """This rank among the others, and what its stages have made so far.
-
-    Attributes:
-        info: rank and world size.
-        env: of this process.
-        host: its name.
-        meeting: where the ranks met.
-        limit_s: on a stage.
-        folder: whose disk is tried.
-        timeout_s: of collectives when the group is made as a run makes it.
-        progress: told what comes next.
-        place: set once rank 0 knows who is where.
-        row: of this rank's device.
-        device: of this rank.
-        teams: groups by name.
-    """
+    """This rank among the others, and what its stages have made so far."""
 
     info: RankInfo
-    env: Mapping[str, str]
+    env: Mapping[str, str]  # of this process
     host: str
-    meeting: Meeting
-    limit_s: float
-    folder: Path
-    timeout_s: float = 600.0
+    meeting: Meeting  # where the ranks met
+    limit_s: float  # on a stage
+    folder: Path  # whose disk is tried
+    timeout_s: float = 600.0  # of collectives when the group is made as a run makes it
     progress: Progress = field(default_factory=Progress)
-    place: Place = field(default_factory=lambda: Place((0,), (), 1))
-    row: Vendor | None = None
+    place: Place = field(default_factory=lambda: Place((0,), (), 1))  # set once rank 0 knows who is where
+    row: Vendor | None = None  # of this rank's device
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    teams: dict[str, Team] = field(default_factory=dict)
+    teams: dict[str, Team] = field(default_factory=dict)  # groups by name
 
     @property
     def everybody(self) -> tuple[int, ...]:
@@ -108,7 +91,7 @@ def report_versions(rank: Rank) -> dict[str, dict[str, str]]:
     """Return the versions, paths and variables that should be the same everywhere."""
     row = vendor(rank.env)
     versions = {"Python": ".".join(map(str, sys.version_info[:3])), "megads": megads.__version__}
-    versions |= {package: _version(package) for package in PACKAGES}
+    versions |= {package: version_of(package) or "" for package in PACKAGES}
     versions |= {f"torch's {name}": value for name, value in facts.libraries(row).items()}
     versions["driver"] = facts.driver(row)
     environment = {
@@ -120,32 +103,18 @@ def report_versions(rank: Rank) -> dict[str, dict[str, str]]:
     return {"versions": versions, "paths": paths, "environment": environment}
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 def report_names(rank: Rank) -> dict[str, Any]:
     """Return what MASTER_ADDR and the host's own name resolve to here, and the network interfaces."""
     master = rank.env.get("MASTER_ADDR", "") if rank.info.world_size > 1 else ""
     interfaces = [name for _, name in socket.if_nameindex() if name != "lo"]
     return {
-        "master": _address(master) if master else "",
+        "master": address_of(master) if master else "",
         "resolve_s": rank.meeting.resolve_s,
-        "own": _address(socket.gethostname()),
+        "own": address_of(socket.gethostname()),
         "boot": facts.boot_id(),
         "interface": rank.env.get("GLOO_SOCKET_IFNAME", ""),
         "interfaces": interfaces[:8],
     }
-
-
-def _address(name: str) -> str:
-    try:
-        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
-    except (OSError, UnicodeError):
-        return ""
 
 
 def claim_device(rank: Rank) -> dict[str, Any]:
@@ -188,14 +157,14 @@ def _tflops(rank: Rank, dtype: torch.dtype) -> float:
     length = PRODUCT_SIZE.get(rank.device.type, PRODUCT_SIZE[""])
     x = torch.ones(length, length, dtype=dtype, device=rank.device)
     x @ x
-    best = float("inf")
+    times = []
     for _ in range(5):
         rank.vendor.synchronize(rank.device)
         started = time.perf_counter()
         x @ x
         rank.vendor.synchronize(rank.device)
-        best = min(best, time.perf_counter() - started)
-    return 2 * length**3 / best / 1e12
+        times.append(time.perf_counter() - started)
+    return 2 * length**3 / min(times) / 1e12
 
 
 def try_disk(rank: Rank) -> dict[str, Any] | None:
@@ -211,32 +180,6 @@ def try_disk(rank: Rank) -> dict[str, Any] | None:
     return found | {"free": disk.free, "write_per_s": disk.write_per_s}
 
 
-def join_gloo(rank: Rank) -> dict[str, Any]:
-    """Make the group of all ranks; check gloo with it, or with one next to it where the device has its own backend."""
-    rank.progress("making the group of all ranks")
-    backend = rank.vendor.backend
-    dist.init_process_group(
-        backend,
-        store=rank.meeting.groups,
-        rank=rank.info.rank,
-        world_size=rank.info.world_size,
-        timeout=timedelta(seconds=2 * rank.limit_s),
-    )
-    if backend == "gloo":
-        team = make_team(rank.everybody, torch.device("cpu"), "gloo", 2 * rank.limit_s, world=True)
-    else:
-        rank.progress("making a gloo group of all ranks")
-        team = make_team(rank.everybody, torch.device("cpu"), "gloo", 2 * rank.limit_s)
-    rank.progress("a barrier of all ranks")
-    dist.monitored_barrier(team.group, timeout=timedelta(seconds=rank.limit_s), wait_all_ranks=True)
-    rank.progress("all_reduce of all ranks")
-    x = torch.zeros(rank.info.world_size, dtype=torch.int64)
-    x[rank.info.rank] = rank.info.rank + 1
-    dist.all_reduce(x, group=team.group)
-    bad = [each for each in rank.everybody if x[each] != each + 1]
-    return {"wrong": [f"all_reduce int64: the part of rank {bad[0]} is wrong"] if bad else []}
-
-
 def join_default(rank: Rank) -> dict[str, Any]:
     """Make the group of all ranks without using it: gloo would need a connection between every two of so many ranks."""
     rank.progress("making the group of all ranks")
@@ -248,6 +191,23 @@ def join_default(rank: Rank) -> dict[str, Any]:
         timeout=timedelta(seconds=2 * rank.limit_s),
     )
     return {"wrong": []}
+
+
+def join_gloo(rank: Rank) -> dict[str, Any]:
+    """Make the group of all ranks; check gloo with it, or with one next to it where the device has its own backend."""
+    join_default(rank)
+    is_gloo = rank.vendor.backend == "gloo"
+    if not is_gloo:
+        rank.progress("making a gloo group of all ranks")
+    team = make_team(rank.everybody, torch.device("cpu"), "gloo", 2 * rank.limit_s, world=is_gloo)
+    rank.progress("a barrier of all ranks")
+    dist.monitored_barrier(team.group, timeout=timedelta(seconds=rank.limit_s), wait_all_ranks=True)
+    rank.progress("all_reduce of all ranks")
+    x = torch.zeros(rank.info.world_size, dtype=torch.int64)
+    x[rank.info.rank] = rank.info.rank + 1
+    dist.all_reduce(x, group=team.group)
+    bad = [each for each in rank.everybody if x[each] != each + 1]
+    return {"wrong": [f"all_reduce int64: the part of rank {bad[0]} is wrong"] if bad else []}
 
 
 def check_alone(rank: Rank) -> dict[str, list[str]]:
@@ -270,18 +230,13 @@ def check_pair(rank: Rank, number: int) -> dict[str, list[str]]:
 
 def check_all(rank: Rank) -> dict[str, list[str]]:
     """Check every collective among all ranks."""
-    rank.progress("making the group")
-    backend = rank.vendor.backend
-    team = make_team(rank.everybody, rank.device, backend, 2 * rank.limit_s, world=True)
-    rank.teams["all"] = team
-    return check_team(team, rank.progress)
+    return check_team(_team(rank, "all", rank.everybody, world=True), rank.progress)
 
 
-def _team(rank: Rank, name: str, ranks: tuple[int, ...]) -> Team:
+def _team(rank: Rank, name: str, ranks: tuple[int, ...], *, world: bool = False) -> Team:
     rank.progress("making the group")
-    team = make_team(ranks, rank.device, rank.vendor.backend, 2 * rank.limit_s)
-    rank.teams[name] = team
-    return team
+    rank.teams[name] = make_team(ranks, rank.device, rank.vendor.backend, 2 * rank.limit_s, world=world)
+    return rank.teams[name]
 
 
 def time_node(rank: Rank) -> dict[str, Any]:
@@ -295,11 +250,11 @@ def time_node(rank: Rank) -> dict[str, Any]:
 
 def time_pairs(rank: Rank) -> list[list[list[Any]]]:
     """Measure this host with each of the two it meets, one round after another."""
-    found = []
-    for number, ranks in enumerate(rank.place.pairs):
-        team = rank.teams[f"pair {number}"]
-        found.append(measure(team, rank.vendor.synchronize, rank.progress, ("all_reduce",)) if ranks else [])
-    return found
+    wait, note = rank.vendor.synchronize, rank.progress
+    return [
+        measure(rank.teams[f"pair {number}"], wait, note, ("all_reduce",)) if ranks else []
+        for number, ranks in enumerate(rank.place.pairs)
+    ]
 
 
 def time_all(rank: Rank) -> list[list[Any]]:
@@ -311,7 +266,7 @@ def time_all(rank: Rank) -> list[list[Any]]:
 
 def _with_a_free_port(rank: Rank) -> Mapping[str, str]:
     """Return the environment with a MASTER_PORT that rank 0 found free, unless a launcher's agent holds the store."""
-    if rank.info.world_size == 1 or rank.env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if rank.info.world_size == 1 or not holds_store(0, rank.env):
         return rank.env
     if rank.info.rank == 0:
         with listen(rank.env["MASTER_ADDR"], 0) as found:

@@ -1,19 +1,27 @@
-"""Every collective that training uses, with a known answer.
+"""Every collective that training uses: with a known answer, and how fast it is by size.
 
 Numbers are small integers, which every dtype holds exactly, and of a sum only one rank's
 part is not zero at any place: so the answer does not depend on the order of adding, and a
-wrong element tells whose part is wrong.
+wrong element shows whose part is wrong.
+
+Algorithmic bandwidth is bytes over time; bus bandwidth multiplies it with what a perfect
+algorithm has to send per byte, so that it can be held against the link's own speed for any number of ranks.
+Bytes are those of the whole buffer (nccl-tests, PERFORMANCE.md).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from megads.doctor.ranks.host_groups import neighbours
 
 DTYPES = {
     "fp32": torch.float32,
@@ -25,21 +33,38 @@ DTYPES = {
 """By the name a user knows; uint8 carries pickled objects."""
 
 NOT_OFFERED = ("support", "Invalid scalar type")
-"""In what a backend says of a collective or dtype that it does not have; every rank hears the same."""
+"""In what a backend says of a collective or dtype that it does not have; every rank gets the same error."""
 
 BASE = 127
 LENGTH = 8
 MOST_FOR_ALL_TO_ALL = 256
 """Ranks; training exchanges within small groups only, and every pair of ranks keeps a connection for it."""
 
+FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+}
+"""Collective -> bus over algorithmic bandwidth, by ranks."""
+
+SIZES = {"cpu": (2**14, 2**18, 2**22), "": (2**20, 2**24, 2**28)}
+"""Bytes by device type."""
+
+REPEATS = 5
+ENOUGH_S = 2.0
+"""A size that has taken so long is not measured again."""
+
+Synchronize = Callable[[torch.device], None]
+
 
 @dataclass(frozen=True)
 class Team:
-    """A process group, the global ranks in it, and the device of this rank."""
+    """A process group."""
 
     group: dist.ProcessGroup
-    ranks: tuple[int, ...]
-    device: torch.device
+    ranks: tuple[int, ...]  # global, ascending
+    device: torch.device  # of this rank
 
     @property
     def size(self) -> int:
@@ -57,12 +82,7 @@ def make_team(
 ) -> Team:
     """Make the group of ``ranks``, which all of them must do, as many groups before it as the others.
 
-    Args:
-        ranks: global, ascending; with this one.
-        device: of this rank.
-        backend: of the group.
-        timeout_s: longest wait in a collective.
-        world: use the group of all ranks, which exists.
+    ``timeout_s`` is the longest wait in a collective; ``world`` takes the group of all ranks, which exists.
     """
     if world:
         assert dist.group.WORLD is not None
@@ -74,11 +94,7 @@ def make_team(
 
 
 def check_team(team: Team, note: Callable[[str], None]) -> dict[str, list[str]]:
-    """Do every collective of every dtype in ``team``.
-
-    Args:
-        team: the group.
-        note: told what comes next, for one that hangs.
+    """Do every collective of every dtype in ``team``; ``note`` gets what comes next, for one that hangs.
 
     Returns:
         wrong: what gave a wrong answer, and where; lacks: what the backend does not offer.
@@ -127,7 +143,7 @@ def _all_gather(team: Team, dtype: torch.dtype) -> str:
 
 
 def _reduce_scatter(team: Team, dtype: torch.dtype) -> str:
-    """Of the piece for rank c only rank (c + k) mod n gives element k."""
+    """Of the part for rank c only rank (c + k) mod n gives element k."""
     value = torch.arange(LENGTH) % 5 + 1
     giver = (torch.arange(team.size)[:, None] + torch.arange(LENGTH)) % team.size
     x = torch.where(giver == team.me, value, 0).flatten().to(team.device, dtype)
@@ -160,7 +176,7 @@ def _all_to_all(team: Team, dtype: torch.dtype) -> str:
 
 
 def _send_recv(team: Team, dtype: torch.dtype) -> str:
-    """Everybody sends to the next of the group and hears from the one before."""
+    """Everybody sends to the next of the group and receives from the one before."""
     before, behind = (team.me - 1) % team.size, (team.me + 1) % team.size
     x, out = _of_rank(team.me).to(team.device, dtype), torch.zeros(LENGTH, dtype=dtype, device=team.device)
     swap(team, x, behind, out, before)
@@ -190,7 +206,7 @@ CHECKS: dict[str, Callable[[Team, torch.dtype], str]] = {
 
 
 def _of_rank(rank: int) -> Tensor:
-    """Return ``[LENGTH]`` numbers below 127 that tell ranks apart, up to two million of them."""
+    """Return ``[LENGTH]`` numbers below 127 that distinguish ranks, up to two million of them."""
     digits = [rank % BASE, rank // BASE % BASE, rank // BASE**2 % BASE]
     return torch.tensor([*digits, *((rank + 5 * j) % BASE for j in range(LENGTH - len(digits)))])
 
@@ -206,3 +222,90 @@ def _compare(team: Team, got: Tensor, expected: Tensor, owner: Callable[[int], i
         f"element {first} is {found[first].item():g}, not {expected[first].item():g}: "
         f"the part of rank {team.ranks[owner(first)]}"
     )
+
+
+def measure(
+    team: Team, synchronize: Synchronize, note: Callable[[str], None], collectives: Sequence[str] = tuple(FACTORS)
+) -> list[list[Any]]:
+    """Return rows of (collective, bytes, seconds) of ``team``; its first rank gets them, the others nothing.
+
+    The time of a call is that of the slowest rank, the best of some calls. ``team`` has two ranks or more;
+    ``note`` gets what comes next.
+    """
+    rows = []
+    for name in collectives:
+        for size in SIZES.get(team.device.type, SIZES[""]):
+            note(f"{name} of {size} bytes")
+            count = max(1, size // 4 // team.size) * team.size
+            call = _call(name, team, count)
+            rows.append([name, 4 * count, best_time(team, synchronize, call)])
+    return rows if team.me == 0 else []
+
+
+def best_time(team: Team, synchronize: Synchronize, call: Callable[[], None]) -> float:
+    """Return the seconds of the best of some calls on the slowest rank; the same on every rank of the team."""
+    call()
+    best, spent = float("inf"), 0.0
+    for _ in range(REPEATS):
+        dist.barrier(group=team.group)
+        synchronize(team.device)
+        started = time.perf_counter()
+        call()
+        synchronize(team.device)
+        slowest = torch.tensor([time.perf_counter() - started], dtype=torch.float32, device=team.device)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=team.group)
+        best, spent = min(best, slowest.item()), spent + slowest.item()
+        if spent > ENOUGH_S:
+            break
+    return best
+
+
+def _call(name: str, team: Team, count: int) -> Callable[[], None]:
+    whole = torch.ones(count, device=team.device)
+    part = torch.ones(count // team.size, device=team.device)
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(whole, group=team.group),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part, group=team.group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole, group=team.group),
+        "broadcast": lambda: dist.broadcast(whole, team.ranks[0], group=team.group),
+    }
+    call = calls[name]
+
+    def once() -> None:
+        # A sum that grows forever would end in infinities, which some processors add slowly.
+        whole.zero_()
+        call()
+
+    return once
+
+
+def measure_pairs(team: Team, synchronize: Synchronize, note: Callable[[str], None]) -> list[list[float]]:
+    """Return rows of (global rank, other global rank, bytes a second) of neighbours in the team's ring.
+
+    Both send and receive the largest size at once; of a pair the first of the two gets the row.
+    """
+    size = SIZES.get(team.device.type, SIZES[""])[-1]
+    x = torch.zeros(size // 4, device=team.device)
+    out = torch.zeros_like(x)
+    rows = []
+    for number, pairs in enumerate(neighbours(team.size)):
+        note(f"send/recv of neighbours, round {number + 1}")
+        dist.barrier(group=team.group)
+        for first, second in pairs:
+            if team.me not in (first, second):
+                continue
+            other = second if team.me == first else first
+            times = []
+            for _ in range(REPEATS):
+                started = time.perf_counter()
+                exchange(team, x, out, other)
+                synchronize(team.device)
+                times.append(time.perf_counter() - started)
+            if team.me == first:
+                rows.append([team.ranks[first], team.ranks[second], size / min(times)])
+    return rows
+
+
+def exchange(team: Team, x: torch.Tensor, out: torch.Tensor, other: int) -> None:
+    """Send ``x`` to a member of the team and receive ``out`` from it."""
+    swap(team, x, other, out, other)

@@ -6,9 +6,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from megads.doctor.ranks.bandwidth import FACTORS
-from megads.doctor.ranks.host_groups import ranks_by_host
+from megads.doctor.ranks.collectives import FACTORS
+from megads.doctor.ranks.host_groups import ranks_by, ranks_by_host
 from megads.monitor.check_stages import Verdict, some, which_ranks
+from megads.text.plural import plural
 from megads.text.units import size
 
 MARKED, BROKEN = 0.5, 0.1
@@ -21,12 +22,12 @@ MOST_LINES = 12
 Report = Mapping[str, Any]
 
 
-def judge_meeting(reports: Sequence[Report], expected_hosts: Sequence[str], address: str) -> Verdict:
+def meeting(reports: Sequence[Report], expected_hosts: Sequence[str], address: str) -> Verdict:
     """Say how long meeting took, and which hosts of the allocation have no rank."""
     hosts = [report["host"] for report in reports]
     slowest = max(range(len(reports)), key=lambda rank: reports[rank]["connect_s"])
     text = (
-        f"{_count(len(reports), 'rank')} on {_count(len(set(hosts)), 'host')} joined at {address}; slowest "
+        f"{plural(len(reports), 'rank')} on {plural(len(set(hosts)), 'host')} joined at {address}; slowest "
         f"{reports[slowest]['connect_s']:.2f} s, {which_ranks([slowest], hosts)}; "
         f"round trip {statistics.median(report['round_trip_s'] for report in reports) * 1e3:.2f} ms"
     )
@@ -43,7 +44,7 @@ def judge_meeting(reports: Sequence[Report], expected_hosts: Sequence[str], addr
     return Verdict("ok", text, notes=notes, data=data)
 
 
-def judge_versions(reports: Sequence[Report], hosts: Sequence[str]) -> Verdict:
+def versions(reports: Sequence[Report], hosts: Sequence[str]) -> Verdict:
     """Say which versions differ; differences of paths and of the environment are noted."""
     wrong = _differences([report["versions"] for report in reports], hosts)
     notes = _differences([report["paths"] for report in reports], hosts)
@@ -66,17 +67,14 @@ def _differences(values: Sequence[Mapping[str, str]], hosts: Sequence[str]) -> l
     """Return a line for every name whose value is not the same on all ranks."""
     lines = []
     for name, common in _usual(values).items():
-        others: dict[str, list[int]] = {}
-        for rank, each in enumerate(values):
-            if each.get(name, "") != common:
-                others.setdefault(each.get(name, ""), []).append(rank)
+        others = ranks_by({each.get(name, "")} - {common} for each in values)
         for value, ranks in list(others.items())[:MOST_LINES]:
             shown = f"{name} {value}" if value else f"no {name}"
             lines.append(f"{shown:.200} on {which_ranks(ranks, hosts)}, {common or 'none'!s:.200} on the others")
     return lines
 
 
-def judge_clocks(lags: Sequence[float], hosts: Sequence[str]) -> Verdict:
+def clocks(lags: Sequence[float], hosts: Sequence[str]) -> Verdict:
     """Say whose clock is not rank 0's, as far as the time of a message lets it be seen."""
     skewed = [rank for rank, lag in enumerate(lags) if abs(lag) > CLOCK_S]
     worst = max(range(len(lags)), key=lambda rank: abs(lags[rank]))
@@ -87,7 +85,7 @@ def judge_clocks(lags: Sequence[float], hosts: Sequence[str]) -> Verdict:
     return Verdict("ok", seen if len(lags) > 1 else "one rank", data=data)
 
 
-def judge_names(reports: Sequence[Report], hosts: Sequence[str], master: str) -> Verdict:
+def names(reports: Sequence[Report], hosts: Sequence[str], master: str) -> Verdict:
     """Say where names resolve slowly, or to something that other hosts cannot reach."""
     several = len({report["boot"] for report in reports}) > 1
     notes = []
@@ -111,18 +109,16 @@ def _is_loopback(address: str) -> bool:
     return not address or address.startswith("127.") or address == "::1"
 
 
-def judge_devices(reports: Sequence[Report], hosts: Sequence[str]) -> Verdict:
+def devices(reports: Sequence[Report], hosts: Sequence[str]) -> Verdict:
     """Say which ranks share a device, and whose memory somebody else uses."""
-    users: dict[tuple[str, str], list[int]] = {}
-    for rank, report in enumerate(reports):
-        if report["identity"]:
-            users.setdefault((hosts[rank], report["identity"]), []).append(rank)
+    places = zip(hosts, reports, strict=True)
+    users = ranks_by([(host, report["identity"])] if report["identity"] else [] for host, report in places)
     shared = {key: ranks for key, ranks in users.items() if len(ranks) > 1}
-    names = dict.fromkeys(report["name"] for report in reports)
+    names = ranks_by([report["name"]] for report in reports)
     free = min(report["free"] for report in reports)
-    text = f"{some(list(names))}: {len(users) or len(reports)} for {_count(len(reports), 'rank')}"
-    if names == {"cpu": None}:
-        text = f"cpu: {_count(len(reports), 'rank')}"
+    text = f"{some(list(names))}: {len(users) or len(reports)} for {plural(len(reports), 'rank')}"
+    if list(names) == ["cpu"]:
+        text = f"cpu: {plural(len(reports), 'rank')}"
     text += f", at least {size(free)} free"
     data = {"names": list(names), "least_free_bytes": free}
     if shared:
@@ -130,22 +126,17 @@ def judge_devices(reports: Sequence[Report], hosts: Sequence[str]) -> Verdict:
         advice = "start fewer ranks per host (NGPU_PER_HOST), or give every rank its own (CUDA_VISIBLE_DEVICES)"
         return Verdict("failed", f"{'; '.join(each[:MOST_LINES])}; {advice}", data=data)
     notes = []
-    if len(names) > 1:
-        for name in list(names)[1:]:
-            ranks = [rank for rank, report in enumerate(reports) if report["name"] == name]
-            notes.append(f"{name} on {which_ranks(ranks, hosts)}, {next(iter(names))} on rank 0")
+    for name in list(names)[1:]:
+        notes.append(f"{name} on {which_ranks(names[name], hosts)}, {next(iter(names))} on rank 0")
     used = [rank for rank, each in enumerate(reports) if each["identity"] and each["free"] < 0.9 * each["total"]]
     if used:
         notes.append(f"memory is in use already, least free {size(free)}: {which_ranks(used, hosts)}")
     return Verdict("ok", text, notes=tuple(notes), data=data)
 
 
-def judge_products(reports: Sequence[Report], hosts: Sequence[str]) -> Verdict:
+def products(reports: Sequence[Report], hosts: Sequence[str]) -> Verdict:
     """Say whose matrix products are wrong, and who is slow."""
-    wrong: dict[str, list[int]] = {}
-    for rank, report in enumerate(reports):
-        for problem in report["wrong"]:
-            wrong.setdefault(problem, []).append(rank)
+    wrong = ranks_by(report["wrong"] for report in reports)
     speeds = {rank: report["tflops"] for rank, report in enumerate(reports)}
     middle = statistics.median(speeds.values())
     data = {"median_tflops": middle, "slowest_tflops": min(speeds.values())}
@@ -155,17 +146,17 @@ def judge_products(reports: Sequence[Report], hosts: Sequence[str]) -> Verdict:
     slow = [rank for rank, speed in speeds.items() if speed < MARKED * middle]
     note = f"less than half the median of {middle:.3g} TFLOP/s: {which_ranks(slow, hosts)}"
     done = ", ".join(reports[0]["dtypes"])
-    text = f"{done} right on {_count(len(reports), 'rank')}, median {middle:.3g} TFLOP/s in {reports[0]['timed']}"
+    text = f"{done} right on {plural(len(reports), 'rank')}, median {middle:.3g} TFLOP/s in {reports[0]['timed']}"
     return Verdict("ok", text, notes=(note,) if slow else (), data=data)
 
 
-def judge_disks(reports: Sequence[Report | None], hosts: Sequence[str], folder: str) -> Verdict:
+def disks(reports: Sequence[Report | None], hosts: Sequence[str], folder: str) -> Verdict:
     """Say which host cannot write the run folder, has little space or is slow. ``None``: a rank that did not look."""
     looked = {hosts[rank]: report for rank, report in enumerate(reports) if report is not None}
     failed: dict[str, list[str]] = {}
     for host, report in looked.items():
-        if report["problem"]:
-            failed.setdefault(report["problem"], []).append(host)
+        failed.setdefault(report["problem"], []).append(host)
+    failed.pop("", None)
     if failed:
         each = [f"{problem} (host {some(there)})" for problem, there in failed.items()]
         return Verdict("failed", "; ".join(each[:MOST_LINES]))
@@ -181,16 +172,13 @@ def judge_disks(reports: Sequence[Report | None], hosts: Sequence[str], folder: 
     if slow:
         notes.append(f"far below the median write speed: host {some(slow)}")
     middle = statistics.median(speeds.values())
-    text = f"{folder} from {_count(len(looked), 'host')}: {size(looked[least]['free'])} free, {size(middle)}/s written"
+    text = f"{folder} from {plural(len(looked), 'host')}: {size(looked[least]['free'])} free, {size(middle)}/s written"
     return Verdict("ok", text, notes=tuple(notes), data={"free": looked[least]["free"], "write_per_s": speeds})
 
 
-def judge_collectives(reports: Sequence[Report], hosts: Sequence[str], where: str) -> Verdict:
+def collectives(reports: Sequence[Report], hosts: Sequence[str], where: str) -> Verdict:
     """Say which collective gave a wrong answer to whom."""
-    wrong: dict[str, list[int]] = {}
-    for rank, report in enumerate(reports):
-        for problem in report["wrong"]:
-            wrong.setdefault(problem, []).append(rank)
+    wrong = ranks_by(report["wrong"] for report in reports)
     if wrong:
         each = [f"{problem}, on {which_ranks(ranks, hosts)}" for problem, ranks in wrong.items()]
         more = f" (and {len(each) - 1} more)" if len(each) > 1 else ""
@@ -200,13 +188,11 @@ def judge_collectives(reports: Sequence[Report], hosts: Sequence[str], where: st
     return Verdict("ok", where, notes=notes)
 
 
-def judge_bandwidth(teams: Mapping[str, Sequence[Sequence[Any]]], num_ranks: int, what: str) -> Verdict:
+def bandwidth(teams: Mapping[str, Sequence[Sequence[Any]]], num_ranks: int, what: str) -> Verdict:
     """Return a table of bandwidth by collective and size, and mark the teams that are slow.
 
-    Args:
-        teams: name of a team, such as its host -> rows of :func:`megads.doctor.ranks.bandwidth.measure`.
-        num_ranks: in a team, for the bus bandwidth.
-        what: a team is, in the plural.
+    ``teams`` has the rows of :func:`megads.doctor.ranks.collectives.measure` by the name of a team, such as its
+    host; ``what`` a team is. The bus bandwidth needs the ``num_ranks`` of a team.
     """
     by_key: dict[tuple[str, int], dict[str, float]] = {}
     for name, rows in teams.items():
@@ -214,7 +200,7 @@ def judge_bandwidth(teams: Mapping[str, Sequence[Sequence[Any]]], num_ranks: int
             by_key.setdefault((collective, num_bytes), {})[name] = seconds
     data = [_row(*key, times, num_ranks) for key, times in by_key.items()]
     largest = next(row for row in data if row["bytes"] == max(each["bytes"] for each in data))
-    text = f"{_count(len(teams), what)}; " if what else ""
+    text = f"{plural(len(teams), what)}; " if what else ""
     text += f"{largest['collective']} of {size(largest['bytes'])}: {size(largest['bus_per_s'])}/s bus"
     times = by_key[largest["collective"], largest["bytes"]]
     speeds = {name: largest["bytes"] / seconds for name, seconds in times.items()}
@@ -247,26 +233,29 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def judge_pairs(pairs: Mapping[str, float], details: tuple[str, ...], text: str, data: Any) -> Verdict:
+def pairs(pairs: Mapping[str, float], details: tuple[str, ...], text: str, data: Any) -> Verdict:
     """Mark the pairs of ranks that are slow against the median. ``pairs``: name -> bytes a second."""
     if pairs:
         middle = statistics.median(pairs.values())
-        text += f"; {_count(len(pairs), 'pair')} of neighbours, median {size(middle)}/s each way"
+        text += f"; {plural(len(pairs), 'pair')} of neighbours, median {size(middle)}/s each way"
     return _with_outliers(text, pairs, details, data)
 
 
 def _with_outliers(text: str, speeds: Mapping[str, float], details: tuple[str, ...], data: Any) -> Verdict:
     broken, slow = marked(speeds, BROKEN), marked(speeds, MARKED)
 
-    def told(names: Sequence[str]) -> str:
+    def shown(names: Sequence[str]) -> str:
         return some([f"{name} ({size(speeds[name])}/s)" for name in names])
 
     if broken:
         middle = statistics.median(speeds.values())
         return Verdict(
-            "failed", f"far below the median of {size(middle)}/s: {told(broken)}; {text}", details=details, data=data
+            "failed",
+            f"far below the median of {size(middle)}/s: {shown(broken)}; {text}",
+            details=details,
+            data=data,
         )
-    notes = (f"slow, below half the median: {told(slow)}",) if slow else ()
+    notes = (f"slow, below half the median: {shown(slow)}",) if slow else ()
     return Verdict("ok", text, notes=notes, details=details, data=data)
 
 
@@ -276,7 +265,3 @@ def marked(speeds: Mapping[str, float], part: float) -> list[str]:
         return []
     limit = part * statistics.median_high(list(speeds.values()))
     return sorted((name for name, speed in speeds.items() if speed < limit), key=lambda name: speeds[name])
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 or word.endswith('s') else 's'}"

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from megads.cluster.ranks import RankInfo
 from megads.comm.grid import Grid
-from megads.comm.groups import Groups
+from megads.comm.groups import Groups, join_ranks
 from megads.comm.messages import all_gather_values
 from megads.config.schema import RunConfig
 from megads.engine.build import make_engine
@@ -27,7 +27,6 @@ from megads.errors import EXIT_DONE, EXIT_FAILED
 from megads.models.build import build_model
 from megads.monitor.run_state.outcome import Outcome, write_outcome
 from megads.parallel.tensor import take_shard
-from megads.train.setup import join_ranks
 
 TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 5e-2}
 """Of the norm of a parameter's difference, relative to the norm of its gradient."""
@@ -84,10 +83,7 @@ def compare_run(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str,
 def compare_gradients(run: RunConfig, groups: Groups, device: torch.device) -> Comparison:
     """Take one step of ``run``'s layout on random tokens and compare it with one rank. Collective.
 
-    Args:
-        run: derived settings of a model small enough for one rank, without clipping and dropout.
-        groups: the grid's process groups.
-        device: of this rank.
+    ``run`` has the derived settings of a model small enough for one rank, without clipping and dropout.
     """
     samples = _samples(run)
     loss, gradients = _reference(run, samples, device)
@@ -95,7 +91,7 @@ def compare_gradients(run: RunConfig, groups: Groups, device: torch.device) -> C
     blocks = samples.view(run.train.grad_acc_steps, run.parallel.data, run.train.micro_batch, -1)
     result = engine.train_step([block[groups.data_rank].to(device) for block in blocks], lr=0.0)
     mine = []
-    for state in engine.states():
+    for state in engine.state.by_parameter():
         ours = state.tensors["exp_avg"] / (1 - run.optim.adam_beta1)
         shard = getattr(state.parameter, "shard", None)
         theirs = take_shard(gradients[state.name], shard, groups.tensor_rank, groups.tensor_size)
@@ -103,9 +99,7 @@ def compare_gradients(run: RunConfig, groups: Groups, device: torch.device) -> C
         error, scale = float((ours.to(theirs) - theirs).norm() / size), float(ours.norm() / size)
         error = math.inf if math.isnan(error) else error  # so that it counts as the worst
         mine.append(Difference(state.name, groups.pipe_rank, error, scale))
-    everyone: list[list[Difference]] = [mine] * groups.grid.world_size
-    if groups.grid.world_size > 1:
-        everyone = all_gather_values(mine)
+    everyone: list[list[Difference]] = all_gather_values(mine)
     worst: dict[tuple[str, int], Difference] = {}
     for each in (each for rank in everyone for each in rank):
         key = (each.name, each.stage)
@@ -140,12 +134,11 @@ def _reference(run: RunConfig, samples: Tensor, device: torch.device) -> tuple[f
 
 def report(found: Comparison) -> str:
     """Return the comparison as lines for a terminal."""
-    stages = sorted({each.stage for each in found.parameters})
     lines = [
         f"loss       {found.loss:.6f}, one rank {found.reference_loss:.6f}",
         f"grad norm  {found.grad_norm:.6f}, one rank {found.reference_norm:.6f}",
     ]
-    for stage in stages:
+    for stage in sorted({each.stage for each in found.parameters}):
         rows = [each for each in found.parameters if each.stage == stage]
         worst = max(rows, key=lambda each: each.error)
         scale = sorted(each.scale for each in rows)[len(rows) // 2]

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from megads.cluster.hosts import this_host
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Place:
-    """This rank's host and the groups it is in.
+    """This rank's host and the groups it is in."""
 
-    Attributes:
-        node: the ranks of its host, ascending.
-        pairs: for every round, the ranks of its host and of one other; empty where the host rests.
-        num_hosts: of the whole check.
-    """
-
-    node: tuple[int, ...]
-    pairs: tuple[tuple[int, ...], ...]
-    num_hosts: int
+    node: tuple[int, ...]  # the ranks of its host, ascending
+    pairs: tuple[tuple[int, ...], ...]  # for every round, the ranks of its host and of one other; empty: it rests
+    num_hosts: int  # of the whole check
 
 
 def host_name(env: Mapping[str, str]) -> str:
@@ -28,12 +26,26 @@ def host_name(env: Mapping[str, str]) -> str:
     return (env.get("SLURMD_NODENAME", "") if env.get("SLURM_STEP_ID") else "") or this_host()
 
 
+def address_of(name: str) -> str:
+    """Return the first address that ``name`` resolves to here; empty where it has none."""
+    try:
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError):
+        return ""
+
+
 def ranks_by_host(hosts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return the ranks of every host, hosts in the order of their first rank. ``hosts`` is by rank."""
-    found: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        found.setdefault(host, []).append(rank)
-    return {host: tuple(ranks) for host, ranks in found.items()}
+    return {host: tuple(ranks) for host, ranks in ranks_by([host] for host in hosts).items()}
+
+
+def ranks_by(values: Iterable[Iterable[Key]]) -> dict[Key, list[int]]:
+    """Return the ranks that have each value, ascending. ``values`` has those of every rank, by rank."""
+    found: dict[Key, list[int]] = {}
+    for rank, each in enumerate(values):
+        for value in each:
+            found.setdefault(value, []).append(rank)
+    return found
 
 
 def neighbours(count: int) -> list[list[tuple[int, int]]]:
@@ -60,9 +72,5 @@ def places(hosts: Sequence[str]) -> list[Place]:
         both = {index: tuple(sorted(nodes[a] + nodes[b])) for a, b in pairs for index in (a, b)}
         for index, rounds in enumerate(met):
             rounds.append(both.get(index, ()))
-    result: list[Place | None] = [None] * len(hosts)
-    for index, node in enumerate(nodes):
-        place = Place(node, tuple(met[index]), len(nodes))
-        for rank in node:
-            result[rank] = place
-    return [place for place in result if place is not None]
+    of_host = {hosts[node[0]]: Place(node, tuple(rounds), len(nodes)) for node, rounds in zip(nodes, met, strict=True)}
+    return [of_host[host] for host in hosts]

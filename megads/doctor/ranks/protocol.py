@@ -2,14 +2,16 @@
 
 All of it goes through one store of ``torch.distributed``: a key for every rank and stage, a
 counter for every stage, and for each stage one word of rank 0. Nothing here needs the
-collectives that are to be checked, and no rank sends or gets more than its own part.
+collectives that are to be checked, and no rank sends or gets more than its own part. As in ``megads.comm.rendezvous``
+rank 0 listens on the loopback interface where MASTER_ADDR is one, and every key begins with the secret of the launch.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,7 +19,18 @@ from typing import Any
 
 import torch.distributed as dist
 
-from megads.comm.rendezvous import missing_ranks
+from megads.cluster.ranks import RankInfo
+from megads.comm.groups import is_lost_peer
+from megads.comm.rendezvous import (
+    connect_store,
+    holds_store,
+    missing_ranks,
+    serve_store,
+    store_prefix,
+    wait_for_listener,
+)
+from megads.doctor.ranks.host_groups import ranks_by
+from megads.errors import LaunchError
 from megads.monitor.check_stages import Finding, Task, Verdict, Worker, which_ranks
 from megads.monitor.log import failure_text
 
@@ -25,13 +38,11 @@ RUNNING_AFTER_S = 10.0
 """Then a stage that is not finished says for whom it waits; again after twice the time, and so on."""
 
 MOST_ERRORS = 8
-"""Different ones that one verdict tells."""
-
-LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
-"""What gloo and NCCL say to ranks that did not fail."""
+"""Different ones that one verdict has."""
 
 FEW = 1000
 """Keys of one request to the store."""
+KEYS = "megads-doctor"
 
 
 @dataclass
@@ -49,78 +60,59 @@ class Progress:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of the check.
+    """One stage of the check."""
 
-    Attributes:
-        name: one or two words.
-        work: done by every rank; what it returns is sent to rank 0 as JSON.
-        judge: called by rank 0 with what every rank returned, in rank order.
-        meets: whether ranks wait for each other inside of it. When one fails there, the
-            others are left in an unknown state, and nothing more can be checked.
-        needs: stages that must be ok before.
-        tell: called by rank 0 with the reports; returns what each rank is to hear.
-        hear: takes it, on every rank.
-    """
-
-    name: str
-    work: Callable[[], Any]
-    judge: Callable[[list[Any]], Verdict]
-    meets: bool = False
-    needs: tuple[str, ...] = ()
-    tell: Callable[[list[Any]], Sequence[Any]] | None = None
-    hear: Callable[[Any], None] | None = None
+    name: str  # one or two words
+    run: Callable[[], Any]  # done by every rank; what it returns is sent to rank 0 as JSON
+    evaluate: Callable[[list[Any]], Verdict]  # called by rank 0 with what every rank returned, in rank order
+    # Whether ranks wait for each other inside of it. When one fails there, the others are left in an unknown state,
+    # and nothing more can be checked.
+    is_collective: bool = False
+    needs: tuple[str, ...] = ()  # stages that must be ok before
+    answers: Callable[[list[Any]], Sequence[Any]] | None = None  # called by rank 0 with the reports: one for each rank
+    receive: Callable[[Any], None] | None = None  # takes the answer, on every rank
 
 
 @dataclass
 class StageProtocol:
-    """What the protocol needs on one rank.
+    """What the protocol needs on one rank."""
 
-    Attributes:
-        store: that nothing else uses at the same time.
-        rank: of this process.
-        world_size: how many ranks should come.
-        limit_s: on a stage.
-        hosts: of the ranks by number, as far as they are known; rank 0 names ranks with it.
-        tell: gets every finding, on rank 0.
-        running: gets a line about a stage that takes long, on rank 0.
-        progress: set by the stages.
-        lag_s: the smallest difference so far between this rank's clock and a word of rank 0
-            that came in: an upper limit of how far this clock is ahead.
-    """
-
-    store: dist.Store
-    rank: int
-    world_size: int
-    limit_s: float
-    hosts: list[str] = field(default_factory=list)
-    tell: Callable[[Finding], None] = lambda finding: None
-    running: Callable[[str], None] = lambda line: None
-    progress: Progress = field(default_factory=Progress)
-    hand: Worker = field(default_factory=Worker)
+    store: dist.Store  # that nothing else uses at the same time
+    rank: int  # of this process
+    world_size: int  # how many ranks should come
+    limit_s: float  # on a stage
+    hosts: list[str] = field(default_factory=list)  # by rank, as far as they are known; rank 0 names ranks with it
+    report: Callable[[Finding], None] = lambda finding: None  # gets every finding, on rank 0
+    report_slow: Callable[[str], None] = lambda line: None  # gets a line about a stage that takes long, on rank 0
+    progress: Progress = field(default_factory=Progress)  # set by the stages
+    worker: Worker = field(default_factory=Worker)
+    # The smallest difference so far between this rank's clock and a word of rank 0 that came in: an upper limit of how
+    # far this clock is ahead.
     lag_s: float = float("inf")
 
     def lead(self, stages: Sequence[Stage]) -> list[Finding]:
-        """Call the stages one after another and judge them; what rank 0 does."""
+        """Call the stages one after another and evaluate them; what rank 0 does."""
         findings: list[Finding] = []
         stopped, lost = "", 0
         for number, stage in enumerate(stages):
             reason = stopped or _unmet(stage, findings)
             if reason:
                 finding = Finding(stage.name, Verdict("skipped", reason), 0.0)
-                self._say(number, "skip")
+                self._announce(number, "skip")
             else:
                 started = time.monotonic()
-                self._say(number, "run")
+                self._announce(number, "run")
                 reports = self._gather(number, stage)
-                finding = Finding(stage.name, self._judge(stage, reports), time.monotonic() - started)
-                self._answer(number, stage, reports, finding.verdict)
+                finding = Finding(stage.name, self._evaluate(stage, reports), time.monotonic() - started)
+                self._answer(number, stage, reports)
                 lost = reports.count({})
-                if any(_is_lost(report) or (stage.meets and "ok" not in report) for report in reports):
+                # A rank that did not report, or hangs, cannot take part any more.
+                if any("stuck" in each or not each or (stage.is_collective and "ok" not in each) for each in reports):
                     stopped = f"after {stage.name} failed"
             findings.append(finding)
-            self.tell(finding)
-        self._say(len(stages), "end")
-        # Rank 0 may hold the store: the others are to hear the last word before it goes.
+            self.report(finding)
+        self._announce(len(stages), "end")
+        # Rank 0 may hold the store: the others need the last word before it goes.
         self._wait(lambda: self.store.add("bye", 0) >= self.world_size - 1 - lost, 2.0)
         return findings
 
@@ -131,28 +123,25 @@ class StageProtocol:
             RuntimeError: from torch, when rank 0 is gone or silent.
         """
         for number, stage in enumerate(stages):
-            if self._hear(number) == "run":
-                self._report(number, self._perform(stage))
-                if stage.hear is not None:
+            if self._next_word(number) == "run":
+                task = self._start(stage)
+                task.done.wait(self.limit_s)
+                self._send_report(number, self._result(task))
+                if stage.receive is not None:
                     answer = json.loads(self._get(f"answer/{number}/{self.rank}", 2 * self.limit_s + 60))
                     if answer is not None:
-                        stage.hear(answer)
-        self._hear(len(stages))
+                        stage.receive(answer)
+        self._next_word(len(stages))
         with suppress(RuntimeError):  # the store may go with rank 0
             self.store.add("bye", 1)
 
-    def _perform(self, stage: Stage) -> dict[str, Any]:
-        task = self._start(stage)
-        task.done.wait(self.limit_s)
-        return self._result(task)
-
     def _start(self, stage: Stage) -> Task:
         self.progress.step, self.progress.at = 0, ""
-        return self.hand.start(stage.work)
+        return self.worker.start(stage.run)
 
     def _result(self, task: Task) -> dict[str, Any]:
         if not task.done.is_set():
-            return {"stuck": self.progress.at, "step": self.progress.step, "place": self.hand.place()}
+            return {"stuck": self.progress.at, "step": self.progress.step, "place": self.worker.place()}
         if task.error is not None:
             text = str(task.error).strip().splitlines() or [""]
             at = f" in {self.progress.at}" if self.progress.at else ""
@@ -162,10 +151,10 @@ class StageProtocol:
             }
         return {"ok": task.value}
 
-    def _say(self, number: int, word: str) -> None:
+    def _announce(self, number: int, word: str) -> None:
         self.store.set(f"go/{number}", json.dumps([word, time.time()]))
 
-    def _hear(self, number: int) -> str:
+    def _next_word(self, number: int) -> str:
         word, sent = json.loads(self._get(f"go/{number}", 2 * self.limit_s + 60))
         self.lag_s = min(self.lag_s, time.time() - sent)
         return str(word)
@@ -174,7 +163,7 @@ class StageProtocol:
         self.store.wait([key], timedelta(seconds=limit_s))
         return self.store.get(key)
 
-    def _report(self, number: int, report: dict[str, Any]) -> None:
+    def _send_report(self, number: int, report: dict[str, Any]) -> None:
         self.store.set(f"report/{number}/{self.rank}", json.dumps(report))
         self.store.add(f"count/{number}", 1)
 
@@ -182,19 +171,19 @@ class StageProtocol:
         """Do rank 0's part of a stage; return everybody's reports in rank order, ``{}`` for who sent none."""
         task = self._start(stage)
         reported = False
-        started, say_at = time.monotonic(), RUNNING_AFTER_S
+        started, report_at = time.monotonic(), RUNNING_AFTER_S
         grace = min(10.0, 1.0 + self.limit_s / 2)
 
         def all_came() -> bool:
-            nonlocal reported, say_at
+            nonlocal reported, report_at
             waited = time.monotonic() - started
             if not reported and (task.done.is_set() or waited > self.limit_s):
-                self._report(number, self._result(task))
+                self._send_report(number, self._result(task))
                 reported = True
-            if waited > say_at:
-                say_at *= 2
+            if waited > report_at:
+                report_at *= 2
                 late = which_ranks(self._missing(number), self.hosts)
-                self.running(f"{stage.name:<14} running  {waited:6.1f} s  waiting for {late}\n")
+                self.report_slow(f"{stage.name:<14} running  {waited:6.1f} s  waiting for {late}\n")
             return self.store.add(f"count/{number}", 0) >= self.world_size
 
         self._wait(all_came, self.limit_s + grace)
@@ -217,23 +206,23 @@ class StageProtocol:
             texts = dict(zip(came, self.store.multi_get([f"report/{number}/{r}" for r in came]), strict=True))
             yield from (json.loads(texts[rank]) if rank in texts else {} for rank in ranks)
 
-    def _judge(self, stage: Stage, reports: list[dict[str, Any]]) -> Verdict:
-        trouble = _trouble(reports, self.hosts, self.limit_s)
-        return trouble or stage.judge([report["ok"] for report in reports])
+    def _evaluate(self, stage: Stage, reports: list[dict[str, Any]]) -> Verdict:
+        failure = _failure(reports, self.hosts, self.limit_s)
+        return failure or stage.evaluate([report["ok"] for report in reports])
 
-    def _answer(self, number: int, stage: Stage, reports: list[dict[str, Any]], verdict: Verdict) -> None:
-        """Tell each rank its part; with nothing to tell, tell that, for they wait."""
-        if stage.hear is None:
+    def _answer(self, number: int, stage: Stage, reports: list[dict[str, Any]]) -> None:
+        """Send each rank its answer; ``null`` where there is none, because they wait."""
+        if stage.receive is None:
             return
-        usable = stage.tell is not None and all("ok" in report for report in reports)
-        answers = stage.tell([report["ok"] for report in reports]) if usable and stage.tell else None
+        usable = all("ok" in report for report in reports)
+        answers = stage.answers([report["ok"] for report in reports]) if usable and stage.answers else None
         for first in range(1, self.world_size, FEW):
             ranks = range(first, min(first + FEW, self.world_size))
             texts = [json.dumps(answers[rank] if answers else None) for rank in ranks]
             names = [f"answer/{number}/{rank}" for rank in ranks]
             self.store.multi_set(names, texts)  # type: ignore[attr-defined]
         if answers:
-            stage.hear(answers[0])
+            stage.receive(answers[0])
 
 
 def _unmet(stage: Stage, findings: Sequence[Finding]) -> str:
@@ -244,23 +233,15 @@ def _unmet(stage: Stage, findings: Sequence[Finding]) -> str:
     return ""
 
 
-def _is_lost(report: dict[str, Any]) -> bool:
-    """Return whether a rank cannot take part any more: it did not report, or hangs."""
-    return not report or "stuck" in report
-
-
-def _trouble(reports: list[dict[str, Any]], hosts: Sequence[str], limit_s: float) -> Verdict | None:
-    """Return what to say when not every rank finished the stage."""
+def _failure(reports: list[dict[str, Any]], hosts: Sequence[str], limit_s: float) -> Verdict | None:
+    """Return the verdict when not every rank finished the stage, else None."""
     parts: list[str] = []
     details: list[str] = []
     trace = ""
     missing = [rank for rank, report in enumerate(reports) if not report]
     if missing:
         parts.append(f"no answer within {limit_s:g} s from {which_ranks(missing, hosts)}")
-    errors: dict[str, list[int]] = {}
-    for rank, report in enumerate(reports):
-        if "error" in report:
-            errors.setdefault(report["error"], []).append(rank)
+    errors = ranks_by([report["error"]] if "error" in report else [] for report in reports)
     # The reason is what few say and what is not the loss of somebody else.
     for text, ranks in sorted(errors.items(), key=lambda item: (is_lost_peer(item[0]), len(item[1])))[:MOST_ERRORS]:
         (details if trace else parts).append(f"{which_ranks(ranks, hosts)}: {text}")
@@ -279,6 +260,59 @@ def _trouble(reports: list[dict[str, Any]], hosts: Sequence[str], limit_s: float
     return Verdict("failed", "; ".join(parts), details=tuple(details), data={"trace": trace}) if parts else None
 
 
-def is_lost_peer(text: str) -> bool:
-    """Return whether an error only says that another rank is gone."""
-    return any(sign in text for sign in LOST_PEER)
+@dataclass(frozen=True)
+class Meeting:
+    """Two connections to one store: one for the protocol, one for groups, because each serves one thread at a time.
+
+    ``resolve_s`` and ``connect_s`` are how long the address took to resolve and the store to answer.
+    """
+
+    store: dist.Store
+    groups: dist.Store
+    address: str
+    resolve_s: float = 0.0
+    connect_s: float = 0.0
+
+
+def meet(info: RankInfo, env: Mapping[str, str], limit_s: float) -> Meeting:
+    """Return this rank's connections to the store of ``MASTER_ADDR`` and ``MASTER_PORT``, which rank 0 holds.
+
+    Under torchrun its agent holds the store, and says so.
+
+    Raises:
+        LaunchError: no address, one that does not resolve here, a port that is taken, or nobody there.
+    """
+    if info.world_size == 1:
+        alone = dist.HashStore()
+        return Meeting(dist.PrefixStore(KEYS, alone), dist.PrefixStore("groups", alone), "no address")
+    host, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
+    if not host or not port.isdigit():
+        raise LaunchError(
+            f"MASTER_ADDR={host!r} MASTER_PORT={port!r} must name the rendezvous address; use megads doctor"
+        )
+    started = time.monotonic()
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise LaunchError(f"MASTER_ADDR={host} does not resolve on this host: {error.strerror or error}") from None
+    resolved = time.monotonic()
+    holds = holds_store(info.rank, env)
+    try:
+        if not holds:
+            wait_for_listener(host, int(port), started + limit_s)
+        # Rank 0 need not be able to reach itself by the name that others know.
+        stores = [serve_store(host, int(port), limit_s) if holds else connect_store(host, int(port), limit_s)]
+        stores.append(connect_store("127.0.0.1" if holds else host, int(port), limit_s))
+    except (OSError, RuntimeError, ValueError) as error:
+        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if holds:
+            raise LaunchError(f"rank 0 cannot listen on port {port}, start megads doctor again: {text:.200}") from None
+        raise LaunchError(
+            f"no answer at MASTER_ADDR={host} ({found[0][4][0]}) port {port} within {limit_s:g} s: rank 0 has not "
+            f"started there, or a firewall is between ({text:.200})"
+        ) from None
+    return Meeting(
+        dist.PrefixStore(f"{store_prefix(env)}/{KEYS}", stores[0]),
+        dist.PrefixStore(f"{store_prefix(env)}/groups", stores[1]),
+        f"{host}:{port}", resolved - started, time.monotonic() - resolved,
+    )  # fmt: skip

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import ctypes.util
-import importlib.util
 import os
 import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 
 from megads.cluster.machine import cpu_computes_fp16, visible_accelerators
 from megads.config.schema import RunConfig
 from megads.device.names import BACKENDS, wanted_backend, wanted_device
 from megads.device.peaks import given_peak
 from megads.errors import DeviceError, LaunchError
-from megads.launch.preflight.optimizer_packages import check_optimizer
+from megads.launch.preflight.packages import check_optimizer, has_op
 
 
 def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
     """Refuse a device that is not here, and settings that the device cannot serve.
-
-    Args:
-        run: the derived settings.
-        env: for ``MEGADS_DEVICE``, ``MEGADS_BACKEND``, ``MEGADS_PEAK_TFLOPS`` and the vendors' masks.
 
     Raises:
         ConfigError: a name that is not known, a backend of another device, a peak that is no number.
@@ -43,10 +37,7 @@ def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
     given_peak(env)
     if device == "cpu" and env.get("DS_ACCELERATOR", "cpu") not in ("", "cpu"):
         raise DeviceError(f"DS_ACCELERATOR={env['DS_ACCELERATOR']}: this run is on the cpu; unset DS_ACCELERATOR")
-    if run.model.attention == "flash" and device not in ("nvidia", "amd"):
-        raise DeviceError(
-            f"ATTENTION=flash works on nvidia and amd devices, not on {device}; use ATTENTION=sdpa (NO_FLASH_ATTN=1)"
-        )
+    check_attention(run, device)
     if run.train.dtype == "fp16" and device == "cpu" and not cpu_computes_fp16():
         raise DeviceError(
             "DTYPE=fp16 trains on a cpu with AVX512-FP16, AVX-NE-CONVERT or ARMv8.2's half precision, and this one has "
@@ -59,12 +50,23 @@ def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
         _check_nvme(asked, run.deepspeed.nvme_path, env)
 
 
+def check_attention(run: RunConfig, device: str) -> None:
+    """Refuse an attention that ``device`` does not compute.
+
+    Raises:
+        DeviceError: names the one that it does.
+    """
+    if run.model.attention == "flash" and device not in ("nvidia", "amd"):
+        raise DeviceError(
+            f"ATTENTION=flash works on nvidia and amd devices, not on {device}; use ATTENTION=sdpa (NO_FLASH_ATTN=1)"
+        )
+
+
 def backend_note(wanted: str, env: Mapping[str, str], device: str) -> str:
     """Return a line if an option of Megatron-LM names another backend than the one that ranks use.
 
     Args:
         wanted: by ``--distributed-backend``, empty where that is not given.
-        env: for ``MEGADS_BACKEND``, ``MEGADS_DEVICE`` and the vendors' masks.
         device: of the machine, empty where it is not known.
     """
     found = wanted_device(env) or device or [*visible_accelerators(env), "cpu"][0]
@@ -84,7 +86,7 @@ def _check_nvme(asked: list[str], folder: str, env: Mapping[str, str]) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise LaunchError(f"{given}: NVME_PATH={folder} cannot be written; use another folder, or use {instead}")
     missing = ""
-    if _built_async_io():
+    if has_op("async_io"):
         pass
     elif ctypes.util.find_library("aio") is None:
         missing = "libaio is not on this host"
@@ -96,13 +98,6 @@ def _check_nvme(asked: list[str], folder: str, env: Mapping[str, str]) -> None:
         raise LaunchError(f"{given}: {missing}; install it (libaio and its headers), or use {instead}")
     # What DeepSpeed has swapped out can be neither filled with initial weights nor read for a checkpoint.
     raise LaunchError(f"{given}: no run here can start from or save state that is on NVMe yet; use {instead}")
-
-
-def _built_async_io() -> bool:
-    """Return whether DeepSpeed was installed with its ``async_io`` op."""
-    found = importlib.util.find_spec("deepspeed")
-    folders = found.submodule_search_locations if found is not None else None
-    return any(any(Path(folder).glob("ops/aio/async_io_op*.so")) for folder in folders or ())
 
 
 def _compiles_libaio(env: Mapping[str, str]) -> bool:

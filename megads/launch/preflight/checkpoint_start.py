@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from megads.checkpoint.format.folders import CheckpointRef, iteration_of, list_checkpoints
+from megads.checkpoint.format.manifest import Manifest
 from megads.checkpoint.resume.compatibility import SHAPE_SETTINGS, checkpoint_folder, meaningful, resume_notes, run_of
-from megads.checkpoint.resume.start_point import RestorePlan, Start, check_start, find_start, names_own
+from megads.checkpoint.resume.start_point import RestorePlan, StartCheckpoints, check_start, find_start, names_own
 from megads.config.run_folder import CONFIG, load_config, note_saved, save_config
 from megads.config.schedule.batches import BatchSchedule, planned_samples
 from megads.config.schedule.rates import COOLING, COUNTED, INFINITE, PARTS, UNITS, Schedule
@@ -20,7 +21,9 @@ from megads.config.settings.schedule import ScheduleSettings
 from megads.config.sources.presets import Layer, preset_title
 from megads.config.sources.resolve import Resolved
 from megads.config.tree import env_name, fields, nested, value_of
-from megads.errors import CheckpointError
+from megads.data.tokenizers.base import TokenizerSpec
+from megads.data.tokenizers.build import identity, spec_of
+from megads.errors import CheckpointError, ConfigError, MegadsError
 from megads.launch.run_folder import RUNS
 
 TOKENIZER = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "vocab_extra_ids")
@@ -32,7 +35,7 @@ SCHEDULE = tuple(f"optim.{key}" for key in ScheduleSettings.model_fields)
 class StartPoint:
     """Where a run begins: at a checkpoint, and with what of it."""
 
-    start: Start
+    start: StartCheckpoints
     found: CheckpointRef
     taken: RestorePlan
 
@@ -42,29 +45,29 @@ class StartPoint:
         return self.found.manifest.iteration if self.taken.progress else 0
 
 
-def find_beginning(run: RunConfig, run_dir: Path) -> StartPoint | None:
+def find_start_point(run: RunConfig, run_dir: Path) -> StartPoint | None:
     """Return where ``run`` begins, None for new weights; see ``check_start`` of ``checkpoint.resume.start_point``."""
     found = check_start(run, checkpoint_folder(run, run_dir))
     return StartPoint(*found) if found else None
 
 
-def start_line(run: RunConfig, begins: StartPoint | None) -> str:
+def start_line(run: RunConfig, start_point: StartPoint | None) -> str:
     """Return how the banner says where the run starts."""
-    if begins is None:
+    if start_point is None:
         return f"random weights, seed {run.train.seed_of_weights}"
-    path, wanted = begins.found.path, run.checkpoint
-    if not begins.start.is_own:
-        step = begins.found.manifest.iteration
-        return f"{path} of iteration {step}: {begins.taken.text()}; starts at iteration {begins.iteration}"
-    unused = f"; LOAD={wanted.load} applies to a new run only" if begins.start.has_begun else ""
-    return f"resuming from iteration {begins.iteration}: {begins.taken.text()}{unused}"
+    path, wanted = start_point.found.path, run.checkpoint
+    if not start_point.start.is_own:
+        step = start_point.found.manifest.iteration
+        return f"{path} of iteration {step}: {start_point.taken.text()}; starts at iteration {start_point.iteration}"
+    unused = f"; LOAD={wanted.load} applies to a new run only" if start_point.start.has_begun else ""
+    return f"resuming from iteration {start_point.iteration}: {start_point.taken.text()}{unused}"
 
 
-def difference_lines(run: RunConfig, begins: StartPoint | None) -> list[str]:
+def difference_lines(run: RunConfig, start_point: StartPoint | None) -> list[str]:
     """Return the lines about differences to the checkpoint that ranks report at the start; for ``--dry-run``."""
-    if begins is None or not begins.taken.progress or run.train.evaluate_only:
+    if start_point is None or not start_point.taken.progress or run.train.evaluate_only:
         return []
-    return [f"checkpoint {line}" for line in resume_notes(begins.found.manifest, run)]
+    return [f"checkpoint {line}" for line in resume_notes(start_point.found.manifest, run)]
 
 
 def checkpoint_layer(run: RunConfig, run_dir: Path | None = None) -> Layer:
@@ -85,18 +88,14 @@ def checkpoint_layer(run: RunConfig, run_dir: Path | None = None) -> Layer:
         )
     found = next(start.candidates())
     model = found.manifest.model
-    kept = {f"model.{key}": model[key] for key in SHAPE_SETTINGS if key in model and key in shape_names(model)}
+    counts = {*meaningful(model), "vocab_multiple"}
+    kept = {f"model.{key}": model[key] for key in SHAPE_SETTINGS if key in model and key in counts}
     return Layer(Origin("checkpoint", str(found.path)), {**kept, **_tokenizer(found)})
 
 
 def plain_folder(run: RunConfig) -> Path:
     """Return the folder of the run without a number behind its name; ``run`` may be one before ``derive``."""
     return Path(run.dir) if run.dir else RUNS / (run.name or preset_title(run.preset) or run.model.family)
-
-
-def shape_names(model: Mapping[str, Any]) -> set[str]:
-    """Return the settings of the model's shape that a run takes over."""
-    return {*meaningful(model), "vocab_multiple"}
 
 
 def _tokenizer(found: CheckpointRef) -> dict[str, Any]:
@@ -108,49 +107,51 @@ def _tokenizer(found: CheckpointRef) -> dict[str, Any]:
     return {f"data.{key}": value for key, value in known.items()} if is_named else {}
 
 
-def plan_end(resolved: Resolved, begins: StartPoint | None) -> Resolved:
+def plan_end(resolved: Resolved, start_point: StartPoint | None) -> Resolved:
     """Return the settings of a run that resumes, with the samples that it will have consumed at its end.
 
     The steps so far may have been of another batch. Data, schedule and banner count from what was
     consumed; a budget of samples or tokens that gave TRAIN_ITERS is met by steps of the present batch.
     """
     run = resolved.run
-    progress = begins.found.manifest.progress if begins is not None and begins.taken.progress else {}
+    if start_point is None or run.train.evaluate_only or not start_point.taken.progress:
+        return resolved
+    progress = start_point.found.manifest.progress
     sizes, consumed = BatchSchedule.of(run), int(progress.get("consumed_samples", 0))
-    if begins is None or run.train.evaluate_only or not consumed or consumed == sizes.samples_after(begins.iteration):
+    if not consumed or consumed == sizes.samples_after(start_point.iteration):
         return resolved
     train, changed = run.train, {}
     iters, origins = train.train_iters, dict(resolved.origins)
     if origins["train.train_iters"].layer == "derived":
-        iters = begins.iteration + sizes.iterations_within(train.train_samples, consumed)
+        iters = start_point.iteration + sizes.iterations_within(train.train_samples, consumed)
         changed["train"] = {"train_iters": iters}
         if origins["optim.lr_decay_iters"].layer == "derived" and run.optim.lr_decay_iters == train.train_iters:
             changed["optim"] = {"lr_decay_iters": iters}
-    ends = sizes.after(consumed, max(0, iters - begins.iteration))
+    ends = sizes.after(consumed, max(0, iters - start_point.iteration))
     changed["train"] = {**changed.get("train", {}), "samples_offset": ends - sizes.samples_after(iters)}
-    origins["train.samples_offset"] = Origin("checkpoint", str(begins.found.path))
+    origins["train.samples_offset"] = Origin("checkpoint", str(start_point.found.path))
     note = (
-        f"GLOBAL_BATCH={train.global_batch} differs from the {begins.iteration} steps so far: they consumed "
+        f"GLOBAL_BATCH={train.global_batch} differs from the {start_point.iteration} steps so far: they consumed "
         f"{consumed} samples, and TRAIN_ITERS={iters} ends at {ends}, not {sizes.samples_after(iters)}"
     )
     sections = {name: getattr(run, name).model_copy(update=values) for name, values in changed.items()}
     return Resolved(run.model_copy(update=sections), origins, (*resolved.notes, note))
 
 
-def keep_schedule(resolved: Resolved, begins: StartPoint | None) -> Resolved:
+def keep_schedule(resolved: Resolved, start_point: StartPoint | None) -> Resolved:
     """Return the settings with the schedule of the checkpoint, where ``SCHEDULE_ON_RESUME=keep`` asks for it.
 
     A schedule counts samples: the same sample has the same rate, also with steps of another
     batch. Only the constant part of wsd and infinite-* grows with a longer run.
     """
     run = resolved.run
-    if begins is None or run.checkpoint.schedule != "keep" or not begins.taken.progress:
+    if start_point is None or run.checkpoint.schedule != "keep" or not start_point.taken.progress:
         return resolved
-    before = run_of(begins.found.manifest.settings)
+    before = run_of(start_point.found.manifest.settings)
     if before is None:
-        note = f"SCHEDULE_ON_RESUME=keep: {begins.found.path} has no schedule; the current settings are used"
+        note = f"SCHEDULE_ON_RESUME=keep: {start_point.found.path} has no schedule; the current settings are used"
         return replace(resolved, notes=(*resolved.notes, note))
-    origin, notes = Origin("checkpoint", str(begins.found.path)), []
+    origin, notes = Origin("checkpoint", str(start_point.found.path)), []
     values = kept_schedule(before, run)
     for name, value in values.items():
         if (now := value_of(run, name)) != value:
@@ -229,21 +230,16 @@ class Saved:
     def _stamps(self) -> list[tuple[str, int, int]]:
         """Return of every checkpoint what changes when it is written again."""
         stamps = []
-        try:
-            found = list_checkpoints(self.folder)
-        except CheckpointError:
-            return []
-        for path in found:
-            try:
-                facts = os.stat(path)
-            except OSError:
-                continue
-            stamps.append((path.name, facts.st_ino, facts.st_mtime_ns))
+        with suppress(CheckpointError):
+            for path in list_checkpoints(self.folder):
+                with suppress(OSError):  # it is gone again
+                    facts = os.stat(path)
+                    stamps.append((path.name, facts.st_ino, facts.st_mtime_ns))
         return stamps
 
 
-def beginning_only(run: RunConfig, run_dir: Path) -> list[str]:
-    """Return the settings of ``run`` that say from where it begins and are not to be given again on resume.
+def settings_used_once(run: RunConfig, run_dir: Path) -> list[str]:
+    """Return the settings of ``run`` that say from where it start_point and are not to be given again on resume.
 
     With another run's ``LOAD`` all of them may be: they are of no effect once the run has
     checkpoints of its own. Its own folder as ``LOAD``, as scripts of Megatron-LM have it, is too.
@@ -257,14 +253,62 @@ def beginning_only(run: RunConfig, run_dir: Path) -> list[str]:
     return [name for name in names if value_of(run, name) != fields()[name].default]
 
 
-def go_on(run_dir: Path, resolved: Resolved) -> None:
+def resume_from_saved(run_dir: Path, resolved: Resolved) -> None:
     """Have the next start of the ranks resume from what this command saved, not from where it went back to.
 
     Raises:
         ConfigError: the settings cannot be read or written.
     """
     run = load_config(run_dir / CONFIG)
-    plain = nested({name: fields()[name].default for name in beginning_only(run, run_dir)})
+    plain = nested({name: fields()[name].default for name in settings_used_once(run, run_dir)})
     run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update=plain.get("checkpoint", {}))})
     save_config(run, resolved.origins, run_dir / CONFIG)
     note_saved(run_dir)
+
+
+def check_tokenizer(run: RunConfig, start_point: StartPoint | None) -> None:
+    """Compare the tokenizer of the checkpoint with the run's, by content where both are there, else by type.
+
+    With ``FORCE=1``, and where one of them is NullTokenizer, whose ids are what the data says, nothing is compared.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    if start_point is None or run.train.force:
+        return
+    before, now = _spec(start_point.found.manifest), spec_of(run)
+    if before is None or before == now or "NullTokenizer" in (before.type, now.type):
+        return
+    identities = (_identity(before), _identity(now))
+    same = identities[0] == identities[1] if all(identities) else before.type == now.type
+    if not same:
+        raise ConfigError(
+            f"{start_point.found.path} was trained with {_name(before)}, this run uses {_name(now)}: the ids have "
+            "other meanings; set the checkpoint's TOKENIZER_TYPE and its files, or FORCE=1 to use the weights anyway"
+        )
+
+
+def _spec(manifest: Manifest) -> TokenizerSpec | None:
+    """Return the tokenizer that the checkpoint names, None where it names none."""
+    about = manifest.about
+    if "tokenizer_type" in about:
+        return TokenizerSpec(
+            str(about["tokenizer_type"]), str(about.get("tokenizer_model", "")), str(about.get("vocab_file", ""))
+        )
+    before = run_of(manifest.settings)
+    try:
+        return spec_of(before) if before else None
+    except MegadsError:
+        return None
+
+
+def _identity(spec: TokenizerSpec) -> str:
+    """Return the fingerprint of a tokenizer, "" where its files are not there any more or not yet."""
+    try:
+        return identity(spec)
+    except MegadsError:
+        return ""
+
+
+def _name(spec: TokenizerSpec) -> str:
+    return f"{spec.type} {spec.model or spec.vocab_file}".rstrip()

@@ -20,22 +20,16 @@ _WORD = re.compile(r"[\w.-]+")
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Memory of one rank's device.
+    """Memory of one rank's device."""
 
-    Attributes:
-        gib: 0: not known.
-        kind: which of the machine's devices that is, for messages; empty where all are equal.
-    """
-
-    gib: float
-    kind: str = ""
+    gib: float  # 0: not known
+    kind: str = ""  # which of the machine's devices that is, for messages; empty where all are equal
 
 
 def device_memory(facts: Facts, asked: str = "", measured_gib: float = 0.0) -> DeviceMemory:
     """Return what the devices of a run have, on a machine of several kinds the smallest that they may be.
 
     Args:
-        facts: of the machine.
         asked: the job's constraint, as ``gpu&hbm80g``, or its queue; empty: not known.
         measured_gib: of a device on a host of the run, before the driver has its part; 0: not known.
     """

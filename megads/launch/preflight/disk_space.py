@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from megads.config.estimate.memory import count_parameters
-from megads.config.estimate.optimizer_memory import state_bytes
+from megads.config.estimate.memory import count_parameters, state_bytes
 from megads.config.schema import RunConfig
 from megads.text.plural import plural
 from megads.text.units import size
@@ -21,23 +20,14 @@ MASTER_BYTES = 4
 
 @dataclass(frozen=True)
 class DiskRoom:
-    """What a run will have written at its end.
+    """What a run will have written at its end."""
 
-    Attributes:
-        each: bytes of a checkpoint.
-        kept: checkpoints that stay at the end.
-        at_once: checkpoints that are there while one is being written.
-        free: bytes on the disk of the checkpoints, 0: not known.
-        there: bytes of it that checkpoints of this run take already.
-        why: which settings say how many are kept.
-    """
-
-    each: int
-    kept: int
-    at_once: int
-    free: int
-    there: int
-    why: str
+    each: int  # bytes of a checkpoint
+    kept: int  # checkpoints that stay at the end
+    at_once: int  # checkpoints that are there while one is being written
+    free: int  # bytes on the disk of the checkpoints, 0: not known
+    there: int  # bytes of it that checkpoints of this run take already
+    why: str  # which settings say how many are kept
 
     @property
     def needed(self) -> int:
@@ -74,9 +64,7 @@ def disk_room(run: RunConfig, folder: Path, begun: int = 0) -> DiskRoom:
     """Return what the checkpoints of a derived run take in ``folder``.
 
     Args:
-        run: derived.
         folder: of its checkpoints, which need not exist yet.
-        begun: iteration from which it starts.
     """
     last, every, wanted = run.train.train_iters, run.checkpoint.save_interval, run.checkpoint
     each = count_parameters(run.model) * (MASTER_BYTES + (state_bytes(run) if wanted.save_optim else 0))

@@ -11,6 +11,7 @@ from megads.config.setting import Origin
 from megads.config.settings.log import WANDB_ID, TrackConfig
 from megads.config.sources.resolve import Resolved
 from megads.errors import ConfigError, DependencyError
+from megads.monitor.trackers.registry import TRACKERS
 
 
 def is_installed(package: str) -> bool:
@@ -27,9 +28,7 @@ def choose_trackers(
     reports it, where a setting is refused.
 
     Args:
-        resolved: derived settings.
         env: of the launcher; only whether there is a WANDB_API_KEY is looked at.
-        installed: whether a package is there.
 
     Raises:
         ConfigError: a run there cannot have the id that was given.
@@ -43,8 +42,7 @@ def choose_trackers(
     if changed.get("wandb_mode") == "online" and not track.wandb_project and not installed("wandb"):
         notes.append(
             "WANDB_API_KEY is set, but wandb is not installed, so nothing goes to Weights & Biases; pip "
-            "install wandb, "
-            "or set WANDB_DISABLED=1"
+            "install wandb, or set WANDB_DISABLED=1"
         )
         changed["wandb_mode"] = "disabled"
     track = track.model_copy(update=changed)
@@ -76,7 +74,7 @@ def _needed(track: TrackConfig, origins: Mapping[str, Origin]) -> Iterator[tuple
         given = [origin for name in names if (origin := origins[f"track.{name}"]).layer not in ("default", "derived")]
         return " and ".join(str(origin) for origin in given) or names[0]
 
-    yield "tensorboard", track.tensorboard == "on", wish("tensorboard", "tensorboard_dir"), "NO_TENSORBOARD=1"
-    asked = track.wandb_mode in ("online", "offline")
-    yield "wandb", asked, wish("wandb_mode", "wandb_project"), "WANDB_DISABLED=1"
+    for spec in TRACKERS:
+        if spec.package:
+            yield spec.package, spec.is_asked_for(track), wish(*spec.settings), spec.without
     yield "codecarbon", track.energy, wish("energy", "codecarbon_dir"), "neither ENERGY nor CODECARBON_DIR"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from megads.cluster import hosts as host_names
 from megads.cluster.hosts import is_this_host, read_host_file, this_host
 from megads.cluster.machine import count_accelerators
-from megads.cluster.ranks import in_slurm_step, rank_variables
+from megads.cluster.ranks import rank_variables
 from megads.config.machine_facts import Facts
 from megads.config.schema import LaunchConfig, RunConfig
+from megads.config.sizes import model_degree
 from megads.errors import LaunchError
+from megads.launch.schedulers.base import Scheduler
+from megads.launch.schedulers.flux import FLUX
+from megads.launch.schedulers.lsf import LSF
+from megads.launch.schedulers.pbs import PBS
+from megads.launch.schedulers.slurm import SLURM
 from megads.launch.user_ranks.entry import Started, even_layout
 from megads.text.plural import plural
 
@@ -43,76 +47,16 @@ class Allocation:
         return self.num_ranks or len(self.hosts) * self.ranks_per_host
 
 
-@dataclass(frozen=True)
-class Scheduler:
-    """How one scheduler tells a job what it has.
-
-    A process is inside a job when all variables ``inside`` are set. Where ``only_its_own``,
-    the starters of the scheduler take no hosts but the job's, in the job's order.
-    """
-
-    name: str
-    title: str  # in messages
-    inside: tuple[str, ...]
-    job_id: tuple[str, ...]
-    hosts: Callable[[Mapping[str, str]], tuple[str, ...]]
-    only_its_own: bool = True
+def unnamed_hosts(scheduler: str, count: int, ranks_per_host: int) -> Allocation:
+    """Return ``count`` hosts whose names are not known yet."""
+    return Allocation(scheduler, tuple(f"host{number}" for number in range(1, count + 1)), ranks_per_host)
 
 
-def _flux_hosts(env: Mapping[str, str]) -> tuple[str, ...]:
-    command = ["flux", "getattr", "hostlist"]
-    try:
-        done = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise LaunchError(
-            f"FLUX_URI={env['FLUX_URI']}: `{' '.join(command)}` returns no hosts ({error}); load the module of Flux, "
-            "or unset FLUX_URI to leave its instance"
-        ) from None
-    return host_names.parse_hosts(done.stdout.strip(), "hostlist of Flux")
-
-
-def _pbs_hosts(env: Mapping[str, str]) -> tuple[str, ...]:
-    if not env.get("PBS_NODEFILE"):
-        raise LaunchError(
-            f"PBS job {env['PBS_JOBID']}: PBS_NODEFILE is not set, so its hosts are not known; name them in HOSTFILE, "
-            "or unset PBS_JOBID to use this host only"
-        )
-    path = Path(env["PBS_NODEFILE"])
-    if not path.exists():
-        raise LaunchError(
-            f"PBS_NODEFILE={path}: no such file on {this_host()}; inside job {env['PBS_JOBID']} start megads on its "
-            "first host; if the job has ended: unset PBS_JOBID PBS_NODEFILE"
-        )
-    return read_host_file(path, "PBS_NODEFILE")
-
-
-def _slurm_hosts(env: Mapping[str, str]) -> tuple[str, ...]:
-    # Inside a step that srun started, the step's hosts: `srun -N1 --pty bash` asked for one.
-    names = ("SLURM_STEP_NODELIST",) if in_slurm_step(env) else ()
-    for name in (*names, "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
-        if env.get(name):
-            return host_names.parse_hosts(env[name], name)
-    count = env.get("SLURM_JOB_NUM_NODES") or env.get("SLURM_NNODES") or "1"
-    if count != "1":
-        raise LaunchError(
-            f"SLURM job {env['SLURM_JOB_ID']} has {count} hosts and SLURM_JOB_NODELIST is not set; "
-            "start megads in the environment that sbatch or salloc made, or name the hosts in HOSTFILE"
-        )
-    return (this_host(),)
-
-
-def _lsf_hosts(env: Mapping[str, str]) -> tuple[str, ...]:
-    return host_names.lsf_hosts(env)
-
-
-SCHEDULERS = (
-    # A Flux instance may run inside a job of another scheduler.
-    Scheduler("flux", "Flux job", ("FLUX_URI",), ("FLUX_ENCLOSING_ID", "FLUX_JOB_ID"), _flux_hosts),
-    Scheduler("pbs", "PBS job", ("PBS_JOBID",), ("PBS_JOBID",), _pbs_hosts, only_its_own=False),
-    Scheduler("slurm", "SLURM job", ("SLURM_JOB_ID",), ("SLURM_JOB_ID",), _slurm_hosts),
-    Scheduler("lsf", "LSF job", ("LSB_JOBID",), ("LSB_JOBID",), _lsf_hosts),
+NO_SCHEDULER = Scheduler(
+    "none", "this host", inside=(), job_id=(), hosts=lambda env: (this_host(),), only_its_own=False
 )
-NO_SCHEDULER = Scheduler("none", "this host", (), (), lambda env: (this_host(),), only_its_own=False)
+SCHEDULERS = {row.name: row for row in (FLUX, PBS, SLURM, LSF, NO_SCHEDULER)}
+"""In this order: a Flux instance may run inside a job of another scheduler, and outside of every job there is none."""
 
 
 def find_allocation(
@@ -133,15 +77,15 @@ def find_allocation(
     """
     if started is not None:
         return _of_started(run, env, facts, started)
-    found, job_id, hosts, spare = find_hosts(run.launch, env)
+    found, job, hosts, spare = find_hosts(run.launch, env)
     here = any(is_here(host, env) for host in hosts)
     devices = count_accelerators(env)
     if not devices and env.get("MEGADS_DEVICE") != "cpu" and needs_accelerators(run, facts):
         known = run.launch.ranks_per_host or facts.ranks_per_host
         if here or not known:
             raise LaunchError(_no_accelerator(run.machine, here))
-    ranks = ranks_per_host(run.launch, facts, devices, here=here) or _layout_per_host(run, len(hosts))
-    return Allocation(found.name, hosts, ranks, job_id, spare)
+    ranks = ranks_per_host(run.launch, facts, devices, here=here) or layout_per_host(run, len(hosts))
+    return Allocation(found.name, hosts, ranks, job, spare)
 
 
 def _of_started(run: RunConfig, env: Mapping[str, str], facts: Facts, started: Started) -> Allocation:
@@ -162,11 +106,16 @@ def _of_started(run: RunConfig, env: Mapping[str, str], facts: Facts, started: S
     if env.get("MEGADS_DEVICE") != "cpu" and needs_accelerators(run, facts) and not count_accelerators(env):
         raise LaunchError(_no_accelerator(run.machine, here=True))
     found = _scheduler_of(env)
-    return Allocation(found.name, hosts, each, next((env[name] for name in found.job_id if env.get(name)), ""))
+    return Allocation(found.name, hosts, each, job_id(found, env))
+
+
+def job_id(scheduler: Scheduler, env: Mapping[str, str]) -> str:
+    """Return the id of the job of ``scheduler`` that this process is in, "" where no variable says it."""
+    return next((env[name] for name in scheduler.job_id if env.get(name)), "")
 
 
 def _scheduler_of(env: Mapping[str, str]) -> Scheduler:
-    return next((row for row in SCHEDULERS if all(env.get(name) for name in row.inside)), NO_SCHEDULER)
+    return next(row for row in SCHEDULERS.values() if all(env.get(name) for name in row.inside))
 
 
 def find_hosts(launch: LaunchConfig, env: Mapping[str, str]) -> tuple[Scheduler, str, tuple[str, ...], tuple[str, ...]]:
@@ -177,8 +126,8 @@ def find_hosts(launch: LaunchConfig, env: Mapping[str, str]) -> tuple[Scheduler,
     """
     _refuse_a_rank(env)
     found = _scheduler_of(env)
-    job_id = next((env[name] for name in found.job_id if env.get(name)), "")
-    origin = f"{found.title} {job_id}".rstrip()
+    job = job_id(found, env)
+    origin = f"{found.title} {job}".rstrip()
     needs_the_jobs = found.only_its_own or not launch.hostfile
     hosts = found.hosts(env) if needs_the_jobs else ()
     if launch.hostfile:
@@ -188,23 +137,19 @@ def find_hosts(launch: LaunchConfig, env: Mapping[str, str]) -> tuple[Scheduler,
         origin = given
     count = launch.num_hosts or len(hosts)
     if count > len(hosts):
-        have = f"{plural(len(hosts), 'host')}"
-        raise LaunchError(f"NHOSTS={count}: {origin} has {have}; use at most {len(hosts)}")
-    return found, job_id, hosts[:count], hosts[count:]
+        raise LaunchError(f"NHOSTS={count}: {origin} has {plural(len(hosts), 'host')}; use at most {len(hosts)}")
+    return found, job, hosts[:count], hosts[count:]
 
 
 def in_a_job(env: Mapping[str, str]) -> bool:
     """Return whether this process is inside a job of some scheduler."""
-    return any(all(env.get(name) for name in row.inside) for row in SCHEDULERS)
+    return _scheduler_of(env) is not NO_SCHEDULER
 
 
-def host_ranks(run: RunConfig, facts: Facts, hosts: int) -> int:
-    """Return the ranks on each of ``hosts`` other hosts: as asked, else the machine's, else what the layout needs.
-
-    Raises:
-        LaunchError: the layout does not spread evenly.
-    """
-    return ranks_per_host(run.launch, facts, 0, here=False) or _layout_per_host(run, hosts)
+def job_notes(run: RunConfig, allocation: Allocation, env: Mapping[str, str], folder: Path) -> Iterable[str]:
+    """Return a line for everything about the job of a run in ``folder`` that would otherwise be silent."""
+    count, spare = len(allocation.hosts), len(allocation.spare)
+    return SCHEDULERS[allocation.scheduler].notes(run, env, count, spare, folder)
 
 
 def is_here(host: str, env: Mapping[str, str]) -> bool:
@@ -216,8 +161,6 @@ def ranks_per_host(launch: LaunchConfig, facts: Facts, devices: int, *, here: bo
     """Return how many ranks a host takes, 0 when nothing says so.
 
     Args:
-        launch: what the user asked for.
-        facts: of the machine.
         devices: accelerators that are visible on this host.
         here: whether this host is one of those that run ranks; only then do its accelerators count.
 
@@ -236,15 +179,18 @@ def ranks_per_host(launch: LaunchConfig, facts: Facts, devices: int, *, here: bo
     return facts.ranks_per_host or devices
 
 
-def _layout_per_host(run: RunConfig, hosts: int) -> int:
-    """Return the fewest ranks on each of ``hosts`` that the degrees of the layout fill."""
-    degrees = run.parallel
-    model = degrees.tensor * degrees.pipeline * degrees.sequence
-    wanted = model * max(degrees.data, 1)
+def layout_per_host(run: RunConfig, hosts: int) -> int:
+    """Return the fewest ranks on each of ``hosts`` that the degrees of the layout fill.
+
+    Raises:
+        LaunchError: they do not spread evenly.
+    """
+    model, data = model_degree(run), run.parallel.data
+    wanted = model * max(data, 1)
     each = -(-wanted // hosts)
     total = each * hosts
-    if total != wanted if degrees.data else total % model:
-        layout = "TP x PP x SP x DP" if degrees.data else "TP x PP x SP"
+    if total != wanted if data else total % model:
+        layout = "TP x PP x SP x DP" if data else "TP x PP x SP"
         fitting = [str(count) for count in range(1, hosts) if wanted % count == 0]
         raise LaunchError(
             f"{layout} = {plural(wanted, 'rank')} do not spread evenly over {plural(hosts, 'host')}; "
@@ -273,7 +219,7 @@ def _no_accelerator(machine: str, here: bool) -> str:
 def _of_the_job(
     listed: tuple[str, ...], job: tuple[str, ...], names: str, origin: str, env: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the ``listed`` hosts as the job spells and orders them: its starter numbers ranks in that order."""
+    """Return the ``listed`` hosts as the job spells and orders them: its launcher numbers ranks in that order."""
     wanted = {host.split(".")[0] for host in listed}
     if any(is_this_host(host) for host in listed):
         wanted |= {host.split(".")[0] for host in job if is_here(host, env)}

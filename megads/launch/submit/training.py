@@ -1,69 +1,49 @@
-"""A training run as a batch job: settings that were resolved and checked before it waits in a queue."""
+"""A batch job of a training run, whose settings are resolved and checked before it waits, or of any script."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megads.cluster.machine import known_machine, machine_name
-from megads.config.deepspeed.dictionary import SETTING_OF
-from megads.config.deepspeed.overrides import adopt
-from megads.config.derive import attempts, derive
 from megads.config.estimate.memory import check_device
+from megads.config.machine_facts import Facts
 from megads.config.rules.advice import Attempt
-from megads.config.rules.checks import check
 from megads.config.run_folder import save_config, write_whole
 from megads.config.schema import RunConfig
 from megads.config.sizes import model_degree
-from megads.config.sources.env_names import NO_EFFECT, PROGRAM_NAMES, REFUSED, setting_names
-from megads.config.sources.env_names_elsewhere import FOREIGN
+from megads.config.sources.env_names import NO_EFFECT, OTHER_NAMES, PROGRAM_NAMES, REFUSED, setting_names
 from megads.config.sources.resolve import Resolved
 from megads.config.tree import env_name, fields, value_of
 from megads.errors import LaunchError
-from megads.launch.preflight.checkpoint_start import beginning_only, find_beginning
+from megads.launch.job import refuse_secrets
+from megads.launch.plan_run import RunHosts, hosts_of_this_job, plan_run
+from megads.launch.preflight.checkpoint_start import find_start_point, settings_used_once
 from megads.launch.preflight.device_memory import constraint_of, device_memory
-from megads.launch.preflight.secret_settings import refuse_secrets
 from megads.launch.preflight.tracker_packages import choose_trackers
-from megads.launch.request import BESIDE_SETTINGS, TrainRequest, resolve_ask
-from megads.launch.run_folder import Folder, choose_folder
+from megads.launch.request import BESIDE_SETTINGS, TrainRequest, folder_of_request
+from megads.launch.run_folder import Folder
+from megads.launch.schedulers.allocation import Allocation, unnamed_hosts
+from megads.launch.schedulers.base import JOB
 from megads.launch.schedulers.time_left import parse_walltime
 from megads.launch.submit.job_script import (
+    JobOptions,
     Place,
-    Request,
-    account_of,
     find_place,
     job_name,
+    job_of,
     job_text,
+    on_cpu,
     refuse_host_file,
     scheduler_on_path,
     send,
 )
 from megads.text.secrets import SHOWN
 
-JOB = "job.sh"  # in the run folder: what was submitted
 SUBMITTED = "submitted.yaml"  # the settings it was resolved to; the job writes its own config.yaml
 JOBS = "jobs.txt"  # ids of the jobs
-
-NO_KILL = "--no-kill"
-"""Of sbatch: the job stays when a host fails, and a restart can leave that host out."""
-
-ONCE = {"pbs": ("-r", "n"), "slurm": ("--no-requeue",)}
-"""Options of a job that its scheduler does not start again by itself, when a host failed for instance."""
-
-
-@dataclass(frozen=True)
-class JobOptions:
-    """What the command line says of the job itself."""
-
-    nodes: int = 0  # 0: NHOSTS, or 1
-    account: str = ""
-    queue: str = ""
-    chunk: str = ""
-    options: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()  # NAME or NAME=VALUE, handed to the job
-    chain: int = 1
 
 
 @dataclass(frozen=True)
@@ -78,72 +58,84 @@ class Submission:
     private: bool = False  # whether the text holds values that nobody else is to read
 
 
-def prepare_submission(ask: TrainRequest, wish: JobOptions, cwd: Path) -> Submission:
-    """Resolve and check a run for ``wish.nodes`` hosts and write its job; nothing is submitted.
+def hosts_of_submission(request: TrainRequest, nodes: int) -> RunHosts:
+    """Return the hosts that a job of ``nodes`` hosts (0: NHOSTS, or 1) will have; their names are not known yet."""
+
+    def count(run: RunConfig) -> int:
+        return run.launch.num_hosts or nodes or 1
+
+    def allocate(run: RunConfig, facts: Facts) -> Allocation:
+        place, hosts = find_place(run.machine, request.root, request.env), count(run)
+        return unnamed_hosts(place.scheduler, hosts, ranks_of_host(run, place, hosts, request.env))
+
+    return RunHosts(submit_machine(request), count, allocate)
+
+
+def plan_ahead(request: TrainRequest, nodes: int) -> RunConfig:
+    """Return the derived settings of the run that ``request`` would start: for what can be made while its job waits.
+
+    Args:
+        nodes: hosts of the job it will run in, 0: it will run here, on the hosts that are there now.
+
+    Raises:
+        MegadsError: the first rule that the settings break.
+    """
+    return plan_run(request, hosts_of_submission(request, nodes) if nodes else hosts_of_this_job(request)).run
+
+
+def prepare_submission(request: TrainRequest, options: JobOptions, cwd: Path) -> Submission:
+    """Resolve and check a run for ``options.nodes`` hosts and write its job; nothing is submitted.
 
     Raises:
         MegadsError: the first rule that the settings, the data or the job break.
     """
     from megads.data.check import check_data
-    from megads.data.tokenizers.of_run import vocab_size_of
 
-    machine = submit_machine(ask)
-    first = resolve_ask(ask, machine, wish.nodes)
-    nodes = wish.nodes or first.run.launch.num_hosts or 1
-    refuse_host_file(first.run.launch.hostfile)
-    used = first.run.launch.num_hosts or nodes
+    planned = plan_run(request, hosts_of_submission(request, options.nodes))
+    asked, world_size, used = planned.asked, planned.allocation.world_size, len(planned.allocation.hosts)
+    nodes = options.nodes or used
+    refuse_host_file(asked.run.launch.hostfile)
     if used > nodes:
         raise LaunchError(f"NHOSTS={used} is more than the {nodes} hosts of the job; pass --nodes {used}")
-    asked = resolve_ask(ask, machine, used)
-    place = find_place(asked.run.machine, ask.root, ask.env)
-    ranks = ranks_of_host(asked.run, place, used, ask.env)
-    vocab = vocab_size_of(asked.run)
-    resolved = adopt(derive(asked, num_hosts=used, ranks_per_host=ranks, vocab_size=vocab), SETTING_OF)
-
-    def ranks_of(run: RunConfig) -> tuple[int, int]:
-        return used, ranks_of_host(run, place, used, ask.env)
-
-    attempt = attempts(asked, ranks_of, vocab, lambda other: adopt(other, SETTING_OF))
+    place = find_place(asked.run.machine, request.root, request.env)
     # The job decides again: a key may be there that is not here. What is refused there is refused here.
-    choose_trackers(resolved, ask.env)
-    refuse_secrets(resolved.run, ask.env)
-    check(resolved.run, used * ranks, attempt)
-    resolved = _check_devices(resolved, used * ranks, place, wish, ask.env, attempt)
+    choose_trackers(planned.resolved, request.env)
+    refuse_secrets(planned.run, request.env)
+    resolved = _check_devices(planned.resolved, world_size, place, options, request.env, planned.attempt)
+    run = resolved.run
     # Whether the order of the samples fits is asked again on a host of the job; this one may be smaller.
-    train = resolved.run.train.model_copy(update={"force": True})
-    check_data(resolved.run.model_copy(update={"train": train}), vocab)
-    if not resolved.run.launch.walltime:
+    check_data(run.model_copy(update={"train": run.train.model_copy(update={"force": True})}), planned.vocab_size)
+    if not run.launch.walltime:
         raise LaunchError("a job needs its longest time; pass --walltime 6:00:00")
-    named = any(value_of(asked.run, name) for name in ("dir", "name", "checkpoint.dir"))
-    folder = choose_folder(resolved.run, named=named, in_job=False, fresh=ask.fresh)
-    if folder.note and resolved.run.checkpoint.use_args and ask.model_of is None:
-        return prepare_submission(replace(ask, model_of=folder.run_dir(resolved.run)), wish, cwd)
-    find_beginning(resolved.run, folder.path)
-    once = beginning_only(resolved.run, folder.path)
-    if once and wish.chain > 1:
+    folder = folder_of_request(request, asked.run, run, submits=True)
+    if folder.note and run.checkpoint.use_args and request.model_of is None:
+        return prepare_submission(replace(request, model_of=folder.run_dir(run)), options, cwd)
+    find_start_point(run, folder.path)
+    once = settings_used_once(run, folder.path)
+    if once and options.chain > 1:
         raise LaunchError(
-            f"--chain {wish.chain}: every job would start over because of {', '.join(map(env_name, once))}, and "
+            f"--chain {options.chain}: every job would start over because of {', '.join(map(env_name, once))}, and "
             "lose what the one before it made; submit one job with it, then the chain without"
         )
-    request = Request(
+    how = place.submission
+    restarts = nodes > 1 and run.launch.max_restarts
+    job = job_of(
+        options,
+        place,
+        request.env,
+        more=(*(how.once if once else ()), *(how.survives if restarts else ())),
         nodes=nodes,
-        seconds=parse_walltime(resolved.run.launch.walltime),
-        account=account_of(wish.account, place.scheduler, ask.env),
-        queue=wish.queue,
-        chunk=wish.chunk,
-        options=(*(ONCE[place.scheduler] if once else ()), *_to_survive(resolved.run, nodes, place), *wish.options),
-        jobs=wish.chain,
-        ranks_per_host=ranks,
-        gpus=not on_cpu(place, ask.env),
-        name=job_name(resolved.run.name),
+        seconds=parse_walltime(run.launch.walltime),
+        ranks_per_host=planned.allocation.ranks_per_host,
+        name=job_name(run.name),
         output=str((cwd / folder.path / "log").resolve()),
     )
-    text = job_text(request, place, _body(ask, asked, place, folder, cwd, wish.variables))
-    return Submission(text, place, folder, resolved, wish.chain, private=bool(wish.variables))
+    text = job_text(job, place, _body(request, asked, place, folder, cwd, options.variables))
+    return Submission(text, place, folder, resolved, options.chain, private=bool(options.variables))
 
 
 def _check_devices(
-    resolved: Resolved, world_size: int, place: Place, wish: JobOptions, env: Mapping[str, str], attempt: Attempt
+    resolved: Resolved, world_size: int, place: Place, options: JobOptions, env: Mapping[str, str], attempt: Attempt
 ) -> Resolved:
     """Return the settings, with a note where a rank may not fit its device; refuse a run that cannot.
 
@@ -152,19 +144,10 @@ def _check_devices(
     """
     if on_cpu(place, env):
         return resolved
-    asked = constraint_of(wish.options, env, place.submit.constraint) if place.scheduler == "slurm" else wish.queue
-    memory = device_memory(place.facts, asked)
+    constraint = constraint_of(options.options, env, place.submit.constraint)
+    memory = device_memory(place.facts, constraint if place.scheduler == "slurm" else options.queue)
     tight = check_device(resolved.run, world_size, place.machine, memory.gib, attempt, kind=memory.kind)
     return replace(resolved, notes=(*resolved.notes, tight)) if tight else resolved
-
-
-def _to_survive(run: RunConfig, nodes: int, place: Place) -> tuple[str, ...]:
-    """Return options with which the scheduler leaves a job its other hosts when one fails.
-
-    PBS has such an option too; sites advise against it, so it stays the user's choice.
-    """
-    restarts = nodes > 1 and run.launch.max_restarts
-    return (NO_KILL,) if restarts and place.scheduler == "slurm" else ()
 
 
 def submit(submission: Submission, env: Mapping[str, str]) -> list[str]:
@@ -187,20 +170,15 @@ def submit(submission: Submission, env: Mapping[str, str]) -> list[str]:
     )
 
 
-def submit_machine(ask: TrainRequest) -> str:
+def submit_machine(request: TrainRequest) -> str:
     """Return the machine that jobs from this host run on: a login node has no accelerator and is of it all the same."""
-    if ask.env.get("MACHINE"):
-        return machine_name(ask.hostname, ask.env, ask.root)
-    if found := known_machine(ask.hostname, ask.env, ask.root):
+    if request.env.get("MACHINE"):
+        return machine_name(request.hostname, request.env, request.root)
+    if found := known_machine(request.hostname, request.env, request.root):
         return found
-    if ask.env.get("MEGADS_DEVICE") == "cpu":
+    if request.env.get("MEGADS_DEVICE") == "cpu":
         return "cpu"
-    return scheduler_on_path(ask.env) or machine_name(ask.hostname, ask.env, ask.root)
-
-
-def on_cpu(place: Place, env: Mapping[str, str]) -> bool:
-    """Return whether the job needs no accelerators."""
-    return env.get("MEGADS_DEVICE") == "cpu" or (place.facts.device == "cpu" and not env.get("MEGADS_DEVICE"))
+    return scheduler_on_path(request.env) or machine_name(request.hostname, request.env, request.root)
 
 
 def without_settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -214,22 +192,22 @@ def without_settings(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read_as_settings() -> set[str]:
-    return {*setting_names(), *REFUSED, *NO_EFFECT, *FOREIGN} - {"MACHINE"}
+    return {*setting_names(), *REFUSED, *NO_EFFECT, *OTHER_NAMES} - {"MACHINE"}
 
 
-def program_lines(ask: TrainRequest, machine: str, variables: tuple[str, ...] = ()) -> list[str]:
+def program_lines(request: TrainRequest, machine: str, variables: tuple[str, ...] = ()) -> list[str]:
     """Return shell lines that give a job the variables of this program that hold here, and no others.
 
     The Python of this command is used in the job too: on top of the machine's modules, unless
     the user gave it as MEGADS_PYTHON, which says that everything is set up already.
     """
-    given = {name: ask.env[name] for name in (*BESIDE_SETTINGS, "MEGADS_PYTHON") if ask.env.get(name)}
-    if given.get("MEGADS_PYTHON") == ask.env.get("MEGADS_FOUND_PYTHON"):
+    given = {name: request.env[name] for name in (*BESIDE_SETTINGS, "MEGADS_PYTHON") if request.env.get(name)}
+    if given.get("MEGADS_PYTHON") == request.env.get("MEGADS_FOUND_PYTHON"):
         given.pop("MEGADS_PYTHON", None)
     if "MEGADS_PYTHON" not in given:
-        given["MEGADS_ACTIVE"] = str(Path(ask.python).parent.parent)
-    given |= {"MACHINE": machine, "MEGADS_ROOT": str(ask.root.resolve())}
-    given |= dict(_variable(text, ask.env) for text in variables)
+        given["MEGADS_ACTIVE"] = str(Path(request.python).parent.parent)
+    given |= {"MACHINE": machine, "MEGADS_ROOT": str(request.root.resolve())}
+    given |= dict(_variable(text, request.env) for text in variables)
     stale = sorted({*PROGRAM_NAMES, "MEGADS_ACTIVE", "MEGADS_COMMAND", "MEGADS_FOUND_PYTHON"} - given.keys())
     return [f"unset {' '.join(stale)}", *(f"export {name}={shlex.quote(text)}" for name, text in given.items())]
 
@@ -271,9 +249,9 @@ def ranks_of_host(run: RunConfig, place: Place, hosts: int, env: Mapping[str, st
 
 
 def _body(
-    ask: TrainRequest, asked: Resolved, place: Place, folder: Folder, cwd: Path, variables: tuple[str, ...]
+    request: TrainRequest, asked: Resolved, place: Place, folder: Folder, cwd: Path, variables: tuple[str, ...]
 ) -> list[str]:
-    words = ["bash", str(ask.root.resolve() / "launchers/train.sh"), "--no-env"]
+    words = ["bash", str(request.root.resolve() / "launchers/train.sh"), "--no-env"]
     if asked.run.preset:
         words += ["--preset", asked.run.preset]
     for name, value in given_settings(asked, folder).items():
@@ -283,7 +261,7 @@ def _body(
             raise LaunchError(
                 f"--env {text}: {name} is a setting; the job takes settings from this command: {name}=..."
             )
-    return [f"cd -- {shlex.quote(str(cwd))}", *program_lines(ask, asked.run.machine, variables), _command(words)]
+    return [f"cd -- {shlex.quote(str(cwd))}", *program_lines(request, asked.run.machine, variables), _command(words)]
 
 
 def given_settings(asked: Resolved, folder: Folder) -> dict[str, str]:
@@ -303,11 +281,44 @@ def _text(value: object) -> str:
 def _command(words: list[str]) -> str:
     """Return one command, a line for each option, that takes the place of the job's shell."""
     quoted = [shlex.quote(word) for word in words]
-    lines, line = [], "exec"
-    for word in quoted:
-        if word.startswith("--"):
-            lines.append(line)
-            line = f"  {word}"
-        else:
-            line += f" {word}"
-    return " \\\n".join([*lines, line])
+    return " ".join(["exec", *(f"\\\n  {word}" if word.startswith("--") else word for word in quoted)])
+
+
+def script_job(
+    request: TrainRequest, options: JobOptions, walltime: str, script: str, words: Sequence[str], cwd: Path
+) -> tuple[str, str]:
+    """Return the job that runs ``script`` with ``words`` in ``cwd``, and its scheduler.
+
+    Variables of the environment that are settings go along, which PBS would drop.
+
+    Raises:
+        ConfigError: a value that is none, or cannot be in a directive.
+        LaunchError: what the machine's jobs need is missing.
+    """
+    if not walltime:
+        raise LaunchError("a job needs its longest time; pass --walltime 1:00:00")
+    machine = submit_machine(request)
+    place = find_place(machine, request.root, request.env)
+    refuse_host_file(request.env.get("HOSTFILE", ""))
+    given = request.env.get("NGPU_PER_HOST", "")
+    hosts = request.env.get("NHOSTS", "")
+    ranks = int(given) if given.isdigit() else place.facts.ranks_per_host or int(on_cpu(place, request.env))
+    job = job_of(
+        options,
+        place,
+        request.env,
+        nodes=options.nodes or (int(hosts) if hosts.isdigit() else 0) or 1,
+        seconds=parse_walltime(walltime, "--walltime"),
+        ranks_per_host=ranks,
+        name=job_name(Path(script).stem),
+    )
+    apart = {"MACHINE", "WALLTIME", *(text.partition("=")[0] for text in options.variables)}
+    settings = {name: request.env[name] for name in setting_names() if request.env.get(name) and name not in apart}
+    settings["WALLTIME"] = walltime  # a host of the job need not have a program to request for it
+    body = [
+        f"cd -- {shlex.quote(str(cwd))}",
+        *program_lines(request, machine, options.variables),
+        *(f"export {name}={shlex.quote(value)}" for name, value in settings.items()),
+        f"exec bash {shlex.join([script, *words])}",
+    ]
+    return job_text(job, place, body), place.scheduler

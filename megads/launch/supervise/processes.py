@@ -7,32 +7,32 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that a process hands on to the ranks below it."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class Family:
-    """The starter and every process below it, wherever it moved.
+    """The launcher and every process below it, wherever it moved.
 
     torchrun puts its ranks into sessions of their own, so process groups do not find
-    them; and the ranks of a starter that died are found because this process adopts
-    orphans. Processes that were there before are not of the family.
+    them; and the ranks of a launcher that died are found because this process adopts
+    orphans. ``others``, children that were there before, are not of the family.
     """
 
-    def __init__(self, starter: subprocess.Popen[bytes]) -> None:
-        self.starter = starter
-        self._others = set(children(os.getpid())) - {starter.pid}
+    def __init__(self, starter: subprocess.Popen[bytes], others: Sequence[int] = ()) -> None:
+        self.starter, self._others = starter, others
 
     def members(self) -> list[int]:
         """Return the living processes of the family, parents first."""
-        below = families()
-        found = [pid for pid in below.get(os.getpid(), []) if pid not in self._others]
-        for pid in found:
-            found += below.get(pid, [])
-        return found
+        others = {pid for other in self._others for pid in (other, *children(other, recursive=True))}
+        return [pid for pid in children(os.getpid(), recursive=True) if pid not in others]
 
     def send(self, number: int) -> None:
         """Send a signal to every member."""
@@ -55,21 +55,24 @@ class Family:
         self.starter.wait()
 
 
-def children(pid: int) -> list[int]:
-    """Return the living children of a process, from /proc."""
-    return families().get(pid, [])
+def children(pid: int, *, recursive: bool = False) -> list[int]:
+    """Return the living children of a process, or all processes below it, parents first."""
+    import psutil  # late: a single rank takes the place of its launcher and needs none of this
+
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in psutil.Process(pid).children(recursive):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if each.status() != psutil.STATUS_ZOMBIE:
+                    found.append(each.pid)
+    return found
 
 
-def families() -> dict[int, list[int]]:
-    """Return the living children of every process, from one look at /proc."""
-    found: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # The name in parentheses may hold anything, the fields behind it are fixed.
-            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if state != "Z":
-                found.setdefault(int(parent), []).append(int(stat.parent.name))
-    return {parent: sorted(pids) for parent, pids in found.items()}
+def print_line(text: str) -> None:
+    """Write a line to stderr; nobody may read it any more."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def send(pid: int, number: int) -> None:
@@ -96,3 +99,22 @@ def die_with_parent(number: int) -> None:
 def _prctl(option: int, value: int) -> None:
     with contextlib.suppress(OSError, AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def memory_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how many processes of this host and control group the kernel has killed for memory so far."""
+    lines = _lines(proc / "vmstat")
+    for group in _lines(proc / "self/cgroup"):
+        number, kinds, path = (*group.split(":", 2), "", "")[:3]
+        if number == "0":
+            lines += _lines(cgroups / path.lstrip("/") / "memory.events")
+        elif "memory" in kinds.split(","):
+            lines += _lines(cgroups / "memory" / path.lstrip("/") / "memory.oom_control")
+    return sum(int(line.split()[1]) for line in lines if line.split()[:1] == ["oom_kill"])
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []

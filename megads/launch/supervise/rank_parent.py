@@ -1,10 +1,10 @@
-"""A small parent for each rank, which lives to tell how the rank died.
+"""A small parent for each rank, which lives to report how the rank died.
 
-A process that is killed says nothing, and what its starter says of it differs from starter to
+A process that is killed says nothing, and what its launcher says of it differs from starter to
 starter and is no rank and host. So ``megads worker`` splits in two before it imports anything
 large: the child is the rank, the parent waits, hands signals on, and when the child is
 killed it names rank, host and signal, for people and in ``outcome.json``. When its own
-parent, the starter, is gone, it ends the rank, which nobody would end any more.
+parent, the launcher, is gone, it ends the rank, which nobody would end any more.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -22,14 +21,12 @@ from pathlib import Path
 from megads.cluster.ranks import find_ranks
 from megads.config.run_folder import OUTCOME
 from megads.errors import EXIT_FAILED, MegadsError
-from megads.launch.supervise.memory_kills import memory_kills
-from megads.launch.supervise.processes import die_with_parent, send
-from megads.monitor.run_state.outcome import Outcome, read_heartbeat, tell_first
+from megads.launch.supervise.processes import FORWARDED, die_with_parent, memory_kills, print_line, send
+from megads.monitor.run_state.outcome import Outcome, read_heartbeat, write_first_outcome
 
-HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-LOOK_S = 1.0  # between looks at whether the starter is still there
-KILL_AFTER_S = 10.0  # for a rank to save and leave, once its starter is gone
-HEARSAY_S = 0.5  # a starter that kills the whole job kills this process too within it
+LOOK_S = 1.0  # between looks at whether the launcher is still there
+KILL_AFTER_S = 10.0  # for a rank to save and leave, once its launcher is gone
+HEARSAY_S = 0.5  # a launcher that kills the whole job kills this process too within it
 WORDS_S = 3.0  # for a rank that failed to be the one that tells
 
 
@@ -41,13 +38,12 @@ def stand_guard(run_dir: Path, env: Mapping[str, str]) -> None:
 
     Args:
         run_dir: where the outcome of a rank that was killed is written, unless there is one.
-        env: this process's environment, for its rank.
     """
     if not hasattr(signal, "sigtimedwait"):  # macOS: the rank is on its own
         return
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # inherited; there would be no status to read
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*HANDED_ON, signal.SIGCHLD})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})
     starter, guard, kills = os.getppid(), os.getpid(), memory_kills()
     theirs, ours = os.pipe()  # closed by the kernel when the guard ends, however it ends
     child = os.fork()
@@ -64,7 +60,7 @@ def stand_guard(run_dir: Path, env: Mapping[str, str]) -> None:
     status = _wait(child, starter, _name(env))
     code = os.waitstatus_to_exitcode(status)
     if code and not os.path.exists(run_dir / OUTCOME):
-        _tell(code, run_dir, env, out_of_memory=memory_kills() > kills)
+        _report_end(code, run_dir, env, out_of_memory=memory_kills() > kills)
     os._exit(code if code >= 0 else 128 - code)
 
 
@@ -73,7 +69,7 @@ def _wait(child: int, starter: int, name: str) -> int:
     kill_at = float("inf")
     is_ending = is_stopped = False
     while True:
-        heard = signal.sigtimedwait({*HANDED_ON, signal.SIGCHLD}, LOOK_S)
+        heard = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD}, LOOK_S)
         if heard is not None and heard.si_signo != signal.SIGCHLD:
             send(child, heard.si_signo)
             is_ending = is_ending or heard.si_signo in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -81,7 +77,7 @@ def _wait(child: int, starter: int, name: str) -> int:
         now = time.monotonic()
         if pid and os.WIFSTOPPED(status):
             is_stopped = True
-            _say(f"[{name}] stopped by {_signal(os.WSTOPSIG(status))}; the others wait until SIGCONT resumes it")
+            print_line(f"[{name}] stopped by {_signal(os.WSTOPSIG(status))}; the others wait until SIGCONT resumes it")
         elif pid and os.WIFCONTINUED(status):
             is_stopped, kill_at = False, float("inf")
         elif pid:
@@ -107,7 +103,7 @@ def _guard_the_guard(pipe: int, run_dir: Path, env: Mapping[str, str]) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _tell(code: int, run_dir: Path, env: Mapping[str, str], *, out_of_memory: bool) -> None:
+def _report_end(code: int, run_dir: Path, env: Mapping[str, str], *, out_of_memory: bool) -> None:
     """Say how a rank ended that left no outcome, unless the whole job is being ended or another rank tells."""
     time.sleep(HEARSAY_S if code < 0 else WORDS_S)
     if os.path.exists(run_dir / OUTCOME) or -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -122,12 +118,14 @@ def _tell(code: int, run_dir: Path, env: Mapping[str, str], *, out_of_memory: bo
 
 def _report(run_dir: Path, env: Mapping[str, str], kind: str, how: str) -> None:
     name = _name(env)
-    _say(f"[{name}] {how}")
+    print_line(f"[{name}] {how}")
     beat = read_heartbeat(run_dir)
     with suppress(MegadsError):  # a full disk; the line above is said
         rank = find_ranks(env).rank
         iteration = beat.iteration if beat else 0
-        tell_first(run_dir, Outcome(EXIT_FAILED, f"{name}: {how}", iteration, kind, rank, socket.gethostname()))
+        write_first_outcome(
+            run_dir, Outcome(EXIT_FAILED, f"{name}: {how}", iteration, kind, rank, socket.gethostname())
+        )
 
 
 def _name(env: Mapping[str, str]) -> str:
@@ -142,9 +140,3 @@ def _signal(number: int) -> str:
         return f"signal {number} ({signal.Signals(number).name})"
     except ValueError:  # a real-time signal
         return f"signal {number}"
-
-
-def _say(text: str) -> None:
-    with suppress(OSError):  # nobody reads any more
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()

@@ -19,12 +19,12 @@ from pathlib import Path
 from megads.cluster.hosts import this_host
 from megads.config.run_folder import ATTEMPTS, OUTCOME, STOP
 from megads.errors import EXIT_DONE, EXIT_STOPPED, EXIT_WRONG, MegadsError
+from megads.launch.launchers.plan import IN_PLACE, LaunchPlan
 from megads.launch.preflight.checkpoint_start import Saved
 from megads.launch.run_folder import append_to_log
 from megads.launch.schedulers.allocation import Allocation
-from megads.launch.starters.old_variables import IN_PLACE
-from megads.launch.starters.plan import LaunchPlan
-from megads.launch.supervise.run import Ended, caught, run_once, say, tell_end
+from megads.launch.supervise.run import Ended, report_end, run_once
+from megads.launch.supervise.watch import caught, say
 from megads.monitor.run_state.outcome import read_heartbeat
 from megads.text.plural import plural
 from megads.text.units import clock, steady_clock
@@ -78,6 +78,7 @@ class Restarts:
     past: list[Attempt] = field(default_factory=list)
     now: Callable[[], float] = field(default_factory=steady_clock)
     answered: set[str] = field(default_factory=set)
+    signals: list[int] = field(default_factory=list)
 
     def run(self) -> int:
         """Run to the end and return the exit code of the last attempt.
@@ -90,63 +91,62 @@ class Restarts:
         """
         for name in (OUTCOME, STOP, ATTEMPTS):
             (self.run_dir / name).unlink(missing_ok=True)
-        self.look_around()
-        signals: list[int] = []
-        with caught(signals.append):
+        self.note_who_answers()
+        with caught(self.signals.append):
             while True:
                 ended = self.once()
                 if ended.exit_code in (EXIT_DONE, EXIT_STOPPED):
-                    return self.keep(ended.exit_code)
-                tell_end(ended, self.run_dir)
-                reason = self.reason_to_end(ended, signals) or self.choose_hosts()
-                self.keep(ended.exit_code)
+                    return self.record(ended.exit_code)
+                report_end(ended, self.run_dir)
+                reason = self.reason_to_end(ended) or self.choose_hosts()
+                self.record(ended.exit_code)
                 if reason:
-                    self.tell(f"not restarted: {reason}")
-                    return EXIT_STOPPED if self.is_resumable(ended, signals) else ended.exit_code
+                    self.report(f"not restarted: {reason}")
+                    return EXIT_STOPPED if self.is_resumable(ended) else ended.exit_code
                 self.announce()
-                if self.wait(signals):
-                    self.tell("not restarted: a stop was requested")
-                    return EXIT_STOPPED if self.newest() else ended.exit_code
+                if self.wait():
+                    self.report("not restarted: a stop was requested")
+                    return EXIT_STOPPED if self.saved.newest() else ended.exit_code
 
     def once(self) -> Ended:
         """Run one attempt and remember how it went."""
-        began, started, number = self.newest(), time.time(), len(self.past)
+        began, started, number = self.saved.newest(), time.time(), len(self.past)
         (self.run_dir / OUTCOME).unlink(missing_ok=True)
         ended = run_once(supervised(self.plan(self.allocation, number)), self.run_dir, self.env)
         outcome, beat = ended.outcome, read_heartbeat(self.run_dir)
-        told = [outcome.iteration if outcome else 0]
+        known = [outcome.iteration if outcome else 0]
         if beat is not None and beat.time >= started:
-            told.append(beat.iteration)
+            known.append(beat.iteration)
         # Only ranks find that a block is damaged, and then resume from an older checkpoint than was planned.
-        reached = max(*told, self.saved.since()) or began
-        began = min(began, self.newest(), reached)
+        reached = max(*known, self.saved.since()) or began
+        began = min(began, self.saved.newest(), reached)
         attempt = Attempt(
             number, started, time.time(), len(self.allocation.hosts), began, reached, ended.exit_code,
             outcome.kind if outcome else "", outcome.rank if outcome else -1, outcome.host if outcome else "",
-            outcome.message if outcome else f"the starter ended with {ended.starter}",
+            outcome.message if outcome else f"the launcher ended with {ended.starter}",
         )  # fmt: skip
         self.past.append(attempt)
         return ended
 
-    def reason_to_end(self, ended: Ended, signals: Sequence[int]) -> str:
+    def reason_to_end(self, ended: Ended) -> str:
         """Return why there is no further attempt, or nothing."""
         if ended.aborted_by:
             return f"ended by signal {ended.aborted_by}"
-        if ended.stop_asked or signals or (self.run_dir / STOP).exists():
+        if ended.stop_asked or self.is_stop_asked():
             return "a stop was requested"
-        if reason := why_not(self.past, self.max_restarts):
+        if reason := reason_against(self.past, self.max_restarts):
             return reason
         now = self.now()
         if self.ends_at and self.ends_at - now < NEEDED_S:
             return f"the allocation ends at {clock(self.ends_at, now)}"
         return ""
 
-    def is_resumable(self, ended: Ended, signals: Sequence[int]) -> bool:
+    def is_resumable(self, ended: Ended) -> bool:
         """Return whether the same command resumes what was saved, as after a stop request."""
-        asked = ended.stop_asked or signals or (self.run_dir / STOP).exists()
+        asked = ended.stop_asked or self.is_stop_asked()
         out_of_time = bool(self.ends_at) and self.ends_at - self.now() < NEEDED_S
-        worth = not why_not(self.past, self.max_restarts + 1)
-        return bool(asked or out_of_time) and worth and not ended.aborted_by and self.newest() > 0
+        worth = not reason_against(self.past, self.max_restarts + 1)
+        return (asked or out_of_time) and worth and not ended.aborted_by and self.saved.newest() > 0
 
     def choose_hosts(self) -> str:
         """Leave out hosts that failed, if that can be; return why no hosts are left to run on, or nothing."""
@@ -187,9 +187,9 @@ class Restarts:
         """Note that ``host`` is excluded, and why."""
         last = self.past[-1]
         self.past[-1] = replace(last, retired=(*last.retired, host))
-        self.tell(f"host {host} is excluded after: {last.message}; {what}")
+        self.report(f"host {host} is excluded after: {last.message}; {what}")
 
-    def look_around(self) -> None:
+    def note_who_answers(self) -> None:
         """Note whether the one other host answers now: a site may let nobody ask, and then silence says nothing.
 
         With more hosts, one that answers later shows as much for the others.
@@ -219,35 +219,35 @@ class Restarts:
 
     def announce(self) -> None:
         """Say that the run starts again, and from where."""
-        last, newest = self.past[-1], self.newest()
+        last, newest = self.past[-1], self.saved.newest()
         origin = f"from iteration {newest}" if newest else "from scratch (no checkpoint)"
-        self.tell(f"restart {last.attempt + 1} of {self.max_restarts} {origin}")
+        self.report(f"restart {last.attempt + 1} of {self.max_restarts} {origin}")
 
-    def wait(self, signals: Sequence[int]) -> bool:
+    def is_stop_asked(self) -> bool:
+        """Return whether the user asked for a stop, by a signal or by the stop file."""
+        return bool(self.signals) or (self.run_dir / STOP).exists()
+
+    def wait(self) -> bool:
         """Wait before the next attempt; return whether a stop was asked for meanwhile."""
         until = time.monotonic() + min(LONGEST_WAIT_S, WAIT_S * 2 ** (len(self.past) - 1))
-        while time.monotonic() < until and not signals and not (self.run_dir / STOP).exists():
+        while time.monotonic() < until and not self.is_stop_asked():
             time.sleep(0.05)
-        return bool(signals) or (self.run_dir / STOP).exists()
+        return self.is_stop_asked()
 
-    def newest(self) -> int:
-        """Return the iteration from which the run would resume, 0 when there is no checkpoint."""
-        return self.saved.newest()
-
-    def keep(self, exit_code: int) -> int:
+    def record(self, exit_code: int) -> int:
         """Add the last attempt to ``attempts.jsonl`` and return ``exit_code``."""
         with suppress(OSError), open(self.run_dir / ATTEMPTS, "a", encoding="utf8") as file:
             file.write(json.dumps(asdict(self.past[-1])) + "\n")
         return exit_code
 
-    def tell(self, text: str) -> None:
-        """Say a line, also in the log of the run."""
+    def report(self, text: str) -> None:
+        """Print a line, also in the log of the run."""
         say(text)
         with suppress(MegadsError):  # a full disk
             append_to_log(self.run_dir, f"megads: {text}\n")
 
 
-def why_not(past: Sequence[Attempt], max_restarts: int) -> str:
+def reason_against(past: Sequence[Attempt], max_restarts: int) -> str:
     """Return why another attempt after ``past`` makes no sense, or nothing.
 
     An attempt makes progress when it gets further than every one before it, since the ranks last had

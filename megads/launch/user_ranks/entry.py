@@ -11,20 +11,22 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from megads.cluster.hosts import this_host
 from megads.cluster.ranks import RankInfo, find_ranks, rank_variables
 from megads.errors import LaunchError, MegadsError
+from megads.launch.launchers.plan import OF_RANKS
 from megads.launch.preflight.process_limits import raise_open_files
-from megads.launch.starters.old_variables import OF_RANKS
-from megads.launch.user_ranks.meeting import Lead, Place, ask, launch_key, starting_process
+from megads.launch.supervise.processes import print_line
+from megads.launch.user_ranks.meeting import Lead, MeetingPoint, launch_key, starting_process, wait_for_message
 
 if TYPE_CHECKING:
-    from megads.launch.starters.plan import LaunchPlan
+    from megads.launch.launchers.plan import LaunchPlan
 
 WITH_STORE = ("torchrun", "DeepSpeed")
 """Launchers that say where ranks meet; torchrun listens there itself."""
@@ -32,22 +34,14 @@ WITH_STORE = ("torchrun", "DeepSpeed")
 
 @dataclass(frozen=True)
 class Started:
-    """Ranks that are there already.
-
-    Args:
-        by: their launcher's name.
-        hosts: of every rank.
-    """
+    """Ranks that are there already."""
 
     by: str
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # of every rank
 
 
-class Prepare(Protocol):
-    """Prepares a run for ranks that are there."""
-
-    def __call__(self, started: Started, begin: Callable[[LaunchPlan], int], /) -> int:
-        """Decide everything, then call ``begin`` with what every rank is to run, or return an exit code."""
+Prepare: TypeAlias = "Callable[[Started, Callable[[LaunchPlan], int]], int]"
+"""Decides everything, then calls its second argument with what every rank is to run, or returns an exit code."""
 
 
 def started_rank(env: Mapping[str, str]) -> RankInfo | None:
@@ -75,18 +69,16 @@ def become_rank(info: RankInfo, env: Mapping[str, str], prepare: Prepare) -> NoR
     """Prepare the run as rank 0, or wait for rank 0 to do so; then be a worker of it.
 
     Args:
-        info: of this rank.
-        env: of this process.
         prepare: is called on rank 0 only.
     """
     # Blocked, not ignored: a stop request that comes before the rank listens waits for it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     raise_open_files()
-    place = Place(info, launch_key(info, env, starting_process), Path.cwd(), note=_say)
+    place = MeetingPoint(info, launch_key(info, env, starting_process), Path.cwd(), note=_say)
     if info.rank == 0:
         sys.exit(_lead(place, env, prepare))
     try:
-        message = ask(place)
+        message = wait_for_message(place)
     except EOFError:
         _leave(f"[rank {info.rank} host {this_host()}] rank 0 ended before the run began" if info.rank == 1 else "", 1)
     except LaunchError as error:
@@ -100,7 +92,7 @@ def become_rank(info: RankInfo, env: Mapping[str, str], prepare: Prepare) -> NoR
     _become(message["argv"], message["env"], env)
 
 
-def _lead(place: Place, env: Mapping[str, str], prepare: Prepare) -> int:
+def _lead(place: MeetingPoint, env: Mapping[str, str], prepare: Prepare) -> int:
     from megads.text.secrets import hidden
 
     lead = None
@@ -112,7 +104,7 @@ def _lead(place: Place, env: Mapping[str, str], prepare: Prepare) -> int:
         def begin(plan: LaunchPlan) -> int:
             assert lead is not None
             given = {**plan.env, **plan.private}
-            lead.tell({"argv": list(plan.argv), "env": given})
+            lead.send({"argv": list(plan.argv), "env": given})
             _become(list(plan.argv), given, env)
 
         code = prepare(started, begin)
@@ -126,7 +118,7 @@ def _lead(place: Place, env: Mapping[str, str], prepare: Prepare) -> int:
             _say(text)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if lead is not None:
-            lead.tell({"exit": code})
+            lead.send({"exit": code})
     return code
 
 
@@ -145,11 +137,7 @@ def _without_ours(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _say(text: str) -> None:
-    try:
-        sys.stderr.write(f"{text}\n" if text.startswith(("megads:", "[")) else f"megads: {text}\n")
-        sys.stderr.flush()
-    except OSError:  # nobody reads any more
-        pass
+    print_line(text if text.startswith(("megads:", "[")) else f"megads: {text}")
 
 
 def _leave(text: str, code: int) -> NoReturn:
@@ -164,11 +152,9 @@ def even_layout(started: Started) -> tuple[tuple[str, ...], int]:
     Raises:
         LaunchError: not all have equally many.
     """
-    counts: dict[str, int] = {}
-    for host in started.hosts:
-        counts[host] = counts.get(host, 0) + 1
+    counts = Counter(started.hosts)
     if len(set(counts.values())) > 1:
-        each = ", ".join(f"{host}: {count}" for host, count in sorted(counts.items(), key=lambda item: -item[1])[:4])
+        each = ", ".join(f"{host}: {count}" for host, count in counts.most_common(4))
         raise LaunchError(
             f"{started.by} started {len(started.hosts)} ranks unevenly ({each}{', ...' if len(counts) > 4 else ''}); "
             "start the same number on every host"
@@ -177,12 +163,7 @@ def even_layout(started: Started) -> tuple[tuple[str, ...], int]:
 
 
 def what_is_ignored(launch: Any, started: Started) -> list[str]:
-    """Return a line for every setting of the launch that has no effect on ranks that are there already.
-
-    Args:
-        launch: the run's ``launch`` section.
-        started: the ranks.
-    """
+    """Return a line for every setting of the launch that has no effect on ranks that are there already."""
     given = {
         "LAUNCH_WITH": launch.launch_with if launch.launch_with != "auto" else "",
         "HOSTFILE": launch.hostfile,

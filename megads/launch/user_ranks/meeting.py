@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megads.cluster.hosts import this_host
+from megads.cluster.hosts import listen_everywhere, this_host
 from megads.cluster.ranks import RankInfo
 from megads.config.run_files import MEETING
 from megads.errors import LaunchError
@@ -61,8 +61,6 @@ def launch_key(info: RankInfo, env: Mapping[str, str], starter: Callable[[str], 
     """Return what tells this launch from others, the same on all of its ranks.
 
     Args:
-        info: of this rank.
-        env: of this process.
         starter: returns the process on this host that started the ranks, given the variable of the rank.
     """
     found = [env[name] for name in OF_ONE_LAUNCH.get(info.family, ()) if env.get(name)]
@@ -85,7 +83,6 @@ def starting_process(variable: str, pid: int | None = None, proc: Path = Path("/
     Args:
         variable: that only ranks have; empty: the parent is the launcher.
         pid: where to begin; None: the parent of this process.
-        proc: where the kernel shows processes.
     """
     pid = os.getppid() if pid is None else pid
     while variable and pid > 1:
@@ -104,11 +101,10 @@ def starting_process(variable: str, pid: int | None = None, proc: Path = Path("/
 
 
 @dataclass
-class Place:
+class MeetingPoint:
     """Where the ranks of one launch meet.
 
     Args:
-        info: of this rank.
         key: what :func:`launch_key` returned.
         folder: that all hosts see; not used on one host.
         join_s: longest wait for another rank.
@@ -140,7 +136,7 @@ class Lead:
         LaunchError: when it is made: another process is rank 0 of this launch, or the file cannot be written.
     """
 
-    place: Place
+    place: MeetingPoint
     peers: dict[int, tuple[socket.socket, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -168,16 +164,16 @@ class Lead:
         return listener
 
     def _listen_to_hosts(self) -> socket.socket:
-        listener = socket.create_server(("", 0), backlog=4096)
+        listener = listen_everywhere(0)
         self.secret = secrets.token_hex(16)
         own = [this_host(), socket.getfqdn()]
         with suppress(OSError):
             own += [str(found[4][0]) for found in socket.getaddrinfo(this_host(), None, type=socket.SOCK_STREAM)]
         names = [name for name in dict.fromkeys(own) if not name.startswith(("127.", "::1", "localhost"))]
-        told = {"names": names, "port": listener.getsockname()[1], "secret": self.secret}
+        address = {"names": names, "port": listener.getsockname()[1], "secret": self.secret}
         from megads.config.run_folder import write_whole
 
-        write_whole(self.place.file, json.dumps(told), private=True)
+        write_whole(self.place.file, json.dumps(address), private=True)
         return listener
 
     def gather(self) -> list[str]:
@@ -255,16 +251,12 @@ class Lead:
         return f"{len(missing)} of {plural(size, 'rank')} ({names})"
 
     def _advice(self) -> str:
-        info, where = self.place.info, ""
-        if not is_one_host(info):
-            where = f"; every host must see {self.place.folder} and reach {this_host()}"
-        return (
-            f"{where}; if {info.family} did not start these ranks, the variables are left from another "
-            "launch: unset them"
-        )
+        info = self.place.info
+        where = "" if is_one_host(info) else f"; every host must see {self.place.folder} and reach {this_host()}"
+        return f"{where}; {stale_advice(info)}"
 
-    def tell(self, message: Mapping[str, Any]) -> None:
-        """Tell every rank that is there what to do, and leave."""
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send every rank that is there what to do, and leave."""
         text = json.dumps(dict(message)).encode() + b"\n"
         assert len(text) <= _LINE, "a message is read in one piece"
         for peer, _ in self.peers.values():
@@ -285,7 +277,7 @@ class Lead:
                 os.unlink(self.place.local_name())
 
 
-def ask(place: Place) -> dict[str, Any]:
+def wait_for_message(place: MeetingPoint) -> dict[str, Any]:
     """Return what rank 0 informs every rank.
 
     Raises:
@@ -305,16 +297,16 @@ def ask(place: Place) -> dict[str, Any]:
     info = place.info
     where = "on this host" if is_one_host(info) else f"through {place.file}; every host must see that folder"
     raise LaunchError(
-        f"rank {info.rank} of {info.world_size} on {this_host()} does not find rank 0 {where}; {stale(info)}"
+        f"rank {info.rank} of {info.world_size} on {this_host()} does not find rank 0 {where}; {stale_advice(info)}"
     )
 
 
-def stale(info: RankInfo) -> str:
+def stale_advice(info: RankInfo) -> str:
     """Return what to do when ranks are missing that never were."""
     return f"if {info.family} did not start these ranks, the variables are left from another launch: unset them"
 
 
-def _connect_here(place: Place) -> tuple[socket.socket, str] | None:
+def _connect_here(place: MeetingPoint) -> tuple[socket.socket, str] | None:
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         peer.connect(place.local_name())
@@ -326,11 +318,11 @@ def _connect_here(place: Place) -> tuple[socket.socket, str] | None:
     return None
 
 
-def _connect_to_host(place: Place) -> tuple[socket.socket, str] | None:
+def _connect_to_host(place: MeetingPoint) -> tuple[socket.socket, str] | None:
     try:
         os.listdir(place.folder)  # a network file system remembers that there was no file
-        told = read_json(place.file, SMALL)
-        names, port, secret = [str(name) for name in told["names"]], int(told["port"]), str(told["secret"])
+        address = read_json(place.file, SMALL)
+        names, port, secret = [str(name) for name in address["names"]], int(address["port"]), str(address["secret"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     for name in names:
@@ -341,7 +333,7 @@ def _connect_to_host(place: Place) -> tuple[socket.socket, str] | None:
     return None
 
 
-def _converse(place: Place, peer: socket.socket, secret: str) -> dict[str, Any]:
+def _converse(place: MeetingPoint, peer: socket.socket, secret: str) -> dict[str, Any]:
     info = place.info
     hello = {"rank": info.rank, "size": info.world_size, "host": this_host(), "secret": secret}
     with peer:

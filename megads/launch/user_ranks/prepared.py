@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from secrets import token_hex
 
-from megads.checkpoint.resume.compatibility import checkpoint_folder
 from megads.cluster.ranks import TOKEN
-from megads.config.run_folder import CONFIG, ENDS_AT, load_config
-from megads.config.schema import RunConfig
+from megads.config.run_folder import CONFIG, load_config
+from megads.config.sizes import model_degree
 from megads.config.sources.presets import read_machine
 from megads.errors import LaunchError
-from megads.launch.plan_run import list_variables
+from megads.launch.launchers.command import plan_started
+from megads.launch.launchers.plan import LaunchPlan
+from megads.launch.plan_run import rank_additions, rank_command
 from megads.launch.preflight.process_limits import check_open_files
 from megads.launch.run_folder import claim, claim_checkpoints, iterations_done
 from megads.launch.schedulers.allocation import find_allocation
 from megads.launch.schedulers.time_left import ends_at, started_at
-from megads.launch.starters.command import plan_started
-from megads.launch.starters.plan import LaunchPlan
-from megads.launch.supervise.run import remove_end, say
+from megads.launch.supervise.run import remove_end
+from megads.launch.supervise.watch import say
 from megads.launch.user_ranks.entry import Started
 from megads.text.plural import plural
 
@@ -39,7 +36,7 @@ def run_prepared(
         MegadsError: there is no run folder, it is of another number of ranks, or another run holds it.
     """
     run = load_config(folder / CONFIG)
-    size = _world_size(run)
+    size = model_degree(run) * run.parallel.data
     if size != len(started.hosts):
         raise LaunchError(
             f"{folder} is prepared for {plural(size, 'rank')}, and {started.by} started {len(started.hosts)}; start "
@@ -53,16 +50,8 @@ def run_prepared(
     allocation = find_allocation(run.model_copy(update={"launch": no_wish}), env, facts, started)
     check_open_files(size)
     ends = ends_at(allocation, env, run.launch.walltime, started_at(), say=say)
-    extra = {**list_variables(run, env), TOKEN: token_hex(16), **({ENDS_AT: str(int(ends))} if ends else {})}
-    command = (sys.executable, "-m", "megads", "worker", "--config", os.fspath(folder / CONFIG))
+    command, extra = rank_command(sys.executable, folder), rank_additions(run, env, ends)
     plan = plan_started(allocation, started.by, command, env, facts=facts, extra=extra).hiding(TOKEN)
-    with ExitStack() as held:
-        held.enter_context(claim(folder))
-        held.enter_context(claim_checkpoints(checkpoint_folder(run, folder), shared=bool(run.checkpoint.dir)))
+    with claim(folder), claim_checkpoints(run, folder):
         remove_end(folder)
         return begin(plan)
-
-
-def _world_size(run: RunConfig) -> int:
-    layout = run.parallel
-    return layout.tensor * layout.pipeline * layout.sequence * layout.data

@@ -18,7 +18,7 @@ def test_an_unequal_version_is_named_with_its_host():
     reports = [_versions() for _ in HOSTS]
     reports[2] = reports[3] = _versions(versions={"torch": "2.12.1"})
     reports[0] = _versions()
-    found = evaluate.judge_versions([*reports, _versions()], [*HOSTS, "c"])
+    found = evaluate.versions([*reports, _versions()], [*HOSTS, "c"])
     assert found.status == "failed"
     assert found.text == "torch 2.12.1 on ranks 2-3 (host b), 2.13.0 on the others"
 
@@ -26,7 +26,7 @@ def test_an_unequal_version_is_named_with_its_host():
 def test_a_variable_of_a_library_that_differs_is_a_note():
     reports = [_versions() for _ in HOSTS]
     reports[1] = _versions(environment={"NCCL_ALGO": "Ring"})
-    found = evaluate.judge_versions(reports, HOSTS)
+    found = evaluate.versions(reports, HOSTS)
     assert found.status == "ok"
     assert found.notes == ("NCCL_ALGO Ring on rank 1 (host a), none on the others",)
 
@@ -36,47 +36,47 @@ def _device(identity, **more):
 
 
 def test_two_ranks_on_one_device_are_named():
-    found = evaluate.judge_devices([_device(each) for each in ("u0", "u0", "u0", "u1")], HOSTS)
+    found = evaluate.devices([_device(each) for each in ("u0", "u0", "u0", "u1")], HOSTS)
     assert found.status == "failed"
     assert found.text.startswith("ranks 0-1 (host a) all use device u0; start fewer ranks per host")
 
 
 def test_memory_that_somebody_else_uses_is_a_note():
-    found = evaluate.judge_devices([_device("u0"), _device("u1", free=40), _device("u0"), _device("u1")], HOSTS)
+    found = evaluate.devices([_device("u0"), _device("u1", free=40), _device("u0"), _device("u1")], HOSTS)
     assert found.status == "ok"
     assert found.notes == ("memory is in use already, least free 40 B: rank 1 (host a)",)
 
 
 def test_a_wrong_product_and_a_slow_device_are_named():
     reports = [{"wrong": [], "tflops": speed, "dtypes": ["fp32"], "timed": "fp32"} for speed in (1.0, 1.1, 0.4, 1.0)]
-    assert evaluate.judge_products(reports, HOSTS).notes == ("less than half the median of 1 TFLOP/s: rank 2 (host b)",)
+    assert evaluate.products(reports, HOSTS).notes == ("less than half the median of 1 TFLOP/s: rank 2 (host b)",)
     reports[1]["wrong"] = ["3 of 9 elements of a product in bf16 are wrong"]
-    found = evaluate.judge_products(reports, HOSTS)
+    found = evaluate.products(reports, HOSTS)
     assert (found.status, found.text) == ("failed", "3 of 9 elements of a product in bf16 are wrong: rank 1 (host a)")
 
 
 def test_a_clock_that_is_off_is_named():
-    found = evaluate.judge_clocks([0.0, 0.01, -70.0, -70.1], HOSTS)
+    found = evaluate.clocks([0.0, 0.01, -70.0, -70.1], HOSTS)
     assert found.status == "failed"
     assert found.text.startswith("clocks differ: ranks 2-3 (host b); largest difference to rank 0 -70.100 s")
 
 
 def test_a_host_without_a_rank_is_named():
     report = {"host": "a.site", "connect_s": 0.1, "round_trip_s": 1e-4}
-    found = evaluate.judge_meeting([report, report], ["a", "b"], "a:1")
+    found = evaluate.meeting([report, report], ["a", "b"], "a:1")
     assert found.status == "failed"
     assert found.text.startswith("no rank runs on b; 2 ranks on 1 host joined at a:1")
-    assert evaluate.judge_meeting([report, report], ["a"], "a:1").status == "ok"
+    assert evaluate.meeting([report, report], ["a"], "a:1").status == "ok"
 
 
 def test_a_host_whose_disk_can_not_be_written_is_named():
     good = {"problem": "", "free": 2**40, "write_per_s": 2e9, "tmp": "/tmp", "tmp_free": 2**30}
     bad = good | {"problem": "/runs: No space left on device"}
-    assert evaluate.judge_disks([good, None, good, None], HOSTS, "/runs").status == "ok"
-    found = evaluate.judge_disks([good, None, bad, None], HOSTS, "/runs")
+    assert evaluate.disks([good, None, good, None], HOSTS, "/runs").status == "ok"
+    found = evaluate.disks([good, None, bad, None], HOSTS, "/runs")
     assert (found.status, found.text) == ("failed", "/runs: No space left on device (host b)")
     slow = good | {"write_per_s": 1e8, "tmp_free": 2**20}
-    notes = evaluate.judge_disks([good, None, slow, None], HOSTS, "/runs").notes
+    notes = evaluate.disks([good, None, slow, None], HOSTS, "/runs").notes
     assert notes == ("less than 1 GiB left in /tmp of host b", "far below the median write speed: host b")
 
 
@@ -85,10 +85,10 @@ def test_an_own_name_that_others_can_not_reach_is_a_note():
         {"master": "10.0.0.1", "resolve_s": 0.0, "own": own, "boot": own, "interface": "", "interfaces": ["lo", "hsn0"]}
         for own in ("10.0.0.1", "127.0.1.1")
     ]
-    (note,) = evaluate.judge_names(reports, ["a", "b"], "a").notes
+    (note,) = evaluate.names(reports, ["a", "b"], "a").notes
     assert "127.0.1.1 on rank 1 (host b)" in note
     assert "GLOO_SOCKET_IFNAME" in note
-    assert evaluate.judge_names(reports[1:], ["b"], "b").notes == ()
+    assert evaluate.names(reports[1:], ["b"], "b").notes == ()
 
 
 def _rows(slowness=1.0):
@@ -98,7 +98,7 @@ def _rows(slowness=1.0):
 @pytest.mark.parametrize(("slowness", "status"), [(1.5, "ok"), (3.0, "ok"), (30.0, "failed")])
 def test_a_slow_host_is_marked_and_a_broken_one_fails(slowness, status):
     teams = {"a": _rows(), "b": _rows(slowness), "c": _rows(), "d": _rows()}
-    found = evaluate.judge_bandwidth(teams, 4, "host")
+    found = evaluate.bandwidth(teams, 4, "host")
     assert found.status == status
     said = found.text.startswith("far below") or any("slow, below half" in note for note in found.notes)
     assert said == (slowness > 2)
@@ -108,7 +108,7 @@ def test_a_slow_host_is_marked_and_a_broken_one_fails(slowness, status):
 
 
 def test_bandwidth_follows_nccl_tests():
-    found = evaluate.judge_bandwidth({"a": [["all_reduce", 2**20, 0.5], ["all_gather", 2**20, 0.25]]}, 4, "host")
+    found = evaluate.bandwidth({"a": [["all_reduce", 2**20, 0.5], ["all_gather", 2**20, 0.25]]}, 4, "host")
     reduce, gather = found.data
     assert reduce["algorithmic_per_s"] == 2**21
     assert reduce["bus_per_s"] == 2**21 * 1.5
@@ -118,7 +118,7 @@ def test_bandwidth_follows_nccl_tests():
 
 def test_a_wrong_answer_is_told_once_with_everybody_who_got_it():
     reports = [{"wrong": ["all_gather bf16: element 8 is 3, not 1: the part of rank 1"]} for _ in HOSTS]
-    found = evaluate.judge_collectives(reports, HOSTS, "here")
+    found = evaluate.collectives(reports, HOSTS, "here")
     assert found.status == "failed"
     assert found.text == (
         "all_gather bf16: element 8 is 3, not 1: the part of rank 1, on ranks 0-1 (host a), ranks 2-3 (host b)"
@@ -131,9 +131,9 @@ def test_ten_thousand_ranks_are_judged_at_once():
     for rank in range(500, 900):
         versions[rank] = _versions(versions={"torch": f"2.{rank}"})
     started = time.perf_counter()
-    found = evaluate.judge_versions(versions, hosts)
-    evaluate.judge_devices([_device(f"u{rank % 12}") for rank in range(10_000)], hosts)
-    assert evaluate.judge_bandwidth({host: _rows() for host in dict.fromkeys(hosts)}, 12, "host").status == "ok"
+    found = evaluate.versions(versions, hosts)
+    evaluate.devices([_device(f"u{rank % 12}") for rank in range(10_000)], hosts)
+    assert evaluate.bandwidth({host: _rows() for host in dict.fromkeys(hosts)}, 12, "host").status == "ok"
     assert found.status == "failed"
     assert len(found.text) < 2000
     assert time.perf_counter() - started < 2

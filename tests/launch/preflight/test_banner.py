@@ -7,8 +7,10 @@ from pathlib import Path
 from megads.config.derive import derive
 from megads.config.estimate.memory import estimate
 from megads.config.sources.resolve import resolve
-from megads.launch.preflight.banner import banner
+from megads.data.sources.epochs import Share
+from megads.launch.preflight.banner import banner, corpora_lines, list_notes
 from megads.launch.schedulers.allocation import Allocation
+from tests.data.factory import make_run, write_dataset, write_list
 
 MODEL = {"NLAYERS": "32", "HIDDEN": "64", "HEADS": "8", "SEQ": "64", "TRAIN_ITERS": "10", "DTYPE": "bf16"}
 
@@ -65,3 +67,49 @@ def test_a_growing_batch_and_skipped_iterations_have_their_lines():
     assert lines["train"].startswith(f"20 iterations, {(5 * 4 + 3 * 8 + 2 * 12 + 10 * 16) * 64 / 1e3:.3g}k tokens;")
     assert lines["skips"] == "iterations 3-5 9-99: the data of 15 steps is skipped"
     assert lines["data"] == "demo corpus: this Python's standard library; no prefetch threads"
+
+
+def test_each_corpus_has_a_line():
+    shares = [Share("a", 1, 0.6, 40.0, 144.0, 3.6), Share("b", 2, 0.4, 100.0, 96.0, 2.4)]
+    assert list(corpora_lines(shares)) == [
+        "2 corpora of 3 files, 140 tokens to train on; 240 are drawn, 1.71 epochs",
+        "a  60.0%     1 file     40 tokens      3.6 epochs",
+        "b  40.0%    2 files    100 tokens     0.96 epochs",
+    ]
+
+
+def test_one_corpus_is_one_line():
+    share = Share("web", 1, 1.0, 2e9, 1e9, 0.5)
+    assert list(corpora_lines([share])) == ["1 corpus of 1 file, 2B tokens to train on; 1B are drawn, 0.5 epochs"]
+
+
+def test_many_corpora_are_cut_to_the_largest_and_the_most_read_of_the_rest_is_named():
+    shares = [Share(f"c{i}", 2, (14 - i) / 105, 1e9, (14 - i) * 1e8, (14 - i) / 10) for i in range(13)]
+    shares.append(Share("books", 1, 1 / 105, 2.5e6, 1e8, 40.0))
+    lines = list(corpora_lines(shares))
+    assert len(lines) == 9
+    assert lines[-1] == "7 more: 26.7%, up to 40 epochs (books)"
+    assert "<-" not in "".join(lines)
+
+
+def test_what_is_read_often_is_marked():
+    shares = [Share("web", 3, 0.9, 1e9, 9e8, 30.0), Share("books", 1, 0.1, 1e7, 1e8, 10.0)]
+    lines = list(corpora_lines(shares))
+    assert lines[0].endswith(", 0.99 epochs, one file 30")
+    assert lines[2].endswith("10 epochs  <- read often")
+    assert not lines[1].endswith("often")
+
+
+def test_files_listed_twice_and_held_out_files_that_are_trained_on_are_told(tmp_path):
+    a, _ = (write_dataset(tmp_path, [3], name=name) for name in "ab")
+    for suffix in (".bin", ".idx"):
+        (tmp_path / f"link{suffix}").symlink_to(f"a{suffix}")
+    train = write_list(tmp_path / "train", "1 a x", "1 link y", "0 b x")
+    valid = write_list(tmp_path / "valid", "1 b x", "1 link x")
+    assert list(list_notes(make_run(data={"file_list": str(train), "valid_file_list": str(valid)}))) == [
+        f"1 training file is listed more than once, as {tmp_path}/link: each time with its own share of the samples",
+        f"VALID_DATA_FILE_LIST={valid}: 1 of its files is trained on, too, as {tmp_path}/link; "
+        "its loss says little there",
+    ]
+    assert not list(list_notes(make_run(data={"path": a, "test_file_list": str(write_list(tmp_path / "t", "1 b"))})))
+    assert not list(list_notes(make_run()))

@@ -29,7 +29,7 @@ def test_nvme_needs_a_folder(tmp_path):
 
 
 def test_nvme_needs_libaio(tmp_path, monkeypatch):
-    monkeypatch.setattr(capabilities, "_built_async_io", lambda: False)
+    monkeypatch.setattr(capabilities, "has_op", lambda op: False)
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
     run = _run({**NVME, "OFFLOAD_PARAMS": "nvme", "NVME_PATH": str(tmp_path)})
     with pytest.raises(LaunchError, match="libaio is not on this host") as problem:
@@ -38,7 +38,7 @@ def test_nvme_needs_libaio(tmp_path, monkeypatch):
 
 
 def test_nvme_needs_what_builds_the_op(tmp_path, monkeypatch):
-    monkeypatch.setattr(capabilities, "_built_async_io", lambda: False)
+    monkeypatch.setattr(capabilities, "has_op", lambda op: False)
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: "libaio.so.1")
     run = _run({**NVME, "NVME_PATH": str(tmp_path)})
     with pytest.raises(LaunchError, match="ninja"):
@@ -50,7 +50,7 @@ def test_nvme_needs_what_builds_the_op(tmp_path, monkeypatch):
 
 
 def test_nvme_is_refused_also_where_deepspeed_could(tmp_path, monkeypatch):
-    monkeypatch.setattr(capabilities, "_built_async_io", lambda: True)
+    monkeypatch.setattr(capabilities, "has_op", lambda op: True)
     with pytest.raises(LaunchError, match="on NVMe yet"):
         check_host(_run({**NVME, "NVME_PATH": str(tmp_path)}), ENV)
 

@@ -19,20 +19,21 @@ from megads.config.sources.resolve import Resolved, resolve
 from megads.config.tree import fields
 from megads.data.datasets import samples_of
 from megads.errors import CheckpointError
-from megads.launch.plan_run import prepare, write_run_files
+from megads.launch.job import write_run_files
+from megads.launch.plan_run import prepare
 from megads.launch.preflight.banner import banner
 from megads.launch.preflight.checkpoint_start import (
     Saved,
-    beginning_only,
     checkpoint_layer,
     difference_lines,
-    find_beginning,
-    go_on,
+    find_start_point,
     keep_schedule,
     plan_end,
+    resume_from_saved,
+    settings_used_once,
     start_line,
 )
-from megads.launch.request import TrainRequest, resolve_ask
+from megads.launch.request import TrainRequest, resolve_request
 from megads.launch.schedulers.allocation import Allocation
 from megads.text.units import count
 from tests.checkpoint.faked import TINY, derived, fake
@@ -48,18 +49,18 @@ def _runs_of_their_own(tmp_path, monkeypatch):
 
 def test_the_banner_says_what_begins_and_with_what(tmp_path):
     run_dir, everything = tmp_path / "r", "weights, optimizer and position"
-    assert start_line(derived(), find_beginning(derived(), run_dir)) == "random weights, seed 1234"
+    assert start_line(derived(), find_start_point(derived(), run_dir)) == "random weights, seed 1234"
     path = fake(tmp_path / "other", 50)
     tuned = derived(LOAD=str(tmp_path / "other"), FINETUNE="1")
-    assert start_line(tuned, find_beginning(tuned, run_dir)) == (
+    assert start_line(tuned, find_start_point(tuned, run_dir)) == (
         f"{path} of iteration 50: weights, not optimizer or position; starts at iteration 0"
     )
     fake(run_dir / "checkpoints", 7, tuned)
-    assert start_line(tuned, find_beginning(tuned, run_dir)) == (
+    assert start_line(tuned, find_start_point(tuned, run_dir)) == (
         f"resuming from iteration 7: {everything}; LOAD={tmp_path}/other applies to a new run only"
     )
     other_places = derived(TP="2", NGPU_PER_HOST="2", LOAD="", GLOBAL_BATCH="8", DP="1")
-    line = start_line(other_places, find_beginning(other_places, run_dir))
+    line = start_line(other_places, find_start_point(other_places, run_dir))
     assert line == "resuming from iteration 7: weights, optimizer and position"
 
 
@@ -67,14 +68,14 @@ def test_a_dry_run_shows_what_the_resume_would_report(tmp_path):
     progress = {"iteration": 6, "scheduled_samples": 48}
     path = fake(tmp_path / "checkpoints", 6, derived(LR="0.01"), progress=progress)
     now = derived(LR="0.02", CLIP_GRAD="0.5")
-    lines = difference_lines(now, find_beginning(now, tmp_path))
+    lines = difference_lines(now, find_start_point(now, tmp_path))
     assert "checkpoint had optim.lr=0.01, this run has 0.02" in lines
     assert [line for line in lines if "had a learning rate of" in line]
     assert lines == [f"checkpoint {line}" for line in resume_notes(read_manifest(path), now)]
     same = derived(LR="0.01")
-    assert difference_lines(same, find_beginning(same, tmp_path)) == []
+    assert difference_lines(same, find_start_point(same, tmp_path)) == []
     tuned = derived(LR="0.02", LOAD=str(tmp_path / "checkpoints"), FINETUNE="1")
-    assert difference_lines(tuned, find_beginning(tuned, tmp_path / "new")) == []
+    assert difference_lines(tuned, find_start_point(tuned, tmp_path / "new")) == []
 
 
 def test_what_starts_a_new_run_instead_of_a_checkpoint_of_another_model_does(tmp_path):
@@ -83,18 +84,18 @@ def test_what_starts_a_new_run_instead_of_a_checkpoint_of_another_model_does(tmp
 
     def refused(told, **env):
         with pytest.raises(CheckpointError) as caught:
-            find_beginning(derived(NLAYERS="3", **env), tmp_path / "r")
+            find_start_point(derived(NLAYERS="3", **env), tmp_path / "r")
         assert str(caught.value).endswith(f"takes the checkpoint's model, {told} starts a new run")
 
     refused("leaving LOAD unset", LOAD=str(other))
-    assert find_beginning(derived(NLAYERS="3"), tmp_path / "r") is None
+    assert find_start_point(derived(NLAYERS="3"), tmp_path / "r") is None
     fake(own, 7)
     refused("another RUN_NAME or RUN_DIR")
     # Its own checkpoint comes first, and in a new folder LOAD would.
     refused("another RUN_NAME or RUN_DIR with LOAD unset", LOAD=str(other))
     refused("another RUN_NAME or RUN_DIR with LOAD unset", LOAD=str(own))
     refused("another CKPT_DIR", CKPT_DIR=str(own))
-    assert find_beginning(derived(NLAYERS="3"), tmp_path / "r-2") is None
+    assert find_start_point(derived(NLAYERS="3"), tmp_path / "r-2") is None
 
 
 def test_the_schedule_that_is_kept_gives_the_same_rate_for_the_same_samples(tmp_path):
@@ -102,7 +103,7 @@ def test_the_schedule_that_is_kept_gives_the_same_rate_for_the_same_samples(tmp_
     fake(tmp_path / "checkpoints", 6, before)
     now = derived(SCHEDULE_ON_RESUME="keep", GLOBAL_BATCH="16", LR="0.5", TRAIN_ITERS="100")
     resolved = Resolved(now, dict.fromkeys(_names(now), Origin("env", "X")))
-    kept = keep_schedule(resolved, find_beginning(now, tmp_path))
+    kept = keep_schedule(resolved, find_start_point(now, tmp_path))
     optim = kept.run.optim
     assert (optim.lr, optim.lr_decay_iters, optim.lr_decay_samples, optim.lr_warmup_samples) == (0.01, 10, 160, 32)
     old, new = Schedule.of(before), Schedule.of(kept.run)
@@ -134,7 +135,7 @@ def _resumed(tmp_path, style, **now):
         fake(tmp_path / "checkpoints", 6, before)
     run = derived(now)
     resolved = Resolved(run, dict.fromkeys(_names(run), Origin("env", "X")))
-    return Schedule.of(before), Schedule.of(keep_schedule(resolved, find_beginning(run, tmp_path)).run), run
+    return Schedule.of(before), Schedule.of(keep_schedule(resolved, find_start_point(run, tmp_path)).run), run
 
 
 @pytest.mark.parametrize("style", KEPT)
@@ -180,7 +181,7 @@ def _with_other_batches(tmp_path, batch, step=6, **now):
     before = derived(CHANGED)
     fake(tmp_path / "checkpoints", step, before, progress={"iteration": step, "consumed_samples": 8 * step})
     run = derived({**CHANGED, "GLOBAL_BATCH": str(batch), **now})
-    return plan_end(Resolved(run, dict.fromkeys(fields(), Origin("env", "X"))), find_beginning(run, tmp_path))
+    return plan_end(Resolved(run, dict.fromkeys(fields(), Origin("env", "X"))), find_start_point(run, tmp_path))
 
 
 @pytest.mark.parametrize("batch", [16, 4])
@@ -201,9 +202,9 @@ def test_a_run_that_resumes_with_another_batch_plans_what_it_will_consume(tmp_pa
     assert f"12 iterations, {count(ends * 32)} tokens;" in text
     # What it saves plans the same for whoever resumes from it.
     fake(tmp_path / "checkpoints", 8, found.run, progress={"iteration": 8, "consumed_samples": 48 + 2 * batch})
-    again = plan_end(Resolved(found.run, found.origins), find_beginning(found.run, tmp_path))
+    again = plan_end(Resolved(found.run, found.origins), find_start_point(found.run, tmp_path))
     assert again.run.train.samples_offset == found.run.train.samples_offset
-    assert changes(found.run.model_dump(), again.run) == []
+    assert list(changes(found.run.model_dump(), again.run)) == []
 
 
 def test_a_run_that_resumes_with_its_own_batch_plans_as_before(tmp_path):
@@ -223,7 +224,7 @@ def test_a_budget_of_samples_is_met_with_another_batch(tmp_path):
     run = derived({**CHANGED, "GLOBAL_BATCH": "16", "TRAIN_ITERS": "0", "TRAIN_SAMPLES": "96"})
     assert run.train.train_iters == 6
     origins = {**dict.fromkeys(fields(), Origin("derived", "X")), "train.train_samples": Origin("env", "X")}
-    found = plan_end(Resolved(run, origins), find_beginning(run, tmp_path))
+    found = plan_end(Resolved(run, origins), find_start_point(run, tmp_path))
     assert found.run.train.train_iters == found.run.optim.lr_decay_iters == 9
     assert planned_samples(found.run) == 96
     assert Schedule.of(found.run).decay_samples == 96
@@ -257,7 +258,7 @@ def test_a_checkpoint_that_is_older_than_a_setting_has_its_default(tmp_path):
     fake(tmp_path / "checkpoints", 6, before, settings={**settings, "gone": {"a": 1}})
     run = derived(SCHEDULE_ON_RESUME="keep", LR="0.5")
     resolved = Resolved(run, dict.fromkeys(_names(run), Origin("env", "X")))
-    assert Schedule.of(keep_schedule(resolved, find_beginning(run, tmp_path)).run) == Schedule.of(before)
+    assert Schedule.of(keep_schedule(resolved, find_start_point(run, tmp_path)).run) == Schedule.of(before)
 
 
 def _names(run):
@@ -271,9 +272,9 @@ def test_a_schedule_is_kept_only_where_one_goes_on(tmp_path):
     for settings in ({}, {"SCHEDULE_ON_RESUME": "keep"}, {**keep, "FINETUNE": "1"}):
         run = derived(settings)
         resolved = Resolved(run, {})
-        assert keep_schedule(resolved, find_beginning(run, tmp_path / "r")) is resolved
+        assert keep_schedule(resolved, find_start_point(run, tmp_path / "r")) is resolved
     run = derived(keep)
-    (note,) = keep_schedule(Resolved(run, {}), find_beginning(run, tmp_path / "r")).notes
+    (note,) = keep_schedule(Resolved(run, {}), find_start_point(run, tmp_path / "r")).notes
     assert note == f"SCHEDULE_ON_RESUME=keep: {imported}/iter_0000000 has no schedule; the current settings are used"
 
 
@@ -287,7 +288,7 @@ def asked(tmp_path, **env):
 def test_the_model_is_the_checkpoints_and_the_user_is_told_where_that_differs(tmp_path):
     path = fake(tmp_path / "imported", 0, derived(GPT), kinds=("weight",), settings={}, progress={})
     ask = asked(tmp_path, LOAD=str(tmp_path / "imported"), HIDDEN="128", NLAYERS="2", SEQ="16")
-    resolved = resolve_ask(dataclasses.replace(ask, preset="7B"), "cpu", 1)
+    resolved = resolve_request(dataclasses.replace(ask, preset="7B"), "cpu", 1)
     wanted = shape_of(derived(GPT))
     # What says nothing of a model without rotary positions stays what it is.
     taken = {name: value for name, value in wanted.items() if not name.startswith("rope_")}
@@ -302,14 +303,17 @@ def test_its_tokenizer_is_taken_unless_the_user_names_one(tmp_path):
     about = {"tokenizer_type": "HFTokenizer", "tokenizer_model": "/there"}
     fake(tmp_path / "imported", 0, about=about, settings={})
     fake(tmp_path / "own", 5, derived(VOCAB_SIZE="77"), about=about)
-    taken = resolve_ask(asked(tmp_path, LOAD=str(tmp_path / "imported")), "cpu", 1).run.data
+    taken = resolve_request(asked(tmp_path, LOAD=str(tmp_path / "imported")), "cpu", 1).run.data
     assert (taken.tokenizer_type, taken.tokenizer_model) == ("HFTokenizer", "/there")
-    mine = resolve_ask(asked(tmp_path, LOAD=str(tmp_path / "imported"), TOKENIZER_MODEL="/here"), "cpu", 1)
+    mine = resolve_request(asked(tmp_path, LOAD=str(tmp_path / "imported"), TOKENIZER_MODEL="/here"), "cpu", 1)
     assert mine.run.data.tokenizer_model == "/here"
     told = f"is used, not /there (checkpoint {tmp_path}/imported/iter_0000000)"
     assert f"TOKENIZER_MODEL=/here (env TOKENIZER_MODEL) {told}" in mine.notes
     # A run knows what it used, whatever its model was once imported with.
-    assert resolve_ask(asked(tmp_path, LOAD=str(tmp_path / "own")), "cpu", 1).run.data.tokenizer_type == "NullTokenizer"
+    assert (
+        resolve_request(asked(tmp_path, LOAD=str(tmp_path / "own")), "cpu", 1).run.data.tokenizer_type
+        == "NullTokenizer"
+    )
 
 
 def test_its_own_newest_checkpoint_says_the_model_too(tmp_path):
@@ -334,11 +338,11 @@ def test_the_model_of_load_is_trained_beside_a_complete_run(tmp_path, monkeypatc
     fake(tmp_path / "ckpt", 0, derived(NLAYERS="3"))
     few = {name: value for name, value in TINY.items() if name not in ("NLAYERS", "HIDDEN", "HEADS")}
     call = dataclasses.replace(asked(tmp_path, LOAD="ckpt", **few), fresh=fresh)
-    assert resolve_ask(call, "cpu", 1).run.model.num_layers == 3
+    assert resolve_request(call, "cpu", 1).run.model.num_layers == 3
     # A name means that folder, whose own model comes first; so does a batch job, which leaves a complete run alone.
     for env in ({"RUN_NAME": "llama"}, {"SLURM_JOB_ID": "7"}) if not fresh else ():
         named = dataclasses.replace(call, env={**call.env, **env})
-        assert resolve_ask(named, "cpu", 1).run.model.num_layers == 2
+        assert resolve_request(named, "cpu", 1).run.model.num_layers == 2
 
 
 def test_the_folder_may_be_known_only_when_the_steps_are(tmp_path, monkeypatch):
@@ -378,7 +382,7 @@ def test_what_ranks_put_aside_is_not_what_the_run_goes_on_from(tmp_path):
 def test_another_start_goes_on_from_what_was_saved_since(tmp_path):
     run = derived(CKPT_STEP="50", NO_LOAD_OPTIM="1", SAVE_INTERVAL="7")
     save_config(run, {}, tmp_path / CONFIG)
-    go_on(tmp_path, Resolved(run, {}))
+    resume_from_saved(tmp_path, Resolved(run, {}))
     found = load_config(tmp_path / CONFIG)
     assert (found.checkpoint.step, found.checkpoint.load_optim) == (0, True)
     assert found.checkpoint.save_interval == 7
@@ -386,20 +390,20 @@ def test_another_start_goes_on_from_what_was_saved_since(tmp_path):
     for load, kept in ((own / "iter_0000050", ""), (own, str(own)), (tmp_path / "other/iter_0000050", None)):
         run = derived(LOAD=str(load))
         save_config(run, {}, tmp_path / CONFIG)
-        go_on(tmp_path, Resolved(run, {}))
+        resume_from_saved(tmp_path, Resolved(run, {}))
         assert load_config(tmp_path / CONFIG).checkpoint.load == (str(load) if kept is None else kept)
     save_config(derived(NO_LOAD_OPTIM="1", NO_SAVE_OPTIM="1"), {}, tmp_path / CONFIG)
-    go_on(tmp_path, Resolved(run, {}))
+    resume_from_saved(tmp_path, Resolved(run, {}))
     assert not load_config(tmp_path / CONFIG).checkpoint.load_optim
 
 
 def test_which_settings_are_of_the_beginning(tmp_path):
     back = {"CKPT_STEP": "5", "NO_LOAD_OPTIM": "1"}
     own = tmp_path / "checkpoints"
-    assert beginning_only(derived(back), tmp_path) == ["checkpoint.step", "checkpoint.load_optim"]
-    assert beginning_only(derived(LOAD=str(own / "iter_0000005")), tmp_path) == ["checkpoint.load"]
-    assert beginning_only(derived(NO_LOAD_OPTIM="1", NO_SAVE_OPTIM="1"), tmp_path) == []
-    assert beginning_only(derived(back, LOAD=str(tmp_path / "other")), tmp_path) == []
+    assert settings_used_once(derived(back), tmp_path) == ["checkpoint.step", "checkpoint.load_optim"]
+    assert settings_used_once(derived(LOAD=str(own / "iter_0000005")), tmp_path) == ["checkpoint.load"]
+    assert settings_used_once(derived(NO_LOAD_OPTIM="1", NO_SAVE_OPTIM="1"), tmp_path) == []
+    assert settings_used_once(derived(back, LOAD=str(tmp_path / "other")), tmp_path) == []
 
 
 def test_the_line_that_goes_on_does_not_go_back(tmp_path, monkeypatch):
@@ -414,8 +418,8 @@ def test_the_line_that_goes_on_does_not_go_back(tmp_path, monkeypatch):
     words = ("train", "--no-load-optim", "--ckpt-step", "9")
     flags = (("--no-load-optim", ""), ("--ckpt-step", "9"))
     job = prepare(TrainRequest(None, (), env, "h", ROOT, sys.executable, words, flags))
-    assert job.begins is not None
-    assert job.begins.iteration == 9
+    assert job.start_point is not None
+    assert job.start_point.iteration == 9
     write_run_files(job)
     command = tmp_path / "r/command.txt"
     # As long as nothing new was saved the run has to go back again.

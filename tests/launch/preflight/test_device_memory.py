@@ -14,7 +14,8 @@ from megads.launch.preflight import device_memory as found
 from megads.launch.preflight.device_memory import DeviceMemory, check_here, constraint_of, device_memory
 from megads.launch.request import TrainRequest
 from megads.launch.schedulers.allocation import Allocation
-from megads.launch.submit.training import JobOptions, prepare_submission
+from megads.launch.submit.job_script import JobOptions
+from megads.launch.submit.training import prepare_submission
 
 ROOT = Path(__file__).parents[3]
 PERLMUTTER = read_machine("perlmutter", ROOT).facts

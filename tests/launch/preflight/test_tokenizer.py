@@ -7,7 +7,7 @@ import pytest
 
 from megads.data.tokenizers.train import save, train_bpe
 from megads.errors import ConfigError
-from megads.launch.preflight.tokenizer import check_tokenizer
+from megads.launch.preflight.checkpoint_start import check_tokenizer
 from tests.data.factory import make_run
 
 

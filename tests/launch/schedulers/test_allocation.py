@@ -1,3 +1,5 @@
+"""Schedulers that are scripts, and what they are asked."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,13 +10,18 @@ from megads.config.schema import LaunchConfig, ParallelConfig, RunConfig
 from megads.errors import LaunchError
 from megads.launch.schedulers import allocation
 from megads.launch.schedulers.allocation import find_allocation
-
-CPU = {"MEGADS_DEVICE": "cpu"}
+from tests.launch.schedulers.helpers import CPU, PBS, SLURM
 
 
 @pytest.fixture
 def four_devices(monkeypatch):
     monkeypatch.setattr(allocation, "count_accelerators", lambda env: 0 if env.get("MEGADS_DEVICE") == "cpu" else 4)
+
+
+LSF = {"LSB_JOBID": "5", "LSB_DJOB_HOSTFILE": "{file}"}
+
+
+STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "n2"}
 
 
 def test_a_cpu_host_gets_as_many_ranks_as_the_layout_fills():
@@ -57,12 +64,6 @@ def test_one_host_of_a_scheduler_is_like_any_host(tmp_path):
     assert find_allocation(RunConfig(launch=LaunchConfig(hostfile=str(nodes))), CPU).world_size == 1
 
 
-PBS = {"PBS_JOBID": "7.pbs", "PBS_NODEFILE": "{file}"}
-SLURM = {"SLURM_JOB_ID": "9", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "n[1-3]"}
-LSF = {"LSB_JOBID": "5", "LSB_DJOB_HOSTFILE": "{file}"}
-STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "n2"}
-
-
 @pytest.mark.parametrize(
     ("text", "env", "expected"),
     [
@@ -82,16 +83,6 @@ def test_hosts_come_from_the_scheduler(tmp_path, text, env, expected):
     found = find_allocation(RunConfig(), CPU | env)
     assert (found.scheduler, found.hosts, found.job_id) == expected
     assert found.spare == ()
-
-
-def test_flux_is_asked_for_its_hosts(tmp_path):
-    (tmp_path / "flux").write_text("#!/bin/sh\n[ \"$*\" = 'getattr hostlist' ] && echo 'f[01-02],g7'\n")
-    (tmp_path / "flux").chmod(0o755)
-    env = {"FLUX_URI": "local:///x", "FLUX_ENCLOSING_ID": "f3A", "PATH": f"{tmp_path}:/usr/bin:/bin", **SLURM}
-    found = find_allocation(RunConfig(), CPU | env)
-    assert (found.scheduler, found.hosts, found.job_id) == ("flux", ("f01", "f02", "g7"), "f3A")
-    with pytest.raises(LaunchError, match="FLUX_URI=local:///x: `flux getattr hostlist` returns no hosts"):
-        find_allocation(RunConfig(), CPU | env | {"PATH": ""})
 
 
 def test_nhosts_takes_the_first_and_leaves_the_rest_as_spare():
@@ -205,11 +196,3 @@ def test_a_login_node_without_accelerators_needs_to_be_told(monkeypatch):
     assert find_allocation(RunConfig(machine="x"), SLURM, Facts(device="nvidia", ranks_per_host=4)).world_size == 12
     with pytest.raises(LaunchError, match="none is visible here"):
         find_allocation(RunConfig(machine="x"), {}, Facts(device="nvidia", ranks_per_host=4))
-
-
-def test_a_pbs_job_without_its_list_of_hosts_is_not_taken_for_one_host(tmp_path):
-    with pytest.raises(LaunchError, match=r"PBS job 7.pbs: PBS_NODEFILE is not set.*HOSTFILE.*unset PBS_JOBID"):
-        find_allocation(RunConfig(), CPU | {"PBS_JOBID": "7.pbs"})
-    (tmp_path / "hosts").write_text("a\nb\n")
-    run = RunConfig(launch=LaunchConfig(hostfile=str(tmp_path / "hosts")))
-    assert find_allocation(run, CPU | {"PBS_JOBID": "7.pbs"}).hosts == ("a", "b")

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ from megads.errors import ConfigError
 from megads.launch.schedulers import time_left
 from megads.launch.schedulers.allocation import Allocation
 from megads.launch.schedulers.time_left import ends_at, parse_walltime, started_at
-
-NOWHERE = Allocation("none", ("a",), 1)
-NOW = 1_700_000_000.0
+from tests.launch.schedulers.helpers import NOW, NOWHERE, answering, asked, left_of, say
 
 
 @pytest.mark.parametrize(
@@ -47,30 +44,6 @@ def test_a_wrong_wall_time_is_one_line_that_says_what_works(text):
     with pytest.raises(ConfigError, match=r"^WALLTIME=.*: not a time; write hours like 6:00:00 or 6h") as caught:
         parse_walltime(text)
     assert "\n" not in str(caught.value)
-
-
-def answering(folder: Path, **answers: str) -> dict[str, str]:
-    """Return an environment whose PATH has programs that note their arguments and answer."""
-    for name, answer in answers.items():
-        program = folder / name
-        program.write_text(f'#!/bin/sh\necho "{name} $*" >> "{folder}/asked"\n{answer}\n')
-        program.chmod(0o755)
-    return {"PATH": f"{folder}:/usr/bin:/bin"}
-
-
-def asked(folder: Path) -> list[str]:
-    return (folder / "asked").read_text().splitlines() if (folder / "asked").exists() else []
-
-
-def say(text: str) -> str:
-    return f"cat <<'END'\n{text}\nEND"
-
-
-def left_of(find: Callable[[], float], seconds: float) -> bool:
-    """Return whether the end that is found is ``seconds`` from a moment during the call."""
-    before = time.time()
-    end = find()
-    return before + seconds <= end <= time.time() + seconds
 
 
 def test_nothing_is_known_outside_of_a_job():
@@ -125,43 +98,6 @@ def test_scontrol_is_asked_when_squeue_fails(tmp_path):
     end = ends_at(NOWHERE, env | {"SLURM_JOB_ID": "7"}, "", NOW)
     assert time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(end)) == "2026-01-31 12:30:00"
     assert asked(tmp_path) == ["squeue -h -j 7 -o %L", "scontrol -o show job 7"]
-
-
-STIME = "Sat Nov 21 10:00:00 2026"
-PBS_START = time.mktime((2026, 11, 21, 10, 0, 0, 0, 0, -1))
-PBS_JSON = """{"timestamp": 1, "Jobs": {"0.pbs0": {"Job_Name": "x", "resources_used": {"walltime": "00:00:30"},
-  STIME "Resource_List": {"ncpus": 2, "walltime": "00:10:00"}}}}"""
-PBS_TEXT = f"""Job Id: 0.pbs0
-    Job_Name = x
-    resources_used.walltime = 00:00:30
-    Resource_List.walltime = 00:10:00
-    stime = {STIME}
-    Variable_List = PBS_O_HOME=/root,
-\tPBS_O_WORKDIR=/x
-"""
-
-
-def test_pbs_says_start_and_wall_time(tmp_path):
-    env = answering(tmp_path, qstat=say(PBS_JSON.replace("STIME", f'"stime": "{STIME}",'))) | {"PBS_JOBID": "0.pbs0"}
-    assert ends_at(Allocation("pbs", ("a",), 2, "0.pbs0"), env, "", NOW) == PBS_START + 600
-    assert asked(tmp_path) == ["qstat -f -F json 0.pbs0"]
-
-
-def test_pbs_without_a_start_counts_what_was_used(tmp_path):
-    env = answering(tmp_path, qstat=say(PBS_JSON.replace("STIME", ""))) | {"PBS_JOBID": "0.pbs0"}
-    assert left_of(lambda: ends_at(NOWHERE, env, "", NOW), 570)
-
-
-def test_an_older_pbs_answers_in_text(tmp_path):
-    answer = f'if [ "$2" = -F ]; then echo "qstat: illegal option" >&2; exit 2; fi\n{say(PBS_TEXT)}'
-    env = answering(tmp_path, qstat=answer) | {"PBS_JOBID": "0.pbs0"}
-    assert ends_at(NOWHERE, env, "", NOW) == PBS_START + 600
-
-
-def test_flux_and_lsf_say_what_is_left(tmp_path):
-    env = answering(tmp_path, flux=say("93.5"), bjobs=say("1:30 L"))
-    assert left_of(lambda: ends_at(NOWHERE, env | {"FLUX_JOB_ID": "f1"}, "", NOW), 93.5)
-    assert left_of(lambda: ends_at(NOWHERE, env | {"LSB_JOBID": "3"}, "", NOW), 5400)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from megads.errors import LaunchError
-from megads.launch.submit.training import JobOptions
+from megads.launch.submit.job_script import JobOptions
 from tests.checkpoint.faked import fake as checkpoint
-from tests.launch.submit.test_submit import ask, directives, prepared
+from tests.launch.submit.helpers import ask, directives, prepared
 
 
 @pytest.fixture(autouse=True)

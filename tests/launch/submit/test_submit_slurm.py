@@ -25,30 +25,11 @@ def submit(folder: Path, env: dict[str, str], *words: str) -> list[str]:
     return done.stdout.split()
 
 
-def state(job: str, env: dict[str, str]) -> str:
-    command = ["scontrol", "--oneliner", "show", "job", job]
-    text = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30).stdout
-    words = dict(word.partition("=")[::2] for word in text.split())
-    return f"{words.get('JobState')} {words.get('ExitCode')}"
-
-
-def finished(job: str, env: dict[str, str]) -> str:
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        found = state(job, env)
-        if not found.startswith(("PENDING", "RUNNING", "CONFIGURING", "COMPLETING")):
-            return found
-        time.sleep(0.3)
-    raise AssertionError(f"job {job}: {state(job, env)}")
-
-
 def test_a_chain_goes_on_and_its_rest_ends_quickly(slurm, tmp_path):
     """Job 1 stops after 2 of 4 steps on two nodes, job 2 ends the run, job 3 has nothing to do."""
     given = {**SMALL, "TP": "2", "EXIT_INTERVAL": "2"}
     jobs = submit(tmp_path, environment(slurm, **given), "--nodes", "2", "--chain", "3", "--option", "--oversubscribe")
-    # The jobs read none of this: their settings are their own.
-    env = environment(slurm)
-    assert [finished(job, env) for job in jobs] == ["FAILED 75:0", "COMPLETED 0:0", "COMPLETED 0:0"]
+    assert [slurm.wait(job, 120) for job in jobs] == [75, 0, 0]
     folder = tmp_path / "runs/7B"
     assert (folder / "jobs.txt").read_text().split() == jobs
     assert json.loads((folder / "outcome.json").read_text())["iteration"] == 4
@@ -65,10 +46,10 @@ def test_a_signal_to_the_batch_shell_stops_the_run(slurm, tmp_path):
     metrics = tmp_path / "runs/7B/metrics.jsonl"
     end = time.monotonic() + 100
     while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-        assert time.monotonic() < end, state(job, env)
+        assert time.monotonic() < end, slurm.logs()
         time.sleep(0.2)
     subprocess.run(["scancel", "--batch", "--signal=USR1", job], env=env, check=True, timeout=30)
-    assert finished(job, env) == "FAILED 75:0"
+    assert slurm.wait(job, 120) == 75
     outcome = json.loads((tmp_path / "runs/7B/outcome.json").read_text())
     assert outcome["exit_code"] == 75
     assert (tmp_path / f"runs/7B/checkpoints/iter_{outcome['iteration']:07}").is_dir()

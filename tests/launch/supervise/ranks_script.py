@@ -95,8 +95,7 @@ def hang() -> None:
     """Wait for a rank 1 that is stuck, as ranks of a run do; their watchdogs end them."""
     from datetime import timedelta
 
-    from megads.comm.rendezvous import meet
-    from megads.comm.timeout import connect_again
+    from megads.comm.rendezvous import connect_again, meet
     from megads.train.fault import hang_report as positions
     from megads.train.fault import watchdog
 

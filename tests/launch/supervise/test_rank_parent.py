@@ -1,4 +1,4 @@
-"""The parent of a rank: exit codes, signals, and what it tells; its life under the starters is in test_run.py."""
+"""The parent of a rank: exit codes, signals, and what it tells; its life under the launchers is in test_run.py."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from megads.launch.supervise import rank_parent
-from megads.launch.supervise.memory_kills import memory_kills
-from megads.launch.supervise.processes import children
+from megads.launch.supervise.processes import children, memory_kills
 from megads.monitor.run_state.outcome import Heartbeat, Outcome, read_outcome, write_heartbeat, write_outcome
 
 PATIENCE_S = 120.0
@@ -133,7 +132,7 @@ def test_kills_for_want_of_memory_are_counted_in_every_place(tmp_path):
 
 def test_a_kill_for_want_of_memory_is_called_so(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(rank_parent, "HEARSAY_S", 0.0)
-    rank_parent._tell(-signal.SIGKILL, tmp_path, RANK_3, out_of_memory=True)
+    rank_parent._report_end(-signal.SIGKILL, tmp_path, RANK_3, out_of_memory=True)
     outcome = read_outcome(tmp_path)
     assert outcome is not None
     assert outcome.kind == "memory"

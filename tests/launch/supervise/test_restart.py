@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from megads.errors import ConfigError
+from megads.launch.launchers.plan import LaunchPlan
 from megads.launch.preflight.checkpoint_start import Saved
 from megads.launch.schedulers.allocation import Allocation
-from megads.launch.starters.plan import LaunchPlan
 from megads.launch.supervise import restart
-from megads.launch.supervise.restart import Attempt, Restarts, can_be_reached, supervised, why_not
+from megads.launch.supervise.restart import Attempt, Restarts, can_be_reached, reason_against, supervised
 
 RANK = """
 import json, os, pathlib, sys, time
@@ -79,7 +79,7 @@ class Run:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     monkeypatch.setattr(restart, "WAIT_S", 0.0)
-    monkeypatch.setattr("megads.launch.supervise.run.POLL_S", 0.02)
+    monkeypatch.setattr("megads.launch.supervise.watch.POLL_S", 0.02)
     monkeypatch.setattr("megads.launch.supervise.run.OUTCOME_WAIT_S", 0.1)
 
 
@@ -288,9 +288,9 @@ def test_a_stop_request_between_two_attempts_is_honoured(tmp_path, monkeypatch, 
 
 
 def test_an_abort_is_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("megads.launch.supervise.run.KILL_AFTER_S", 0.2)
+    monkeypatch.setattr("megads.launch.supervise.watch.KILL_AFTER_S", 0.2)
     run = Run(tmp_path, failed(saved=10, waits_s=20), OK)
-    monkeypatch.setattr("megads.launch.supervise.run._Watch._ask_to_stop", lambda self: None)
+    monkeypatch.setattr("megads.launch.supervise.watch.Watch._ask_to_stop", lambda self: None)
     for after in (0.6, 1.0):
         threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
     assert run.job.run() == 130
@@ -313,7 +313,7 @@ def test_a_rank_in_place_gets_a_launcher_that_stays():
 
 def test_interrupted_ranks_are_not_started_again():
     attempt = Attempt(0, 0.0, 1.0, 1, 0, 5, 130, "", -1, "", "")
-    assert why_not([attempt], 3) == "interrupted"
+    assert reason_against([attempt], 3) == "interrupted"
 
 
 def test_a_refused_connection_is_an_answer():

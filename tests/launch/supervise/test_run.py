@@ -1,4 +1,4 @@
-"""Real ranks under the real starters: what they see, how signals reach them, how runs end."""
+"""Real ranks under the real launchers: what they see, how signals reach them, how runs end."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from megads.launch.starters.plan import LaunchPlan
-from megads.launch.supervise import run
 from megads.launch.supervise.processes import children
-from megads.monitor.run_state.outcome import Heartbeat, Outcome, read_outcome, write_heartbeat, write_outcome
+from megads.monitor.run_state.outcome import read_outcome
 
 PATIENCE_S = 200.0  # more than a busy host needs, less than ranks_script.py waits
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 PROGRAM = {"mpich": "mpiexec.hydra", "openmpi": "mpirun.openmpi"}
-STARTERS = ["local", *(pytest.param(name, marks=pytest.mark.mpi) for name in PROGRAM)]
-WITH_TORCHRUN = [*STARTERS, "torchrun"]
+LAUNCHERS = ["local", *(pytest.param(name, marks=pytest.mark.mpi) for name in PROGRAM)]
+WITH_TORCHRUN = [*LAUNCHERS, "torchrun"]
 
 # What an earlier job may have left in the user's shell.
 STALE = {
@@ -168,7 +166,7 @@ def test_other_signals_ask_to_stop_as_well(launch, starter, number):
     assert code == 75, errors
 
 
-@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("starter", LAUNCHERS)
 def test_ranks_without_a_handler_survive_the_signal_and_find_the_file(launch, starter):
     started = launch(starter, 2, "file")
     started.wait_for("ready")
@@ -177,7 +175,7 @@ def test_ranks_without_a_handler_survive_the_signal_and_find_the_file(launch, st
     assert code == 75, errors
 
 
-@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("starter", LAUNCHERS)
 def test_a_rank_that_dies_takes_the_run_down(launch, starter):
     code, errors = launch(starter, 3, "raise").end()
     assert code == 1
@@ -211,7 +209,7 @@ def test_a_rank_that_can_not_speak_is_named_with_its_host_and_takes_the_run_down
     assert (outcome.rank, outcome.host, outcome.kind) == (1, socket.gethostname(), kind)
 
 
-@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("starter", LAUNCHERS)
 def test_a_rank_that_is_stopped_is_told_of_and_goes_on(launch, tmp_path, starter):
     started = launch(starter, 2, "stopped")
     started.wait_for("ready")
@@ -222,7 +220,7 @@ def test_a_rank_that_is_stopped_is_told_of_and_goes_on(launch, tmp_path, starter
     assert code == 75, errors
 
 
-@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("starter", LAUNCHERS)
 def test_a_stuck_rank_is_named_by_the_others_and_takes_the_run_down(launch, tmp_path, starter):
     started = launch(starter, 3, "hang")
     started.wait_for("ready")
@@ -261,20 +259,20 @@ def test_a_stopped_rank_does_not_survive_an_abort(launch, tmp_path):
     assert code == 130, errors
 
 
-@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("starter", LAUNCHERS)
 def test_ranks_end_when_their_starter_is_killed(launch, tmp_path, starter):
     started = launch(starter, 2, "file")
     started.wait_for("ready")
     os.kill(children(started.process.pid)[0], signal.SIGKILL)
     code, errors = started.end()
     assert code == 137, errors
-    assert "the ranks ended without an outcome (the starter was killed by signal 9)" in errors
+    assert "the ranks ended without an outcome (the launcher was killed by signal 9)" in errors
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
 def test_ranks_that_save_nothing_are_ended_by_the_first_signal(tmp_path, number, code):
     script = (
-        "import os, sys, time; from megads.launch.starters.plan import LaunchPlan; "
+        "import os, sys, time; from megads.launch.launchers.plan import LaunchPlan; "
         "from megads.launch.supervise.run import run_plan;"
         "from pathlib import Path;"
         "sys.exit(run_plan(LaunchPlan(('sleep', '300'), {}), Path(sys.argv[1]), os.environ, saves=False))"
@@ -295,37 +293,7 @@ def test_ranks_that_save_nothing_are_ended_by_the_first_signal(tmp_path, number,
     assert errors == "megads: stopping; whatever does not end within 10 s is killed\n"
 
 
-@pytest.fixture
-def watched(tmp_path):
-    """What waits for a starter, a sleep here, and gets signals and time from the test."""
-    starter = subprocess.Popen(["sleep", "300"])
-    watch = run._Watch(run.Family(starter), LaunchPlan(("sleep",), {}, forwards_signals=False), tmp_path, [])
-    yield watch
-    watch.family.kill()
-
-
-def test_a_schedulers_term_after_its_warning_leaves_time_to_save(watched, tmp_path):
-    write_heartbeat(tmp_path, Heartbeat(7, "save", 0.0, 0.0, 1, "a", save_s=1000.0))
-    watched._on_signal(signal.SIGUSR1)
-    watched._on_signal(signal.SIGTERM)
-    assert not watched.aborted_by
-    assert 2200 < watched.terminate_at - time.monotonic() <= 2300
-    watched._on_signal(signal.SIGTERM)
-    assert watched.aborted_by == signal.SIGTERM
-
-
-def test_a_starter_that_outlives_its_run_is_ended(watched, tmp_path, monkeypatch, capfd):
-    write_outcome(tmp_path, Outcome(0, "done", 9))
-    watched._on_time(time.monotonic())
-    assert watched.kill_at == float("inf")
-    monkeypatch.setattr(run, "END_GRACE_S", 0.0)
-    watched._on_time(time.monotonic() + 2 * run.LOOK_S)
-    watched._on_time(time.monotonic() + 2 * run.LOOK_S)
-    assert watched.family.starter.wait(10) == -signal.SIGTERM
-    assert "the run has ended, but its launcher or some ranks have not" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("starter", LAUNCHERS)
 def test_second_interrupt_ends_ranks_that_ignore_everything(launch, starter):
     started = launch(starter, 2, "stubborn")
     started.wait_for("ready")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from megads.config.schema import LaunchConfig, RunConfig
 from megads.errors import LaunchError
-from megads.launch.preflight import process_limits
 from megads.launch.schedulers.allocation import find_allocation
 from megads.launch.user_ranks.entry import Started, started_rank, what_is_ignored
 
@@ -96,23 +94,8 @@ def test_a_rank_with_a_wrong_command_line_leaves_it_to_rank_0():
     assert "no-such-option" in text
 
 
-def test_open_files_are_raised_and_too_few_are_refused(monkeypatch):
-    set_to: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: set_to.append(limit))
-    assert process_limits.raise_open_files() == 4096
-    assert set_to == [(4096, 4096)]
-    process_limits.check_open_files(1920)
-    with pytest.raises(LaunchError) as error:
-        process_limits.check_open_files(1921)
-    assert str(error.value) == (
-        "1921 ranks join at rank 0, which needs 4098 open files, and the limit here is 4096 (`ulimit -Hn`); raise it "
-        "to 4098, or use at most 1920 ranks"
-    )
-
-
 def test_the_token_of_a_launch_is_not_shown(tmp_path):
-    from megads.launch.starters.plan import LaunchPlan
+    from megads.launch.launchers.plan import LaunchPlan
 
     plan = LaunchPlan(("x",), {"A": "1", "MEGADS_TOKEN": "secret"}).hiding("MEGADS_TOKEN")
     assert plan.environment({"B": "2"}) == {"A": "1", "B": "2", "MEGADS_TOKEN": "secret"}

@@ -15,24 +15,24 @@ import pytest
 from megads.cluster.hosts import this_host
 from megads.cluster.ranks import RankInfo
 from megads.errors import LaunchError
-from megads.launch.user_ranks.meeting import Lead, Place, ask, launch_key, starting_process
+from megads.launch.user_ranks.meeting import Lead, MeetingPoint, launch_key, starting_process, wait_for_message
 
 
 @pytest.fixture(params=["one host", "several hosts"])
 def place(request, tmp_path):
     """Give rank 0's place of a launch of three ranks; ranks that do not know their local size take several hosts."""
     local = 3 if request.param == "one host" else 0
-    return Place(RankInfo(0, 3, 0, local, "Open MPI"), os.urandom(8).hex(), tmp_path, join_s=20.0)
+    return MeetingPoint(RankInfo(0, 3, 0, local, "Open MPI"), os.urandom(8).hex(), tmp_path, join_s=20.0)
 
 
-def of_rank(place: Place, rank: int, **changes: object) -> Place:
+def of_rank(place: MeetingPoint, rank: int, **changes: object) -> MeetingPoint:
     return replace(place, info=replace(place.info, rank=rank, local_rank=rank, **changes))
 
 
-def asking(place: Place, answers: dict[int, object]) -> threading.Thread:
+def asking(place: MeetingPoint, answers: dict[int, object]) -> threading.Thread:
     def run() -> None:
         try:
-            answers[place.info.rank] = ask(place)
+            answers[place.info.rank] = wait_for_message(place)
         except (EOFError, LaunchError) as error:
             answers[place.info.rank] = error
 
@@ -46,7 +46,7 @@ def test_every_rank_hears_the_same(place):
     threads = [asking(of_rank(place, rank), answers) for rank in (2, 1)]  # before rank 0 is there
     lead = Lead(place)
     assert lead.gather() == [this_host()] * 3
-    lead.tell({"argv": ["x"], "env": {"A": "1"}})
+    lead.send({"argv": ["x"], "env": {"A": "1"}})
     for thread in threads:
         thread.join(20)
     assert answers == {rank: {"argv": ["x"], "env": {"A": "1"}} for rank in (1, 2)}
@@ -75,7 +75,7 @@ def test_ranks_that_do_not_come_are_named(place):
 def test_a_rank_without_rank_0_says_where_it_looked(place, monkeypatch):
     monkeypatch.setattr("megads.launch.user_ranks.meeting.GRACE_S", 0.0)
     with pytest.raises(LaunchError, match=f"rank 1 of 3 on {this_host()} does not find rank 0 "):
-        ask(of_rank(replace(place, join_s=0.1), 1))
+        wait_for_message(of_rank(replace(place, join_s=0.1), 1))
 
 
 def test_twins_and_other_counts_are_told(place):
@@ -95,7 +95,7 @@ def test_twins_and_other_counts_are_told(place):
 
 
 def test_a_second_rank_0_on_one_host_is_told(tmp_path):
-    place = Place(RankInfo(0, 3, 0, 3, "Open MPI"), os.urandom(8).hex(), tmp_path)
+    place = MeetingPoint(RankInfo(0, 3, 0, 3, "Open MPI"), os.urandom(8).hex(), tmp_path)
     lead = Lead(place)
     with pytest.raises(LaunchError, match="duplicate rank 0 of 3"):
         Lead(place)
@@ -103,7 +103,7 @@ def test_a_second_rank_0_on_one_host_is_told(tmp_path):
 
 
 def test_who_does_not_know_the_secret_is_not_heard(tmp_path):
-    place = Place(RankInfo(0, 2, 0, 0, "PALS"), "key", tmp_path, join_s=20.0)
+    place = MeetingPoint(RankInfo(0, 2, 0, 0, "PALS"), "key", tmp_path, join_s=20.0)
     lead = Lead(place)
     told = json.loads(place.file.read_text())
     assert stat.S_IMODE(place.file.stat().st_mode) == 0o600
@@ -120,13 +120,13 @@ def test_who_does_not_know_the_secret_is_not_heard(tmp_path):
     answers: dict[int, object] = {}
     thread = asking(of_rank(place, 1), answers)
     assert lead.gather() == [this_host()] * 2
-    lead.tell({"exit": 2})
+    lead.send({"exit": 2})
     thread.join(20)
     assert answers == {1: {"exit": 2}}
 
 
 def test_a_file_of_a_launch_that_is_gone_is_passed(tmp_path):
-    place = Place(RankInfo(0, 2, 0, 0, "PALS"), "key", tmp_path, join_s=20.0)
+    place = MeetingPoint(RankInfo(0, 2, 0, 0, "PALS"), "key", tmp_path, join_s=20.0)
     with socket.socket() as gone:
         gone.bind(("127.0.0.1", 0))
         place.file.write_text(json.dumps({"names": ["127.0.0.1"], "port": gone.getsockname()[1], "secret": "old"}))
@@ -134,7 +134,7 @@ def test_a_file_of_a_launch_that_is_gone_is_passed(tmp_path):
     thread = asking(of_rank(place, 1), answers)
     lead = Lead(place)
     lead.gather()
-    lead.tell({"exit": 0})
+    lead.send({"exit": 0})
     thread.join(20)
     assert answers == {1: {"exit": 0}}
 
@@ -168,4 +168,4 @@ def test_the_process_that_started_the_ranks_is_found_above_shells_and_wrappers(t
 
 
 def test_the_folder_of_a_place_is_where_the_file_is(tmp_path):
-    assert Place(RankInfo(0, 2, 0, 0, "PALS"), "k", tmp_path).file == Path(tmp_path, ".megads-ranks-k")
+    assert MeetingPoint(RankInfo(0, 2, 0, 0, "PALS"), "k", tmp_path).file == Path(tmp_path, ".megads-ranks-k")

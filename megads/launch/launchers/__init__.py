@@ -1,0 +1,1 @@
+"""How ranks are started: each launcher is a row of data and a function that builds its command."""
