@@ -1,9 +1,9 @@
-"""Write a run's state: every rank its own numbers to its own file, all at once, all or nothing.
+"""Write a run's state: every rank its own shards to its own file, all at once, all or nothing.
 
-A save goes through four hands: every rank writes its file into a folder that nobody takes for
-a checkpoint, and to the disk itself; rank 0 learns what all have written; rank 0 writes the
-manifest and renames the folder; everybody learns whether it worked. The first may be done by a
-thread that writes a copy in host memory in the background; the others are collective.
+A save has four steps: every rank writes its file into a folder that nobody takes for a checkpoint,
+and to the disk itself; rank 0 gathers what all have written; rank 0 writes the manifest and renames
+the folder; every rank gets the outcome. In the background, a thread does the first, from a copy in
+host memory; the others are collective.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from torch import Tensor
 
 from megads.checkpoint.format.blocks import Entry, write_file
 from megads.checkpoint.format.commit import commit, part_of
-from megads.checkpoint.format.folders import checkpoint_name
+from megads.checkpoint.format.folders import checkpoint_name, later, retire, surplus, sweep
 from megads.checkpoint.format.manifest import File, Manifest, file_name
-from megads.checkpoint.format.retention import later, retire, surplus, sweep
 from megads.checkpoint.format.runs import Collector, Table, pack, table, unpack
 from megads.checkpoint.format.shard_layout import ShardLayout
 from megads.checkpoint.format.whole_state import STATES, WholeParamState
-from megads.checkpoint.owned_shard import OwnedShard, entry, kept_of
+from megads.checkpoint.owned_shard import OwnedShard
 from megads.checkpoint.resume.progress import Progress
 from megads.comm.groups import Groups
 from megads.comm.messages import broadcast_value, gather_values
@@ -39,53 +38,47 @@ from megads.errors import CheckpointError
 LOG = logging.getLogger("megads")
 
 IDLE, WRITING, FAILED = 0, 1, 2
-"""What a rank says of its thread; the highest of all ranks is what they do next."""
+"""State of a rank's thread; the highest of all ranks is what they do next."""
+
+CHUNK = 1 << 24
+"""Bytes that are copied from a device to the host at a time."""
+_DTYPES = {torch.float32: ("F32", "<f4"), torch.uint8: ("U8", "u1")}
+"""Name in the manifest and type in the file."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that goes into a checkpoint on one rank.
-
-    Attributes:
-        progress: how far the run is.
-        pieces: of this rank, see :class:`megads.checkpoint.owned_shard.OwnedShard`; gone through once.
-        scalars: of the engine.
-        tensors: every parameter of the model, the same on every rank, see ``megads.checkpoint.format.tensors``.
-        model: settings that decide the shape of the weights.
-        settings: of the run, section by section.
-        about: versions and the like.
-        layout: degrees of the grid, and the ZeRO stage.
-        states: what the optimizer keeps of parameters as a whole, name and tensors or numbers by key; this rank's.
-    """
+    """Everything that goes into a checkpoint on one rank."""
 
     progress: Progress
-    pieces: Iterable[OwnedShard]
-    scalars: Mapping[str, float]
-    tensors: Mapping[str, ShardLayout]
-    model: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    about: Mapping[str, Any]
-    layout: Mapping[str, int]
+    shards: Iterable[OwnedShard]  # of this rank; gone through once
+    scalars: Mapping[str, float]  # of the engine
+    tensors: Mapping[str, ShardLayout]  # every parameter of the model, the same on every rank
+    model: Mapping[str, Any]  # settings that decide the shape of the weights
+    settings: Mapping[str, Any]  # of the run, section by section
+    about: Mapping[str, Any]  # versions and the like
+    layout: Mapping[str, int]  # degrees of the grid, and the ZeRO stage
     states: Iterable[tuple[str, Mapping[str, Any]]] = ()
+    """What the optimizer keeps of parameters as a whole on this rank: tensors or numbers by key."""
 
 
 class HostCopy:
-    """Host tensors that are made once and copied to again and again."""
+    """Host tensors that are allocated once and copied to for every save."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Tensor] = {}
+        self._tensors: dict[str, Tensor] = {}
 
     @property
     def bytes(self) -> int:
-        """How much memory it holds."""
-        return sum(tensor.nbytes for tensor in self._kept.values())
+        """Memory of all tensors."""
+        return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def hold(self, key: str, tensor: Tensor) -> Tensor:
         """Return a flat copy of ``tensor`` on the host, good until the next call with the same ``key``."""
-        flat, kept = tensor.detach().reshape(-1), self._kept.get(key)
-        if kept is None or kept.shape != flat.shape or kept.dtype != flat.dtype:
-            kept = self._kept[key] = torch.empty_like(flat, device="cpu")
-        return kept.copy_(flat)
+        flat, copy = tensor.detach().reshape(-1), self._tensors.get(key)
+        if copy is None or copy.shape != flat.shape or copy.dtype != flat.dtype:
+            copy = self._tensors[key] = torch.empty_like(flat, device="cpu")
+        return copy.copy_(flat)
 
 
 @dataclass
@@ -93,7 +86,7 @@ class _Written:
     """What one rank has put on disk. Rank 0 gets that of all ranks, so it is short."""
 
     kinds: tuple[str, ...] = ()
-    pieces: bytes = b""  # packed
+    shards: bytes = b""  # packed
     states: dict[str, WholeParamState] = field(default_factory=dict)
     file: File | None = None
     problem: str = ""
@@ -106,46 +99,55 @@ class _GivenUp(Exception):
 
 @dataclass
 class _Job:
-    """What one rank writes, which needs no other rank."""
+    """A save on one rank; writing needs no other rank."""
 
+    snapshot: Snapshot
     final: Path
     name: str
     tensor_rank: int
     entries: list[Entry]
-    pieces: Table
+    shards: Table
     written: _Written
-    given_up: threading.Event = field(default_factory=threading.Event)
+    given_up: threading.Event
     error: BaseException | None = None
+    thread: threading.Thread | None = None  # that works on it, of a save in the background
 
     @staticmethod
     def of(folder: Path, snapshot: Snapshot, groups: Groups, hold: Callable[[str, Tensor], Tensor]) -> _Job:
         """Return this rank's part of ``snapshot``; ``hold`` gives the tensor that is written for the one at hand."""
-        mine = [piece for piece in snapshot.pieces if piece.is_mine and piece.count]
-        kinds = tuple(dict.fromkeys(kind for piece in mine for kind in piece.tensors))
-        keyed = [(f"{kind}/{piece.name}", piece.tensors[kind]) for kind in kinds for piece in mine]
+        mine = [shard for shard in snapshot.shards if shard.is_mine and shard.count]
+        kinds = tuple(dict.fromkeys(kind for shard in mine for kind in shard.tensors))
+        keyed = [(f"{kind}/{shard.name}", shard.tensors[kind]) for kind in kinds for shard in mine]
         states: dict[str, WholeParamState] = {}
+        given_up = threading.Event()
         for name, found in snapshot.states:
             tensors = {key: value for key, value in found.items() if isinstance(value, Tensor)}
             keyed += [(f"{STATES}{name}/{key}", tensor) for key, tensor in tensors.items()]
-            states[name] = kept_of(groups.rank, tensors, {k: v for k, v in found.items() if k not in tensors})
+            states[name] = WholeParamState(
+                groups.rank,
+                {key: (_DTYPES[tensor.dtype][0], tuple(tensor.shape)) for key, tensor in tensors.items()},
+                {key: value for key, value in found.items() if key not in tensors},
+            )
         return _Job(
+            snapshot,
             folder / checkpoint_name(snapshot.progress.iteration),
             file_name(groups.rank),
             groups.tensor_rank,
-            [entry(key, hold(key, tensor)) for key, tensor in keyed],
-            table([(piece.name, piece.first, piece.count) for piece in mine], snapshot.tensors),
+            [_entry(key, hold(key, tensor), given_up) for key, tensor in keyed],
+            table([(shard.name, shard.first, shard.count) for shard in mine], snapshot.tensors),
             _Written(kinds, states=states),
+            given_up,
         )
 
     def write(self) -> None:
-        """Write the file, to the disk itself; a rank without numbers writes none. A problem is kept, not raised."""
+        """Write the file, to the disk itself; a rank without shards writes none. A problem is stored, not raised."""
         started, written = time.perf_counter(), self.written
         try:
             if self.entries:
                 part = part_of(self.final)
                 part.mkdir(parents=True, exist_ok=True)
-                size, crc = write_file(part / self.name, [self._stoppable(each) for each in self.entries])
-                written.file, written.pieces = File(size, crc, self.tensor_rank), pack(self.pieces)
+                size, crc = write_file(part / self.name, self.entries)
+                written.file, written.shards = File(size, crc, self.tensor_rank), pack(self.shards)
         except OSError as error:
             written.problem = f"{part_of(self.final)}: {error.strerror}"
         except _GivenUp:
@@ -154,30 +156,26 @@ class _Job:
             self.error, written.problem = error, repr(error)
         written.seconds = time.perf_counter() - started
 
-    def _stoppable(self, each: Entry) -> Entry:
-        def chunks() -> Iterator[NDArray[np.generic]]:
-            for chunk in each.chunks():
-                if self.given_up.is_set():
-                    raise _GivenUp
-                yield chunk
 
-        return Entry(each.key, each.dtype, each.count, chunks)
+def _entry(key: str, tensor: Tensor, given_up: threading.Event) -> Entry:
+    """Return what writes a tensor to a file; from an accelerator it comes in chunks."""
+    flat = tensor.detach().reshape(-1)
 
+    def chunks() -> Iterator[NDArray[np.generic]]:
+        step = max(1, CHUNK // flat.element_size())
+        for at in range(0, flat.numel(), step):
+            if given_up.is_set():
+                raise _GivenUp
+            yield flat[at : at + step].cpu().numpy()
 
-@dataclass
-class _Flight:
-    """A save that a thread works on."""
-
-    snapshot: Snapshot
-    job: _Job
-    thread: threading.Thread
+    return Entry(key, np.dtype(_DTYPES[flat.dtype][1]), flat.numel(), chunks)
 
 
 class Saver:
     """Saves the state of one run. All ranks call each method that is collective in the same order.
 
     Args:
-        folder: of the run's checkpoints; made when it is not there.
+        folder: of the run's checkpoints; created if needed.
         groups: the grid's process groups.
         keep: newest checkpoints to keep; 0: all.
         keep_every: checkpoints of multiples of this iteration stay; 0: none.
@@ -191,22 +189,21 @@ class Saver:
         self.keep, self.keep_every = keep, keep_every
         self.work_s = 0.0  # of the last save: what the slowest rank wrote for, and what made it a checkpoint
         self.copy = HostCopy()
-        self._flight: _Flight | None = None
+        self._background: _Job | None = None
         self._sweeper: threading.Thread | None = None
 
     @property
     def is_writing(self) -> bool:
         """Whether a save was started that is not finished yet; the same on every rank."""
-        return self._flight is not None
+        return self._background is not None
 
     @property
     def state(self) -> int:
         """What this rank's thread is doing: IDLE (also: its file is on disk), WRITING or FAILED."""
-        if self._flight is None:
+        job = self._background
+        if job is None or job.thread is None:
             return IDLE
-        if self._flight.thread.is_alive():
-            return WRITING
-        return FAILED if self._flight.job.written.problem else IDLE
+        return WRITING if job.thread.is_alive() else FAILED if job.written.problem else IDLE
 
     def save(self, snapshot: Snapshot) -> Path:
         """Write one checkpoint and return its path. Collective; all or nothing.
@@ -214,49 +211,47 @@ class Saver:
         Raises:
             CheckpointError: on every rank, when one could not write. The older checkpoints are untouched.
         """
-        assert self._flight is None, "the save before this one is not finished"
+        assert self._background is None, "the save before this one is not finished"
         job = _Job.of(self.folder, snapshot, self.groups, lambda key, tensor: tensor)
         job.write()
-        return self._complete(snapshot, job)
+        return self._complete(job)
 
-    def reserve(self, pieces: Iterable[OwnedShard]) -> int:
+    def reserve(self, shards: Iterable[OwnedShard]) -> int:
         """Take the memory that :meth:`start` copies to, and return its bytes.
 
         Memory that was never written to takes the system much longer to give than to copy
         to (0.5 against 13 GB/s measured), so it is taken before the first step.
         """
-        for piece in pieces:
-            if piece.is_mine:
-                for kind, tensor in piece.tensors.items():
-                    self.copy.hold(f"{kind}/{piece.name}", tensor)
+        for shard in shards:
+            if shard.is_mine:
+                for kind, tensor in shard.tensors.items():
+                    self.copy.hold(f"{kind}/{shard.name}", tensor)
         return self.copy.bytes
 
     def start(self, snapshot: Snapshot) -> None:
         """Copy this rank's part of ``snapshot`` and have a thread write it; :meth:`finish` makes it a checkpoint."""
-        assert self._flight is None, "the save before this one is not finished"
-        job = _Job.of(self.folder, snapshot, self.groups, self.copy.hold)
-        thread = threading.Thread(target=job.write, name="megads-save", daemon=True)
-        self._flight = _Flight(snapshot, job, thread)
-        thread.start()
+        assert self._background is None, "the save before this one is not finished"
+        job = self._background = _Job.of(self.folder, snapshot, self.groups, self.copy.hold)
+        job.thread = threading.Thread(target=job.write, name="megads-save", daemon=True)
+        job.thread.start()
 
     def finish(self, state: int = IDLE) -> Path:
         """Complete the save that was started, wait for it if need be, and return its path. Collective.
 
-        Args:
-            state: the highest :attr:`state` of all ranks, if they know; where one FAILED, nobody continues writing.
+        ``state`` is the highest :attr:`state` of all ranks, if they know; where one FAILED, nobody continues writing.
 
         Raises:
             CheckpointError: as :meth:`save`.
         """
-        flight = self._flight
-        assert flight is not None, "no save was started"
+        job, self._background = self._background, None
+        assert job is not None, "no save was started"
+        assert job.thread is not None
         if state == FAILED:
-            flight.job.given_up.set()
-        flight.thread.join()
-        self._flight = None
-        return self._complete(flight.snapshot, flight.job)
+            job.given_up.set()
+        job.thread.join()
+        return self._complete(job)
 
-    def _complete(self, snapshot: Snapshot, job: _Job) -> Path:
+    def _complete(self, job: _Job) -> Path:
         """Make what every rank wrote a checkpoint, or nothing of it. Collective."""
         if job.error is not None:
             raise job.error
@@ -268,7 +263,7 @@ class Saver:
             try:
                 if not problem:
                     abandoned = later(self.folder, job.final) if self.gives_up_later else []
-                    gone = commit(job.final, _manifest(snapshot, written), abandoned)
+                    gone = commit(job.final, _manifest(job.snapshot, written), abandoned)
             except OSError as error:
                 problem = f"rank 0: {job.final}: {error.strerror}"
             except CheckpointError as error:
@@ -277,7 +272,9 @@ class Saver:
                 # Before anybody hears of it: every rank has reported, so nobody writes there any more.
                 shutil.rmtree(part_of(job.final), ignore_errors=True)
         took = max((each.seconds for each in written), default=0.0) + time.perf_counter() - started
-        problem, self.work_s = _tell((problem, took), self.groups)
+        if self.groups.grid.world_size > 1:  # also a barrier
+            problem, took = broadcast_value((problem, took))
+        self.work_s = took
         if problem:
             raise CheckpointError(f"the checkpoint was not saved: {problem}; older checkpoints are unchanged")
         if self.groups.rank == 0:
@@ -307,7 +304,7 @@ def _manifest(snapshot: Snapshot, written: list[_Written]) -> Manifest:
     collector = Collector(snapshot.tensors)
     for rank, each in enumerate(written):
         if each.file is not None:
-            collector.add(rank, each.file, unpack(each.pieces))
+            collector.add(rank, each.file, unpack(each.shards))
     return Manifest(
         iteration=snapshot.progress.iteration,
         kinds=tuple(dict.fromkeys(kind for each in written for kind in each.kinds)),
@@ -320,7 +317,7 @@ def _manifest(snapshot: Snapshot, written: list[_Written]) -> Manifest:
         progress=vars(snapshot.progress),
         scalars=snapshot.scalars,
         about=snapshot.about,
-        states={name: kept for each in written for name, kept in each.states.items()},
+        states={name: state for each in written for name, state in each.states.items()},
     )
 
 
@@ -337,9 +334,3 @@ def _gather(mine: _Written, groups: Groups) -> list[_Written]:
     if groups.model is not None and not groups.data_rank and not groups.seq_rank:
         found = [each for rank in gather_values(found, 0, groups.model) for each in rank]
     return [written for _, written in sorted(found, key=lambda each: each[0])] if groups.rank == 0 else []
-
-
-def _tell(verdict: tuple[str, float], groups: Groups) -> tuple[str, float]:
-    """Return rank 0's verdict on every rank. Also a barrier."""
-    problem, seconds = broadcast_value(verdict) if groups.grid.world_size > 1 else verdict
-    return problem, seconds

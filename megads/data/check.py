@@ -11,13 +11,13 @@ import numpy as np
 
 from megads.config.schema import RunConfig
 from megads.data.datasets import Files, Plans, make_plans, read_shards, samples_of, uses_demo
-from megads.data.formats.base import TokenFile
 from megads.data.formats.record import read_record
+from megads.data.formats.token_file import TokenFile
 from megads.data.samples.index_cache.cache import Cache
 from megads.data.sources import demo
 from megads.data.sources.file_list import Shard
-from megads.data.token_files.verify import sample_problems
-from megads.data.tokenizers.of_data import check_record
+from megads.data.token_files.scan import index_problems
+from megads.data.tokenizers.record_check import check_record
 from megads.errors import ConfigError, DataError
 
 _LOOKED_AT = 4096  # tokens of a document
@@ -26,14 +26,10 @@ _INDEX_BYTES = 16  # of a sample: where it starts, and two shuffles
 
 
 def check_data(run: RunConfig, vocab_size: int) -> None:
-    """Check that the run's data is there, is whole and fits its model, and that its indices find room.
+    """Check that the run's data is there, is valid and fits its model and tokenizer, and that its indices find room.
 
     Reads headers and sizes of every file, its index or stretches of a large one, and the
     beginnings of a few documents. A demo corpus that is not made yet is taken to be fine.
-
-    Args:
-        run: with derived values.
-        vocab_size: of the tokenizer.
 
     Raises:
         ConfigError: the tokenizer has more tokens than the model.
@@ -58,7 +54,7 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
     check_record(run, prefixes)
     _check_level(run, prefixes)
     for prefix in prefixes:
-        for problem in sample_problems(files.open(prefix), _INDEX_BUDGET // len(prefixes)):
+        for problem in index_problems(files.open(prefix), _INDEX_BUDGET // len(prefixes)):
             raise DataError(f"{problem}; restore a copy, or write the files again")
         _check_ids(files.open(prefix), known)
     check_room(run, plans, Cache.of(run))
@@ -89,7 +85,7 @@ def check_room(run: RunConfig, plans: Plans, cache: Cache) -> None:
         recipes = list(plan.recipes()) if plan else []
         if sum(recipe.nbytes for recipe in recipes) < free and writable:
             continue
-        missing = [recipe for recipe in recipes if not cache.has(recipe)]
+        missing = [recipe for recipe in recipes if cache.find(recipe) is None]
         _check_size(run, split, sum(recipe.nbytes for recipe in missing), cache)
         if missing and not writable:
             raise DataError(

@@ -7,27 +7,26 @@ The long arrays that a plan needs are in the cache and are mapped.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import resource
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from megads.config.schedule.batches import planned_samples
 from megads.config.schema import RunConfig
 from megads.config.settings.data import HeldOut
-from megads.config.splits import shares_of
-from megads.data.formats.base import TokenFile
-from megads.data.formats.open import open_dataset
-from megads.data.samples.gpt import Stamp
+from megads.data.formats.token_file import TokenFile, open_dataset
+from megads.data.samples.gpt import GPTRecipe, Stamp
+from megads.data.samples.index_cache.build import Team, build_together
 from megads.data.samples.index_cache.cache import Cache
-from megads.data.samples.index_cache.team import Team, build_together
-from megads.data.samples.mix import Manner, Mix, MixPlan, Source, plan_mix
+from megads.data.samples.mix import Mix, MixOptions, MixPlan, Source, plan_mix
 from megads.data.samples.split import split_documents
 from megads.data.sources import demo
 from megads.data.sources.file_list import Shard, has_weights, parse_data_path, read_file_list
@@ -42,22 +41,6 @@ Plans = dict[str, MixPlan | None]
 """A plan for each of :data:`SPLITS`, None where nothing is asked for."""
 
 
-class Dataset(Protocol):
-    """A row of samples, each int64 [seq_length + 1]."""
-
-    corpora: list[str]
-    """Names of the corpora that the samples come from, in the order of the data list."""
-
-    def corpus_of(self, i: int) -> str:
-        """Return the corpus of sample ``i``."""
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-
-    def __getitem__(self, i: int) -> npt.NDArray[np.int64]:
-        """Return sample ``i``."""
-
-
 def samples_of(run: RunConfig) -> dict[str, int]:
     """Return how many samples each split needs; 0 where nothing is asked for.
 
@@ -67,7 +50,7 @@ def samples_of(run: RunConfig) -> dict[str, int]:
     batch to train on: an index of the samples of a whole run would take hours.
     """
     evaluation = run.train.eval_iters * run.train.global_batch
-    _, valid, test = shares_of(run)
+    _, valid, test = run.data.shares()
     own = {split: run.data.held_out(split).text for split in ("valid", "test")}
     validates = run.train.eval_interval > 0 or run.train.evaluate_only
     return {
@@ -102,15 +85,11 @@ def read_shards(run: RunConfig) -> list[Shard]:
     return read_file_list(Path(run.data.file_list)) if run.data.file_list else demo.read_demo(run)
 
 
-def build_splits(run: RunConfig, shards: Sequence[Shard], team: Team | None = None) -> dict[str, Dataset | None]:
+def build_splits(run: RunConfig, shards: Sequence[Shard], team: Team | None = None) -> dict[str, Mix | None]:
     """Return the samples of train, valid and test; None where nothing is asked for. Collective.
 
-    The samples are a pure function of files and settings; how many ranks there are changes nothing.
-
-    Args:
-        run: derived settings.
-        shards: the run's data; see :func:`read_shards`.
-        team: the ranks that build together; None: this process alone.
+    The samples are a pure function of files and settings; how many ranks there are changes nothing. Without a
+    ``team`` this process builds alone.
 
     Raises:
         DataError: a file is broken, a split gets no documents or less than one sample, or the
@@ -124,7 +103,7 @@ def build_splits(run: RunConfig, shards: Sequence[Shard], team: Team | None = No
     allow_open_files(
         _FILES_OF_SHARD * max((sum(1 for _ in plan.files()) for plan in plans.values() if plan), default=0)
     )
-    return {split: Mix(plan, cache.columns, files.open) if plan else None for split, plan in plans.items()}
+    return {split: Mix(plan, cache.get, files.open) if plan else None for split, plan in plans.items()}
 
 
 class Files:
@@ -152,7 +131,7 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
         DataError: a file is broken, or a split has no documents or less than one sample.
     """
     samples, data = samples_of(run), run.data
-    manner = Manner(
+    options = MixOptions(
         run.model.seq_length,
         run.train.seed_of_data,
         data.last_epoch_cutoff,
@@ -171,7 +150,7 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
         given = read_held_out(own) if name else shards
         mine = [shard for shard in given if shard.weight > 0]
         allow_open_files(_FILES_OF_SHARD * len(mine))
-        sources = _whole(mine, files) if name else _cut(run, mine, number, files)
+        sources = _sources(run, mine, None if name else number, files)
         used = [source for source in sources if source.documents]
         _check_split(run, split, sources, name, files)
         plain = own.is_path if name else bool(data.path)
@@ -179,7 +158,7 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
         weighted = not plain or (has_weights(name or data.path) and not (apart and len(given) == 1))
         if not weighted and len(used) > 1:
             used = _with_samples(split, used, run.model.seq_length, files)
-        plans[split] = plan_mix(used, samples[split], replace(manner, plain=plain, weighted=weighted))
+        plans[split] = plan_mix(used, samples[split], replace(options, plain=plain, weighted=weighted))
     return plans
 
 
@@ -210,23 +189,17 @@ def _with_samples(split: str, sources: Sequence[Source], seq_length: int, files:
     return [source for source in exact if source.tokens > seq_length]
 
 
-def _whole(shards: Sequence[Shard], files: Files) -> list[Source]:
-    return [_source(shard, files.open(shard.prefix), range(len(files.open(shard.prefix)))) for shard in shards]
-
-
-def _cut(run: RunConfig, shards: Sequence[Shard], number: int, files: Files) -> list[Source]:
-    """Return what each file gives to the split ``number`` of :data:`SPLITS`."""
-    shares, rule = shares_of(run), run.data.split_rule
-    opened = [files.open(shard.prefix) for shard in shards]
-    return [
-        _source(shard, file, split_documents(shares, len(file), rule)[number])
-        for shard, file in zip(shards, opened, strict=True)
-    ]
-
-
-def _source(shard: Shard, file: TokenFile, documents: range) -> Source:
-    tokens = round(file.num_tokens * len(documents) / max(1, len(file)))
-    return Source(shard.weight, file.prefix, shard.corpus, Stamp.of(file.prefix), documents, tokens)
+def _sources(run: RunConfig, shards: Sequence[Shard], number: int | None, files: Files) -> list[Source]:
+    """Return what each file gives to the split ``number`` of :data:`SPLITS`; None: files of its own, all of them."""
+    found = []
+    for shard in shards:
+        file = files.open(shard.prefix)
+        documents = range(len(file))
+        if number is not None:
+            documents = split_documents(run.data.shares(), len(file), run.data.split_rule)[number]
+        tokens = round(file.num_tokens * len(documents) / max(1, len(file)))
+        found.append(Source(shard.weight, file.prefix, shard.corpus, Stamp.of(file.prefix), documents, tokens))
+    return found
 
 
 def allow_open_files(count: int) -> None:
@@ -246,7 +219,7 @@ def allow_open_files(count: int) -> None:
 
 
 def _check_split(run: RunConfig, split: str, sources: Sequence[Source], name: str, files: Files) -> None:
-    samples, shares = samples_of(run)[split], shares_of(run)
+    samples, shares = samples_of(run)[split], run.data.shares()
     split_of = "split {:g},{:g},{:g} (train,valid,test)".format(*shares)
     setting = {"train": "TRAIN_SPLIT", "valid": "VAL_SPLIT", "test": "TEST_SPLIT"}[split]
     cure = {"train": "", "valid": ", or EVAL_INTERVAL=0 for no validation", "test": ", or 0 for no test"}[split]
@@ -276,3 +249,18 @@ def _count_tokens(sources: Sequence[Source], enough: int, files: Files) -> int:
             if total >= enough:
                 return total
     return total
+
+
+def data_fingerprint(shards: Sequence[Shard], files: Iterable[GPTRecipe]) -> str:
+    """Return what differs when a weight, a corpus, a file's name or a file's size does: a resumed run compares it.
+
+    The folders and the times of the files do not count: data may be copied to a faster disk.
+    """
+    used = [shard for shard in shards if shard.weight > 0]
+    total = sum(shard.weight for shard in used)
+    sizes = {file.prefix: (file.stamp.index_bytes, file.stamp.token_bytes) for file in files}
+    rows = [
+        (f"{shard.weight / total:.12g}", os.path.basename(shard.prefix), shard.corpus, sizes.get(shard.prefix))
+        for shard in used
+    ]
+    return hashlib.blake2b(json.dumps(rows).encode(), digest_size=8).hexdigest()

@@ -14,52 +14,34 @@ Names = tuple[tuple[str, str, int | None], ...]
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """A class of transformers: what it computes, how it calls it, and its ``config.json``.
+    """A class of transformers: what it computes, how it calls it, and its ``config.json``."""
 
-    Attributes:
-        name: of the class.
-        model_type: of its ``config.json``.
-        suits: whether it is the one for a derived model, whose other settings must then be as it ``needs``.
-        needs: setting -> the values that it has.
-        read: settings of the model that a ``config.json`` describes.
-        write: what ``config.json`` says of a derived model, but for what all classes have in common; the second
-            argument is what was imported with it (max_position_embeddings, sliding_window).
-        outside: our module outside the layers -> its name.
-        layers: what the names of a layer begin with.
-        inside: of a layer.
-        misfit: what else of a derived model it does not have, in words; empty: nothing.
-        window: how many tokens its attention sees, by a ``config.json``; None: all.
-        is_transposed: whether it keeps the matrices of a layer as [in, out].
-        prefix: that names may lack.
-    """
-
-    name: str
-    model_type: str
+    name: str  # of the class
+    model_type: str  # of its ``config.json``
+    # whether it is the one for a derived model, whose other settings must then be as it ``needs``
     suits: Callable[[Any], bool]
-    needs: Mapping[str, tuple[Any, ...]]
-    read: Callable[[ConfigJson], dict[str, Any]]
+    needs: Mapping[str, tuple[Any, ...]]  # setting -> the values that it has
+    read: Callable[[ConfigJson], dict[str, Any]]  # settings of the model that a ``config.json`` describes
+    # what ``config.json`` says of a derived model, but for what all classes have in common; the second argument is
+    # what was imported with it (max_position_embeddings, sliding_window)
     write: Callable[[Any, Mapping[str, Any]], dict[str, Any]]
-    outside: Mapping[str, str]
-    layers: str
-    inside: Names
+    outside: Mapping[str, str]  # our module outside the layers -> its name
+    layers: str  # what the names of a layer begin with
+    inside: Names  # of a layer
+    # what else of a derived model it does not have, in words; empty: nothing
     misfit: Callable[[Any], str] = lambda model: ""
+    # how many tokens its attention sees, by a ``config.json``; None: all
     window: Callable[[ConfigJson], int | None] = lambda config: None
-    is_transposed: bool = False
-    prefix: str = ""
+    is_transposed: bool = False  # whether it keeps the matrices of a layer as [in, out]
+    prefix: str = ""  # that names may lack
 
 
 @dataclass(frozen=True)
 class Family:
-    """A bundle of defaults that decides the description of a model, see ``megads.families.decoder``.
+    """A bundle of defaults that decides the description of a model, see ``megads.families.decoder``."""
 
-    Attributes:
-        summary: what it is made of, in a few words.
-        classes: of transformers, the usual one first.
-        defaults: dotted setting -> its default in this family, below presets in precedence.
-        init_std: of initial weights; 0: sqrt(2 / (5 HIDDEN)).
-    """
-
-    summary: str
-    classes: tuple[HuggingFace, ...]
+    summary: str  # what it is made of, in a few words
+    classes: tuple[HuggingFace, ...]  # of transformers, the usual one first
+    # dotted setting -> its default in this family, below presets in precedence
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    init_std: float = 0.0
+    init_std: float = 0.0  # of initial weights; 0: sqrt(2 / (5 HIDDEN))

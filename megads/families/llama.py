@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from megads.families.config_json import ConfigJson, read_decoder, write_decoder
@@ -73,27 +74,24 @@ def _is_even(model: Any) -> bool:
     return _is_plain(model) and model.hidden_size % model.num_heads == 0
 
 
-LLAMA_CLASS = HuggingFace(
+llama_like = partial(HuggingFace, outside=OUTSIDE, layers="model.layers", inside=LAYER)
+"""A class that names its modules as Llama's does."""
+
+LLAMA_CLASS = llama_like(
     "LlamaForCausalLM",
     "llama",
     suits=_is_even,
     needs=NEEDS,
     read=_read_llama,
     write=_write_llama,
-    outside=OUTSIDE,
-    layers="model.layers",
-    inside=LAYER,
 )
-MISTRAL_CLASS = HuggingFace(
+MISTRAL_CLASS = llama_like(
     "MistralForCausalLM",
     "mistral",
     suits=_is_plain,
     needs={**NEEDS, "bias": (False,)},
     read=_read_mistral,
     write=_write_mistral,
-    outside=OUTSIDE,
-    layers="model.layers",
-    inside=LAYER,
     window=_window,
 )
 LLAMA = Family("RMSNorm, SwiGLU, RoPE", (LLAMA_CLASS, MISTRAL_CLASS))

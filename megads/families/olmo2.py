@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from megads.families.config_json import ConfigJson, read_decoder, write_decoder
-from megads.families.family import Family, HuggingFace
-from megads.families.llama import HEAD_NORMS, MLP, NEEDS, OUTSIDE, PROJECTIONS
+from megads.families.family import Family
+from megads.families.llama import HEAD_NORMS, MLP, NEEDS, PROJECTIONS, llama_like
 
 _OURS = {"bias": False, "qk_norm": "all", "norm_position": "after"}
 
@@ -27,15 +27,13 @@ def _misfit(model: Any) -> str:
     return ""
 
 
-OLMO2_CLASS = HuggingFace(
+OLMO2_CLASS = llama_like(
     "Olmo2ForCausalLM",
     "olmo2",
     suits=lambda model: bool(model.position_embedding == "rope" and model.qk_norm == "all"),
     needs={**NEEDS, **{name: (value,) for name, value in _OURS.items()}},
     read=_read,
     write=_write,
-    outside=OUTSIDE,
-    layers="model.layers",
     inside=(
         *PROJECTIONS,
         *HEAD_NORMS,

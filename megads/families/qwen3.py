@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from megads.families.config_json import ConfigJson, read_decoder, write_decoder
-from megads.families.family import Family, HuggingFace
-from megads.families.llama import HEAD_NORMS, LAYER, NEEDS, OUTSIDE
+from megads.families.family import Family
+from megads.families.llama import HEAD_NORMS, LAYER, NEEDS, llama_like
 
 
 def _read(config: ConfigJson) -> dict[str, Any]:
@@ -22,15 +22,13 @@ def _write(model: Any, more: Mapping[str, Any]) -> dict[str, Any]:
     return {**write_decoder(model, more), "attention_bias": False, **window}
 
 
-QWEN3_CLASS = HuggingFace(
+QWEN3_CLASS = llama_like(
     "Qwen3ForCausalLM",
     "qwen3",
     suits=lambda model: bool(model.position_embedding == "rope" and model.qk_norm == "head"),
     needs={**NEEDS, "bias": (False,), "qk_norm": ("head",)},
     read=_read,
     write=_write,
-    outside=OUTSIDE,
-    layers="model.layers",
     inside=(*LAYER, *HEAD_NORMS),
 )
 QWEN3 = Family(

@@ -17,25 +17,16 @@ Kind = Literal["matrix", "bias", "norm", "embedding", "positions", "output"]
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter, whole.
+    """One parameter, whole."""
 
-    Attributes:
-        name: as in ``megads.models.gpt.GPT``; of a layer without ``layers.N.`` in :attr:`Spec.layer`.
-        shape: one or two dimensions.
-        kind: what it is.
-        dim: the dimension that tensor-parallel ranks cut; None: each holds all of it.
-        parts: sizes of what is fused along ``dim``, such as (q, k, v) or (gate, up); of each a rank holds its share.
-        into_residual: whether its output is added to the residual stream.
-        step: of the model.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    kind: Kind
-    dim: int | None = None
+    name: str  # as in ``megads.models.gpt.GPT``; of a layer without ``layers.N.`` in :attr:`Spec.layer`
+    shape: tuple[int, ...]  # one or two dimensions
+    kind: Kind  # what it is
+    dim: int | None = None  # the dimension that tensor-parallel ranks cut; None: each holds all of it
+    # sizes of what is fused along ``dim``, such as (q, k, v) or (gate, up); of each a rank holds its share
     parts: tuple[int, ...] = ()
-    into_residual: bool = False
-    step: int = 0
+    into_residual: bool = False  # whether its output is added to the residual stream
+    step: int = 0  # of the model
 
     @property
     def size(self) -> int:
@@ -45,21 +36,13 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Spec:
-    """A model's parameters in order.
+    """A model's parameters in order."""
 
-    Attributes:
-        num_layers: L.
-        embedding: of step 0.
-        layer: of every layer.
-        output: of the last step, without a tied embedding.
-        is_tied: whether the output projection is the embedding.
-    """
-
-    num_layers: int
-    embedding: tuple[Parameter, ...]
-    layer: tuple[Parameter, ...]
-    output: tuple[Parameter, ...]
-    is_tied: bool
+    num_layers: int  # L
+    embedding: tuple[Parameter, ...]  # of step 0
+    layer: tuple[Parameter, ...]  # of every layer
+    output: tuple[Parameter, ...]  # of the last step, without a tied embedding
+    is_tied: bool  # whether the output projection is the embedding
 
     def parameters(self) -> Iterator[Parameter]:
         """Yield every parameter of the model by its full name, with its step."""
@@ -99,6 +82,15 @@ class Spec:
         for each in self.layer:
             if each.kind == "norm" and not each.name.startswith("attention."):
                 yield each, f"{each.name.removesuffix('weight')}bias" in names
+
+    @property
+    def head_widths(self) -> tuple[int, int]:
+        """The channels of the queries and of the keys of a layer that are normalised; none where they are not."""
+        names = by_name(self.layer)
+        if "attention.q_norm.weight" not in names:
+            return 0, 0
+        queries, keys, _ = names["attention.qkv.weight"].parts
+        return queries, keys
 
     def step_sizes(self, tensor: int = 1) -> tuple[int, int, int]:
         """Return the elements of the first step, of a layer and of the last step on one of ``tensor`` ranks.

@@ -20,6 +20,19 @@ CLASSES: dict[str, HuggingFace] = {each.name: each for family in FAMILIES.values
 """The classes of transformers that can be read and written, by name."""
 
 
+def described_by(model: Any) -> FamilyName:
+    """Return the family that has the parts of a derived ``model``: the one it names, else the first that has them.
+
+    An imported model has them from its checkpoint, and its name from the preset.
+    """
+
+    def fits(each: HuggingFace) -> bool:
+        return each.suits(model) and all(getattr(model, name) in values for name, values in each.needs.items())
+
+    names: tuple[FamilyName, ...] = (model.family, *FAMILIES)
+    return next((name for name in names if any(map(fits, FAMILIES[name].classes))), names[0])
+
+
 def family_of(architecture: str) -> FamilyName:
     """Return the family of a class of transformers in :data:`CLASSES`."""
     return next(name for name, family in FAMILIES.items() if CLASSES[architecture] in family.classes)

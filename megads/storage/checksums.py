@@ -10,11 +10,7 @@ BLOCK = 1 << 20
 
 
 class BlockChecksums:
-    """Makes the checksums of blocks from bytes that come in pieces of any length.
-
-    Args:
-        block: bytes of a block.
-    """
+    """Makes the checksums of blocks of ``block`` bytes from bytes that come in pieces of any length."""
 
     def __init__(self, block: int = BLOCK):
         self.block = block

@@ -25,7 +25,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class NotRegular(OSError):
-    """What has the name is no file, or no file can have it; ``strerror`` says what it is."""
+    """What has the name is not a file, or no file can have it; ``strerror`` says what it is."""
 
     def __init__(self, what: str):
         super().__init__(errno.EINVAL, f"{what}, expected a regular file")

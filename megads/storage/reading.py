@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from megads.storage.open_file import open_file
+from megads.text.units import size as size_text
 
 MOST = 64 << 20
 """Bytes of a file, unless its reader knows better."""
@@ -31,21 +33,33 @@ _MOST_ALIASES = 16  # in YAML; nested ones multiply
 
 
 class Bounds(ValueError):
-    """A text that is nested too deeply, or no JSON or YAML at all."""
+    """A text that is nested too deeply, or not JSON or YAML."""
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep Python from looking for circles in millions of new objects that have none."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def read_bytes(path: str | Path, most: int = MOST) -> bytes:
     """Return the content of a regular file.
 
     Raises:
-        OSError: it is missing, cannot be read, is no regular file, or longer than ``most`` bytes.
+        OSError: it is missing, cannot be read, is not a regular file, or longer than ``most`` bytes.
     """
     handle, size = open_file(path)
     with os.fdopen(handle, "rb") as file:
         # Files of /proc have a size of 0.
         content = b"" if size > most else file.read(most + 1)
     if size > most or len(content) > most:
-        raise OSError(errno.EFBIG, f"has more than {_size(most)}")
+        raise OSError(errno.EFBIG, f"has more than {size_text(most)}")
     return content
 
 
@@ -62,7 +76,7 @@ def read_json(path: str | Path, most: int = MOST, **how: Any) -> Any:
 
     Raises:
         OSError: as :func:`read_bytes`.
-        Bounds: it is no JSON, or nested too deeply.
+        Bounds: it is not JSON, or nested too deeply.
     """
     return parse_json(read_bytes(path, most), **how)
 
@@ -81,7 +95,7 @@ def parse_json(
         pairs: makes a mapping from its pairs.
 
     Raises:
-        Bounds: it is no JSON, or nested deeper than :data:`DEEPEST`.
+        Bounds: it is not JSON, or nested deeper than :data:`DEEPEST`.
     """
     try:
         found = json.loads(content, parse_constant=constant, object_pairs_hook=pairs)
@@ -115,12 +129,7 @@ def _check_depth(found: Any) -> None:
 
 
 def read_yaml(path: str | Path, most: int = MOST, loader: Any = None) -> Any:
-    """Return what a YAML file holds.
-
-    Args:
-        path: of the file.
-        most: bytes.
-        loader: class that makes the content; None: the fastest safe one.
+    """Return what a YAML file of at most ``most`` bytes holds; ``loader`` None: the fastest safe one.
 
     Raises:
         OSError: as :func:`read_bytes`.
@@ -157,7 +166,3 @@ def parse_yaml(text: str, loader: Any = None) -> Any:
 
 def _too_deep() -> Bounds:
     return Bounds(f"is nested deeper than {DEEPEST} levels")
-
-
-def _size(count: int) -> str:
-    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"

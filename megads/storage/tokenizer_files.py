@@ -13,7 +13,7 @@ _LARGEST = 1 << 30  # bytes
 
 
 def wrong_kind(path: Path) -> str:
-    """Return why ``path`` is no file of a tokenizer by its name, "" if it is one.
+    """Return why ``path`` is not a file of a tokenizer by its name, "" if it is one.
 
     ``*.json`` holds a JSON object or list, ``*.model`` a SentencePiece model or tiktoken's ranks, the others text.
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from megads.checkpoint.format.blocks import Entry, write_file
 from megads.checkpoint.format.commit import commit, part_of
 from megads.checkpoint.format.folders import CheckpointRef, candidates, checkpoint_name, list_checkpoints
-from megads.checkpoint.format.manifest import Manifest, file_name
-from megads.checkpoint.format.runs import FileFacts, tell_of
+from megads.checkpoint.format.manifest import File, Manifest, file_name
+from megads.checkpoint.format.runs import with_files
 from megads.checkpoint.format.shard_layout import ShardLayout
 
 KINDS = ("weight", "exp_avg", "exp_avg_sq")
@@ -88,7 +88,7 @@ def make(
             if share == 0:
                 held += [Entry.of(f"rng/0-0-{rank}/{key}", state) for key, state in (rng or {}).items()]
             number = share * degree + rank
-            files[number] = FileFacts(*write_file(part_of(final) / file_name(number), held), rank, tuple(pieces))
+            files[number] = (File(*write_file(part_of(final) / file_name(number), held), rank), pieces)
     manifest = {
         "iteration": iteration,
         "kinds": tuple(numbers),
@@ -101,7 +101,7 @@ def make(
         "progress": {"iteration": iteration, "consumed_samples": iteration * 8, "last_loss": 2.5},
     }
     places = {file_name(rank): f"0-0-{rank}" for rank in range(degree if rng else 0)}
-    commit(final, with_generators(tell_of(Manifest(**{**manifest, **changes}), files), places))
+    commit(final, with_generators(with_files(Manifest(**{**manifest, **changes}), files), places))
     return final
 
 

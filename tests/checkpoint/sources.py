@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megads.checkpoint.format.blocks import Entry, write_file
-from megads.checkpoint.format.manifest import Manifest, write_manifest
-from megads.checkpoint.format.runs import FileFacts, tell_of
-from megads.checkpoint.format.tensors import parameters_of
+from megads.checkpoint.format.manifest import File, Manifest, write_manifest
+from megads.checkpoint.format.runs import Contents, with_files
+from megads.checkpoint.format.shard_layout import parameters_of
 from megads.checkpoint.resume.compatibility import SHAPE_SETTINGS
 from megads.comm.grid import Grid
 from megads.config.schema import ModelConfig
@@ -74,7 +74,7 @@ def write_source(
                 entries.append(Entry.of(f"{kind}/{name}", local.reshape(-1)[first:last]))
         file = f"rank-{rank:05d}.safetensors"
         size, crc = write_file(path / file, entries)
-        files[rank] = FileFacts(size, crc, at["tensor"], tuple(pieces))
+        files[rank] = (File(size, crc, at["tensor"]), pieces)
     layout = {axis: grid.degree(axis) for axis in ("pipe", "data", "seq", "tensor")}
     write_manifest(path, _manifest(iteration, kinds, {**layout, "zero_stage": zero_stage}, model, files, more))
     return path
@@ -103,7 +103,7 @@ def _manifest(
     kinds: Sequence[str],
     layout: Mapping[str, int],
     model: ModelConfig,
-    files: Mapping[int, FileFacts],
+    files: Mapping[int, tuple[File, Contents]],
     more: Mapping[str, Any],
 ) -> Manifest:
     facts: dict[str, Any] = {
@@ -115,4 +115,4 @@ def _manifest(
         **more,
     }
     shape = {key: getattr(model, key) for key in SHAPE_SETTINGS}
-    return tell_of(Manifest(iteration, tuple(kinds), layout, shape, parameters_of(model), {}, {}, **facts), files)
+    return with_files(Manifest(iteration, tuple(kinds), layout, shape, parameters_of(model), {}, {}, **facts), files)

@@ -51,7 +51,7 @@ def snapshot(groups: Groups, iteration: int, **more: object) -> Snapshot:
     pieces = pieces_of(groups, **more)  # type: ignore[arg-type]
     return Snapshot(
         progress=Progress(iteration, iteration * 8),
-        pieces=pieces,
+        shards=pieces,
         # As runs do: who leaves the optimizer out leaves its counts out.
         scalars={"optimizer_step": 3.0} if len(pieces[0].tensors) > 1 else {},
         tensors={"qkv": QKV, "norm": NORM},
@@ -114,7 +114,7 @@ def _all_write_their_own(folder: str, background: bool) -> None:
     with Reader(path) as reader:
         # What is whole on both tensor ranks is saved by the first.
         manifest = reader.manifest
-        held = {name: {piece[0] for piece in manifest.pieces(name)} for name in manifest.files}
+        held = {name: {piece[0] for piece in manifest.contents(name)} for name in manifest.files}
         assert held == {
             "rank-00000.safetensors": {"qkv", "norm"},
             "rank-00001.safetensors": {"qkv"},
@@ -153,9 +153,9 @@ def _nothing_to_write(folder: str) -> None:
     given = snapshot(groups, 3)
     if groups.data_rank == 1:
         empty = OwnedShard("norm", NORM, 4, {kind: torch.empty(0) for kind in KINDS})
-        given = Snapshot(**{**vars(given), "pieces": [empty]})
+        given = Snapshot(**{**vars(given), "shards": [empty]})
     else:
-        given = Snapshot(**{**vars(given), "pieces": pieces_of(ALONE)})
+        given = Snapshot(**{**vars(given), "shards": pieces_of(ALONE)})
     path = Saver(Path(folder), groups).save(given)
     assert names(path) == ["manifest.json", "rank-00000.safetensors"]
     check_whole(path)
@@ -185,12 +185,12 @@ def test_in_the_background_a_copy_is_written_while_training_goes_on(tmp_path, mo
     monkeypatch.setattr(save, "write_file", slow)
     saver = Saver(tmp_path, ALONE)
     given = snapshot(ALONE, 2)
-    assert saver.reserve(given.pieces) == 4 * 3 * (48 + 4)
-    kept = {key: tensor.data_ptr() for key, tensor in saver.copy._kept.items()}
+    assert saver.reserve(given.shards) == 4 * 3 * (48 + 4)
+    kept = {key: tensor.data_ptr() for key, tensor in saver.copy._tensors.items()}
     saver.start(given)
     assert saver.is_writing
     assert saver.state == WRITING
-    for piece in given.pieces:
+    for piece in given.shards:
         for tensor in piece.tensors.values():
             tensor.fill_(-1.0)  # the next step
     assert list_checkpoints(tmp_path) == []
@@ -200,7 +200,7 @@ def test_in_the_background_a_copy_is_written_while_training_goes_on(tmp_path, mo
     assert saver.state == IDLE
     check_whole(path)
     saver.start(snapshot(ALONE, 4, times=2))
-    assert {key: saver.copy._kept[key].data_ptr() for key in kept} == kept  # memory is taken once
+    assert {key: saver.copy._tensors[key].data_ptr() for key in kept} == kept  # memory is taken once
     check_whole(saver.finish(), times=2)
 
 
@@ -249,7 +249,7 @@ def _disk_fills_up(folder: str, background: bool) -> None:
     large = snapshot(groups, 2)
     if groups.rank == 1:
         big, cut = dict.fromkeys(KINDS, torch.zeros(1 << 18)), ShardLayout((1 << 18,))
-        more = {"pieces": [*large.pieces, OwnedShard("big", cut, 0, big)], "tensors": {**large.tensors, "big": cut}}
+        more = {"shards": [*large.shards, OwnedShard("big", cut, 0, big)], "tensors": {**large.tensors, "big": cut}}
         large = Snapshot(**{**vars(large), **more})
     why = _save_on(saver, large, background)
     # Rank 0, which writes at the same time, may find the disk full, too.
@@ -304,7 +304,7 @@ def _others_stop_writing(folder: str) -> None:
             assert saver.state == WRITING
             threading.Timer(0.2, may_go_on.set).start()
         else:
-            saver._flight.thread.join()
+            saver._background.thread.join()
             assert saver.state == FAILED
         with pytest.raises(CheckpointError, match=r"rank 1: .*Input/output error"):
             saver.finish(FAILED)
@@ -352,7 +352,7 @@ def test_what_a_killed_save_left_is_gone_after_the_next_start(tmp_path):
     saver = Saver(tmp_path, ALONE)
     saver.save(snapshot(ALONE, 1))
     saver.start(snapshot(ALONE, 2))
-    saver._flight.thread.join()  # and now the process is killed
+    saver._background.thread.join()  # and now the process is killed
     assert names(tmp_path) == ["iter_0000001", "iter_0000002.tmp"]
     assert [path.name for path in list_checkpoints(tmp_path)] == ["iter_0000001"]
     remove_unfinished(tmp_path)

@@ -13,6 +13,7 @@ import numpy as np
 
 from megads.config.schema import RunConfig
 from megads.data.formats.dtypes import best_dtype
+from megads.data.formats.files import Row
 from megads.data.formats.writer import IndexedWriter
 
 
@@ -32,6 +33,11 @@ def write_dataset(
             writer.add_document(part)
         writer.finalize()
     return prefix
+
+
+def numbers(row: Row) -> list[int]:
+    """Return all numbers of a row."""
+    return row.read(0, len(row)).tolist()
 
 
 def write_list(path: Path, *lines: str) -> Path:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from megads.data import check
-from megads.data.check import check_data
+from megads.data.check import _disk, check_data
 from megads.data.datasets import build_splits, read_shards
 from megads.data.formats.record import Record, write_record
+from megads.data.samples.index_cache.cache import Cache
 from megads.errors import ConfigError, DataError
 from tests.data.factory import make_run, write_dataset, write_list
 
@@ -89,7 +90,7 @@ def test_splits(tmp_path, data_list):
 
 def test_everything_the_launcher_needs_is_free_of_torch():
     program = (
-        "import sys; import megads.data.check, megads.data.tokenizers.of_run; "
+        "import sys; import megads.data.check, megads.data.tokenizers.build; "
         "import megads.data.sources.demo, megads.data.datasets; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'tokenizers', 'transformers')))"
     )
@@ -127,3 +128,9 @@ def test_files_of_sentences_are_refused(tmp_path, recorded):
     with pytest.raises(DataError, match=rf"{name}: holds sentences .* separate samples: .* or set FORCE=1"):
         check_data(_run(path), 100)
     check_data(_run(path, train={"force": True}), 100)
+
+
+def test_a_cache_where_no_files_are_kept_is_called_that(tmp_path):
+    with pytest.raises(DataError, match="/proc is on a temporary file system; set DATA_CACHE_PATH to a disk"):
+        _disk(Cache(type(tmp_path)("/proc/x")))
+    assert _disk(Cache(tmp_path / "x"))[1] > 0

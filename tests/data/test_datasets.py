@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megads.config.splits import shares_of
 from megads.data.datasets import Files, allow_open_files, build_splits, make_plans, read_shards, samples_of
 from megads.data.formats.writer import IndexedWriter, write_index
 from megads.data.samples.gpt import GPTRecipe
@@ -28,15 +27,15 @@ def test_requested_samples():
 
 def test_split_text_stands_for_the_three_shares():
     run = make_run(data={"split": "969, 30,1", "train_split": 5})
-    assert shares_of(run) == (969, 30, 1)
+    assert run.data.shares() == (969, 30, 1)
     assert samples_of(run) == {"train": 16, "valid": 4, "test": 4}
     assert samples_of(make_run(data={"split": "1"}))["valid"] == 0
 
 
 def test_lists_of_their_own_give_their_share_to_training():
     data = {"split": "90,7,3", "valid_file_list": "v"}
-    assert shares_of(make_run(data=data)) == (97, 0, 3)
-    assert shares_of(make_run(data={**data, "test_file_list": "t"})) == (100, 0, 0)
+    assert make_run(data=data).data.shares() == (97, 0, 3)
+    assert make_run(data={**data, "test_file_list": "t"}).data.shares() == (100, 0, 0)
     run = make_run(data={"val_split": 0, "valid_file_list": "v", "test_file_list": "t"})
     assert samples_of(run) == {"train": 16, "valid": 4, "test": 4}
 
@@ -183,7 +182,7 @@ def test_path_is_read_instead_of_a_list(tmp_path):
     run = make_run(data={"path": prefix})
     assert [shard.prefix for shard in read_shards(run)] == [prefix]
     plan = make_plans(run, read_shards(run), Files())["train"]
-    assert plan.manner.plain
+    assert plan.options.plain
     assert [recipe.num_samples for recipe in plan.files()] == [16]
     with pytest.raises(ConfigError, match=r"DATA_PATH=.* and DATA_FILE_LIST=l: set only one of them"):
         read_shards(make_run(data={"path": prefix, "file_list": "l"}))

@@ -12,14 +12,13 @@ import random
 from pathlib import Path
 from typing import Any
 
+from megads.checkpoint.convert.huggingface.config import architecture_of
 from megads.checkpoint.convert.huggingface.names import tensors_of
-from megads.checkpoint.convert.huggingface.write_config import architecture_of
-from megads.checkpoint.convert.new_layout import shares_of
-from megads.checkpoint.format.tensors import parameters_of
-from megads.config.estimate.activations import kept_bytes, layer_bytes, worked_bytes
+from megads.checkpoint.convert.reshard import shares_of
+from megads.checkpoint.format.shard_layout import parameters_of
+from megads.config.estimate.activations import layer_bytes, recomputing_bytes, saved_bytes
 from megads.config.estimate.flops import flops_per_token, products, train_flops_per_token
-from megads.config.estimate.memory import count_parameters, estimate, stages
-from megads.config.estimate.optimizer_memory import whole_state_bytes, whole_work_bytes
+from megads.config.estimate.memory import count_parameters, estimate, stages, whole_state_bytes, whole_work_bytes
 from megads.config.rules.optimizer import smallest_side
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.stages import stage_steps, step_parameters
@@ -116,7 +115,7 @@ def facts_of(run: RunConfig) -> dict[str, Any]:
         "flops": [train_flops_per_token(model, model.seq_length), flops.model, flops.recomputed],
         "smallest_side": smallest_side(model),
         "optimizer": [[whole_state_bytes(run, each, 4), whole_work_bytes(run, each, 4)] for each in stages(run)],
-        "activations": [layer_bytes(run), *([kept_bytes(run, e), worked_bytes(run, e)] for e in stages(run))],
+        "activations": [layer_bytes(run), *([saved_bytes(run, e), recomputing_bytes(run, e)] for e in stages(run))],
         "memory": [memory.weights, memory.gradients, memory.optimizer, memory.buffers, memory.activations],
         "files": _digest([[(s.name, s.first, s.count) for s in file] for file in shares_of(run)]),
         "hf": _hugging_face(model),
@@ -130,16 +129,15 @@ def _hugging_face(model: ModelConfig) -> str:
     except CheckpointError as error:
         return str(error)
     theirs = tensors_of(model, architecture)
-    return architecture + _digest([(t.name, t.ours, t.first, t.rows, t.shape, t.turned) for t in theirs])
+    return architecture + _digest([(t.name, t.ours, t.first, t.rows, t.shape, t.transposed) for t in theirs])
 
 
 def _megatron(model: ModelConfig, style: Any) -> str:
-    from megads.checkpoint.convert.megatron.arguments import Target
-    from megads.checkpoint.convert.megatron.export import _stage
+    from megads.checkpoint.convert.megatron.export import Target, _stage
 
     pipe = next(degree for degree in (3, 2, 1) if model.num_layers % degree == 0)
     stages = [_stage(model, Target(pipe=pipe, style=style), number) for number in range(pipe)]
-    return _digest([[(w.theirs, w.ours, w.cut.shape, w.cut.dim, w.cut.parts) for w in s.wanted] for s in stages])
+    return _digest([[(w.theirs, w.ours, w.cut.shape, w.cut.dim, w.cut.parts) for w in s] for s in stages])
 
 
 def _digest(content: Any) -> str:

@@ -1,4 +1,7 @@
-"""Counts, cuts, names, FLOPs and memory of drawn models are what they were before models were described once."""
+"""Counts, cuts, names, FLOPs and memory of drawn models are what they were before models were described once.
+
+One fact is newer: an optimizer of whole parameters also steps the table of positions.
+"""
 
 from __future__ import annotations
 

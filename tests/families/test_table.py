@@ -6,8 +6,11 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
+from megads.config.schema import RunConfig
 from megads.config.tree import fields
-from megads.families.table import CLASSES, FAMILIES, FAMILY_DEFAULTS, FamilyName, family_of
+from megads.families.table import CLASSES, FAMILIES, FAMILY_DEFAULTS, FamilyName, described_by, family_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/extending.md").read_text()
@@ -27,8 +30,9 @@ def test_defaults_are_settings_and_a_class_has_one_family():
     assert len({each.model_type for each in CLASSES.values()}) == len(CLASSES)
 
 
-def test_the_diff_on_the_page_is_in_the_files():
-    diff = PAGE.partition("```diff\n")[2].partition("```")[0]
+@pytest.mark.parametrize(("section", "lines"), [("A model family", 5), ("An optimizer", 13)])
+def test_the_diff_on_the_page_is_in_the_files(section, lines):
+    diff = PAGE.partition(f"## {section}\n")[2].partition("```diff\n")[2].partition("```")[0]
     added, file = 0, ""
     for line in diff.splitlines():
         if line.startswith("+++ "):
@@ -36,4 +40,13 @@ def test_the_diff_on_the_page_is_in_the_files():
         elif line.startswith("+"):
             assert line[1:] in file
             added += 1
-    assert added == 5
+    assert added == lines
+
+
+def test_a_model_is_called_what_its_parts_say():
+    model = RunConfig.model_validate({"model": {"family": "llama", "head_dim": 128, "num_kv_heads": 8}}).model
+    assert described_by(model) == "llama"
+    qwen3 = model.model_copy(update={"qk_norm": "head"})
+    assert described_by(qwen3) == "qwen3"
+    assert described_by(qwen3.model_copy(update={"family": "qwen3"})) == "qwen3"
+    assert described_by(qwen3.model_copy(update={"norm_position": "after"})) == "llama"  # no class has both

@@ -17,7 +17,6 @@ REASONS = {
     "data/tokenizers/types/files.py": "a tokenizer of many MB, read with a bound; orjson bounds its depth",
     "data/tokenizers/encoders/libraries.py": "what the tokenizers library says of itself",
     "monitor/rows.py": "lines of numbers, parsed by orjson, which has a bound of its own for depth",
-    "monitor/trackers/wandb_process.py": "lines of our own process",
     "comm/messages.py": "messages of our own ranks",
     "doctor/ranks/protocol.py": "messages of our own ranks",
     "train/fault/hang_report.py": "messages of our own ranks",

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from megads.checkpoint.convert.huggingface.read_config import describe
-from megads.checkpoint.convert.new_layout import target_of
+from megads.checkpoint.convert.huggingface.config import describe
+from megads.checkpoint.convert.reshard import target_of
 from megads.checkpoint.format.manifest import read_manifest
 from megads.cli import main
 from megads.comm.grid import Grid

@@ -9,7 +9,6 @@ import time
 import pytest
 import yaml
 
-from megads.storage.checksums import BlockChecksums, count_blocks, parse_digits
 from megads.storage.reading import DEEPEST, Bounds, parse_json, parse_yaml, read_bytes, read_json, read_yaml
 
 DEEP = DEEPEST + 1
@@ -93,16 +92,3 @@ def test_a_file_that_is_too_long_is_not_read(tmp_path):
     with pytest.raises(OSError, match="more than 1 KiB"):
         read_bytes(path, 1024)
     assert len(read_bytes(path, 1025)) == 1025
-
-
-def test_checksums_do_not_depend_on_the_pieces():
-    content = bytes(range(256)) * 20
-    whole, parts = BlockChecksums(1000), BlockChecksums(1000)
-    whole.add(content)
-    for begin in range(0, len(content), 7):
-        parts.add(content[begin : begin + 7])
-    assert whole.digits() == parts.digits()
-    assert len(parse_digits(whole.digits(), count_blocks(len(content), 1000))) == 6
-    for wrong in (whole.digits()[:-1], whole.digits().upper(), 5, None, "g" * 48):
-        with pytest.raises(ValueError, match=r".+"):
-            parse_digits(wrong, 6)

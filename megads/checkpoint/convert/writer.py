@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megads.checkpoint.format.atomic_folder import parents_of
 from megads.checkpoint.format.blocks import Entry, write_file
-from megads.checkpoint.format.commit import commit, only_writer, part_of
+from megads.checkpoint.format.commit import commit, new_checkpoint, part_of
 from megads.checkpoint.format.folders import checkpoint_name
-from megads.checkpoint.format.manifest import Manifest, file_name
-from megads.checkpoint.format.runs import FileFacts, tell_of
+from megads.checkpoint.format.manifest import File, Manifest, file_name
+from megads.checkpoint.format.runs import Contents, with_files
 from megads.checkpoint.format.shard_layout import ShardLayout
 from megads.errors import CheckpointError
-from megads.storage.open_file import write_cure
 
 FILE_BYTES = 2**28
 """A file is written when its parameters have so many bytes; until then they are in memory."""
@@ -27,107 +24,59 @@ FILE_BYTES = 2**28
 ONE_RANK = {"pipe": 1, "data": 1, "seq": 1, "tensor": 1, "zero_stage": 0}
 
 
-class Writer:
-    """Takes the weights of a model, whole and in any order, and makes a checkpoint of iteration 0 of them.
+@contextmanager
+def new_writer(
+    folder: Path, tensors: Mapping[str, ShardLayout], model: Mapping[str, Any], about: Mapping[str, Any]
+) -> Iterator[Writer]:
+    """Make a checkpoint ``iter_0000000`` in ``folder`` of the tensors that are added; nothing is left after an error.
 
-    Args:
-        folder: of checkpoints, in which ``iter_0000000`` is made.
-        tensors: every parameter that will come, see ``megads.checkpoint.format.tensors``.
-        model: settings that decide the shape, see ``megads.checkpoint.resume.compatibility.shape_of``.
-        about: more to be kept, as the source.
+    ``tensors`` are all parameters that will come, ``model`` the settings that decide their shape (``shape_of`` of
+    ``megads.checkpoint.resume.compatibility``), ``about`` what else is stored, as the source.
 
     Raises:
-        CheckpointError: there is a checkpoint of that name already, another command is making it, or
+        CheckpointError: it already exists, another command is making it, a parameter is missing, or
             the folder cannot be written.
     """
+    final = folder / checkpoint_name(0)
+    with new_checkpoint(final):
+        writer = Writer(final, tensors)
+        yield writer
+        writer.flush()
+        written = {name for _, contents in writer.files.values() for name, *_ in contents}
+        if missing := [name for name in tensors if name not in written]:
+            raise CheckpointError(f"{final}: {', '.join(missing[:5])} are missing; the source is incomplete")
+        manifest = Manifest(0, ("weight",), ONE_RANK, model, tensors, files={}, runs={}, about=about)
+        commit(final, with_files(manifest, writer.files))
 
-    def __init__(
-        self, folder: Path, tensors: Mapping[str, ShardLayout], model: Mapping[str, Any], about: Mapping[str, Any]
-    ):
-        self.final = folder / checkpoint_name(0)
-        self.tensors, self.model, self.about = tensors, model, about
-        self.held: list[tuple[str, NDArray[np.float32]]] = []
-        self.files: dict[int, FileFacts] = {}
-        self._stack = ExitStack()
-        try:
-            self._begin()
-        except BaseException as error:
-            self._stack.close()
-            if isinstance(error, OSError):
-                raise CheckpointError(f"{folder}: {error.strerror}; use a folder that you can write") from None
-            raise
 
-    def _begin(self) -> None:
-        """Make the folder to write to, and see to it that it goes in the end."""
-        part = part_of(self.final)
-        self._stack.enter_context(parents_of(part))
-        self._stack.enter_context(only_writer(part))
-        if self.final.exists():
-            raise CheckpointError(f"{self.final}: a checkpoint already exists; use another folder, or remove it")
-        self._stack.callback(shutil.rmtree, part, ignore_errors=True)
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir()
+class Writer:
+    """Takes the weights of a model, whole and in any order; see :func:`new_writer`."""
+
+    def __init__(self, final: Path, tensors: Mapping[str, ShardLayout]):
+        self.final, self.tensors = final, tensors
+        self.files: dict[int, tuple[File, Contents]] = {}
+        self._waiting: list[tuple[str, NDArray[np.float32]]] = []
 
     def add(self, name: str, tensor: NDArray[np.float32]) -> None:
-        """Take a whole parameter, in its own shape, float32; vocabularies with their padding rows.
-
-        Raises:
-            CheckpointError: it is not of the model, or has another shape.
-        """
+        """Take a whole parameter, float32, with padding rows; CheckpointError for a name or shape of another model."""
         if name not in self.tensors or self.tensors[name].shape != tensor.shape:
             wanted = list(self.tensors[name].shape) if name in self.tensors else "no such parameter"
             raise CheckpointError(f"{name} has shape {list(tensor.shape)}, the model has {wanted}")
-        self.held.append((name, np.asarray(tensor, np.float32)))
-        if sum(each.nbytes for _, each in self.held) >= FILE_BYTES:
-            self._flush()
+        self._waiting.append((name, np.asarray(tensor, np.float32)))
+        if sum(each.nbytes for _, each in self._waiting) >= FILE_BYTES:
+            self.flush()
 
-    def finish(self) -> Path:
-        """Make the checkpoint visible and return its path.
-
-        Raises:
-            CheckpointError: a parameter is missing, or the disk is full.
-        """
-        self._flush()
-        held = {name for facts in self.files.values() for name, *_ in facts.pieces}
-        missing = [name for name in self.tensors if name not in held]
-        if missing:
-            self.abandon()
-            raise CheckpointError(f"{self.final}: {', '.join(missing[:5])} are missing; the source is incomplete")
-        manifest = Manifest(
-            iteration=0,
-            kinds=("weight",),
-            layout=ONE_RANK,
-            model=self.model,
-            tensors=self.tensors,
-            files={},
-            runs={},
-            about=self.about,
-        )
-        try:
-            commit(self.final, tell_of(manifest, self.files))
-        except OSError as error:
-            raise self._failed(error) from None
-        self._stack.close()
-        return self.final
-
-    def abandon(self) -> None:
-        """Leave nothing behind of what is not finished, no folder either that was made for it."""
-        self._stack.close()
-
-    def _flush(self) -> None:
-        if not self.held:
+    def flush(self) -> None:
+        """Write what is in memory to a file."""
+        if not self._waiting:
             return
-        rank = len(self.files)
-        try:
-            size, crc = write_file(
-                part_of(self.final) / file_name(rank),
-                [Entry.of(f"weight/{name}", tensor) for name, tensor in self.held],
-            )
-        except OSError as error:
-            raise self._failed(error) from None
-        self.files[rank] = FileFacts(size, crc, 0, tuple((name, 0, tensor.size) for name, tensor in self.held))
-        self.held = []
+        rank, entries = len(self.files), [Entry.of(f"weight/{name}", tensor) for name, tensor in self._waiting]
+        file = File(*write_file(part_of(self.final) / file_name(rank), entries), tensor=0)
+        self.files[rank] = (file, [(name, 0, tensor.size) for name, tensor in self._waiting])
+        self._waiting = []
 
-    def _failed(self, error: OSError) -> CheckpointError:
-        self.abandon()
-        return CheckpointError(f"{self.final}: {error.strerror}; {write_cure(error, 'use another folder')}")
+
+def common_dtype(dtypes: Iterable[object]) -> str:
+    """Return torch's name of the one type that holds all weights without rounding: of several, float32."""
+    names = {str(each).removeprefix("torch.") for each in dtypes}
+    return names.pop() if len(names) == 1 else "float32"

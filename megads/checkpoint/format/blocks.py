@@ -39,7 +39,7 @@ _KEPT = threading.local()
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor to be written: a run of numbers that come in chunks, in order."""
+    """A tensor to be written: ``count`` elements that come in chunks, in order."""
 
     key: str
     dtype: np.dtype[Any]
@@ -48,13 +48,13 @@ class Entry:
 
     @staticmethod
     def of(key: str, array: NDArray[np.generic]) -> Entry:
-        """Return an entry of an array that is at hand; it is kept flat."""
+        """Return an entry of an array, flattened."""
         flat = np.ascontiguousarray(array).reshape(-1)
         return Entry(key, flat.dtype, flat.size, lambda: (flat,))
 
     @property
     def bytes(self) -> int:
-        """How long it is."""
+        """Its size in the file."""
         return self.count * self.dtype.itemsize
 
 
@@ -129,18 +129,11 @@ def _write_all(handle: int, view: memoryview, at: int) -> None:
 class TensorFile:
     """A file of :func:`write_file`, open for reading by any number of threads.
 
-    Every byte that is given out has been checked.
-
-    Args:
-        path: of the file.
-        crc32: of its header, from the manifest.
+    Every byte that is given out has been checked. ``entries``: key -> type, elements, first byte in the data.
+    ``crc32`` is that of the header, from the manifest.
 
     Raises:
         CheckpointError: it cannot be read, or its header is not what was written.
-
-    Attributes:
-        entries: key -> (type, how many numbers, the first one's byte in the data).
-        length: bytes of the data.
     """
 
     def __init__(self, path: Path, crc32: int):
@@ -149,11 +142,10 @@ class TensorFile:
             self.handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror}") from None
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.close)
             self._read_header(crc32)
-        except BaseException:
-            os.close(self.handle)
-            raise
+            stack.pop_all()
 
     def _read_header(self, crc32: int) -> None:
         size = os.fstat(self.handle).st_size
@@ -177,7 +169,7 @@ class TensorFile:
             raise CheckpointError(f"{self.path}: not a checkpoint file ({error!r:.80})") from None
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         os.close(self.handle)
 
     def __enter__(self) -> TensorFile:
@@ -187,26 +179,17 @@ class TensorFile:
         self.close()
 
     def read(self, key: str, first: int = 0, count: int | None = None) -> NDArray[np.generic]:
-        """Return ``count`` numbers of a tensor from ``first`` on; all that follow if it is None.
-
-        Raises:
-            CheckpointError: the bytes are not those that were written, or the tensor does not exist.
-        """
+        """Return ``[count]`` elements of a tensor from ``first`` on; None: all that follow. Errors as :meth:`fill`."""
         dtype, total, _ = self._entry(key)
         out: NDArray[np.generic] = np.empty(max(0, total - first) if count is None else count, dtype)
         self.fill(key, first, out)
         return out
 
     def fill(self, key: str, first: int, out: NDArray[np.generic]) -> None:
-        """Read as many numbers of a tensor from ``first`` on as ``out`` has, right into it.
-
-        Args:
-            key: of the tensor.
-            first: number of it.
-            out: ``[count]``, contiguous, of the tensor's type.
+        """Read elements of a tensor from ``first`` on into ``out``, ``[count]``, contiguous, of the tensor's type.
 
         Raises:
-            CheckpointError: the bytes are not those that were written, or there are no such numbers.
+            CheckpointError: the bytes are not those that were written, or there are no such elements.
         """
         dtype, total, at = self._entry(key)
         if out.dtype != dtype or not 0 <= first <= first + out.size <= total:
@@ -216,11 +199,7 @@ class TensorFile:
             self._fill(out.data.cast("B"), at + first * dtype.itemsize)
 
     def where(self, key: str) -> int:
-        """Return the byte at which a tensor begins.
-
-        Raises:
-            CheckpointError: the tensor does not exist.
-        """
+        """Return the byte of the data at which a tensor begins; CheckpointError when it does not exist."""
         return self._entry(key)[2]
 
     def _entry(self, key: str) -> tuple[np.dtype[Any], int, int]:
@@ -273,11 +252,7 @@ class TensorFile:
         return CheckpointError(f"{self.path}: {what} changed since it was written, its CRC-32 differs")
 
     def check(self) -> Iterator[int]:
-        """Read every block once and yield, now and then, how many bytes more were right.
-
-        Raises:
-            CheckpointError: one is not what was written.
-        """
+        """Read every block; yield, now and then, how many bytes more are as written; CheckpointError when not."""
         step = max(1, AT_ONCE // self.block_bytes)
         buffer = memoryview(bytearray(min(self.length, step * self.block_bytes)))
         for index in range(0, len(self.checksums), step):

@@ -1,19 +1,19 @@
-"""The moment in which a checkpoint becomes visible. No torch."""
+"""Folders that appear whole or not at all: checkpoints, and what an export leaves. No torch."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from megads.checkpoint.format.folders import PART, REPLACED
+from megads.checkpoint.format.folders import PART, REPLACED, retire
 from megads.checkpoint.format.manifest import Manifest, write_manifest
-from megads.checkpoint.format.retention import retire
 from megads.errors import CheckpointError
+from megads.storage.durable import sync
+from megads.storage.file_lock import take_lock
+from megads.storage.open_file import write_cure
 
 
 def part_of(final: Path) -> Path:
@@ -24,23 +24,18 @@ def part_of(final: Path) -> Path:
 def commit(final: Path, manifest: Manifest, abandoned: Iterable[Path] = ()) -> list[Path]:
     """Make the checkpoint ``final`` visible, whose files are on disk in :func:`part_of` it.
 
-    Args:
-        final: its path.
-        manifest: of it.
-        abandoned: checkpoints that are given up for it. They go first: whenever the process is
-            killed, the newest that whoever resumes finds is not one of them next to ``final``.
-
-    Returns:
-        What the abandoned ones are called now, for :func:`megads.checkpoint.format.retention.sweep`.
+    ``abandoned`` checkpoints are given up for it. They go first: whenever the process is killed, the newest that
+    whoever resumes finds is not one of them next to ``final``. Their names now are returned, for
+    :func:`megads.checkpoint.format.folders.sweep`.
 
     Raises:
         OSError: it could not be; a checkpoint of that name that was there before is there still.
-        ValueError: the files do not hold every number of every tensor once, which is a bug.
+        ValueError: the files do not hold every element of every tensor once, which is a bug.
     """
     manifest.check()
     part = part_of(final)
     write_manifest(part, manifest)
-    sync_folder(part)
+    sync(part)
     gone = retire(abandoned)
     old = final.with_name(final.name + REPLACED)
     shutil.rmtree(old, ignore_errors=True)
@@ -52,49 +47,78 @@ def commit(final: Path, manifest: Manifest, abandoned: Iterable[Path] = ()) -> l
         if old.exists():
             os.replace(old, final)
         raise
-    sync_folder(final.parent)
+    sync(final.parent)
     shutil.rmtree(old, ignore_errors=True)
     return gone
 
 
 @contextmanager
-def only_writer(part: Path) -> Iterator[None]:
-    """Keep a second command from writing the folder ``part``; where files cannot be locked, nothing does.
+def new_checkpoint(final: Path) -> Iterator[Path]:
+    """Make :func:`part_of` the checkpoint ``final``; what :func:`commit` has not renamed is removed in the end.
 
     Raises:
-        CheckpointError: another command is writing it.
-        OSError: there can be no file next to ``part``.
+        CheckpointError: it already exists, another command is making it, or it cannot be written.
     """
-    part.parent.mkdir(parents=True, exist_ok=True)
-    lock = part.with_name(part.name + ".lock")
-    handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+    with _new_part(final, part_of(final), final.parent) as part:
+        if os.path.lexists(final):
+            raise CheckpointError(f"{final}: a checkpoint already exists; use another folder, or remove it")
+        yield part
+
+
+@contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """Make a folder to write into, which becomes ``final`` in the end; it is removed after an error.
+
+    Raises:
+        CheckpointError: ``final`` already exists and is not an empty folder, another command is
+            making it, or it cannot be written.
+    """
+    if not final.name:
+        raise CheckpointError(f"{final}: already exists; use a new folder")
+    # Nobody else uses this name: what has it was left by a killed command, and is removed.
+    with _new_part(final, final.with_name(f".{final.name}.megads{PART}"), final) as part:
+        if final.exists() and not (final.is_dir() and not any(final.iterdir())):
+            raise CheckpointError(f"{final}: already exists; use a new folder, or remove it")
+        yield part
+        sync(part)
+        if final.exists():
+            final.rmdir()
+        os.replace(part, final)
+        sync(final.parent)
+
+
+@contextmanager
+def _new_part(final: Path, part: Path, given: Path) -> Iterator[Path]:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_parents_of(part))
+            lock = take_lock(part.with_name(f"{part.name}.lock"), temporary=True)
+            if lock is None:
+                raise CheckpointError(f"{part}: another command is writing it; wait for it, or use another folder")
+            stack.enter_context(lock)
+            stack.callback(shutil.rmtree, part, ignore_errors=True)
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+        except OSError as error:
+            raise CheckpointError(f"{given}: {error.strerror}; use a folder that you can write") from None
+        try:
+            yield part
+        except OSError as error:
+            raise CheckpointError(f"{final}: {error.strerror}; {write_cure(error, 'use another folder')}") from None
+
+
+@contextmanager
+def _parents_of(path: Path) -> Iterator[None]:
+    """Make the folders above ``path``; those that were not there, and are empty in the end, are removed."""
+    folder = path.parent
+    new = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have removed it meanwhile, and a third command made it again.
-            is_ours = os.path.samestat(os.fstat(handle), os.stat(lock))
-        except (BlockingIOError, FileNotFoundError):
-            is_ours = False
-        except OSError:
-            is_ours = True
-        if not is_ours:
-            raise CheckpointError(f"{part}: another command is writing it; wait for it, or use another folder")
-        try:
-            yield
-        finally:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            os.stat(os.path.join(folder, ""))  # raises what is wrong with a file, or with links in a circle
+        yield
+    finally:
+        for each in new:
             with suppress(OSError):
-                lock.unlink()
-    finally:
-        os.close(handle)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in ``folder`` durable, where the file system knows how."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(handle)
+                each.rmdir()

@@ -1,4 +1,4 @@
-"""Where checkpoints lie and which one is taken. Names and sizes only, no torch.
+"""Where checkpoints lie, which one is taken, and which are removed. Names and sizes only, no torch.
 
 A folder of checkpoints::
 
@@ -16,17 +16,22 @@ disk, so a folder named ``iter_*`` is complete unless something damaged it later
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from megads.checkpoint.format.manifest import MANIFEST, NAME, Manifest, read_manifest
 from megads.errors import CheckpointError
 
+LOG = logging.getLogger("megads")
+
 PART = ".tmp"
 REPLACED = ".old.tmp"
+GONE = ".gone.tmp"
+"""Ending of a checkpoint that is being removed: no name of one that is being written or replaced."""
 ASIDE = ".damaged"
 """Ending of a checkpoint that was skipped when its run resumed from an older one."""
 
@@ -52,11 +57,7 @@ def iteration_of(path: Path) -> int:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in ``folder``, oldest first; none if it does not exist.
-
-    Raises:
-        CheckpointError: the folder cannot be read.
-    """
+    """Return the checkpoints in ``folder``, oldest first; none if it does not exist, CheckpointError if unreadable."""
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -69,14 +70,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def checkpoints_in(place: Path) -> list[Path]:
-    """Return the checkpoints that a user means by ``place``, oldest first.
-
-    Args:
-        place: a checkpoint, a folder of checkpoints, or a run folder.
-
-    Raises:
-        CheckpointError: a folder cannot be read.
-    """
+    """Return the checkpoints, oldest first, of a checkpoint, a folder or a run; CheckpointError if unreadable."""
     if os.path.exists(place / MANIFEST) or (NAME.match(place.name) and place.is_dir()):
         return [place]
     return list_checkpoints(place) or list_checkpoints(place / "checkpoints")
@@ -84,15 +78,11 @@ def checkpoints_in(place: Path) -> list[Path]:
 
 def list_unfinished(folder: Path) -> list[Path]:
     """Return what saves left in ``folder`` that were killed half-way, or are being written now."""
-    return sorted(path for path in folder.glob(f"iter_*{PART}"))
+    return sorted(folder.glob(f"iter_*{PART}"))
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a save left that was killed half-way, and bring back what it was about to replace.
-
-    Raises:
-        CheckpointError: something cannot be removed.
-    """
+    """Remove what killed saves left, and bring back what they were about to replace; CheckpointError if that fails."""
     try:
         for path in folder.glob(f"iter_*{REPLACED}"):
             whole = path.with_name(path.name.removesuffix(REPLACED))
@@ -118,17 +108,60 @@ def candidates(found: list[Path]) -> Iterator[CheckpointRef]:
             starts from scratch because its checkpoints could not be read.
     """
     broken: list[str] = []
-    sound = False
     for path in reversed(found):
         try:
             manifest = read_manifest(path)
         except CheckpointError as error:
             broken.append(str(error))
             continue
-        sound = True
         yield CheckpointRef(path, manifest, tuple(broken))
-    if broken and not sound:
+    if broken and len(broken) == len(found):
         raise CheckpointError(
             f"{found[0].parent}: no checkpoint can be read ({broken[0]}); restore one, or use another RUN_NAME or "
             "RUN_DIR for a new run"
         )
+
+
+def surplus(folder: Path, newest: Path, keep: int, keep_every: int) -> list[Path]:
+    """Return the checkpoints in ``folder`` that go now that ``newest`` is complete.
+
+    The ``keep`` newest ones stay (0: all), and those of multiples of iteration ``keep_every`` (0: none).
+    """
+    past = [path for path in list_checkpoints(folder) if iteration_of(path) <= iteration_of(newest)]
+    old = past[:-keep] if keep else []
+    return [path for path in old if not keep_every or iteration_of(path) % keep_every]
+
+
+def later(folder: Path, newest: Path) -> list[Path]:
+    """Return the checkpoints in ``folder`` of later iterations than ``newest``.
+
+    After a run went back they belong to the future that it gave up: whoever resumes must not find it again.
+    """
+    return [path for path in list_checkpoints(folder) if iteration_of(path) > iteration_of(newest)]
+
+
+def retire(paths: Iterable[Path]) -> list[Path]:
+    """Make checkpoints invisible and return what they are called now, for :func:`sweep`.
+
+    A checkpoint is never half there under its own name, whenever the process is killed. What
+    cannot be renamed is left and reported: a run does not end for it.
+    """
+    gone = []
+    for path in paths:
+        target = path.with_name(path.name + GONE)
+        try:
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(path, target)
+        except OSError as error:
+            LOG.warning("checkpoint %s could not be removed: %s", path, error.strerror)
+            continue
+        gone.append(target)
+    return gone
+
+
+def sweep(gone: Iterable[Path]) -> None:
+    """Remove what :func:`retire` gave; what cannot be removed is reported, and left to the next start."""
+    for path in gone:
+        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            LOG.warning("%s, an old checkpoint, could not be removed", path)

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: ``manifest.json``. No torch.
+"""What a checkpoint contains: ``manifest.json``. No torch.
 
 ::
 
@@ -11,13 +11,13 @@
      "settings": {...},                of the whole run; empty in what was imported
      "progress": {...}, "scalars": {...},
      "about": {"megads": "...", "torch": "...", "data": "..."},
-     "tensors": {"layers.0.attention.qkv.weight": [[48, 16], 0, [16, 16, 16]], ...},   shape, dim, parts: see Cut
+     "tensors": {"layers.0.attention.qkv.weight": [[48, 16], 0, [16, 16, 16]], ...},   see ShardLayout
      "runs": {"layers.0.attention.qkv.weight": [[0, 384, 0, 4, 2], [0, 384, 1, 4, 2]], ...},     see Run
      "files": {"rank-00000.safetensors": {
          "bytes": 1234, "crc32": "01234567",   of its header, which holds those of its blocks
          "tensor": 0,                  the slice that its runs are of
          "generators": "0-0-0"}},      older versions: it holds generator states of this place in pipe, seq, tensor
-     "states": {"layers.0.mlp.up.weight": {"rank": 0, "tensors": {...}, "numbers": {...}}}}      see ``kept``
+     "states": {"layers.0.mlp.up.weight": {"rank": 0, "tensors": {...}, "numbers": {...}}}}      see ``whole_state``
 
 A manifest with states has format 4, so that a program that does not know them does not continue
 without; one that has none has format 3.
@@ -30,7 +30,6 @@ import json
 import os
 import re
 import stat
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,7 +38,10 @@ from typing import Any, TypeVar
 
 from megads.checkpoint.format.shard_layout import ShardLayout
 from megads.checkpoint.format.whole_state import WholeParamState
+from megads.comm.grid import AXES
 from megads.errors import CheckpointError
+from megads.storage.checksums import NO_CRC, is_sealed, seal
+from megads.storage.durable import write_synced
 from megads.storage.reading import parse_json, read_bytes
 
 FORMAT = 3
@@ -48,11 +50,9 @@ MANIFEST = "manifest.json"
 NAME = re.compile(r"^iter_([0-9]{7,})$")
 """Of a checkpoint's folder: the iteration after which it was written."""
 GENERATORS = "rng/"
-"""What a piece's name begins with that is no parameter but the states of generators."""
-AXES = ("pipe", "data", "seq", "tensor")
+"""What a key begins with that is no parameter but the states of generators."""
 MAX_BYTES = 1 << 30
 """Of a manifest; one of ten thousand ranks has about a megabyte."""
-_NO_CRC = "00000000"
 _FILE = re.compile(r"rank-([0-9]{5,9})\.safetensors", re.ASCII)
 _PLACE = re.compile(r"[0-9]+-[0-9]+-[0-9]+", re.ASCII)
 _CRC = re.compile(r"[0-9a-f]{8}")
@@ -65,11 +65,10 @@ def file_name(rank: int) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """Consecutive numbers of a slice of a parameter, shared evenly by files.
+    """Consecutive elements of a slice of a parameter, shared evenly by files.
 
-    The file of ``ranks[i]`` holds ``count`` numbers of the flattened slice from
-    ``first + i * count`` on. In the manifest: ``[first, count, start, stop, step]``, the last
-    three those of ``ranks``.
+    The file of ``ranks[i]`` holds ``count`` elements of the flattened slice from ``first + i * count`` on.
+    In the manifest: ``[first, count, start, stop, step]``, the last three those of ``ranks``.
     """
 
     tensor: int  # tensor-parallel rank of the slice
@@ -79,7 +78,7 @@ class Run:
 
     @property
     def end(self) -> int:
-        """The number behind the last one."""
+        """The element behind the last one."""
         return self.first + self.count * len(self.ranks)
 
 
@@ -94,7 +93,7 @@ class File:
 
     bytes: int
     crc32: int  # of the header
-    tensor: int  # tensor-parallel rank of the slices that it holds numbers of
+    tensor: int  # tensor-parallel rank of the slices that it holds elements of
     generators: str = ""  # "pipe-seq-tensor": where the generators stand whose states it holds; empty: none
 
 
@@ -132,8 +131,8 @@ class Manifest:
         return sum(file.bytes for file in self.files.values())
 
     @cached_property
-    def _held(self) -> Mapping[range, list[tuple[str, Run]]]:
-        """What the same ranks hold runs of; where they share evenly, few ranges stand for all pieces."""
+    def _by_ranks(self) -> Mapping[range, list[tuple[str, Run]]]:
+        """The runs of the same ranks; where ranks share evenly, these are few."""
         found: dict[range, list[tuple[str, Run]]] = {}
         for name, runs in self.runs.items():
             for run in runs:
@@ -142,24 +141,20 @@ class Manifest:
 
     @cached_property
     def _shared(self) -> list[range]:
-        return [ranks for ranks in self._held if len(ranks) > 1]
+        return [ranks for ranks in self._by_ranks if len(ranks) > 1]
 
-    def pieces(self, file: str) -> list[tuple[str, int, int]]:
-        """Return what a file holds: name of the parameter, first number of the flattened slice, count."""
+    def contents(self, file: str) -> list[tuple[str, int, int]]:
+        """Return what a file holds: name of the parameter, first element of the flattened slice, count."""
         rank = int(file[5:].partition(".")[0])
         alone = range(rank, rank + 1)
         return [
             (name, run.first + run.count * ranks.index(rank), run.count)
-            for ranks in (*([alone] if alone in self._held else []), *(each for each in self._shared if rank in each))
-            for name, run in self._held[ranks]
+            for ranks in (alone, *(each for each in self._shared if rank in each))
+            for name, run in self._by_ranks.get(ranks, ())
         ]
 
     def check(self) -> None:
-        """Check that its parts agree, and that every number of every tensor is in exactly one file.
-
-        Raises:
-            ValueError: they do not, or it is not; the first that was found.
-        """
+        """Raise ValueError unless its parts agree, and every element of every tensor is in exactly one file."""
         degree = self.layout["tensor"]
         if unknown := self.runs.keys() - self.tensors.keys():
             raise ValueError(f"it has runs of {min(unknown)!r:.40}, and no shape")
@@ -168,30 +163,30 @@ class Manifest:
             if any(part % degree for part in cut.parts):
                 raise ValueError(f"{name} cannot be split over {degree} tensor-parallel ranks")
             _check_runs(name, self.runs.get(name, ()), cut.of(0, degree))
-        for name, kept in self.states.items():
-            if name not in self.tensors or (kept.tensors and file_name(kept.rank) not in self.files):
+        for name, state in self.states.items():
+            if name not in self.tensors or (state.tensors and file_name(state.rank) not in self.files):
                 raise ValueError(f"it has state of {name!r:.40}, and not that parameter or not its file")
 
     def _check_files(self, degree: int) -> None:
-        numbers = dict.fromkeys(self.files, 0)
-        for ranks, held in self._held.items():
-            count, tensors = sum(run.count for _, run in held), {run.tensor for _, run in held}
+        counts = dict.fromkeys(self.files, 0)
+        for ranks, named in self._by_ranks.items():
+            count, tensors = sum(run.count for _, run in named), {run.tensor for _, run in named}
             # There may be more ranks in a range than any loop could go through: the first that has no file ends it.
             for name in map(file_name, ranks):
-                if name not in numbers or {self.files[name].tensor} != tensors:
-                    raise ValueError(f"{held[0][0]} is in {name:.40}, which does not hold slice {min(tensors)}")
-                numbers[name] += count
+                if name not in counts or {self.files[name].tensor} != tensors:
+                    raise ValueError(f"{named[0][0]} is in {name:.40}, which does not hold slice {min(tensors)}")
+                counts[name] += count
         for name, file in self.files.items():
             if file.tensor >= degree:
                 raise ValueError(f"{name} holds slice {file.tensor} of {degree}")
-            # Nobody makes room for more numbers than there can be.
-            if file.bytes < 4 * numbers[name] * len(self.kinds):
-                raise ValueError(f"{name} has {file.bytes} bytes, too few for {numbers[name]} elements")
+            # Nobody makes room for more elements than there can be.
+            if file.bytes < 4 * counts[name] * len(self.kinds):
+                raise ValueError(f"{name} has {file.bytes} bytes, too few for {counts[name]} elements")
 
     def dump(self) -> str:
         """Return the text of the file."""
         content = {
-            "crc32": _NO_CRC,
+            "crc32": NO_CRC,
             "format": WITH_STATES if self.states else FORMAT,
             **{key: getattr(self, key) for key in _PLAIN},
             "kinds": list(self.kinds),
@@ -207,10 +202,9 @@ class Manifest:
                 }
                 for name, file in self.files.items()
             },
-            **({"states": {name: kept.dump() for name, kept in self.states.items()}} if self.states else {}),
+            **({"states": {name: state.dump() for name, state in self.states.items()}} if self.states else {}),
         }
-        text = json.dumps(content)
-        return text.replace(_NO_CRC, f"{zlib.crc32(text.encode()):08x}", 1)
+        return seal(json.dumps(content))
 
     @staticmethod
     def parse(text: str) -> Manifest:
@@ -222,20 +216,19 @@ class Manifest:
         content = _of(dict, parse_json(text))
         if content["format"] != (WITH_STATES if content.get("states") else FORMAT):
             raise _OtherFormat(f"{content['format']!r:.20}")
-        crc = _of(str, content["crc32"])
-        if f"{zlib.crc32(text.replace(crc, _NO_CRC, 1).encode()):08x}" != crc:
+        if not is_sealed(text.encode(), _of(str, content["crc32"])):
             raise ValueError("its content changed since it was written, its CRC-32 differs")
         layout = _of(dict, content["layout"])
         for axis in AXES:
             _number(layout[axis], least=1)
         _number(layout["zero_stage"])
-        files = {_file(name): _facts(_of(dict, each)) for name, each in _of(dict, content["files"]).items()}
+        files = {_checked_name(name): _file(_of(dict, each)) for name, each in _of(dict, content["files"]).items()}
         manifest = Manifest(
             iteration=_number(content["iteration"]),
             layout=layout,
             **{key: _of(dict, content[key]) for key in ("model", "settings", "progress", "scalars", "about")},
             kinds=tuple(_of(str, kind) for kind in _of(list, content["kinds"])),
-            tensors={name: _cut(each) for name, each in _of(dict, content["tensors"]).items()},
+            tensors={name: _layout(each) for name, each in _of(dict, content["tensors"]).items()},
             files=files,
             runs={
                 name: in_order(_run(each, files) for each in _of(list, runs))
@@ -261,7 +254,7 @@ class _OtherFormat(ValueError):
 
 
 def _check_runs(name: str, runs: tuple[Run, ...], cut: ShardLayout) -> None:
-    """Check that ``runs``, which are in order, are all slices of a parameter, each number once."""
+    """Check that ``runs``, which are in order, are all slices of a parameter, each element once."""
     slices = 1 if cut.is_whole else cut.degree
     if runs and runs[-1].tensor >= slices:
         raise ValueError(f"{name} is replicated on every tensor-parallel rank, but stored by more than the first")
@@ -289,7 +282,7 @@ def _number(value: object, least: int = 0) -> int:
     return value
 
 
-def _cut(value: object) -> ShardLayout:
+def _layout(value: object) -> ShardLayout:
     shape, dim, parts = _of(list, value)
     cut = ShardLayout(
         tuple(_number(size, least=1) for size in _of(list, shape)),
@@ -305,14 +298,14 @@ def _cut(value: object) -> ShardLayout:
     return cut
 
 
-def _file(name: str) -> str:
+def _checked_name(name: str) -> str:
     match = _FILE.fullmatch(name)
     if not match or file_name(int(match[1])) != name:
         raise ValueError(f"{name!r:.40} where the name of a file of this folder belongs")
     return name
 
 
-def _facts(each: dict[str, object]) -> File:
+def _file(each: dict[str, object]) -> File:
     crc, place = _of(str, each["crc32"]), _of(str, each.get("generators", ""))
     if not _CRC.fullmatch(crc):
         raise ValueError(f"{crc!r:.40} where a CRC-32 belongs")
@@ -363,12 +356,10 @@ def _parse_file(path: Path) -> Manifest:
             f"{path}: checkpoint format {error}, this version reads {FORMAT}, {WITH_STATES}; use the version of megads "
             "that wrote it"
         ) from None
-    except KeyError as error:
-        raise CheckpointError(f"{path / MANIFEST}: not a readable manifest (it has no {error})") from None
-    except OSError as error:
-        raise CheckpointError(f"{path / MANIFEST}: not a readable manifest ({error.strerror})") from None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path / MANIFEST}: not a readable manifest ({error})") from None
+    except (KeyError, OSError, ValueError, TypeError, RecursionError) as error:
+        what = error.strerror if isinstance(error, OSError) else error
+        what = f"it has no {error}" if isinstance(error, KeyError) else what
+        raise CheckpointError(f"{path / MANIFEST}: not a readable manifest ({what})") from None
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
@@ -380,7 +371,4 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     content = manifest.dump().encode()
     if len(content) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"its manifest has {len(content)} bytes, more than {MAX_BYTES}", path / MANIFEST)
-    with open(path / MANIFEST, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    write_synced(path / MANIFEST, content)

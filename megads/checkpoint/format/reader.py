@@ -10,46 +10,49 @@ from __future__ import annotations
 import math
 import os
 import resource
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megads.checkpoint.format.averaged_weights import ITERATE, average_weight
 from megads.checkpoint.format.blocks import TYPES, TensorFile
 from megads.checkpoint.format.manifest import Manifest, Run, file_name, read_manifest
 from megads.checkpoint.format.shard_layout import Box, ShardLayout, boxes, meet
 from megads.checkpoint.format.whole_state import STATES
+from megads.config.optimizers import OPTIMIZERS
 from megads.errors import CheckpointError
 
 VOCABULARY = ("embedding.weight", "head.weight")
 """Their last rows may be padding, of which another run may have more or fewer."""
 
+ITERATE = "z"
+"""Kind of state that a schedule-free optimizer steps."""
+
 BAND = 1 << 22
-"""Numbers that are read together; so much memory a thread takes when only some columns of rows are wanted."""
+"""Elements that are read together; so much memory a thread takes when only some columns of rows are wanted."""
 MAX_THREADS = 4
 """That read at a time; more do not help one process."""
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class Want:
     """A run of a slice of a parameter, and where it goes.
 
-    Attributes:
-        name: of the parameter.
-        kind: weight, exp_avg, ...
-        cut: the slice.
-        first: number of the flattened slice.
-        out: ``[count]`` float32, contiguous.
+    ``out`` is ``[count]`` float32, contiguous.
     """
 
     name: str
-    kind: str
+    kind: str  # weight, exp_avg, ...
     cut: ShardLayout
-    first: int
+    first: int  # element of the flattened slice
     out: NDArray[np.float32]
 
 
@@ -59,7 +62,7 @@ class _Job:
 
     file: str
     key: str
-    first: int  # number of the tensor in the file
+    first: int  # element of the tensor in the file
     rows: int
     width: int
     stride: int
@@ -72,7 +75,7 @@ class _Job:
         return self.rows == 1 or self.stride == self.out_stride == self.width
 
     def bands(self) -> Iterator[_Job]:
-        """Yield it in parts that need no more than :data:`BAND` numbers, if a row does not."""
+        """Yield it in parts that need no more than :data:`BAND` elements, if a row does not."""
         if self.is_one:
             count = self.rows * self.width
             for at in range(0, count, BAND):
@@ -81,19 +84,11 @@ class _Job:
             return
         step = max(1, BAND // self.stride)
         for row in range(0, self.rows, step):
-            yield _Job(
-                self.file,
-                self.key,
-                self.first + row * self.stride,
-                min(step, self.rows - row),
-                self.width,
-                self.stride,
-                self.out[row * self.out_stride :],
-                self.out_stride,
-            )
+            first, out = self.first + row * self.stride, self.out[row * self.out_stride :]
+            yield replace(self, first=first, rows=min(step, self.rows - row), out=out)
 
     def run(self, file: TensorFile) -> None:
-        """Read it."""
+        """Copy it from ``file``."""
         if self.is_one:
             file.fill(self.key, self.first, self.out[: self.rows * self.width])
             return
@@ -112,8 +107,7 @@ class Reader:
         path: of the checkpoint.
         manifest: of it, if it is known already.
         threads: that read at a time; 0: as many as the process has cores, up to :data:`MAX_THREADS`.
-        in_use: give weights as they are for use, which a schedule-free optimizer does not train with; see
-            ``megads.checkpoint.format.averaged_weights``.
+        in_use: give weights as they are for use, which a schedule-free optimizer does not train with.
 
     Raises:
         CheckpointError: see :func:`megads.checkpoint.format.manifest.read_manifest`.
@@ -122,8 +116,9 @@ class Reader:
     def __init__(self, path: Path, manifest: Manifest | None = None, threads: int = 0, *, in_use: bool = False):
         self.path = path
         self.manifest = manifest or read_manifest(path)
-        self.average = average_weight(self.manifest) if in_use else None
-        self.threads = threads or min(MAX_THREADS, _cores())
+        self.average = _average_weight(self.manifest) if in_use else None
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.threads = threads or min(MAX_THREADS, cores)
         # A rank may want something of thousands of files; others of the process need theirs, too.
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most_files = 4096 if allowed == resource.RLIM_INFINITY else max(8, allowed // 4)
@@ -137,7 +132,7 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         for file in self._files.values():
             file.close()
         self._files = {}
@@ -153,17 +148,17 @@ class Reader:
         return self.manifest.tensors[name]
 
     def whole(self, name: str, kind: str = "weight") -> NDArray[np.float32]:
-        """Return a whole tensor in its own shape, float32."""
+        """Return a whole tensor, float32."""
         cut = self.cut(name)
         return self.read(name, kind, cut, 0, cut.count).reshape(cut.shape)
 
     def read(self, name: str, kind: str, cut: ShardLayout, first: int, count: int) -> NDArray[np.float32]:
-        """Return ``count`` numbers from ``first`` on of the flattened slice ``cut`` of a parameter, float32.
+        """Return ``[count]`` elements from ``first`` on of the flattened slice ``cut`` of a parameter, float32.
 
         Padding rows of the vocabulary that the checkpoint has not are zeros.
 
         Raises:
-            CheckpointError: the checkpoint has other numbers under the name, or is damaged.
+            CheckpointError: the checkpoint has another tensor under the name, or is damaged.
         """
         out = np.empty(count, np.float32)
         self.fill([Want(name, kind, cut, first, out)])
@@ -192,7 +187,11 @@ class Reader:
                 # A key that is missing is reported before anything is read.
                 bands.sort(key=lambda band: file.where(band.key) + 4 * band.first)
                 together += ((file, group) for group in _groups(bands))
-            self._run(together)
+            if len(together) == 1 or self.threads == 1:
+                for work in together:
+                    _run_group(work)
+            else:
+                run_in_threads(_run_group, together, self.threads, "megads-read")
         if self.average is not None:
             for want in wants:
                 if want.kind == "weight":
@@ -205,19 +204,17 @@ class Reader:
     ) -> dict[str, NDArray[np.generic] | float | int | bool | None]:
         """Return what the optimizer keeps of a whole parameter, by key; empty where it keeps nothing.
 
-        Args:
-            name: of the parameter.
-            cut: as the run has it; its vocabulary may be padded to other rows. None: as the checkpoint has it.
+        ``cut`` is that of the run, whose vocabulary may be padded to other rows; None: as the checkpoint has it.
 
         Raises:
-            CheckpointError: the checkpoint is damaged, or what is kept cannot be given other rows.
+            CheckpointError: the checkpoint is damaged, or its state cannot be given other rows.
         """
-        kept = self.manifest.states.get(name)
-        if kept is None:
+        state = self.manifest.states.get(name)
+        if state is None:
             return {}
-        found: dict[str, NDArray[np.generic] | float | int | bool | None] = dict(kept.numbers)
-        for key, (dtype, shape) in kept.tensors.items():
-            file = self.open(file_name(kept.rank))
+        found: dict[str, NDArray[np.generic] | float | int | bool | None] = dict(state.numbers)
+        for key, (dtype, shape) in state.tensors.items():
+            file = self.open(file_name(state.rank))
             read = file.read(f"{STATES}{name}/{key}")
             if read.dtype != TYPES[dtype] or read.size != math.prod(shape):
                 raise CheckpointError(f"{file.path}: {key} of {name} is not the {dtype} {list(shape)} of the manifest")
@@ -225,36 +222,22 @@ class Reader:
         return found
 
     def _with_rows(
-        self, name: str, key: str, kept: NDArray[np.generic], cut: ShardLayout | None
+        self, name: str, key: str, tensor: NDArray[np.generic], cut: ShardLayout | None
     ) -> NDArray[np.generic]:
         """Return a tensor of state with the rows of ``cut``: what is padding has no moments."""
         stored = self.cut(name)
-        if cut is None or cut.shape == stored.shape or not kept.ndim:
-            return kept
+        if cut is None or cut.shape == stored.shape or not tensor.ndim:
+            return tensor
         self._check_shape(name, stored, cut)
-        if kept.shape != stored.shape:
+        if tensor.shape != stored.shape:
             raise CheckpointError(
                 f"{self.path}: {key} of {name} belongs to {stored.shape[0]} rows, this run's vocabulary has "
                 f"{cut.shape[0]}; set VOCAB_MULTIPLE so that the sizes agree, or NO_LOAD_OPTIM=1"
             )
         rows = min(stored.shape[0], cut.shape[0])
-        fitted = np.zeros(cut.shape, kept.dtype)
-        fitted[:rows] = kept[:rows]
+        fitted = np.zeros(cut.shape, tensor.dtype)
+        fitted[:rows] = tensor[:rows]
         return fitted
-
-    def _run(self, work: Sequence[tuple[TensorFile, list[_Job]]]) -> None:
-        if len(work) == 1 or self.threads == 1:
-            for each in work:
-                _run_group(each)
-            return
-        with ThreadPoolExecutor(self.threads, "megads-read") as pool:
-            futures = [pool.submit(_run_group, each) for each in work]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
 
     def _jobs(self, want: Want) -> Iterator[_Job]:
         """Yield what is to be read of the files, and make what no file has zero."""
@@ -263,12 +246,8 @@ class Reader:
         if want.kind not in self.manifest.kinds:
             raise CheckpointError(f"{self.path}: holds no {want.kind}, only {', '.join(self.manifest.kinds)}")
         first, count = want.first, want.out.size
-        if (
-            want.out.dtype != np.float32
-            or not want.out.flags.c_contiguous
-            or first < 0
-            or first + count > want.cut.count
-        ):
+        fits = 0 <= first <= first + count <= want.cut.count
+        if want.out.dtype != np.float32 or not want.out.flags.c_contiguous or not fits:
             raise AssertionError(f"{want.name}: {count} {want.out.dtype} from {first} of {want.cut.count}")
         if stored.shape != want.cut.shape:
             want.out[:] = 0
@@ -309,11 +288,7 @@ class Reader:
             )
 
     def open(self, name: str) -> TensorFile:
-        """Return a file, good until others were opened: of many, the one that was not wanted for longest goes.
-
-        Raises:
-            CheckpointError: it cannot be read.
-        """
+        """Return a file, good until others were opened: of many, the one unused for longest is closed."""
         file = self._files.pop(name, None) or TensorFile(self.path / name, self.manifest.files[name].crc32)
         self._files[name] = file
         if len(self._files) > self._most_files:
@@ -324,11 +299,7 @@ class Reader:
 def _shares(
     run: Run, cut: ShardLayout, source: Box, common: tuple[int, int, int, int]
 ) -> Iterator[tuple[str, int, tuple[int, int, int, int]]]:
-    """Yield what each file has of the rectangle ``common``, which is in ``source``, one of those of ``run``.
-
-    Yields:
-        (name, number of the slice with which its tensor begins, rectangle)
-    """
+    """Yield what each file has of ``common``, which is in ``source``: name, its tensor's first element, rectangle."""
     if len(run.ranks) == 1:
         yield file_name(run.ranks[0]), run.first, common
         return
@@ -342,10 +313,6 @@ def _shares(
             part = meet(box, wanted)
             if part is not None:
                 yield file_name(run.ranks[i]), begin, part
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _groups(bands: list[_Job]) -> Iterator[list[_Job]]:
@@ -366,3 +333,39 @@ def _run_group(work: tuple[TensorFile, list[_Job]]) -> None:
     file, group = work
     for job in group:
         job.run(file)
+
+
+def run_in_threads(
+    work: Callable[[_Task], _Result],
+    tasks: Iterable[_Task],
+    threads: int,
+    name: str,
+    stop: threading.Event | None = None,
+) -> list[_Result]:
+    """Return what ``work`` gives for each task, several at a time. After a failure no further one begins.
+
+    ``stop`` is set in the end, for those that are running when one fails.
+    """
+    with ThreadPoolExecutor(threads, name) as pool:
+        futures = [pool.submit(work, task) for task in tasks]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+            failed = [future for future in futures if future.done() and future.exception()]
+            return [future.result() for future in failed or futures]
+        finally:
+            if stop is not None:
+                stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _average_weight(manifest: Manifest) -> float | None:
+    """Return how far the weights for use are from those in the checkpoint to its iterates; None: they are the same.
+
+    A schedule-free optimizer saves the point at which gradients are taken, ``y = (1 - beta) z +
+    beta x``; the model is ``x`` (arXiv 2405.15682).
+    """
+    optim = manifest.settings.get("optim", {})
+    row = OPTIMIZERS.get(str(optim.get("optimizer", "")))
+    if row is None or not row.is_averaged or ITERATE not in manifest.kinds:
+        return None
+    return 1 - 1 / float(optim[row.averages_by])

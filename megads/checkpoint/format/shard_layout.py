@@ -1,4 +1,4 @@
-"""Which numbers of a parameter a rank holds, as rectangles of the whole parameter. Arithmetic, no torch.
+"""Which elements of a parameter a rank holds, as rectangles of the whole parameter. Arithmetic, no torch.
 
 A parameter is a matrix of ``rows x width`` (a vector has width 1). A tensor-parallel rank
 holds a slice of it, and a rank that shares the slice with others, by ZeRO or only for
@@ -12,6 +12,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from megads.config.schema import ModelConfig
+from megads.families.decoder import spec_of
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,14 @@ class ShardLayout:
 
     @property
     def local_shape(self) -> tuple[int, ...]:
-        """The slice's shape."""
+        """Shape of the slice."""
         if self.dim is None:
             return self.shape
         return tuple(size // self.degree if at == self.dim else size for at, size in enumerate(self.shape))
 
     @property
     def count(self) -> int:
-        """How many numbers the slice has."""
+        """Elements of the slice."""
         return math.prod(self.local_shape)
 
     def spans(self) -> Iterator[tuple[range, int]]:
@@ -61,6 +64,11 @@ class ShardLayout:
             size = part // self.degree
             yield range(local, local + size), whole + self.rank * size - local
             local, whole = local + size, whole + part
+
+
+def parameters_of(model: ModelConfig) -> dict[str, ShardLayout]:
+    """Return every parameter of a derived ``model`` by its name in ``megads.models.gpt.GPT``, layer by layer."""
+    return {each.name: ShardLayout(each.shape, each.dim, each.parts) for each in spec_of(model).parameters()}
 
 
 class Box(NamedTuple):
@@ -73,13 +81,8 @@ class Box(NamedTuple):
     offset: int  # of the number at (top, left)
     stride: int  # from a number to the one below it
 
-    @property
-    def size(self) -> int:
-        """How many numbers it has."""
-        return (self.bottom - self.top) * (self.right - self.left)
-
     def at(self, row: int, column: int) -> int:
-        """Return where the number at ``row`` and ``column`` of the whole parameter is in the flattened slice."""
+        """Return where an element of the whole parameter is in the flattened slice."""
         return self.offset + (row - self.top) * self.stride + column - self.left
 
 

@@ -5,30 +5,26 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from megads.checkpoint.format.blocks import TensorFile
 from megads.checkpoint.format.manifest import GENERATORS, Manifest, file_name, read_manifest
-from megads.checkpoint.format.reader import Reader
+from megads.checkpoint.format.reader import Reader, run_in_threads
 from megads.errors import CheckpointError
 
 THREADS = 4
 CHUNK = 1 << 20
-"""Numbers that are in memory together when norms are made."""
+"""Elements that are in memory together for norms."""
 
 
 def verify(path: Path, progress: Callable[[int], None] | None = None) -> Manifest:
     """Check that the checkpoint ``path`` holds what was written, all of it, and return its manifest.
 
-    Every byte of every file is read; every number of every tensor is in exactly one file.
-    Memory does not depend on the checkpoint.
-
-    Args:
-        path: of the checkpoint.
-        progress: called with how many bytes more were right; by several threads.
+    Every byte of every file is read; every element of every tensor is in exactly one file.
+    Memory does not depend on the checkpoint. ``progress`` is called by several threads, with how
+    many bytes more were right.
 
     Raises:
         CheckpointError: the first damage that was found.
@@ -37,23 +33,13 @@ def verify(path: Path, progress: Callable[[int], None] | None = None) -> Manifes
     stop = threading.Event()
 
     def check(name: str) -> None:
-        try:
-            for count in _check_file(path, name, manifest):
-                if stop.is_set():
-                    return
-                if progress:
-                    progress(count)
-        except BaseException:
-            stop.set()
-            raise
+        for count in _check_file(path, name, manifest):
+            if stop.is_set():
+                return
+            if progress:
+                progress(count)
 
-    with ThreadPoolExecutor(THREADS, "megads-verify") as pool:
-        futures = [pool.submit(check, name) for name in manifest.files]
-        try:
-            for future in futures:
-                future.result()
-        finally:
-            stop.set()
+    run_in_threads(check, manifest.files, THREADS, "megads-verify", stop)
     return manifest
 
 
@@ -66,11 +52,11 @@ def _check_file(path: Path, name: str, manifest: Manifest) -> Iterator[int]:
 
 
 def _check_keys(file: TensorFile, name: str, manifest: Manifest) -> None:
-    """Check that a file holds the tensors of which the manifest tells, and no others."""
-    wanted = {f"{kind}/{each}": count for each, _, count in manifest.pieces(name) for kind in manifest.kinds}
-    for parameter, kept in manifest.states.items():
-        if file_name(kept.rank) == name:
-            wanted |= kept.counts(parameter)
+    """Check that a file holds the tensors that the manifest lists, and no others."""
+    wanted = {f"{kind}/{each}": count for each, _, count in manifest.contents(name) for kind in manifest.kinds}
+    for parameter, state in manifest.states.items():
+        if file_name(state.rank) == name:
+            wanted |= state.counts(parameter)
     place = manifest.files[name].generators
     held = {
         key: count
@@ -85,13 +71,7 @@ def _check_keys(file: TensorFile, name: str, manifest: Manifest) -> None:
 
 
 def norms(reader: Reader, name: str) -> dict[str, float]:
-    """Return the L2 norm of a tensor and of its moments, by kind, padding rows included.
-
-    It is summed in double precision; NaN where a number of the tensor is.
-
-    Raises:
-        CheckpointError: the numbers are damaged.
-    """
+    """Return the L2 norms of a tensor and its moments, padding rows too, in float64; CheckpointError if damaged."""
     squares = dict.fromkeys(reader.manifest.kinds, 0.0)
     for run in reader.manifest.runs[name]:
         for rank in run.ranks:

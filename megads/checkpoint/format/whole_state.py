@@ -22,39 +22,29 @@ LARGEST = 1 << 40
 
 @dataclass(frozen=True)
 class WholeParamState:
-    """What an optimizer keeps of one parameter.
+    """What an optimizer keeps of one parameter."""
 
-    Attributes:
-        rank: whose file has the tensors.
-        tensors: key -> type in the file, shape.
-        numbers: key -> what is no tensor.
-    """
-
-    rank: int
-    tensors: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    numbers: Mapping[str, float | int | bool | None] = field(default_factory=dict)
+    rank: int  # whose file has the tensors
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # key -> type in the file, shape
+    numbers: Mapping[str, float | int | bool | None] = field(default_factory=dict)  # key -> what is not a tensor
 
     def dump(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the JSON object of the manifest."""
         tensors = {key: [dtype, list(shape)] for key, (dtype, shape) in self.tensors.items()}
         return {"rank": self.rank, "tensors": tensors, "numbers": dict(self.numbers)}
 
     @staticmethod
     def parse(content: Any) -> WholeParamState:
-        """Return what :meth:`dump` gave.
-
-        Raises:
-            ValueError, KeyError, TypeError: it is something else.
-        """
+        """Return what :meth:`dump` gave; ValueError, KeyError or TypeError when it is something else."""
         rank, numbers = content["rank"], content["numbers"]
         if type(rank) is not int or rank < 0 or not isinstance(numbers, dict):
             raise ValueError(f"{content!r:.40} where the state of a parameter belongs")
         if any(not isinstance(each, (int, float, type(None))) for each in numbers.values()):
             raise ValueError(f"{numbers!r:.40} is not a list of numbers")
-        tensors, told = {}, content["tensors"]
-        if not isinstance(told, dict):
-            raise ValueError(f"{told!r:.40} where tensors belong")
-        for key, (dtype, shape) in told.items():
+        tensors, shapes = {}, content["tensors"]
+        if not isinstance(shapes, dict):
+            raise ValueError(f"{shapes!r:.40} where tensors belong")
+        for key, (dtype, shape) in shapes.items():
             if not isinstance(shape, list) or any(type(size) is not int or not 0 <= size < LARGEST for size in shape):
                 raise ValueError(f"{shape!r:.40} where a shape belongs")
             if dtype not in TYPES:
@@ -63,9 +53,5 @@ class WholeParamState:
         return WholeParamState(rank, tensors, numbers)
 
     def counts(self, name: str) -> dict[str, int]:
-        """Return the keys in the file of :attr:`rank`, and how many numbers each has.
-
-        Args:
-            name: of the parameter.
-        """
+        """Return the keys of parameter ``name`` in the file of :attr:`rank`, and how many elements each has."""
         return {f"{STATES}{name}/{key}": math.prod(shape) for key, (_, shape) in self.tensors.items()}

@@ -1,4 +1,4 @@
-"""Whether a run can use a checkpoint, and what is other in it; without torch."""
+"""Whether a run can use a checkpoint, and what differs; without torch."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ FREE = {
     *("micro_batch", "grad_acc_steps", "train_samples", "train_tokens", "samples_offset"),
     *("cache_dir", "num_workers"),
 }
-"""Settings of ``train`` and ``data`` that change no number of a run, or follow from others."""
+"""Settings of ``train`` and ``data`` that change no result of a run, or follow from others."""
 
 SEEDS = ("seed", "weights_seed", "data_seed", "dropout_seed")
-"""Settings of ``train`` of which each says something of its own when it changes."""
+"""Settings of ``train``, each with a message of its own when it changes."""
 
 NAMED = 3
 """Differences that a message names; a checkpoint of another model has many."""
@@ -103,13 +103,7 @@ def _starts_new(run: RunConfig, is_own: bool) -> str:
 
 
 def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool = False) -> None:
-    """Refuse a checkpoint of another model, naming the first differences.
-
-    Args:
-        path: of the checkpoint.
-        manifest: of it.
-        run: the derived settings.
-        is_own: whether the run saved it itself; else ``LOAD`` names it.
+    """Reject a checkpoint of another model, naming the first differences; ``LOAD`` names it unless it ``is_own``.
 
     Raises:
         CheckpointError: a setting that decides the shape or the meaning of the weights differs,
@@ -136,19 +130,13 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
         )
 
 
-def changes(before: Mapping[str, Any], run: RunConfig) -> list[str]:
-    """Return a line for every setting of the science that differs from the checkpoint's.
+def changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
+    """Yield a line for every setting that changes results and differs from ``before``, the checkpoint's by section.
 
     Where a run lies, how it is laid out and how it is started may change freely.
-
-    Args:
-        before: the settings in the checkpoint's manifest, section by section; empty: not known.
-        run: the derived settings of this run.
     """
-    return list(_changes(before, run)) if before else []
-
-
-def _changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
+    if not before:
+        return
     for section in ("model", "train", "optim", "data"):
         for key, now in getattr(run, section).model_dump().items():
             # A setting that is newer than the checkpoint had its default then.
@@ -163,7 +151,7 @@ def _changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
 
 
 def _seed_changes(train: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
-    """Say which random numbers are others now. Those of the weights are not: the checkpoint has the weights."""
+    """Yield which random numbers change. Those of the weights do not: the checkpoint has the weights."""
     now = run.train
     was = {key: train.get(key, type(now).model_fields[key].default) for key in SEEDS}
     order, dropout = was["data_seed"] or was["seed"], was["dropout_seed"] or was["seed"]
@@ -177,14 +165,9 @@ def _seed_changes(train: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
 
 
 def dropout_change(manifest: Manifest, run: RunConfig, device: str) -> str:
-    """Return a line if dropout draws other numbers from here on than the checkpoint's run would have; else nothing.
+    """Return a line if dropout draws other masks from here on than the checkpoint's run would have; else nothing.
 
-    What the settings' own lines say, another seed or probability, is not repeated.
-
-    Args:
-        manifest: of the checkpoint.
-        run: the derived settings of this run.
-        device: type of the device that draws.
+    Another seed or probability has a line of its own, see :func:`changes`. ``device``: type of the one that draws.
     """
     model, grid = run.model, run.parallel
     if not manifest.progress or not (model.hidden_dropout or model.attention_dropout):
@@ -215,12 +198,7 @@ def dropout_change(manifest: Manifest, run: RunConfig, device: str) -> str:
 
 
 def rate_change(manifest: Manifest, run: RunConfig) -> str:
-    """Return a line if the next step has another learning rate now than it had for the checkpoint; else nothing.
-
-    Args:
-        manifest: of the checkpoint.
-        run: the derived settings of this run.
-    """
+    """Return a line if the next step has another learning rate now than it had for the checkpoint; else nothing."""
     before = run_of(manifest.settings)
     if before is None:
         return ""
@@ -237,17 +215,10 @@ def rate_change(manifest: Manifest, run: RunConfig) -> str:
 def resume_notes(manifest: Manifest, run: RunConfig, device: str = "") -> list[str]:
     """Return what a resume reports: a line for every difference to the checkpoint, in settings, rate and dropout.
 
-    Args:
-        manifest: of the checkpoint.
-        run: the derived settings of this run.
-        device: type of the device that draws; empty: not known, taken to be the checkpoint's.
+    ``device``: type of the one that draws dropout; empty: not known, taken to be the checkpoint's.
     """
     device = device or str(manifest.about.get("device", ""))
-    lines = [
-        *changes(manifest.settings, run),
-        rate_change(manifest, run),
-        dropout_change(manifest, run, device),
-    ]
+    lines = [*changes(manifest.settings, run), rate_change(manifest, run), dropout_change(manifest, run, device)]
     return [line for line in lines if line]
 
 
@@ -269,13 +240,9 @@ def run_of(settings: Mapping[str, Any]) -> RunConfig | None:
 
 
 def model_of(path: Path, manifest: Manifest) -> ModelConfig:
-    """Return the model of a checkpoint, derived.
-
-    Raises:
-        CheckpointError: another version of megads wrote other settings.
-    """
-    known = set(ModelConfig.model_fields)
-    settings = {key: value for key, value in manifest.settings.get("model", {}).items() if key in known}
+    """Return the model of a checkpoint, derived; CheckpointError for settings of another version of megads."""
+    settings = manifest.settings.get("model", {})
+    settings = {key: value for key, value in settings.items() if key in ModelConfig.model_fields}
     if not settings:
         positions = manifest.model.get("max_positions")
         settings = manifest.about.get(HF, {}).get("settings") or ({"seq_length": positions} if positions else {})

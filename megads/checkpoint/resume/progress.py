@@ -29,11 +29,7 @@ class Progress:
 
     @staticmethod
     def read(progress: Mapping[str, Any]) -> Progress:
-        """Return what a manifest's ``progress`` says.
-
-        Raises:
-            CheckpointError: another version of megads wrote other fields.
-        """
+        """Return what a manifest's ``progress`` says; CheckpointError for fields of another version of megads."""
         try:
             return Progress(**{**progress, "recent_losses": tuple(progress.get("recent_losses", ()))})
         except TypeError as error:

@@ -23,11 +23,11 @@ from megads.checkpoint.format.folders import (
 )
 from megads.checkpoint.format.manifest import MANIFEST, Manifest, read_manifest
 from megads.checkpoint.resume.compatibility import check_model
-from megads.checkpoint.resume.other_programs import foreign_kind
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
 from megads.config.tree import env_name
 from megads.errors import CheckpointError
+from megads.text.plural import listed
 
 
 @dataclass(frozen=True)
@@ -45,24 +45,17 @@ class RestorePlan:
         parts = {"optimizer": self.optimizer, "position": self.progress}
         left = [name for name, is_taken in parts.items() if not is_taken]
         taken = ["weights", *(name for name in parts if name not in left)]
-        return _listed(taken) + (f", not {_listed(left, 'or')}" if left else "")
+        return listed(taken) + (f", not {listed(left, 'or')}" if left else "")
 
 
 @dataclass(frozen=True)
-class Start:
-    """The checkpoints from which a run may start.
+class StartCheckpoints:
+    """The checkpoints from which a run may start."""
 
-    Attributes:
-        paths: oldest first, at least one.
-        is_own: whether they are the run's own, not those of ``LOAD``.
-        is_only: whether the user named one, which no other may replace.
-        has_begun: whether the run began by ``LOAD`` and continues now, so that what was said of the beginning is done.
-    """
-
-    paths: tuple[Path, ...]
-    is_own: bool
-    is_only: bool = False
-    has_begun: bool = False
+    paths: tuple[Path, ...]  # oldest first, at least one
+    is_own: bool  # the run's own, not those of ``LOAD``
+    is_only: bool = False  # the user named one, which no other may replace
+    has_begun: bool = False  # the run began by ``LOAD`` and resumes now: settings of the beginning have been applied
 
     def candidates(self) -> Iterator[CheckpointRef]:
         """Yield those whose manifest and sizes are right, the newest first; the user's own choice alone.
@@ -77,12 +70,8 @@ class Start:
             yield from candidates(list(self.paths))
 
 
-def find_start(run: RunConfig, own: Path) -> Start | None:
-    """Return where a run starts, None when that is with new weights.
-
-    Args:
-        run: the settings.
-        own: the folder of the run's checkpoints.
+def find_start(run: RunConfig, own: Path) -> StartCheckpoints | None:
+    """Return where a run starts, whose own checkpoints are in the folder ``own``; None: with new weights.
 
     Raises:
         CheckpointError: there is nothing where the settings say, it cannot be read, or they contradict each other.
@@ -93,23 +82,23 @@ def find_start(run: RunConfig, own: Path) -> Start | None:
         raise CheckpointError(f"{error.filename}: {error.strerror}; use a folder that you can read") from None
 
 
-def _find_start(run: RunConfig, own: Path) -> Start | None:
+def _find_start(run: RunConfig, own: Path) -> StartCheckpoints | None:
     wanted = run.checkpoint
     mine, step = list_checkpoints(own), wanted.step
     is_other = bool(wanted.load) and not names_own(wanted.load, own)
     if wanted.finetune and not is_other:
         _refuse_finetune(wanted.load)
-    if mine and not (mine[-1] / MANIFEST).exists() and (kind := foreign_kind(own)):
-        raise CheckpointError(f"{own}: {kind}; use another CKPT_DIR and LOAD=DST")
+    if mine and (hint := _import_hint(own, mine)):
+        raise CheckpointError(f"{own}: {hint}; use another CKPT_DIR and LOAD=DST")
     if is_other and mine:
-        return Start(tuple(mine), is_own=True, has_begun=True)
+        return StartCheckpoints(tuple(mine), is_own=True, has_begun=True)
     if is_other:
-        found = _of_load(Path(wanted.load))
+        found = _checkpoints_of_load(Path(wanted.load))
         is_only = bool(step) or found == [Path(wanted.load)]
-        return Start(_at(found, step, Path(wanted.load)), is_own=False, is_only=is_only)
+        return StartCheckpoints(_of_step(found, step, Path(wanted.load)), is_own=False, is_only=is_only)
     step = goes_back_to(run, own)
     if mine or step:
-        return Start(_at(mine, step, own), is_own=True, is_only=bool(step))
+        return StartCheckpoints(_of_step(mine, step, own), is_own=True, is_only=bool(step))
     return None
 
 
@@ -139,14 +128,13 @@ def _refuse_finetune(load: str) -> None:
     raise CheckpointError("FINETUNE=1 needs the checkpoint whose weights it takes; set LOAD=RUN, or drop FINETUNE")
 
 
-def _of_load(load: Path) -> list[Path]:
+def _checkpoints_of_load(load: Path) -> list[Path]:
     """Return the checkpoints in ``LOAD``, oldest first."""
     if not os.path.exists(load):
         raise CheckpointError(f"LOAD={load}: not found; pass a run, a folder of checkpoints or one of them")
     found = checkpoints_in(load)
-    looks_foreign = not found or not (found[-1] / MANIFEST).exists()
-    if looks_foreign and (kind := foreign_kind(load)):
-        raise CheckpointError(f"LOAD={load}: {kind}, for LOAD=DST")
+    if hint := _import_hint(load, found):
+        raise CheckpointError(f"LOAD={load}: {hint}, for LOAD=DST")
     if not found and NAME.match(load.name):
         return [load]
     if not found:
@@ -156,18 +144,18 @@ def _of_load(load: Path) -> list[Path]:
     return found
 
 
-def _at(paths: list[Path], step: int, where: Path) -> tuple[Path, ...]:
-    """Return the checkpoint of iteration ``step``, all of them for 0."""
+def _of_step(paths: list[Path], step: int, where: Path) -> tuple[Path, ...]:
+    """Return the checkpoint of iteration ``step``; 0: all of them."""
     if not step:
         return tuple(paths)
     found = tuple(path for path in paths if iteration_of(path) == step)
     if not found:
-        there = _listed([str(iteration_of(path)) for path in paths][-20:]) if paths else "none"
+        there = listed([str(iteration_of(path)) for path in paths][-20:]) if paths else "none"
         raise CheckpointError(f"{where}: no checkpoint of CKPT_STEP={step}; there are: {there}")
     return found
 
 
-def taken_of(run: RunConfig, start: Start, path: Path, manifest: Manifest) -> RestorePlan:
+def restore_plan(run: RunConfig, start: StartCheckpoints, path: Path, manifest: Manifest) -> RestorePlan:
     """Return what the run takes of the checkpoint ``path`` besides its weights.
 
     Raises:
@@ -205,7 +193,7 @@ def taken_of(run: RunConfig, start: Start, path: Path, manifest: Manifest) -> Re
 
 
 def _check_fixed(run: RunConfig, path: Path, manifest: Manifest) -> None:
-    """Refuse settings that are others than those that the optimizer's state was made with."""
+    """Reject settings that differ from those that the optimizer's state was made with."""
     before = manifest.settings.get("optim", {})
     for key in OPTIMIZERS[run.optim.optimizer].fixed:
         was, now = before.get(key, getattr(run.optim, key)), getattr(run.optim, key)
@@ -218,14 +206,10 @@ def _check_fixed(run: RunConfig, path: Path, manifest: Manifest) -> None:
             )
 
 
-def check_start(run: RunConfig, own: Path) -> tuple[Start, CheckpointRef, RestorePlan] | None:
+def check_start(run: RunConfig, own: Path) -> tuple[StartCheckpoints, CheckpointRef, RestorePlan] | None:
     """Return the checkpoint that a run starts from and what it takes of it, None for new weights.
 
-    A damage that only reading every byte shows is found later; the ranks then take an older one.
-
-    Args:
-        run: the derived settings.
-        own: the folder of the run's checkpoints.
+    Damage that only reading every byte shows is found later; the ranks then take an older one.
 
     Raises:
         CheckpointError: there is none where the settings say, all are damaged, or it is of another model.
@@ -235,8 +219,71 @@ def check_start(run: RunConfig, own: Path) -> tuple[Start, CheckpointRef, Restor
         return None
     found = next(start.candidates())
     check_model(found.path, found.manifest, run, is_own=start.is_own)
-    return start, found, taken_of(run, start, found.path, found.manifest)
+    return start, found, restore_plan(run, start, found.path, found.manifest)
 
 
-def _listed(words: list[str], last: str = "and") -> str:
-    return f" {last} ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+_PLACES = "a run, a folder of checkpoints or a checkpoint"
+
+
+def source_of(place: Path, step: int | None = None) -> CheckpointRef:
+    """Return the checkpoint that a user means by ``place``: a run, a folder of checkpoints or a checkpoint.
+
+    ``step`` is the iteration; None: the newest that is valid.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged. One that was named is not replaced by another.
+    """
+    try:
+        place.stat()
+        found = checkpoints_in(place)
+        hint = _import_hint(place, found)
+    except OSError as error:
+        raise CheckpointError(f"{place}: {error.strerror}; pass {_PLACES}") from None
+    if hint:
+        raise CheckpointError(f"{place}: {hint}")
+    if not found and iteration_of(place) >= 0:
+        read_manifest(place)
+    if not found:
+        raise CheckpointError(f"{place}: holds no checkpoint; pass {_PLACES}")
+    if step is None and found != [place]:
+        return next(candidates(found))
+    path = next((each for each in found if step in (None, iteration_of(each))), None)
+    if path is None:
+        there = ", ".join(str(iteration_of(each)) for each in found[-5:])
+        raise CheckpointError(f"{place}: no checkpoint of iteration {step}; the newest are {there}")
+    return CheckpointRef(path, read_manifest(path))
+
+
+_MEGATRON = ("mp_rank_*/model_optim_rng.pt", "mp_rank_*/model_rng.pt", "mp_rank_*/distrib_optim.pt")
+_DEEPSPEED = ("mp_rank_*_model_states.pt", "layer_*-model_*states.pt", "*zero_pp_rank_*_optim_states.pt")
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+
+
+def _import_hint(place: Path, found: list[Path]) -> str:
+    """Return which other program wrote ``place`` and how to import it; empty if megads wrote it, as it did ``found``.
+
+    Only names are read.
+    """
+    if (found and (found[-1] / MANIFEST).exists()) or not place.is_dir() or (place / MANIFEST).exists():
+        return ""
+    if is_hf_folder(place):
+        return f"a Hugging Face folder; `megads checkpoint import-hf {place} DST` makes a checkpoint of it"
+    inside = [place, place / "release", *reversed(list_checkpoints(place)[-1:])]
+    deepspeed = [place, *sorted(place.glob("global_step*"))[-1:]]
+    tracked = (place / "latest_checkpointed_iteration.txt").is_file() or (place / "latest").is_file()
+    if any(_any(each, (".metadata", "*.distcp")) for each in inside):
+        return "a torch.distributed checkpoint; convert it to Megatron's torch format, which import-megatron reads"
+    if any(_any(each, _MEGATRON) for each in inside):
+        return f"a Megatron-LM checkpoint; `megads checkpoint import-megatron {place} DST` makes one of megads of it"
+    if any(_any(each, _DEEPSPEED) for each in deepspeed) or tracked:
+        return f"a Megatron-DeepSpeed folder; `megads checkpoint import-megatron {place} DST` makes a checkpoint of it"
+    return ""
+
+
+def is_hf_folder(place: Path) -> bool:
+    """Return whether ``place`` holds a model of Hugging Face; only names are read."""
+    return (place / "config.json").is_file() and _any(place, _WEIGHTS)
+
+
+def _any(folder: Path, patterns: tuple[str, ...]) -> bool:
+    return any(next(folder.glob(pattern), None) is not None for pattern in patterns)

@@ -7,9 +7,8 @@ read, or a disk that fails, is then an error of that read, and not a signal that
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
-import mmap
+import math
 import os
 import uuid
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megads.errors import DataError
+from megads.storage.file_lock import take_lock, try_lock
 from megads.storage.open_file import cannot_read, open_regular, write_cure
 
 _MISSING = "a data prefix is the common part of a .bin and a .idx file"
@@ -95,31 +95,16 @@ class ReadFile:
                 )
             done += got
 
-    def map(self) -> mmap.mmap:
-        """Map the whole file read-only; errors as :meth:`array`."""
-        try:
-            return mmap.mmap(self._file, self.size, access=mmap.ACCESS_READ)
-        except ValueError:
-            raise DataError(
-                f"{self.path}: has become shorter than the {self.size} bytes it had when it was opened; rerun"
-            ) from None
-        except OSError as error:
-            raise cannot_read(self.path, error) from None
-
     def fileno(self) -> int:
         """Return the descriptor, for copying within the kernel."""
         return self._file
-
-    def identity(self) -> tuple[int, int]:
-        """Return what is equal for two names of one file: device and inode."""
-        found = os.fstat(self._file)
-        return found.st_dev, found.st_ino
 
 
 class Row:
     """Integers that lie in a file one behind the other.
 
     Attributes:
+        nbytes: of all of them.
         end: byte behind the last.
     """
 
@@ -128,7 +113,8 @@ class Row:
         self._file, self._dtype, self._count, self._start = file, np.dtype(dtype), count, start
         self._signed = self._dtype.kind == "i"
         self._size = self._dtype.itemsize
-        self.end = start + count * self._size
+        self.nbytes = count * self._size
+        self.end = start + self.nbytes
 
     def __len__(self) -> int:
         return self._count
@@ -144,10 +130,6 @@ class Row:
         """Yield copies of all numbers from ``begin`` on, ``size`` at a time and the first ``overlap`` that follow."""
         for first in range(begin, self._count - overlap, size):
             yield self.read(first, min(first + size + overlap, self._count))
-
-    def map(self) -> npt.NDArray[Any]:
-        """Return all of them without reading them; who cuts the file short now ends this process when it does."""
-        return np.frombuffer(self._file.map(), self._dtype, self._count, self._start)
 
 
 class NewFiles:
@@ -166,7 +148,7 @@ class NewFiles:
         self._temps: dict[str, Path] = {}
         self._open: dict[str, BinaryIO] = {}
         # Locked: nobody sees one of our files in the moment before it has its own lock.
-        with self.guard(), _locked(Path(prefix).parent):
+        with self.guard(), _lock(Path(prefix).parent):
             for suffix in suffixes:
                 self._create(suffix)
 
@@ -183,8 +165,7 @@ class NewFiles:
         _remove_left_behind(Path(target), ours)
         self._temps[suffix] = Path(f"{target}.{ours}{uuid.uuid4().hex[:12]}.tmp")
         self._open[suffix] = self._temps[suffix].open("xb", buffering=1 << 20)
-        with contextlib.suppress(OSError):  # no locks on this file system: nothing is removed either
-            fcntl.flock(self._open[suffix], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try_lock(self._open[suffix].fileno())  # no locks on this file system: nothing is removed either
 
     def publish(self, *obsolete: str) -> None:
         """Flush every file to its disk and give it its name; remove the ``obsolete`` suffixes, which described the old.
@@ -196,7 +177,7 @@ class NewFiles:
             for file in self._open.values():
                 file.flush()
                 os.fsync(file.fileno())
-            with _locked(Path(self.prefix).parent):
+            with _lock(Path(self.prefix).parent):
                 for suffix in (*obsolete, self._suffixes[-1]):
                     Path(self.prefix + suffix).unlink(missing_ok=True)
                 for suffix in self._suffixes:
@@ -218,39 +199,27 @@ class NewFiles:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Turn an error of the file system into one line, and drop the files."""
-        try:
-            yield
-        except OSError as error:
-            self.drop()
-            reason = os.strerror(error.errno or 0).lower()
-            raise DataError(
-                f"{self.prefix}: cannot be written: {reason}; {write_cure(error, 'use another folder')}"
-            ) from None
-        except BaseException:
-            self.drop()
-            raise
+        """Drop the files when anything fails; an error of the file system becomes one line."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.drop)
+            try:
+                yield
+            except OSError as error:
+                reason = os.strerror(error.errno or 0).lower()
+                raise DataError(
+                    f"{self.prefix}: cannot be written: {reason}; {write_cure(error, 'use another folder')}"
+                ) from None
+            stack.pop_all()
 
 
 def _remove_left_behind(target: Path, ours: str) -> None:
     """Remove what a killed process of this host began under ``target``'s name: nobody holds its lock any more."""
-    for path in target.parent.glob(f"{_escape(target.name)}.{_escape(ours)}*.tmp"):
+    for path in target.parent.glob(f"{glob.escape(f'{target.name}.{ours}')}*.tmp"):
         with contextlib.suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+            if try_lock(file.fileno()):
+                path.unlink()
 
 
-def _escape(name: str) -> str:
-    return "".join(f"[{each}]" if each in "*?[" else each for each in name)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that two writers of one prefix do not mix their files; some disks have no locks."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+def _lock(folder: Path) -> contextlib.AbstractContextManager[object]:
+    """Hold the folder's lock, so that two writers of one prefix do not mix their files."""
+    return take_lock(folder, wait_s=math.inf, is_folder=True) or contextlib.nullcontext()

@@ -1,24 +1,38 @@
-"""Write token files of either format."""
+"""Write token files of either format; :mod:`megads.data.formats.token_file` describes them."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from megads.data.formats.dtypes import IMPLS, code_of
-from megads.data.formats.files import NewFiles
-from megads.data.formats.index_content import IndexContent, content_of
-from megads.data.formats.mmap import mmap_index
+from megads.data.formats.files import BLOCK, NewFiles
 from megads.data.formats.prefix import strip_suffix
 from megads.data.formats.record import RECORD_SUFFIX
-from megads.data.formats.tnt import tnt_index
+from megads.data.formats.token_file import MMAP_HEADER, MMAP_MAGIC, TNT_HEADER, TNT_MAGIC, VERSION
 from megads.errors import DataError
+
+Numbers = npt.NDArray[Any]
+Source = Callable[[], Iterator[Numbers]]
+"""Gives the same row of integers, in blocks, as often as it is called."""
+
+
+@dataclass(frozen=True)
+class IndexContent:
+    """Everything an index holds; the offsets follow from the lengths."""
+
+    dtype: np.dtype[Any]  # of the tokens
+    sequences: int
+    entries: int  # of the document index: documents + 1
+    lengths: Source  # tokens of each sequence
+    documents: Source  # the document index: 0, then the sequence behind each document
+    modes: Source | None = None  # kind of each sequence, in multimodal files
 
 
 class IndexedWriter:
@@ -50,9 +64,8 @@ class IndexedWriter:
     def add_document(self, tokens: Sequence[int] | npt.NDArray[Any]) -> None:
         """Append one document as one sequence; an empty one gets an index entry and no sequence."""
         values = np.asarray(tokens if len(tokens) else (), dtype=None if len(tokens) else self.dtype)
-        self._check(values)
         count = min(len(values), 1)
-        self._append(values, np.full(count, len(values), np.int32), np.array([count], np.int64))
+        self.add_batch(values, np.full(count, len(values), np.int32), np.array([count], np.int64))
 
     def add_batch(
         self, tokens: npt.NDArray[Any], lengths: npt.NDArray[np.integer[Any]], sequences: npt.NDArray[np.integer[Any]]
@@ -72,13 +85,17 @@ class IndexedWriter:
                 f"{self.prefix}: a batch of {len(tokens)} tokens in {len(lengths)} sequences does not agree with its "
                 f"lengths (sum {_total(lengths)}) or its sequences per document (sum {_total(sequences)})"
             )
-        self._append(tokens, lengths, sequences)
+        with self._files.guard():
+            self._files[".bin"].write(np.ascontiguousarray(tokens, self.dtype).data)
+        self._lengths.frombytes(np.ascontiguousarray(lengths, "i4").tobytes())
+        ends = np.cumsum(sequences, dtype="i8") + self._documents[-1]
+        self._documents.frombytes(ends.tobytes())
 
     def finalize(self) -> None:
         """Write the index and give both files their names, the index last."""
         lengths, documents = np.frombuffer(self._lengths, "i4"), np.frombuffer(self._documents, "i8")
         with self._files.guard():
-            write_pieces(self._files[".idx"], self.impl, content_of(self.dtype, lengths, documents))
+            write_pieces(self._files[".idx"], self.impl, _content_of(self.dtype, lengths, documents))
         self._files.publish(RECORD_SUFFIX)
 
     def close(self) -> None:
@@ -88,17 +105,8 @@ class IndexedWriter:
     def __enter__(self) -> IndexedWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _append(self, tokens: npt.NDArray[Any], lengths: npt.NDArray[Any], sequences: npt.NDArray[Any]) -> None:
-        with self._files.guard():
-            self._files[".bin"].write(np.ascontiguousarray(tokens, self.dtype).data)
-        self._lengths.frombytes(np.ascontiguousarray(lengths, "i4").tobytes())
-        ends = np.cumsum(sequences, dtype="i8") + self._documents[-1]
-        self._documents.frombytes(ends.tobytes())
 
     def _check(self, values: npt.NDArray[Any]) -> None:
         """Refuse anything but a row of integers that the type can hold."""
@@ -117,32 +125,17 @@ class IndexedWriter:
             )
 
 
-def make_writer(prefix: str | Path, dtype: npt.DTypeLike, impl: str = "mmap") -> IndexedWriter:
-    """Return the writer of a format: "mmap", or "cached" and "lazy", whose files are the same.
-
-    Raises:
-        DataError: the format is unknown, or the files cannot be written.
-    """
-    return IndexedWriter(prefix, dtype, impl)
-
-
 def write_index(
-    path: str | Path,
-    impl: str,
-    dtype: npt.DTypeLike,
-    lengths: npt.NDArray[Any],
-    documents: npt.NDArray[Any],
-    modes: npt.NDArray[Any] | None = None,
+    path: str | Path, impl: str, dtype: npt.DTypeLike, lengths: npt.NDArray[Any], documents: npt.NDArray[Any]
 ) -> None:
     """Write an ``.idx`` file alone, whole or not at all, for a ``.bin`` file that already exists.
 
     Args:
-        path: of the file, with its suffix.
-        impl: "mmap", "cached" or "lazy".
+        path: with its suffix.
+        impl: one of :data:`IMPLS`.
         dtype: of the tokens.
         lengths: [N], tokens of each sequence; may be a mapped file, it is read in blocks.
         documents: [D], 0 and then the number of sequences up to the end of each document.
-        modes: [N], kind of each sequence, for multimodal files.
 
     Raises:
         DataError: the file cannot be written.
@@ -150,14 +143,59 @@ def write_index(
     _check_impl(impl, path)
     files = NewFiles(str(path), ("",))
     with files.guard():
-        write_pieces(files[""], impl, content_of(np.dtype(dtype).newbyteorder("<"), lengths, documents, modes))
+        write_pieces(files[""], impl, _content_of(dtype, lengths, documents))
     files.publish()
 
 
 def write_pieces(file: BinaryIO, impl: str, content: IndexContent) -> None:
     """Write the index of a format, piece by piece."""
-    for piece in mmap_index(content) if impl == "mmap" else tnt_index(content):
+    for piece in _mmap_index(content) if impl == "mmap" else _tnt_index(content):
         file.write(piece if isinstance(piece, bytes) else np.ascontiguousarray(piece).data)
+
+
+def _content_of(dtype: npt.DTypeLike, lengths: Numbers, documents: Numbers) -> IndexContent:
+    """Return the content that lies in whole arrays; they may be mapped files."""
+
+    def blocks(numbers: Numbers) -> Iterator[Numbers]:
+        for start in range(0, len(numbers), BLOCK):
+            yield numbers[start : start + BLOCK]
+
+    kind = np.dtype(dtype).newbyteorder("<")
+    return IndexContent(kind, len(lengths), len(documents), lambda: blocks(lengths), lambda: blocks(documents))
+
+
+def starts(lengths: Source, scale: int = 1) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield where each sequence begins when they are laid end to end, as int64, counted in ``1 / scale`` tokens."""
+    done = 0
+    for block in lengths():
+        ends = np.cumsum(block, dtype="<i8") * scale + done
+        yield np.concatenate((np.array([done], "<i8"), ends[:-1]))
+        done = int(ends[-1])
+
+
+def _mmap_index(content: IndexContent) -> Iterator[bytes | Numbers]:
+    """Yield the pieces of an MMIDIDX index, in order."""
+    code = code_of(content.dtype, "index")
+    yield MMAP_HEADER.pack(MMAP_MAGIC, VERSION, code, content.sequences, content.entries)
+    yield from (block.astype("<i4") for block in content.lengths())
+    yield from starts(content.lengths, content.dtype.itemsize)
+    yield from (block.astype("<i8") for block in content.documents())
+    if content.modes is not None:
+        yield from (block.astype("i1") for block in content.modes())
+
+
+def _tnt_index(content: IndexContent) -> Iterator[bytes | Numbers]:
+    """Yield the pieces of a TNTIDX index, in order."""
+    code, count = code_of(content.dtype, "index"), content.sequences
+    yield TNT_HEADER.pack(TNT_MAGIC, VERSION, code, content.dtype.itemsize, count, count, content.entries)
+    yield from (np.arange(a, min(a + BLOCK, count + 1), dtype="<i8") for a in range(0, count + 1, BLOCK))
+    total = 0
+    for block, begin in zip(content.lengths(), starts(content.lengths), strict=True):
+        total += int(block.sum(dtype=np.int64))
+        yield begin
+    yield np.array([total], "<i8")
+    yield from (block.astype("<i8") for block in content.lengths())
+    yield from (block.astype("<i8") for block in content.documents())
 
 
 def _check_impl(impl: str, where: object) -> None:

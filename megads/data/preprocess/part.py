@@ -1,8 +1,7 @@
-"""Make one part of the output: give blocks to workers, put what they made in input order, note how far it is."""
+"""Make one part of the output: give blocks to workers, put what they made in input order, note each point."""
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import time
@@ -14,13 +13,13 @@ from typing import Any
 from megads.data.preprocess.input.blocks import Blocks, Position
 from megads.data.preprocess.input.files import STDIN
 from megads.data.preprocess.input.ranges import count_lines
-from megads.data.preprocess.output.journal import PartFiles, Point
+from megads.data.preprocess.output import PartFiles, Point
 from megads.data.preprocess.plan import Job, Segment
-from megads.data.preprocess.workers.messages import Block, Encoded, Failed, Write, Written
-from megads.data.preprocess.workers.pool import Pool
+from megads.data.preprocess.workers.pool import Block, Encoded, Failed, Pool, Write
 from megads.errors import DataError, MegadsError
+from megads.storage.open_file import FULL
 
-TOLD = 5
+NAMED = 5
 """Bad lines that are named."""
 
 _AHEAD = 4
@@ -43,17 +42,17 @@ def make_part(
     files: PartFiles,
     pool: Pool,
     tick: Callable[[Point], None],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
-    """Fill ``files`` with the documents of ``segments``.
+    """Fill ``files``, which are where an earlier run left them, with the documents of ``segments``.
 
     Args:
         job: what to do.
         segments: the stretch of the input, in order.
-        files: of the part, where an earlier run left them.
+        files: of the part.
         pool: workers that have begun.
         tick: called several times a second with the point reached; may raise to stop.
-        tell: takes a line for the user.
+        report: takes a line for the user.
 
     Raises:
         DataError: the input is broken or holds too many bad lines; the output cannot be written.
@@ -61,7 +60,7 @@ def make_part(
     if files.point.is_done:
         return
     blocks = Blocks(job.inputs, segments, files.point.position, job.how.block_bytes)
-    flow = _Flow(job, segments, files, pool, tell)
+    flow = _Flow(job, segments, files, pool, report)
     try:
         flow.run(blocks, tick)
         files.add((), replace(files.point, is_done=True))
@@ -88,14 +87,14 @@ class _Flow:
     """Blocks are given to a worker, encoded, placed in input order, written, and done in input order."""
 
     def __init__(
-        self, job: Job, segments: Sequence[Segment], files: PartFiles, pool: Pool, tell: Callable[[str], None]
+        self, job: Job, segments: Sequence[Segment], files: PartFiles, pool: Pool, report: Callable[[str], None]
     ):
-        self._job, self._segments, self._files, self._pool, self._tell = job, segments, files, pool, tell
+        self._job, self._segments, self._files, self._pool, self._report = job, segments, files, pool, report
         sizes = [job.inputs[each.source].size if each.stop < 0 else each.stop - each.start for each in segments]
         self._used_before = [0, *itertools.accumulate(sizes)]
         self._flights: dict[int, _Flight] = {}
         self._busy = [0] * len(pool)  # blocks that a worker has and did not encode yet
-        self._held: Block | None = None  # read, and no worker is free for it
+        self._next: Block | None = None  # read, and no worker is free for it
         self._given = self._placed = self._done = 0  # number of the next block in each state
         self._point = files.point  # behind the blocks that have their place
         self._notes: set[str] = set()
@@ -104,9 +103,9 @@ class _Flow:
         """Handle all blocks."""
         committed = ticked = time.monotonic()
         while self._give(blocks):
-            bells = () if blocks.is_done or self._held or not self._has_room() else (blocks.bell,)
+            bells = () if blocks.is_done or self._next or not self._has_room() else (blocks.bell,)
             for worker, message in self._pool.receive(_TICK_S, *bells):
-                self._hear(worker, message)
+                self._receive(worker, message)
             now = time.monotonic()
             if now - ticked >= _TICK_S:
                 ticked = now
@@ -122,24 +121,24 @@ class _Flow:
     def _give(self, blocks: Blocks) -> bool:
         """Give blocks away while there are workers for them; return whether anything is left to wait for."""
         while self._has_room():
-            block = self._held or blocks.next()
+            block = self._next or blocks.next()
             if block is None:
                 break
             worker = min(range(len(self._busy)), key=self._busy.__getitem__)
             # With one block in reserve a worker never waits. A block that carries its text is sent only to
             # a worker that listens: two processes that send each other much at once wait forever.
             if self._busy[worker] >= (2 if block.data is None else 1):
-                self._held = block
+                self._next = block
                 break
-            self._held = None
+            self._next = None
             self._flights[block.number] = _Flight(replace(block, data=None), worker)
             self._busy[worker] += 1
             self._given = block.number + 1
             self._pool.send(worker, block)
-        return not blocks.is_done or self._held is not None or self._done < self._given
+        return not blocks.is_done or self._next is not None or self._done < self._given
 
-    def _hear(self, worker: int, message: Any) -> None:
-        if isinstance(message, Written):
+    def _receive(self, worker: int, message: Any) -> None:
+        if isinstance(message, Write):
             self._flights[message.number].is_written = True
             self._finish()
         elif isinstance(message, Encoded) or (isinstance(message, Failed) and message.number in self._flights):
@@ -161,21 +160,22 @@ class _Flow:
             self._pool.send(flight.worker, Write(block.number, before.num_bytes))
 
     def _behind(self, block: Block, answer: Encoded, lines: int) -> Point:
-        """Return the point behind a block.
-
-        Raises:
-            DataError: there are more bad lines than allowed.
-        """
+        """Return the point behind a block; DataError where there are more bad lines than allowed."""
         before = self._point
         if answer.note and answer.note not in self._notes:
             self._notes.add(answer.note)
-            self._tell(answer.note)
-        bad_lines = list(before.bad_lines)
+            self._report(answer.note)
+        bad_lines, limit = list(before.bad_lines), self._job.how.max_bad_lines
         for count, (index, reason) in enumerate(answer.bad, start=before.bad + 1):
-            if count <= TOLD or count > self._job.how.max_bad_lines:
+            if count <= NAMED or count > limit:
                 bad_lines.append(f"{self._where(block, lines + index)} {reason}")
-            if count > self._job.how.max_bad_lines:
-                raise DataError(too_many(bad_lines, count, self._job.how.max_bad_lines))
+            if count > limit:
+                first, last = bad_lines[0], bad_lines[-1]
+                raise DataError(
+                    f"{count} bad lines, --max-bad-lines allows {limit}; the first: {first}; the last: {last}"
+                    if limit
+                    else f"{first}; correct it, or skip up to N such lines with --max-bad-lines N"
+                )
         made = answer.outputs
         return Point(
             Position(block.segment, block.stop),
@@ -184,7 +184,7 @@ class _Flow:
             before.text_bytes + answer.text_bytes,
             self._used_before[block.segment] + block.used,
             before.bad + len(answer.bad),
-            tuple(bad_lines[:TOLD]),
+            tuple(bad_lines[:NAMED]),
             tuple(size + each.num_bytes for size, each in zip(before.num_bytes, made, strict=True)),
             tuple(count + len(each.lengths) for count, each in zip(before.sequences, made, strict=True)),
         )
@@ -214,17 +214,9 @@ class _Flow:
         return error
 
 
-def too_many(bad_lines: Sequence[str], count: int, limit: int) -> str:
-    """Return what to say when there are more bad lines than allowed; ``bad_lines`` are the first ones and the last."""
-    if limit == 0:
-        return f"{bad_lines[0]}; correct it, or skip up to N such lines with --max-bad-lines N"
-    return f"{count} bad lines, --max-bad-lines allows {limit}; the first: {bad_lines[0]}; the last: {bad_lines[-1]}"
-
-
 def cannot_write(job: Job, error: OSError) -> DataError:
-    """Return what to say when the output cannot be written."""
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    cure = "free some space" if is_full else "fix that, or use another --output-prefix"
+    """Return the error that the output cannot be written."""
+    cure = "free some space" if error.errno in FULL else "fix that, or use another --output-prefix"
     return DataError(
         f"{job.prefix(job.keys[0])}: cannot be written: {os.strerror(error.errno or 0).lower()}; {cure}, then rerun "
         "the same command"

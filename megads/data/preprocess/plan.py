@@ -8,7 +8,6 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from megads.cluster.machine import count_cores
 from megads.data.preprocess.input.files import Source
@@ -16,7 +15,7 @@ from megads.data.tokenizers.base import TokenizerSpec
 from megads.errors import ConfigError, DataError
 
 FORMAT = 1
-"""Raised when work that an older version left behind cannot be gone on with."""
+"""Raised when work that an older version left behind cannot be resumed."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,11 @@ class Job:
             name = f"{name[:150]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
         return Path(self.output_prefix).parent / f"{name}.preprocess"
 
+    @property
+    def meeting(self) -> Path:
+        """The folder in which the processes of a job find each other."""
+        return self.work.with_name(self.work.name + ".ranks")
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -83,11 +87,7 @@ _PER_CORE, _PROCESSES = 8, 64  # processes of a job: for each core, and where th
 
 
 def check_job(job: Job) -> None:
-    """Refuse options that contradict each other.
-
-    Raises:
-        ConfigError: a key cannot be part of a file name, the prefix is no file name, sizes below 1.
-    """
+    """Raise ConfigError for options that contradict each other, names that no file can have, and too many processes."""
     if not Path(job.output_prefix).name or job.output_prefix.endswith(("/", "/.", "/..")):
         raise ConfigError(f"--output-prefix {job.output_prefix!r}: names a folder; pass the beginning of a file name")
     for key in job.keys:
@@ -104,9 +104,9 @@ def check_job(job: Job) -> None:
         raise ConfigError("--keep-newlines needs --split-sentences")
 
 
-def key_of(job: Job, fingerprint: str, parts: int) -> dict[str, Any]:
-    """Return what decides every byte of the parts of a job: work with another key is of no use to it."""
-    return {
+def digest_of(job: Job, fingerprint: str, parts: int) -> str:
+    """Return a digest of what decides every byte of the parts of a job: work with another one is of no use to it."""
+    key = {
         "format": FORMAT,
         "inputs": [[os.path.abspath(each.path), each.size, each.mtime_ns] for each in job.inputs],
         "keys": list(job.keys),
@@ -114,10 +114,6 @@ def key_of(job: Job, fingerprint: str, parts: int) -> dict[str, Any]:
         "options": [job.append_eod, job.split_sentences, job.lang, job.keep_newlines, job.impl, job.verify],
         "parts": parts,
     }
-
-
-def digest_of(key: dict[str, Any]) -> str:
-    """Return a short name of ``key``."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -125,10 +121,7 @@ def split_inputs(inputs: tuple[Source, ...], parts: int) -> list[list[Segment]]:
     """Return what each of ``parts`` ranks reads: neighbouring stretches of about as many bytes on disk.
 
     Plain files are cut anywhere (a line belongs to whom its first byte belongs to), others are not:
-    such a file is read by whom its first byte falls to.
-
-    Raises:
-        DataError: a pipe, which only one process can read, is to be split.
+    such a file is read by whom its first byte falls to. DataError where a pipe would be split.
     """
     if parts > 1 and any(source.kind == "pipe" for source in inputs):
         name = next(source.path for source in inputs if source.kind == "pipe")

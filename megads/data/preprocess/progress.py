@@ -1,4 +1,4 @@
-"""Say how far a run is: a line that is rewritten on a terminal, a line now and then elsewhere."""
+"""Report progress: a line that is rewritten on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megads.text.plural import plural
 
 _EVERY_S = 10.0
 _REDRAW_S = 0.2
-_WINDOW_S = 30.0  # the speed that the time left is reckoned from
+_WINDOW_S = 30.0  # of the speed that the ETA is computed from
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,8 @@ class Done:
 class Meter:
     """Writes progress to ``stream``.
 
-    Args:
-        stream: standard error.
-        total: bytes of the input on disk, 0 if nobody knows.
-        interval: documents between two lines where there is no terminal; 0: by time.
+    ``total`` is the bytes of the input on disk, 0 where unknown; ``interval`` the documents between two lines where
+    there is no terminal, 0: by time.
     """
 
     def __init__(self, stream: TextIO, total: int, interval: int = 0):
@@ -47,7 +45,7 @@ class Meter:
         self._width = 0
 
     def begin(self, done: Done) -> None:
-        """Count time from now, and work from ``done``: what an earlier run did is nobody's speed."""
+        """Count time from now, and work from ``done``, without what an earlier run did."""
         self._first, self._documents = done, done.documents
         self._began = self._shown = time.monotonic()
 
@@ -60,15 +58,13 @@ class Meter:
         while now - self._recent[0][0] > _WINDOW_S:
             self._recent.popleft()
         waited = now - self._shown
-        if self._is_terminal:
-            due = waited >= _REDRAW_S
-        elif self._interval:
+        if self._interval and not self._is_terminal:
             due = waited >= 1 and done.documents - self._documents >= self._interval
         else:
-            due = waited >= _EVERY_S
+            due = waited >= (_REDRAW_S if self._is_terminal else _EVERY_S)
         if due:
             self._shown, self._documents = now, done.documents
-            self._write(self.line(done, now))
+            self._write(self._line(done, now))
 
     def clear(self) -> None:
         """Remove the line from the terminal."""
@@ -79,25 +75,25 @@ class Meter:
 
     def summary(self, done: Done) -> str:
         """Return the line that ends a run."""
-        first = self._first or Done()
-        seconds = max(time.monotonic() - self._began, 1e-6)
-        speed = (done.text_bytes - first.text_bytes) / seconds
-        return f"{done.text_bytes / 1e6:,.1f} MB in {seconds:.1f} s, {speed / 1e6:.1f} MB/s"
+        seconds, speed, _ = self._speeds(done, time.monotonic())
+        return f"{done.text_bytes / 1e6:,.1f} MB in {seconds:.1f} s, {speed:.1f} MB/s"
 
-    def line(self, done: Done, now: float) -> str:
-        """Return what is shown."""
-        first = self._first or Done()
-        seconds = max(now - self._began, 1e-6)
-        speed = (done.text_bytes - first.text_bytes) / seconds
-        tokens = (done.tokens - first.tokens) / seconds
+    def _speeds(self, done: Done, now: float) -> tuple[float, float, float]:
+        """Return seconds, MB of text a second, millions of tokens a second."""
+        first, seconds = self._first or Done(), max(now - self._began, 1e-6)
+        text_bytes, tokens = done.text_bytes - first.text_bytes, done.tokens - first.tokens
+        return seconds, text_bytes / seconds / 1e6, tokens / seconds / 1e6
+
+    def _line(self, done: Done, now: float) -> str:
+        _, speed, tokens = self._speeds(done, now)
         share = f"{done.used / self._total:6.1%}  " if self._total else ""
         bad = f"  {done.bad} bad lines" if done.bad else ""
         return (
-            f"{share}{done.text_bytes / 1e6:,.0f} MB  {speed / 1e6:.1f} MB/s  {tokens / 1e6:.2f} M tokens/s  "
-            f"{plural(done.documents, 'document', ',')}{bad}{self._time_left(done)}"
+            f"{share}{done.text_bytes / 1e6:,.0f} MB  {speed:.1f} MB/s  {tokens:.2f} M tokens/s  "
+            f"{plural(done.documents, 'document', ',')}{bad}{self._eta(done)}"
         )
 
-    def _time_left(self, done: Done) -> str:
+    def _eta(self, done: Done) -> str:
         (begin, used), (end, now_used) = self._recent[0], self._recent[-1]
         if not self._total or now_used <= used:
             return ""

@@ -33,8 +33,8 @@ _LEADER = "leader.json"
 WORKING, DONE, FAILED = "working", "done", "failed"
 
 
-class Silent(Exception):
-    """This process ends because another one failed, which has said why."""
+class EndedByLeader(Exception):
+    """This process ends because another one failed; the leader reports why."""
 
 
 @dataclass
@@ -46,10 +46,10 @@ class Team:
     folder: Path
     patience_s: float = WAIT_S
     alive: Callable[[], None] = lambda: None  # raises when a process is known to be dead
-    _me: str = field(default_factory=lambda: uuid.uuid4().hex)
-    _names: dict[str, str] = field(default_factory=dict)  # leader: the number of each rank
-    _others: dict[int, dict[str, Any]] = field(default_factory=dict)  # leader: what the ranks said last
-    _heard: dict[int, float] = field(default_factory=dict)  # when that was
+    _id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _ids: dict[str, str] = field(default_factory=dict)  # leader: of each rank
+    _others: dict[int, dict[str, Any]] = field(default_factory=dict)  # leader: the last content of each rank's file
+    _seen: dict[int, float] = field(default_factory=dict)  # when that changed
     _state: dict[str, Any] = field(default_factory=dict)
     _beat: int = 0
     _last: float = 0.0
@@ -62,34 +62,33 @@ class Team:
         if self.rank == 0:
             for path in self.folder.glob("[!.]*"):  # what is being written begins with a dot
                 path.unlink(missing_ok=True)
-            self._heard = dict.fromkeys(range(1, self.size), time.monotonic())
-            self._lead(WORKING)
+            self._seen = dict.fromkeys(range(1, self.size), time.monotonic())
+            self._write_leader(WORKING)
             return
-        self._say(WORKING, Done())
+        self._write_own(WORKING, Done())
 
     def follow(self, check: Callable[[], None]) -> str:
-        """Others: wait for the leader to say which work is to be done, and return its digest; "" for none.
+        """Others: wait until the leader names the work to do, and return its digest; "" for none.
 
-        Args:
-            check: called now and then; may raise to stop.
+        ``check`` is called now and then; it may raise to stop.
 
         Raises:
-            Silent: the leader failed.
+            EndedByLeader: the leader failed.
             DataError: there is no sign of it.
         """
         began = time.monotonic()
         while True:
             # The leader may have removed what this process wrote before the leader began.
             if not self._path(self.rank).exists():
-                self._say(WORKING, Done())
-            found = self._leader()
-            if found and found["state"] == FAILED:
-                self._leave()
-            if found and found["state"] == DONE:
-                self._path(self.rank).unlink(missing_ok=True)
-                return ""
-            if found and found["digest"]:
-                return str(found["digest"])
+                self._write_own(WORKING, Done())
+            if found := self._read_leader():
+                if found["state"] == FAILED:
+                    self._leave()
+                if found["state"] == DONE:
+                    self._path(self.rank).unlink(missing_ok=True)
+                    return ""
+                if found["digest"]:
+                    return str(found["digest"])
             check()
             if time.monotonic() - began > self.patience_s:
                 raise DataError(f"rank {self.rank}: no sign of rank 0 in {self.folder} for {self.patience_s:.0f} s")
@@ -99,107 +98,100 @@ class Team:
         """Leader: let the others begin."""
         if self.size > 1:
             self._state["digest"] = digest
-            self._lead(WORKING)
+            self._write_leader(WORKING)
 
     def tick(self, done: Done) -> Done:
-        """Tell the others how far this process is; return how far all are that it knows of.
+        """Share how far this process is; return how far all are that it knows of.
 
         Raises:
-            Silent: another process failed, and the leader knows.
+            EndedByLeader: another process failed, and the leader knows.
             DataError: leader: what a process failed of, or that there is no sign of it.
         """
-        if self.size == 1:
-            return done
-        now = time.monotonic()
-        if now - self._last >= _BEAT_S:
-            self._last = now
-            self.alive()
+        if self.size > 1 and time.monotonic() - self._last >= _BEAT_S:
+            self._last = time.monotonic()
             if self.rank == 0:
-                self._hear()
-                self._lead(WORKING)
+                self._lead()
             else:
-                self._say(WORKING, done)
+                self.alive()
+                self._write_own(WORKING, done)
                 self._check_leader()
-        return sum((Done(**each["done"]) for each in self._others.values()), done)
+        return self._total(done)
 
     def wait(self, done: Done, check: Callable[[Done], None]) -> None:
         """Leader: wait until all others are done; ``check`` is called all the time with how far all are."""
         while self.size > 1:
-            self.alive()
-            self._hear()
-            self._lead(WORKING)
-            check(sum((Done(**each["done"]) for each in self._others.values()), done))
+            self._lead()
+            check(self._total(done))
             if len(self._others) == self.size - 1 and all(each["state"] == DONE for each in self._others.values()):
                 return
             time.sleep(0.1)
 
     def finish(self, done: Done) -> None:
-        """Leader: remove the folder. Others: say that the part is complete."""
+        """Leader: remove the folder. Others: note that the part is complete."""
         if self.size == 1:
             return
         if self.rank == 0:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
-            self._say(DONE, done)
+            self._write_own(DONE, done)
+
+    def _lead(self) -> None:
+        self.alive()
+        self._read_others()
+        self._write_leader(WORKING)
+
+    def _total(self, done: Done) -> Done:
+        return sum((Done(**each["done"]) for each in self._others.values()), done)
 
     def fail(self, message: str) -> None:
-        """Let the others end. Others: leave it to the leader to inform the user, and return when it did.
-
-        Raises:
-            Silent: the leader informs the user.
-        """
+        """Let the others end. Others: leave it to the leader to report, and raise EndedByLeader when it does."""
         if self.size == 1:
             return
         with suppress(OSError):
             if self.rank == 0:
-                self._dismiss(FAILED)
+                self.end_others(FAILED)
                 return
             for _ in range(_FAIL_TRIES):
                 # The leader may have removed what this process wrote before the leader began.
                 if not self._path(self.rank).exists() or self._state.get("said") != FAILED:
-                    self._say(FAILED, Done(), message)
-                found = self._leader()
+                    self._write_own(FAILED, Done(), message)
+                found = self._read_leader()
                 if found and found["state"] == FAILED:
                     self._leave()
                 time.sleep(0.1)
 
-    def send_home(self) -> None:
-        """Leader: inform the others that there is nothing to do."""
-        if self.size > 1:
-            self._dismiss(DONE)
-
-    def _dismiss(self, state: str) -> None:
-        """Leader: tell that all is over, also those who come late; remove the folder when all have gone."""
-        for _ in range(_DISMISS_TRIES):
+    def end_others(self, state: str = DONE) -> None:
+        """Leader: end the others, also those who come late; remove the folder when all have gone."""
+        for _ in range(_DISMISS_TRIES if self.size > 1 else 0):
             for rank in range(1, self.size):
                 found = _read(self._path(rank))
                 if found is not None:
-                    self._names[str(rank)] = found["me"]
-            self._lead(state)
-            if len(self._names) == self.size - 1 and not any(self._path(rank).exists() for rank in range(1, self.size)):
+                    self._ids[str(rank)] = found["me"]
+            self._write_leader(state)
+            if len(self._ids) == self.size - 1 and not any(self._path(rank).exists() for rank in range(1, self.size)):
                 shutil.rmtree(self.folder, ignore_errors=True)
                 return
             time.sleep(0.1)
 
     def _leave(self) -> NoReturn:
-        """Others: the leader failed, or was told what failed."""
+        """Others: the leader failed, or knows what failed."""
         with suppress(OSError):
             self._path(self.rank).unlink(missing_ok=True)
         time.sleep(0.2)  # some launchers end everybody when one process fails; the leader speaks first
-        raise Silent
+        raise EndedByLeader
 
-    def _hear(self) -> None:
-        """Read what the others say."""
+    def _read_others(self) -> None:
+        """Leader: read the files of the others."""
         for rank in range(1, self.size):
             found = _read(self._path(rank))
             if found is None:
                 continue
             if found != self._others.get(rank):
-                self._others[rank], self._heard[rank] = found, time.monotonic()
-                self._names[str(rank)] = found["me"]
+                self._others[rank], self._seen[rank] = found, time.monotonic()
+                self._ids[str(rank)] = found["me"]
             if found["state"] == FAILED:
                 raise DataError(found["message"])
-        for rank, when in self._heard.items():
+        for rank, when in self._seen.items():
             done = self._others.get(rank, {}).get("state") == DONE
             if not done and time.monotonic() - when > self.patience_s:
                 where = f" on {self._others[rank]['host']}" if rank in self._others else ""
@@ -210,8 +202,8 @@ class Team:
     def _check_leader(self) -> None:
         found = _read(self.folder / _LEADER)
         name = found["names"].get(str(self.rank)) if found is not None else None
-        if name not in (None, self._me):
-            raise Silent  # the leader was killed, and here is the next one with a process in this one's place
+        if name not in (None, self._id):
+            raise EndedByLeader  # the leader was killed, and here is the next one with a process in this one's place
         if found is not None and found["state"] == FAILED:
             self._leave()
         key = (found or {}).get("beat")
@@ -220,20 +212,20 @@ class Team:
         elif time.monotonic() - self._state["heard"] > self.patience_s:
             raise DataError(f"rank {self.rank}: no sign of rank 0 for {self.patience_s:.0f} s")
 
-    def _leader(self) -> dict[str, Any] | None:
-        """Return what the leader of this run says; an earlier run's does not know this process."""
+    def _read_leader(self) -> dict[str, Any] | None:
+        """Return the file of the leader of this run; an earlier run's does not know this process."""
         found = _read(self.folder / _LEADER)
-        return found if found is not None and found["names"].get(str(self.rank)) == self._me else None
+        return found if found is not None and found["names"].get(str(self.rank)) == self._id else None
 
-    def _lead(self, state: str) -> None:
+    def _write_leader(self, state: str) -> None:
         self._beat += 1
         digest = self._state.get("digest", "")
-        _write(self.folder / _LEADER, {"names": self._names, "digest": digest, "state": state, "beat": self._beat})
+        _write(self.folder / _LEADER, {"names": self._ids, "digest": digest, "state": state, "beat": self._beat})
 
-    def _say(self, state: str, done: Done, message: str = "") -> None:
+    def _write_own(self, state: str, done: Done, message: str = "") -> None:
         self._beat += 1
         self._state["said"] = state
-        content = {"me": self._me, "host": socket.gethostname(), "state": state, "message": message, "beat": self._beat}
+        content = {"me": self._id, "host": socket.gethostname(), "state": state, "message": message, "beat": self._beat}
         _write(self._path(self.rank), {**content, "done": vars(done)})
 
     def _path(self, rank: int) -> Path:

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.formats.base import TokenFile
-from megads.data.formats.open import open_dataset
-from megads.data.samples.recipe import Columns, Making, Spec
+from megads.data.formats.token_file import TokenFile, open_dataset
+from megads.data.samples.recipe import ArrayStream, Columns, Recipe, Spec
 from megads.errors import DataError
 
 LAST_EPOCH_CUTOFF = 0.80
@@ -36,12 +35,7 @@ class Epochs:
 
     number: int
     samples: int  # in all epochs
-    whole_samples: int  # in all epochs but the last, when that is shuffled on its own, else ``samples``
-
-    @property
-    def last_is_separate(self) -> bool:
-        """Whether the last epoch is shuffled on its own, because little of it is needed."""
-        return self.whole_samples < self.samples
+    whole_samples: int  # in all epochs but the last, when little of that is needed and it is shuffled apart
 
 
 def count_epochs(tokens: int, seq_length: int, num_samples: int | None, cutoff: float = LAST_EPOCH_CUTOFF) -> Epochs:
@@ -59,12 +53,8 @@ def build_document_index(
     documents: npt.NDArray[np.int32], epochs: Epochs, rng: np.random.RandomState
 ) -> npt.NDArray[np.int32]:
     """Return the documents of every epoch, int32 [epochs * documents]; a separate last epoch comes last."""
-    together = epochs.number - 1 if epochs.last_is_separate else epochs.number
-    index = np.tile(documents, epochs.number)
-    rng.shuffle(index[: together * len(documents)])
-    if epochs.last_is_separate:
-        rng.shuffle(index[together * len(documents) :])
-    return index
+    together = epochs.number - (epochs.whole_samples < epochs.samples)
+    return _shuffled(np.tile(documents, epochs.number), together * len(documents), rng)
 
 
 def build_sample_index(
@@ -124,10 +114,13 @@ def _rows(
 
 def build_shuffle_index(epochs: Epochs, rng: np.random.RandomState) -> npt.NDArray[Any]:
     """Return the order of the samples, [samples] of uint32 (int64 from 2**32 - 2 samples on)."""
-    index = np.arange(epochs.samples, dtype=_order_kind(epochs.samples))
-    rng.shuffle(index[: epochs.whole_samples])
-    if epochs.last_is_separate:
-        rng.shuffle(index[epochs.whole_samples :])
+    return _shuffled(np.arange(epochs.samples, dtype=_order_kind(epochs.samples)), epochs.whole_samples, rng)
+
+
+def _shuffled(index: npt.NDArray[Any], border: int, rng: np.random.RandomState) -> npt.NDArray[Any]:
+    """Shuffle what is before the border, then, apart, what is behind it."""
+    rng.shuffle(index[:border])
+    rng.shuffle(index[border:])
     return index
 
 
@@ -141,7 +134,7 @@ def _order_kind(samples: int) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What tells one state of a token file from another, without reading it."""
+    """What distinguishes two states of a token file, without reading it."""
 
     index_bytes: int
     index_time_ns: int
@@ -166,7 +159,7 @@ class Stamp:
 
 
 @dataclass(frozen=True)
-class GPTRecipe:
+class GPTRecipe(Recipe):
     """The samples of some documents of a token file.
 
     Arrays: ``document_index``, ``sample_index`` and ``shuffle_index``; see this module.
@@ -188,11 +181,7 @@ class GPTRecipe:
         """Rough work, in samples."""
         return self.nbytes // _SAMPLE_BYTES
 
-    def description(self) -> dict[str, Any]:
-        """Return everything that decides the arrays."""
-        return {name: value for name, value in asdict(self).items() if name != "nbytes"}
-
-    def make(self) -> Making:
+    def make(self) -> ArrayStream:
         """Begin to make the arrays.
 
         Raises:
@@ -212,7 +201,7 @@ class GPTRecipe:
             Spec("sample_index", _kind(documents), (epochs.samples + 1, 2)),
             Spec("shuffle_index", _order_kind(epochs.samples), (epochs.samples,)),
         )
-        return Making(specs, self._blocks(lengths, epochs))
+        return ArrayStream(specs, self._blocks(lengths, epochs))
 
     def _read_lengths(self) -> npt.NDArray[np.int32]:
         """Return the tokens of each document, int32 [last - first]."""
@@ -236,13 +225,7 @@ class GPTRecipe:
 
 
 class GPTSamples:
-    """Samples of ``seq_length + 1`` tokens.
-
-    Args:
-        dataset: the token file.
-        columns: of a :class:`GPTRecipe` of that file.
-        seq_length: of the recipe.
-    """
+    """Samples of ``seq_length + 1`` tokens; ``columns`` are those of a :class:`GPTRecipe` of the file ``dataset``."""
 
     def __init__(self, dataset: TokenFile, columns: Columns, seq_length: int):
         self.dataset = dataset

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.formats.base import TokenFile
-from megads.data.samples.blend import BlendRecipe, normalised
+from megads.data.formats.files import Row
+from megads.data.formats.token_file import TokenFile
+from megads.data.samples.blend import BlendRecipe, normalised, number_dtype
 from megads.data.samples.gpt import LAST_EPOCH_CUTOFF, GPTRecipe, GPTSamples, Stamp
-from megads.data.samples.recipe import Column, Columns, Making, Recipe, Spec
+from megads.data.samples.recipe import ArrayStream, Columns, Recipe, Spec
 from megads.errors import DataError
 
 SURPLUS = 1.005
@@ -43,7 +44,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Manner:
+class MixOptions:
     """How files become one row of samples; see :func:`plan_mix`."""
 
     seq_length: int
@@ -57,7 +58,7 @@ class Manner:
 
 
 @dataclass(frozen=True)
-class OrderRecipe:
+class OrderRecipe(Recipe):
     """A shuffled row of numbers. Array: ``order`` [size], uint32 or int64."""
 
     size: int
@@ -74,16 +75,12 @@ class OrderRecipe:
         """Bytes of the array."""
         return self._spec().nbytes
 
-    def description(self) -> dict[str, Any]:
-        """Return all that decides the array."""
-        return {"size": self.size, "seed": self.seed}
-
-    def make(self) -> Making:
+    def make(self) -> ArrayStream:
         """Begin to make the array."""
-        return Making((self._spec(),), self._blocks())
+        return ArrayStream((self._spec(),), self._blocks())
 
     def _spec(self) -> Spec:
-        return Spec("order", np.dtype(np.uint32 if self.size < 2**32 else np.int64), (self.size,))
+        return Spec("order", number_dtype(self.size), (self.size,))
 
     def _blocks(self) -> Iterator[npt.NDArray[Any]]:
         order = np.arange(self.size, dtype=self._spec().dtype)
@@ -115,7 +112,7 @@ class MixPlan:
     blend: BlendRecipe | None  # of the corpora; None: there is one
     size: int
     names: tuple[str, ...]  # of the corpora, in the order of the data list
-    manner: Manner
+    options: MixOptions
 
     def files(self) -> Iterator[GPTRecipe]:
         """Yield what is drawn from each file."""
@@ -130,7 +127,7 @@ class MixPlan:
             yield self.blend
 
 
-def plan_mix(sources: Sequence[Source], size: int, manner: Manner) -> MixPlan:
+def plan_mix(sources: Sequence[Source], size: int, options: MixOptions) -> MixPlan:
     """Return how ``size`` samples are drawn from files by weight.
 
     As ALCF's Megatron-DeepSpeed does it: each file gives its share of the samples, and half a
@@ -138,33 +135,26 @@ def plan_mix(sources: Sequence[Source], size: int, manner: Manner) -> MixPlan:
     these numbers, and the corpus is shuffled once. The corpora, in the order of their names, are
     blended by the numbers of their samples.
 
-    With ``manner.plain``, as Megatron-core does it: see :func:`_plan_path`.
-
-    Args:
-        sources: at least one.
-        size: samples in the mix.
-        manner: how.
+    With ``options.plain``, as Megatron-core does it: see :func:`_plan_path`.
     """
-    if manner.plain:
-        return _plan_path(sources, size, manner)
+    if options.plain:
+        return _plan_path(sources, size, options)
     counts = requested_samples([source.weight for source in sources], size)
-    files = [_file_recipe(source, count, manner) for source, count in zip(sources, counts, strict=True)]
+    files = [_file_recipe(source, count, options) for source, count in zip(sources, counts, strict=True)]
     members: dict[str, list[int]] = {}
     for number, source in enumerate(sources):
         members.setdefault(source.corpus, []).append(number)
-    corpora = []
-    for key in sorted(members):
-        mine = members[key]
-        corpora.append(
-            _plan_corpus(sources[mine[0]].corpus, [files[i] for i in mine], [counts[i] for i in mine], manner)
-        )
+    corpora = [
+        _plan_corpus(name, [files[i] for i in mine], [counts[i] for i in mine], options)
+        for name, mine in sorted(members.items())
+    ]
     blend = None
     if len(corpora) > 1:
         blend = BlendRecipe(_shares(_shares([sum(each.counts) for each in corpora])), size)
-    return MixPlan(tuple(corpora), blend, size, tuple(dict.fromkeys(source.corpus for source in sources)), manner)
+    return MixPlan(tuple(corpora), blend, size, tuple(dict.fromkeys(source.corpus for source in sources)), options)
 
 
-def _plan_path(sources: Sequence[Source], size: int, manner: Manner) -> MixPlan:
+def _plan_path(sources: Sequence[Source], size: int, options: MixOptions) -> MixPlan:
     """Return how ``size`` samples are drawn from the files of a path, as Megatron-core's builder does it.
 
     Files are blended in the order in which they are given; nothing is shuffled beyond the order of each file.
@@ -175,56 +165,45 @@ def _plan_path(sources: Sequence[Source], size: int, manner: Manner) -> MixPlan:
     * Files without weights give one epoch each, blended by the samples in it. Where Megatron-core
       would end, because ``size`` is more than that, these numbers are taken as weights.
     """
-    counts, weights = _path_requests(sources, size, manner)
-    files = [_file_recipe(source, count, manner) for source, count in zip(sources, counts, strict=True)]
+    counts, weights = _path_requests(sources, size, options)
+    files = [_file_recipe(source, count, options) for source, count in zip(sources, counts, strict=True)]
     corpora = tuple(
         CorpusPlan(source.corpus, (file,), (size,), None, None) for source, file in zip(sources, files, strict=True)
     )
     blend = BlendRecipe(_shares(weights), size) if len(sources) > 1 else None
-    return MixPlan(corpora, blend, size, tuple(dict.fromkeys(source.corpus for source in sources)), manner)
+    return MixPlan(corpora, blend, size, tuple(dict.fromkeys(source.corpus for source in sources)), options)
 
 
 def _path_requests(
-    sources: Sequence[Source], size: int, manner: Manner
+    sources: Sequence[Source], size: int, options: MixOptions
 ) -> tuple[Sequence[int | None], Sequence[float]]:
     """Return how many samples each file of a path is asked for, None for one epoch, and its weight in the blend."""
     weights: Sequence[float] = [source.weight for source in sources]
-    if not manner.weighted:
+    if not options.weighted:
         if len(sources) == 1:
             return [size], weights
-        weights = [max(0, source.tokens - 1) // manner.seq_length for source in sources]
+        weights = [max(0, source.tokens - 1) // options.seq_length for source in sources]
         if size <= sum(weights):
             return [None] * len(sources), weights
     shares = _shares(weights)
     return [math.ceil(math.ceil(size * share) * SURPLUS) for share in shares], shares
 
 
-def _file_recipe(source: Source, count: int | None, manner: Manner) -> GPTRecipe:
+def _file_recipe(source: Source, count: int | None, options: MixOptions) -> GPTRecipe:
     """Return the samples of a file; ``count`` None: one epoch."""
-    epochs = 1 if count is None else max(1, -(-(count * manner.seq_length + 1) // max(1, source.tokens)))
-    nbytes = 4 * epochs * len(source.documents) + 12 * max(count or 0, epochs * source.tokens // manner.seq_length)
-    documents = source.documents
+    epochs = 1 if count is None else max(1, -(-(count * options.seq_length + 1) // max(1, source.tokens)))
+    nbytes = 4 * epochs * len(source.documents) + 12 * max(count or 0, epochs * source.tokens // options.seq_length)
+    first, last = source.documents.start, source.documents.stop
     return GPTRecipe(
-        source.prefix,
-        source.stamp,
-        documents.start,
-        documents.stop,
-        manner.seq_length,
-        count,
-        manner.seed,
-        manner.cutoff,
-        nbytes,
+        source.prefix, source.stamp, first, last, options.seq_length, count, options.seed, options.cutoff, nbytes
     )
 
 
-def _plan_corpus(name: str, files: Sequence[GPTRecipe], counts: Sequence[int], manner: Manner) -> CorpusPlan:
+def _plan_corpus(name: str, files: Sequence[GPTRecipe], counts: Sequence[int], options: MixOptions) -> CorpusPlan:
     total = sum(counts)
-    blend, order = None, None
-    if not manner.plain:
-        if manner.blend_in_corpus and len(files) > 1:
-            blend = BlendRecipe(tuple((np.array(counts) / total).tolist()), total)
-        if manner.shuffle_in_corpus:
-            order = OrderRecipe(total, manner.seed)
+    shares = tuple((np.array(counts) / total).tolist())
+    blend = BlendRecipe(shares, total) if options.blend_in_corpus and len(files) > 1 else None
+    order = OrderRecipe(total, options.seed) if options.shuffle_in_corpus else None
     return CorpusPlan(name, tuple(files), tuple(counts), blend, order)
 
 
@@ -235,18 +214,12 @@ def _shares(weights: Sequence[float]) -> tuple[float, ...]:
 
 
 class Mix:
-    """The samples of a :class:`MixPlan`. Files and arrays are opened when a sample needs them.
-
-    Args:
-        plan: what to draw.
-        find: returns the columns of a recipe.
-        open_file: opens a token file by its prefix.
-    """
+    """The samples of a :class:`MixPlan`. Files and arrays are opened when a sample needs them."""
 
     def __init__(self, plan: MixPlan, find: Callable[[Recipe], Columns], open_file: Callable[[str], TokenFile]):
         self.plan = plan
         self.corpora = list(plan.names)
-        self._parts = [_Corpus(corpus, find, open_file, plan.manner.seq_length) for corpus in plan.corpora]
+        self._parts = [_Corpus(corpus, find, open_file) for corpus in plan.corpora]
         self._blend = find(plan.blend) if plan.blend is not None else None
 
     def __len__(self) -> int:
@@ -261,7 +234,7 @@ class Mix:
         corpus, number = self._find(i)
         file, number = self._parts[corpus].find(number)
         tokens = file[number]
-        known = self.plan.manner.vocab_size
+        known = self.plan.options.vocab_size
         if known and not (tokens.min() >= 0 and tokens.max() < known):
             wrong = tokens[(tokens < 0) | (tokens >= known)][0]
             raise DataError(
@@ -286,19 +259,12 @@ class Mix:
 class _Corpus:
     """Finds the samples of a corpus in its files."""
 
-    def __init__(
-        self,
-        plan: CorpusPlan,
-        find: Callable[[Recipe], Columns],
-        open_file: Callable[[str], TokenFile],
-        seq_length: int,
-    ):
+    def __init__(self, plan: CorpusPlan, find: Callable[[Recipe], Columns], open_file: Callable[[str], TokenFile]):
         self._plan = plan
-        self._seq_length = seq_length
         self._find, self._open_file = find, open_file
         self._starts = [0, *itertools.accumulate(plan.counts)]
         self._files: list[GPTSamples | None] = [None] * len(plan.files)
-        self._order: Column | None = None
+        self._order: Row | None = None
         self._blend: Columns | None = None
 
     def find(self, i: int) -> tuple[GPTSamples, int]:
@@ -319,6 +285,6 @@ class _Corpus:
         if found is None:
             # Two threads may both open it; the later one's is kept.
             recipe = self._plan.files[number]
-            found = GPTSamples(self._open_file(recipe.prefix), self._find(recipe), self._seq_length)
+            found = GPTSamples(self._open_file(recipe.prefix), self._find(recipe), recipe.seq_length)
             self._files[number] = found
         return found

@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-Arrays = Mapping[str, npt.NDArray[Any]]
-"""The arrays of an index by name."""
+from megads.data.formats.files import Row
 
-
-class Column(Protocol):
-    """An array of an index, end to end, of which a few numbers are looked up at a time."""
-
-    def __len__(self) -> int:
-        """Return how many numbers there are."""
-
-    def __getitem__(self, i: int) -> int:
-        """Return number ``i``."""
-
-    def read(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """Return the numbers ``begin`` up to ``end``."""
-
-
-Columns = Mapping[str, Column]
-"""The arrays of an index by name, to be read in pieces."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """A column in memory."""
-
-    array: npt.NDArray[Any]  # of one dimension
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def __getitem__(self, i: int) -> int:
-        return int(self.array[i])
-
-    def read(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """Return the numbers ``begin`` up to ``end``."""
-        return self.array[begin:end]
+Columns = Mapping[str, Row]
+"""The arrays of an index by name, end to end, of which a few numbers are looked up at a time."""
 
 
 @dataclass(frozen=True)
@@ -63,46 +32,40 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Making:
-    """An index on its way: its arrays, and their content, one after the other, an array in one or several blocks."""
+class ArrayStream:
+    """The arrays of an index, and their content, one after the other, an array in one or several blocks."""
 
     specs: tuple[Spec, ...]
     blocks: Iterator[npt.NDArray[Any]]
 
 
-class Recipe(Protocol):
-    """Makes the arrays of one index; equal descriptions make equal arrays."""
+class Recipe(ABC):
+    """Makes the arrays of one index; equal descriptions make equal arrays.
 
-    @property
-    def kind(self) -> str:
-        """What the index is for; part of its file's name."""
+    Attributes:
+        kind: what the index is for; part of its file's name.
+    """
+
+    kind: ClassVar[str]
 
     @property
     def cost(self) -> int:
         """Rough work, in samples; to share recipes out evenly."""
+        return self.nbytes
 
     @property
+    @abstractmethod
     def nbytes(self) -> int:
         """Bytes of the arrays, nearly."""
 
+    @abstractmethod
+    def make(self) -> ArrayStream:
+        """Begin to make the arrays.
+
+        Raises:
+            DataError: there is nothing to make them of, or a file is broken.
+        """
+
     def description(self) -> dict[str, Any]:
-        """Return everything that decides the arrays, as JSON has it."""
-
-    def make(self) -> Making:
-        """Begin to make the arrays."""
-
-
-def collect(recipe: Recipe) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of ``recipe``, made in memory."""
-    making = recipe.make()
-    content = b"".join(np.ascontiguousarray(block).tobytes() for block in making.blocks)
-    arrays, start = {}, 0
-    for spec in making.specs:
-        arrays[spec.name] = np.frombuffer(content, spec.dtype, math.prod(spec.shape), start).reshape(spec.shape)
-        start += spec.nbytes
-    return arrays
-
-
-def hold(recipe: Recipe) -> Columns:
-    """Return the columns of ``recipe``, made in memory."""
-    return {name: Held(array.reshape(-1)) for name, array in collect(recipe).items()}
+        """Return everything that decides the arrays, as JSON has it: the fields of a dataclass, but for ``nbytes``."""
+        return {name: value for name, value in asdict(self).items() if name != "nbytes"}  # type: ignore[call-overload]

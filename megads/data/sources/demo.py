@@ -6,7 +6,7 @@ It is the source of Python's own standard library, with a byte-level BPE trained
                            tokenizer.json           of the tokenizers library
                            info.json                CRC-32 and size of the others, counts, where it came from
 
-``megads.data.sources.stdlib_corpus`` makes it, in a process of its own: the tokenizers library starts
+``megads.data.stdlib_corpus`` makes it, in a process of its own: the tokenizers library starts
 threads, and a process that has started them complains at every later fork.
 """
 
@@ -56,10 +56,10 @@ def read_demo(run: RunConfig) -> list[Shard]:
     """Return the demo corpus that is in the cache.
 
     Raises:
-        DataError: it is not there, or not whole.
+        DataError: it is not there, or not complete.
     """
     prefix = demo_prefix(run)
-    if not _is_whole(prefix.parent):
+    if not _is_complete(prefix.parent):
         raise DataError(f"{prefix.parent}: the demo corpus is missing or incomplete; `megads train` makes it")
     return [Shard(1.0, str(prefix), CORPUS)]
 
@@ -74,7 +74,7 @@ def make_demo(run: RunConfig, progress: Progress) -> list[Shard]:
         DataError: there is no standard library source here, or the cache cannot be written.
     """
     folder = demo_prefix(run).parent
-    if _is_whole(folder):
+    if _is_complete(folder):
         return read_demo(run)
     temp = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
@@ -98,7 +98,7 @@ def crc_of(path: Path) -> str:
     return f"{zlib.crc32(read_bytes(path, _MOST)):08x}"
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     """Return whether the corpus is there and what was written; a few MB are read."""
     try:
         crcs = read_json(folder / "info.json", _MOST)["crc32"]
@@ -118,7 +118,7 @@ def _publish(temp: Path, folder: Path) -> None:
         with contextlib.suppress(OSError):
             temp.rename(folder)
             return
-        if _is_whole(folder):
+        if _is_complete(folder):
             return
         shutil.rmtree(folder, ignore_errors=True)
         folder.unlink(missing_ok=True)
@@ -126,32 +126,27 @@ def _publish(temp: Path, folder: Path) -> None:
 
 
 def _run_maker(folder: Path, vocab_size: int, size: int, progress: Progress) -> None:
-    """Run ``megads.data.sources.stdlib_corpus`` and pass its progress on."""
+    """Run ``megads.data.stdlib_corpus`` and pass its progress on."""
     maker = subprocess.Popen(
-        [sys.executable, "-m", "megads.data.sources.stdlib_corpus", str(folder), str(vocab_size), str(size)],
+        [sys.executable, "-m", "megads.data.stdlib_corpus", str(folder), str(vocab_size), str(size)],
         cwd=Path(__file__).parents[3],  # where `-m megads` finds this same package
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
     )
     failure = ""
-    with maker:
-        try:
-            for line in maker.stdout or ():
-                kind, _, rest = line.rstrip("\n").partition("\t")
-                if kind == "error":
-                    failure = rest
-                elif kind == "progress":
-                    what, done, total = rest.split("\t")
-                    progress(what, int(done), int(total))
-        except BaseException:
-            maker.kill()
-            raise
+    with maker, contextlib.ExitStack() as stack:
+        stack.callback(maker.kill)
+        for line in maker.stdout or ():
+            kind, _, rest = line.rstrip("\n").partition("\t")
+            if kind == "error":
+                failure = rest
+            elif kind == "progress":
+                what, done, total = rest.split("\t")
+                progress(what, int(done), int(total))
+        stack.pop_all()  # it is not killed: it has closed its output
     if maker.returncode:
-        raise DataError(failure or _explain(maker.returncode))
-
-
-def _explain(returncode: int) -> str:
-    if returncode < 0:
-        return f"making the demo corpus was ended by signal {-returncode}; if memory ran out, lower DEMO_BYTES"
-    return f"making the demo corpus failed with exit code {returncode}; its messages are above"
+        how = f"failed with exit code {maker.returncode}; its messages are above"
+        if maker.returncode < 0:
+            how = f"was ended by signal {-maker.returncode}; if memory ran out, lower DEMO_BYTES"
+        raise DataError(failure or f"making the demo corpus {how}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megads.config.schedule.batches import planned_samples
 from megads.config.schema import RunConfig
-from megads.config.splits import shares_of
-from megads.data.formats.open import open_dataset
+from megads.data.formats.token_file import open_dataset
 from megads.data.samples.blend import normalised
 from megads.data.sources.file_list import Shard
 
@@ -30,27 +29,18 @@ class Share:
         return self.drawn / self.tokens
 
 
-def train_shares(
-    run: RunConfig,
-    shards: Sequence[Shard],
-    tokens_of: Callable[[str], int] = lambda prefix: open_dataset(prefix).num_tokens,
-) -> list[Share]:
-    """Return every corpus of the training data, the largest share first.
+def train_shares(run: RunConfig, shards: Sequence[Shard]) -> list[Share]:
+    """Return every corpus of the training data with a weight, the largest share first.
 
     Documents are taken to be of equal length where only a part of them is trained on.
-
-    Args:
-        run: derived settings.
-        shards: its data; those of weight 0 are skipped.
-        tokens_of: returns the tokens of a file.
     """
     used = [shard for shard in shards if shard.weight > 0]
     total = planned_samples(run) * run.model.seq_length
-    splits = shares_of(run)
+    splits = run.data.shares()
     part = splits[0] / sum(splits)
     members: dict[str, list[tuple[float, float]]] = {}
     for shard, weight in zip(used, normalised([shard.weight for shard in used]), strict=True):
-        members.setdefault(shard.corpus, []).append((weight, max(1.0, tokens_of(shard.prefix) * part)))
+        members.setdefault(shard.corpus, []).append((weight, max(1.0, open_dataset(shard.prefix).num_tokens * part)))
     found = []
     for corpus, files in members.items():
         weight, tokens = sum(each for each, _ in files), sum(each for _, each in files)

@@ -7,7 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megads.data.formats.prefix import strip_suffix
@@ -27,17 +27,7 @@ class Shard:
 
     weight: float  # share of the samples, relative to the other shards; not negative
     prefix: str  # path without suffix
-    corpus: str  # shards of the same corpus are concatenated, corpora are blended
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """One line: where it stands, and what it says."""
-
-    where: str
-    weight: float
-    prefix: str
-    corpus: str  # empty: not given
+    corpus: str  # shards of the same corpus are concatenated, corpora are blended; empty while a line is parsed
 
 
 def read_file_list(path: Path, env: Mapping[str, str] | None = None, *, name: str = "DATA_FILE_LIST") -> list[Shard]:
@@ -102,11 +92,11 @@ def parse_data_path(text: str, env: Mapping[str, str] | None = None, name: str =
         return _shards([_parse([*pair], " ".join(pair), folder, where, env) for pair in pairs], where)
     prefixes = [_prefix(word, folder, where, env) for word in words]
     if len(words) == 1:
-        return _shards([_Entry(where, 1.0, prefixes[0], "")], where)
+        return _shards([Shard(1.0, prefixes[0], "")], where)
     stray = [word for word, prefix in zip(words, prefixes, strict=True) if _is_number(word) and not _exists(prefix)]
     if stray:
         raise DataError(f"{where}: {stray[0]} is a weight without a prefix; write WEIGHT PREFIX WEIGHT PREFIX ...")
-    return _shards([_Entry(where, _tokens(prefix), prefix, "") for prefix in prefixes], where)
+    return _shards([Shard(_tokens(prefix), prefix, "") for prefix in prefixes], where)
 
 
 def has_weights(text: str) -> bool:
@@ -151,7 +141,7 @@ def _split(line: str, where: str) -> list[str]:
         raise DataError(f'{where}: {error}; write "PREFIX WITH BLANKS"') from None
 
 
-def _parse(words: list[str], line: str, folder: Path, where: str, env: Mapping[str, str] | None) -> _Entry:
+def _parse(words: list[str], line: str, folder: Path, where: str, env: Mapping[str, str] | None) -> Shard:
     if not 2 <= len(words) <= 3:
         raise DataError(f"{where}: expected {_LINE}, got {line!r:.200}")
     if not _is_number(words[0]):
@@ -159,7 +149,7 @@ def _parse(words: list[str], line: str, folder: Path, where: str, env: Mapping[s
     weight = float(words[0])
     if not (math.isfinite(weight) and weight >= 0):
         raise DataError(f"{where}: weight {words[0]} must be a finite number, 0 or larger")
-    return _Entry(where, weight, _prefix(words[1], folder, where, env), words[2] if len(words) == 3 else "")
+    return Shard(weight, _prefix(words[1], folder, where, env), words[2] if len(words) == 3 else "")
 
 
 def _prefix(word: str, folder: Path, where: str, env: Mapping[str, str] | None) -> str:
@@ -184,14 +174,14 @@ def _prefix(word: str, folder: Path, where: str, env: Mapping[str, str] | None) 
     return str(folder / path)
 
 
-def _shards(entries: Sequence[_Entry], where: str) -> list[Shard]:
+def _shards(entries: Sequence[Shard], where: str) -> list[Shard]:
     total = sum(entry.weight for entry in entries)
     if total == 0:
         raise DataError(f"{where}: all weights are 0; at least one must be positive")
     if total == math.inf:
         raise DataError(f"{where}: the weights add up to more than a float holds; divide them by their largest")
     names = _names({entry.prefix for entry in entries if not entry.corpus})
-    return [Shard(entry.weight, entry.prefix, entry.corpus or names[entry.prefix]) for entry in entries]
+    return [replace(entry, corpus=entry.corpus or names[entry.prefix]) for entry in entries]
 
 
 def _names(prefixes: set[str]) -> dict[str, str]:
@@ -222,6 +212,6 @@ def _exists(prefix: str) -> bool:
 
 
 def _tokens(prefix: str) -> float:
-    from megads.data.formats.open import open_dataset  # numpy: not needed by those who only read a list
+    from megads.data.formats.token_file import open_dataset  # numpy: not needed by those who only read a list
 
     return float(open_dataset(prefix).num_tokens)

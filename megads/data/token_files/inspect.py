@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.formats.base import TokenFile
-from megads.data.formats.open import open_dataset
 from megads.data.formats.record import Record, read_record
-from megads.data.token_files.verify import require_sound
+from megads.data.formats.token_file import TokenFile, open_dataset
+from megads.data.token_files.scan import require_valid
 
 _PERCENTILES = (1, 10, 50, 90, 99)
 _LONGEST = 1 << 22  # tokens; longer documents are counted as this long in percentiles
@@ -57,7 +56,7 @@ def info(prefix: str) -> Info:
         DataError: the files are missing or broken.
     """
     dataset = open_dataset(prefix, allow_empty=True)
-    require_sound(dataset)
+    require_valid(dataset)
     modes = getattr(dataset, "mode_row", None)
     first = dataset.bin_file.array(dataset.dtype, min(_FIRST, dataset.num_tokens), 0)
     return Info(

@@ -14,21 +14,18 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from megads.data.formats.base import TokenFile
-from megads.data.formats.checksums import checksums_of, file_problems
 from megads.data.formats.files import NewFiles, ReadFile
-from megads.data.formats.index_content import IndexContent, Numbers
-from megads.data.formats.mmap import IndexedDataset
-from megads.data.formats.open import open_dataset
 from megads.data.formats.prefix import strip_suffix
-from megads.data.formats.record import RECORD_SUFFIX, Record, read_record, record_text
-from megads.data.formats.writer import write_pieces
-from megads.data.token_files.verify import require_sound
+from megads.data.formats.record import RECORD_SUFFIX, Record, checksums_of, file_problems, read_record, record_text
+from megads.data.formats.token_file import IndexedDataset, TokenFile, open_dataset
+from megads.data.formats.writer import IndexContent, Numbers, write_pieces
+from megads.data.token_files.scan import require_valid
 from megads.errors import DataError
 
 _UNSUPPORTED = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
 _THREADS = 2  # that make checksums
 _CHUNK = 1 << 28  # bytes copied between two reports of progress
+_PIECE = 1 << 24  # bytes copied at a time where the kernel does not
 
 Progress = Callable[[int, int], None]
 """Called with the bytes copied and their total."""
@@ -85,7 +82,7 @@ def merge(prefixes: Sequence[str], output: str, *, force: bool = False, progress
         raise DataError(
             f"--output-prefix {output!r}: names no file; use a name such as {os.path.join(output, 'merged')}"
         )
-    parts = [_look(strip_suffix(prefix)) for prefix in prefixes]
+    parts = [_open_part(strip_suffix(prefix)) for prefix in prefixes]
     if not parts:
         raise DataError(f"{output}: nothing to merge; name at least one prefix")
     _check(parts, output)
@@ -118,7 +115,7 @@ def prefixes_in(folder: Path) -> list[str]:
     """Return the prefixes of all token files in a folder, sorted.
 
     Raises:
-        DataError: it is no folder, has none, or has one file of a pair only.
+        DataError: it is not a folder, has none, or has one file of a pair only.
     """
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith((".bin", ".idx")))
@@ -134,9 +131,9 @@ def prefixes_in(folder: Path) -> list[str]:
     return [str(folder / stem) for stem in found]
 
 
-def _look(prefix: str) -> _Part:
+def _open_part(prefix: str) -> _Part:
     dataset = open_dataset(prefix, allow_empty=True)
-    require_sound(dataset)
+    require_valid(dataset)
     modes = isinstance(dataset, IndexedDataset) and dataset.mode_row is not None
     state, counts = _state(dataset), (len(dataset), dataset.num_documents, dataset.num_tokens)
     return _Part(prefix, dataset.impl, dataset.dtype, *counts, modes, state)
@@ -191,9 +188,8 @@ def _merge_records(prefixes: Sequence[str], force: bool) -> tuple[Record | None,
         if differing and not force:
             values = ", ".join(f"{name} {getattr(record, name)} and {getattr(first, name)}" for name in differing)
             raise DataError(
-                f"{prefix}: was made with other options than {first_prefix} ({values}); preprocess one of "
-                "them again, or "
-                "--force to join them without a record"
+                f"{prefix}: was made with other options than {first_prefix} ({values}); preprocess one of them "
+                "again, or --force to join them without a record"
             )
         if differing:
             return None, f"no record: {prefix} and {first_prefix} were made with different options"
@@ -269,35 +265,17 @@ def copy_file(source: ReadFile, target: BinaryIO) -> Iterator[int]:
         OSError: the target cannot take it.
     """
     target.flush()
-    done = 0
-    ways = [_send_file, _read_write]
-    if hasattr(os, "copy_file_range"):
-        ways.insert(0, _copy_range)
+    done, by_kernel = 0, hasattr(os, "copy_file_range")
     while done < source.size:
-        try:
-            copied = ways[0](source.fileno(), target.fileno(), min(_CHUNK, source.size - done), done)
-        except OSError as error:
-            if len(ways) > 1 and error.errno in _UNSUPPORTED:
-                ways.pop(0)
-                continue
-            raise
-        if copied == 0 and len(ways) > 1:
-            ways.pop(0)  # some file systems say so instead of refusing
-            continue
-        if copied == 0:
-            raise DataError(f"{source.path}: ends at byte {done} of {source.size}; it was truncated meanwhile; rerun")
+        copied, count = 0, min(_CHUNK, source.size - done)
+        if by_kernel:
+            try:
+                copied = os.copy_file_range(source.fileno(), target.fileno(), count, done)
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED:
+                    raise
+            by_kernel = copied > 0  # some file systems copy nothing instead of refusing
+        if not by_kernel:
+            copied = os.write(target.fileno(), source.bytes(min(count, _PIECE), done))
         done += copied
         yield copied
-
-
-def _copy_range(source: int, target: int, count: int, start: int) -> int:
-    return os.copy_file_range(source, target, count, start)
-
-
-def _send_file(source: int, target: int, count: int, start: int) -> int:
-    return os.sendfile(target, source, start, count)
-
-
-def _read_write(source: int, target: int, count: int, start: int) -> int:
-    content = os.pread(source, min(count, 1 << 24), start)
-    return os.write(target, content) if content else 0

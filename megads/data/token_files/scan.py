@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,16 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from megads.data.formats.base import TokenFile
-from megads.data.formats.checksums import Checksums, changed, file_problems
 from megads.data.formats.files import BLOCK, ReadFile
-from megads.data.formats.open import open_dataset
-from megads.data.formats.record import Record, read_record
-from megads.data.token_files.verify import index_problems
+from megads.data.formats.record import Checksums, Record, changed, file_problems, read_record
+from megads.data.formats.token_file import TntDataset, TokenFile, open_dataset
 from megads.errors import DataError
 
 _TASK = 1 << 26  # tokens one thread looks at before it takes other work
 _QUICK = 8  # blocks whose checksum is compared when the tokens are skipped
+_STRETCH = 4096  # sequences of a large index that are looked at together
+_ENTRY_BYTES = 20  # of a sequence and its document, about
 _SAMPLED = 64  # documents whose last token is compared with the record's
 
 Progress = Callable[[int, int], None]
@@ -98,7 +98,7 @@ def check_all(
             else:
                 found.setdefault(id(report), []).append(scan)
     for report in reports:
-        _judge(report, found.get(id(report), ()), vocab_size)
+        _report_wrong_tokens(report, found.get(id(report), ()), vocab_size)
     return reports
 
 
@@ -223,17 +223,17 @@ def _join(scans: Iterable[_Scan]) -> _Scan:
     return _Scan(lowest, highest, wrong, first, value)
 
 
-def _judge(report: Report, scans: Iterable[_Scan], vocab_size: int | None) -> None:
-    whole = _join(scans)
-    report.highest = whole.highest
-    if not whole.wrong:
+def _report_wrong_tokens(report: Report, scans: Iterable[_Scan], vocab_size: int | None) -> None:
+    joined = _join(scans)
+    report.highest = joined.highest
+    if not joined.wrong:
         return
     limit = _limit(report, vocab_size)
     expected = f"0..{limit - 1}" if limit is not None else "0 or larger"
-    sequence, position = _place(open_dataset(report.prefix), whole.first)
+    sequence, position = _place(open_dataset(report.prefix), joined.first)
     report.problems.append(
-        f"{report.prefix}.bin: {whole.wrong} tokens are not {expected}: the first is {whole.value}, at place "
-        f"{position} of sequence {sequence}; the lowest is {whole.lowest}, the highest {whole.highest}"
+        f"{report.prefix}.bin: {joined.wrong} tokens are not {expected}: the first is {joined.value}, at place "
+        f"{position} of sequence {sequence}; the lowest is {joined.lowest}, the highest {joined.highest}"
     )
 
 
@@ -242,3 +242,113 @@ def _place(dataset: TokenFile, token: int) -> tuple[int, int]:
     start = token * dataset.dtype.itemsize // dataset.start_unit
     sequence = bisect.bisect_right(dataset.start_row, start, 0, len(dataset)) - 1
     return sequence, token - dataset.start_row[sequence] * dataset.start_unit // dataset.dtype.itemsize
+
+
+def require_valid(dataset: TokenFile) -> None:
+    """Refuse a file whose index is not valid.
+
+    Raises:
+        DataError: the first of :func:`index_problems`.
+    """
+    for problem in index_problems(dataset):
+        raise DataError(f"{problem}; write the files again")
+
+
+def index_problems(dataset: TokenFile, most_bytes: int | None = None) -> Iterator[str]:
+    """Yield one line for each rule of the format that the index breaks, with the first place where it does.
+
+    The rules: sequences have 0 or more tokens, lie back to back and fill the .bin file; the document
+    index never decreases, and runs from 0 to the number of sequences (that, and the sizes of both
+    files, was seen when the dataset was opened). The index is read in blocks, so memory stays small.
+
+    Args:
+        dataset: of the index.
+        most_bytes: read about so many of a large index: stretches that are evenly spaced; None: all of it.
+
+    Raises:
+        DataError: a file was cut short meanwhile.
+    """
+    stretches = 0
+    if most_bytes is not None and dataset.index_file.size > max(most_bytes, _STRETCH * _ENTRY_BYTES):
+        stretches = max(2, most_bytes // (_STRETCH * _ENTRY_BYTES))
+    end: int | None = 0
+    for first, behind in _ranges(len(dataset), stretches):
+        problem, end = _sequences_problem(dataset, first, behind, end if first == 0 or not stretches else None)
+        if problem:
+            yield problem
+            break
+    else:
+        if not stretches:
+            yield from _end_of_index_problems(dataset, end or 0)
+    yield from _first_of(_documents_problem(dataset, *each) for each in _ranges(dataset.num_documents, stretches))
+    if isinstance(dataset, TntDataset):
+        sizes = len(dataset) + (not stretches)
+        yield from _first_of(_dimensions_problem(dataset, *each) for each in _ranges(sizes, stretches))
+
+
+def _ranges(count: int, stretches: int) -> Iterator[tuple[int, int]]:
+    """Yield first and end of blocks that cover ``count`` numbers, or of some ``stretches`` of them."""
+    size = _STRETCH if stretches else BLOCK
+    firsts = np.linspace(0, max(0, count - size), stretches).astype(np.int64).tolist() if stretches else ()
+    for first in firsts or range(0, count, size):
+        yield first, min(first + size, count)
+
+
+def _first_of(problems: Iterable[str]) -> Iterator[str]:
+    yield from itertools.islice(filter(None, problems), 1)
+
+
+def _sequences_problem(dataset: TokenFile, first: int, behind: int, begin: int | None) -> tuple[str, int]:
+    """Return what is wrong with the lengths and starts of some sequences, empty when nothing is, and their end.
+
+    They begin at the token ``begin``; None: where the index says.
+    """
+    name, scale = dataset.index_file.path, dataset.dtype.itemsize // dataset.start_unit
+    most = dataset.bin_file.size // dataset.dtype.itemsize
+    lengths, starts = dataset.length_row.read(first, behind), dataset.start_row.read(first, behind)
+    if begin is None:
+        begin = int(starts[0]) // scale
+        if not 0 <= begin <= most:
+            return f"{name}: sequence {first} starts at {starts[0]}, the .bin file ends at {most * scale}", 0
+    # Lengths that no file has are reported first: their sums would not fit int64.
+    if len(wrong := np.flatnonzero((lengths < 0) | (lengths > most - begin))):
+        at = int(wrong[0])
+        return f"{name}: sequence {first + at} has {lengths[at]} tokens, the .bin file has only {most}", 0
+    ends = np.cumsum(lengths, dtype=np.int64) + begin
+    expected = np.concatenate((np.array([begin]), ends[:-1])) * scale
+    if len(wrong := np.flatnonzero(starts != expected)):
+        at = int(wrong[0])
+        why = f"but the one before it ends at {expected[at]}" if first + at else "expected 0"
+        return f"{name}: sequence {first + at} starts at {starts[at]}, {why}", 0
+    return "", int(ends[-1])
+
+
+def _end_of_index_problems(dataset: TokenFile, total: int) -> Iterator[str]:
+    most = dataset.bin_file.size // dataset.dtype.itemsize
+    end = dataset.start_row[len(dataset)] if isinstance(dataset, TntDataset) else total
+    if not total == most == end:
+        yield (
+            f"{dataset.index_file.path}: its sequences have {total} tokens and end at {end}, the .bin file has {most}"
+        )
+
+
+def _documents_problem(dataset: TokenFile, first: int, behind: int) -> str:
+    """Return what is wrong with some entries of the document index, empty when nothing is."""
+    block = dataset.document_row.read(first, behind + 1)
+    # Compared, not subtracted: a difference may not fit its type.
+    wrong = np.flatnonzero((block[1:] < block[:-1]) | (block[1:] > len(dataset)) | (block[:-1] < 0))
+    if not len(wrong):
+        return ""
+    at = int(wrong[0])
+    return (
+        f"{dataset.index_file.path}: document {first + at} runs from sequence {block[at]} to {block[at + 1]}, "
+        f"expected a start that is not lower and at most {len(dataset)}"
+    )
+
+
+def _dimensions_problem(dataset: TntDataset, first: int, behind: int) -> str:
+    block = dataset.dim_row.read(first, behind)
+    if not len(wrong := np.flatnonzero(block != np.arange(first, behind))):
+        return ""
+    at = int(wrong[0])
+    return f"{dataset.index_file.path}: sequence {first + at} has its size at {block[at]}, expected {first + at}"

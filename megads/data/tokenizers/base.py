@@ -67,14 +67,3 @@ class Tokenizer(Protocol):
 
 Encoded = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
 """Ids of several texts end to end (any unsigned or int32 type), and [texts + 1] where each begins and the last ends."""
-
-
-class Encoder(Protocol):
-    """Encodes many texts at once; one per process or thread."""
-
-    @property
-    def name(self) -> str:
-        """The library that does it, with its version."""
-
-    def encode_batch(self, texts: Sequence[str]) -> Encoded:
-        """Return the ids of every text, exactly those of ``Tokenizer.encode``."""

@@ -1,9 +1,9 @@
-"""From a description of a tokenizer to the tokenizer."""
+"""From a description of a tokenizer, or from the run that uses it, to the tokenizer. Without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megads.config.schema import RunConfig
@@ -16,16 +16,16 @@ from megads.errors import ConfigError
 
 @dataclass(frozen=True)
 class Family:
-    """What can be done with the files of one kind of tokenizer."""
+    """What can be done with the files of one kind of tokenizer; None: only by loading it."""
 
-    make: Callable[[TokenizerSpec], Tokenizer]
-    vocab_size: Callable[[TokenizerSpec], int]  # largest id + 1, without loading the tokenizer where that is faster
-    identity: Callable[[TokenizerSpec], str]  # the same as Tokenizer.fingerprint, likewise
+    make: Callable[[TokenizerSpec], Tokenizer]  # errors as make_tokenizer
+    vocab_size: Callable[[TokenizerSpec], int] | None = None  # as Tokenizer.vocab_size
+    identity: Callable[[TokenizerSpec], str] | None = None  # as Tokenizer.fingerprint
 
 
 _HF = Family(huggingface.make, huggingface.vocab_size, huggingface.identity)
-_BERT = Family(bert.make, bert.vocab_size, bert.identity)
-_SENTENCE = Family(sentencepiece.make, sentencepiece.vocab_size, sentencepiece.identity)
+_BERT = Family(bert.make)
+_SENTENCE = Family(sentencepiece.make, identity=sentencepiece.identity)
 
 FAMILIES = {
     "HFTokenizer": _HF,
@@ -36,7 +36,7 @@ FAMILIES = {
     "SentencePieceTokenizer": _SENTENCE,
     "GPTSentencePieceTokenizer": _SENTENCE,
     "Llama2Tokenizer": _SENTENCE,
-    "NullTokenizer": Family(null.make, null.vocab_size, null.identity),
+    "NullTokenizer": Family(null.make),
 }
 """TOKENIZER_TYPE and how its tokenizers are made."""
 
@@ -55,32 +55,36 @@ def make_tokenizer(spec: TokenizerSpec) -> Tokenizer:
         DataError: a file is not there or is broken.
         DependencyError: its library is not installed.
     """
-    check_spec(spec)
-    return _family(spec).make(spec)
+    return check_spec(spec).make(spec)
 
 
 def vocab_size(spec: TokenizerSpec) -> int:
     """Return the largest id + 1; errors as in :func:`make_tokenizer`."""
-    check_spec(spec)
-    return _family(spec).vocab_size(spec)
+    family = check_spec(spec)
+    return family.vocab_size(spec) if family.vocab_size else family.make(spec).vocab_size
 
 
 def identity(spec: TokenizerSpec) -> str:
     """Return the fingerprint of the tokenizer; errors as in :func:`make_tokenizer`."""
-    check_spec(spec)
-    return _family(spec).identity(spec)
+    family = check_spec(spec)
+    return family.identity(spec) if family.identity else family.make(spec).fingerprint
 
 
-def check_spec(spec: TokenizerSpec) -> None:
-    """Refuse what the type does not read: who names a file means it to be used.
+def check_spec(spec: TokenizerSpec) -> Family:
+    """Return the type's row. What it does not read is refused: who names a file means it to be used.
 
     Raises:
         ConfigError: the type is unknown, or a file is named that it does not read or that is not there.
     """
-    _family(spec)
+    if spec.type not in FAMILIES:
+        raise ConfigError(f"tokenizer type {spec.type!r}: unknown; known types: {', '.join(FAMILIES)}")
     for setting, value in (("VOCAB_FILE", spec.vocab_file), ("MERGE_FILE", spec.merge_file)):
         if value and spec.type not in _READERS[setting]:
-            fitting = readers_of(spec.vocab_file, spec.merge_file) or _READERS[setting]
+            fitting = _READERS[setting]
+            if spec.merge_file or spec.vocab_file.endswith(".json"):
+                fitting = "GPT2BPETokenizer"
+            elif spec.vocab_file.endswith(".txt"):
+                fitting = "BertWordPieceLowerCase or BertWordPieceCase"
             raise ConfigError(
                 f"{setting}={value} is not read by TOKENIZER_TYPE={spec.type}; leave it unset, or set TOKENIZER_TYPE "
                 f"(--tokenizer-type) to {fitting}"
@@ -95,13 +99,7 @@ def check_spec(spec: TokenizerSpec) -> None:
     if spec.type == "NullTokenizer" and (spec.model or spec.extra_ids):
         name = f"TOKENIZER_MODEL={spec.model}" if spec.model else f"VOCAB_EXTRA_IDS={spec.extra_ids}"
         raise ConfigError(f"{name} is not read by TOKENIZER_TYPE=NullTokenizer; leave one of them unset")
-
-
-def readers_of(vocab_file: str, merge_file: str) -> str:
-    """Return the types that read such files, by their names; "" where these say nothing."""
-    if merge_file or vocab_file.endswith(".json"):
-        return "GPT2BPETokenizer"
-    return "BertWordPieceLowerCase or BertWordPieceCase" if vocab_file.endswith(".txt") else ""
+    return FAMILIES[spec.type]
 
 
 def spec_of(run: RunConfig) -> TokenizerSpec:
@@ -111,19 +109,43 @@ def spec_of(run: RunConfig) -> TokenizerSpec:
         ConfigError: the settings name data but no tokenizer.
     """
     data = run.data
-    model = data.tokenizer_model
-    if uses_demo(run):
-        model = str(demo.demo_prefix(run).parent)
+    model = str(demo.demo_prefix(run).parent) if _uses_demo(run) else data.tokenizer_model
     return TokenizerSpec(
         data.tokenizer_type, model, data.vocab_file, data.merge_file, run.model.vocab_size, data.vocab_extra_ids
     )
 
 
-def uses_demo(run: RunConfig) -> bool:
-    """Return whether the run takes the demo corpus' tokenizer.
+def vocab_size_of(run: RunConfig) -> int:
+    """Return the size of the run's vocabulary, without loading the tokenizer itself where that takes longer.
+
+    For the demo corpus that is ``run.data.demo_vocab_size``, whether or not the corpus is made yet.
 
     Raises:
-        ConfigError: it names no tokenizer, but data of its own.
+        MegadsError: as :func:`make_tokenizer`, or the settings name no tokenizer.
+    """
+    spec = spec_of(run)
+    if _uses_demo(run):
+        check_spec(spec)
+        return run.data.demo_vocab_size
+    return vocab_size(spec)
+
+
+def load_tokenizer(run: RunConfig) -> Tokenizer:
+    """Return the run's tokenizer; errors as in :func:`vocab_size_of`."""
+    if not _uses_demo(run):
+        return make_tokenizer(spec_of(run))
+    demo.read_demo(run)
+    tokenizer = make_tokenizer(spec_of(run))
+    # A small corpus may yield fewer tokens than were asked for.
+    assert isinstance(tokenizer, huggingface.HFTokenizer)
+    return replace(tokenizer, vocab_size=run.data.demo_vocab_size)
+
+
+def _uses_demo(run: RunConfig) -> bool:
+    """Return whether the run takes the demo corpus' tokenizer: it names neither data nor a tokenizer.
+
+    Raises:
+        ConfigError: it names data, but no tokenizer.
         DataError: its list of data cannot be read.
     """
     data = run.data
@@ -139,9 +161,3 @@ def uses_demo(run: RunConfig) -> bool:
                 "the data was made with, or TOKENIZER_TYPE=NullTokenizer and VOCAB_SIZE"
             )
     return True
-
-
-def _family(spec: TokenizerSpec) -> Family:
-    if spec.type not in FAMILIES:
-        raise ConfigError(f"tokenizer type {spec.type!r}: unknown; known types: {', '.join(FAMILIES)}")
-    return FAMILIES[spec.type]

@@ -63,13 +63,9 @@ def read_texts(inputs: Sequence[str], keys: Sequence[str], most_bytes: int = 0) 
     is read.
 
     Raises:
-        DataError: a file cannot be read; or, while it is read, a line is no JSON object, or has none of the keys.
+        DataError: a file cannot be read, a line is not a JSON object, or has none of the keys.
     """
     find_inputs(inputs)
-    return _read_texts(inputs, keys, most_bytes)
-
-
-def _read_texts(inputs: Sequence[str], keys: Sequence[str], most_bytes: int) -> Iterator[str]:
     left = most_bytes or float("inf")
     for name in inputs:
         for number, line in enumerate(read_lines([name]), start=1):
@@ -87,7 +83,8 @@ def _texts_of(line: bytes, keys: Sequence[str], where: str) -> Iterator[str]:
         raise DataError(f"{where}: is not JSON ({error}); expected one object per line") from None
     given = [key for key in keys if key in content] if isinstance(content, dict) else []
     if not given:
-        raise DataError(f"{where}: has no text under {_any_of(keys)}; name the key of the texts with --json-keys")
+        named = " or ".join(map(repr, keys))
+        raise DataError(f"{where}: has no text under {named}; name the key of the texts with --json-keys")
     for key in given:
         value = content[key]
         for text in value if isinstance(value, list) else [value]:
@@ -96,16 +93,8 @@ def _texts_of(line: bytes, keys: Sequence[str], where: str) -> Iterator[str]:
             yield text
 
 
-def _any_of(keys: Sequence[str]) -> str:
-    return " or ".join(map(repr, keys))
-
-
 def check_output(folder: Path) -> None:
-    """Check that the folder can be made.
-
-    Raises:
-        DataError: there is something of this name that is no empty folder.
-    """
+    """Raise DataError where there is something of this name that is not an empty folder."""
     if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"--output {folder}: already exists; remove it or use another folder")
 
@@ -126,15 +115,12 @@ def save(tokenizer: Any, folder: Path) -> None:
         (temporary / "tokenizer.json").write_text(tokenizer.to_str(pretty=True) + "\n", encoding="utf-8")
         config = {"eos_token": EOD, "tokenizer_class": "PreTrainedTokenizerFast"}
         (temporary / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        _save_gpt2(json.loads(tokenizer.to_str())["model"], temporary)
+        model = json.loads(tokenizer.to_str())["model"]
+        (temporary / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False) + "\n", encoding="utf-8")
+        merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+        (temporary / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
         temporary.rename(folder)
     except OSError as error:
         raise DataError(f"--output {error.filename or folder}: {str(error.strerror).lower()}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _save_gpt2(model: dict[str, Any], folder: Path) -> None:
-    (folder / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False) + "\n", encoding="utf-8")
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")

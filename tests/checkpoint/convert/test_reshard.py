@@ -1,6 +1,5 @@
 """Resharded: every number is there once, in the file of the rank that owns it."""
 
-import json
 import os
 import random
 import re
@@ -15,14 +14,13 @@ import numpy as np
 import pytest
 
 from megads.checkpoint.convert import reshard as module
-from megads.checkpoint.convert.new_layout import shares_of, target_of
-from megads.checkpoint.convert.reshard import reshape, source_of
+from megads.checkpoint.convert.reshard import reshape, shares_of, target_of
 from megads.checkpoint.format.blocks import TensorFile
 from megads.checkpoint.format.folders import list_checkpoints
 from megads.checkpoint.format.manifest import read_manifest
 from megads.checkpoint.format.reader import Reader
-from megads.checkpoint.format.tensors import parameters_of
-from megads.cli import main
+from megads.checkpoint.format.shard_layout import parameters_of
+from megads.checkpoint.resume.start_point import source_of
 from megads.comm.grid import Grid
 from megads.config.stages import stage_steps
 from megads.errors import CheckpointError, ConfigError
@@ -95,7 +93,7 @@ def test_a_rank_owns_what_is_in_its_file(layout, tmp_path):
     for rank in range(grid.world_size):
         at, name = grid.coordinate(rank), f"rank-{rank:05d}.safetensors"
         has = read_manifest(path)
-        facts, pieces = has.files[name], has.pieces(name)
+        facts, pieces = has.files[name], has.contents(name)
         assert facts.tensor == at["tensor"] or not pieces
         steps = stage_steps(run)[at["pipe"]]
         with TensorFile(path / name, facts.crc32) as file:
@@ -121,7 +119,6 @@ def test_weights_only(tmp_path):
     assert not done.manifest.has_optimizer
     assert done.manifest.scalars == {}
     assert done.manifest.bytes < read_manifest(source).bytes / 2
-    assert "FINETUNE=1" in done.notes[0]
     # And from there on.
     again = reshaped(done.path, tmp_path / "c", (2, 1, 1, 1, 0))
     assert_same(again.path, ARRAYS["llama"], kinds=("weight",))
@@ -231,7 +228,7 @@ import sys
 from pathlib import Path
 from megads.checkpoint.format import reader; from megads.checkpoint.convert import reshard as reshaping
 from megads.checkpoint.format.manifest import read_manifest
-from megads.checkpoint.convert.new_layout import target_of
+from megads.checkpoint.convert.reshard import target_of
 
 def most():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -297,45 +294,6 @@ def test_killed_half_way_nothing_is_visible(tmp_path):
         assert sorted(each.name for each in folder.iterdir()) == ["iter_0000050.tmp", "iter_0000050.tmp.lock"]
         assert_same(reshaped(source, folder, (1, 2, 1, 2, 1)).path, ARRAYS["llama"])
         assert [each.name for each in folder.iterdir()] == ["iter_0000050"], "what was left goes with the next call"
-
-
-def call(*words):
-    """Call the command in this process; return its exit code."""
-    with pytest.raises(SystemExit) as left:
-        sys.exit(main([str(word) for word in words]))
-    return left.value.code or 0
-
-
-def test_the_command(tmp_path, capsys):
-    run = tmp_path / "run"
-    source = write_source(run / "checkpoints", FOUR["llama"], ARRAYS["llama"], Grid(2, 2, 1, 2))
-    assert call("checkpoint", "reshape", run, tmp_path / "b", "--tp", 1, "--pp", 4, "--dp", 1) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith(f"{tmp_path}/b/iter_0000050: TP=1 x PP=4 x SP=1 x DP=1, ZeRO 1, 4 files, ")
-    assert out.endswith(f"{source} is TP=2 x PP=2 x SP=1 x DP=2, ZeRO 1\n")
-    assert err == ""
-    assert_same(tmp_path / "b/iter_0000050", ARRAYS["llama"])
-
-
-def test_the_spellings_of_older_tools(tmp_path, capsys):
-    source = write_source(tmp_path / "a", FOUR["llama"], ARRAYS["llama"], Grid(tensor=4, pipe=4))
-    words = ["--model-type", "GPT", "--load-dir", tmp_path / "a", "--save-dir", tmp_path / "b"]
-    words += ["--target-tensor-parallel-size", 2, "--target-pipeline-parallel-size", 2]
-    assert call("checkpoint", "reshape", *words) == 0
-    assert "TP=2 x PP=2 x SP=1 x DP=1" in capsys.readouterr().out
-    words = [source, "--save", tmp_path / "c", "--tp", 1, "--target-pipeline-model-parallel-size", 2]
-    assert call("checkpoint", "reshape", *words) == 0
-    assert read_manifest(tmp_path / "c/iter_0000050").layout["pipe"] == 2
-
-
-def test_the_command_needs_no_torch(tmp_path):
-    write_source(tmp_path / "a", LLAMA, make_arrays(LLAMA), Grid())
-    code = "import sys, json; from megads.cli import main; main(json.loads(sys.argv[1]))\n"
-    code += "assert 'torch' not in sys.modules"
-    words = ["checkpoint", "reshape", str(tmp_path / "a"), str(tmp_path / "b"), "--tp", "2"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code, json.dumps(words)], env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("kind", FOUR)

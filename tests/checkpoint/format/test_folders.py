@@ -1,23 +1,26 @@
 """Which checkpoints there are, and which is taken."""
 
 import os
+import shutil
+from pathlib import Path
 
-import numpy as np
 import pytest
 
-from megads.checkpoint.format.commit import commit, part_of
 from megads.checkpoint.format.folders import (
     candidates,
+    checkpoint_name,
     checkpoints_in,
     iteration_of,
+    later,
     list_checkpoints,
     list_unfinished,
     remove_unfinished,
+    retire,
+    surplus,
+    sweep,
 )
-from megads.checkpoint.format.manifest import read_manifest
-from megads.checkpoint.format.reader import Reader
 from megads.errors import CheckpointError
-from tests.checkpoint.made import TENSORS, find_latest, make, numbers_of
+from tests.checkpoint.made import find_latest, make
 
 
 def cut_short(path):
@@ -97,84 +100,77 @@ def test_a_run_its_folder_of_checkpoints_and_a_checkpoint_mean_the_same(tmp_path
     assert checkpoints_in(copy) == [copy]
 
 
-def test_a_checkpoint_takes_the_place_of_one_of_its_name(tmp_path):
-    path = make(tmp_path, 50)
-    newer = numbers_of(TENSORS, seed=1)
-    assert make(tmp_path, 50, numbers=newer) == path
-    with Reader(path) as reader:
-        assert np.array_equal(reader.whole("final_norm.weight"), newer["weight"]["final_norm.weight"])
-    assert os.listdir(tmp_path) == [path.name]
+def make_names(folder: Path, *iterations: int) -> None:
+    for iteration in iterations:
+        path = folder / checkpoint_name(iteration)
+        path.mkdir(parents=True)
+        for name in ("manifest.json", "rank-00000.safetensors"):
+            (path / name).write_text("x")
 
 
-STEPS = ("replace", "fsync", "open", "rmdir", "unlink", "mkdir", "pwrite")
-"""Functions of the os module that change what is on disk."""
+def going(folder: Path, newest: int, keep: int, keep_every: int = 0) -> list[int]:
+    return [int(path.name[5:]) for path in surplus(folder, folder / checkpoint_name(newest), keep, keep_every)]
 
 
-def save_and_die(folder, step):
-    """Save in a process that ends for good when it is about to take its ``step``-th step; return its exit code."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    left = step
-
-    def dies(function):
-        def counted(*args, **more):
-            nonlocal left
-            left -= 1
-            if not left:
-                os._exit(9)
-            return function(*args, **more)
-
-        return counted
-
-    try:
-        for name in STEPS:
-            setattr(os, name, dies(getattr(os, name)))
-        make(folder, 50, numbers=numbers_of(SMALL, ("weight",), seed=1), tensors=SMALL, bounds=(), degree=1)
-        os._exit(0)
-    finally:
-        os._exit(1)
+@pytest.mark.parametrize(
+    ("keep", "keep_every", "expected"),
+    [
+        (0, 0, []),
+        (1, 0, [10, 20, 30, 40]),
+        (2, 0, [10, 20, 30]),
+        (9, 0, []),
+        (1, 20, [10, 30]),
+        (2, 25, [10, 20, 30]),
+        (0, 20, []),
+    ],
+)
+def test_the_newest_and_the_multiples_stay(tmp_path, keep, keep_every, expected):
+    make_names(tmp_path, 10, 20, 30, 40, 50)
+    assert going(tmp_path, 50, keep, keep_every) == expected
 
 
-SMALL = {"a": TENSORS["final_norm.weight"], "b": TENSORS["layers.0.attention.out.weight"]}
+def test_a_future_that_was_given_up_is_told_from_what_is_old(tmp_path):
+    make_names(tmp_path, 10, 20, 25, 30, 40)
+    assert [path.name[-2:] for path in later(tmp_path, tmp_path / checkpoint_name(25))] == ["30", "40"]
+    assert going(tmp_path, 25, 1) == [10, 20]
+    assert going(tmp_path, 25, 1, 10) == []
 
 
-def test_a_save_that_dies_at_any_step_leaves_the_old_or_the_new_one(tmp_path):
-    """Also when it was about to take the place of one of the same iteration."""
-    old, new = (numbers_of(SMALL, ("weight",), seed)["weight"]["b"] for seed in (0, 1))
-    survivors = []
-    for step in range(1, 100):
-        folder = tmp_path / str(step)
-        make(folder, 50, numbers=numbers_of(SMALL, ("weight",)), tensors=SMALL, bounds=(), degree=1)
-        code = save_and_die(folder, step)
-        assert code in (0, 9)
-        remove_unfinished(folder)
-        found = find_latest(folder)
-        assert os.listdir(folder) == ["iter_0000050"]
-        with Reader(found.path) as reader:
-            read = reader.whole("b")
-        assert np.array_equal(read, old) or np.array_equal(read, new)
-        survivors.append(np.array_equal(read, new))
-        if code == 0:
-            break
-    assert code == 0, "the save has more steps than that"
-    assert survivors == sorted(survivors), "once the new one is there it stays"
-    assert survivors.count(True) > 3, "what comes after the rename was not met"
+def test_what_goes_is_never_half_there_under_its_own_name(tmp_path, monkeypatch):
+    """Killed after the first file of the first checkpoint was removed; the next start removes the rest."""
+    make_names(tmp_path, 1, 2, 3)
+    removed = []
+
+    def die(path, ignore_errors):
+        if path.exists():
+            os.unlink(path / "manifest.json")
+            removed.append(path)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("megads.checkpoint.format.folders.shutil.rmtree", die)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(retire(surplus(tmp_path, tmp_path / checkpoint_name(3), 1, 0)))
+    monkeypatch.undo()
+    assert len(removed) == 1
+    assert [path.name for path in list_checkpoints(tmp_path)] == [checkpoint_name(3)]
+    remove_unfinished(tmp_path)
+    assert os.listdir(tmp_path) == [checkpoint_name(3)]
 
 
-def test_a_rename_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
-    path = make(tmp_path, 50)
-    before = read_manifest(path)
-    plain = os.replace
+def test_what_can_not_be_removed_does_not_end_the_run(tmp_path, monkeypatch, caplog):
+    make_names(tmp_path, 1, 2)
+    monkeypatch.setattr("megads.checkpoint.format.folders.shutil.rmtree", lambda path, ignore_errors: None)
+    with caplog.at_level("WARNING", logger="megads"):
+        sweep(retire([tmp_path / checkpoint_name(1), tmp_path / checkpoint_name(7)]))
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == [
+        f"checkpoint {tmp_path / checkpoint_name(7)} could not be removed: No such file or directory",
+        f"{tmp_path / checkpoint_name(1)}.gone.tmp",
+    ]
+    assert [path.name for path in list_checkpoints(tmp_path)] == [checkpoint_name(2)]
 
-    def fail(source, target):
-        if str(source).endswith("50.tmp"):
-            raise OSError(28, "No space left on device")
-        plain(source, target)
 
-    part_of(path).mkdir()
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="No space left"):
-        commit(path, before)
-    assert read_manifest(path) == before
-    assert not path.with_name("iter_0000050.old.tmp").exists()
+def test_what_an_earlier_removal_left_is_in_nobodys_way(tmp_path):
+    make_names(tmp_path, 1)
+    shutil.copytree(tmp_path / checkpoint_name(1), tmp_path / (checkpoint_name(1) + ".gone.tmp"))
+    sweep(retire([tmp_path / checkpoint_name(1)]))
+    assert os.listdir(tmp_path) == []

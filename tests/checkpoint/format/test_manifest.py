@@ -58,9 +58,9 @@ def test_what_a_file_holds_is_told(tmp_path):
     manifest = read_manifest(make(tmp_path, degree=2, bounds=(0.5,)))
     rows = {"embedding.weight": 12, "layers.0.attention.qkv.weight": 24, "layers.0.attention.qkv.bias": 4}
     rows |= {"layers.0.attention.out.weight": 12, "final_norm.weight": 3}
-    assert sorted(manifest.pieces("rank-00000.safetensors")) == sorted((name, 0, n) for name, n in rows.items())
+    assert sorted(manifest.contents("rank-00000.safetensors")) == sorted((name, 0, n) for name, n in rows.items())
     del rows["final_norm.weight"]
-    assert sorted(manifest.pieces("rank-00003.safetensors")) == sorted((name, n, n) for name, n in rows.items())
+    assert sorted(manifest.contents("rank-00003.safetensors")) == sorted((name, n, n) for name, n in rows.items())
 
 
 def test_a_loss_that_is_no_number_is_kept(tmp_path):

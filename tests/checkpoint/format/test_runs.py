@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megads.checkpoint.format.manifest import File, Manifest, Run, file_name
-from megads.checkpoint.format.runs import Collector, FileFacts, pack, table, tell_of, unpack
+from megads.checkpoint.format.runs import Collector, pack, table, unpack, with_files
 from megads.checkpoint.format.shard_layout import ShardLayout
 
 NAMES = ("a", "b", "c")
@@ -28,7 +28,7 @@ def test_the_runs_are_the_pieces(files, degree):
         collector.add(rank, File(0, 0, rank % degree), table(pieces, NAMES))
     manifest = Manifest(0, ("weight",), {}, {}, {}, collector.files, collector.runs())
     for name, pieces in given_pieces.items():
-        assert sorted(manifest.pieces(name)) == sorted(pieces)
+        assert sorted(manifest.contents(name)) == sorted(pieces)
     for runs in manifest.runs.values():
         assert list(runs) == sorted(runs, key=lambda run: (run.tensor, run.first))
 
@@ -39,8 +39,8 @@ def test_what_ranks_share_evenly_is_told_once():
     files = {}
     for rank in range(2000):
         first = rank // 2 * step
-        files[rank] = FileFacts(10**6, 0, rank % 2, (("a", first, min(step, count - first)),))
-    made = tell_of(_manifest({"a": ShardLayout((2 * count,), 0, (2 * count,))}, tensor=2), files)
+        files[rank] = (File(10**6, 0, rank % 2), [("a", first, min(step, count - first))])
+    made = with_files(_manifest({"a": ShardLayout((2 * count,), 0, (2 * count,))}, tensor=2), files)
     assert made.runs == {
         "a": tuple(
             run

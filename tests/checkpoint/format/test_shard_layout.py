@@ -5,8 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megads.checkpoint.format.shard_layout import Box, ShardLayout, boxes, meet
+from megads.checkpoint.format.shard_layout import Box, ShardLayout, boxes, meet, parameters_of
+from megads.config.schema import ModelConfig
 from tests.checkpoint.made import slice_of
+from tests.models import shapes
+from tests.models.shapes import GPT, LLAMA, make_run
 
 DEGREES = (1, 2, 4)
 
@@ -34,7 +37,8 @@ def test_rectangles_are_the_run(cut, data):
     matrix = whole.reshape(whole.shape[0], -1)
     found = np.full(cut.count, np.nan)
     for box in boxes(cut, first, count):
-        assert box.size == (box.bottom - box.top) * (box.right - box.left) > 0
+        assert box.top < box.bottom
+        assert box.left < box.right
         for row in range(box.top, box.bottom):
             for column in range(box.left, box.right):
                 assert np.isnan(found[box.at(row, column)]), "two rectangles have the same number"
@@ -72,3 +76,39 @@ def test_rows_of_a_run_are_few_rectangles():
 def test_two_rectangles_meet_where_both_are(other, common):
     one = Box(0, 4, 0, 4, 0, 4)
     assert meet(one, Box(*other, 0, 4)) == meet(Box(*other, 0, 4), one) == common
+
+
+KINDS = {
+    **shapes.KINDS,
+    **shapes.SEQUENCE_KINDS,
+    **shapes.FAMILIES,
+    "llama-tied": LLAMA.model_copy(update={"tied_embeddings": True}),
+    "llama-biases": LLAMA.model_copy(update={"bias": True}),
+    "llama-learned": LLAMA.model_copy(update={"position_embedding": "learned"}),
+    "llama-layernorm": LLAMA.model_copy(update={"normalization": "layernorm"}),
+    "gpt-untied": GPT.model_copy(update={"tied_embeddings": False}),
+    "gpt-no-bias": GPT.model_copy(update={"bias": False}),
+    "gpt-rmsnorm": GPT.model_copy(update={"normalization": "rmsnorm"}),
+    "padded": LLAMA.model_copy(update={"vocab_size": 57, "vocab_multiple": 64}),
+    "five-layers": LLAMA.model_copy(update={"num_layers": 5}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_table_is_the_modules(kind):
+    found = _parameters_of_module(KINDS[kind])
+    assert parameters_of(KINDS[kind]) == found
+    assert list(parameters_of(KINDS[kind])) == list(found)
+
+
+def _parameters_of_module(model: ModelConfig) -> dict[str, ShardLayout]:
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
+    from megads.models.build import build_model
+
+    found = {}
+    for name, parameter in build_model(make_run(model), Groups(Grid(), 0)).named_parameters():
+        shard = getattr(parameter, "shard", None)
+        cut = (shard.dim, shard.parts) if shard is not None else (None, ())
+        found[name] = ShardLayout(tuple(parameter.shape), *cut)
+    return found

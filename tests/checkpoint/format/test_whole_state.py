@@ -37,7 +37,7 @@ def saved(folder, state=STATE, **settings):
 
     snapshot = Snapshot(
         progress=Progress(iteration=5),
-        pieces=[OwnedShard("head.weight", CUT, 0, {"weight": torch.zeros(24)})],
+        shards=[OwnedShard("head.weight", CUT, 0, {"weight": torch.zeros(24)})],
         scalars={"optimizer_step": 0.0, "skipped_steps": 0.0},
         tensors={"head.weight": CUT},
         model={"vocab_size": 5},

@@ -87,12 +87,12 @@ def planned(**train):
 
 def test_settings_of_the_science_that_differ_are_named():
     before = planned().model_dump()
-    assert changes(before, planned()) == []
+    assert list(changes(before, planned())) == []
     after = planned().model_copy(update={"optim": OptimConfig(lr=1e-3)})
-    assert changes(before, after) == ["had optim.lr=0.0002, this run has 0.001"]
-    assert changes({}, after) == []
+    assert list(changes(before, after)) == ["had optim.lr=0.0002, this run has 0.001"]
+    assert list(changes({}, after)) == []
     free = planned(exit_duration_min=5, micro_batch=2, exit_interval=7)
-    assert changes(before, free) == []
+    assert list(changes(before, free)) == []
 
 
 def test_another_number_of_samples_is_told_with_what_it_means():

@@ -11,14 +11,20 @@ import numpy as np
 import pytest
 
 from megads.data.check import check_data
-from megads.data.formats import checksums
-from megads.data.formats.checksums import Checksums, checksums_of
-from megads.data.formats.open import open_dataset
-from megads.data.formats.record import RECORD_SUFFIX, Record, read_record, record_path, write_record
+from megads.data.formats import record as checksums
+from megads.data.formats.record import (
+    RECORD_SUFFIX,
+    Checksums,
+    Record,
+    checksums_of,
+    read_record,
+    record_path,
+    write_record,
+)
+from megads.data.formats.token_file import open_dataset
 from megads.data.formats.writer import IndexedWriter
 from megads.data.token_files.merge import merge
-from megads.data.token_files.scan import check, check_all
-from megads.data.token_files.verify import sample_problems
+from megads.data.token_files.scan import check, check_all, index_problems
 from megads.errors import DataError
 from tests.data.factory import make_run, write_dataset
 from tests.data.samples.index_cache.test_damage import SEED, flip
@@ -118,7 +124,7 @@ def test_files_of_others_have_no_checksums_and_are_read(tmp_path):
 def test_a_large_index_is_looked_at_in_stretches(tmp_path, impl):
     lengths = [1] * 30_000
     prefix = write_dataset(tmp_path, lengths) if impl == "mmap" else _pair(tmp_path, documents=30_000, impl=impl)
-    assert list(sample_problems(open_dataset(prefix), 1 << 17)) == []
+    assert list(index_problems(open_dataset(prefix), 1 << 17)) == []
     path = Path(prefix + ".idx")
     content, dataset = path.read_bytes(), open_dataset(prefix)
     rows = [dataset.length_row, dataset.start_row, dataset.document_row]
@@ -126,7 +132,7 @@ def test_a_large_index_is_looked_at_in_stretches(tmp_path, impl):
     for row in rows:
         for number in (1, 29_998):
             flip(path, 8 * (row._start + number * row._size) + 1)
-            found = list(sample_problems(open_dataset(prefix), 1 << 17))
+            found = list(index_problems(open_dataset(prefix), 1 << 17))
             assert len(found) == 1
             assert str(path) in found[0]
             assert str(number) in found[0] or str(number + 1) in found[0] or str(number - 1) in found[0]

@@ -9,11 +9,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from megads.data.formats.mmap import IndexedDataset
-from megads.data.formats.open import open_dataset
-from megads.data.formats.writer import make_writer, write_index
+from megads.data.formats.token_file import IndexedDataset, open_dataset
+from megads.data.formats.writer import IndexedWriter
 from megads.data.token_files.merge import merge
 from megads.data.token_files.scan import check
+from tests.data.factory import numbers
 from tests.data.samples.upstream import megatron_core
 
 DTYPES = ["uint8", "int8", "int16", "int32", "int64", "uint16"]
@@ -36,7 +36,7 @@ def _tokens(dtype: str) -> np.ndarray:
 
 
 def _write_here(prefix: Path, dtype: str) -> Path:
-    with make_writer(prefix, dtype) as writer:
+    with IndexedWriter(prefix, dtype) as writer:
         writer.add_batch(_tokens(dtype), np.array(LENGTHS, "i4"), np.array([len(each) for each in DOCUMENTS], "i8"))
         writer.finalize()
     return prefix
@@ -77,8 +77,8 @@ def test_its_files_are_read_here(core, tmp_path, dtype):
     prefix = _write_there(core, tmp_path / "x", dtype)
     ours, theirs = open_dataset(prefix), core.IndexedDataset(str(prefix))
     assert ours.dtype == theirs.index.dtype
-    assert ours.lengths.tolist() == theirs.sequence_lengths.tolist() == LENGTHS
-    assert ours.document_index.tolist() == theirs.document_indices.tolist()
+    assert numbers(ours.length_row) == theirs.sequence_lengths.tolist() == LENGTHS
+    assert numbers(ours.document_row) == theirs.document_indices.tolist()
     for i in range(len(theirs)):
         assert ours.get(i).tolist() == theirs[i].tolist()
     assert ours.get(6, 10, 20).tolist() == theirs.get(6, 10, 20).tolist()
@@ -88,12 +88,10 @@ def test_its_files_are_read_here(core, tmp_path, dtype):
 def test_multimodal_files(core, tmp_path):
     prefix = _write_there(core, tmp_path / "x", "int32", modes=True)
     ours = IndexedDataset(prefix)
-    assert ours.modes.tolist() == [length % 3 for length in LENGTHS]
-    write_index(tmp_path / "y.idx", "mmap", "int32", ours.lengths, ours.document_index, ours.modes)
-    assert (tmp_path / "y.idx").read_bytes() == _pair(prefix)[0]
+    assert numbers(ours.mode_row) == [length % 3 for length in LENGTHS]
     merge([str(prefix), str(prefix)], str(tmp_path / "joined"))
     theirs = core.IndexedDataset(str(tmp_path / "joined"), multimodal=True)
-    assert theirs.index.sequence_modes.tolist() == 2 * ours.modes.tolist()
+    assert theirs.index.sequence_modes.tolist() == 2 * numbers(ours.mode_row)
     assert theirs[6 + 7][0].tolist() == ours.get(6).tolist()
 
 

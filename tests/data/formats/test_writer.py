@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megads.data.formats.open import open_dataset
 from megads.data.formats.record import Record, read_record, write_record
-from megads.data.formats.writer import IndexedWriter, make_writer, write_index
+from megads.data.formats.token_file import open_dataset
+from megads.data.formats.writer import IndexedWriter, write_index
 from megads.errors import DataError
+from tests.data.factory import numbers
 
 IMPLS = ["mmap", "cached"]
 
@@ -29,11 +30,11 @@ def _tree(folder: Path) -> dict[str, bytes]:
 def test_batches_of_any_size_write_what_single_documents_do(tmp_path_factory, data, impl):
     folder = tmp_path_factory.mktemp("w")
     documents = data.draw(st.lists(st.lists(st.integers(0, 65535), max_size=4), min_size=1, max_size=12))
-    with make_writer(folder / "one", "u2", impl) as writer:
+    with IndexedWriter(folder / "one", "u2", impl) as writer:
         for document in documents:
             writer.add_document(document)
         writer.finalize()
-    with make_writer(folder / "many", "u2", impl) as writer:
+    with IndexedWriter(folder / "many", "u2", impl) as writer:
         while documents:
             size = data.draw(st.integers(1, len(documents)))
             batch, documents = documents[:size], documents[size:]
@@ -49,7 +50,7 @@ def test_batches_of_any_size_write_what_single_documents_do(tmp_path_factory, da
 
 @pytest.mark.parametrize("impl", IMPLS)
 def test_an_index_alone_is_the_one_a_writer_makes(tmp_path, impl):
-    with make_writer(tmp_path / "x", "i4", impl) as writer:
+    with IndexedWriter(tmp_path / "x", "i4", impl) as writer:
         writer.add_batch(np.arange(7), np.array([3, 4]), np.array([0, 2, 0]))
         writer.finalize()
     before = (tmp_path / "x.idx").read_bytes()
@@ -60,12 +61,12 @@ def test_an_index_alone_is_the_one_a_writer_makes(tmp_path, impl):
 
 @pytest.mark.parametrize("impl", IMPLS)
 def test_no_document_at_all(tmp_path, impl):
-    with make_writer(tmp_path / "x", "i4", impl) as writer:
+    with IndexedWriter(tmp_path / "x", "i4", impl) as writer:
         writer.finalize()
     with pytest.raises(DataError, match="holds no sequences"):
         open_dataset(tmp_path / "x")
     data = open_dataset(tmp_path / "x", allow_empty=True)
-    assert (len(data), data.num_documents, data.num_tokens, data.lengths.tolist()) == (0, 0, 0, [])
+    assert (len(data), data.num_documents, data.num_tokens, numbers(data.length_row)) == (0, 0, 0, [])
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_a_wrong_batch_is_refused_and_leaves_nothing(tmp_path, tokens, lengths, 
 
 def test_an_unknown_format_is_refused(tmp_path):
     with pytest.raises(DataError, match="no format named 'map'; known: mmap, cached, lazy"):
-        make_writer(tmp_path / "x", "u2", "map")
+        IndexedWriter(tmp_path / "x", "u2", "map")
     with pytest.raises(DataError, match="no format named 'map'"):
         write_index(tmp_path / "x.idx", "map", "u2", np.array([1]), np.array([0, 1]))
 

@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+import struct
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,10 @@ import pytest
 from tests.data.preprocess.zygote import Call, Zygote
 
 EOD = "<|endoftext|>"
+OUT = ("--output-prefix", "out")
+GOOD = b'{"text": "a good line"}\n'
+# Blocks and points so small that every kill finds the run somewhere else.
+FINE = ("--workers", 2, "--block-bytes", 2000, "--commit-seconds", 0)
 WORDS = ["the", "quick", "fox", "Gr\u00fc\u00dfe", "\u4e16\u754c", "\U0001f642", "", "def f(x):\n", "  return x\n"]
 
 
@@ -147,3 +153,60 @@ def golden(
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
     """Send a signal to a call that was not waited for."""
     os.kill(pid, number)
+
+
+@pytest.fixture
+def values():
+    return texts(300)
+
+
+def refused(megads, tokenizer: Path, *words: object, told: str, **options: object) -> None:
+    """Check that the call ends with 2 and one line, and leaves the folder as it was."""
+    before = tree(megads.folder)
+    done = megads("--tokenizer-model", tokenizer, "--output-prefix", "out", *words, **options)
+    assert done.code == 2, done.err
+    assert done.out == ""
+    assert done.error.startswith(f"megads: {told}"), done.err
+    assert tree(megads.folder) == before
+
+
+def tree(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.lstat().st_size for path in folder.rglob("*")}
+
+
+def index(lengths: list[int], documents: list[int], itemsize: int, code: int) -> bytes:
+    """Return an .idx file, as megatron.md 2.1."""
+    head = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, code, len(lengths), len(documents))
+    starts = [0, *np.cumsum(lengths, dtype="<i8").tolist()][: len(lengths)]
+    offsets = np.array(starts, "<i8") * itemsize
+    return head + np.array(lengths, "<i4").tobytes() + offsets.tobytes() + np.array(documents, "<i8").tobytes()
+
+
+@pytest.fixture
+def words(megads, tokenizer):
+    write_jsonl(megads.folder / "a.jsonl", texts(1500))
+    return ["--input", "a.jsonl", "--output-prefix", "out", "--tokenizer-model", tokenizer, "--append-eod", *FINE]
+
+
+def stopped(megads, *words: object) -> None:
+    """Stop a call in the middle."""
+    pid = megads.start(*words, "--verify", "--encoder", "original")
+    work = megads.folder / ".out_text_document.preprocess" / "part-0" / "journal"
+    until(lambda: work.exists() and work.read_bytes().count(b"\n") > 2)
+    kill(pid)
+    assert megads.wait(pid).code == -signal.SIGKILL
+
+
+def until(condition) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.005)
+    raise AssertionError("it does not come")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

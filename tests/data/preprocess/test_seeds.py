@@ -8,7 +8,8 @@ import shlex
 import numpy as np
 import pytest
 
-from megads.data.formats.open import open_dataset
+from megads.data.formats.token_file import open_dataset
+from tests.data.factory import numbers
 from tests.data.preprocess.conftest import golden, texts, write_jsonl
 
 GPT2 = """
@@ -106,8 +107,8 @@ def test_gpt(megads, tokenizer, run, line, name, eod):
     tokens, lengths, documents = golden(tokenizer, values, eod=eod)
     assert megads.files()[f"{name}.bin"] == tokens
     found = open_dataset(megads.folder / name)
-    assert found.lengths.tolist() == lengths
-    assert found.document_index.tolist() == documents
+    assert numbers(found.length_row) == lengths
+    assert numbers(found.document_row) == documents
 
 
 @pytest.mark.parametrize(("line", "name"), [(BERT, "my-bert_text_document"), (T5, "my-t5_text_document")])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from megads.data.preprocess.progress import Done
-from megads.data.preprocess.team import Silent, Team
+from megads.data.preprocess.team import EndedByLeader, Team
 from megads.errors import DataError
 
 
@@ -20,7 +20,7 @@ def together(*bodies: Callable[[], object]) -> list[object]:
     def call(place: int) -> None:
         try:
             results[place] = bodies[place]()
-        except (DataError, Silent) as error:
+        except (DataError, EndedByLeader) as error:
             results[place] = error
 
     threads = [threading.Thread(target=call, args=(place,)) for place in range(len(bodies))]
@@ -98,7 +98,7 @@ def test_one_fails_and_the_leader_says_why(tmp_path):
     found = together(told, busy, lambda: follower(Team(2, 3, folder), fails=True))
     assert str(found[0]) == "a.jsonl:3: is not JSON"
     assert isinstance(found[0], DataError)
-    assert [type(each) for each in found[1:]] == [Silent, Silent]
+    assert [type(each) for each in found[1:]] == [EndedByLeader, EndedByLeader]
     assert not folder.exists()
 
 
@@ -119,7 +119,7 @@ def test_rank_gives_up_a_leader_without_a_sign_of_life(tmp_path):
         team = Team(0, 2, folder)
         team.begin()
         for _ in range(20):
-            team._hear()
+            team._read_others()
             team.go("digest")
             time.sleep(0.02)
 
@@ -142,14 +142,14 @@ def test_a_rank_of_a_leader_that_was_killed_makes_room(tmp_path):
     lead = Team(0, 2, folder)
     lead.begin()
     old.begin()
-    lead._hear()
+    lead._read_others()
     lead.go("digest")
     assert old.follow(lambda: None) == "digest"
     lead = Team(0, 2, folder)
     lead.begin()
     new.begin()
-    lead._hear()
+    lead._read_others()
     lead.go("digest")
     assert new.follow(lambda: None) == "digest"
-    with pytest.raises(Silent):
+    with pytest.raises(EndedByLeader):
         old.tick(Done())

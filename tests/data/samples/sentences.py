@@ -12,8 +12,9 @@ from megads.data.samples.masked.masking import WordPieces
 LENGTHS = [5, 6, 7, 30, 4, 4, 9, 3, 8, 8]
 DOCUMENTS = [0, 3, 4, 8, 10]
 VOCAB = 200
-PIECES = WordPieces.of(
-    [f"##{i}" if i >= 50 and i % 7 == 0 else f"{i}" for i in range(VOCAB)],
+PIECES = WordPieces(
+    np.arange(VOCAB),
+    np.array([i >= 50 and i % 7 == 0 for i in range(VOCAB)]),
     cls=1,
     sep=2,
     mask=3,

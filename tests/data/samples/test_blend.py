@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megads.data.samples.blend import blend_all, blend_index
 from megads.errors import DataError
+from tests.data.samples.in_memory import blend_index
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,6 @@ def test_blend_is_megatrons(weights, datasets, samples):
     assert dataset_index.tolist() == [int(word) for word in datasets.split()]
     assert sample_index.tolist() == [int(word) for word in samples.split()]
     assert [dataset_index.dtype, sample_index.dtype] == ["i2", "i8"]
-
-
-def test_exhaustive_blend_is_megatrons():
-    dataset_index, sample_index = blend_all([5, 2, 1])
-    assert dataset_index.tolist() == [0, 1, 0, 2, 0, 1, 0, 0]
-    assert sample_index.tolist() == [0, 0, 1, 0, 2, 1, 3, 4]
 
 
 def _greedy(weights: list[float], size: int) -> list[int]:
@@ -47,13 +41,6 @@ def _greedy(weights: list[float], size: int) -> list[int]:
 def test_blend_equals_the_plain_loop(count, kind):
     weights = [1.0] * count if kind == "equal" else np.random.RandomState(count).rand(count).tolist()
     assert blend_index(weights, 700)[0].tolist() == _greedy(weights, 700)
-
-
-@pytest.mark.parametrize("sizes", [[5, 2, 1], [1, 1, 1], [0, 4, 3], [100, 1], list(range(1, 20))])
-def test_exhaustive_blend_takes_everything_once(sizes):
-    datasets, samples = blend_all(sizes)
-    for dataset, size in enumerate(sizes):
-        assert samples[datasets == dataset].tolist() == list(range(size))
 
 
 def test_single_dataset_is_in_order():

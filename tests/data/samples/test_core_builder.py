@@ -15,11 +15,11 @@ import pytest
 
 from megads.config.schema import RunConfig
 from megads.data.datasets import SPLITS, Files, make_plans, read_shards, samples_of
-from megads.data.formats.open import open_dataset
+from megads.data.formats.token_file import open_dataset
 from megads.data.samples.mix import Mix
-from megads.data.samples.recipe import hold
 from megads.errors import DataError
 from tests.data.factory import make_run, write_dataset
+from tests.data.samples.in_memory import hold
 from tests.data.samples.upstream import megatron_core
 
 SEED = int(os.environ.get("MEGADS_TEST_SEED", "20261122"))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megads.data.formats.open import open_dataset
+from megads.data.formats.token_file import open_dataset
 from megads.data.samples import gpt
 from megads.data.samples.gpt import (
     LAST_EPOCH_CUTOFF,
@@ -13,9 +13,9 @@ from megads.data.samples.gpt import (
     build_sample_index,
     count_epochs,
 )
-from megads.data.samples.recipe import collect, hold
 from megads.errors import DataError
 from tests.data.factory import write_dataset
+from tests.data.samples.in_memory import collect, hold
 
 LENGTHS = [7, 3, 12, 5, 9, 4]
 
@@ -80,7 +80,7 @@ def test_indices_are_megatrons(data, requested):
     got = collect(GPTRecipe(data, Stamp.of(data), 0, 6, 8, requested, 1234))
     counted = count_epochs(sum(LENGTHS), 8, requested)
     assert counted.number == epochs
-    assert counted.last_is_separate == (whole is not None)
+    assert (counted.whole_samples < counted.samples) == (whole is not None)
     assert whole in (None, counted.whole_samples)
     assert got["document_index"].tolist() == [int(word) for word in documents.split()]
     assert got["sample_index"].tolist() == [[int(part) for part in word.split(",")] for word in samples.split()]
@@ -155,9 +155,9 @@ def test_epoch_count_is_the_least_that_suffices(cutoff):
 
 def test_cutoff_decides_whether_the_last_epoch_is_shuffled_alone():
     # 101 tokens hold 10 samples of 10; 19 samples need 9 of the second epoch.
-    assert not count_epochs(101, 10, 19, 0.8).last_is_separate
-    assert not count_epochs(101, 10, 19, 0.9).last_is_separate
-    assert count_epochs(101, 10, 19, 1.0).last_is_separate
+    for cutoff, apart in ((0.8, False), (0.9, False), (1.0, True)):
+        epochs = count_epochs(101, 10, 19, cutoff)
+        assert (epochs.whole_samples < epochs.samples) == apart
 
 
 def test_seed_changes_the_order_only(data):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megads.data.samples import blend, lanes
-from megads.data.samples.blend import BlendRecipe
-from megads.data.samples.lanes import walk_plainly
-from megads.data.samples.recipe import collect
+from megads.data.samples import blend
+from megads.data.samples.blend import BlendRecipe, walk_plainly
+from tests.data.samples.in_memory import collect
 
 random = np.random.RandomState(0)
 WEIGHTS = {
@@ -31,7 +30,7 @@ WEIGHTS = {
 def small_blocks(monkeypatch):
     """Blocks so small that a blend has many, of short stretches."""
     for name, value in {"_LANES": 64, "_STEPS": 32, "_FEWEST_STEPS": 32, "_EARLY": 4}.items():
-        monkeypatch.setattr(lanes, name, value)
+        monkeypatch.setattr(blend, name, value)
     monkeypatch.setattr(blend, "_SHORT", 0)
 
 
@@ -63,7 +62,7 @@ def test_wrong_guesses_change_nothing(small_blocks, monkeypatch):
     def nonsense(self) -> np.ndarray:
         return np.random.RandomState(1).randint(0, 50, (len(self.weights), len(self.at))).astype(float)
 
-    monkeypatch.setattr(lanes._Walk, "_guess", nonsense)
+    monkeypatch.setattr(blend._Walk, "_guess", nonsense)
     weights = np.array([0.5, 0.2, 0.3 - 1e-7, 1e-7])
     got = collect(BlendRecipe(tuple(weights.tolist()), 5000))
     assert (got["dataset"].tolist(), got["sample"].tolist()) == _plain(weights, 5000)

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megads.config.splits import parse_split
-from megads.data.formats.open import open_dataset
-from megads.data.samples.blend import blend_all, blend_index
+from megads.config.settings.data import parse_split
+from megads.data.formats.token_file import open_dataset
 from megads.data.samples.gpt import GPTRecipe, GPTSamples, Stamp
-from megads.data.samples.recipe import collect, hold
 from megads.data.samples.split import split_documents
 from tests.data.factory import write_dataset
+from tests.data.samples.in_memory import blend_index, collect, hold
 from tests.data.samples.upstream import megatron_core
 
 CASES = 200
@@ -93,21 +92,6 @@ def test_blending(block):
         ours = blend_index(weights.tolist(), size)
         assert np.array_equal(ours[0], datasets), (block, case)
         assert np.array_equal(ours[1], samples), (block, case)
-
-
-@pytest.mark.parametrize("block", range(CASES // BLOCK))
-def test_exhaustive_blending(block):
-    core = megatron_core()
-    dice = np.random.RandomState(block)
-    for _ in range(BLOCK):
-        sizes = dice.randint(0, 30, dice.randint(1, 9))
-        sizes[0] += 1
-        sizes = sizes[sizes > 0]  # upstream reads beyond its arrays when a data set is empty
-        datasets, samples = np.zeros(sizes.sum(), np.int16), np.zeros(sizes.sum(), np.int64)
-        core.build_exhaustive_blending_indices(datasets, samples, sizes.astype(np.int64), len(sizes))
-        ours = blend_all(sizes.tolist())
-        assert np.array_equal(ours[0], datasets)
-        assert np.array_equal(ours[1], samples)
 
 
 @pytest.mark.parametrize("block", range(CASES // BLOCK))

@@ -6,15 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from megads.data.formats.open import open_dataset
-from megads.data.samples.blend import blend_index
+from megads.data.formats.token_file import open_dataset
 from megads.data.samples.gpt import GPTSamples, Stamp
-from megads.data.samples.mix import Manner, Mix, Source, plan_mix, requested_samples
-from megads.data.samples.recipe import hold
+from megads.data.samples.mix import Mix, MixOptions, Source, plan_mix, requested_samples
 from megads.errors import DataError
 from tests.data.factory import write_dataset
+from tests.data.samples.in_memory import blend_index, hold
 
-MANNER = Manner(seq_length=4, seed=1234)
+MANNER = MixOptions(seq_length=4, seed=1234)
 
 
 def _sources(tmp_path, weights: list[float], corpora: str) -> list[Source]:
@@ -26,8 +25,8 @@ def _sources(tmp_path, weights: list[float], corpora: str) -> list[Source]:
     return found
 
 
-def _mix(sources: list[Source], size: int, manner: Manner = MANNER) -> Mix:
-    return Mix(plan_mix(sources, size, manner), hold, open_dataset)
+def _mix(sources: list[Source], size: int, options: MixOptions = MANNER) -> Mix:
+    return Mix(plan_mix(sources, size, options), hold, open_dataset)
 
 
 def _files(sources: list[Source], counts: list[int]) -> list[GPTSamples]:

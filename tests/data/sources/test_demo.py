@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from megads.data.formats.mmap import IndexedDataset
+from megads.data.formats.token_file import IndexedDataset
 from megads.data.sources.demo import FILES, demo_prefix, make_demo
-from megads.data.sources.stdlib_corpus import choose_sources
-from megads.data.tokenizers.of_run import load_tokenizer
+from megads.data.tokenizers.build import load_tokenizer
 from megads.errors import DataError
 from tests.data.factory import make_run
 
@@ -162,20 +161,3 @@ def test_too_few_bytes(tmp_path):
     with pytest.raises(DataError, match="DEMO_BYTES=10; raise DEMO_BYTES"):
         make_demo(_run(tmp_path, demo_bytes=10), lambda *step: None)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_choice_of_sources(tmp_path):
-    for i in range(20):
-        (tmp_path / f"a{i:02}.py").write_text("x" * 100)
-    for folder in ("site-packages", "test"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "t.py").write_text("x" * 100)
-    names = [path.relative_to(tmp_path).as_posix() for path in choose_sources(tmp_path, 10_000)]
-    assert len(names) == 21
-    assert "test/t.py" in names
-    assert names != sorted(names)
-    few = [path.name for path in choose_sources(tmp_path, 1050)]
-    assert len(few) == 10
-    assert "t.py" not in few
-    assert max(few) > "a10.py"
-    assert few == [path.name for path in choose_sources(tmp_path, 1050)]

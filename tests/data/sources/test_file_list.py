@@ -7,7 +7,6 @@ import pytest
 
 from megads.data.sources.file_list import Shard, has_weights, parse_data_path, read_file_list, repeated, variables_of
 from megads.errors import DataError
-from megads.text.quoting import quoted, split_words
 from tests.data.factory import write_dataset
 
 
@@ -83,11 +82,6 @@ def test_quotes_that_do_not_end(tmp_path, line):
     for read in (read_file_list, lambda path: variables_of([], [path])):
         with pytest.raises(DataError, match=r"list\.txt:2: .* begins with a quote that does not end before a blank"):
             read(tmp_path / "list.txt")
-
-
-@pytest.mark.parametrize("word", ["a", "a b", "it's", '"', "'x y", "#a", "a#", "tab\there", "", 'say "x y"'])
-def test_a_word_is_quoted_so_that_it_is_read_again(word):
-    assert split_words(f"1 {quoted(word)} c # {word}") == ["1", word, "c"]
 
 
 def test_unreadable_lists_are_refused(tmp_path):

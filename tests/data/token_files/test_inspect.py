@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from megads.data.formats.record import Record, write_record
-from megads.data.formats.writer import make_writer
+from megads.data.formats.writer import IndexedWriter
 from megads.data.token_files.inspect import info
 from megads.errors import DataError
 from tests.data.factory import write_dataset
@@ -15,7 +15,7 @@ def test_counts_of_documents_and_sequences(tmp_path, impl, monkeypatch):
     monkeypatch.setattr("megads.data.token_files.inspect._DOCUMENTS", 3)
     sequences = np.array([2, 0, 1, 3, 1, 0, 1, 1])
     lengths = np.array([3, 4, 10, 0, 0, 5, 1, 64, 2])
-    with make_writer(tmp_path / "x", "i4", impl) as writer:
+    with IndexedWriter(tmp_path / "x", "i4", impl) as writer:
         writer.add_batch(np.arange(lengths.sum()), lengths, sequences)
         writer.finalize()
     found = info(str(tmp_path / "x"))
@@ -34,7 +34,7 @@ def test_counts_of_documents_and_sequences(tmp_path, impl, monkeypatch):
 
 
 def test_empty_files_and_records(tmp_path):
-    with make_writer(tmp_path / "x", "u2") as writer:
+    with IndexedWriter(tmp_path / "x", "u2") as writer:
         writer.add_document([])
         writer.finalize()
     record = Record("f" * 64, "HFTokenizer", "t.json", 100, 7, 1, 0, 0)

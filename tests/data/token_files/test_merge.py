@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from megads.data.formats.files import NewFiles, ReadFile
-from megads.data.formats.open import open_dataset
 from megads.data.formats.record import Record, read_record, write_record
-from megads.data.formats.writer import make_writer, write_index
+from megads.data.formats.token_file import open_dataset
+from megads.data.formats.writer import IndexedWriter, write_index
 from megads.data.token_files import merge as merging
 from megads.data.token_files.merge import copy_file, merge, prefixes_in
 from megads.errors import DataError
-from tests.data.factory import write_dataset
+from tests.data.factory import numbers, write_dataset
 
 RECORD = Record("f" * 64, "HFTokenizer", "t.json", 100, 7, 2, 2, 8, sources=("a.jsonl",))
 # Documents as the tokens of their sequences.
@@ -29,7 +29,7 @@ PARTS = [[[3], [], [4]], [[2, 0, 5], [1]], [], [[6]]]
 
 def _write(prefix: Path, documents: list[list[int]], impl: str = "mmap", dtype: str = "u2", start: int = 0) -> str:
     lengths = np.array([length for document in documents for length in document], "i4")
-    with make_writer(prefix, dtype, impl) as writer:
+    with IndexedWriter(prefix, dtype, impl) as writer:
         tokens = np.arange(start, start + lengths.sum())
         writer.add_batch(tokens, lengths, np.array([len(document) for document in documents], "i8"))
         writer.finalize()
@@ -61,7 +61,7 @@ def test_the_same_file_may_come_twice_and_many_blocks_are_joined(tmp_path, monke
     seen: list[tuple[int, int]] = []
     merge([name, name], str(tmp_path / "out"), progress=lambda done, total: seen.append((done, total)))
     data, one = open_dataset(tmp_path / "out"), open_dataset(name)
-    assert data.document_index.tolist() == [*one.document_index.tolist(), *(one.document_index[1:] + 60).tolist()]
+    assert numbers(data.document_row) == [*numbers(one.document_row), *(n + 60 for n in numbers(one.document_row)[1:])]
     assert [data.get(i).tolist() for i in range(120)] == 2 * [one.get(i).tolist() for i in range(60)]
     assert seen == [(10 * k, 720) for k in range(1, 73)] or seen[-1] == (720, 720)
 
@@ -161,17 +161,15 @@ def test_a_part_that_changes_meanwhile_is_noticed(tmp_path):
     assert not list(tmp_path.glob("out*"))
 
 
-@pytest.mark.parametrize("supported", [0, 1, 2])
-def test_tokens_are_copied_whichever_way_the_system_has(tmp_path, monkeypatch, supported):
-    """Older kernels and some file systems lack the faster ways, or copy nothing silently."""
+@pytest.mark.parametrize("kernel", ["copies", "refuses", "copies nothing"])
+def test_tokens_are_copied_whichever_way_the_system_has(tmp_path, monkeypatch, kernel):
+    """Older kernels and some file systems lack the faster way, or copy nothing silently."""
 
     def refuse(*args: object) -> int:
         raise OSError(errno.EXDEV, "another device")
 
-    if supported < 2:
-        monkeypatch.setattr(merging, "_copy_range", refuse)
-    if supported < 1:
-        monkeypatch.setattr(merging, "_send_file", lambda *args: 0)
+    if kernel != "copies":
+        monkeypatch.setattr(os, "copy_file_range", refuse if kernel == "refuses" else lambda *args: 0)
     monkeypatch.setattr(merging, "_CHUNK", 1000)
     content = os.urandom(5003)
     (tmp_path / "x").write_bytes(content)

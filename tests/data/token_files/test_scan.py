@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from megads.data.formats.record import Record, record_path, write_record
-from megads.data.formats.writer import make_writer
+from megads.data.formats.writer import IndexedWriter
 from megads.data.token_files import scan
 from megads.data.token_files.scan import check, check_all
 from tests.data.factory import write_dataset
@@ -66,7 +66,7 @@ def test_each_rule_of_the_index(prefix, start, content, expected):
     ],
 )
 def test_rules_of_the_older_format(tmp_path, start, number, expected):
-    with make_writer(tmp_path / "x", "i4", "cached") as writer:
+    with IndexedWriter(tmp_path / "x", "i4", "cached") as writer:
         writer.add_batch(np.arange(6), np.array([2, 3, 1]), np.array([2, 1]))
         writer.finalize()
     _patch(str(tmp_path / "x.idx"), start, struct.pack("<q", number))
@@ -95,7 +95,7 @@ def test_tokens_beyond_the_vocabulary_are_counted_and_located(prefix, monkeypatc
 
 
 def test_negative_tokens_are_wrong_in_any_vocabulary(tmp_path):
-    with make_writer(tmp_path / "x", "i4") as writer:
+    with IndexedWriter(tmp_path / "x", "i4") as writer:
         writer.add_document([5, 2**31 - 1])
         writer.add_document([3, -2])
         writer.finalize()

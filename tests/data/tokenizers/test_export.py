@@ -1,4 +1,4 @@
-"""What is written for transformers gives there the ids that data is made with here."""
+"""Tokenizers as transformers reads them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import pickle
 import pytest
 from transformers import AutoTokenizer
 
-from megads.data.tokenizers import sentencepiece_json
+from megads.data.tokenizers import export
 from megads.data.tokenizers.base import TokenizerSpec
-from megads.data.tokenizers.build import identity, make_tokenizer, vocab_size
+from megads.data.tokenizers.build import make_tokenizer
 from megads.data.tokenizers.export import save_for_transformers
 from megads.errors import ConfigError, DataError
 from tests.data.tokenizers.vocabularies import FOREIGN, ODD, PROSE, noise, sentence_piece
 
 KINDS = ("gpt2", "gpt2-json", "llama3-json", "unigram-json", "llama2-json", "metaspace-json", "sp", "gpt-sp", "llama2")
+
 BEGINS_WITH_BOS = {"llama3-json", "llama2"}
+
 WITHOUT_DECODER = {"unigram-json", "llama2-json", "metaspace-json"}
+
 PLAIN = [*ODD, *(text[:2000] for text in PROSE[:8]), *noise(1, 40, (*ODD, *FOREIGN.split(), " ", "\n", "the", "A"))]
 
 
@@ -37,15 +40,6 @@ def test_transformers_gives_the_same_ids(specs, tmp_path, kind):
     text = "Hello world, it is 5."
     if kind not in WITHOUT_DECODER:
         assert theirs.decode(ours.encode(text), skip_special_tokens=True) == text
-
-
-def test_a_unigram_model_comes_out_alike_but_for_what_is_told(specs, tmp_path):
-    saved = save_for_transformers(specs["gpt-sp-unigram"], tmp_path, 64)
-    ours, theirs = make_tokenizer(specs["gpt-sp-unigram"]), AutoTokenizer.from_pretrained(tmp_path)
-    assert all(theirs(text[:1000]).input_ids == ours.encode(text[:1000]) for text in PROSE[:8])
-    assert len(saved.notes) == 1
-    assert "gives different ids from sentencepiece for 2 of 128 sample texts" in saved.notes[0]
-    assert (tmp_path / "tokenizer.model").is_file()
 
 
 def test_special_tokens_are_found_in_texts_where_the_type_finds_them(specs, tmp_path):
@@ -79,27 +73,6 @@ def test_gpt2_files_go_along(specs, tmp_path):
 def test_word_pieces_with_megatrons_rules_are_refused(specs, tmp_path):
     with pytest.raises(ConfigError, match="BertWordPieceCase cannot be written for transformers"):
         save_for_transformers(specs["bert-case"], tmp_path, 64)
-
-
-def test_numbers_of_protocol_buffers():
-    """Field 1: varint 300; field 2: bytes; field 3: four bytes; field 4: eight bytes."""
-    content = b"\x08\xac\x02" + b"\x12\x03abc" + b"\x1d\x01\x02\x03\x04" + b"\x21" + b"\x05" * 8
-    expected = [(1, 300), (2, b"abc"), (3, b"\x01\x02\x03\x04"), (4, b"\x05" * 8)]
-    assert list(sentencepiece_json.fields(content)) == expected
-
-
-def test_symbols_that_are_never_cut_are_found_and_what_differs_is_told(tmp_path):
-    """Behind such a symbol the tokenizers library begins a text again, with a blank; sentencepiece does not."""
-    model = sentence_piece(tmp_path, user_defined_symbols=["<tool>", "qzx"])
-    spec, target = TokenizerSpec("GPTSentencePieceTokenizer", model), tmp_path / "out"
-    target.mkdir()
-    saved = save_for_transformers(spec, target, 64)
-    ours, theirs = make_tokenizer(spec), AutoTokenizer.from_pretrained(target)
-    number = ours.processor.piece_to_id("<tool>")
-    assert number in ours.encode("a<tool>b")
-    assert number in theirs("a<tool>b").input_ids
-    assert [theirs(text).input_ids for text in ODD] == [ours.encode(text) for text in ODD]
-    assert "e.g. 'aqzxb qzx'; tokenizer.model in the folder is the original" in saved.notes[0]
 
 
 def _bare(tmp_path, pieces, added=(), **model):
@@ -145,39 +118,31 @@ def test_a_pickle_beside_a_tokenizer_is_not_copied(tmp_path, name):
         save_for_transformers(spec, tmp_path / "out", 64)
 
 
-def test_a_special_token_ends_documents_before_a_piece_that_has_such_a_name(tmp_path):
-    tokenizer = make_tokenizer(_bare(tmp_path, ["<|endoftext|>", "a"], ["</s>"]))
-    assert (tokenizer.eod, tokenizer.specials.eos) == (2, 2)
+def test_a_unigram_model_comes_out_alike_but_for_what_is_told(specs, tmp_path):
+    saved = save_for_transformers(specs["gpt-sp-unigram"], tmp_path, 64)
+    ours, theirs = make_tokenizer(specs["gpt-sp-unigram"]), AutoTokenizer.from_pretrained(tmp_path)
+    assert all(theirs(text[:1000]).input_ids == ours.encode(text[:1000]) for text in PROSE[:8])
+    assert len(saved.notes) == 1
+    assert "gives different ids from sentencepiece for 2 of 128 sample texts" in saved.notes[0]
+    assert (tmp_path / "tokenizer.model").is_file()
 
 
-def test_an_end_that_is_named_but_missing_is_not_guessed(tmp_path):
-    spec = _bare(tmp_path, ["a"], ["</s>"])
-    (tmp_path / "bare" / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
-    with pytest.raises(ConfigError, match=r"has no '<end>', which tokenizer_config\.json names as eos_token"):
-        _ = make_tokenizer(spec).eod
+def test_numbers_of_protocol_buffers():
+    """Field 1: varint 300; field 2: bytes; field 3: four bytes; field 4: eight bytes."""
+    content = b"\x08\xac\x02" + b"\x12\x03abc" + b"\x1d\x01\x02\x03\x04" + b"\x21" + b"\x05" * 8
+    expected = [(1, 300), (2, b"abc"), (3, b"\x01\x02\x03\x04"), (4, b"\x05" * 8)]
+    assert list(export.fields(content)) == expected
 
 
-@pytest.mark.parametrize("use", [make_tokenizer, vocab_size, identity])
-def test_dropout_is_refused(tmp_path, use):
-    with pytest.raises(DataError, match=r"has BPE dropout 0\.1, which encodes a text differently every time"):
-        use(_bare(tmp_path, ["a", "b", "ab"], merges=[["a", "b"]], dropout=0.1))
-
-
-def test_dropout_of_nothing_is_none(tmp_path):
-    assert make_tokenizer(_bare(tmp_path, ["a"], dropout=0.0)).encode("a") == [0]
-
-
-def test_ids_beyond_a_token_file(tmp_path):
-    spec = _bare(tmp_path, ["a"])
-    path = tmp_path / "bare" / "tokenizer.json"
-    path.write_text(path.read_text().replace('"a": 0', f'"a": {10**18}'))
-    with pytest.raises(DataError, match=r"its largest id is 10{18}, token files hold 0\.\.2147483647"):
-        vocab_size(spec)
-    with pytest.raises(ConfigError, match="token files hold ids below 2147483648"):
-        vocab_size(TokenizerSpec("NullTokenizer", vocab_size=10**18))
-
-
-def test_an_empty_model_of_sentencepiece(tmp_path):
-    (tmp_path / "t.model").write_bytes(b"")
-    with pytest.raises(DataError, match=r"t\.model: is empty; expected a \.model file"):
-        make_tokenizer(TokenizerSpec("GPTSentencePieceTokenizer", str(tmp_path / "t.model")))
+def test_symbols_that_are_never_cut_are_found_and_what_differs_is_told(tmp_path):
+    """Behind such a symbol the tokenizers library begins a text again, with a blank; sentencepiece does not."""
+    model = sentence_piece(tmp_path, user_defined_symbols=["<tool>", "qzx"])
+    spec, target = TokenizerSpec("GPTSentencePieceTokenizer", model), tmp_path / "out"
+    target.mkdir()
+    saved = save_for_transformers(spec, target, 64)
+    ours, theirs = make_tokenizer(spec), AutoTokenizer.from_pretrained(target)
+    number = ours.processor.piece_to_id("<tool>")
+    assert number in ours.encode("a<tool>b")
+    assert number in theirs("a<tool>b").input_ids
+    assert [theirs(text).input_ids for text in ODD] == [ours.encode(text) for text in ODD]
+    assert "e.g. 'aqzxb qzx'; tokenizer.model in the folder is the original" in saved.notes[0]

@@ -15,6 +15,9 @@ TYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
 LONG = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """DTYPE -> its name in torch and in ``config.json``."""
 
+SHORT = {long: dtype for dtype, long in LONG.items()}
+"""Name in torch and in ``config.json`` -> DTYPE."""
+
 STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "BF16": np.dtype("<u2"), "F16": np.dtype("<f2")}
 """Name in safetensors files -> how numpy reads the bytes."""
 
@@ -23,10 +26,10 @@ _CACHED = 1 << 15
 
 
 def pack(numbers: NDArray[np.float32], dtype: str) -> NDArray[np.generic]:
-    """Return what is written to a file of float32 ``numbers`` as ``dtype`` (fp32, bf16 or fp16), to the nearest even.
+    """Return float32 ``numbers`` as they are stored (fp32, bf16 or fp16), rounded to the nearest even.
 
     Raises:
-        CheckpointError: a number is beyond what fp16 can hold.
+        CheckpointError: one is beyond what fp16 can hold.
     """
     if dtype == "bf16":
         return _to_bf16(numbers)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megads.checkpoint.convert.huggingface.dtypes import LONG, pack
-from megads.checkpoint.convert.huggingface.names import Theirs, tensors_of
-from megads.checkpoint.convert.huggingface.write_config import SPECIAL, architecture_of, config_of
+from megads.checkpoint.convert.huggingface.config import SPECIAL, architecture_of, config_of
+from megads.checkpoint.convert.huggingface.dtypes import SHORT, pack
+from megads.checkpoint.convert.huggingface.names import HFTensor, tensors_of
 from megads.checkpoint.convert.huggingface.write_shards import Outgoing, write_shards
-from megads.checkpoint.format.atomic_folder import new_folder
+from megads.checkpoint.format.commit import new_folder
 from megads.checkpoint.format.manifest import Manifest
 from megads.checkpoint.format.reader import Reader
 from megads.checkpoint.resume.compatibility import HF, model_of
@@ -24,7 +24,7 @@ from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
 
 BAND = 1 << 20
-"""Numbers that are read and written together."""
+"""Elements that are read and written together."""
 
 SaveTokenizer = Callable[[Path, int], Mapping[str, int | None]]
 """Writes the tokenizer's files to a folder, for samples of so many tokens; returns ids by bos, eos and pad."""
@@ -51,13 +51,9 @@ def export(
 ) -> Exported:
     """Write the weights of a checkpoint as transformers reads them. The folder appears whole or not at all.
 
-    Args:
-        reader: of the checkpoint, of any layout.
-        final: the folder to make.
-        dtype: of the weights: fp32, bf16 or fp16; empty: the one the run was trained in, or the import had.
-        limit: bytes of tensors in a file; a larger tensor has a file of its own.
-        tokenizer: writes its files; None: the folder gets none.
-        progress: called with the bytes that are written and their total.
+    ``dtype`` is fp32, bf16 or fp16; empty: the one the run was trained in, or the import had. ``limit`` is the bytes of
+    tensors in a file; a larger tensor has a file of its own. Without ``tokenizer`` the folder gets none. ``progress``
+    is called with the bytes that are written and their total.
 
     Raises:
         CheckpointError: no class of transformers computes the model; it cannot be read or written;
@@ -66,7 +62,7 @@ def export(
     manifest = reader.manifest
     model, more = model_of(reader.path, manifest), dict(manifest.about.get(HF, {}))
     architecture = architecture_of(model, more.get("architecture", ""))
-    dtype = dtype or _dtype_of(manifest)
+    dtype = dtype or dtype_of(manifest)
     if manifest.settings:
         # Trained since it was imported: with attention to all of a sample, so that a window bounds nothing any more.
         had = 0 if more.get("sliding_window") else more.get("max_position_embeddings", 0)
@@ -91,24 +87,24 @@ def _length(model: ModelConfig, more: Mapping[str, Any]) -> int:
     return int(more.get("max_position_embeddings") or model.seq_length)
 
 
-def _dtype_of(manifest: Manifest) -> str:
-    short = {long: dtype for dtype, long in LONG.items()}
+def dtype_of(manifest: Manifest) -> str:
+    """Return the dtype that a checkpoint was trained in, or imported from: fp32, bf16 or fp16."""
     trained = manifest.settings.get("train", {}).get("dtype")
-    return str(trained or short.get(manifest.about.get("torch_dtype", ""), "fp32"))
+    return str(trained or SHORT.get(manifest.about.get("torch_dtype", ""), "fp32"))
 
 
-def _bands(reader: Reader, theirs: Theirs, dtype: str) -> Iterator[NDArray[np.generic]]:
-    """Yield a tensor as it lies in their files; a turned one at once, since its rows are our columns."""
-    cut, width = reader.cut(theirs.ours), theirs.width
-    step = theirs.rows if theirs.turned else max(1, BAND // width)
-    for row in range(0, theirs.rows, step):
-        rows = min(step, theirs.rows - row)
-        read = reader.read(theirs.ours, "weight", cut, (theirs.first + row) * width, rows * width)
-        numbers = read.reshape(rows, width).T.copy() if theirs.turned else read
+def _bands(reader: Reader, tensor: HFTensor, dtype: str) -> Iterator[NDArray[np.generic]]:
+    """Yield a tensor as it lies in their files; a transposed one whole, since its rows are our columns."""
+    cut, width = reader.cut(tensor.ours), tensor.width
+    step = tensor.rows if tensor.transposed else max(1, BAND // width)
+    for row in range(0, tensor.rows, step):
+        rows = min(step, tensor.rows - row)
+        read = reader.read(tensor.ours, "weight", cut, (tensor.first + row) * width, rows * width)
+        numbers = read.reshape(rows, width).T.copy() if tensor.transposed else read
         try:
             yield pack(numbers, dtype)
         except CheckpointError as error:
-            raise CheckpointError(f"{reader.path}: {theirs.ours}: {error}") from None
+            raise CheckpointError(f"{reader.path}: {tensor.ours}: {error}") from None
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,23 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megads import __version__
+from megads.checkpoint.convert.huggingface.config import CONFIG, SPECIAL, ModelDescription, describe
 from megads.checkpoint.convert.huggingface.dtypes import LONG
-from megads.checkpoint.convert.huggingface.names import Theirs, tensors_of
-from megads.checkpoint.convert.huggingface.read_config import CONFIG, Described, describe
-from megads.checkpoint.convert.huggingface.read_tensors import Source, read_json
-from megads.checkpoint.convert.huggingface.tokenizer import copy_tokenizer, tokenizer_type
-from megads.checkpoint.convert.huggingface.write_config import SPECIAL
-from megads.checkpoint.convert.writer import Writer
-from megads.checkpoint.format.atomic_folder import new_folder
+from megads.checkpoint.convert.huggingface.names import HFTensor, tensors_of
+from megads.checkpoint.convert.huggingface.read_tensors import Source, read_json, refuse_pointer
+from megads.checkpoint.convert.writer import common_dtype, new_writer
+from megads.checkpoint.format.commit import new_folder
 from megads.checkpoint.format.folders import checkpoint_name
-from megads.checkpoint.format.tensors import parameters_of
+from megads.checkpoint.format.shard_layout import parameters_of
 from megads.checkpoint.resume.compatibility import HF, shape_of
 from megads.errors import CheckpointError
-from megads.families.decoder import padded_vocab_size
 from megads.families.table import CLASSES
+from megads.storage.tokenizer_files import wrong_kind
 
 TOKENIZER = "tokenizer"
 """Folder of the tokenizer, next to the checkpoint."""
+
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json"),
+)
+"""What transformers reads a tokenizer from."""
 
 GENERATION = "generation_config.json"
 
@@ -40,21 +43,13 @@ _TABLES = re.compile(r"rotary_emb\.inv_freq$|\battn\.(bias|masked_bias)$")
 
 @dataclass(frozen=True)
 class Imported:
-    """What :func:`import_folder` made.
+    """What :func:`import_folder` made."""
 
-    Attributes:
-        path: of the checkpoint.
-        described: what the folder holds.
-        parameters: how many numbers.
-        dtype: of the folder's weights, as torch calls it.
-        tokenizer: settings of the tokenizer, by the names of ``about``; empty where the folder has none.
-    """
-
-    path: Path
-    described: Described
+    path: Path  # of the checkpoint
+    description: ModelDescription  # what the folder holds
     parameters: int
-    dtype: str
-    tokenizer: dict[str, str]
+    dtype: str  # of the folder's weights, as torch calls it
+    tokenizer: dict[str, str]  # settings of the tokenizer, by the names of ``about``; empty where the folder has none
 
 
 def import_folder(
@@ -66,51 +61,85 @@ def import_folder(
 ) -> Imported:
     """Make a checkpoint of the weights in a Hugging Face folder, for ``LOAD`` and ``USE_CHECKPOINT_ARGS``.
 
-    Args:
-        source: the folder.
-        final: the folder of checkpoints to make, with the tokenizer's files; it appears whole or not at all.
-        vocab_multiple: to which rows of zeros pad the vocabulary.
-        progress: called with the numbers that are taken and their total.
+    ``final``, the new folder of checkpoints with the tokenizer's files, appears whole or not at all. Rows of zeros pad
+    the vocabulary to ``vocab_multiple``. ``progress`` is called with the elements that are read and their total.
 
     Raises:
-        CheckpointError: it is no such folder, not whole, or of a model that ours cannot compute.
+        CheckpointError: it is not such a folder, incomplete, or of a model that ours cannot compute.
     """
-    described = describe(source, vocab_multiple)
-    weights = Source(source)
-    theirs = tensors_of(described.model, described.architecture)
-    found = _match(source, described, weights, theirs)
-    dtype = _dtype(weights, found)
+    found = HFModel(source, vocab_multiple)
+    model = found.description.model
     kind = tokenizer_type(source)
     tokenizer = {"tokenizer_type": kind, "tokenizer_model": str(final / TOKENIZER)} if kind else {}
-    with new_folder(final) as folder, ExitStack() as stack:
+    with new_folder(final) as folder:
         if tokenizer:
-            copy_tokenizer(source, folder / TOKENIZER)
-        about = {**_about(source, described, dtype), **tokenizer}
-        tensors = parameters_of(described.model)
-        writer = Writer(folder, tensors, shape_of(described.model), about)
-        stack.callback(writer.abandon)
+            _copy_tokenizer(source, folder / TOKENIZER)
+        about = {**_about(found), **tokenizer}
+        tensors = parameters_of(model)
         total, done = sum(cut.count for cut in tensors.values()), 0
-        for name in tensors:
-            tensor = _assemble(weights, tensors[name].shape, [each for each in theirs if each.ours == name], found)
-            writer.add(name, tensor)
-            done += tensor.size
-            progress(done, total)
-        writer.finish()
-    count = sum(each.rows * each.width for each in theirs)
-    return Imported(final / checkpoint_name(0), described, count, dtype, tokenizer)
+        with new_writer(folder, tensors, shape_of(model), about) as writer:
+            for name, cut in tensors.items():
+                tensor = found.read(name, cut.shape)
+                writer.add(name, tensor)
+                done += tensor.size
+                progress(done, total)
+    return Imported(final / checkpoint_name(0), found.description, found.parameters, found.dtype, tokenizer)
 
 
-def _match(source: Path, described: Described, weights: Source, theirs: list[Theirs]) -> dict[str, str]:
+class HFModel:
+    """The model in a Hugging Face folder; its weights are read when they are needed.
+
+    Attributes:
+        folder: of it.
+        description: of its ``config.json``.
+        dtype: of its weights, as torch calls it.
+        about: what else its files say, by name: ids of special tokens, settings of generation.
+        parameters: how many elements it has, without padding.
+
+    Raises:
+        CheckpointError: it is not such a folder, incomplete, or of a model that ours cannot compute.
+    """
+
+    def __init__(self, folder: Path, vocab_multiple: int = 1):
+        self.folder = folder
+        self.description = describe(folder, vocab_multiple)
+        self._weights = Source(folder)
+        theirs = tensors_of(self.description.model, self.description.architecture)
+        self._stored_as = _match(folder, self.description, self._weights, theirs)
+        self._parts: dict[str, list[HFTensor]] = {}
+        for each in theirs:
+            self._parts.setdefault(each.ours, []).append(each)
+        self.dtype = _dtype(self._weights, self._stored_as)
+        self.parameters = sum(each.rows * each.width for each in theirs)
+        config = read_json(folder / CONFIG)
+        self.about: dict[str, Any] = {name: config[name] for name in SPECIAL if name in config}
+        if (folder / GENERATION).is_file():
+            self.about["generation"] = read_json(folder / GENERATION)
+
+    def read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Return the whole of one of our parameters; zeros pad its rows to those of ``shape``.
+
+        Raises:
+            CheckpointError: its file cannot be read.
+        """
+        out = np.zeros(shape, np.float32)
+        for part in self._parts[name]:
+            read = self._weights.read(self._stored_as[part.name])
+            out[part.first : part.first + part.rows] = read.T if part.transposed else read
+        return out
+
+
+def _match(source: Path, description: ModelDescription, weights: Source, theirs: list[HFTensor]) -> dict[str, str]:
     """Return for every tensor that is wanted its name in the files, after checking that all are there and no more."""
     # The first GPT-2 folders were saved without the output layer's module around them.
-    prefix = CLASSES[described.architecture].prefix
+    prefix = CLASSES[description.architecture].prefix
     bare = prefix and not any(name.startswith(prefix) for name in weights.shapes)
     found = {each.name: each.name.removeprefix(prefix) if bare else each.name for each in theirs}
     missing = [name for name in found.values() if name not in weights.shapes]
     if missing:
         raise CheckpointError(
             f"{source}: has no {missing[0]}; "
-            f"{len(missing)} of {len(found)} tensors of {described.architecture} are missing"
+            f"{len(missing)} of {len(found)} tensors of {description.architecture} are missing"
         )
     for each in theirs:
         if (shape := weights.shapes[found[each.name]]) != each.shape:
@@ -120,7 +149,7 @@ def _match(source: Path, described: Described, weights: Source, theirs: list[The
             )
     known = set(found.values())
     unknown = [name for name in weights.shapes if name not in known and not _TABLES.search(name)]
-    if described.model.tied_embeddings and "lm_head.weight" in unknown:
+    if description.model.tied_embeddings and "lm_head.weight" in unknown:
         unknown.remove("lm_head.weight")
         embedding = found[theirs[0].name]
         if not np.array_equal(weights.read("lm_head.weight"), weights.read(embedding), equal_nan=True):
@@ -130,51 +159,69 @@ def _match(source: Path, described: Described, weights: Source, theirs: list[The
             )
     if unknown:
         raise CheckpointError(
-            f"{source}: has {unknown[0]}, which {described.architecture} as {CONFIG} describes it has not; "
+            f"{source}: has {unknown[0]}, which {description.architecture} as {CONFIG} describes it has not; "
             f"{len(unknown)} tensors would be lost"
         )
     return found
 
 
 def _dtype(weights: Source, found: dict[str, str]) -> str:
-    """Return the one type of numbers that holds all of the weights: of several, float32."""
-    kinds = Counter(weights.kinds[name] for name in found.values())
+    """Return the type of the weights, see :func:`common_dtype`; CheckpointError for one that cannot be read."""
+    kinds = [weights.kinds[name] for name in found.values()]
     strange = [name for name in found.values() if weights.kinds[name] not in LONG.values()]
     if strange:
         raise CheckpointError(
             f"{weights.folder}: {strange[0]} is of type {weights.kinds[strange[0]]}; "
             f"weights of {', '.join(LONG.values())} can be read, quantised ones must be converted first"
         )
-    return next(iter(kinds)) if len(kinds) == 1 else "float32"
+    return common_dtype(kinds)
 
 
-def _assemble(
-    weights: Source, shape: tuple[int, ...], parts: list[Theirs], found: dict[str, str]
-) -> NDArray[np.float32]:
-    """Return one of our parameters, whose rows of padding are zeros."""
-    out = np.zeros(shape, np.float32)
-    for part in parts:
-        read = weights.read(found[part.name])
-        out[part.first : part.first + part.rows] = read.T if part.turned else read
-    return out
-
-
-def _about(source: Path, described: Described, dtype: str) -> dict[str, Any]:
-    config = read_json(source / CONFIG)
-    ids = {name: config[name] for name in SPECIAL if name in config}
-    generation = {}
-    if (source / GENERATION).is_file():
-        generation = {"generation": read_json(source / GENERATION)}
-    window = {"max_seq_length": described.longest} if described.longest else {}
+def _about(found: HFModel) -> dict[str, Any]:
+    description = found.description
+    window = {"max_seq_length": description.longest} if description.longest else {}
     return {
         "megads": __version__,
-        "source": str(source),
-        "torch_dtype": dtype,
+        "source": str(found.folder),
+        "torch_dtype": found.dtype,
         **window,
-        HF: {"architecture": described.architecture, **described.more, **ids, **generation},
+        HF: {"architecture": description.architecture, **description.more, **found.about},
     }
 
 
-def padding_rows(described: Described) -> int:
-    """Return how many rows of zeros our vocabulary has behind theirs."""
-    return padded_vocab_size(described.model) - described.model.vocab_size
+def ends_of(about: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the tokens that end a text by what a folder says, see :class:`HFModel`; several for many chat models.
+
+    As in transformers, settings of generation come first, and none at all is an empty answer.
+    """
+    for source in (about.get("generation") or {}, about):
+        found = source.get("eos_token_id")
+        ends = tuple(each for each in (found if isinstance(found, list) else [found]) if type(each) is int)
+        if ends:
+            return ends
+    return ()
+
+
+def tokenizer_type(folder: Path) -> str:
+    """Return the TOKENIZER_TYPE that reads the files of ``folder``, empty where there is no tokenizer."""
+    if (folder / "tokenizer.json").is_file():
+        return "HFTokenizer"
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return "GPT2BPETokenizer"
+    if (folder / "tokenizer.model").is_file():
+        return "Llama2Tokenizer"
+    return ""
+
+
+def _copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the files of a tokenizer to a new folder; CheckpointError for one of another kind than its name says."""
+    try:
+        target.mkdir()
+        for name in TOKENIZER_FILES:
+            if (source / name).is_file():
+                refuse_pointer(source / name)
+                if problem := wrong_kind(source / name):
+                    raise CheckpointError(f"{source / name}: {problem}; remove it, or fetch the tokenizer again")
+                shutil.copyfile(source / name, target / name)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or target}: {error.strerror}") from None

@@ -10,15 +10,13 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megads.checkpoint.convert.huggingface.dtypes import LONG, STORED, TYPES, unpack
-from megads.checkpoint.convert.huggingface.lfs_pointers import refuse_pointer
 from megads.checkpoint.convert.huggingface.write_shards import INDEX, SINGLE
-from megads.checkpoint.convert.torch_files.zip_checksums import is_zip, verify_zip
 from megads.checkpoint.format.blocks import MAX_HEADER
 from megads.errors import CheckpointError
 from megads.storage.open_file import open_binary
@@ -30,21 +28,8 @@ KINDS = {stored: LONG[dtype] for dtype, stored in TYPES.items()}
 """Type of the numbers in safetensors files -> its name in torch; these can be read."""
 
 
-class _File(Protocol):
-    """One file of tensors."""
-
-    shapes: dict[str, tuple[int, ...]]
-    kinds: dict[str, str]  # name -> type as torch calls it
-
-    def read(self, name: str) -> NDArray[np.float32]:
-        """Return the tensor in its own shape."""
-
-
 class Source:
-    """The tensors of a folder, read when they are asked for.
-
-    Args:
-        folder: of Hugging Face.
+    """The tensors of a Hugging Face folder, read when they are needed.
 
     Raises:
         CheckpointError: it holds no weights, not all of them, or what cannot be read.
@@ -53,8 +38,8 @@ class Source:
     def __init__(self, folder: Path):
         self.folder = folder
         names, where = _files(folder)
-        files: dict[str, _File] = {name: _open(folder / name) for name in names}
-        self._files: dict[str, _File] = {}
+        files = {name: _open(folder / name) for name in names}
+        self._files: dict[str, _SafeTensors | _Pickle] = {}
         for name, file in files.items():
             for tensor in file.shapes:
                 if tensor in self._files:
@@ -67,20 +52,12 @@ class Source:
         self.kinds = {tensor: file.kinds[tensor] for tensor, file in self._files.items()}
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """Return a tensor in its own shape.
-
-        Raises:
-            CheckpointError: its file cannot be read.
-        """
+        """Return a tensor in its own shape; CheckpointError when its file cannot be read."""
         return self._files[name].read(name)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file.
-
-    Raises:
-        CheckpointError: the file does not exist, or it is something else.
-    """
+    """Return the JSON object in a file; CheckpointError when it does not exist or holds something else."""
     try:
         content = parse_json(read_bytes(path))
     except OSError as error:
@@ -114,12 +91,12 @@ def _files(folder: Path) -> tuple[list[str], dict[str, str]]:
     raise CheckpointError(f"{folder}: has no weights; expected {SINGLE} or {INDEX} and its files, or {PICKLE} likewise")
 
 
-def _open(path: Path) -> _File:
+def _open(path: Path) -> _SafeTensors | _Pickle:
     try:
         refuse_pointer(path)
+        return _SafeTensors(path) if path.suffix == ".safetensors" else _Pickle(path)
     except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from None
-    return _SafeTensors(path) if path.suffix == ".safetensors" else _Pickle(path)
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
 
 
 class _SafeTensors:
@@ -140,8 +117,6 @@ class _SafeTensors:
             for name, facts in header.items():
                 if name != "__metadata__":
                     self._add(name, facts, 8 + length, size)
-        except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"{path}: is not a valid safetensors file ({error})") from None
 
@@ -176,22 +151,14 @@ class _Pickle:
     """A file of torch.save; its tensors stay on disk until they are read."""
 
     def __init__(self, path: Path):
-        import warnings
-
         import torch
 
-        from megads.checkpoint.convert.torch_files.safe_types import nothing_but
+        from megads.checkpoint.convert.torch_files.read import load_plain
 
         self.path = path
         try:
-            if zipped := is_zip(path):
-                verify_zip(path)
-            with warnings.catch_warnings(), nothing_but():
-                warnings.simplefilter("ignore")  # of old pickles, before the error that says what it is
-                self._tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-        except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror or error}") from None
-        except CheckpointError:
+            self._tensors = load_plain(path)
+        except (OSError, CheckpointError):
             raise
         except Exception as error:  # UnpicklingError, RuntimeError, EOFError ... by what is wrong with it
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0]
@@ -215,3 +182,13 @@ class _Pickle:
             )
         numbers: NDArray[np.float32] = self._tensors[name].float().contiguous().numpy()
         return numbers
+
+
+_POINTER = b"version https://git-lfs"
+
+
+def refuse_pointer(path: Path) -> None:
+    """Raise CheckpointError for a pointer of Git LFS, whose file was not fetched; OSError if it cannot be read."""
+    with open_binary(path) as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise CheckpointError(f"{path}: is a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`")

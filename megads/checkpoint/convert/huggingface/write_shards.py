@@ -19,12 +19,8 @@ from megads.errors import CheckpointError
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
-}
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 @dataclass(frozen=True)
@@ -37,11 +33,7 @@ class Outgoing:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of ``5GB``, ``500MiB`` or ``1000000``.
-
-    Raises:
-        CheckpointError: it is no size, or none at all.
-    """
+    """Return the bytes of ``5GB``, ``500MiB`` or ``1000000``; CheckpointError for something else or 0."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     size = int(float(match[1]) * _UNITS[match[2].upper()]) if match and match[2].upper() in _UNITS else 0
     if not size:
@@ -54,12 +46,7 @@ def write_shards(
 ) -> list[str]:
     """Write ``tensors`` to files of at most ``limit`` bytes of tensors each, or of one tensor; return their names.
 
-    Args:
-        folder: in which they are made, with an index if they are several.
-        tensors: in the order of the files.
-        dtype: fp32, bf16 or fp16.
-        limit: bytes.
-        progress: called with the bytes that are written and their total.
+    Several files have an index. ``progress`` is called with the bytes that are written and their total.
 
     Raises:
         OSError: a file cannot be written.
@@ -83,14 +70,14 @@ def write_shards(
 
 def _split(tensors: Sequence[Outgoing], size: int, limit: int) -> Iterator[list[Outgoing]]:
     shard: list[Outgoing] = []
-    held = 0
+    filled = 0
     for tensor in tensors:
         more = math.prod(tensor.shape) * size
-        if shard and held + more > limit:
+        if shard and filled + more > limit:
             yield shard
-            shard, held = [], 0
+            shard, filled = [], 0
         shard.append(tensor)
-        held += more
+        filled += more
     if shard:
         yield shard
 

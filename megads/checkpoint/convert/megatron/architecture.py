@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,7 +20,7 @@ _POSITIONS = {
 }
 """BigScience's enum counts rotary, absolute, alibi from 1."""
 
-_REFUSED = {
+_UNSUPPORTED = {
     "apply_layernorm_1p": "norms whose weight is added to 1",
     "layernorm_zero_centered_gamma": "norms whose weight is added to 1",
     "qk_layernorm": "norms of queries and keys",
@@ -37,69 +37,53 @@ _REFUSED = {
     "window_size": "sliding-window attention",
     "parallel_attn_mlp": "parallel attention and MLP",
 }
-"""Arguments that ask for what megads has not."""
+"""Arguments for what megads does not have."""
 
 
 @dataclass(frozen=True)
-class Stated:
-    """What the user says of a model; None: it is read from the checkpoint."""
-
-    vocab_size: int | None = None
-    num_heads: int | None = None
-    num_kv_heads: int | None = None
-    head_dim: int | None = None
-    seq_length: int | None = None
-    activation: str | None = None
-    normalization: str | None = None
-    norm_epsilon: float | None = None
-    position_embedding: str | None = None
-    rope_theta: float | None = None
-    vocab_multiple: int | None = None
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What the shapes of the whole tensors say; ``fc1`` and ``ffn`` are the MLP's rows, and its inner width."""
+class ShapeFacts:
+    """What the shapes of the whole tensors say."""
 
     num_layers: int
     hidden_size: int
     vocab_rows: int
     positions: int | None
     qkv_rows: int
-    fc1_rows: int
+    fc1_rows: int  # of the first matrix of the MLP
     ffn_hidden_size: int
     bias: bool
     norm_bias: bool
     has_head: bool
 
 
-def model_of(args: Mapping[str, Any], seen: Seen, stated: Stated) -> tuple[ModelConfig, list[str]]:
-    """Return the model, and a line for everything that had to be taken for granted.
+def model_of(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, Any]) -> tuple[ModelConfig, list[str]]:
+    """Return the model, and a line for everything that had to be assumed.
+
+    ``stated`` are settings of the model that the user gave.
 
     Raises:
         CheckpointError: megads has no such model, or more must be stated.
     """
     notes: list[str] = []
-    _refuse(args, seen)
-    given = {key: value for key, value in asdict(stated).items() if value is not None}
+    _reject(args, shapes)
     values: dict[str, Any] = {
-        "num_layers": seen.num_layers,
-        "hidden_size": seen.hidden_size,
-        "ffn_hidden_size": seen.ffn_hidden_size,
-        "bias": seen.bias,
-        "tied_embeddings": _is_tied(args, seen),
-        "normalization": _normalization(args, seen, stated),
+        "num_layers": shapes.num_layers,
+        "hidden_size": shapes.hidden_size,
+        "ffn_hidden_size": shapes.ffn_hidden_size,
+        "bias": shapes.bias,
+        "tied_embeddings": _is_tied(args, shapes),
+        "normalization": _normalization(args, shapes, stated),
         "norm_epsilon": _number(args, "norm_epsilon", "layernorm_epsilon", default=1e-5),
-        "seq_length": _number(args, "seq_length", "max_position_embeddings", default=seen.positions or 2048),
+        "seq_length": _number(args, "seq_length", "max_position_embeddings", default=shapes.positions or 2048),
         "vocab_multiple": _number(args, "make_vocab_size_divisible_by", default=128),
-        **_heads(args, seen, stated),
-        **_positions(args, seen, stated),
-        **_activation(args, seen, stated),
+        **_heads(args, shapes, stated),
+        **_positions(args, shapes, stated),
+        **_activation(args, shapes, stated),
     }
-    values["vocab_size"] = _vocabulary(args, seen, stated, notes)
+    values["vocab_size"] = _vocabulary(args, shapes, stated, notes)
     values["family"] = "llama" if values["position_embedding"] == ROPE else "gpt"
-    values |= {key: value for key, value in given.items() if key != "num_kv_heads"}
-    values["max_positions"] = seen.positions or values["seq_length"]
+    values |= {key: value for key, value in stated.items() if key != "num_kv_heads"}
+    values["max_positions"] = shapes.positions or values["seq_length"]
     if not args:
         notes.append(
             "holds no arguments: norm epsilon "
@@ -114,8 +98,8 @@ def model_of(args: Mapping[str, Any], seen: Seen, stated: Stated) -> tuple[Model
         raise CheckpointError(f"its {first['loc'][0]} is {first['input']!r}: {first['msg'].lower()}") from None
 
 
-def _refuse(args: Mapping[str, Any], seen: Seen) -> None:
-    for name, what in _REFUSED.items():
+def _reject(args: Mapping[str, Any], shapes: ShapeFacts) -> None:
+    for name, what in _UNSUPPORTED.items():
         if args.get(name):
             raise CheckpointError(f"has {name}, {what}, which megads has not; it imports GPT and Llama models")
     if args.get("num_experts") not in (None, 0, 1, [1]):
@@ -124,7 +108,7 @@ def _refuse(args: Mapping[str, Any], seen: Seen) -> None:
         raise CheckpointError(
             f"has rotary_percent={args['rotary_percent']}; megads rotates all channels of a head only"
         )
-    for name, found in (("num_layers", seen.num_layers), ("hidden_size", seen.hidden_size)):
+    for name, found in (("num_layers", shapes.num_layers), ("hidden_size", shapes.hidden_size)):
         if args.get(name) not in (None, found):
             raise CheckpointError(
                 f"its arguments say {name}={args[name]}, its files hold {found}; the checkpoint is incomplete"
@@ -132,57 +116,54 @@ def _refuse(args: Mapping[str, Any], seen: Seen) -> None:
 
 
 def _number(args: Mapping[str, Any], *names: str, default: float) -> Any:
-    found = next((args[name] for name in names if isinstance(args.get(name), int | float)), default)
-    return found
+    return next((args[name] for name in names if isinstance(args.get(name), int | float)), default)
 
 
-def _is_tied(args: Mapping[str, Any], seen: Seen) -> bool:
+def _is_tied(args: Mapping[str, Any], shapes: ShapeFacts) -> bool:
     untied = args.get("untie_embeddings_and_output_weights")
-    if isinstance(untied, bool):
-        if untied and not seen.has_head:
-            raise CheckpointError("has no output_layer, although its arguments say that it is not tied")
-        return not untied
-    return not seen.has_head
+    if untied is True and not shapes.has_head:
+        raise CheckpointError("has no output_layer, although its arguments say that it is not tied")
+    return not (untied if isinstance(untied, bool) else shapes.has_head)
 
 
-def _normalization(args: Mapping[str, Any], seen: Seen, stated: Stated) -> str:
-    found = "layernorm" if seen.norm_bias else "rmsnorm"
-    said = stated.normalization or str(args.get("normalization") or found).lower()
+def _normalization(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, Any]) -> str:
+    found = "layernorm" if shapes.norm_bias else "rmsnorm"
+    said = stated.get("normalization") or str(args.get("normalization") or found).lower()
     if said != found:
-        raise CheckpointError(f"its norms have {'' if seen.norm_bias else 'no '}biases: they are {found}, not {said}")
+        raise CheckpointError(f"its norms have {'' if shapes.norm_bias else 'no '}biases: they are {found}, not {said}")
     return found
 
 
-def _heads(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str, int]:
-    heads = stated.num_heads or _number(args, "num_attention_heads", default=0)
+def _heads(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, Any]) -> dict[str, int]:
+    heads = stated.get("num_heads") or _number(args, "num_attention_heads", default=0)
     if not heads:
         raise CheckpointError("does not say its number of heads; state it with --num-heads")
-    width = stated.head_dim or _number(args, "kv_channels", default=0) or seen.hidden_size // heads
-    keys = (seen.qkv_rows // width - heads) // 2
-    if keys < 1 or (heads + 2 * keys) * width != seen.qkv_rows or heads % keys:
+    width = stated.get("head_dim") or _number(args, "kv_channels", default=0) or shapes.hidden_size // heads
+    keys = (shapes.qkv_rows // width - heads) // 2
+    if keys < 1 or (heads + 2 * keys) * width != shapes.qkv_rows or heads % keys:
         raise CheckpointError(
-            f"the {seen.qkv_rows} rows of its queries, keys and values do not fit {heads} heads of {width} channels; "
+            f"the {shapes.qkv_rows} rows of its queries, keys and values do not fit {heads} heads of {width} channels; "
             "state --num-heads and --head-dim"
         )
-    if stated.num_kv_heads not in (None, keys):
-        raise CheckpointError(f"has {keys} key/value heads by its shapes, not {stated.num_kv_heads}")
+    if stated.get("num_kv_heads", keys) != keys:
+        raise CheckpointError(f"has {keys} key/value heads by its shapes, not {stated['num_kv_heads']}")
     return {"num_heads": heads, "num_kv_heads": keys, "head_dim": width}
 
 
-def _positions(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str, Any]:
+def _positions(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, Any]) -> dict[str, Any]:
     said = args.get("position_embedding_type")
     said = getattr(said, "last", said)
-    unsaid = LEARNED if seen.positions else ROPE
-    kind = stated.position_embedding or (unsaid if said is None else _POSITIONS.get(said, str(said)))
+    unsaid = LEARNED if shapes.positions else ROPE
+    kind = stated.get("position_embedding") or (unsaid if said is None else _POSITIONS.get(said, str(said)))
     if args.get("use_alibi_position_embeddings") or args.get("use_alibi"):
         kind = "alibi"
-    if args.get("use_rotary_position_embeddings") and not stated.position_embedding:
+    if args.get("use_rotary_position_embeddings") and not stated.get("position_embedding"):
         kind = ROPE
     if kind not in (ROPE, LEARNED):
         raise CheckpointError(f"has {kind} positions; megads has rotary and learned ones")
-    if (kind == LEARNED) != (seen.positions is not None):
-        held = "a table" if seen.positions else "no table"
-        raise CheckpointError(f"holds {held} of positions, although they should be {kind}")
+    if (kind == LEARNED) != (shapes.positions is not None):
+        table = "a table" if shapes.positions else "no table"
+        raise CheckpointError(f"holds {table} of positions, although they should be {kind}")
     if kind == LEARNED:
         return {"position_embedding": LEARNED}
     found: dict[str, Any] = {
@@ -198,31 +179,29 @@ def _positions(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str,
     return found
 
 
-def _activation(args: Mapping[str, Any], seen: Seen, stated: Stated) -> dict[str, str]:
-    gated = seen.fc1_rows == 2 * seen.ffn_hidden_size
-    if not gated and seen.fc1_rows != seen.ffn_hidden_size:
-        raise CheckpointError(f"its MLP widens to {seen.fc1_rows}, and narrows from {seen.ffn_hidden_size}")
+def _activation(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, Any]) -> dict[str, str]:
+    gated = shapes.fc1_rows == 2 * shapes.ffn_hidden_size
+    if not gated and shapes.fc1_rows != shapes.ffn_hidden_size:
+        raise CheckpointError(f"its MLP widens to {shapes.fc1_rows}, and narrows from {shapes.ffn_hidden_size}")
     # Megatron's fused GELU is the tanh approximation, and needs a bias.
-    fused = args.get("bias_gelu_fusion", True) and seen.bias
+    fused = args.get("bias_gelu_fusion", True) and shapes.bias
     plain = "gelu_tanh" if fused or args.get("openai_gelu") else "gelu"
-    kind = stated.activation or ("swiglu" if gated else plain)
+    kind = stated.get("activation") or ("swiglu" if gated else plain)
     if is_gated(kind) != gated:
         raise CheckpointError(f"its MLP is {'' if gated else 'not '}gated, and so cannot be {kind}")
     return {"activation": kind}
 
 
-def _vocabulary(args: Mapping[str, Any], seen: Seen, stated: Stated, notes: list[str]) -> int:
-    size = stated.vocab_size
-    if size is None:
-        size = _said_tokens(args)
+def _vocabulary(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, Any], notes: list[str]) -> int:
+    size = stated.get("vocab_size", _said_tokens(args))
     if size is None:
         notes.append(
-            f"does not say its vocabulary size: all {seen.vocab_rows} rows of the embedding are "
+            f"does not say its vocabulary size: all {shapes.vocab_rows} rows of the embedding are "
             "used, padding included; state --vocab-size"
         )
-        return seen.vocab_rows
-    if not 0 < size <= seen.vocab_rows:
-        raise CheckpointError(f"its vocabulary has {seen.vocab_rows} rows, not {size}; state another --vocab-size")
+        return shapes.vocab_rows
+    if not 0 < size <= shapes.vocab_rows:
+        raise CheckpointError(f"its vocabulary has {shapes.vocab_rows} rows, not {size}; state another --vocab-size")
     return size
 
 

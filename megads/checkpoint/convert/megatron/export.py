@@ -2,68 +2,97 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+import argparse
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from megads.checkpoint.convert.megatron.arguments import Target, check_target, namespace
 from megads.checkpoint.convert.megatron.merge import Floats, cut_out, qkv_to_theirs, with_rows
 from megads.checkpoint.convert.megatron.names import Style, theirs_of
-from megads.checkpoint.convert.torch_files.write import DTYPES, Later, TorchFile
-from megads.checkpoint.format.atomic_folder import new_folder
-from megads.checkpoint.format.commit import sync_folder
+from megads.checkpoint.convert.torch_files.write import DTYPES, Placeholder, TorchFile
+from megads.checkpoint.format.commit import new_folder
+from megads.checkpoint.format.manifest import Manifest
 from megads.checkpoint.format.reader import VOCABULARY, Reader
 from megads.checkpoint.format.shard_layout import ShardLayout
 from megads.checkpoint.resume.compatibility import model_of
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
 from megads.families.decoder import spec_of
+from megads.storage.durable import sync, write_synced
 
 _WITH_STATE = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "output_layer")
 """Modules of Megatron-core that look for ``_extra_state``, which is None without fp8."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A tensor of a pipeline stage: Megatron's name, ours, and its slice."""
+class Target:
+    """Layout, names and type of an export."""
+
+    tensor: int = 1  # tensor-parallel degree
+    pipe: int = 1  # pipeline stages
+    style: Style = "legacy"
+    dtype: str = "fp32"  # or bf16, fp16
+    iteration: int | None = None  # None: it is a ``release``
+    vocab_multiple: int | None = None  # rows are padded to a multiple of this times ``tensor``; None: the model's
+
+    def vocab_rows(self, model: ModelConfig) -> int:
+        """Return the rows of the padded vocabulary."""
+        unit = (self.vocab_multiple or model.vocab_multiple) * self.tensor
+        return -(-model.vocab_size // unit) * unit
+
+
+def check_target(model: ModelConfig, target: Target) -> None:
+    """Raise CheckpointError, with what would work, for what Megatron's format or its models cannot express."""
+    for what, size, degree, option in (
+        ("key/value heads", model.num_kv_heads, target.tensor, "--tp"),
+        ("channels of the MLP", model.ffn_hidden_size, target.tensor, "--tp"),
+        ("layers", model.num_layers, target.pipe, "--pp"),
+    ):
+        if size % degree:
+            fitting = ", ".join(str(each) for each in range(1, size + 1) if size % each == 0 and each <= 64)
+            raise CheckpointError(f"{option} {degree} does not divide the {size} {what}; use one of {fitting}")
+    for setting, has in (("qk_norm", "none"), ("norm_position", "before")):
+        if (found := getattr(model, setting)) != has:
+            raise CheckpointError(
+                f"export to Megatron has no {setting}={found}, only {setting}={has}; use `megads checkpoint export-hf`"
+            )
+    if target.style != "legacy" and model.activation == "gelu_tanh" and not model.bias:
+        raise CheckpointError("Megatron-core has no tanh GELU without biases; use --names legacy")
+    if model.rope_scaling == "llama3":
+        fixed = (model.rope_low_freq_factor, model.rope_high_freq_factor, model.rope_original_positions)
+        if target.style == "legacy" or fixed != (1.0, 4.0, 8192):
+            raise CheckpointError(
+                "Megatron knows llama3's rope scaling with factors 1 and 4 of 8192 positions only, in its core models; "
+                "use --names core for such a model"
+            )
+    if model.rope_scaling == "linear" and model.rope_scaling_factor != int(model.rope_scaling_factor):
+        raise CheckpointError(
+            f"Megatron scales rotary positions by integers, not by {model.rope_scaling_factor:g}; "
+            "this model cannot be exported"
+        )
+
+
+@dataclass(frozen=True)
+class ExportedTensor:
+    """A tensor of a pipeline stage: Megatron's name, ours, and how it is cut."""
 
     theirs: str
     ours: str
     cut: ShardLayout
 
 
-@dataclass
-class _Stage:
-    """The tensors of a pipeline stage in order, and the places of those of one rank in its file."""
-
-    wanted: list[Wanted] = field(default_factory=list)
-
-    def places(self, target: Target) -> list[Later]:
-        return [
-            Later(key, each.cut.of(0, target.tensor).local_shape, DTYPES[target.dtype])
-            for key, each in enumerate(self.wanted)
-        ]
-
-
 def export_megatron(
-    reader: Reader, folder: Path, target: Target, *, written: Callable[[int, int], None] = lambda done, total: None
+    reader: Reader, folder: Path, target: Target, *, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Path:
     """Write ``folder``, which Megatron can ``--load``, and return the path of the checkpoint in it.
 
-    One tensor is in memory at a time. Nothing is visible under the name ``folder`` before all
-    of it is on disk.
-
-    Args:
-        reader: of the checkpoint.
-        folder: to be made.
-        target: layout, names and type.
-        written: called with how many of how many tensors are done.
+    One tensor is in memory at a time; ``folder``, a new one, is visible when all of it is on disk. ``progress`` is
+    called with how many of how many tensors are done.
 
     Raises:
         CheckpointError: ``folder`` already exists or cannot be written, the checkpoint is
@@ -74,18 +103,24 @@ def export_megatron(
     name = "release" if target.iteration is None else f"iter_{target.iteration:07d}"
     with new_folder(folder) as part:
         (part / name).mkdir()
-        _write(reader, model, part / name, target, written)
-        sync_folder(part / name)
-        _write_tracker(part / "latest_checkpointed_iteration.txt", target)
+        _write(reader, model, part / name, target, progress)
+        sync(part / name)
+        newest = "release" if target.iteration is None else str(target.iteration)
+        write_synced(part / "latest_checkpointed_iteration.txt", newest.encode())
     return folder / name
 
 
-def _write(reader: Reader, model: ModelConfig, into: Path, target: Target, written: Callable[[int, int], None]) -> None:
+def _write(
+    reader: Reader, model: ModelConfig, into: Path, target: Target, progress: Callable[[int, int], None]
+) -> None:
     args = namespace(model, target, reader.manifest)
     stages = [_stage(model, target, stage) for stage in range(target.pipe)]
-    total, done = sum(len(stage.wanted) for stage in stages), 0
+    total, done = sum(map(len, stages)), 0
     for number, stage in enumerate(stages):
-        places = stage.places(target)
+        places = [
+            Placeholder(key, each.cut.of(0, target.tensor).local_shape, DTYPES[target.dtype])
+            for key, each in enumerate(stage)
+        ]
         content = {
             "args": args,
             "checkpoint_version": 3.0,
@@ -99,28 +134,22 @@ def _write(reader: Reader, model: ModelConfig, into: Path, target: Target, writt
                 folder = into / (f"mp_rank_{rank:02d}" + (f"_{number:03d}" if target.pipe > 1 else ""))
                 folder.mkdir()
                 files.append(open_files.enter_context(TorchFile(folder / "model_optim_rng.pt", content)))
-            for place, each in zip(places, stage.wanted, strict=True):
+            for place, each in zip(places, stage, strict=True):
                 whole = _whole(reader, model, each)
+                _check_range(whole, each.ours, target.dtype)
                 for rank, file in enumerate(files):
-                    file.write(place, _fitting(cut_out(whole, each.cut, rank, target.tensor), each, target))
+                    file.write(place, cut_out(whole, each.cut, rank, target.tensor))
                 done += 1
-                written(done, total)
+                progress(done, total)
         for file_folder in into.iterdir():
-            sync_folder(file_folder)
+            sync(file_folder)
 
 
-def _write_tracker(path: Path, target: Target) -> None:
-    with open(path, "w", encoding="utf8") as file:
-        file.write("release" if target.iteration is None else str(target.iteration))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _stage(model: ModelConfig, target: Target, number: int) -> _Stage:
+def _stage(model: ModelConfig, target: Target, number: int) -> list[ExportedTensor]:
     """Return what pipeline stage ``number`` holds."""
     count = model.num_layers // target.pipe
     mine, last = range(number * count, (number + 1) * count), number == target.pipe - 1
-    stage = _Stage()
+    stage: list[ExportedTensor] = []
     rows = target.vocab_rows(model)
     for each in spec_of(model).parameters():
         name, cut = each.name, ShardLayout(each.shape, each.dim, each.parts)
@@ -132,51 +161,116 @@ def _stage(model: ModelConfig, target: Target, number: int) -> _Stage:
         layer = each.step - 1
         if layer in mine:
             rest = name.split(".", 2)[2]
-            stage.wanted.append(Wanted(theirs_of(rest, target.style, layer - mine.start), name, cut))
+            stage.append(ExportedTensor(theirs_of(rest, target.style, layer - mine.start), name, cut))
         elif last if layer == model.num_layers else layer < 0 and number == 0:
-            stage.wanted.append(Wanted(theirs_of(name, target.style, None), name, cut))
+            stage.append(ExportedTensor(theirs_of(name, target.style, None), name, cut))
     if model.tied_embeddings and last and target.pipe > 1:
         copy = theirs_of("embedding.weight", target.style, None, copy=True)
-        stage.wanted.append(Wanted(copy, "embedding.weight", ShardLayout((rows, model.hidden_size), 0, (rows,))))
+        stage.append(ExportedTensor(copy, "embedding.weight", ShardLayout((rows, model.hidden_size), 0, (rows,))))
     return stage
 
 
-def _whole(reader: Reader, model: ModelConfig, wanted: Wanted) -> Floats:
+def _whole(reader: Reader, model: ModelConfig, tensor: ExportedTensor) -> Floats:
     """Return the whole parameter, rows in Megatron's order."""
-    found = reader.whole(wanted.ours)
-    if wanted.ours in VOCABULARY:
-        return with_rows(found, wanted.cut.shape[0])
-    if ".attention.qkv." in wanted.ours:
+    found = reader.whole(tensor.ours)
+    if tensor.ours in VOCABULARY:
+        return with_rows(found, tensor.cut.shape[0])
+    if ".attention.qkv." in tensor.ours:
         return qkv_to_theirs(found, model.num_heads, model.num_kv_heads, model.head_dim)
     return found
 
 
-def _fitting(numbers: Floats, wanted: Wanted, target: Target) -> Floats:
-    largest = torch.finfo(DTYPES[target.dtype]).max
-    if target.dtype == "fp16" and np.abs(numbers).max(initial=0) > largest:
-        raise CheckpointError(f"{wanted.ours} has elements above {largest:g}, the largest of fp16; use --dtype bf16")
-    return numbers
+def _check_range(tensor: Floats, name: str, dtype: str) -> None:
+    largest = torch.finfo(DTYPES[dtype]).max
+    if dtype == "fp16" and np.abs(tensor).max(initial=0) > largest:
+        raise CheckpointError(f"{name} has elements above {largest:g}, the largest of fp16; use --dtype bf16")
 
 
-def _nested(stage: _Stage, places: list[Later], style: Style) -> dict[str, Any]:
+def _nested(stage: list[ExportedTensor], places: list[Placeholder], style: Style) -> dict[str, Any]:
     """Return the model as Megatron keeps it: core flat, legacy in dictionaries of embedding, encoder and head."""
     model: dict[str, Any] = {}
-    for each, place in zip(stage.wanted, places, strict=True):
+    for each, place in zip(stage, places, strict=True):
         if style != "legacy":
             model[each.theirs] = place
             module, _, kind = each.theirs.rpartition(".")
             if kind == "weight" and module.endswith(_WITH_STATE):
                 model[f"{module}._extra_state"] = None
             continue
+        # A name within the encoder is one key.
+        *folders, key = each.theirs.split(".", 2 if each.theirs.startswith("language_model.encoder.") else -1)
         inner = model
-        for key in _folders(each.theirs):
-            inner = inner.setdefault(key, {})
-        inner[each.theirs[sum(len(key) + 1 for key in _folders(each.theirs)) :]] = place
+        for folder in folders:
+            inner = inner.setdefault(folder, {})
+        inner[key] = place
     return model
 
 
-def _folders(name: str) -> Iterator[str]:
-    """Yield the dictionaries in which legacy Megatron keeps a tensor; an encoder's names are one key."""
-    words = name.split(".")
-    depth = 2 if words[:2] == ["language_model", "encoder"] else len(words) - 1
-    yield from words[:depth]
+def namespace(model: ModelConfig, target: Target, manifest: Manifest) -> argparse.Namespace:
+    """Return the arguments that Megatron checks, takes with ``--use-checkpoint-args``, and needs in its tools."""
+    progress, data = manifest.progress, manifest.settings.get("data", {})
+    settings = manifest.settings.get("model", {})
+    return argparse.Namespace(
+        num_layers=model.num_layers,
+        encoder_num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        num_attention_heads=model.num_heads,
+        kv_channels=model.head_dim,
+        group_query_attention=model.num_kv_heads != model.num_heads,
+        num_query_groups=model.num_kv_heads if model.num_kv_heads != model.num_heads else 1,
+        seq_length=model.seq_length,
+        max_position_embeddings=model.max_positions,
+        **_positions(model),
+        normalization="RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
+        norm_epsilon=model.norm_epsilon,
+        layernorm_epsilon=model.norm_epsilon,
+        apply_layernorm_1p=False,
+        apply_query_key_layer_scaling=False,
+        apply_residual_connection_post_layernorm=False,
+        swiglu=model.activation == "swiglu",
+        openai_gelu=model.activation == "gelu_tanh" and not model.bias,
+        bias_gelu_fusion=model.activation == "gelu_tanh" and model.bias,
+        squared_relu=False,
+        onnx_safe=None,
+        add_bias_linear=model.bias,
+        add_qkv_bias=False,
+        untie_embeddings_and_output_weights=not model.tied_embeddings,
+        vocab_size=model.vocab_size - (data.get("tokenizer_type") == "NullTokenizer"),
+        padded_vocab_size=target.vocab_rows(model),
+        make_vocab_size_divisible_by=target.vocab_multiple or model.vocab_multiple,
+        tokenizer_type=data.get("tokenizer_type"),
+        tensor_model_parallel_size=target.tensor,
+        pipeline_model_parallel_size=target.pipe,
+        virtual_pipeline_model_parallel_size=None,
+        num_layers_per_virtual_pipeline_stage=None,
+        data_parallel_random_init=False,
+        **{key: settings[key] for key in ("hidden_dropout", "attention_dropout") if key in settings},
+        ckpt_format="torch",
+        use_distributed_optimizer=False,
+        num_experts=None,
+        expert_model_parallel_size=1,
+        params_dtype=DTYPES[target.dtype],
+        bf16=target.dtype == "bf16",
+        fp16=target.dtype == "fp16",
+        transformer_impl="transformer_engine" if target.style == "core-te" else "local",
+        use_mcore_models=target.style != "legacy",
+        iteration=target.iteration or 0,
+        consumed_train_samples=int(progress.get("consumed_samples", 0)),
+        consumed_valid_samples=0,
+    )
+
+
+def _positions(model: ModelConfig) -> Mapping[str, Any]:
+    rope = model.position_embedding == "rope"
+    linear, llama3 = (model.rope_scaling == kind for kind in ("linear", "llama3"))
+    return {
+        "add_position_embedding": not rope,
+        "position_embedding_type": "rope" if rope else "learned_absolute",
+        "use_rotary_position_embeddings": rope,
+        "rotary_percent": 1.0,
+        "rotary_base": int(model.rope_theta) if model.rope_theta == int(model.rope_theta) else model.rope_theta,
+        "rotary_interleaved": False,
+        "rotary_seq_len_interpolation_factor": int(model.rope_scaling_factor) if linear else None,
+        "use_rope_scaling": llama3,
+        "rope_scaling_factor": model.rope_scaling_factor if llama3 else 8.0,
+    }

@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megads.checkpoint.convert.megatron.architecture import Seen, Stated, model_of
+from megads.checkpoint.convert.megatron.architecture import ShapeFacts, model_of
 from megads.checkpoint.convert.megatron.merge import Floats, join, join_rows, qkv_to_ours, with_rows
 from megads.checkpoint.convert.megatron.names import TIED_COPY, ours_of
 from megads.checkpoint.convert.megatron.read_files import Chunk, Source, open_source
-from megads.checkpoint.convert.writer import Writer
-from megads.checkpoint.format.shard_layout import ShardLayout
-from megads.checkpoint.format.tensors import parameters_of
+from megads.checkpoint.convert.writer import common_dtype, new_writer
+from megads.checkpoint.format.shard_layout import ShardLayout, parameters_of
 from megads.checkpoint.resume.compatibility import shape_of
 from megads.config.schema import ModelConfig
 from megads.config.settings.data import TokenizerType
@@ -38,8 +37,8 @@ class Imported:
 
 
 @dataclass(frozen=True)
-class Held:
-    """A tensor of the source by our name: every tensor-parallel rank's slice, and the first one's file and name."""
+class Sharded:
+    """A tensor of the source: every tensor-parallel rank's slice, the first one's file, and Megatron's name."""
 
     slices: tuple[Tensor, ...]
     file: Path
@@ -47,7 +46,7 @@ class Held:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a slice; every rank's is alike."""
+        """Of a slice, the same on every rank."""
         return tuple(self.slices[0].shape)
 
 
@@ -71,33 +70,28 @@ class Drift:
 def import_megatron(
     place: Path,
     folder: Path,
-    stated: Stated | None = None,
+    stated: Mapping[str, Any] | None = None,
     *,
     version: float | None = None,
-    opened: Callable[[Path], None] = lambda path: None,
-    written: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Imported:
     """Write the weights of a Megatron checkpoint as ``iter_0000000`` in ``folder``.
 
-    Of files in today's zip form one tensor is in memory at a time; older ones are held as they are.
+    Of files in today's zip form one tensor is in memory at a time; older ones are in memory as a whole.
 
-    Args:
-        place: the checkpoint, or the folder with its tracker.
-        folder: of checkpoints, made if need be.
-        stated: what the files do not say of the model, or say wrongly.
-        version: of the order of queries, keys and values; None: the file's.
-        opened: called with every file that was opened.
-        written: called with how many of how many parameters are done.
+    ``place`` is the checkpoint or the folder with its tracker. ``stated`` are settings of the model that the files lack
+    or have wrong, ``version`` that of the order of queries, keys and values (None: the file's). ``progress`` is called
+    with how many of how many parameters are done.
 
     Raises:
-        CheckpointError: the source is not whole, damaged, or of a model that megads has not.
+        CheckpointError: the source is incomplete, damaged, or of a model that megads does not have.
     """
-    source = open_source(place, opened)
+    source = open_source(place)
     if version is not None:
         source.version = version
-    held = dict(_collect(source))
+    sharded = dict(_collect(source))
     try:
-        model, notes = model_of(source.args, _seen(held), stated or Stated())
+        model, notes = model_of(source.args, _shape_facts(sharded), stated or {})
     except CheckpointError as error:
         raise CheckpointError(f"{source.path}: {error}") from None
     if source.version < 2 and model.num_kv_heads != model.num_heads:
@@ -106,14 +100,17 @@ def import_megatron(
             "state --checkpoint-version or --num-heads"
         )
     tensors = parameters_of(model)
-    _check(source, held, tensors)
+    _check(source, sharded, tensors)
     drift = Drift()
-    made = _write(source, held, model, folder, drift, written)
-    notes += _notes(drift, held, model)
-    return Imported(made, model, tuple(f"{source.path}: {note}" for note in notes))
+    with new_writer(folder, tensors, shape_of(model), _about(source, sharded)) as writer:
+        for done, (name, cut) in enumerate(tensors.items(), start=1):
+            writer.add(name, _whole(name, cut, sharded[_source_name(name)], source.version, model, drift))
+            progress(done, len(tensors))
+    notes += _notes(drift, sharded, model)
+    return Imported(writer.final, model, tuple(f"{source.path}: {note}" for note in notes))
 
 
-def _collect(source: Source) -> Iterator[tuple[str, Held]]:
+def _collect(source: Source) -> Iterator[tuple[str, Sharded]]:
     """Yield every tensor by our name, layers counted through all chunks."""
     before, seen = 0, set()
     for chunk in source.chunks:
@@ -128,7 +125,7 @@ def _collect(source: Source) -> Iterator[tuple[str, Held]]:
             if full in seen and full != TIED_COPY:
                 raise CheckpointError(f"{file}: {name} is there twice; is this a checkpoint of one model?")
             seen.add(full)
-            yield full, _held(name, chunk)
+            yield full, _of_all_ranks(name, chunk)
         if layers != set(range(len(layers))):
             missing = min(set(range(max(layers) + 1)) - layers)
             raise CheckpointError(f"{file}: layer {missing} is missing between others")
@@ -151,7 +148,7 @@ def _names(chunk: Chunk) -> Iterator[tuple[str, str, int | None]]:
             yield name, *ours
 
 
-def _held(name: str, chunk: Chunk) -> Held:
+def _of_all_ranks(name: str, chunk: Chunk) -> Sharded:
     file, first = chunk[0]
     for other, tensors in chunk[1:]:
         if tensors[name].shape != first[name].shape:
@@ -159,33 +156,31 @@ def _held(name: str, chunk: Chunk) -> Held:
                 f"{other}: {name} has shape {list(tensors[name].shape)}, in {file} it has {list(first[name].shape)}; "
                 "the ranks are not of one run"
             )
-    return Held(tuple(tensors[name] for _, tensors in chunk), file, name)
+    return Sharded(tuple(tensors[name] for _, tensors in chunk), file, name)
 
 
-def _seen(held: Mapping[str, Held]) -> Seen:
-    """Return what the shapes say of the model.
-
-    Raises:
-        CheckpointError: a tensor that every model has is missing.
-    """
+def _shape_facts(sharded: Mapping[str, Sharded]) -> ShapeFacts:
+    """Return what the shapes say of the model; CheckpointError when a tensor that every model has is missing."""
     for name in ("embedding.weight", *(f"layers.0.{each}.weight" for each in ("attention.qkv", "mlp.up", "mlp.down"))):
-        if name not in held:
+        if name not in sharded:
             raise CheckpointError(f"holds no {name}; is the checkpoint complete?")
-        if len(held[name].shape) != 2:
-            raise CheckpointError(f"its {held[name].name} has shape {list(held[name].shape)}, and is not a matrix")
-    rows, hidden = held["embedding.weight"].shape
-    degree = len(held["embedding.weight"].slices)
-    return Seen(
-        num_layers=1 + max(int(name.split(".")[1]) for name in held if name.startswith("layers.")),
+        if len(sharded[name].shape) != 2:
+            raise CheckpointError(
+                f"its {sharded[name].name} has shape {list(sharded[name].shape)}, and is not a matrix"
+            )
+    rows, hidden = sharded["embedding.weight"].shape
+    degree = len(sharded["embedding.weight"].slices)
+    return ShapeFacts(
+        num_layers=1 + max(int(name.split(".")[1]) for name in sharded if name.startswith("layers.")),
         hidden_size=hidden,
         vocab_rows=rows * degree,
-        positions=held["positions.weight"].shape[0] if "positions.weight" in held else None,
-        qkv_rows=held["layers.0.attention.qkv.weight"].shape[0] * degree,
-        fc1_rows=held["layers.0.mlp.up.weight"].shape[0] * degree,
-        ffn_hidden_size=held["layers.0.mlp.down.weight"].shape[1] * degree,
-        bias="layers.0.attention.qkv.bias" in held,
-        norm_bias="layers.0.input_norm.bias" in held,
-        has_head="head.weight" in held,
+        positions=sharded["positions.weight"].shape[0] if "positions.weight" in sharded else None,
+        qkv_rows=sharded["layers.0.attention.qkv.weight"].shape[0] * degree,
+        fc1_rows=sharded["layers.0.mlp.up.weight"].shape[0] * degree,
+        ffn_hidden_size=sharded["layers.0.mlp.down.weight"].shape[1] * degree,
+        bias="layers.0.attention.qkv.bias" in sharded,
+        norm_bias="layers.0.input_norm.bias" in sharded,
+        has_head="head.weight" in sharded,
     )
 
 
@@ -193,13 +188,13 @@ def _source_name(name: str) -> str:
     return name.replace(".mlp.gate_up.", ".mlp.up.")
 
 
-def _check(source: Source, held: Mapping[str, Held], tensors: Mapping[str, ShardLayout]) -> None:
-    """Refuse a source that lacks a parameter, has one too many, or one of another shape."""
+def _check(source: Source, sharded: Mapping[str, Sharded], tensors: Mapping[str, ShardLayout]) -> None:
+    """Reject a source that lacks a parameter, has one too many, or one of another shape."""
     wanted = {_source_name(name): cut for name, cut in tensors.items()}
-    missing = [name for name in wanted if name not in held]
+    missing = [name for name in wanted if name not in sharded]
     if missing:
         raise CheckpointError(f"{source.path}: holds no {missing[0]}; it is incomplete, or of another kind of model")
-    for name, each in held.items():
+    for name, each in sharded.items():
         if name in (TIED_COPY, "head.weight") and name not in wanted:
             continue
         if name not in wanted:
@@ -211,40 +206,17 @@ def _check(source: Source, held: Mapping[str, Held], tensors: Mapping[str, Shard
             raise CheckpointError(f"{each.file}: {each.name} has shape {list(each.shape)}, of this model it is {shape}")
 
 
-def _write(
-    source: Source,
-    held: Mapping[str, Held],
-    model: ModelConfig,
-    folder: Path,
-    drift: Drift,
-    written: Callable[[int, int], None],
-) -> Path:
+def _about(source: Source, sharded: Mapping[str, Sharded]) -> dict[str, str | int]:
     about = {
         "source": str(source.path),
         "source_format": "megatron",
         "source_iteration": source.iteration,
         "consumed_train_samples": source.args.get("consumed_train_samples"),
         "consumed_valid_samples": source.args.get("consumed_valid_samples"),
-        "torch_dtype": _dtype(held),
+        "torch_dtype": common_dtype(each.dtype for tensor in sharded.values() for each in tensor.slices),
         **_tokenizer(source.args),
     }
-    tensors = parameters_of(model)
-    kept = {key: value for key, value in about.items() if isinstance(value, str | int)}
-    writer = Writer(folder, tensors, shape_of(model), kept)
-    try:
-        for done, (name, cut) in enumerate(tensors.items(), start=1):
-            writer.add(name, _whole(name, cut, held[_source_name(name)], source.version, model, drift))
-            written(done, len(tensors))
-        return writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
-
-
-def _dtype(held: Mapping[str, Held]) -> str:
-    """Return the one type of numbers that holds all of the weights: of several, float32."""
-    kinds = {str(each.dtype).removeprefix("torch.") for tensor in held.values() for each in tensor.slices}
-    return next(iter(kinds)) if len(kinds) == 1 else "float32"
+    return {key: value for key, value in about.items() if isinstance(value, str | int)}
 
 
 def _tokenizer(args: Mapping[str, Any]) -> dict[str, str]:
@@ -258,10 +230,10 @@ def _tokenizer(args: Mapping[str, Any]) -> dict[str, str]:
     return {"tokenizer_type": str(kind), **{name: os.path.abspath(path) for name, path in files.items()}}
 
 
-def _whole(name: str, cut: ShardLayout, held: Held, version: float, model: ModelConfig, drift: Drift) -> Floats:
-    slices = [_numbers(each) for each in held.slices]
+def _whole(name: str, cut: ShardLayout, tensor: Sharded, version: float, model: ModelConfig, drift: Drift) -> Floats:
+    slices: list[Floats] = [each.detach().to(torch.float32).contiguous().numpy() for each in tensor.slices]
     if cut.dim is None:
-        return drift.mean(held.name, slices)
+        return drift.mean(tensor.name, slices)
     if ".attention.qkv." in name:
         return qkv_to_ours(slices, version, model.num_heads, model.num_kv_heads, model.head_dim)
     if name in VOCABULARY:
@@ -269,23 +241,15 @@ def _whole(name: str, cut: ShardLayout, held: Held, version: float, model: Model
     return join(slices, cut)
 
 
-def _numbers(tensor: Tensor) -> Floats:
-    found: Floats = tensor.detach().to(torch.float32).contiguous().numpy()
-    return found
-
-
-def _notes(drift: Drift, held: Mapping[str, Held], model: ModelConfig) -> list[str]:
+def _notes(drift: Drift, sharded: Mapping[str, Sharded], model: ModelConfig) -> list[str]:
     notes = []
     if drift.names:
         notes.append(
             f"{len(drift.names)} tensors that should be the same on every tensor-parallel rank differ by up to "
             f"{drift.farthest:.3g} ({drift.names[0]}{', ...' if len(drift.names) > 1 else ''}); their mean was taken"
         )
-    copy = held.get(TIED_COPY) or (held.get("head.weight") if model.tied_embeddings else None)
-    if copy is not None and not _same(copy, held["embedding.weight"]):
+    copy = sharded.get(TIED_COPY) or (sharded.get("head.weight") if model.tied_embeddings else None)
+    table = sharded["embedding.weight"]
+    if copy is not None and not (copy.shape == table.shape and all(map(torch.equal, copy.slices, table.slices))):
         notes.append(f"{copy.name} of its last stage differs from the embedding that it is tied to, which was taken")
     return notes
-
-
-def _same(one: Held, other: Held) -> bool:
-    return one.shape == other.shape and all(map(torch.equal, one.slices, other.slices))

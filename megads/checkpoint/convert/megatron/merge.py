@@ -42,14 +42,10 @@ def cut_out(whole: Floats, cut: ShardLayout, rank: int, degree: int) -> Floats:
 
 
 def qkv_to_ours(shards: Sequence[Floats], version: float, heads: int, groups: int, width: int) -> Floats:
-    """Return rows ``[q | k | v]`` of the whole matrix, or of its bias.
+    """Return rows ``[q | k | v]`` of the whole matrix, or of its bias, from its slices in rank order.
 
-    Args:
-        shards: every rank's, in rank order.
-        version: the file's ``checkpoint_version``, 0 where it has none.
-        heads: query heads.
-        groups: key heads; before version 2 there were as many as ``heads``.
-        width: channels of a head.
+    ``version`` is the file's ``checkpoint_version``, 0 where it has none; ``groups`` are the key heads, before
+    version 2 as many as the query ``heads``; ``width`` is the channels of a head.
     """
     parts: tuple[Floats, ...]
     if version >= 2:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,29 +29,19 @@ _FILE = "model_optim_rng.pt"
 _TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 _CHECKPOINT = re.compile(r"iter_\d{7,}|release|global_step\d+")
 
-Opened = Callable[[Path], None]
 Chunk = list[tuple[Path, Mapping[str, Tensor]]]
 """Every tensor-parallel rank's file and its tensors by Megatron's names."""
 
 
 @dataclass
 class Source:
-    """What the files of a checkpoint hold.
-
-    Attributes:
-        path: of the checkpoint.
-        chunks: pieces of the model in the order of depth: for every tensor-parallel rank its tensors
-            by Megatron's names, and the file that they are in. Layers count from 0 in each.
-        args: Megatron's arguments, empty where they were not saved.
-        version: of the order of queries, keys and values.
-        iteration: after which it was saved; None if that is not known.
-    """
+    """What the files of a checkpoint hold."""
 
     path: Path
-    chunks: list[Chunk] = field(default_factory=list)
-    args: Mapping[str, Any] = field(default_factory=dict)
-    version: float = 0.0
-    iteration: int | None = None
+    chunks: list[Chunk] = field(default_factory=list)  # in the order of depth; layers count from 0 in each
+    args: Mapping[str, Any] = field(default_factory=dict)  # Megatron's, empty where they were not saved
+    version: float = 0.0  # of the order of queries, keys and values
+    iteration: int | None = None  # None: not known
 
     @property
     def tensor(self) -> int:
@@ -59,27 +49,20 @@ class Source:
         return len(self.chunks[0])
 
 
-def open_source(place: Path, opened: Opened = lambda path: None) -> Source:
-    """Open the checkpoint that ``place`` is, or whose newest one it names.
-
-    Args:
-        place: a checkpoint, or the folder with the tracker.
-        opened: called with every file.
-
-    Raises:
-        CheckpointError: there is none, it is of another format, or a file is missing or damaged.
-    """
+def open_source(place: Path) -> Source:
+    """Open the checkpoint ``place``, or the newest by its tracker; CheckpointError if it is incomplete or damaged."""
     try:
         path = _find(place)
         names = sorted(each.name for each in path.iterdir())
     except OSError as error:
         raise CheckpointError(f"{place}: {error.strerror}; use a folder that you can read") from None
     if any(_LAYER.fullmatch(name) for name in names):
-        return _open_layers(path, names, opened)
+        return _open_layers(path, names)
     if any(_STATES.fullmatch(name) for name in names):
-        return _open_states(path, names, opened)
+        files = {(int(match[1]), 0): path / name for name in names if (match := _STATES.fullmatch(name))}
+        return _open_ranks(path, files, is_deepspeed=True)
     if any(_RANK.fullmatch(name) for name in names):
-        return _open_ranks(path, names, opened)
+        return _open_ranks(path, _rank_files(path, names))
     raise CheckpointError(f"{path}: {_missing(names)}")
 
 
@@ -117,31 +100,33 @@ def _is_child(place: Path, name: str) -> bool:
     return name not in ("", ".", "..") and "/" not in name and (place / name).is_dir()
 
 
-def _open_ranks(path: Path, names: list[str], opened: Opened) -> Source:
-    """Open Megatron-LM's files, one of every tensor and pipeline rank."""
-    files = _rank_files(path, names)
-    contents = {place: _content(files[place], opened) for place in sorted(files)}
-    first = contents[min(files)]
+def _open_ranks(path: Path, files: Mapping[tuple[int, int], Path], *, is_deepspeed: bool = False) -> Source:
+    """Open the ``files`` of every (tensor rank, pipeline rank), Megatron-LM's or DeepSpeed's without its pipeline."""
+    contents = {place: _content(files[place]) for place in sorted(files)}
+    file, first = files[min(files)], contents[min(files)]
     args = _attributes(first.get("args"))
-    tensor = max(_degree(args, "tensor_model_parallel_size", "model_parallel_size"), 1 + max(t for t, _ in files))
-    pipe = max(_degree(args, "pipeline_model_parallel_size"), 1 + max(p for _, p in files))
+    degrees = _degree(args, "tensor_model_parallel_size", "model_parallel_size"), _degree(first, "mp_world_size")
+    tensor = max(*degrees, 1 + max(t for t, _ in files))
+    stages = 1 if is_deepspeed else _degree(args, "pipeline_model_parallel_size")
+    pipe = max(stages, 1 + max(p for _, p in files))
     for p in range(pipe):
         for t in range(tensor):
             if (t, p) not in files:
                 folder = f"mp_rank_{t:02d}_{p:03d}" if pipe > 1 else f"mp_rank_{t:02d}"
-                raise CheckpointError(f"{path}: {folder}/{_FILE} is missing, of TP={tensor} x PP={pipe} ranks")
+                name = f"{folder}_model_states.pt" if is_deepspeed else f"{folder}/{_FILE}"
+                ranks = f"TP={tensor}" if is_deepspeed else f"TP={tensor} x PP={pipe}"
+                raise CheckpointError(f"{path}: {name} is missing, of {ranks} ranks")
     for place, content in contents.items():
-        _check_same(files[min(files)], first, files[place], content)
+        _check_same(file, first, files[place], content)
     source = Source(path, args=args, version=_version(first), iteration=_iteration(first))
-    for key in _model_keys(files[min(files)], first):
+    for key in ["module"] if is_deepspeed else _model_keys(file, first):
         for p in range(pipe):
-            ranks = [(files[t, p], contents[t, p]) for t in range(tensor)]
-            source.chunks.append([(file, _tensors(file, content.get(key))) for file, content in ranks])
+            source.chunks.append([(files[t, p], _tensors(files[t, p], contents[t, p].get(key))) for t in range(tensor)])
     return source
 
 
 def _rank_files(path: Path, names: list[str]) -> dict[tuple[int, int], Path]:
-    """Return the file of every (tensor rank, pipeline rank) that is there."""
+    """Return Megatron-LM's files by (tensor rank, pipeline rank)."""
     files: dict[tuple[int, int], Path] = {}
     for name in names:
         match = _RANK.fullmatch(name)
@@ -166,13 +151,13 @@ def _model_keys(file: Path, content: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _open_layers(path: Path, names: list[str], opened: Opened) -> Source:
+def _open_layers(path: Path, names: list[str]) -> Source:
     """Open the files of DeepSpeed's pipeline engine, one of every layer and tensor rank."""
     files: dict[tuple[int, int], Path] = {}
     for name in names:
         if match := _LAYER.fullmatch(name):
             files[int(match[1]), int(match[2])] = path / name
-    source = _of_deepspeed(path, names, opened)
+    source = _of_deepspeed(path, names)
     known = max(1, 1 + max(tensor for _, tensor in files), _degree(source.args, "tensor_model_parallel_size"))
     roles = _Roles()
     for layer in sorted({layer for layer, _ in files}):
@@ -182,14 +167,14 @@ def _open_layers(path: Path, names: list[str], opened: Opened) -> Source:
                 wanted = f"layer_{layer:02d}-model_{tensor:02d}-model_states.pt"
                 raise CheckpointError(f"{path}: {wanted} is missing, of TP={known} ranks")
             file = files[layer, tensor]
-            tensors = _tensors(file, _content(file, opened))
+            tensors = _tensors(file, _content(file))
             chunk.append((file, {roles.name(layer, key, file): each for key, each in tensors.items()}))
         source.chunks.append(chunk)
     return source
 
 
 class _Roles:
-    """Tells what a file of DeepSpeed's pipeline is by what it holds: its number depends on the version."""
+    """Finds what a file of DeepSpeed's pipeline is from what it holds: its number depends on the version."""
 
     def __init__(self) -> None:
         self.embedding: int | None = None
@@ -214,34 +199,17 @@ class _Roles:
         return f"language_model.encoder.layers.0.{key}"
 
 
-def _open_states(path: Path, names: list[str], opened: Opened) -> Source:
-    """Open the files of DeepSpeed without its pipeline, one of every tensor rank."""
-    files = {int(match[1]): path / name for name in names if (match := _STATES.fullmatch(name))}
-    contents = {rank: _content(file, opened) for rank, file in sorted(files.items())}
-    first = contents[min(files)]
-    args = _attributes(first.get("args"))
-    degree = max(1 + max(files), _degree(args, "tensor_model_parallel_size"), _degree(first, "mp_world_size"))
-    for rank in range(degree):
-        if rank not in files:
-            raise CheckpointError(f"{path}: mp_rank_{rank:02d}_model_states.pt is missing, of TP={degree} ranks")
-        _check_same(files[min(files)], first, files[rank], contents[rank])
-    source = Source(path, args=args, version=_version(first), iteration=_iteration(first))
-    source.chunks = [[(files[rank], _tensors(files[rank], contents[rank].get("module"))) for rank in range(degree)]]
-    return source
-
-
-def _of_deepspeed(path: Path, names: list[str], opened: Opened) -> Source:
+def _of_deepspeed(path: Path, names: list[str]) -> Source:
     """Return what the pipeline engine keeps besides the layers' files."""
     name = next((name for name in names if _STATES.fullmatch(name)), None)
-    content = _content(path / name, opened) if name else {}
+    content = _content(path / name) if name else {}
     # DeepSpeed's pipeline is younger than version 2; where its rank files are missing, so is the number.
     version = _version(content) or 3.0
     return Source(path, args=_attributes(content.get("args")), version=version, iteration=_iteration(content))
 
 
-def _content(file: Path, opened: Opened) -> Mapping[str, Any]:
+def _content(file: Path) -> Mapping[str, Any]:
     content = load(file)
-    opened(file)
     if not isinstance(content, Mapping):
         raise CheckpointError(f"{file}: holds a {type(content).__name__}; a checkpoint of Megatron is a dictionary")
     return content
@@ -287,7 +255,7 @@ def _iteration(content: Mapping[str, Any]) -> int | None:
 
 
 def _check_same(first: Path, one: Mapping[str, Any], second: Path, other: Mapping[str, Any]) -> None:
-    """Refuse two files of one checkpoint that were not saved together."""
+    """Reject two files of one checkpoint that were not saved together."""
     for what, read in (("iteration", _iteration), ("checkpoint_version", _version)):
         if read(one) != read(other):
             raise CheckpointError(

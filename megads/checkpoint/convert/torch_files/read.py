@@ -8,17 +8,20 @@ ever imported: torch's restricted reader makes tensors and plain values, and a
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from megads.checkpoint.convert.torch_files.safe_types import nothing_but
-from megads.checkpoint.convert.torch_files.zip_checksums import is_zip, verify_zip
 from megads.errors import CheckpointError
-from megads.storage.open_file import kind_of
+from megads.storage.open_file import kind_of, open_binary
 
 PROGRAMS = {
     *("megatron", "deepspeed", "apex", "amp_C", "transformer_engine", "transformer_engine_torch"),
@@ -68,11 +71,14 @@ def load(path: Path) -> Any:
     Raises:
         CheckpointError: the file cannot be read, is damaged, or names code that is no part of a checkpoint.
     """
+    if found := kind_of(path):
+        raise CheckpointError(f"{path}: is {found}; use a file that you can read")
     known: dict[str, type[StandIn]] = {}
-    zipped = _verified(path)
     while True:
         try:
-            return _load(path, known, zipped)
+            return load_plain(path, [(kind, name) for name, kind in known.items()])
+        except CheckpointError:
+            raise
         except OSError as error:
             raise CheckpointError(f"{path}: {error.strerror or error}; use a file that you can read") from None
         except Exception as error:  # a damaged pickle fails in any way there is
@@ -90,23 +96,33 @@ def load(path: Path) -> Any:
             known[name] = type("StandIn", (StandIn,), {"__module__": __name__})
 
 
-def _verified(path: Path) -> bool:
-    """Return whether the file is a zip, all of whose members are then what was written."""
-    try:
-        if found := kind_of(path):
-            raise CheckpointError(f"{path}: is {found}; use a file that you can read")
-        zipped = is_zip(path)
-        if zipped:
-            verify_zip(path)
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}; use a file that you can read") from None
-    return zipped
+def load_plain(path: Path, named: Sequence[Any] = ()) -> Any:
+    """Return the tensors and plain values of ``path``, and of what else it names only ``named``.
 
+    ``named`` are classes and functions, each alone or with the name that the pickle gives it.
 
-def _load(path: Path, known: dict[str, type[StandIn]], zipped: bool) -> Any:
-    with warnings.catch_warnings(), nothing_but([(kind, name) for name, kind in known.items()]):
-        warnings.simplefilter("ignore")
+    Raises:
+        CheckpointError: a member of its zip is not what was written.
+        Exception: of any kind; a damaged pickle fails in any way there is.
+    """
+    if zipped := is_zip(path):
+        verify_zip(path)
+    with warnings.catch_warnings(), _nothing_but(named):
+        warnings.simplefilter("ignore")  # of old pickles, before the error that says what it is
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+
+
+@contextmanager
+def _nothing_but(named: Sequence[Any]) -> Iterator[None]:
+    """Let torch make ``named``, and none of what a package that is loaded has told it to trust."""
+    trusted = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        with torch.serialization.safe_globals(list(named)):
+            yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(trusted)
 
 
 def _refused(error: Exception) -> str | None:
@@ -118,3 +134,69 @@ def _refused(error: Exception) -> str | None:
 
 def _is_known(name: str) -> bool:
     return name in PLAIN or name.split(".")[0] in PROGRAMS
+
+
+_THREADS = 4
+_MOST_PACKED = 1 << 28  # bytes of a compressed member; tensors are not compressed
+_PIECE = 1 << 22  # bytes read at a time
+_verified: set[tuple[int, ...]] = set()  # files that this process has read: device, inode, bytes, time
+
+
+def is_zip(path: Path) -> bool:
+    """Return whether a file begins as a zip, which is what torch.save writes since 1.6; OSError if unreadable."""
+    with open_binary(path) as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def verify_zip(path: Path) -> None:
+    """Read every member of a zip and compare its CRC-32, which torch never does; once, unless the file changes.
+
+    Raises:
+        CheckpointError: one is not what was written; the line names it.
+        OSError: the file cannot be read.
+    """
+    found = os.stat(path)
+    key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    if key in _verified:
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [member for member in archive.infolist() if member.file_size]
+            # torch can be told to leave the sums out; then all of them are 0.
+            if any(member.CRC for member in members):
+                with ThreadPoolExecutor(_THREADS) as pool:
+                    parts = [members[first::_THREADS] for first in range(_THREADS)]
+                    for name in pool.map(lambda part: _first_damaged(path, part), parts):
+                        if name:
+                            raise CheckpointError(
+                                f"{path}: member {name} changed since it was written, its CRC-32 differs; "
+                                "restore a copy"
+                            )
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
+        raise CheckpointError(
+            f"{path}: not a readable file of torch.save, its zip is damaged ({error!s:.60})"
+        ) from None
+    _verified.add(key)
+
+
+def _first_damaged(path: Path, members: list[zipfile.ZipInfo]) -> str:
+    """Return the first damaged member, empty if there is none.
+
+    The archive is opened again: threads that share one disturb each other on Python 3.13.0.
+    """
+    with zipfile.ZipFile(path) as archive:
+        return next(filter(None, (_damaged(archive, member) for member in members)), "")
+
+
+def _damaged(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
+    """Return the name of a member that is not what was written, empty if it is."""
+    if member.compress_type != zipfile.ZIP_STORED and member.file_size > _MOST_PACKED:
+        return member.filename
+    try:
+        with archive.open(member) as stream:
+            done = 0
+            while piece := stream.read(_PIECE):
+                done += len(piece)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError):
+        return member.filename
+    return "" if done == member.file_size else member.filename

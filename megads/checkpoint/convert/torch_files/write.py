@@ -12,7 +12,7 @@ import os
 import pickle
 import zipfile
 from collections import OrderedDict
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -32,8 +32,8 @@ _STORAGES = {torch.float32: torch.FloatStorage, torch.float16: torch.HalfStorage
 
 
 @dataclass(frozen=True)
-class Later:
-    """Stands for a tensor in the object that is pickled; its numbers come afterwards."""
+class Placeholder:
+    """Stands for a tensor in the object that is pickled; its elements are written afterwards."""
 
     key: int
     shape: tuple[int, ...]
@@ -42,12 +42,12 @@ class Later:
 
 @dataclass(frozen=True)
 class _Storage:
-    tensor: Later
+    tensor: Placeholder
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        if not isinstance(obj, Later):
+        if not isinstance(obj, Placeholder):
             return NotImplemented
         strides = torch.empty(obj.shape, device="meta").stride()
         arguments: tuple[Any, ...] = (_Storage(obj), 0, obj.shape, strides, False, OrderedDict())
@@ -61,23 +61,18 @@ class _Pickler(pickle.Pickler):
 
 
 class TorchFile:
-    """A file of ``content``, whose :class:`Later` objects must be written in any order before it is closed.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """A file of ``content``, whose placeholders are written, in any order, before it is closed."""
 
     def __init__(self, path: Path, content: Any):
         self._file = open(path, "xb")  # noqa: SIM115 - closed by __exit__
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED, allowZip64=True)
         pickled = io.BytesIO()
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._close)
             _Pickler(pickled, protocol=2).dump(content)
             self._member("data.pkl", memoryview(pickled.getvalue()))
             self._member("byteorder", memoryview(b"little"))
-        except BaseException:
-            self._let_go()
-            raise
+            stack.pop_all()
 
     def __enter__(self) -> TorchFile:
         return self
@@ -90,16 +85,16 @@ class TorchFile:
                 self._file.flush()
                 os.fsync(self._file.fileno())
         finally:
-            self._let_go()
+            self._close()
 
-    def _let_go(self) -> None:
+    def _close(self) -> None:
         """Close what is open still; else its end is tried once more when it is collected."""
         for each in (self._zip, self._file):
             with suppress(OSError, ValueError):
                 each.close()
 
-    def write(self, place: Later, numbers: NDArray[np.float32]) -> None:
-        """Write the numbers of ``place``, rounded to its type."""
+    def write(self, place: Placeholder, numbers: NDArray[np.float32]) -> None:
+        """Write the elements of ``place``, rounded to its type."""
         tensor: Tensor = torch.from_numpy(np.ascontiguousarray(numbers)).to(place.dtype)
         data: Any = tensor.reshape(-1).view(torch.uint8).numpy()
         self._member(f"data/{place.key}", memoryview(data))

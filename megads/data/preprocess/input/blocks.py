@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from megads.data.preprocess.input.files import LONGEST_LINE, Source, read_pieces
 from megads.data.preprocess.plan import Segment
-from megads.data.preprocess.workers.messages import Block
+from megads.data.preprocess.workers.pool import Block
 from megads.errors import DataError
 
 _AHEAD = 3
@@ -27,16 +27,11 @@ class Position:
 
 
 class Blocks:
-    """The blocks of a part, in order.
-
-    Attributes:
-        is_done: there are no more.
-        bell: a descriptor that becomes readable when the next block may have come.
-    """
+    """The blocks of a part, in order."""
 
     def __init__(self, inputs: Sequence[Source], segments: Sequence[Segment], begin: Position, size: int):
-        self.is_done = False
-        self.bell, self._ring = os.pipe()
+        self.is_done = False  # there are no more
+        self.bell, self._ring = os.pipe()  # becomes readable when the next block may have come
         for end in (self.bell, self._ring):
             os.set_blocking(end, False)
         self._inputs, self._segments, self._size = inputs, segments, size
@@ -45,11 +40,7 @@ class Blocks:
         self._blocks = self._all(begin)
 
     def next(self) -> Block | None:
-        """Return the next block; None when it is not there yet, or :attr:`is_done`.
-
-        Raises:
-            DataError: the input cannot be read.
-        """
+        """Return the next block; None when it is not there yet, or :attr:`is_done`. DataError: bad input."""
         try:
             return next(self._blocks)
         except StopIteration:
@@ -86,7 +77,7 @@ class Blocks:
             except queue.Empty:
                 yield None
                 continue
-            if isinstance(found, BaseException):
+            if isinstance(found, Exception):
                 raise found
             if found is None:
                 return
@@ -99,61 +90,56 @@ class Blocks:
 
 
 class _Feed:
-    """Reads what can only be read from its beginning, in a thread of its own.
-
-    Attributes:
-        blocks: (where the text begins, whole lines, bytes of the file read so far); an error; None at the end.
-    """
+    """Reads what can only be read from its beginning, in a thread of its own."""
 
     def __init__(self, source: Source, offset: int, size: int, ring: int):
-        self.blocks: queue.Queue[tuple[int, bytes, int] | BaseException | None] = queue.Queue(_AHEAD)
+        # (where the text begins, whole lines, bytes of the file read so far); an error; None at the end.
+        self.blocks: queue.Queue[tuple[int, bytes, int] | Exception | None] = queue.Queue(_AHEAD)
         self._source, self._offset, self._size, self._ring = source, offset, size, ring
-        self._stopped = threading.Event()
+        self._is_stopped = False
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
-        """Let the thread end."""
-        self._stopped.set()
+        """Let the thread end, which may wait for room in the queue."""
+        self._is_stopped = True
+        with suppress(queue.Empty):
+            while True:
+                self.blocks.get_nowait()
 
     def _run(self) -> None:
         try:
             for found in self._texts():
-                if not self._put(found):
+                self._put(found)
+                if self._is_stopped:
                     return
             self._put(None)
-        except BaseException as error:
+        except Exception as error:
             self._put(error)
 
-    def _put(self, found: tuple[int, bytes, int] | BaseException | None) -> bool:
-        while not self._stopped.is_set():
-            try:
-                self.blocks.put(found, timeout=0.2)
-            except queue.Full:
-                continue
-            with suppress(BlockingIOError, BrokenPipeError):
-                os.write(self._ring, b".")
-            return True
-        return False
+    def _put(self, found: tuple[int, bytes, int] | Exception | None) -> None:
+        self.blocks.put(found)
+        with suppress(BlockingIOError, BrokenPipeError):
+            os.write(self._ring, b".")
 
     def _texts(self) -> Iterator[tuple[int, bytes, int]]:
         """Yield blocks: each ends with the first line that makes it large enough."""
         parts: list[bytes] = []
-        held, start, used, skip, line = 0, self._offset, 0, self._offset, 0
+        size, start, used, skip, line = 0, self._offset, 0, self._offset, 0
         for text, used in read_pieces(self._source):
             # What was done before the run was interrupted.
             at, skip = min(skip, len(text)), max(0, skip - len(text))
-            while end := text.find(b"\n", at + max(0, self._size - held - 1)) + 1:
+            while end := text.find(b"\n", at + max(0, self._size - size - 1)) + 1:
                 data = b"".join([*parts, text[at:end]])
                 yield start, data, used
                 start, line = start + len(data), line + data.count(b"\n")
-                parts, held, at = [], 0, end
+                parts, size, at = [], 0, end
             parts.append(text[at:])
-            held += len(text) - at
-            if held > LONGEST_LINE + self._size:
+            size += len(text) - at
+            if size > LONGEST_LINE + self._size:
                 number = line + sum(part.count(b"\n") for part in parts) + 1
                 raise DataError(
                     f"{self._source.path}: line {number} has more than {LONGEST_LINE >> 20} MiB; a line is a document: "
                     "is this a file of JSON lines?"
                 )
-        if held:
+        if size:
             yield start, b"".join(parts), used

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import select
 import stat
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -15,6 +16,7 @@ from megads.errors import DataError, DependencyError
 from megads.storage.open_file import open_binary
 
 STDIN = "-"
+BOM = b"\xef\xbb\xbf"
 PIECE = 2**20
 """Bytes read at once from a file that is no plain one."""
 LONGEST_LINE = 2**27
@@ -78,11 +80,7 @@ def find_inputs(names: Sequence[str]) -> list[Source]:
 
 
 def look_at(path: str) -> Source:
-    """Return what ``path`` is; pipes are not opened.
-
-    Raises:
-        DataError: it cannot be read, is a folder, or is of a kind that holds no JSON lines.
-    """
+    """Return what ``path`` is, without opening pipes; DataError where it cannot be read or hold JSON lines."""
     if path == STDIN:
         return Source(STDIN, "pipe", 0, 0)
     try:
@@ -109,11 +107,7 @@ def kind_of(start: bytes, path: str) -> str:
 
 
 def unchanged(source: Source) -> None:
-    """Check that a file is still what it was when the run began.
-
-    Raises:
-        DataError: it was written to, replaced or removed meanwhile.
-    """
+    """Raise DataError where a file was written to, replaced or removed since the run began."""
     if source.kind == "pipe":
         return
     try:
@@ -124,42 +118,37 @@ def unchanged(source: Source) -> None:
         raise DataError(f"{source.path}: changed while it was read; rerun when it is complete")
 
 
-def read_lines(paths: Sequence[str]) -> Iterator[bytes]:
-    """Yield every line of the files that is not blank, in order, without its line break.
-
-    Args:
-        paths: as ``--input``: files, patterns, or ``-``.
+def read_lines(names: Sequence[str]) -> Iterator[bytes]:
+    """Yield every line that is not blank of the files that ``names`` are, in order, without its line break.
 
     Raises:
         DataError: as :func:`find_inputs`, or compressed data is broken or cut short.
     """
-    for source in find_inputs(paths):
-        rest: list[bytes] = []
-        first = True
-        for piece, _ in read_pieces(source):
-            text = piece.removeprefix(b"\xef\xbb\xbf") if first else piece
-            first = False
-            lines = text.split(b"\n")
-            if len(lines) > 1:
-                lines[0] = b"".join([*rest, lines[0]])
-                rest = []
-                yield from (line for line in lines[:-1] if line.strip())
-            rest.append(lines[-1])
-        last = b"".join(rest)
-        if last.strip():
-            yield last
+    for source in find_inputs(names):
+        parts: list[bytes] = []  # of a line that goes on
+        for number, (piece, _) in enumerate(read_pieces(source)):
+            first, *others = (piece if number else piece.removeprefix(BOM)).split(b"\n")
+            parts.append(first)
+            if others:
+                lines = [b"".join(parts), *others]
+                parts = [lines.pop()]
+                yield from filter(bytes.strip, lines)
+        yield from filter(bytes.strip, [b"".join(parts)])
 
 
 def read_pieces(source: Source) -> Iterator[tuple[bytes, int]]:
-    """Yield the text of ``source`` in pieces of about a MiB, with how many bytes of the file were read for it."""
+    """Yield the text of ``source`` in pieces of about a MiB, with how many bytes of the file were read for it.
+
+    Of a pipe that is 0.
+    """
     try:
         with _open(source) as file:
             start = file.read(PIECE)
             kind = kind_of(start, source.path)
-            if kind == "plain":
-                yield from _plain(file, start)
-            else:
-                yield from _unpack(file, start, kind, source.path)
+            rest = iter(lambda: file.read(PIECE), b"")
+            texts = itertools.chain([start], rest) if kind == "plain" else _unpack(file, start, kind, source.path)
+            for text in filter(None, texts):
+                yield text, file.tell() if file.seekable() else 0
     except OSError as error:
         raise DataError(f"{source.path}: cannot be read: {str(error.strerror or error).lower()}") from None
 
@@ -191,97 +180,55 @@ def open_pipe(path: str, patience_s: float) -> BinaryIO:
     return os.fdopen(handle, "rb", buffering=PIECE)
 
 
-def _plain(file: BinaryIO, start: bytes) -> Iterator[tuple[bytes, int]]:
-    used = 0
-    while start:
-        used += len(start)
-        yield start, used
-        start = file.read(PIECE)
-
-
-def _unpack(file: BinaryIO, data: bytes, kind: str, path: str) -> Iterator[tuple[bytes, int]]:
+def _unpack(file: BinaryIO, data: bytes, kind: str, path: str) -> Iterator[bytes]:
     """Decompress ``data`` and what follows in ``file``: any number of streams, with zeros between them."""
-    used = len(data)
-    inner = None
     while True:
-        if inner is None:
-            data = data.lstrip(b"\0") if used > len(data) else data
-            if len(data) < 16:  # a magic number must not be cut in two
-                more = file.read(PIECE)
-                used += len(more)
-                data = data.lstrip(b"\0") + more.lstrip(b"\0") if not data.lstrip(b"\0") else data + more
-            if not data:
-                return
-            data, used, skipped = _skip_frame(file, data, used, path) if kind == "zstd" else (data, used, False)
-            if skipped:
-                continue
-            if kind_of(data[:16], path) != kind:
-                raise DataError(f"{path}: has trailing bytes after its {kind} data; make the file again")
-            inner = _Unpacker(kind, path)
-        for piece in inner.feed(data):
-            yield piece, used
-        if inner.is_done:
-            data, inner = inner.rest, None
-            continue
-        data = file.read(PIECE)
-        used += len(data)
+        data = data.lstrip(b"\0")
+        if len(data) < 16:  # a magic number must not be cut in two
+            data = (data + file.read(PIECE)).lstrip(b"\0")
         if not data:
-            raise DataError(f"{path}: is truncated: its {kind} data is incomplete; copy or make the file again")
+            return
+        if kind_of(data[:16], path) != kind:
+            raise DataError(f"{path}: has trailing bytes after its {kind} data; make the file again")
+        skips = kind == "zstd" and data[1:4] in _SKIPPABLE
+        data = _skip_frame(file, data, path) if skips else (yield from _unpack_stream(file, data, kind, path))
 
 
-def _skip_frame(file: BinaryIO, data: bytes, used: int, path: str) -> tuple[bytes, int, bool]:
-    """Leave out a zstd frame that holds no text, as pzstd writes them."""
-    if not (data[1:4] in _SKIPPABLE and 0x50 <= data[0] <= 0x5F):
-        return data, used, False
+def _skip_frame(file: BinaryIO, data: bytes, path: str) -> bytes:
+    """Return what follows a zstd frame that holds no text, as pzstd writes them."""
     size = 8 + int.from_bytes(data[4:8], "little")
     while len(data) < size:
-        more = file.read(PIECE)
-        if not more:
-            raise DataError(f"{path}: is truncated: its zstd data is incomplete; copy or make the file again")
-        used += len(more)
-        data += more
-    return data[size:], used, True
+        data += _more(file, "zstd", path)
+    return data[size:]
 
 
-class _Unpacker:
-    """One compressed stream. Gives back about a MiB at once, so that a small file cannot fill the memory."""
+def _more(file: BinaryIO, kind: str, path: str) -> bytes:
+    if not (data := file.read(PIECE)):
+        raise DataError(f"{path}: is truncated: its {kind} data is incomplete; copy or make the file again")
+    return data
 
-    def __init__(self, kind: str, path: str):
-        self.kind, self.path = kind, path
-        self.is_done = False
-        self.rest = b""  # what follows the stream's end
-        self._inner, self._errors = _decompressor(kind)
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the text of the next bytes of the file."""
+def _unpack_stream(file: BinaryIO, start: bytes, kind: str, path: str) -> Generator[bytes, None, bytes]:
+    """Decompress one stream, about a MiB at once (a small file cannot fill the memory); return what follows it."""
+    inner, errors = _decompressor(kind)
+    piece = start  # kept until the next is read; else its pages go back to the system, and come again, for every MiB
+    data = memoryview(piece)
+    while True:
         try:
-            yield from self._feed_zstd(data) if self.kind == "zstd" else self._feed(data)
-        except self._errors as error:
-            raise DataError(f"{self.path}: broken {self.kind} data ({error}); copy or make the file again") from None
-        if self._inner.eof:
-            self.is_done = True
-
-    def _feed(self, data: bytes) -> Iterator[bytes]:
-        inner = self._inner
-        while True:
-            text = inner.decompress(data, PIECE)
-            if text:
-                yield text
-            if inner.eof:
-                self.rest = inner.unused_data
-                return
-            data = inner.unconsumed_tail if self.kind == "gzip" else b""
-            if len(text) < PIECE and (not data if self.kind == "gzip" else inner.needs_input):
-                return
-
-    def _feed_zstd(self, data: bytes) -> Iterator[bytes]:
-        for start in range(0, len(data), _ZSTD_PIECE):
-            text = self._inner.decompress(data[start : start + _ZSTD_PIECE])
-            if text:
-                yield text
-            if self._inner.eof:
-                self.rest = self._inner.unused_data + data[start + _ZSTD_PIECE :]
-                return
+            if kind == "zstd":
+                text, data = inner.decompress(data[:_ZSTD_PIECE]), data[_ZSTD_PIECE:]
+            else:
+                text = inner.decompress(data, PIECE)
+                data = memoryview(inner.unconsumed_tail if kind == "gzip" else b"")
+        except errors as error:
+            raise DataError(f"{path}: broken {kind} data ({error}); copy or make the file again") from None
+        yield text
+        if inner.eof:
+            return bytes(inner.unused_data) + bytes(data)
+        # lzma and bz2 keep what they did not decompress yet.
+        if inner.needs_input if kind in ("xz", "bzip2") else not data and (kind == "zstd" or len(text) < PIECE):
+            piece = _more(file, kind, path)
+            data = memoryview(piece)
 
 
 def _decompressor(kind: str) -> tuple[Any, tuple[type[BaseException], ...]]:

@@ -9,28 +9,27 @@ from dataclasses import dataclass, field
 
 import orjson
 
-BOM = b"\xef\xbb\xbf"
+_KINDS = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+}
 
 
 @dataclass
 class Parsed:
-    """The documents of a block, for each key apart.
+    """The documents of a block, for each key apart."""
 
-    Attributes:
-        texts: for each key, the texts of all documents one after the other.
-        counts: for each key, the number of texts of each document; None where it is always 1.
-        documents: number of documents, the same for every key.
-        lines: number of lines, blank and bad ones included.
-        bad: lines that cannot be used: (index among the block's lines, what is wrong).
-        skipped: indices of the lines that are no document: bad and blank ones.
-    """
-
-    texts: list[list[str]]
-    counts: list[list[int] | None]
-    documents: int = 0
-    lines: int = 0
-    bad: list[tuple[int, str]] = field(default_factory=list)
-    skipped: list[int] = field(default_factory=list)
+    texts: list[list[str]]  # for each key, of all documents one after the other
+    counts: list[list[int] | None]  # for each key, the number of texts of each document; None: always 1
+    documents: int = 0  # the same for every key
+    lines: int = 0  # blank and bad ones included
+    bad: list[tuple[int, str]] = field(default_factory=list)  # (index among the block's lines, what is wrong)
+    skipped: list[int] = field(default_factory=list)  # indices of the lines that are not a document: bad, blank
 
     def line_of(self, place: int, text: int) -> int:
         """Return the index of the line that the text with index ``text`` of key number ``place`` comes from."""
@@ -47,11 +46,7 @@ def parse_lines(data: bytes, keys: tuple[str, ...], split: Callable[[str], list[
 
     A value is a text, or a list of texts (sentences that are split already). Lines of nothing but
     blanks are skipped. Whatever else Python's own json module takes, as NaN, is taken too.
-
-    Args:
-        data: of any number of lines.
-        keys: what to take from each object.
-        split: cuts a text into sentences.
+    ``split`` cuts a text into sentences.
     """
     lines = data.split(b"\n")
     if not lines[-1]:
@@ -82,11 +77,13 @@ def _add(
     parsed: Parsed, keys: tuple[str, ...], number: int, line: bytes, split: Callable[[str], list[str]] | None
 ) -> None:
     """Add one line, with every key or with none."""
-    found = _values(line, keys)
-    if found is None or isinstance(found, str):
+    try:
+        found = _values(line, keys)
+    except _BadLine as error:
+        parsed.bad.append((number, str(error)))
+        found = None
+    if found is None:
         parsed.skipped.append(number)
-        if found is not None:
-            parsed.bad.append((number, found))
         return
     for place, value in enumerate(found):
         texts = value if isinstance(value, list) else [value] if split is None else split(value)
@@ -99,36 +96,36 @@ def _add(
     parsed.documents += 1
 
 
-def _values(line: bytes, keys: tuple[str, ...]) -> list[str | list[str]] | str | None:
-    """Return the values of a line, what is wrong with it, or None for a blank one."""
+class _BadLine(Exception):
+    """What is wrong with a line."""
+
+
+def _values(line: bytes, keys: tuple[str, ...]) -> list[str | list[str]] | None:
+    """Return the values of a line, None for a blank one."""
     if not line.strip():
         return None
     content = _load(line)
-    if isinstance(content, _Wrong):
-        return content.reason
     if not isinstance(content, dict):
-        return f"is {_kind(content)}, not a JSON object; write one object on each line"
+        raise _BadLine(f"is {_KINDS[type(content)]}, not a JSON object; write one object on each line")
     values: list[str | list[str]] = []
     for key in keys:
         if key not in content:
             known = ", ".join(map(repr, list(content)[:8]))
-            return f"has no key {key!r}; it has {known or 'none'}"
+            raise _BadLine(f"has no key {key!r}; it has {known or 'none'}")
         value = content[key]
         if isinstance(value, list):
-            wrong = next((each for each in value if not isinstance(each, str)), None)
-            if wrong is not None:
-                return f"{key!r} is a list that holds {_kind(wrong)}; expected a text or a list of texts"
+            wrong = next((each for each in value if not isinstance(each, str)), "")
+            if not isinstance(wrong, str):
+                kind = _KINDS[type(wrong)]
+                raise _BadLine(f"{key!r} is a list that holds {kind}; expected a text or a list of texts")
         elif not isinstance(value, str):
-            return f"{key!r} is {_kind(value)}; expected a text or a list of texts"
-        if _has_half_character(value):
-            return f"{key!r} holds half of a surrogate pair, which is not a character"
+            raise _BadLine(f"{key!r} is {_KINDS[type(value)]}; expected a text or a list of texts")
+        try:
+            ("".join(value) if isinstance(value, list) else value).encode("utf-8")
+        except UnicodeEncodeError:
+            raise _BadLine(f"{key!r} holds half of a surrogate pair, which is not a character") from None
         values.append(value)
     return values
-
-
-@dataclass(frozen=True)
-class _Wrong:
-    reason: str
 
 
 def _load(line: bytes) -> object:
@@ -140,32 +137,11 @@ def _load(line: bytes) -> object:
     try:
         return json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        return _Wrong(f"is not UTF-8 (byte {error.start} of the line is 0x{line[error.start]:02x})")
+        reason = f"is not UTF-8 (byte {error.start} of the line is 0x{line[error.start]:02x})"
     except json.JSONDecodeError as error:
-        return _Wrong(f"is not JSON ({error.msg[:1].lower() + error.msg[1:]}, character {error.pos})")
+        reason = f"is not JSON ({error.msg[:1].lower() + error.msg[1:]}, character {error.pos})"
     except RecursionError:
-        return _Wrong("is JSON nested too deeply")
+        reason = "is JSON nested too deeply"
     except ValueError as error:
-        return _Wrong(f"is not JSON ({error})")
-
-
-def _has_half_character(value: str | list[str]) -> bool:
-    try:
-        ("".join(value) if isinstance(value, list) else value).encode("utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
-def _kind(value: object) -> str:
-    if value is None:
-        return "null"
-    names = {
-        bool: "true or false",
-        int: "a number",
-        float: "a number",
-        str: "a text",
-        list: "a list",
-        dict: "an object",
-    }
-    return names[type(value)]
+        reason = f"is not JSON ({error})"
+    raise _BadLine(reason)

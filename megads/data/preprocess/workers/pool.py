@@ -1,18 +1,95 @@
-"""Start worker processes, and hear what they say."""
+"""The worker processes, and the messages between them and the process that leads them."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from multiprocessing import Pipe
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from megads.cluster.parent import end_with
 from megads.errors import DataError
+
+FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker's first word: it has its tokenizer."""
+
+    vocab_size: int
+    eod: int | None
+    fingerprint: str
+    encoder: str  # name of what encodes, as for --encoder
+    reason: str  # why this one
+
+
+@dataclass(frozen=True)
+class Start:
+    """The leader's first word: where to write, and as what."""
+
+    encoder: str
+    bins: tuple[str, ...]  # files, one for each key
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """A stretch of the input: the lines that begin at bytes ``start`` up to ``stop`` of ``path``."""
+
+    number: int
+    segment: int  # index among those of the part
+    path: str
+    start: int
+    stop: int
+    used: int  # bytes of the file on disk for the segment up to here
+    data: bytes | None = None  # the lines themselves, where the file cannot be read from its middle
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a block adds to one pair of token files, besides the tokens."""
+
+    num_bytes: int  # of its tokens
+    lengths: npt.NDArray[np.int32]  # [n] tokens of each sequence, none 0
+    sequences: npt.NDArray[np.int32]  # [d] sequences of each document
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A block is encoded; its tokens wait in the worker."""
+
+    number: int
+    outputs: tuple[Output, ...]  # for each key
+    documents: int
+    text_bytes: int
+    lines: int
+    bad: list[tuple[int, str]]  # (index of the line within the block, what is wrong)
+    note: str = ""  # to be reported once
+
+
+@dataclass(frozen=True)
+class Write:
+    """Where the tokens of a block belong, in bytes, for each key; sent back when they are there."""
+
+    number: int
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A worker cannot continue."""
+
+    error: Any  # the exception
+    number: int = -1  # of the block
+    line: int = -1  # of the block
 
 
 class Pool:
@@ -20,52 +97,34 @@ class Pool:
 
     def __init__(self) -> None:
         self._pipes: list[Connection] = []
-        self._pids: list[int] = []
-        self._gone: set[int] = set()  # numbers of workers that were waited for
+        self._processes: list[multiprocessing.context.ForkProcess] = []
 
-    def start(self, serve: Callable[[Connection], None], close: Sequence[int] = ()) -> int:
-        """Start a worker that calls ``serve`` with its end of a pipe, and return its number.
+    def start(self, serve: Callable[[Connection], None], close: Sequence[int] = ()) -> None:
+        """Start a worker that calls ``serve`` with its end of a pipe.
 
         Args:
             serve: returns when the pipe is closed.
             close: descriptors that are none of the worker's business.
         """
-        ours, theirs = Pipe()
-        leader = os.getpid()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                for each in (*self._pipes, ours):
-                    each.close()
-                for handle in close:
-                    os.close(handle)
-                # The leader hears the signals of the terminal, and ends the others.
-                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                    signal.signal(number, signal.SIG_IGN)
-                end_with(leader)
-                serve(theirs)
-            finally:
-                os._exit(0)
+        ours, theirs = multiprocessing.Pipe()
+        process = FORK.Process(target=_work, args=(os.getpid(), serve, theirs, (*self._pipes, ours), close))
+        process.start()
         theirs.close()
         self._pipes.append(ours)
-        self._pids.append(pid)
-        return len(self._pids) - 1
+        self._processes.append(process)
 
     def __len__(self) -> int:
-        return len(self._pids)
+        return len(self._processes)
 
     def send(self, worker: int, message: Any) -> None:
-        """Send ``message``; a worker that is gone is heard of in :meth:`receive`."""
+        """Send ``message``; that a worker is gone comes up in :meth:`receive`."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self._pipes[worker].send(message)
 
     def receive(self, timeout: float, *bells: int) -> list[tuple[int, Any]]:
         """Return (worker, message) pairs, as soon as there is one, a bell rings, or the time is over.
 
-        Raises:
-            DataError: a worker died.
+        DataError where a worker died.
         """
         found = []
         for each in wait([*self._pipes, *bells], timeout):
@@ -74,25 +133,42 @@ class Pool:
                 try:
                     found.append((worker, each.recv()))
                 except (EOFError, ConnectionResetError):
-                    raise DataError(self._how_it_died(worker)) from None
+                    raise DataError(_how_it_ended(self._processes[worker])) from None
         return found
 
     def close(self) -> None:
         """End all workers at once."""
-        left = [pid for worker, pid in enumerate(self._pids) if worker not in self._gone]
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)  # not waited for yet: the number is still its own
-        for pid in left:
-            os.waitpid(pid, 0)
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
         for pipe in self._pipes:
             pipe.close()
-        self._pids, self._pipes = [], []
+        self._processes, self._pipes = [], []
 
-    def _how_it_died(self, worker: int) -> str:
-        _, status = os.waitpid(self._pids[worker], 0)
-        self._gone.add(worker)
-        if os.WIFSIGNALED(status):
-            name = signal.Signals(os.WTERMSIG(status)).name
-            cure = "; probably out of memory: use fewer --workers" if name == "SIGKILL" else ""
-            return f"a worker was ended by {name}{cure}; rerun the same command to resume"
-        return "a worker ended unexpectedly; rerun the same command to resume"
+
+def _work(
+    leader: int,
+    serve: Callable[[Connection], None],
+    pipe: Connection,
+    others: Sequence[Connection],
+    close: Sequence[int],
+) -> None:
+    for each in others:
+        each.close()
+    for handle in close:
+        os.close(handle)
+    # The leader hears the signals of the terminal, and ends the others.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    end_with(leader)
+    serve(pipe)
+
+
+def _how_it_ended(process: multiprocessing.context.ForkProcess) -> str:
+    process.join()
+    if (code := process.exitcode or 0) < 0:
+        name = signal.Signals(-code).name
+        cure = "; probably out of memory: use fewer --workers" if name == "SIGKILL" else ""
+        return f"a worker was ended by {name}{cure}; rerun the same command to resume"
+    return "a worker ended unexpectedly; rerun the same command to resume"

@@ -15,32 +15,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from megads.data.preprocess.input.json_lines import BOM, Parsed, parse_lines
+from megads.data.preprocess.input.files import BOM
+from megads.data.preprocess.input.json_lines import Parsed, parse_lines
 from megads.data.preprocess.input.ranges import RangeReader
 from megads.data.preprocess.input.sentences import make_splitter
-from megads.data.preprocess.plan import How, Job
-from megads.data.preprocess.workers.messages import Block, Encoded, Failed, Output, Ready, Start, Write, Written
-from megads.data.preprocess.workers.pack import Packed, pack
+from megads.data.preprocess.plan import Job
+from megads.data.preprocess.workers.pool import Block, Encoded, Failed, Output, Ready, Start, Write
 from megads.data.tokenizers.base import Encoded as Ids
 from megads.errors import DataError, MegadsError
+
+Numbers = npt.NDArray[Any]
+
+# Above so many tokens a document, copying documents one by one is the faster way.
+_LONG = 400
 
 
 class Problem(Exception):
     """An error at one line of a block."""
 
-    def __init__(self, error: Exception, line: int = -1):
+    def __init__(self, error: Exception, line: int):
         super().__init__(error)
         self.error, self.line = error, line
 
 
 def serve(pipe: Connection, job: Job, sample: Sequence[str] | None) -> None:
-    """Work until the leader is gone.
+    """Work until the leader at the other end of ``pipe`` is gone.
 
-    Args:
-        pipe: to the leader.
-        job: what to do.
-        sample: texts by which the encoder is chosen; None: the leader names it.
+    ``sample`` are texts by which the encoder is chosen; None: the leader names it.
     """
     try:
         worker = _Worker(job, sample)
@@ -50,24 +53,21 @@ def serve(pipe: Connection, job: Job, sample: Sequence[str] | None) -> None:
             message: Write | Block = pipe.recv()
             if isinstance(message, Write):
                 worker.write(message)
-                pipe.send(Written(message.number))
-            else:
-                pipe.send(_answer(worker, message))
+                pipe.send(message)
+                continue
+            try:
+                answer: Encoded | Failed = worker.encode(message)
+            except Problem as problem:
+                answer = Failed(problem.error, message.number, problem.line)
+            except (MegadsError, MemoryError) as error:
+                answer = Failed(error, message.number)
+            pipe.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except (MegadsError, OSError) as error:
         pipe.send(Failed(error))
-    except BaseException:
+    except BaseException:  # a panic of a library in Rust is no Exception
         pipe.send(Failed(RuntimeError("in a worker:\n" + traceback.format_exc())))
-
-
-def _answer(worker: _Worker, block: Block) -> Encoded | Failed:
-    try:
-        return worker.encode(block)
-    except Problem as problem:
-        return Failed(problem.error, block.number, problem.line)
-    except (MegadsError, MemoryError) as error:
-        return Failed(error, block.number)
 
 
 class _Worker:
@@ -86,19 +86,17 @@ class _Worker:
         self._split = make_splitter(job.lang, keep_newlines=job.keep_newlines) if job.split_sentences else None
         self._encoder: Any = None
         self._reader = RangeReader()
-        self._waiting: dict[int, list[Packed]] = {}
+        self._waiting: dict[int, list[Numbers]] = {}  # tokens of each key, by block
         self._files: list[int] = []
         self._dtype: np.dtype[Any] = np.dtype("<i4")
-        words = ("", "", "") if sample is None else self._choose(sample, job.how)
-        self.ready = Ready(self._limit, self._eod, self._tokenizer.fingerprint, *words)
+        name = reason = ""
+        if sample is not None:
+            from megads.data.tokenizers.encoders.fastest import choose_encoder
 
-    def _choose(self, sample: Sequence[str], how: How) -> tuple[str, str, str]:
-        from megads.data.tokenizers.encoders.fastest import choose_encoder
-
-        proofs = Path(how.proofs) if how.proofs else None
-        choice = choose_encoder(self._tokenizer, sample, wanted=how.encoder, proofs=proofs)
-        self._encoder = choice.encoder
-        return choice.name, choice.encoder.name, choice.reason
+            proofs = Path(job.how.proofs) if job.how.proofs else None
+            choice = choose_encoder(self._tokenizer, sample, wanted=job.how.encoder, proofs=proofs)
+            self._encoder, name, reason = choice.encoder, choice.name, choice.reason
+        self.ready = Ready(self._limit, self._eod, self._tokenizer.fingerprint, name, reason)
 
     def begin(self, start: Start) -> None:
         """Open the output."""
@@ -116,32 +114,28 @@ class _Worker:
         # Only a file's first bytes are a byte order mark; others would be bad lines.
         parsed = parse_lines(data.removeprefix(BOM) if block.start == 0 else data, self._job.keys, self._split)
         del data
-        packed, notes = [], []
-        for place in range(len(self._job.keys)):
-            one, note = self._pack(parsed, place)
-            packed.append(one)
-            notes.append(note)
-        self._waiting[block.number] = packed
-        outputs = tuple(Output(one.tokens.nbytes, one.lengths, one.sequences) for one in packed)
-        return Encoded(block.number, outputs, parsed.documents, size, parsed.lines, parsed.bad, max(notes))
+        packed = [self._pack(parsed, place) for place in range(len(self._job.keys))]
+        self._waiting[block.number] = [tokens for tokens, _, _ in packed]
+        outputs, note = tuple(output for _, output, _ in packed), max(note for _, _, note in packed)
+        return Encoded(block.number, outputs, parsed.documents, size, parsed.lines, parsed.bad, note)
 
     def write(self, message: Write) -> None:
         """Put the tokens of a block where they belong."""
-        for file, one, offset in zip(self._files, self._waiting.pop(message.number), message.offsets, strict=True):
-            view = one.tokens.data.cast("B") if len(one.tokens) else memoryview(b"")
+        for file, tokens, offset in zip(self._files, self._waiting.pop(message.number), message.offsets, strict=True):
+            view = tokens.data.cast("B") if len(tokens) else memoryview(b"")
             while view:
                 done = os.pwrite(file, view, offset)
                 view, offset = view[done:], offset + done
 
-    def _pack(self, parsed: Parsed, place: int) -> tuple[Packed, str]:
-        """Return the documents of one key as they are stored, and why the original encoded them, if it did."""
+    def _pack(self, parsed: Parsed, place: int) -> tuple[Numbers, Output, str]:
+        """Return the documents of one key as :func:`pack` does, and why the original encoded them, if it did."""
         (ids, offsets), note = self._ids(parsed, place)
         if self._job.verify and not note:
             self._verify(parsed, place, ids, offsets)
         parsed.texts[place] = []
         counts, documents = parsed.counts[place], parsed.documents
-        one = pack(ids, offsets, counts, documents, dtype=self._dtype, eod=self._eod, limit=self._limit)
-        return one, note
+        packed = pack(ids, offsets, counts, documents, dtype=self._dtype, eod=self._eod, limit=self._limit)
+        return *packed, note
 
     def _ids(self, parsed: Parsed, place: int) -> tuple[Ids, str]:
         texts = parsed.texts[place]
@@ -150,7 +144,7 @@ class _Worker:
             parts = [self._encoder.encode_batch(texts[at : at + size]) for at in range(0, len(texts), size)]
         except MemoryError:
             raise
-        except BaseException as error:  # whatever a library does with a text that it was not made for
+        except BaseException as error:  # whatever a library does with an odd text; a panic in Rust is no Exception
             note = (
                 f"{self._encoder.name} failed ({type(error).__name__}: {error}); the original library "
                 "encodes such texts"
@@ -187,3 +181,66 @@ def _join(parts: list[Ids]) -> Ids:
     begins = np.cumsum([0, *(len(ids) for ids, _ in parts)])
     offsets = [offsets[1:] + begin for (_, offsets), begin in zip(parts, begins, strict=False)]
     return np.concatenate([ids for ids, _ in parts]), np.concatenate([np.zeros(1, np.int64), *offsets])
+
+
+def pack(
+    ids: Numbers,
+    offsets: npt.NDArray[np.int64],
+    counts: list[int] | None,
+    documents: int,
+    *,
+    dtype: np.dtype[Any],
+    eod: int | None,
+    limit: int,
+) -> tuple[Numbers, Output]:
+    """Return the tokens of documents as they are stored, and what else is.
+
+    Sequences without tokens are dropped; ``eod`` is put behind the last sequence of each document
+    that has one. As in Megatron, a document without tokens stays a document, without sequences.
+
+    Args:
+        ids: of all texts, end to end.
+        offsets: [texts + 1], where each text begins and the last one ends.
+        counts: [documents] texts of each; None: 1 each.
+        documents: their number.
+        dtype: of the file.
+        eod: id at the end of documents, None for none.
+        limit: what every id must be below.
+
+    Raises:
+        DataError: an id is out of range.
+    """
+    if len(ids) and (int(ids.max()) >= limit or int(ids.min()) < 0):
+        raise DataError(f"the tokenizer gave id {ids.max()}, but its vocabulary ends at {limit - 1}")
+    lengths = np.diff(offsets).astype(np.int32)
+    kept = lengths > 0
+    owners = np.arange(documents) if counts is None else np.repeat(np.arange(documents), counts)
+    if not kept.all():
+        lengths, owners = lengths[kept], owners[kept]
+    sequences = np.bincount(owners, minlength=documents).astype(np.int32)
+    if eod is None or not len(lengths):
+        tokens = ids.astype(dtype)
+    else:
+        last = np.flatnonzero(np.append(owners[1:] != owners[:-1], True))
+        ends = np.cumsum(lengths, dtype=np.int64)[last]
+        lengths[last] += 1
+        tokens = _insert(ids, ends, eod, dtype)
+    return tokens, Output(tokens.nbytes, lengths, sequences)
+
+
+def _insert(ids: Numbers, ends: npt.NDArray[np.int64], eod: int, dtype: np.dtype[Any]) -> Numbers:
+    """Return ``ids`` as ``dtype`` with ``eod`` behind each of the positions ``ends``; the last one is the end."""
+    result = np.empty(len(ids) + len(ends), dtype)
+    places = ends + np.arange(len(ends))
+    if len(ids) > _LONG * len(ends):
+        begin = 0
+        for shift, end in enumerate(ends.tolist()):
+            result[begin + shift : end + shift] = ids[begin:end]
+            begin = end
+        result[places] = eod
+    else:
+        is_token = np.ones(len(result), bool)
+        is_token[places] = False
+        result[is_token] = ids
+        result[places] = eod
+    return result

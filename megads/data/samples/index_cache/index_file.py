@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from megads.data.samples.recipe import Making, Spec
+from megads.data.samples.recipe import ArrayStream, Spec
 from megads.errors import DataError
-from megads.storage.checksums import BlockChecksums, count_blocks, parse_digits
+from megads.storage.checksums import NO_CRC, BlockChecksums, count_blocks, parse_digits
 from megads.storage.open_file import open_regular
 from megads.storage.reading import parse_json
 
@@ -35,7 +35,6 @@ _DTYPES = {"I16": "<i2", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U64": "<u8"}
 _NAMES = {np.dtype(name): code for code, name in _DTYPES.items()}
 _LENGTH = struct.Struct("<Q")
 _MOST_HEADER = 1 << 26
-_NO_CRC = "0" * 8
 _BEGIN = b'{"__metadata__": {"crc32": "'
 
 
@@ -46,17 +45,13 @@ class Damaged(ValueError):
 class IndexFile:
     """An index that is there and whose header is what was written.
 
-    Args:
-        path: of the file.
-        description: of the recipe.
-
     Attributes:
         arrays: each array and the byte of the file at which it starts.
 
     Raises:
         FileNotFoundError: there is none.
         Damaged: the header, the size or the description is not right.
-        DataError: it cannot be read, or is no regular file.
+        DataError: it cannot be read, or is not a regular file.
     """
 
     def __init__(self, path: Path, description: str):
@@ -79,10 +74,10 @@ class IndexFile:
         if not 0 < length <= min(self.size - _LENGTH.size, _MOST_HEADER):
             raise Damaged(f"a header of {length} bytes in a file of {self.size}")
         text = os.pread(handle, length, _LENGTH.size)
-        at, end = len(_BEGIN), len(_BEGIN) + len(_NO_CRC)
+        at, end = len(_BEGIN), len(_BEGIN) + len(NO_CRC)
         if not text.startswith(_BEGIN):
             raise Damaged("its header is not that of an index with checksums; an older version had none")
-        if text[at:end] != f"{zlib.crc32(head + text[:at] + _NO_CRC.encode() + text[end:]):08x}".encode():
+        if text[at:end] != f"{zlib.crc32(head + text[:at] + NO_CRC.encode() + text[end:]):08x}".encode():
             raise Damaged("its header changed since it was written, its CRC-32 differs")
         header: dict[str, Any] = parse_json(text)
         meta = header.pop("__metadata__")
@@ -128,14 +123,14 @@ def _arrays(header: Mapping[str, Any], start: int) -> list[tuple[Spec, int]]:
     return found
 
 
-def write_index(handle: int, making: Making, description: str, step: Callable[[int], None]) -> None:
+def write_index(handle: int, making: ArrayStream, description: str, step: Callable[[int], None]) -> None:
     """Write an index to an empty file; ``step`` gets the bytes of each piece.
 
     Raises:
         OSError: the file cannot be written.
     """
     total = sum(spec.nbytes for spec in making.specs)
-    at = len(_header(making, description, _NO_CRC * count_blocks(total, BLOCK)))
+    at = len(_header(making, description, NO_CRC * count_blocks(total, BLOCK)))
     end, checksums = at + total, BlockChecksums(BLOCK)
     for block in making.blocks:
         content = np.ascontiguousarray(block, block.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
@@ -147,8 +142,8 @@ def write_index(handle: int, making: Making, description: str, step: Callable[[i
     _write_all(handle, memoryview(_header(making, description, checksums.digits())), 0)
 
 
-def _header(making: Making, description: str, blocks: str) -> bytes:
-    meta = {"crc32": _NO_CRC, "block_bytes": str(BLOCK), "blocks": blocks, "megads": description}
+def _header(making: ArrayStream, description: str, blocks: str) -> bytes:
+    meta = {"crc32": NO_CRC, "block_bytes": str(BLOCK), "blocks": blocks, "megads": description}
     header: dict[str, Any] = {"__metadata__": meta}
     at = 0
     for spec in making.specs:
@@ -159,7 +154,7 @@ def _header(making: Making, description: str, blocks: str) -> bytes:
     text += b" " * (-len(text) % 64)
     content = _LENGTH.pack(len(text)) + text
     begin = _LENGTH.size + len(_BEGIN)
-    return content[:begin] + f"{zlib.crc32(content):08x}".encode() + content[begin + len(_NO_CRC) :]
+    return content[:begin] + f"{zlib.crc32(content):08x}".encode() + content[begin + len(NO_CRC) :]
 
 
 def _write_all(handle: int, left: memoryview, at: int) -> int:

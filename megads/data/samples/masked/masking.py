@@ -28,12 +28,6 @@ class WordPieces:
     eos: int = -1  # T5
     sentinels: tuple[int, ...] = ()  # T5: <extra_id_0>, ...
 
-    @staticmethod
-    def of(pieces: Sequence[str], **ids: int | tuple[int, ...]) -> WordPieces:
-        """Return those of a vocabulary whose piece number ``i`` is ``pieces[i]``."""
-        continues = np.array([piece.startswith("##") for piece in pieces], bool)
-        return WordPieces(np.arange(len(pieces)), continues, **ids)  # type: ignore[arg-type]
-
 
 @dataclass(frozen=True)
 class Masked:

@@ -6,29 +6,33 @@ import bisect
 import itertools
 from array import array
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from megads.data.formats.open import open_dataset
+from megads.data.formats.token_file import open_dataset
 from megads.data.samples.gpt import Stamp
-from megads.data.samples.masked.mersenne import Mersenne64, mersenne32
-from megads.data.samples.masked.swaps import LONGEST, Swaps
-from megads.data.samples.recipe import Making, Spec
+from megads.data.samples.recipe import ArrayStream, Recipe, Spec
 from megads.errors import DataError
 
 LONG_SENTENCE = 512
 """Tokens; a document of several sentences with a longer one is skipped."""
 
-_DRAWN = 1 << 16
-_FEW = 1 << 12  # rows that are shuffled one by one: in so few, most swaps meet
+_DRAWN = 1 << 16  # numbers at once
 _UINT32_MAX = 2**32 - 1
+
+# std::mt19937_64
+_SIZE, _MIDDLE = 312, 156
+_ROUNDS = 64  # of numbers that are tempered together
+_MULTIPLIER = 6364136223846793005
+_TWIST = np.uint64(0xB5026F5AA96619E9)
+_UPPER, _LOWER = np.uint64(0xFFFFFFFF80000000), np.uint64(0x7FFFFFFF)
 
 
 def build_map(
-    lengths: npt.NDArray[np.int32],
+    lengths: npt.NDArray[np.integer[Any]],
     documents: npt.NDArray[np.int64],
     *,
     max_length: int,
@@ -43,7 +47,7 @@ def build_map(
     the documents of an epoch are all used.
 
     Args:
-        lengths: int32 [sentences], tokens of each.
+        lengths: [sentences], tokens of each.
         documents: int64 [documents + 1], first sentence of each document, and the end of the last.
         max_length: tokens that a sample may have.
         min_sentences: of a sample: 2 when it is cut in two, else 1.
@@ -72,7 +76,7 @@ def build_map(
 
 
 def _usable(
-    lengths: npt.NDArray[np.int32], documents: npt.NDArray[np.int64], min_sentences: int
+    lengths: npt.NDArray[np.integer[Any]], documents: npt.NDArray[np.int64], min_sentences: int
 ) -> tuple[list[int], list[int]]:
     """Return where the documents that give samples begin and end."""
     counts = np.diff(documents)
@@ -88,7 +92,7 @@ def _targets(seed: int, short_share: float, max_length: int) -> Iterator[int]:
     ratio = int(1 / short_share + 0.5) if short_share > 0 else 0
     if not ratio:
         yield from itertools.repeat(max_length)
-    rng = mersenne32(seed)
+    rng = np.random.RandomState(seed)  # the numbers of std::mt19937
     while True:
         drawn = rng.randint(0, 2**32, _DRAWN, dtype=np.uint32).astype(np.int64)
         yield from np.where(drawn % ratio == 0, 2 + drawn % (max_length - 1), max_length).tolist()
@@ -139,24 +143,61 @@ class _Walk:
 
 def _shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:
     """Return the order of ``count`` rows: from the last to the second, each is exchanged with one not behind it."""
-    order = np.arange(count)
-    rng, swaps = Mersenne64(seed), Swaps(order)
-    top = count - 1
-    while top >= _FEW:
-        some = min(LONGEST, top // 8)
+    order, rng = array("q", range(count)), Mersenne64(seed)
+    for top in range(count - 1, 0, -_DRAWN):
+        some = min(_DRAWN, top)
         targets = rng.draw(some) % np.arange(top + 1, top + 1 - some, -1, dtype=np.uint64)
-        swaps.apply(top, targets.astype(np.int64))
-        top -= some
-    numbers = order[: top + 1].tolist()
-    for i, drawn in zip(range(top, 0, -1), rng.draw(top).tolist(), strict=True):
-        j = drawn % (i + 1)
-        numbers[i], numbers[j] = numbers[j], numbers[i]
-    order[: top + 1] = numbers
-    return order
+        for i, j in zip(range(top, top - some, -1), targets.tolist(), strict=True):
+            order[i], order[j] = order[j], order[i]
+    return np.frombuffer(order, np.int64)
+
+
+class Mersenne64:
+    """``std::mt19937_64``: many numbers at a time; the seed is 0 .. 2**64 - 1."""
+
+    def __init__(self, seed: int):
+        state = [seed]
+        for i in range(1, _SIZE):
+            state.append((_MULTIPLIER * (state[-1] ^ (state[-1] >> 62)) + i) % 2**64)
+        self._state = np.array(state, np.uint64)
+        self._ready: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
+
+    def draw(self, count: int) -> npt.NDArray[np.uint64]:
+        """Return the next ``count`` numbers, uint64."""
+        parts: list[npt.NDArray[np.uint64]] = [self._ready]
+        missing = count - len(self._ready)
+        while missing > 0:
+            parts.append(self._more())
+            missing -= len(parts[-1])
+        drawn = np.concatenate(parts)
+        self._ready = drawn[count:]
+        return drawn[:count]
+
+    def _more(self) -> npt.NDArray[np.uint64]:
+        rows = np.empty((_ROUNDS, _SIZE), np.uint64)
+        for row in rows:
+            self._turn()
+            row[:] = self._state
+        x = rows.reshape(-1)
+        x ^= (x >> np.uint64(29)) & np.uint64(0x5555555555555555)
+        x ^= (x << np.uint64(17)) & np.uint64(0x71D67FFFEDA60000)
+        x ^= (x << np.uint64(37)) & np.uint64(0xFFF7EEE000000000)
+        x ^= x >> np.uint64(43)
+        return x
+
+    def _turn(self) -> None:
+        """Make the next state; each half needs only the old numbers and the half before it."""
+        state = self._state
+        for begin, end, other in ((0, _MIDDLE, _MIDDLE), (_MIDDLE, _SIZE - 1, -_MIDDLE), (_SIZE - 1, _SIZE, -_MIDDLE)):
+            follow = state[begin + 1 : end + 1] if end < _SIZE else state[:1]
+            mixed = (state[begin:end] & _UPPER) | (follow & _LOWER)
+            state[begin:end] = (
+                state[begin + other : end + other] ^ (mixed >> np.uint64(1)) ^ ((mixed & np.uint64(1)) * _TWIST)
+            )
 
 
 @dataclass(frozen=True)
-class SentenceRecipe:
+class SentenceRecipe(Recipe):
     """The samples of some documents of a file that is split into sentences.
 
     Array: ``samples``; see :func:`build_map`.
@@ -174,16 +215,7 @@ class SentenceRecipe:
     nbytes: int = 0  # of the array, nearly
     kind = "sentences"
 
-    @property
-    def cost(self) -> int:
-        """Rough work, in samples."""
-        return self.nbytes
-
-    def description(self) -> dict[str, Any]:
-        """Return everything that decides the array."""
-        return {name: value for name, value in asdict(self).items() if name != "nbytes"}
-
-    def make(self) -> Making:
+    def make(self) -> ArrayStream:
         """Make the array.
 
         Raises:
@@ -192,7 +224,7 @@ class SentenceRecipe:
         dataset = open_dataset(self.prefix)
         try:
             rows = build_map(
-                dataset.lengths,
+                dataset.length_row.read(0, len(dataset)),
                 dataset.document_row.read(self.first, self.last + 1),
                 max_length=self.max_length,
                 min_sentences=self.min_sentences,
@@ -202,4 +234,4 @@ class SentenceRecipe:
             )
         except DataError as error:
             raise DataError(f"{self.prefix}: {error}") from None
-        return Making((Spec("samples", rows.dtype, rows.shape),), iter([rows]))
+        return ArrayStream((Spec("samples", rows.dtype, rows.shape),), iter([rows]))

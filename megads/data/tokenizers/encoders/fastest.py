@@ -23,11 +23,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from megads.data.tokenizers.base import Encoder, Tokenizer
+from megads.data.tokenizers.base import Tokenizer
 from megads.data.tokenizers.encoders import libraries
 from megads.data.tokenizers.encoders.libraries import BatchEncoder, UnfitError
-from megads.data.tokenizers.encoders.proof import adversarial
-from megads.data.tokenizers.encoders.proof_cache import Outcome, keep_outcome, kept_outcome
+from megads.data.tokenizers.encoders.proof import Outcome, adversarial, keep_outcome, kept_outcome
 from megads.data.tokenizers.types.sentencepiece import SentencePieceTokenizer
 from megads.errors import ConfigError
 
@@ -47,10 +46,6 @@ ORIGINALS = ("sentencepiece", "tokenizers", "original")
 SPEEDUP = {"fastokens": 50, "kitoken": 2}
 """How many times as fast as the original a library is, for the kind of tokenizer where it is tried first."""
 
-MOST_PROOF = 400_000
-"""Characters of the user's sample that are compared; the rest is skipped."""
-
-
 Proof = list[tuple[str, list[int]]]
 """Texts, and the ids that the original gives."""
 
@@ -59,15 +54,9 @@ Proof = list[tuple[str, list[int]]]
 class Choice:
     """The library that was taken, and why not a faster one."""
 
-    encoder: Encoder
+    encoder: BatchEncoder
     name: str  # as --encoder takes it; make_encoder(tokenizer, name) makes the same in another process
     reason: str  # one line
-    frees_gil: bool  # whether threads of one process can encode at the same time
-
-
-def encoders() -> tuple[str, ...]:
-    """Return the names that ``--encoder`` takes."""
-    return ("auto", *ENCODERS)
 
 
 def make_encoder(tokenizer: Tokenizer, name: str) -> BatchEncoder:
@@ -90,7 +79,7 @@ def choose_encoder(
     Args:
         tokenizer: the original.
         sample: texts of the data to come.
-        wanted: one of :func:`encoders`; another than ``auto`` is taken or refused.
+        wanted: ``auto`` or one of :data:`ENCODERS`, which is taken or refused.
         proofs: folder that keeps what came out of the built-in sample; None: it is encoded every time.
 
     Raises:
@@ -101,31 +90,28 @@ def choose_encoder(
         problem = "" if wanted in ORIGINALS else _Trial(tokenizer, sample, proofs).problem(encoder)[0]
         if problem:
             raise ConfigError(f"--encoder {wanted}: {encoder.name} {problem}; use --encoder auto")
-        return Choice(encoder, wanted, f"{encoder.name}, as requested", encoder.frees_gil)
+        return Choice(encoder, wanted, f"{encoder.name}, as requested")
     trial = _Trial(tokenizer, sample, proofs)
     against = []
     for name in _order(tokenizer):
         try:
             encoder = _make(tokenizer, name)
-        except UnfitError as error:
-            against.append(f"{name}: {error}")
-            continue
-        except ConfigError as error:
-            against.append(str(error))
+        except (UnfitError, ConfigError) as error:
+            against.append(f"{name}: {error}" if isinstance(error, UnfitError) else str(error))
             continue
         if name in ORIGINALS:
             break
         problem, proved = trial.problem(encoder)
         if not problem:
-            return Choice(encoder, name, f"{encoder.name}, {proved}", encoder.frees_gil)
+            return Choice(encoder, name, f"{encoder.name}, {proved}")
         against.append(f"{encoder.name} {problem}")
     because = f" ({'; '.join(against)})" if against else ""
-    return Choice(encoder, name, f"{encoder.name}, the original library{because}", encoder.frees_gil)
+    return Choice(encoder, name, f"{encoder.name}, the original library{because}")
 
 
 def _make(tokenizer: Tokenizer, name: str) -> BatchEncoder:
     if name not in ENCODERS:
-        raise ConfigError(f"--encoder {name}: unknown; one of {', '.join(encoders())}")
+        raise ConfigError(f"--encoder {name}: unknown; one of {', '.join(('auto', *ENCODERS))}")
     try:
         return ENCODERS[name](tokenizer)
     except ImportError:
@@ -144,7 +130,7 @@ def _order(tokenizer: Tokenizer) -> Iterable[str]:
 
 
 def _is_unigram(tokenizer: SentencePieceTokenizer) -> bool:
-    """Tell by the scores: those of a BPE model count down from zero in whole numbers."""
+    """Judge by the scores: those of a BPE model count down from zero in whole numbers."""
     score = tokenizer.processor.get_score
     return any(score(number) % 1 for number in range(tokenizer.processor.vocab_size()))
 
@@ -153,32 +139,25 @@ class _Trial:
     """Compares libraries with the original on the user's texts and on the built-in sample."""
 
     def __init__(self, tokenizer: Tokenizer, sample: Sequence[str], proofs: Path | None):
-        self._tokenizer = tokenizer
-        self._proofs = proofs
-        self._sample = sample
+        self._tokenizer, self._sample, self._proofs = tokenizer, sample, proofs
 
     def problem(self, encoder: BatchEncoder) -> tuple[str, str]:
         """Return how the encoder fails, empty: it does not; and on what it was proved."""
-        if problem := _differs(encoder, self._own):
-            return problem, ""
+        own = _compare(encoder, self._own)
+        if own.problem:
+            return own.problem, ""
         kept = kept_outcome(self._proofs, self._tokenizer, encoder.name)
-        outcome = kept or Outcome(_differs(encoder, self._built_in), *_measure(self._built_in))
+        outcome = kept or _compare(encoder, self._built_in)
         # An exception may be of the moment (no memory, no thread left): only ids decide for later starts.
         if kept is None and not outcome.problem.startswith(_FAILS):
             keep_outcome(self._proofs, self._tokenizer, encoder.name, outcome)
-        texts, characters = _measure(self._own)
-        proved = f"proved equal on {texts + outcome.texts} texts of {characters + outcome.characters} characters"
+        texts, characters = own.texts + outcome.texts, own.characters + outcome.characters
+        proved = f"proved equal on {texts} texts of {characters} characters"
         return outcome.problem, f"{proved}{', most of them at an earlier start' if kept else ''}"
 
     @functools.cached_property
     def _own(self) -> Proof:
-        texts, left = [], MOST_PROOF
-        for text in self._sample:
-            if left <= 0:
-                break
-            texts.append(text[:left])
-            left -= len(text)
-        return _encoded(self._tokenizer, texts)
+        return _encoded(self._tokenizer, self._sample)
 
     @functools.cached_property
     def _built_in(self) -> Proof:
@@ -189,14 +168,14 @@ def _encoded(tokenizer: Tokenizer, texts: Iterable[str]) -> Proof:
     return [(text, tokenizer.encode(text)) for text in texts]
 
 
-def _measure(proof: Proof) -> tuple[int, int]:
-    return len(proof), sum(len(text) for text, _ in proof)
+def _compare(encoder: BatchEncoder, proof: Proof) -> Outcome:
+    return Outcome(_difference(encoder, proof), len(proof), sum(len(text) for text, _ in proof))
 
 
 _FAILS = "fails on a text of the sample"
 
 
-def _differs(encoder: BatchEncoder, proof: Proof) -> str:
+def _difference(encoder: BatchEncoder, proof: Proof) -> str:
     """Return how the encoder fails the proof; empty: it does not."""
     try:
         ids, offsets = encoder.encode_batch([text for text, _ in proof])

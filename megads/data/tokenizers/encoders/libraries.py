@@ -1,7 +1,7 @@
 """Libraries that encode many texts at once, each behind the same small interface.
 
-Every one of them is only a candidate: ``fast.choose_encoder`` takes it for a tokenizer when it has given the same ids
-as the original. All of them put nothing around a text themselves; what the tokenizer wants there is added here.
+Every one of them is only a candidate: ``fastest.choose_encoder`` takes it for a tokenizer when it has given the same
+ids as the original. All of them put nothing around a text themselves; what the tokenizer wants there is added here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -36,7 +36,6 @@ class BatchEncoder:
 
     name: str  # with its version
     run: Lists  # ids of texts, nothing around them
-    frees_gil: bool  # whether threads of one process can encode at the same time
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
@@ -58,9 +57,8 @@ class BatchEncoder:
 
 def original(tokenizer: Tokenizer) -> BatchEncoder:
     """Return the tokenizer itself, text by text."""
-    return BatchEncoder(
-        f"{type(tokenizer).__name__}.encode", lambda texts: pack([tokenizer.encode(each) for each in texts]), False
-    )
+    name = f"{type(tokenizer).__name__}.encode"
+    return BatchEncoder(name, lambda texts: pack([tokenizer.encode(each) for each in texts]))
 
 
 def hugging_face(tokenizer: Tokenizer) -> BatchEncoder:
@@ -72,44 +70,39 @@ def hugging_face(tokenizer: Tokenizer) -> BatchEncoder:
         found = inner.encode_batch_fast(texts, add_special_tokens=around)
         return pack([each.ids for each in found])
 
-    return BatchEncoder(_version("tokenizers"), run, True)
+    return BatchEncoder(_version("tokenizers"), run)
 
 
 def fastokens(tokenizer: Tokenizer) -> BatchEncoder:
     """Return fastokens, made from the tokenizer's own JSON; it uses RAYON_NUM_THREADS threads."""
-    content, before, after = _bare_json(tokenizer)
+    plan, before, after = _bare_json(tokenizer)
     from fastokens import Tokenizer as Library  # type: ignore[import-not-found,unused-ignore]
 
-    content, left = _without_metaspace(content)
-    library = _made(lambda: Library.from_json_str(content))
-    inner = _inner(tokenizer)
+    left = _replace_metaspace(plan)
+    library = _made(lambda: Library.from_json_str(json.dumps(plan, ensure_ascii=False)))
 
     def run(texts: list[str]) -> Encoded:
         ids, offsets = library.encode_batch_flat(texts)
         return np.frombuffer(ids, "<u4"), np.frombuffer(offsets, "<i8")
 
-    def bare(text: str) -> list[int]:
-        return list(inner.encode(text, add_special_tokens=False).ids)
-
-    return BatchEncoder(_version("fastokens"), _leaving(left, bare, run), True, before, after)
+    return BatchEncoder(_version("fastokens"), _leaving(left, _encode_bare(tokenizer), run), before, after)
 
 
-def _without_metaspace(content: str) -> tuple[str, re.Pattern[str] | None]:
-    """Put Metaspace, which fastokens lacks, as the normalizer that does the same, and say for which texts it does not.
+def _replace_metaspace(plan: dict[str, Any]) -> re.Pattern[str] | None:
+    """Put Metaspace, which fastokens lacks, as the normalizer that does the same; return for which texts it does not.
 
     Metaspace puts a mark before a text unless one is there, and, by its scheme, not behind an added token; so texts
     that begin with a blank or a mark, and texts with added tokens, are left to the original.
     """
-    plan = json.loads(content)
     step = plan.get("pre_tokenizer") or {}
     if step.get("type") != "Metaspace" or step.get("split", True) or plan.get("normalizer") is not None:
-        return content, None
+        return None
     mark = step["replacement"]
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": mark}
     before = [{"type": "Prepend", "prepend": mark}] if step["prepend_scheme"] != "never" else []
     plan |= {"pre_tokenizer": None, "normalizer": {"type": "Sequence", "normalizers": [*before, replace]}}
     added = (re.escape(token["content"]) for token in plan["added_tokens"])
-    return json.dumps(plan, ensure_ascii=False), re.compile("|".join([rf"\A[ {re.escape(mark)}]", *added]))
+    return re.compile("|".join([rf"\A[ {re.escape(mark)}]", *added]))
 
 
 def kitoken(tokenizer: Tokenizer) -> BatchEncoder:
@@ -119,10 +112,10 @@ def kitoken(tokenizer: Tokenizer) -> BatchEncoder:
     if isinstance(tokenizer, SentencePieceTokenizer):
         model = _made(lambda: Kitoken.from_sentencepiece(tokenizer.processor.serialized_model_proto()))
         run = _around_tokens(tokenizer, lambda texts: pack(model.encode_all(texts, False)))
-        return BatchEncoder(_version("kitoken"), run, True, tokenizer.prefix)
-    content, before, after = _bare_json(tokenizer)
-    library = _made(lambda: Kitoken.from_tokenizers(content.encode()))
-    return BatchEncoder(_version("kitoken"), lambda texts: pack(library.encode_all(texts, True)), True, before, after)
+        return BatchEncoder(_version("kitoken"), run, tokenizer.prefix)
+    plan, before, after = _bare_json(tokenizer)
+    library = _made(lambda: Kitoken.from_tokenizers(json.dumps(plan, ensure_ascii=False).encode()))
+    return BatchEncoder(_version("kitoken"), lambda texts: pack(library.encode_all(texts, True)), before, after)
 
 
 def sentencepiece(tokenizer: Tokenizer) -> BatchEncoder:
@@ -133,7 +126,7 @@ def sentencepiece(tokenizer: Tokenizer) -> BatchEncoder:
     def run(texts: list[str]) -> Encoded:
         return pack(tokenizer.processor.encode(texts, num_threads=1, out_type="numpy") if texts else [])
 
-    return BatchEncoder(_version("sentencepiece"), _around_tokens(tokenizer, run), True, tokenizer.prefix)
+    return BatchEncoder(_version("sentencepiece"), _around_tokens(tokenizer, run), tokenizer.prefix)
 
 
 def _refuse_halves(texts: Sequence[str]) -> None:
@@ -145,22 +138,32 @@ def _refuse_halves(texts: Sequence[str]) -> None:
 
 
 class _Chunks(dict[str, bytes]):
-    """Ids of the chunks seen so far; a chunk that is new is encoded by the original."""
+    """Ids of the chunks seen so far.
+
+    A new chunk of ASCII letters and digits needs no cleaning, the others are encoded by the original.
+    """
 
     MOST = 1 << 20  # chunks kept; then it starts again, so that memory stays flat
     LONGEST = 64  # characters of a chunk that is kept
 
-    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+    def __init__(
+        self, vocab: Mapping[str, int], unknown: int, longest: int, lower: bool, encode: Callable[[str], list[int]]
+    ) -> None:
         super().__init__()
-        self.encode = encode
+        self.encode, self._lower = encode, lower
+        self._vocab, self._unknown, self._longest = vocab, unknown, longest
 
     def __missing__(self, chunk: str) -> bytes:
-        ids = np.array(self.encode(chunk), "<u4").tobytes()
+        if chunk.isascii() and chunk.isalnum():
+            ids = pieces(chunk.lower() if self._lower else chunk, self._vocab, self._unknown, self._longest)
+        else:
+            ids = self.encode(chunk)
+        content = np.array(ids, "<u4").tobytes()
         if len(self) >= self.MOST:
             self.clear()
         if len(chunk) <= self.LONGEST:
-            self[chunk] = ids
-        return ids
+            self[chunk] = content
+        return content
 
 
 def words(tokenizer: Tokenizer) -> BatchEncoder:
@@ -173,13 +176,12 @@ def words(tokenizer: Tokenizer) -> BatchEncoder:
     if not isinstance(tokenizer, WordPieceTokenizer):
         return _hugging_face_words(tokenizer)
     lower, vocab = tokenizer.lower_case, tokenizer.vocab
-    simple = _Simple(vocab, vocab["[UNK]"], LONGEST_WORD, lower, tokenizer.encode)
-    return _remembering(simple, tokenizer.encode, re.compile("\u03a3") if lower else None, ideographs=True)
+    known = _Chunks(vocab, vocab["[UNK]"], LONGEST_WORD, lower, tokenizer.encode)
+    return _remembering(known, re.compile("\u03a3") if lower else None, ideographs=True)
 
 
 def _hugging_face_words(tokenizer: Tokenizer) -> BatchEncoder:
-    content, before, after = _bare_json(tokenizer)
-    plan = json.loads(content)
+    plan, before, after = _bare_json(tokenizer)
     model, normalizer, splitter = plan["model"], plan.get("normalizer") or {}, plan.get("pre_tokenizer") or {}
     if (model.get("type"), normalizer.get("type")) != ("WordPiece", "BertNormalizer"):
         raise UnfitError("for WordPiece with BERT's normalizer only")
@@ -188,50 +190,21 @@ def _hugging_face_words(tokenizer: Tokenizer) -> BatchEncoder:
     added = plan.get("added_tokens") or []
     if any(token.get("normalized") for token in added):
         raise UnfitError("added tokens are looked for in normalized text")
-    inner = _inner(tokenizer)
-
-    def bare(text: str) -> list[int]:
-        return list(inner.encode(text, add_special_tokens=False).ids)
-
-    vocab, longest = model["vocab"], model["max_input_chars_per_word"]
-    simple = _Simple(vocab, vocab[model["unk_token"]], longest, bool(normalizer.get("lowercase")), bare)
+    vocab, longest, lower = model["vocab"], model["max_input_chars_per_word"], bool(normalizer.get("lowercase"))
+    known = _Chunks(vocab, vocab[model["unk_token"]], longest, lower, _encode_bare(tokenizer))
     left = re.compile("|".join(re.escape(token["content"]) for token in added)) if added else None
-    made = _remembering(simple, bare, left, ideographs=bool(normalizer.get("handle_chinese_chars")))
-    return BatchEncoder(made.name, made.run, made.frees_gil, before, after)
-
-
-@dataclass(frozen=True)
-class _Simple:
-    """Encodes a chunk: one of ASCII letters and digits needs no cleaning, the others are the original's."""
-
-    vocab: Mapping[str, int]
-    unknown: int
-    longest: int
-    lower_case: bool
-    original: Callable[[str], list[int]]
-
-    def __call__(self, chunk: str) -> list[int]:
-        if not (chunk.isascii() and chunk.isalnum()):
-            return self.original(chunk)
-        word = chunk.lower() if self.lower_case else chunk
-        return pieces(word, self.vocab, self.unknown, self.longest)
+    made = _remembering(known, left, ideographs=bool(normalizer.get("handle_chinese_chars")))
+    return replace(made, before=before, after=after)
 
 
 _PUNCTUATION = r"!-/:-@\[-`{-~"
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff"  # those that all versions of BERT's rules take for words of their own
 
 
-def _remembering(
-    encode_chunk: Callable[[str], list[int]],
-    encode_text: Callable[[str], list[int]],
-    left: re.Pattern[str] | None,
-    *,
-    ideographs: bool,
-) -> BatchEncoder:
-    """Return an encoder that remembers chunks; texts in which ``left`` is found go to ``encode_text`` whole."""
+def _remembering(known: _Chunks, left: re.Pattern[str] | None, *, ideographs: bool) -> BatchEncoder:
+    """Return an encoder that remembers chunks; texts in which ``left`` is found go to the original whole."""
     alone = _PUNCTUATION + (_IDEOGRAPHS if ideographs else "")
     find = re.compile(rf"[{alone}]|[^ \t\n\r{alone}]+").findall
-    known = _Chunks(encode_chunk)
     look_up = known.__getitem__
 
     def run(texts: list[str]) -> Encoded:
@@ -239,13 +212,13 @@ def _remembering(
         for text in texts:
             text.encode()  # a half of a surrogate pair is refused here as everywhere
             if left is not None and left.search(text):
-                parts.append(np.array(encode_text(text), "<u4").tobytes())
+                parts.append(np.array(known.encode(text), "<u4").tobytes())
             else:
                 parts.append(b"".join(map(look_up, find(text))))
         ids = np.frombuffer(b"".join(parts), "<u4")
         return ids, _offsets(np.fromiter(map(len, parts), np.int64, len(parts)) // 4)
 
-    return BatchEncoder("megads words", run, False)
+    return BatchEncoder("megads words", run)
 
 
 def pack(lists: Sequence[Any]) -> Encoded:
@@ -265,18 +238,11 @@ def _offsets(lengths: Any) -> Any:
 
 def _surround(ids: Any, offsets: Any, before: tuple[int, ...], after: tuple[int, ...]) -> Encoded:
     """Put ids before and after each text."""
-    texts, more = len(offsets) - 1, len(before) + len(after)
-    moved = offsets + more * np.arange(texts + 1)
-    result = np.empty(len(ids) + more * texts, ids.dtype)
-    own = np.ones(len(result), bool)
-    for place, number in enumerate(before):
-        own[moved[:-1] + place] = False
-        result[moved[:-1] + place] = number
-    for place, number in enumerate(reversed(after)):
-        own[moved[1:] - 1 - place] = False
-        result[moved[1:] - 1 - place] = number
-    result[own] = ids
-    return result, moved
+    inner, more = max(len(offsets) - 2, 0), len(before) + len(after)
+    if len(offsets) > 1:
+        places = np.repeat(offsets, [len(before), *[more] * inner, len(after)])
+        ids = np.insert(ids, places, [*before, *(after + before) * inner, *after])
+    return ids, offsets + more * np.arange(len(offsets))
 
 
 def _leaving(left: re.Pattern[str] | None, original: Callable[[str], list[int]], run: Lists) -> Lists:
@@ -313,34 +279,24 @@ def _inner(tokenizer: Tokenizer) -> Any:
     return tokenizer.inner
 
 
-def _bare_json(tokenizer: Tokenizer) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+def _encode_bare(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
+    """Return what encodes a text without what the tokenizer puts around it."""
+    inner = _inner(tokenizer)
+    return lambda text: list(inner.encode(text, add_special_tokens=False).ids)
+
+
+def _bare_json(tokenizer: Tokenizer) -> tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]:
     """Return the tokenizer's JSON without post-processor, and the ids that this puts before and after a text."""
-    content = json.loads(_inner(tokenizer).to_str())
-    before, after = _around(content.pop("post_processor", None), content)
-    return json.dumps({**content, "post_processor": None}, ensure_ascii=False), before, after
-
-
-def _around(processor: dict[str, Any] | None, content: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    kind = (processor or {}).get("type")
-    if processor is None or kind == "ByteLevel":
-        return (), ()
-    if kind in ("BertProcessing", "RobertaProcessing"):
-        return (processor["cls"][1],), (processor["sep"][1],)
-    if kind == "Sequence":
-        found = [_around(each, content) for each in processor["processors"]]
-        before = itertools.chain.from_iterable(first for first, _ in reversed(found))
-        return tuple(before), tuple(itertools.chain.from_iterable(last for _, last in found))
-    if kind == "TemplateProcessing":
-        ids: tuple[list[int], list[int]] = ([], [])
-        seen = 0
-        for step in processor["single"]:
-            if "Sequence" in step:
-                seen += 1
-            else:
-                ids[min(seen, 1)].extend(processor["special_tokens"][step["SpecialToken"]["id"]]["ids"])
-        if seen == 1:
-            return tuple(ids[0]), tuple(ids[1])
-    raise UnfitError(f"a post-processor of type {kind}")
+    inner = _inner(tokenizer)
+    plan = json.loads(inner.to_str())
+    processor, plan["post_processor"] = plan.get("post_processor"), None
+    bare, ids = _encode_bare(tokenizer)("a"), inner.encode("a").ids
+    if ids == bare:
+        return plan, (), ()
+    places = [at for at in range(len(ids)) if bare and ids[at : at + len(bare)] == bare]
+    if len(places) != 1:
+        raise UnfitError(f"a post-processor of type {processor['type']}")
+    return plan, tuple(ids[: places[0]]), tuple(ids[places[0] + len(bare) :])
 
 
 def _made(make: Callable[[], Any]) -> Any:

@@ -1,20 +1,39 @@
 """Texts on which libraries for tokenizing are known, or likely, to differ.
 
-Found with the versions named in ``fast``: kitoken takes ``'s`` apart behind a run of odd blanks (GPT-2's expression),
+Found with the versions in ``fastest``: kitoken takes ``'s`` apart behind a run of odd blanks (GPT-2's expression),
 composes marks of Unicode 16 otherwise (NFC), drops characters without a name and keeps a final sigma (WordPiece), and
 breaks ties of scores otherwise (Unigram); fastokens gives an added token that the vocabulary already has its second id.
+
+A comparison takes a second or two at every start, so its outcome is kept. It depends on the tokenizer's content, the
+versions of both libraries, and the sample, which follows from this program and from Python's tables of Unicode; all of
+them are in the key. A file that cannot be read, or is of another form, counts as none.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import platform
 import random
 import unicodedata
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+from megads.config.run_folder import write_whole
 from megads.data.tokenizers.base import Tokenizer
+from megads.data.tokenizers.encoders import libraries
+from megads.errors import ConfigError
+from megads.storage.reading import read_json
 
 _SEED = 1234
+_ORIGINALS = ("tokenizers", "sentencepiece")
+_LARGEST = 4096  # bytes of a kept outcome
+_PROGRAM = (str(libraries.__file__), __file__)
+"""What this program does around a library, and what it compares."""
 
 _BITS = (
     "\r\n|\r|\n|\n\n|\t| |  |   |        |\u3000|\xa0|\u200b|\u200d|\ufeff|\u2028|\u2029|\x85|\x1c|\x1f|\x00|"
@@ -125,3 +144,58 @@ def _plain(inner: Any, token: str, number: int) -> str:
     if inner.decoder is None:
         return token
     return str(inner.decode([number], skip_special_tokens=False)).removeprefix("##").replace("\u2581", " ") or token
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out."""
+
+    problem: str  # how the library fails; empty: it gives the same ids
+    texts: int
+    characters: int
+
+
+def kept_outcome(folder: Path | None, tokenizer: Tokenizer, library: str) -> Outcome | None:
+    """Return the outcome that is kept for a library, by its name with its version; None where there is none."""
+    if folder is None:
+        return None
+    key = _key(tokenizer, library)
+    try:
+        content = read_json(_path(folder, key), _LARGEST)
+        outcome = Outcome(content["problem"], content["texts"], content["characters"])
+        right = content["key"] == key and content["check"] == _check(key, outcome)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return outcome if right else None
+
+
+def keep_outcome(folder: Path | None, tokenizer: Tokenizer, library: str, outcome: Outcome) -> None:
+    """Keep an outcome; a folder that takes no file keeps none."""
+    if folder is None:
+        return
+    key = _key(tokenizer, library)
+    content = {"key": key, **asdict(outcome), "check": _check(key, outcome)}
+    with suppress(OSError, ConfigError):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(_path(folder, key), json.dumps(content) + "\n")
+
+
+def _path(folder: Path, key: str) -> Path:
+    return folder / f"encoder-{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+
+
+def _check(key: str, outcome: Outcome) -> str:
+    """Return a checksum: a flipped bit must not make an unproved library a proved one."""
+    return hashlib.sha256(f"{key} {outcome}".encode()).hexdigest()
+
+
+def _key(tokenizer: Tokenizer, library: str) -> str:
+    versions = {}
+    for name in _ORIGINALS:
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    program = hashlib.sha256()
+    for path in _PROGRAM:
+        program.update(Path(path).read_bytes())
+    parts = [tokenizer.fingerprint, library, versions, program.hexdigest(), unicodedata.unidata_version]
+    return json.dumps([*parts, platform.machine()])

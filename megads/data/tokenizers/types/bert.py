@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import NoReturn
@@ -35,38 +35,33 @@ _NEEDED = ("[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]")
 _WHAT = "a vocab.txt of BERT: one token per line"
 
 
-class _Cleaned(dict[int, "str | int | None"]):
-    """What the first pass makes of a character: nothing of a control character, blanks around an ideograph."""
+class _Table(dict[int, str]):
+    """What a pass makes of each character, for ``str.translate``; filled as characters occur."""
 
-    def __missing__(self, code: int) -> str | int | None:
-        char = chr(code)
-        result: str | int | None = code
-        if char in " \t\n\r" or unicodedata.category(char) == "Zs":
-            result = " "
-        elif code in (0, 0xFFFD) or unicodedata.category(char) in ("Cc", "Cf"):
-            result = None
-        elif any(code in each for each in IDEOGRAPHS):
-            result = f" {char} "
-        self[code] = result
-        return result
-
-
-class _Split(dict[int, "str | int | None"]):
-    """What the second pass makes of a character: blanks around punctuation and, in lower case, nothing of accents."""
-
-    def __init__(self, strip_accents: bool) -> None:
+    def __init__(self, rule: Callable[[str], str]) -> None:
         super().__init__()
-        self.strip_accents = strip_accents
+        self._rule = rule
 
-    def __missing__(self, code: int) -> str | int | None:
-        char = chr(code)
-        result: str | int | None = code
-        if self.strip_accents and unicodedata.category(char) == "Mn":
-            result = None
-        elif (code < 127 and code > 32 and not char.isalnum()) or unicodedata.category(char).startswith("P"):
-            result = f" {char} "
-        self[code] = result
-        return result
+    def __missing__(self, code: int) -> str:
+        self[code] = self._rule(chr(code))
+        return self[code]
+
+
+def _clean(char: str) -> str:
+    """The first pass: nothing of a control character, blanks around an ideograph."""
+    if char in " \t\n\r" or unicodedata.category(char) == "Zs":
+        return " "
+    if char in "\0\ufffd" or unicodedata.category(char) in ("Cc", "Cf"):
+        return ""
+    return f" {char} " if any(ord(char) in each for each in IDEOGRAPHS) else char
+
+
+def _split(char: str, *, strip_accents: bool) -> str:
+    """The second pass: blanks around punctuation and, in lower case, nothing of accents."""
+    if strip_accents and unicodedata.category(char) == "Mn":
+        return ""
+    is_punctuation = ("!" <= char <= "~" and not char.isalnum()) or unicodedata.category(char).startswith("P")
+    return f" {char} " if is_punctuation else char
 
 
 @dataclass(frozen=True)
@@ -77,10 +72,6 @@ class WordPieceTokenizer:
     lower_case: bool
     specials: Specials
     spec: TokenizerSpec
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_cleaned", _Cleaned())
-        object.__setattr__(self, "_split", _Split(self.lower_case))
 
     @functools.cached_property
     def vocab_size(self) -> int:
@@ -103,37 +94,36 @@ class WordPieceTokenizer:
     def encode(self, text: str) -> list[int]:
         """Return the ids of ``text``."""
         ids: list[int] = []
-        for word in self.words(text):
-            ids += self._pieces(word)
+        for word in self._words(text):
+            ids += pieces(word, self.vocab, self.vocab["[UNK]"], LONGEST_WORD)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``: blanks between words, none before a piece that continues a word."""
         return " ".join(map(self._tokens.__getitem__, ids)).replace(" ##", "").strip()
 
-    def words(self, text: str) -> Iterator[str]:
+    def _words(self, text: str) -> Iterator[str]:
         """Yield the words of ``text``, cleaned, and in lower case without accents if that is asked for."""
-        for token in text.translate(self._cleaned).split():  # type: ignore[attr-defined]
+        cleaned, split = self._tables
+        for token in text.translate(cleaned).split():
             if self.lower_case:
                 token = unicodedata.normalize("NFD", token.lower())
-            yield from token.translate(self._split).split()  # type: ignore[attr-defined]
+            yield from token.translate(split).split()
+
+    @functools.cached_property
+    def _tables(self) -> tuple[_Table, _Table]:
+        return _Table(_clean), _Table(functools.partial(_split, strip_accents=self.lower_case))
 
     @functools.cached_property
     def _tokens(self) -> dict[int, str]:
         return {number: token for token, number in self.vocab.items()}
 
-    def _pieces(self, word: str) -> list[int]:
-        return pieces(word, self.vocab, self.vocab["[UNK]"], LONGEST_WORD)
-
 
 def pieces(word: str, vocab: Mapping[str, int], unknown: int, longest: int) -> list[int]:
-    """Return the ids of the longest pieces of ``word`` from the left; ``[unknown]`` where none fits.
+    """Return the ids of the longest pieces of a cleaned ``word`` from the left.
 
-    Args:
-        word: a cleaned word.
-        vocab: pieces that continue a word begin with ``##``.
-        unknown: id of words that cannot be put together, or are too long.
-        longest: characters a word may have.
+    Pieces of ``vocab`` that continue a word begin with ``##``. A word that cannot be put together, or has more than
+    ``longest`` characters, is ``[unknown]``.
     """
     if len(word) > longest:
         return [unknown]
@@ -152,31 +142,15 @@ def pieces(word: str, vocab: Mapping[str, int], unknown: int, longest: int) -> l
 
 
 def make(spec: TokenizerSpec) -> WordPieceTokenizer:
-    """Return the tokenizer of ``spec.vocab_file``, or of ``spec.model`` where that is empty.
-
-    Raises:
-        ConfigError: no file is named.
-        DataError: it is not there, or has not the tokens BERT needs.
-    """
+    """Return the tokenizer of ``spec.vocab_file``, or of ``spec.model`` where that is empty."""
     path = find_file(spec.vocab_file or spec.model, "VOCAB_FILE", _WHAT)
     vocab: dict[str, int] = {}
     for number, line in enumerate(StringIO(read_text(path), newline=None)):
         vocab[line.strip()] = number
-    absent = [token for token in _NEEDED if token not in vocab]
-    if absent:
+    if absent := [token for token in _NEEDED if token not in vocab]:
         raise DataError(f"{path}: has no {', '.join(absent)}; expected {_WHAT}")
     for token in ("[BOS]", "[EOS]", *(f"<extra_id_{number}>" for number in range(spec.extra_ids))):
         vocab.setdefault(token, len(vocab))
     roles = {name: vocab[f"[{name.upper()}]"] for name in ("bos", "eos", "cls", "sep", "pad", "mask")}
     extra = tuple(vocab[f"<extra_id_{number}>"] for number in range(spec.extra_ids))
     return WordPieceTokenizer(vocab, spec.type == "BertWordPieceLowerCase", Specials(**roles, extra=extra), spec)
-
-
-def vocab_size(spec: TokenizerSpec) -> int:
-    """Return the largest id + 1."""
-    return make(spec).vocab_size
-
-
-def identity(spec: TokenizerSpec) -> str:
-    """Return the fingerprint."""
-    return make(spec).fingerprint

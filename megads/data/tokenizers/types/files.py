@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from megads.errors import ConfigError, DataError, DependencyError
+from megads.errors import ConfigError, DataError
 from megads.storage import reading as files
 
 _MOST = 1 << 30  # bytes of a file of a tokenizer
@@ -47,11 +44,7 @@ def find_file(name: str, setting: str, what: str) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return what is in the file.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Return what is in the file; DataError where it cannot be read."""
     try:
         return files.read_bytes(path, _MOST)
     except OSError as error:
@@ -70,35 +63,14 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     """Return the JSON object in the file; ``what`` is what it should be."""
     raw = read_bytes(path)
     try:
-        with _no_collection():
+        # The collector would walk over hundreds of thousands of new lists: half of the time.
+        with files.no_collection():
             content = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        content = _read_odd_json(raw, path, what)
+        try:  # orjson is too strict for NaN, halves of surrogate pairs, other encodings
+            content = files.parse_json(raw)
+        except ValueError:
+            raise DataError(f"{path}: is not JSON; expected {what}") from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a JSON object, {what}")
     return content
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector from walking over hundreds of thousands of new lists: half of the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
-def _read_odd_json(raw: bytes, path: Path, what: str) -> Any:
-    """Read what orjson is too strict for: NaN, halves of surrogate pairs, other encodings."""
-    try:
-        return files.parse_json(raw)
-    except ValueError:
-        raise DataError(f"{path}: is not JSON; expected {what}") from None
-
-
-def missing(package: str, wanted_by: str) -> DependencyError:
-    """Return the error for an optional package that is not installed."""
-    return DependencyError(f"{wanted_by} needs the package {package}: pip install {package}")

@@ -31,11 +31,7 @@ class GPT2Tokenizer:
 
     @property
     def eod(self) -> int:
-        """Id of ``<|endoftext|>``.
-
-        Raises:
-            ConfigError: the vocabulary has no such token.
-        """
+        """Id of ``<|endoftext|>``; ConfigError where the vocabulary has no such token."""
         if self.specials.eos is None:
             raise ConfigError(f"{self.spec.vocab_file or self.spec.model}: has no {EOD} to end a document with")
         return self.specials.eos
@@ -47,22 +43,15 @@ class GPT2Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of ``text``."""
-        ids: list[int] = self.inner.encode(text, add_special_tokens=False).ids
-        return ids
+        return list(self.inner.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``."""
-        text: str = self.inner.decode(ids, skip_special_tokens=False)
-        return text
+        return str(self.inner.decode(ids, skip_special_tokens=False))
 
 
 def make(spec: TokenizerSpec) -> GPT2Tokenizer:
-    """Return the tokenizer of ``spec.vocab_file`` and ``spec.merge_file``, or of the folder ``spec.model``.
-
-    Raises:
-        ConfigError: no file is named.
-        DataError: one is not there or is broken.
-    """
+    """Return the tokenizer of ``spec.vocab_file`` and ``spec.merge_file``, or of the folder ``spec.model``."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     vocab, merges = _read(spec)

@@ -52,16 +52,16 @@ class HFTokenizer:
         Raises:
             ConfigError: the vocabulary has not the one that is named, or none of them.
         """
-        if self.specials.eos is None and (name := named_tokens(self.path.parent).get("eos_token")):
+        if self.specials.eos is not None:
+            return self.specials.eos
+        if name := named_tokens(self.path.parent).get("eos_token"):
             raise ConfigError(
                 f"{self.path}: has no {name!r}, which tokenizer_config.json names as eos_token; correct one"
             )
-        if self.specials.eos is None:
-            raise ConfigError(
-                f"{self.path}: has none of {', '.join(EOD_NAMES)} to end a document with; "
-                "set eos_token in a tokenizer_config.json in the same folder"
-            )
-        return self.specials.eos
+        raise ConfigError(
+            f"{self.path}: has none of {', '.join(EOD_NAMES)} to end a document with; "
+            "set eos_token in a tokenizer_config.json in the same folder"
+        )
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -70,21 +70,15 @@ class HFTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of ``text`` with what the post-processor puts around it."""
-        ids: list[int] = self.inner.encode(text).ids
-        return ids
+        return list(self.inner.encode(text).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``, special tokens included."""
-        text: str = self.inner.decode(ids, skip_special_tokens=False)
-        return text
+        return str(self.inner.decode(ids, skip_special_tokens=False))
 
 
 def make(spec: TokenizerSpec) -> HFTokenizer:
-    """Return the tokenizer in the file or folder ``spec.model``.
-
-    Raises:
-        DataError: it is not there or is broken.
-    """
+    """Return the tokenizer in the file or folder ``spec.model``."""
     import tokenizers
 
     path = find_tokenizer_json(spec.model)
@@ -104,7 +98,7 @@ def make(spec: TokenizerSpec) -> HFTokenizer:
 
 
 def vocab_size(spec: TokenizerSpec) -> int:
-    """Return the largest id + 1 without loading the tokenizer itself."""
+    """Return the largest id + 1, without loading the tokenizer itself unless it adds tokens."""
     if spec.extra_ids:
         return make(spec).vocab_size
     path = find_tokenizer_json(spec.model)
@@ -142,18 +136,13 @@ def find_tokenizer_json(name: str) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the content of a tokenizer.json that gives a text the same ids every time.
-
-    Raises:
-        DataError: it cannot be read, or draws ids at random.
-    """
+    """Return the content of a tokenizer.json; DataError where it cannot be read, or draws ids at random."""
     content = read_json(path, WHAT)
     model = content.get("model")
     if isinstance(model, dict) and (dropout := model.get("dropout")):
         raise DataError(
             f"{path}: has BPE dropout {dropout}, which encodes a text differently every time; set "
-            "model.dropout to null "
-            "in a copy of it"
+            "model.dropout to null in a copy of it"
         )
     return content
 

@@ -51,25 +51,11 @@ class NullTokenizer:
 
 
 def make(spec: TokenizerSpec) -> NullTokenizer:
-    """Return the tokenizer of ``spec``."""
-    return NullTokenizer(vocab_size(spec))
-
-
-def vocab_size(spec: TokenizerSpec) -> int:
-    """Return the size that was asked for.
-
-    Raises:
-        ConfigError: none was, or one that token files cannot hold.
-    """
+    """Return the tokenizer; ConfigError where no size is given, or one that token files cannot hold."""
     if spec.vocab_size <= 0:
         raise ConfigError("TOKENIZER_TYPE=NullTokenizer has no vocabulary of its own; set VOCAB_SIZE")
     if spec.vocab_size > MOST_TOKENS:
         raise ConfigError(
             f"TOKENIZER_TYPE=NullTokenizer: a vocabulary of {spec.vocab_size}; token files hold ids below {MOST_TOKENS}"
         )
-    return spec.vocab_size
-
-
-def identity(spec: TokenizerSpec) -> str:
-    """Return the fingerprint without loading anything."""
-    return make(spec).fingerprint
+    return NullTokenizer(spec.vocab_size)

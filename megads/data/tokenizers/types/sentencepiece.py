@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from megads.data.tokenizers.base import Specials, TokenizerSpec
-from megads.data.tokenizers.types.files import find_file, fingerprint, missing, read_bytes
-from megads.errors import ConfigError, DataError
+from megads.data.tokenizers.types.files import find_file, fingerprint, read_bytes
+from megads.errors import ConfigError, DataError, DependencyError
 
 _WHAT = "a .model file of the sentencepiece library"
 
@@ -36,11 +36,7 @@ class SentencePieceTokenizer:
 
     @property
     def eod(self) -> int:
-        """Id of ``<EOD>``, or of the end of sentence where nothing is added.
-
-        Raises:
-            ConfigError: the model has no end of sentence.
-        """
+        """Id of ``<EOD>``, or of the end of sentence where nothing is added; ConfigError where there is none."""
         if self.eod_id is None:
             raise ConfigError(f"{self.spec.model}: has no end-of-sentence piece to end a document with")
         return self.eod_id
@@ -78,30 +74,20 @@ class SentencePieceTokenizer:
 
 
 def make(spec: TokenizerSpec) -> SentencePieceTokenizer:
-    """Return the tokenizer of the file ``spec.model``.
-
-    Raises:
-        ConfigError: no file is named, or the model lacks a piece the type needs.
-        DataError: it is not there or is broken.
-        DependencyError: sentencepiece is not installed.
-    """
+    """Return the tokenizer of the file ``spec.model``."""
     processor = _load(spec)
     if spec.type == "SentencePieceTokenizer":
         return _with_added_tokens(processor, spec)
     if spec.extra_ids:
         raise ConfigError(f"TOKENIZER_TYPE={spec.type} has no tokens <extra_id_N>; set VOCAB_EXTRA_IDS=0")
-    bos, eos, pad = (_known(number) for number in (processor.bos_id(), processor.eos_id(), processor.pad_id()))
+    numbers = (processor.bos_id(), processor.eos_id(), processor.pad_id())
+    bos, eos, pad = (number if number >= 0 else None for number in numbers)
     prefix: tuple[int, ...] = ()
     if spec.type == "Llama2Tokenizer":
         if bos is None:
             raise ConfigError(f"{spec.model}: has no begin-of-sentence piece, which {spec.type} puts before every text")
         prefix = (bos,)
     return SentencePieceTokenizer(processor, len(processor), Specials(bos, eos, pad=pad), eos, prefix, {}, spec)
-
-
-def vocab_size(spec: TokenizerSpec) -> int:
-    """Return the largest id + 1."""
-    return make(spec).vocab_size
 
 
 def identity(spec: TokenizerSpec) -> str:
@@ -115,16 +101,13 @@ def _path(spec: TokenizerSpec) -> Path:
     return find_file(name, "TOKENIZER_MODEL", _WHAT)
 
 
-def _known(number: int) -> int | None:
-    return number if number >= 0 else None
-
-
 def _load(spec: TokenizerSpec) -> Any:
     path = _path(spec)
     try:
         import sentencepiece
     except ImportError:
-        raise missing("sentencepiece", f"TOKENIZER_TYPE={spec.type}") from None
+        needs = f"TOKENIZER_TYPE={spec.type} needs the package sentencepiece"
+        raise DependencyError(f"{needs}: pip install sentencepiece") from None
     content = read_bytes(path)
     if not content:
         raise DataError(f"{path}: is empty; expected {_WHAT}")

@@ -12,8 +12,9 @@ import transformers
 from numpy.typing import NDArray
 from torch import nn
 
+from megads.checkpoint.convert.huggingface.export import Exported, export
 from megads.checkpoint.format.reader import Reader
-from megads.checkpoint.format.tensors import parameters_of
+from megads.checkpoint.format.shard_layout import parameters_of
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig
@@ -147,3 +148,15 @@ def their_module(kind: str, dtype: str = "fp32") -> Any:
             if parameter.ndim == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
     return module.to(DTYPES[dtype]).eval()
+
+
+def exported(path: Path, folder: Path, **wanted: Any) -> Exported:
+    """Export the checkpoint ``path``; ``wanted`` as of :func:`megads.checkpoint.convert.huggingface.export.export`."""
+    with Reader(path) as reader:
+        return export(reader, folder, **wanted)
+
+
+def saved(folder: Path, kind: str, dtype: str = "fp32", **how: Any) -> Path:
+    """Save a model of transformers in ``folder/theirs`` and return that."""
+    their_module(kind, dtype).save_pretrained(folder / "theirs", **how)
+    return folder / "theirs"

@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from megads.checkpoint.convert.huggingface.export import export
 from megads.checkpoint.convert.huggingface.import_ import import_folder
-from megads.checkpoint.convert.huggingface.read_config import describe
 from megads.checkpoint.format.reader import Reader
 from megads.checkpoint.resume.compatibility import SHAPE_SETTINGS, model_of
 from megads.errors import CheckpointError
-from tests.checkpoint.convert.huggingface.models import DTYPES, THEIRS, assert_same_logits, our_module, their_module
+from tests.checkpoint.convert.huggingface.models import (
+    DTYPES,
+    THEIRS,
+    assert_same_logits,
+    our_module,
+    saved,
+    their_module,
+)
 from tests.checkpoint.made import find_latest
-
-
-def saved(tmp_path, kind, dtype="fp32", **how):
-    folder = tmp_path / "theirs"
-    their_module(kind, dtype).save_pretrained(folder, **how)
-    return folder
 
 
 def tensors_in(folder):
@@ -110,7 +110,7 @@ def test_gpt2_folders_of_the_first_kind(tmp_path):
     tensors["h.0.attn.masked_bias"] = torch.tensor(-1e4)
     save_file(tensors, source / "model.safetensors")
     made = import_folder(source, tmp_path / "ours")
-    assert_same_logits(our_module(made.path, made.described.model), their_module("gpt2"))
+    assert_same_logits(our_module(made.path, made.description.model), their_module("gpt2"))
 
 
 def test_a_tied_output_layer_may_be_there_if_it_is_the_embedding(tmp_path):
@@ -123,28 +123,6 @@ def test_a_tied_output_layer_may_be_there_if_it_is_the_embedding(tmp_path):
     save_file(tensors, source / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"says tie_word_embeddings, but lm_head\.weight is not"):
         import_folder(source, tmp_path / "other")
-
-
-def test_settings_of_transformers_4_are_read(tmp_path):
-    source = saved(tmp_path, "llama3.2")
-    config = json.loads((source / "config.json").read_text())
-    rope = config.pop("rope_parameters")
-    config |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope, "torch_dtype": config.pop("dtype", None)}
-    (source / "config.json").write_text(json.dumps(config))
-    made = import_folder(source, tmp_path / "ours")
-    model = made.described.model
-    assert (model.rope_theta, model.rope_scaling, model.rope_scaling_factor) == (500000.0, "llama3", 8.0)
-    assert (model.rope_low_freq_factor, model.rope_high_freq_factor, model.rope_original_positions) == (1, 4, 16)
-    assert_same_logits(our_module(made.path, model), their_module("llama3.2"))
-
-
-def test_the_older_name_of_linear_scaling_is_read(tmp_path):
-    source = saved(tmp_path, "llama-linear")
-    config = json.loads((source / "config.json").read_text())
-    del config["rope_parameters"]
-    (source / "config.json").write_text(json.dumps({**config, "rope_scaling": {"type": "linear", "factor": 2.0}}))
-    model = import_folder(source, tmp_path / "ours").described.model
-    assert (model.rope_theta, model.rope_scaling, model.rope_scaling_factor) == (10000.0, "linear", 2.0)
 
 
 def test_what_is_kept_of_the_source(tmp_path):
@@ -166,32 +144,6 @@ def test_what_is_kept_of_the_source(tmp_path):
         export(reader, tmp_path / "again")
     assert json.loads((tmp_path / "again" / "generation_config.json").read_text())["temperature"] == 0.7
     assert json.loads((tmp_path / "again" / "config.json").read_text())["sliding_window"] == 32
-
-
-@pytest.mark.parametrize(
-    ("change", "window"),
-    [({}, 4096), ({"sliding_window": None}, None), ({"sliding_window": 32}, 32)],
-    ids=["left out", "null", "32"],
-)
-def test_mistrals_window_is_what_transformers_takes_it_for(tmp_path, change, window):
-    source = saved(tmp_path, "mistral")
-    path = source / "config.json"
-    config = json.loads(path.read_text())
-    del config["sliding_window"]
-    path.write_text(json.dumps({**config, **change}))
-    assert AutoConfig.from_pretrained(source).sliding_window == window
-    described = import_folder(source, tmp_path / "ours").described
-    assert (described.longest, described.more["sliding_window"]) == (window or 0, window)
-
-
-@pytest.mark.parametrize(("change", "heads"), [({}, 8), ({"num_key_value_heads": None}, 16)], ids=["left out", "null"])
-def test_mistrals_key_value_heads_are_what_transformers_takes_them_for(tmp_path, change, heads):
-    config = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": 53, "hidden_size": 64}
-    config |= {"intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 16, **change}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    if not change:  # transformers 4 takes null for as many as query heads, 5 refuses it
-        assert AutoConfig.from_pretrained(tmp_path).num_key_value_heads == heads
-    assert describe(tmp_path, 128).model.num_kv_heads == heads
 
 
 def test_weights_of_two_types_become_the_wider_one(tmp_path):

@@ -18,6 +18,8 @@ from torch import Tensor
 HIDDEN, HEADS, WIDTH, INNER, ROWS, POSITIONS = 16, 4, 6, 24, 24, 12
 EPSILON, BASE = 1e-3, 500.0
 """Not Megatron's defaults, as little as heads whose channels are not the hidden size together."""
+UNSAID = {"head_dim": WIDTH, "norm_epsilon": EPSILON}
+"""What must be stated of files that do not say it."""
 
 
 Rank = dict[str, Any]

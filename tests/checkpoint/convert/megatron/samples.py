@@ -9,14 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megads.checkpoint.convert.writer import Writer
+from megads.checkpoint.convert.megatron.export import Target, export_megatron
+from megads.checkpoint.convert.megatron.import_ import Imported
+from megads.checkpoint.convert.writer import new_writer
 from megads.checkpoint.format.reader import Reader
-from megads.checkpoint.format.tensors import parameters_of
+from megads.checkpoint.format.shard_layout import parameters_of
 from megads.checkpoint.resume.compatibility import SHAPE_SETTINGS
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig
 from megads.models.gpt import GPT
+from tests.checkpoint.convert.megatron import megatron
 from tests.models import shapes
 
 _MORE_LAYERS = {"num_layers": 4}
@@ -39,10 +42,10 @@ def random_weights(model: ModelConfig, seed: int = 7) -> dict[str, np.ndarray]:
 def save_ours(folder: Path, model: ModelConfig, seed: int = 7) -> Path:
     """Write a checkpoint of random weights into ``folder``."""
     values = model.model_dump()
-    writer = Writer(folder, parameters_of(model), {key: values[key] for key in SHAPE_SETTINGS}, {})
-    for name, numbers in random_weights(model, seed).items():
-        writer.add(name, numbers)
-    return writer.finish()
+    with new_writer(folder, parameters_of(model), {key: values[key] for key in SHAPE_SETTINGS}, {}) as writer:
+        for name, numbers in random_weights(model, seed).items():
+            writer.add(name, numbers)
+    return writer.final
 
 
 def weights(path: Path) -> dict[str, np.ndarray]:
@@ -70,3 +73,16 @@ def our_logits(path: Path, model: ModelConfig) -> Tensor:
     with torch.no_grad():
         logits: Tensor = gpt(tokens_of(model))
     return logits[..., : model.vocab_size]
+
+
+def check_logits(done: Imported, chunks: list[Any], version: float = 3.0, groups: int = megatron.HEADS) -> None:
+    """Check that what was imported computes what Megatron's own modules do with ``chunks``."""
+    expected = megatron.logits(chunks, tokens_of(done.model), version, groups=groups)
+    ours = our_logits(done.path, done.model)
+    torch.testing.assert_close(ours, expected[..., : done.model.vocab_size], rtol=1e-5, atol=1e-5)
+
+
+def exported(ours: Path, folder: Path, **target: Any) -> Path:
+    """Export a checkpoint; ``target`` as of :class:`megads.checkpoint.convert.megatron.export.Target`."""
+    with Reader(ours) as reader:
+        return export_megatron(reader, folder, Target(**target))

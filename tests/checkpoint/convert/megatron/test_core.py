@@ -15,8 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megads.checkpoint.convert.megatron.arguments import Target
-from megads.checkpoint.convert.megatron.export import export_megatron
+from megads.checkpoint.convert.megatron.export import Target, export_megatron
 from megads.checkpoint.convert.megatron.import_ import import_megatron
 from megads.checkpoint.format.reader import Reader
 from megads.config.schema import ModelConfig

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.preprocess.conftest import golden, write_jsonl
-from tests.data.preprocess.test_output import index
+from tests.data.preprocess.conftest import golden, index, write_jsonl
 
 TRAIN = """
 import os, sys

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 from megads.data.preprocess.plan import Job
-from megads.data.preprocess.workers.messages import Block, Write
-from megads.data.preprocess.workers.worker import Problem, _Worker
+from megads.data.preprocess.workers.pool import Block, Write
+from megads.data.preprocess.workers.worker import Problem, _Worker, pack
 from megads.data.tokenizers.base import Encoded, TokenizerSpec
 
 LINES = b'{"text": "1 2"}\n\n{"text": "3"}\n{"text": ""}\n{"text": "4 5"}\n'
@@ -76,5 +77,37 @@ def test_small_batches_give_the_same():
     whole = made.encode(Block(0, 0, "a", 0, len(lines), 0, lines))
     made._job = Job((), "out", made._job.tokenizer, how=type(made._job.how)(chunk_size=1))
     single = made.encode(Block(1, 0, "a", 0, len(lines), 0, lines))
-    assert made._waiting[0][0].tokens.tolist() == made._waiting[1][0].tokens.tolist() == [1, 2, 9, 3, 9, 4, 9]
+    assert made._waiting[0][0].tolist() == made._waiting[1][0].tolist() == [1, 2, 9, 3, 9, 4, 9]
     assert whole.outputs[0].lengths.tolist() == single.outputs[0].lengths.tolist()
+
+
+@pytest.mark.parametrize("mean", [2, 2000])
+@pytest.mark.parametrize("eod", [None, 9])
+def test_packing_against_a_loop(mean, eod):
+    """Short documents and long ones take two ways."""
+    rng = random.Random(mean)
+    for _ in range(20):
+        documents = [
+            [[rng.randrange(9) for _ in range(rng.choice([0, 1, mean]))] for _ in range(rng.choice([0, 1, 1, 3]))]
+            for _ in range(rng.randrange(8))
+        ]
+        flat = [token for document in documents for text in document for token in text]
+        offsets = np.cumsum([0, *(len(text) for document in documents for text in document)])
+        counts = [len(document) for document in documents]
+        packed, output = pack(
+            np.array(flat, "u4"), offsets, counts, len(documents), dtype=np.dtype("<u2"), eod=eod, limit=10
+        )  # fmt: skip
+        tokens: list[int] = []
+        lengths: list[int] = []
+        sequences = []
+        for document in documents:
+            texts = [list(text) for text in document if text]
+            if texts and eod is not None:
+                texts[-1].append(eod)
+            tokens += [token for text in texts for token in text]
+            lengths += map(len, texts)
+            sequences.append(len(texts))
+        assert packed.tolist() == tokens
+        assert packed.dtype == np.dtype("<u2")
+        assert output.lengths.tolist() == lengths
+        assert output.sequences.tolist() == sequences

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import random
 import signal
@@ -15,99 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from megads.data.datasets import build_splits
-from megads.data.samples.index_cache import progress
-from megads.data.samples.index_cache import team as teams
+from megads.data.samples.index_cache import build
+from megads.data.samples.index_cache.build import Team, build_together, not_verified
 from megads.data.samples.index_cache.cache import Cache
-from megads.data.samples.index_cache.index_file import _LENGTH
-from megads.data.samples.index_cache.pool import not_verified
-from megads.data.samples.index_cache.team import Team, build_together
 from megads.data.samples.mix import OrderRecipe
-from megads.data.samples.recipe import collect, hold
 from megads.data.sources.file_list import Shard
 from tests.data.factory import make_run, write_dataset
-from tests.data.samples.index_cache.test_cache import _recipes
+from tests.data.samples.in_memory import collect, hold, read_all
+from tests.data.samples.index_cache.conftest import flip
 
 SEED = random.randrange(10**6)
-
-
-@pytest.fixture
-def cache(tmp_path) -> Cache:
-    return Cache(tmp_path / "index")
-
-
-@pytest.fixture
-def lines(caplog, monkeypatch) -> Any:
-    monkeypatch.setattr(logging.getLogger("megads"), "propagate", True)
-    caplog.set_level(logging.INFO, "megads")
-    return lambda: [record.getMessage() for record in caplog.records]
-
-
-def flip(path: Path, bit: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[bit // 8] ^= 1 << bit % 8
-    path.write_bytes(content)
-
-
-def test_every_flipped_bit_is_found_and_mended(tmp_path, cache, lines, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-    dice = random.Random(SEED)
-    for recipe in _recipes(tmp_path):
-        cache.get(recipe)
-        path, expected = cache.path(recipe), collect(recipe)
-        content = path.read_bytes()
-        for number in range(80):
-            # Half of them in the header, of which a few bits decide everything.
-            bit = dice.randrange(8 * (len(content) if number % 2 else min(700, len(content))))
-            flip(path, bit)
-            assert not cache.verify(recipe), f"seed {SEED}: bit {bit} of {path}"
-            assert not path.exists()
-            found = cache.get(recipe)
-            assert all(np.array_equal(found[name], each) for name, each in expected.items())
-            assert path.read_bytes() == content
-    assert len(lines()) == 240
-    assert all("; rebuilding it" in line and str(cache.folder) in line for line in lines())
-
-
-def test_an_index_of_an_older_version_has_no_checksum_and_is_built_again(cache, lines):
-    recipe = OrderRecipe(99, 1)
-    cache.get(recipe)
-    path = cache.path(recipe)
-    content = path.read_bytes()
-    (length,) = _LENGTH.unpack(content[:8])
-    header = json.loads(content[8 : 8 + length])
-    header["__metadata__"] = {"megads": header["__metadata__"]["megads"]}
-    text = json.dumps(header).encode()
-    path.write_bytes(_LENGTH.pack(len(text)) + text + content[8 + length :])
-    assert cache.find(recipe) is None
-    assert np.array_equal(cache.get(recipe)["order"], collect(recipe)["order"])
-    assert lines() == [
-        f"sample index {path}: its header is not that of an index with checksums; an older version had none; "
-        "rebuilding it"
-    ]
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("kind", ["pipe", "folder"])
-def test_what_is_no_file_is_replaced_or_refused_and_never_waited_for(cache, kind):
-    recipe = OrderRecipe(99, 1)
-    cache.folder.mkdir()
-    os.mkfifo(cache.path(recipe)) if kind == "pipe" else cache.path(recipe).mkdir()
-    assert cache.find(recipe) is None
-    if kind == "pipe":
-        assert np.array_equal(cache.get(recipe)["order"], collect(recipe)["order"])
-    else:
-        with pytest.raises(teams.DataError, match=r"sample indices in .*: is a directory; set DATA_CACHE_PATH"):
-            cache.get(recipe)
 
 
 def test_numbers_above_two_billion_stay_positive(cache, monkeypatch):
     recipe = OrderRecipe(4, 1)
     big = np.array([2**31, 2**32 - 2, 0, 1], np.uint32)
     monkeypatch.setattr(OrderRecipe, "_blocks", lambda self: iter([big]))
-    column = cache.columns(recipe)["order"]
+    column = cache.get(recipe)["order"]
     assert [column[i] for i in range(4)] == big.tolist() == [int(hold(recipe)["order"][i]) for i in range(4)]
 
 
@@ -192,7 +116,7 @@ def test_ranks_share_the_reading_of_a_cache_that_all_of_them_see(tmp_path, monke
     read = _caches(monkeypatch, [cache.folder] * 4, [0, 1, 0, 1], recipes)
     assert read == dict.fromkeys(range(4), 3)
     assert len(lines()) == 2
-    assert all(np.array_equal(cache.get(each)["order"], collect(each)["order"]) for each in recipes)
+    assert all(np.array_equal(read_all(cache.get(each))["order"], collect(each)["order"]) for each in recipes)
     assert len(list(cache.folder.iterdir())) == len(recipes)
 
 
@@ -211,8 +135,8 @@ def test_a_host_with_a_folder_of_its_own_reads_all_of_it(tmp_path, monkeypatch, 
 
 
 def test_a_line_says_how_far_long_work_is(monkeypatch, lines):
-    monkeypatch.setattr(progress, "FIRST_S", 0.05)
-    with progress.Pace("sample indices (2 to build)", 200) as shown:
+    monkeypatch.setattr(build, "FIRST_S", 0.05)
+    with build.Progress("sample indices (2 to build)", 200) as shown:
         shown.step(100)
         until = time.monotonic() + 10
         while not lines() and time.monotonic() < until:
@@ -225,7 +149,7 @@ _POOL = """
 import sys
 from tests.data.samples.index_cache.test_cache import Slow
 from megads.data.samples.index_cache.cache import Cache
-from megads.data.samples.index_cache.pool import build_in_pool
+from megads.data.samples.index_cache.build import build_in_pool
 from pathlib import Path
 if __name__ == "__main__":
     recipes = [Slow(f"{sys.argv[1]}/log{i}", 10**6, 0.01) for i in range(2)]

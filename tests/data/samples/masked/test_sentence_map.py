@@ -7,11 +7,11 @@ import pytest
 
 from megads.data.samples.gpt import Stamp
 from megads.data.samples.index_cache.cache import Cache
-from megads.data.samples.masked import sentence_map, swaps
-from megads.data.samples.masked.mersenne import Mersenne64, mersenne32
-from megads.data.samples.masked.sentence_map import SentenceRecipe, build_map
-from megads.data.samples.masked.swaps import Swaps
+from megads.data.samples.masked import sentence_map
+from megads.data.samples.masked.sentence_map import Mersenne64, SentenceRecipe, build_map
+from megads.data.samples.recipe import Columns
 from megads.errors import DataError
+from tests.data.samples.in_memory import read_all
 from tests.data.samples.sentences import DOCUMENTS, LENGTHS, write_sentences
 from tests.data.samples.upstream import megatron_core
 
@@ -63,7 +63,7 @@ def test_map_equals_the_compiled_one(block):
 
 
 def test_long_map_equals_the_compiled_one():
-    """Long enough for swaps by the block."""
+    """Long enough for several draws."""
     core, dice = megatron_core(), np.random.RandomState(0)
     documents = np.arange(0, 30_001, 3).astype(np.int64)
     lengths = dice.randint(1, 60, 30_000).astype(np.int32)
@@ -81,31 +81,13 @@ def test_documents_without_samples():
 def test_mersenne_twisters_are_those_of_the_standard():
     """The 10000th numbers that ISO C++ [rand.predef] gives for the default seed."""
     assert int(Mersenne64(5489).draw(10_000)[-1]) == 9981545732273789042
-    assert int(mersenne32(5489).randint(0, 2**32, 10_000, np.uint32)[-1]) == 4123659995
+    assert int(np.random.RandomState(5489).randint(0, 2**32, 10_000, np.uint32)[-1]) == 4123659995
 
 
 def test_mersenne_draws_the_same_in_any_portions():
     whole, parts = Mersenne64(3).draw(50_000), Mersenne64(3)
     pieces = [parts.draw(count) for count in (0, 1, 310, 1, 1, 20_000, 29_687)]
     assert np.array_equal(np.concatenate(pieces), whole)
-
-
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("bits", [2, 5, 18])
-def test_swaps_equal_the_plain_loop(seed, bits, monkeypatch):
-    monkeypatch.setattr(swaps, "_TABLE_BITS", bits)
-    dice = np.random.RandomState(seed)
-    size = int(dice.choice([40, 300, 5000]))
-    ours, plain = np.arange(size), list(range(size))
-    top, swap = size - 1, Swaps(ours)
-    while top >= 20:
-        count = int(dice.randint(1, min(top, 400)))
-        targets = np.array([dice.randint(0, top - k + 1) for k in range(count)])
-        swap.apply(top, targets)
-        for k, target in enumerate(targets.tolist()):
-            plain[top - k], plain[target] = plain[target], plain[top - k]
-        assert ours.tolist() == plain
-        top -= count
 
 
 def test_shuffle_equals_the_plain_loop():
@@ -117,14 +99,18 @@ def test_shuffle_equals_the_plain_loop():
         assert sentence_map._shuffled(count, 5).tolist() == order
 
 
+def _rows(columns: Columns) -> list[list[int]]:
+    return read_all(columns)["samples"].reshape(-1, 3).tolist()
+
+
 def test_map_of_a_file_goes_through_the_cache(tmp_path):
     prefix = write_sentences(tmp_path)
     recipe = SentenceRecipe(prefix, Stamp.of(prefix), 0, 4, 13, 2, None, 1234)
     cache = Cache(tmp_path / "cache")
     for _ in range(2):
-        assert cache.get(recipe)["samples"].tolist() == [[8, 10, 13], [4, 8, 13], [0, 3, 13]]
+        assert _rows(cache.get(recipe)) == [[8, 10, 13], [4, 8, 13], [0, 3, 13]]
     part = SentenceRecipe(prefix, Stamp.of(prefix), 2, 4, 13, 2, None, 1234)
-    assert sorted(cache.get(part)["samples"].tolist()) == [[4, 8, 13], [8, 10, 13]]
+    assert sorted(_rows(cache.get(part))) == [[4, 8, 13], [8, 10, 13]]
     none = SentenceRecipe(prefix, Stamp.of(prefix), 1, 2, 13, 2, None, 1234)
     with pytest.raises(DataError, match=r"sentences: none of 1 documents has 2 sentences"):
         cache.get(none)

@@ -1,1 +1,0 @@
-"""Output of preprocessing: unfinished, locked, published. Never imports torch."""

@@ -1,0 +1,58 @@
+"""Megatron's names of a decoder's parameters.
+
+::
+
+    ours                    legacy                                       core
+    embedding.weight        language_model.embedding.word_embeddings     embedding.word_embeddings
+    positions.weight        language_model.embedding.position_embeddings embedding.position_embeddings
+    layers.N.*              language_model.encoder.layers.N.*            decoder.layers.N.*
+    final_norm              language_model.encoder.final_layernorm       decoder.final_layernorm
+    head.weight             language_model.output_layer                  output_layer
+
+Versions before 2022 say ``transformer`` for ``encoder`` and ``attention`` for ``self_attention``, later
+ones ``norm`` for ``layernorm``. With Transformer Engine core keeps the norms of a layer in
+the matrix behind them, as ``linear_qkv.layer_norm_weight``. The layers of a file count from 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class LayerName(NamedTuple):
+    """A module of a layer; a name and ``weight`` or ``bias`` are a parameter's."""
+
+    legacy: str
+    core: str
+    core_te: str = ""  # core with Transformer Engine; empty: as core
+    imported: tuple[str, ...] = ()  # of old versions, and legacy with Transformer Engine
+
+
+LAYER = {
+    "input_norm": LayerName(
+        *("input_layernorm.", "input_layernorm.", "self_attention.linear_qkv.layer_norm_"),
+        ("input_norm.", "self_attention.layernorm_qkv.layer_norm_"),
+    ),
+    "attention.qkv": LayerName(
+        *("self_attention.query_key_value.", "self_attention.linear_qkv."),
+        imported=("attention.query_key_value.", "self_attention.layernorm_qkv."),
+    ),
+    "attention.out": LayerName(
+        *("self_attention.dense.", "self_attention.linear_proj."),
+        imported=("attention.dense.", "self_attention.proj."),
+    ),
+    "post_norm": LayerName(
+        *("post_attention_layernorm.", "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"),
+        ("post_attention_norm.", "layernorm_mlp.layer_norm_"),
+    ),
+    "mlp.up": LayerName("mlp.dense_h_to_4h.", "mlp.linear_fc1.", imported=("layernorm_mlp.fc1_",)),
+    "mlp.down": LayerName("mlp.dense_4h_to_h.", "mlp.linear_fc2.", imported=("layernorm_mlp.fc2_",)),
+}
+"""Modules of a layer; a gated MLP's ``mlp.gate_up`` has the name of ``mlp.up``."""
+
+OUTSIDE = {
+    "embedding": "embedding.word_embeddings",
+    "positions": "embedding.position_embeddings",
+    "head": "output_layer",
+}
+"""Modules outside the layers, in legacy files within ``language_model``, besides ``final_layernorm``."""
