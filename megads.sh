@@ -11,12 +11,4 @@ if [[ ! -f "${root}/ALCF/helpers.sh" ]]; then
 fi
 # shellcheck source=ALCF/helpers.sh
 source "${root}/ALCF/helpers.sh"
-# shellcheck disable=SC2119  # no extras
-megads_setup_env
-# Files of the working folder are data here; none of them is to stand in for a Python module.
-export PYTHONSAFEPATH=1
-if [[ -z "${MEGADS_COMMAND:-}" ]]; then
-  printf -v MEGADS_COMMAND ' %q' "${BASH_SOURCE[0]}" "$@"
-  export MEGADS_COMMAND="bash${MEGADS_COMMAND}" # what the log calls this command
-fi
-exec "${MEGADS_PYTHON}" -m megads "$@"
+megads_run "${BASH_SOURCE[0]}" "" "$@"

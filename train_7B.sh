@@ -5,21 +5,21 @@
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # sh is not enough
 set -euo pipefail
 me="${BASH_SOURCE[0]}"
-root="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)"
+root="$(dirname "$(readlink -f "${me}")")"
 # qsub and sbatch run a copy of this file from a spool folder; look where they were called, and where the file was.
-if [[ ! -f "${root}/launchers/train.sh" ]]; then
-  here="${PBS_O_WORKDIR:-${SLURM_SUBMIT_DIR:-${PWD}}}"
+if [[ ! -f "${root}/ALCF/helpers.sh" ]]; then
+  script="" here="${MEGADS_ROOT:-${PBS_O_WORKDIR:-${SLURM_SUBMIT_DIR:-${PWD}}}}"
   [[ -z "${SLURM_JOB_ID:-}" ]] ||
-    script="$(scontrol show job "${SLURM_JOB_ID}" 2>/dev/null | sed -n 's/^ *Command=\(.*\)\/.*/\1/p')" || true
-  for root in "${MEGADS_ROOT:-${here}}" "${PWD}" "${script:-}"; do
-    [[ ! -f "${root}/launchers/train.sh" ]] || break
+    script="$(scontrol show job "${SLURM_JOB_ID}" 2>/dev/null | sed -n 's/^ *Command=//p')" || true
+  for root in "${here}" "${PWD}" "${script%/train_7B.sh*}"; do
+    [[ ! -f "${root}/ALCF/helpers.sh" ]] || break
   done
   me="${root}/train_7B.sh"
 fi
-if [[ ! -f "${root}/launchers/train.sh" ]]; then
-  echo "megads: no checkout in ${MEGADS_ROOT:-${here}}; submit from the checkout, or set MEGADS_ROOT to it" >&2
+if [[ ! -f "${root}/ALCF/helpers.sh" ]]; then
+  echo "megads: no checkout in ${here}; submit from the checkout, or set MEGADS_ROOT to it" >&2
   exit 2
 fi
-printf -v MEGADS_COMMAND ' %q' "${me}" "$@"
-export MEGADS_COMMAND="bash${MEGADS_COMMAND}" # what the log calls this command
-exec bash "${root}/launchers/train.sh" --preset 7B "$@"
+# shellcheck source=ALCF/helpers.sh
+source "${root}/ALCF/helpers.sh"
+MEGADS_COMMAND="" megads_train "${me}" "--preset 7B" "$@"

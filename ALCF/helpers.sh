@@ -116,6 +116,29 @@ declare -F megads_setup_env >/dev/null || megads_setup_env() {
   esac
 }
 
+# Become `megads $2 WORD...` in the environment that megads_setup_env makes, called by script $1: megads_run $1 $2 WORD...
+declare -F megads_run >/dev/null || megads_run() {
+  local script="$1" before="$2"
+  shift 2
+  # shellcheck disable=SC2119  # no extras
+  megads_setup_env || exit
+  # Files of the working folder are data here; none of them is to stand in for a Python module.
+  export PYTHONSAFEPATH=1
+  if [[ -z "${MEGADS_COMMAND:-}" ]]; then
+    printf -v MEGADS_COMMAND ' %q' "${script}" "$@"
+    export MEGADS_COMMAND="bash${MEGADS_COMMAND}" # what the log calls this command
+  fi
+  # shellcheck disable=SC2086  # the caller's own words
+  exec "${MEGADS_PYTHON}" -m megads ${before} "$@"
+}
+
+# Train: megads_train SCRIPT OPTIONS WORD...
+declare -F megads_train >/dev/null || megads_train() {
+  # A PBS batch job starts in the home folder; run folders belong where qsub was called.
+  [[ "${PBS_ENVIRONMENT:-}" != PBS_BATCH || -z "${PBS_O_WORKDIR:-}" ]] || cd "${PBS_O_WORKDIR}" || exit
+  megads_run "$1" "train $2" "${@:3}"
+}
+
 # Start a command on every rank of this job: megads_launch [-n N] [options] -- COMMAND ...
 # shellcheck disable=SC2119
 declare -F megads_launch >/dev/null || megads_launch() {

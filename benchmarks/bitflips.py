@@ -37,9 +37,8 @@ from megads.checkpoint.format.verify import verify
 from megads.config.run_files import ATTEMPTS, COMMAND, COMMAND_ONCE_SAVED, LOG_FILE, METRICS
 from megads.config.run_folder import CONFIG, HEARTBEAT, OUTCOME, load_config
 from megads.data.datasets import build_splits, read_shards
-from megads.data.formats.checksums import checksums_of
-from megads.data.formats.open import open_dataset
-from megads.data.formats.record import RECORD_SUFFIX, Record, write_record
+from megads.data.formats.record import RECORD_SUFFIX, Record, checksums_of, write_record
+from megads.data.formats.token_file import open_dataset
 from megads.data.samples.index_cache.cache import Cache
 from megads.data.token_files.inspect import info
 from megads.data.token_files.scan import check

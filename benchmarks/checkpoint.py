@@ -9,7 +9,7 @@ Real gloo ranks each hold a share of a state of float32 weights and two moments 
 and write it, and read it, in turns by
 
 * raw: the same bytes by plain writes, one file a rank, fsync; plain reads into the same memory;
-* megads: ``Saver.save`` with checksums, manifest and atomic rename; ``load_pieces``, every byte checked;
+* megads: ``Saver.save`` with checksums, manifest and atomic rename; ``load_shards``, every byte checked;
 * torch.save: one file a rank, then fsync; ``torch.load`` and a copy into the same memory;
 * dcp: ``torch.distributed.checkpoint.save`` (which syncs its files) and ``load``.
 
@@ -42,7 +42,7 @@ from torch import Tensor
 
 from megads.checkpoint.format.reader import Reader
 from megads.checkpoint.format.shard_layout import ShardLayout
-from megads.checkpoint.load import load_pieces
+from megads.checkpoint.load import load_shards
 from megads.checkpoint.owned_shard import OwnedShard
 from megads.checkpoint.resume.progress import Progress
 from megads.checkpoint.save import Saver, Snapshot
@@ -133,7 +133,7 @@ class Ours(Method):
 
     def load(self) -> None:
         with Reader(self.folder / "iter_0000001") as reader:
-            load_pieces(reader, self.pieces, KINDS)
+            load_shards(reader, self.pieces, KINDS)
 
 
 class TorchSave(Method):

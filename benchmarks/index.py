@@ -73,7 +73,7 @@ def build_ours(prefix: str, cache: Path, samples: int) -> None:
 
 
 def _recipe(prefix: str, samples: int) -> Any:
-    from megads.data.formats.open import open_dataset
+    from megads.data.formats.token_file import open_dataset
     from megads.data.samples.gpt import GPTRecipe, Stamp
 
     return GPTRecipe(prefix, Stamp.of(prefix), 0, len(open_dataset(prefix)), SEQ_LENGTH, samples, SEED)
@@ -175,15 +175,14 @@ def same_arrays(prefix: str, ours: Path, theirs: Path, samples: int) -> bool:
 
     arrays = Cache(ours).find(_recipe(prefix, samples))
     return arrays is not None and all(
-        np.array_equal(array, np.load(next(theirs.glob(f"*-{name}.npy")), mmap_mode="r"))
-        for name, array in arrays.items()
+        np.array_equal(column.read(0, len(column)), np.load(next(theirs.glob(f"*-{name}.npy")), mmap_mode="r").ravel())
+        for name, column in arrays.items()
     )
 
 
 def measure_blend(samples: int) -> tuple[float, float, bool]:
     """Return the seconds of a blend of several corpora, ours and megatron-core's helper, and whether both are equal."""
     from megads.data.samples.blend import BlendRecipe
-    from megads.data.samples.recipe import collect
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -191,12 +190,12 @@ def measure_blend(samples: int) -> tuple[float, float, bool]:
     weights = np.random.RandomState(SEED).rand(CORPORA)
     weights /= weights.sum()
     started = time.perf_counter()
-    ours = collect(BlendRecipe(tuple(weights.tolist()), samples))
+    *blocks, ours = BlendRecipe(tuple(weights.tolist()), samples).make().blocks
     middle = time.perf_counter()
     datasets, numbers = np.zeros(samples, np.int16), np.zeros(samples, np.int64)
     helpers.build_blending_indices(datasets, numbers, weights, CORPORA, samples, False)
     ended = time.perf_counter()
-    equal = np.array_equal(ours["dataset"], datasets) and np.array_equal(ours["sample"], numbers)
+    equal = np.array_equal(ours, datasets) and np.array_equal(np.concatenate(blocks), numbers)
     return middle - started, ended - middle, bool(equal)
 
 

@@ -26,8 +26,7 @@ from megads.config.schema import RunConfig
 from megads.data.datasets import build_splits
 from megads.data.formats.files import ReadFile
 from megads.data.formats.writer import IndexedWriter
-from megads.data.loading.loader import Batches
-from megads.data.loading.prefetch import Prefetch, read_ahead
+from megads.data.loading.batches import Batches, Prefetch, read_ahead
 from megads.data.sources.file_list import Shard
 
 WORKERS = (0, 1, 2, 4)

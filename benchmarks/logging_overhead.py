@@ -37,7 +37,7 @@ from megads.config.sources.resolve import Resolved, resolve
 from megads.device.vendor import vendor
 from megads.engine.base import StepResult
 from megads.monitor.log import LOG, start_log
-from megads.monitor.trackers.registry import open_tracks
+from megads.monitor.trackers.registry import open_trackers
 from megads.timing.sections import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, section
 from megads.train.fault.stop import StopRequest
 from megads.train.loop import Loop
@@ -148,7 +148,7 @@ class Run:
         self.engine = Scripted(step_s)
         self.tracks = None
         if tells:
-            self.tracks = open_tracks(resolved.run, folder, env, iteration=0, samples=0, world_size=1)
+            self.tracks = open_trackers(resolved.run, folder, env, iteration=0, samples=0, world_size=1)
         training = Training(
             resolved.run,
             folder,
@@ -161,7 +161,7 @@ class Run:
         )
         stop = StopRequest(folder, groups, device, in_place=False)
         self.loop = Loop(training, stop, self.tracks)
-        self.loop.looks.is_first = False  # the memory of an engine that has none
+        self.loop.probes.is_first = False  # the memory of an engine that has none
         self.loop.remaining.start()
         self.batches, self.took, self.processor = Batches(), list[float](), list[float]()
 
@@ -187,10 +187,10 @@ def watched(run: Run) -> Costs:
     costs = Costs()
     tracks, timing = run.tracks, run.loop.timing
     assert tracks is not None
-    assert run.loop.teller is not None
+    assert run.loop.reporter is not None
     costs.watch(timing, "step_done", "adding up the step's times")
-    costs.watch(run.loop.teller, "step", "handing the step's numbers over")
-    costs.watch(run.loop.teller, "_say", "beside the training: console line and log file")
+    costs.watch(run.loop.reporter, "step", "handing the step's numbers over")
+    costs.watch(run.loop.reporter, "_log", "beside the training: console line and log file")
     costs.watch(tracks.file, "write", "beside the training: metrics.jsonl")
     for tracker in tracks.trackers:
         costs.watch(tracker, "write", f"beside the training: {tracker.name}")
@@ -200,9 +200,9 @@ def watched(run: Run) -> Costs:
 def marks_s() -> float:
     """Return the seconds that the sections of a step cost more with a clock than without one."""
     from megads.device.timeline import HostTimeline
-    from megads.timing.step_times import step_clock
+    from megads.timing.step_times import StepClock
 
-    engine, clock = Scripted(0.0), step_clock(HostTimeline())
+    engine, clock = Scripted(0.0), StepClock(HostTimeline())
 
     def seconds(work: Callable[[], object]) -> float:
         found = []

@@ -352,7 +352,7 @@ def make_kinds(folder: Path, part: Path, tokenizer: Path | None) -> list[Kind]:
     """Train a tokenizer of each kind on the first megabytes."""
     from tokenizers import BertWordPieceTokenizer
 
-    from megads.data.sources.stdlib_corpus import train_bpe
+    from megads.data.stdlib_corpus import train_bpe
 
     texts = [json.loads(line)["text"] for line in part.open(encoding="utf-8")]
     text = folder / "text.txt"

@@ -49,7 +49,8 @@ from pathlib import Path
 import torch
 from megads.cluster.ranks import find_ranks
 from megads.config.run_folder import load_config
-from megads.train.setup import end_of_document, join_ranks
+from megads.comm.groups import join_ranks
+from megads.train.setup import end_of_document
 from megads.engine.build import make_engine
 import megads.train.worker
 run = load_config(Path(sys.argv[1]))

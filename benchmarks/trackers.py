@@ -59,7 +59,7 @@ def run_folder(folder: Path) -> Path:
     """Make a run folder that asks for Weights & Biases online."""
     env = {"WANDB_MODE": "online", "WANDB_INIT_TIMEOUT": "20"}
     resolved = resolve("7B", env=env, machine="generic", root=ROOT)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     save_config(resolved.run, resolved.origins, folder / "config.yaml")
     return folder
 
@@ -91,7 +91,7 @@ def main() -> None:
             "metrics.jsonl alone": list,
             "+ CSV": lambda: [Table(folder / "metrics.csv")],
             "+ TensorBoard": lambda: [TensorBoard(track, folder / "tb", "run", run_dir=folder, **new)],
-            "+ Weights & Biases": lambda: [Wandb(run_folder(folder / "row"), 0, NOWHERE)],
+            "+ Weights & Biases": lambda: [Wandb(run_folder(folder), 0, NOWHERE)],
         }
         for kind, make in kinds.items():
             middle, high = cost(MetricsSink(MetricsFile(folder / "metrics.jsonl"), make()), asked.rows)
@@ -108,8 +108,9 @@ def _beside(folder: Path, count: int) -> None:
     found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     for turn in range(6):
         with_it = turn % 2 == 1
-        trackers: list[Any] = [Wandb(run_folder(folder / f"turn{turn}"), 0, NOWHERE)] if with_it else []
-        tracks = MetricsSink(MetricsFile(folder / f"turn{turn}.jsonl"), trackers)
+        own = run_folder(folder / f"turn{turn}")
+        file = MetricsFile(own / "metrics.jsonl")
+        tracks = MetricsSink(file, [Wandb(own, 0, NOWHERE)] if with_it else [])
         found[with_it] += steps(tracks, count // 3, numbers, repeats)
         tracks.settle()
     for i, what in enumerate(("time", "processor time")):

@@ -131,9 +131,9 @@ def _become_rank(run_dir: Path, env: dict[str, str]) -> NoReturn:
         handle = os.open(run_dir / f"rank-{env['RANK']}.err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         for number in (1, 2):
             os.dup2(handle, number)
-        from megads.train.worker import work
+        from megads.train.worker import main
 
-        work(run_dir / CONFIG, env)
+        main(run_dir / CONFIG, env)
     finally:
         os._exit(3)
 

@@ -35,11 +35,13 @@ def chromium() -> str:
     return found
 
 
-def browse(page: Path, folder: Path, *options: str, address: str = "", size: tuple[int, int] = (1200, 900)) -> str:
+def browse(
+    page: Path | str, folder: Path, *options: str, address: str = "", size: tuple[int, int] = (1200, 900)
+) -> str:
     """Open a page in a new browser and return what it wrote, for ``--dump-dom`` the page after its scripts.
 
     Args:
-        page: HTML file.
+        page: HTML file, or the address of a server on this host.
         folder: for the browser's own files.
         options: of Chromium.
         address: what follows ``#``.
@@ -50,7 +52,11 @@ def browse(page: Path, folder: Path, *options: str, address: str = "", size: tup
     words = [*QUIET, f"--user-data-dir={own}", f"--window-size={size[0]},{size[1]}", *options]
     env = {**os.environ, "HOME": str(folder)}
     done = subprocess.run(
-        [chromium(), *words, f"file://{page}#{address}"], capture_output=True, text=True, timeout=120, env=env
+        [chromium(), *words, f"{page if isinstance(page, str) else page.as_uri()}#{address}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=env,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -43,7 +43,7 @@ def layout(word: str, where: str = LAYOUT) -> tuple[str, ...]:
 
 def documents(word: str) -> tuple[str, ...]:
     """Return the arguments that run the tests of packed documents whose id holds ``word``."""
-    return ("tests/engine/test_documents.py", "-k", word)
+    return ("tests/engine/test_micro_batches.py", "-k", word)
 
 
 MUTATIONS = (
@@ -71,8 +71,8 @@ MUTATIONS = (
     Mutation(
         "rotary positions are local to a sequence rank",
         "megads/models/attention.py",
-        "Where(self.seq_rank * length, ",
-        "Where(0, ",
+        "TokenPositions(self.seq_rank * length, ",
+        "TokenPositions(0, ",
         layout("llama-tp1pp1sp2dp1-z1"),
     ),
     Mutation(
@@ -99,13 +99,13 @@ MUTATIONS = (
     Mutation(
         "gradients average over the data axis and not over the sequence axis",
         "megads/engine/deepspeed/package.py",
-        'return self.groups.process_group("data_seq")',
-        'return self.groups.process_group("data")',
+        '"data_parallel": "data_seq",',
+        '"data_parallel": "data",',
         layout("gqa-tp1pp2sp2dp1-z1"),
     ),
     Mutation(
         "the loss is a mean over ranks of means over their tokens",
-        "megads/engine/deepspeed/engine.py",
+        "megads/engine/micro_batches.py",
         "dist.all_reduce(found, group=self.groups.data_seq)",
         "found *= self.groups.data_seq_size",
         layout("eod_mask_loss"),
@@ -183,8 +183,8 @@ MUTATIONS = (
     Mutation(
         "every data rank draws the dropout of the first one's samples",
         "megads/engine/micro_batches.py",
-        "(i * groups.data_size + groups.data_rank) * len",
-        "i * groups.data_size * len",
+        "(index * self.groups.data_size + self.groups.data_rank) * len",
+        "index * self.groups.data_size * len",
         ("tests/parity/test_drawn_layouts.py::test_dropout_is_the_same_on_every_data_rank_and_stage", "-k", "dp2"),
     ),
     Mutation(
@@ -224,10 +224,10 @@ MUTATIONS = (
     ),
     Mutation(
         "a data rank reads the samples of its neighbour",
-        "megads/data/loading/loader.py",
+        "megads/data/loading/batches.py",
         "first = consumed + self.data_rank * self.micro_batch",
         "first = consumed",
-        ("tests/data/loading/test_loader.py",),
+        ("tests/data/loading/test_batches.py",),
     ),
     Mutation(
         "a moment of a checkpoint is not taken",
@@ -241,7 +241,7 @@ MUTATIONS = (
         "megads/engine/deepspeed/state.py",
         "            self.engine.optimizer.update_lp_params()\n",
         "            pass\n",
-        ("tests/engine/deepspeed/test_owned_shards.py", "-k", "spread"),
+        ("tests/engine/deepspeed/test_state.py", "-k", "is_everywhere"),
     ),
     Mutation(
         "a fused part is looked for where the one before it is",
@@ -274,9 +274,9 @@ MUTATIONS = (
     Mutation(
         "a rollback trains on the data of the bad step again",
         "megads/train/loop.py",
-        'self.pass_over(min(last, t.run.train.train_iters), batches, "the rollback")',
+        'self.skip_to(min(last, t.run.train.train_iters), batches, "the rollback")',
         "batches.seek(t.progress.consumed_samples)",
-        ("tests/train/fault/test_anomaly.py", "-k", "rollback_is_told"),
+        ("tests/train/fault/test_rollback.py", "-k", "rollback_is_told"),
     ),
     Mutation(
         "the losses that a run judges by are forgotten on resume",
@@ -347,7 +347,8 @@ def is_caught(mutation: Mutation, folder: Path, pytests: subprocess.Popen[str]) 
     return code == 1, reasons[-1] if reasons else ""
 
 
-NO_BUG = Mutation("no bug", "megads/models/attention.py", "Where(self.seq_rank", "Where(self.seq_rank", ())
+_UNCHANGED = "TokenPositions(self.seq_rank"
+NO_BUG = Mutation("no bug", "megads/models/attention.py", _UNCHANGED, _UNCHANGED, ())
 """What must not be caught."""
 
 

@@ -121,12 +121,13 @@ def _import_what_ranks_need() -> None:
     import torch.distributed.tensor  # noqa: F401 - torch.testing imports it in the first comparison
 
     import megads.train.loop  # noqa: F401
-    from megads.engine.deepspeed.compiler import NAME, Door
+    from megads.engine.deepspeed.compiler import NAME, is_postponed, postpone_compiler
     from megads.engine.deepspeed.package import import_deepspeed
 
+    postpone_compiler()
     import_deepspeed()
-    # Ranks put it there again. Whoever makes a process group asks what is there for what only the compiler has.
-    if isinstance(sys.modules.get(NAME), Door):
+    # Ranks postpone it again. Whoever makes a process group asks what is there for what only the compiler has.
+    if is_postponed():
         del sys.modules[NAME]
 
 
@@ -152,6 +153,7 @@ def _serve(rank: int, size: int, folder: str, pipe: Any) -> None:
     import torch
     import torch.distributed as dist
 
+    from megads.engine.deepspeed.compiler import postpone_compiler
     from megads.engine.deepspeed.package import import_deepspeed
 
     gc.freeze()  # DeepSpeed collects garbage several times an engine; a test process has much to walk through
@@ -160,7 +162,8 @@ def _serve(rank: int, size: int, folder: str, pipe: Any) -> None:
     _share_gloo_threads()
     store = dist.FileStore(str(Path(folder) / "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
-    import_deepspeed()  # before a loop to compare with makes its optimizer, which would import the compiler
+    postpone_compiler()  # before a loop to compare with makes its optimizer, which would import the compiler
+    import_deepspeed()
     while True:
         try:
             check, args = pipe.recv()

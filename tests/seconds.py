@@ -15,7 +15,7 @@ FIRST = (
         "slurm",
         "tests/engine/deepspeed/test_recompute.py",
         "tests/parity/test_layouts.py",
-        "tests/engine/optim/test_optimizers.py",
+        "tests/engine/optim/test_build.py",
     ),
     *("tests/e2e/test_signals.py", "tests/parity/test_mutations.py", "tests/parity/test_reshape.py"),
     *("tests/launch/supervise/test_run.py", "tests/e2e/test_deterministic.py", "tests/parity/test_resume_bitwise.py"),

@@ -6,10 +6,6 @@ import re
 import tokenize
 from pathlib import Path
 
-import pytest
-
-from megads.text.plural import plural
-
 ROOT = Path(__file__).parents[1]
 
 # Phrase (regular expression) -> what to write, in messages, help, docstrings, comments and pages. Only phrases that are
@@ -145,21 +141,6 @@ def test_no_script_has_a_phrase_that_has_a_usual_word():
     texts = ((f"{path.relative_to(ROOT)}:{at}", line) for path, found in lines for at, line in enumerate(found, 1))
     found = _found(texts, {**FORBIDDEN, r"\b[Cc]an not\b": "cannot"})
     assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    ("count", "noun", "spec", "text"),
-    [
-        (1, "rank", "", "1 rank"),
-        (0, "rank", "", "0 ranks"),
-        (2, "file", "", "2 files"),
-        (12345, "document", ",", "12,345 documents"),
-        (1, "corpus", "", "1 corpus"),
-        (2, "corpus", "", "2 corpora"),
-    ],
-)
-def test_one_and_many(count, noun, spec, text):
-    assert plural(count, noun, spec) == text
 
 
 def test_every_page_is_in_the_index_and_every_link_leads_somewhere():

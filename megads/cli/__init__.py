@@ -5,17 +5,20 @@ Subcommands are imported when they are used: ``megads --help`` needs neither pyd
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
 from megads import __version__
-from megads.cli.group import refuse_unknown_command
+from megads.cli.call_stack import with_room
+from megads.cli.options.request import ignores_local_rank
 from megads.errors import MegadsError
 
 COMMANDS = {
@@ -25,42 +28,63 @@ COMMANDS = {
     "doctor": ("megads.cli.doctor", "Check hosts, versions, devices, network and disks; or a layout's gradients."),
     "data": ("megads.cli.data", "Token files: preprocess, merge, info, check, index, train-tokenizer."),
     "checkpoint": ("megads.cli.checkpoint", "Checkpoints: list, verify, inspect, reshape, import and export."),
+    "evaluate": ("megads.cli.evaluate", "Perplexity and accuracy of a trained model on texts."),
+    "generate": ("megads.cli.generate", "Continue texts with a trained model."),
+    "serve": ("megads.cli.serve", "Serve a trained model: OpenAI's API, Megatron-LM's PUT /api, a page."),
+    "client": ("megads.cli.client", "Ask a server for texts, from the terminal."),
     "launch": ("megads.cli.launch", "Start any program as ranks on the hosts of a job."),
     "submit": ("megads.cli.submit", "Submit a script as a PBS or SLURM job of this machine."),
     "plot": ("megads.cli.plot", "Draw runs: a PNG, a page, in the terminal; or a schedule."),
     "runs": ("megads.cli.runs", "List runs: state, step, loss, speed."),
     "watch": ("megads.cli.watch", "Follow a run while it runs."),
-    "stop": ("megads.cli.stop", "Ask a run to save and stop at the next step."),
-    "health": ("megads.cli.health", "One rank of doctor; launchers call this."),
+    "stop": ("megads.cli.runs", "Ask a run to save and stop at the next step."),
+    "health": ("megads.cli.doctor", "One rank of doctor; launchers call this."),
     "worker": ("megads.cli.worker", "One rank of a prepared run: mpiexec -n 8 megads worker RUN."),
 }
 HIDDEN = {"health"}
 
 
-class _Group(click.Group):
-    """Loads commands late; prints a MegadsError as one line. Anything else keeps its traceback."""
+class CommandGroup(click.Group):
+    """Loads its commands late, and prints a MegadsError as one line. Anything else keeps its traceback.
+
+    Args:
+        late: name of a command -> its module and one line of help.
+        suffix: what the name of its function ends with, behind the command's own.
+    """
+
+    def __init__(self, *args: Any, late: Mapping[str, tuple[str, str]], suffix: str = "", **more: Any):
+        super().__init__(*args, **more)
+        self.late, self.suffix = late, suffix
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        refuse_unknown_command(ctx, args[0], COMMANDS)
+        """Find the command of ``args``, or say which one a misspelt word may mean."""
+        if args[0] not in self.late and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], list(self.late), n=1, cutoff=0.6)
+            hint = f"did you mean {close[0]}?" if close else f"`{ctx.command_path} --help` lists what there is"
+            raise MegadsError(f"no command {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name in COMMANDS if name not in HIDDEN]
+        """Return the names of the commands."""
+        return [name for name in self.late if name not in HIDDEN]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        """Import a command."""
+        if cmd_name not in self.late:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
-        command: click.Command = getattr(module, cmd_name)
+        module = importlib.import_module(self.late[cmd_name][0])
+        command: click.Command = getattr(module, cmd_name.replace("-", "_") + self.suffix)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing any."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, self.late[name][1]) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a wrong option names the help that lists the right ones."""
         try:
             return super().invoke(ctx)
         except click.exceptions.NoArgsIsHelpError:
@@ -71,9 +95,10 @@ class _Group(click.Group):
             raise MegadsError(f"{message}; `{path} --help` lists what there is") from None
 
     def main(self, args: Sequence[str] | None = None, **extra: Any) -> Any:  # type: ignore[override]
+        """Run the command line, and exit with 2 for what the user can correct."""
         _open_closed_streams()
         try:
-            return super().main(args, **{**extra, "standalone_mode": False})
+            return with_room(partial(super().main, args, **{**extra, "standalone_mode": False}))
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message(), err=True)
         except click.UsageError as error:
@@ -112,12 +137,10 @@ def _open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, late=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="megads")
-@click.option(
-    "--local_rank", "--local-rank", hidden=True, help="Local rank of this process, as DeepSpeed's launcher passes it."
-)
-def main(local_rank: str | None) -> None:
+@ignores_local_rank
+def main() -> None:
     """Pretrain language models on HPC clusters.
 
     Every setting can be given in the environment: TP=2 NLAYERS=10 megads train --preset 7B

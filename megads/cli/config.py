@@ -6,72 +6,21 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from megads.cli.options.flags import EPILOG, FlagCommand, flag_table
-from megads.cli.options.notes import show_notes
+from megads.cli.options.request import flag_table, settings_command, show_notes
 
 if TYPE_CHECKING:
     from megads.config.sources.resolve import Resolved
-
-SET_HELP = "Override one setting, section.key=value; may be repeated."
-
-
-def parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Return ``--set section.key=value`` options as a mapping.
-
-    Raises:
-        ConfigError: an option without ``=``, or one key with two values.
-    """
-    from megads.errors import ConfigError
-
-    result: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"--set {pair}: must have the form section.key=value, like --set train.lr=1e-4")
-        if result.get(name, value) != value:
-            raise ConfigError(f"--set {name}={result[name]} and --set {name}={value} differ; drop one of them")
-        result[name] = value
-    return result
+    from megads.launch.request import TrainRequest
 
 
-def checkout() -> Path:
-    """Return the checkout: ``MEGADS_ROOT``, else the folder that holds this package."""
-    return Path(os.environ.get("MEGADS_ROOT") or Path(__file__).parents[2])
-
-
-def resolve_here(preset: str | None, pairs: tuple[str, ...], flags: tuple[tuple[str, str], ...] = ()) -> Resolved:
-    """Resolve the settings of this host, this environment and these options.
-
-    Raises:
-        ConfigError: one line that names the value, where it came from, and what would work.
-        CheckpointError: ``USE_CHECKPOINT_ARGS`` is set and there is no checkpoint.
-    """
-    from megads.cluster.machine import machine_name
-    from megads.config.sources.resolve import resolve
-
-    root, overrides = checkout(), parse_pairs(pairs)
-    machine = overrides.get("machine") or machine_name(socket.gethostname(), os.environ, root)
-    first = resolve(preset, env=os.environ, overrides=overrides, flags=flags, machine=machine, root=root)
-    if not first.run.checkpoint.use_args:
-        return first
-    from megads.launch.preflight.checkpoint_start import checkpoint_layer
-
-    layer = checkpoint_layer(first.run)
-    return resolve(
-        preset, env=os.environ, overrides=overrides, flags=flags, machine=machine, root=root, checkpoint=layer
-    )
-
-
-@click.command(cls=FlagCommand, epilog=EPILOG)
-@click.option("--preset", metavar="NAME", help="Model preset, such as 7B; --presets lists them.")
-@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
+@settings_command
 @click.argument("words", nargs=-1, metavar="[NAME]...")
 @click.option("--changed", is_flag=True, help="Only what is not a default.")
 @click.option("--diff", "runs", nargs=2, metavar="RUN RUN", help="Compare two run folders; now: the settings here.")
@@ -81,8 +30,7 @@ def resolve_here(preset: str | None, pairs: tuple[str, ...], flags: tuple[tuple[
 @click.option("--presets", "list_presets", is_flag=True, help="List the presets and their other names.")
 @click.option("--flags", "list_flags", is_flag=True, help="List the options that other toolkits have for settings.")
 def config(
-    preset: str | None,
-    pairs: tuple[str, ...],
+    request: Callable[[], TrainRequest],
     words: tuple[str, ...],
     changed: bool,
     runs: tuple[str, str] | None,
@@ -91,7 +39,6 @@ def config(
     shell: bool,
     list_presets: bool,
     list_flags: bool,
-    flags: tuple[tuple[str, str], ...],
 ) -> None:
     """Show settings: value, unit, environment variable, and where the value came from.
 
@@ -108,9 +55,13 @@ def config(
 
         click.echo(settings_page(), nl=False)
         return
-    resolved = resolve_here(preset, pairs, flags)
+    asked = request()
+    from megads.cluster.machine import machine_name
+    from megads.launch.request import resolve_request
+
+    resolved = resolve_request(asked, machine_name(asked.hostname, asked.env, asked.root))
     if runs:
-        _show_difference(runs, resolved)
+        _show_difference(runs, asked, resolved)
         return
     show_notes(resolved.notes)
     if as_json:
@@ -122,7 +73,7 @@ def config(
         from megads.config.reference import explanation, find_settings
 
         names = find_settings(words)
-        shown = _filled(resolved)
+        shown = _filled(asked, resolved)
         if len(names) == 1:
             (name,) = names
             row = _row(shown, name)
@@ -131,35 +82,24 @@ def config(
             _show_table(shown, names, changed=changed, with_help=bool(words))
 
 
-def _filled(resolved: Resolved) -> Resolved:
+def _filled(request: TrainRequest, resolved: Resolved) -> Resolved:
     """Return settings with the values that follow from the others on this host; as they are where that fails."""
-    from megads.cluster.machine import count_accelerators
-    from megads.config.derive import derive
-    from megads.config.sources.presets import read_machine
-    from megads.data.tokenizers.of_run import vocab_size_of
     from megads.errors import MegadsError
-    from megads.launch.schedulers.allocation import host_ranks
-    from megads.launch.schedulers.allocation import ranks_per_host as ranks_here
+    from megads.launch.plan_run import hosts_of_machine, plan_run
 
-    run = resolved.run
     try:
-        facts = read_machine(run.machine, checkout()).facts
-        hosts = run.launch.num_hosts or 1
-        ranks = ranks_here(run.launch, facts, count_accelerators(os.environ), here=True) or host_ranks(
-            run, facts, hosts
-        )
-        return derive(resolved, num_hosts=hosts, ranks_per_host=ranks, vocab_size=vocab_size_of(run))
+        return plan_run(request, hosts_of_machine(request, here=True), check_rules=False).resolved
     except MegadsError:
         return resolved
 
 
-def _show_difference(runs: tuple[str, str], resolved: Resolved) -> None:
+def _show_difference(runs: tuple[str, str], request: TrainRequest, resolved: Resolved) -> None:
     """Print the settings in which two runs differ, or a run and the settings here (``now``)."""
     from megads.config.reference import text_of
     from megads.config.run_folder import CONFIG, load_config
     from megads.config.tree import env_name, fields, value_of
 
-    found = [_filled(resolved).run if run == "now" else load_config(Path(run) / CONFIG) for run in runs]
+    found = [_filled(request, resolved).run if run == "now" else load_config(Path(run) / CONFIG) for run in runs]
     differ = [name for name in fields() if len({text_of(value_of(run, name)) for run in found}) > 1]
     for name in differ:
         first, second = (text_of(value_of(run, name)) for run in found)

@@ -34,7 +34,7 @@ def launch(
 
     COMMAND finds RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment.
     """
-    from megads.launch.any_program import plan_anything, run_anything
+    from megads.launch.any_program import plan_program, run_program
 
     options = {
         "launch.num_hosts": hosts,
@@ -44,11 +44,11 @@ def launch(
         "machine": machine,
     }
     overrides = {name: str(value) for name, value in options.items() if value}
-    plan = plan_anything(
+    plan = plan_program(
         command, os.environ, hostname=socket.gethostname(), root=checkout(), ranks=ranks or 0, overrides=overrides
     )
     if dry_run:
         click.echo(plan.script())
         return
     click.echo(f"$ {plan.line()}", err=True)
-    sys.exit(run_anything(plan, os.environ))
+    sys.exit(run_program(plan, os.environ))

@@ -36,9 +36,9 @@ def facts(row: Optimizer) -> dict[str, str]:
         row.library,
         where(row),
         ", ".join(str(stage) for stage in row.zero_stages) if runs else "-",
-        ", ".join(row.dtypes) if runs else "-",
+        "fp32, bf16, fp16" if runs else "-",
         ("gathers whole parameters" if row.is_whole else "steps its shards") if runs else "-",
-        f"{4 * row.numbers:g} bytes" if runs else "-",
+        f"{4 * row.floats:g} bytes" if runs else "-",
         "; ".join(needs(row)) or "-",
         " ".join(row.settings),
     )
@@ -57,7 +57,7 @@ def where(row: Optimizer) -> str:
 
 
 def needs(row: Optimizer) -> list[str]:
-    """Return what has to be there besides torch and DeepSpeed."""
+    """Return what it needs apart from torch and DeepSpeed."""
     packages = [f"{need.module} {need.version}".strip() for need in row.needs]
     return [
         *packages,

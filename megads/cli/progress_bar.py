@@ -11,9 +11,7 @@ from contextlib import contextmanager
 def bar(what: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
     """Show a bar on stderr while something runs; what is yielded is called with how much is done, and of how much.
 
-    Args:
-        what: stands before the bar.
-        unit: of what is counted, as ``"tensors"``; empty: bytes, shown with their speed.
+    ``what`` stands before the bar. ``unit`` is of what is counted, as ``"tensors"``; empty: bytes, with their speed.
     """
     if not sys.stderr.isatty():
         yield lambda done, total: None

@@ -1,4 +1,4 @@
-"""``megads runs``: the runs in a folder, one a line."""
+"""``megads runs``: the runs in a folder, one a line; and ``megads stop``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ def runs(folder: Path, as_json: bool, sort: str) -> None:
     broken       its files cannot be read
     """
     from megads.errors import ConfigError
-    from megads.monitor.colour import may_colour
+    from megads.monitor.log import may_colour
     from megads.monitor.run_state.runs import facts_of, find_runs
 
     try:
@@ -51,13 +52,23 @@ def runs(folder: Path, as_json: bool, sort: str) -> None:
         raise ConfigError(f"{folder}: cannot be listed: {error.strerror}; pass the folder that holds runs") from None
     found = ordered(found, sort)
     if as_json:
-        click.echo(json.dumps([each.as_dict() for each in found], indent=1))
+        click.echo(json.dumps([asdict(each) for each in found], indent=1))
     elif not found:
         click.echo(plain(f"{folder}: no runs in it"), err=True)
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         lines = table(found, width)
         click.echo("\n".join(coloured(lines, found) if may_colour(sys.stdout) else lines))
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def stop(run: Path) -> None:
+    """Ask the run in folder RUN to save and stop at the next step."""
+    from megads.launch.run_folder import request_stop
+
+    request_stop(run)
+    click.echo(f"{run}: will save and stop after its current step")
 
 
 def ordered(found: Sequence[RunFacts], sort: str) -> list[RunFacts]:

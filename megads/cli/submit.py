@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from megads.cli.options.request import ask_of
+from megads.cli.options.request import request_of
 
 if TYPE_CHECKING:
-    from megads.launch.submit.training import JobOptions
+    from megads.launch.request import TrainRequest
+    from megads.launch.submit.job_script import JobOptions
 
 JOB_OPTIONS = (
     click.option("--nodes", type=click.IntRange(1), metavar="N", help="Job: hosts; without it NHOSTS, or 1."),
@@ -26,9 +27,16 @@ JOB_OPTIONS = (
 )
 
 
-def wish_of(job: dict[str, Any]) -> JobOptions:
-    """Return what the options of JOB_OPTIONS say."""
-    from megads.launch.submit.training import JobOptions
+def takes_job_options(command: Any) -> Any:
+    """Add JOB_OPTIONS to a command."""
+    for option in reversed(JOB_OPTIONS):
+        command = option(command)
+    return command
+
+
+def job_options(job: dict[str, Any]) -> JobOptions:
+    """Return the values of JOB_OPTIONS."""
+    from megads.launch.submit.job_script import JobOptions
 
     return JobOptions(
         nodes=job["nodes"] or 0,
@@ -60,25 +68,27 @@ def refuse_job_options(job: dict[str, Any]) -> None:
 @click.option("--dry-run", is_flag=True, help="Print the job; submit nothing.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@takes_job_options
 def submit(walltime: str | None, dry_run: bool, script: str, words: tuple[str, ...], **job: Any) -> None:
     """Submit SCRIPT with its arguments as a job; settings in the environment go along.
 
     megads submit --nodes 2 --walltime 1:00:00 train_7B.sh --set train.train_iters=500
     """
     from megads.launch.submit.job_script import send
-    from megads.launch.submit.script import script_job
+    from megads.launch.submit.training import script_job
 
-    ask = ask_of(None, ())
-    wish = wish_of(job)
-    text, scheduler = script_job(ask, wish, walltime or ask.env.get("WALLTIME", ""), script, words, Path.cwd())
+    request, options = request_of(None, ()), job_options(job)
+    walltime = walltime or request.env.get("WALLTIME", "")
+    text, scheduler = script_job(request, options, walltime, script, words, Path.cwd())
     if dry_run:
-        from megads.launch.submit.training import without_values
-        from megads.text.secrets import hidden
-
-        click.echo(hidden(without_values(text, wish.variables), ask.env), nl=False)
+        show_job(text, options, request)
     else:
-        click.echo("\n".join(send(text, scheduler, ask.env, chain=job["chain"] or 1)))
+        click.echo("\n".join(send(text, scheduler, request.env, chain=options.chain)))
 
 
-for _option in reversed(JOB_OPTIONS):
-    submit = _option(submit)
+def show_job(text: str, options: JobOptions, request: TrainRequest) -> None:
+    """Print the script of a job without the values of secrets."""
+    from megads.launch.submit.training import without_values
+    from megads.text.secrets import hidden
+
+    click.echo(hidden(without_values(text, options.variables), request.env), nl=False)

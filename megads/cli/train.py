@@ -6,63 +6,47 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from megads.cli.options.flags import EPILOG, FlagCommand
-from megads.cli.options.notes import show_notes
-from megads.cli.options.request import ask_of
-from megads.cli.submit import JOB_OPTIONS, refuse_job_options, wish_of
+from megads.cli.options.request import ignores_local_rank, settings_command, show_notes
+from megads.cli.submit import job_options, refuse_job_options, show_job, takes_job_options
 from megads.errors import MegadsError
 from megads.text.plural import plural
 
 if TYPE_CHECKING:
+    from megads.launch.launchers.plan import LaunchPlan
     from megads.launch.request import TrainRequest
-    from megads.launch.starters.plan import LaunchPlan
     from megads.launch.user_ranks.entry import Started
 
 
-def job_options(command: Any) -> Any:
-    """Add the options that say what a job asks of its scheduler."""
-    for option in reversed(JOB_OPTIONS):
-        command = option(command)
-    return command
-
-
-@click.command(cls=FlagCommand, epilog=EPILOG)
-@click.option("--preset", help="Model preset; `megads config --presets` lists them.")
-@click.option(
-    "--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated."
-)
+@settings_command
 @click.option("--dry-run", is_flag=True, help="Print settings, DeepSpeed's dictionary and the command; start nothing.")
 @click.option("--prepare", "only_prepare", is_flag=True, help="Write the run folder only; say what starts ranks on it.")
 @click.option("--fresh", is_flag=True, help="Start a new run in a new folder, e.g. runs/7B-2; nothing is deleted.")
-@click.option(
-    "--local_rank", "--local-rank", hidden=True, help="Local rank of this process, as launchers pass it; not read."
-)
+@ignores_local_rank
 @click.option("--no-env", is_flag=True, help="Take no settings from the environment.")
 @click.option("--submit", is_flag=True, help="Submit a job for it; needs --walltime 6:00:00.")
-@job_options
+@takes_job_options
 def train(
-    preset: str | None,
-    pairs: tuple[str, ...],
+    request: Callable[[], TrainRequest],
     dry_run: bool,
     no_env: bool,
     submit: bool,
     only_prepare: bool,
     fresh: bool,
-    local_rank: str | None,
-    flags: tuple[tuple[str, str], ...],
     **job: Any,
 ) -> None:
     """Train a model. Settings: default < preset < machine < environment < --set."""
     from megads.launch.user_ranks.entry import become_rank, started_rank
 
     env = dict(os.environ)
+    decide = partial(_train, request, job, dry_run, no_env, submit, only_prepare, fresh)
     if (info := started_rank(env)) is None:
-        sys.exit(_train(preset, pairs, flags, job, dry_run, no_env, submit, only_prepare, fresh))
+        sys.exit(decide())
 
     def prepare(started: Started, begin: Callable[[LaunchPlan], int]) -> int:
         if submit:
@@ -71,15 +55,13 @@ def train(
             raise MegadsError(
                 f"--fresh: {started.by} may restart its ranks, and a new run would start each time; use RUN_NAME"
             )
-        return _train(preset, pairs, flags, job, dry_run, no_env, submit, only_prepare, fresh, started, begin)
+        return decide(started, begin)
 
     become_rank(info, env, prepare)
 
 
 def _train(
-    preset: str | None,
-    pairs: tuple[str, ...],
-    flags: tuple[tuple[str, str], ...],
+    request: Callable[[], TrainRequest],
     job: dict[str, Any],
     dry_run: bool,
     no_env: bool,
@@ -90,33 +72,34 @@ def _train(
     begin: Callable[[LaunchPlan], int] | None = None,
 ) -> int:
     """Do what the command line asks, as the process that decides; return the exit code."""
-    ask = replace(ask_of(preset, pairs, flags), started=started)
-    ask = ask.starting_fresh() if fresh else ask
+    asked = replace(request(), started=started)
+    asked = asked.starting_fresh() if fresh else asked
     if no_env:
         from megads.launch.submit.training import without_settings
 
-        env = without_settings(ask.env)
+        env = without_settings(asked.env)
         # The line that resumes the run may say TRAIN_ITERS=200 in front.
         if "MEGADS_COMMAND" in env:
             env["MEGADS_COMMAND"] = env["MEGADS_COMMAND"].replace(" --no-env", "", 1)
-        ask = replace(ask, env=env)
+        asked = replace(asked, env=env)
     if submit:
-        _submit(ask, job, dry_run)
+        _submit(asked, job, dry_run)
         return 0
     refuse_job_options(job)
-    from megads.launch.plan_run import describe, prepare, start, start_line_of
+    from megads.launch.job import describe, start_line_of
+    from megads.launch.plan_run import prepare, start
 
-    if dry_run and not started and _previewed(ask):
+    if dry_run and not started and _previewed(asked):
         return 0
-    prepared = prepare(ask)
+    prepared = prepare(asked)
     if dry_run:
         from megads.launch.preflight.checkpoint_start import difference_lines
         from megads.text.secrets import hidden
 
-        notes = [*prepared.resolved.notes, *difference_lines(prepared.run, prepared.begins)]
+        notes = [*prepared.resolved.notes, *difference_lines(prepared.run, prepared.start_point)]
         # A run that continues in its folder needs no note; a new folder does.
         show_notes([*notes, prepared.folder.note if fresh else ""])
-        click.echo(hidden(describe(prepared), ask.env))
+        click.echo(hidden(describe(prepared), asked.env))
         return 0
     if only_prepare:
 
@@ -127,35 +110,34 @@ def _train(
     return start(prepared, sys.stderr, begin)
 
 
-def _previewed(ask: TrainRequest) -> bool:
+def _previewed(request: TrainRequest) -> bool:
     """Print what the run would be on a machine that this host is not; return whether it is one."""
     from megads.launch.preview import preview
     from megads.text.secrets import hidden
 
-    found = preview(ask)
+    found = preview(request)
     if found is None:
         return False
     notes, text = found
     show_notes(notes)
-    click.echo(hidden(text, ask.env))
+    click.echo(hidden(text, request.env))
     return True
 
 
-def _submit(ask: TrainRequest, job: dict[str, Any], dry_run: bool) -> None:
-    from megads.launch.submit.training import JOB, prepare_submission, submit, without_values
+def _submit(request: TrainRequest, job: dict[str, Any], dry_run: bool) -> None:
+    from megads.launch.schedulers.base import JOB
+    from megads.launch.submit.training import prepare_submission, submit
 
-    wish = wish_of(job)
-    submission = prepare_submission(ask, wish, Path.cwd())
+    options = job_options(job)
+    submission = prepare_submission(request, options, Path.cwd())
     folder = submission.folder
     show_notes((*submission.resolved.notes, folder.note))
     if dry_run:
-        from megads.text.secrets import hidden
-
-        click.echo(hidden(without_values(submission.text, wish.variables), ask.env), nl=False)
+        show_job(submission.text, options, request)
     elif folder.complete:
         click.echo(f"{folder.path} is complete; a larger TRAIN_ITERS trains longer, another RUN_NAME starts a new run")
     else:
-        jobs = submit(submission, ask.env)
+        jobs = submit(submission, request.env)
         click.echo("\n".join(jobs))
         where = folder.path
         click.echo(f"megads: {where / JOB} is submitted; `megads stop {where}` saves and stops the run", err=True)

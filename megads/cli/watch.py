@@ -49,16 +49,16 @@ def watch(run: Path, interval: float, once: bool) -> None:
 
 
 def _in_lines(watched: Watch, interval: float, once: bool) -> None:
-    told = ""
+    shown = ""
     while True:
         watched.poll()
-        if (line := watched.line()) != told:
-            told = line
+        if (line := watched.line()) != shown:
+            shown = line
             click.echo(line)
         if once or watched.is_over():
             break
         time.sleep(interval)
-    if watched.is_over() and told != watched.headline():
+    if watched.is_over() and shown != watched.headline():
         click.echo(watched.headline())
 
 

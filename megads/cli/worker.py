@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from megads.cli.options.request import checkout
+from megads.cli.options.request import checkout, ignores_local_rank
 from megads.cluster.ranks import TOKEN, RankInfo
 from megads.config.run_files import CONFIG
-from megads.launch.starters.old_variables import IN_PLACE, WATCHED
+from megads.launch.launchers.plan import IN_PLACE, WATCHED
 from megads.launch.supervise.rank_parent import stand_guard
-from megads.monitor.run_state.interrupt import hear_ctrl_c
+from megads.monitor.run_state.interrupt import handle_ctrl_c
 
 if TYPE_CHECKING:
-    from megads.launch.starters.plan import LaunchPlan
+    from megads.launch.launchers.plan import LaunchPlan
     from megads.launch.user_ranks.entry import Started
 
 
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--config", "path", type=click.Path(path_type=Path), help="RUN/config.yaml, instead of RUN.")
 @click.option("--gradients", is_flag=True, help="Compare the layout's gradients with one rank's instead of training.")
-@click.option(
-    "--local_rank", "--local-rank", hidden=True, help="Local rank of this process, as launchers pass it; not read."
-)
-def worker(run: Path | None, path: Path | None, gradients: bool, local_rank: str | None) -> None:
+@ignores_local_rank
+def worker(run: Path | None, path: Path | None, gradients: bool) -> None:
     """Run one rank of the run in the folder RUN: mpiexec -n 8 megads worker RUN
 
     `megads train --prepare` writes the folder. Its launcher calls this for every rank.
@@ -40,16 +38,16 @@ def worker(run: Path | None, path: Path | None, gradients: bool, local_rank: str
     if not env.get(TOKEN) and not gradients:
         _by_hand(path.parent, env)
     if env.get(IN_PLACE) == "1":  # this process is the run, and its exit code is what it must be
-        hear_ctrl_c(path.parent)
+        handle_ctrl_c(path.parent)
     else:
         stand_guard(path.parent, env)
-    from megads.train.worker import work
+    from megads.train.worker import main
 
     if not gradients:
-        work(path, env)
+        main(path, env)
     from megads.doctor.ranks.gradients import compare_run
 
-    work(path, env, compare_run)
+    main(path, env, compare_run)
 
 
 def _by_hand(folder: Path, env: dict[str, str]) -> None:

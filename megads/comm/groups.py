@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
 
+from megads.cluster.ranks import RankInfo
 from megads.comm.grid import AXES, Grid
-from megads.errors import ConfigError, LaunchError
+from megads.comm.rendezvous import find_local, meet
+from megads.config.schema import RunConfig
+from megads.device.vendor import Vendor, vendor
+from megads.errors import ConfigError
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "world": AXES,
@@ -29,17 +31,31 @@ GROUPS: dict[str, tuple[str, ...]] = {
 ENDS = "ends"
 """Name of the group of the first and the last pipeline stage, which share tied embeddings."""
 
+FIRST_TIMES = 2.0
+"""The first step, save and validation, and the set-up, may take this many times ``launch.timeout_s``."""
 
-class Place(Protocol):
-    """What :func:`init_distributed` needs of a ``megads.cluster.ranks.RankInfo``."""
+MARGIN_S = 60.0
+"""For the watchdog to report and to end the run, before torch's own time-out does so without a report."""
 
-    @property
-    def rank(self) -> int:
-        """Return the global rank."""
+LOST_PEER = (
+    *("Connection closed by peer", "Connection reset by peer", "Broken pipe"),
+    *("ncclRemoteError", "remote process exit"),
+)
+"""What gloo and NCCL say to the ranks that did not fail."""
 
-    @property
-    def world_size(self) -> int:
-        """Return the number of ranks."""
+
+def is_lost_peer(text: str) -> bool:
+    """Return whether an error only says that another rank is gone."""
+    return any(sign in text for sign in LOST_PEER)
+
+
+def group_timeout_s(timeout_s: float) -> float:
+    """Return the time-out of torch's process groups, in seconds, for ``launch.timeout_s``.
+
+    It is longer than the longest that the watchdog (``megads.train.fault.watchdog``) allows a phase
+    whose length is not known yet, so that the watchdog comes first and says who is missing.
+    """
+    return FIRST_TIMES * timeout_s + MARGIN_S
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,21 @@ class Groups:
     model: dist.ProcessGroup | None = None
     ends: dist.ProcessGroup | None = None
     _alone: list[dist.ProcessGroup | None] = field(default_factory=list, repr=False, compare=False)
+    tensor_rank: int = field(init=False)  # this rank's index along every axis
+    seq_rank: int = field(init=False)
+    data_rank: int = field(init=False)  # which samples it reads
+    pipe_rank: int = field(init=False)  # its pipeline stage
+    tensor_size: int = field(init=False)  # the degree of every axis
+    seq_size: int = field(init=False)
+    data_size: int = field(init=False)
+    pipe_size: int = field(init=False)
+    data_seq_size: int = field(init=False)  # ranks over which gradients are averaged
+
+    def __post_init__(self) -> None:
+        for axis, index in self.grid.coordinate(self.rank).items():
+            object.__setattr__(self, f"{axis}_rank", index)
+            object.__setattr__(self, f"{axis}_size", self.grid.degree(axis))
+        object.__setattr__(self, "data_seq_size", self.grid.degree("data", "seq"))
 
     def process_group(self, name: str) -> dist.ProcessGroup:
         """Return the group as an object even where it has one rank, as DeepSpeed wants it.
@@ -83,66 +114,6 @@ class Groups:
             return tuple(dict.fromkeys((line[0], line[-1])))
         return self.grid.group_of(self.rank, *GROUPS[name])
 
-    @property
-    def coordinate(self) -> dict[str, int]:
-        """Return this rank's index along every axis."""
-        return self.grid.coordinate(self.rank)
-
-    @property
-    def tensor_rank(self) -> int:
-        """Return this rank's index along the tensor axis."""
-        return self.coordinate["tensor"]
-
-    @property
-    def tensor_size(self) -> int:
-        """Return the tensor-parallel degree."""
-        return self.grid.tensor
-
-    @property
-    def seq_rank(self) -> int:
-        """Return this rank's index along the sequence axis."""
-        return self.coordinate["seq"]
-
-    @property
-    def seq_size(self) -> int:
-        """Return the sequence-parallel degree."""
-        return self.grid.seq
-
-    @property
-    def data_rank(self) -> int:
-        """Return this rank's index along the data axis: which samples it reads."""
-        return self.coordinate["data"]
-
-    @property
-    def data_size(self) -> int:
-        """Return the data-parallel degree."""
-        return self.grid.data
-
-    @property
-    def data_seq_size(self) -> int:
-        """Return the number of ranks over which gradients are averaged."""
-        return self.grid.degree("data", "seq")
-
-    @property
-    def pipe_rank(self) -> int:
-        """Return this rank's pipeline stage."""
-        return self.coordinate["pipe"]
-
-    @property
-    def pipe_size(self) -> int:
-        """Return the number of pipeline stages."""
-        return self.grid.pipe
-
-    @property
-    def is_first_stage(self) -> bool:
-        """Return whether this rank holds the embedding."""
-        return self.pipe_rank == 0
-
-    @property
-    def is_last_stage(self) -> bool:
-        """Return whether this rank computes the loss."""
-        return self.pipe_rank == self.grid.pipe - 1
-
 
 def make_groups(grid: Grid, rank: int, *, timeout_s: float | None = None) -> Groups:
     """Make this rank's groups of the grid.
@@ -150,13 +121,9 @@ def make_groups(grid: Grid, rank: int, *, timeout_s: float | None = None) -> Gro
     All ranks must call it. The number of collective calls is the number of axes and does
     not grow with the ranks: where the backend can split a communicator, one call makes all
     groups of an axis; elsewhere each rank joins only its own group, and only its members
-    meet. Axes that partition the ranks alike share one group, and the whole world is not
-    made twice. A grid of one rank makes nothing and needs no ``torch.distributed``.
-
-    Args:
-        grid: must cover the whole world.
-        rank: this process's global rank.
-        timeout_s: longest wait in a collective; None: the backend's default.
+    meet. Axes that partition the ranks equally share one group, and the whole world is not
+    made twice. A grid of one rank makes nothing and needs no ``torch.distributed``. ``timeout_s``
+    is the longest wait in a collective; None: the backend's default.
 
     Raises:
         ConfigError: the grid does not cover the world.
@@ -222,41 +189,37 @@ def _splits() -> bool:
 
 
 def init_distributed(
-    backend: str,
-    info: Place,
-    timeout_s: float,
-    *,
-    device: torch.device | None = None,
-    store: dist.Store | Path | None = None,
+    backend: str, info: RankInfo, timeout_s: float, *, store: dist.Store, device: torch.device
 ) -> None:
-    """Join the other ranks of the run.
+    """Join the other ranks of the run, which have met in ``store``; nothing is read from the environment.
 
-    The rank and the world size come from ``info``, never from the environment.
-
-    Args:
-        backend: name of a ``torch.distributed`` backend; ``Vendor.backend``.
-        info: rank and world size.
-        timeout_s: longest wait for another rank, here and in every collective.
-        device: this rank's accelerator, which binds the communicator to it; None or a cpu: no binding.
-        store: where the ranks have met, :func:`megads.comm.rendezvous.meet`; or a file that does
-            not exist yet, in a folder that all share; None for one rank alone.
-
-    Raises:
-        LaunchError: several ranks, but nowhere to meet.
+    ``timeout_s`` is the longest wait for another rank, here and in every collective. An accelerator
+    as ``device`` binds the communicator to it.
     """
     # torch 2.13 renames two collectives; DeepSpeed and we call them by the names that older versions know too.
     warnings.filterwarnings("ignore", r".*torch\.distributed\.\w+` is deprecated", FutureWarning)
-    if store is None and info.world_size > 1:
-        raise LaunchError(f"rank {info.rank} of {info.world_size} has no rendezvous store")
-    if store is None:
-        store = dist.HashStore()
-    elif isinstance(store, Path):
-        store = dist.FileStore(str(store), info.world_size)
     dist.init_process_group(
         backend,
         store=store,
         rank=info.rank,
         world_size=info.world_size,
         timeout=timedelta(seconds=timeout_s),
-        device_id=device if device is not None and device.type != "cpu" else None,
+        device_id=device if device.type != "cpu" else None,
     )
+
+
+def join_ranks(
+    run: RunConfig, info: RankInfo, env: Mapping[str, str], wait_s: float = 0.0
+) -> tuple[Vendor, torch.device, Groups]:
+    """Meet the other ranks, claim this rank's device, and make its groups.
+
+    Ranks meet first: which device is a rank's may depend on who else is on its host. The
+    longest wait in a collective is ``wait_s``, or ``launch.timeout_s``.
+    """
+    wait_s = wait_s or run.launch.timeout_s
+    row = vendor(env)
+    store = meet(info, run.launch.timeout_s, env)
+    device = row.device(find_local(info, store).local_rank)
+    init_distributed(row.backend, info, wait_s, device=device, store=store)
+    grid = Grid(run.parallel.pipeline, run.parallel.data, run.parallel.sequence, run.parallel.tensor)
+    return row, device, make_groups(grid, info.rank, timeout_s=wait_s)

@@ -31,6 +31,8 @@ def broadcast_value(value: Any, src: int = 0) -> Any:
     Raises:
         TypeError: something else.
     """
+    if _is_alone():
+        return value
     device = _device()
     is_mine = dist.get_rank() == src
     text = _text(value, device) if is_mine else torch.empty(0, dtype=torch.uint8, device=device)
@@ -44,6 +46,8 @@ def broadcast_value(value: Any, src: int = 0) -> Any:
 
 def all_gather_values(value: Any) -> list[Any]:
     """Return every rank's ``value``, by rank, on every rank. Collective; see :func:`broadcast_value`."""
+    if _is_alone():
+        return [value]
     padded, lengths = _padded(value)
     found = padded.new_empty(len(lengths) * padded.numel())
     dist.all_gather_into_tensor(found, padded)
@@ -53,10 +57,7 @@ def all_gather_values(value: Any) -> list[Any]:
 def gather_values(value: Any, dst: int = 0, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Return every rank's ``value``, by rank, on rank ``dst``; elsewhere an empty list. Collective over ``group``.
 
-    Args:
-        value: see :func:`broadcast_value`.
-        dst: the rank in the world; one of the group.
-        group: None: the world.
+    ``dst`` is its rank in the world. See :func:`broadcast_value`.
     """
     padded, lengths = _padded(value, group)
     if dist.get_rank() != dst:
@@ -75,6 +76,11 @@ def _padded(value: Any, group: dist.ProcessGroup | None = None) -> tuple[torch.T
     dist.all_gather_into_tensor(lengths, torch.tensor([text.numel()], device=device), group=group)
     longest = int(lengths.max())
     return torch.nn.functional.pad(text, (0, longest - text.numel())), [int(length) for length in lengths.tolist()]
+
+
+def _is_alone() -> bool:
+    """Return whether there is nobody to exchange with: a rank by itself needs no ``torch.distributed``."""
+    return not dist.is_initialized() or dist.get_world_size() == 1
 
 
 def _device() -> torch.device:

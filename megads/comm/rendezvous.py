@@ -15,13 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch.distributed as dist
 
-from megads.cluster.hosts import this_host
-from megads.cluster.ranks import UNKNOWN, RankInfo
-from megads.comm.timeout import store_prefix
+from megads.cluster.hosts import listen_everywhere, this_host
+from megads.cluster.ranks import TOKEN, UNKNOWN, RankInfo
 from megads.errors import LaunchError
 from megads.text.plural import plural
 
@@ -42,11 +40,6 @@ def meet(info: RankInfo, timeout_s: float, env: Mapping[str, str]) -> dist.Store
     agent listens already. Rank 0 listens on the loopback interface where ``MASTER_ADDR`` is
     one, else on all of them. Every key begins with the launch's secret. One rank alone opens no port.
 
-    Args:
-        info: rank and world size.
-        timeout_s: longest wait for another rank.
-        env: this process's environment.
-
     Raises:
         LaunchError: no address, one that does not resolve, a port in use, ranks that do not
             come (rank 0 names them), or two processes with one rank.
@@ -55,15 +48,37 @@ def meet(info: RankInfo, timeout_s: float, env: Mapping[str, str]) -> dist.Store
         return dist.HashStore()
     host, port = _address(info, env)
     until = time.monotonic() + timeout_s
-    served = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if info.rank == 0 and not served:
-        store = _serve(info, host, port, timeout_s)
+    if holds_store(info.rank, env):
+        store = _serve(host, port, timeout_s)
     else:
-        _wait_for_listener(info, host, port, until)
-        store = _store(host, port, info, timeout_s, serves=False)
+        _wait_for_rank_0(info, host, port, until)
+        store = connect_store(host, port, timeout_s + (GRACE_S if info.rank else 0))
     store = dist.PrefixStore(store_prefix(env), store)
     arrive(info, store, until)
     return store
+
+
+def connect_again(env: Mapping[str, str], rank: int, timeout_s: float = 5.0) -> dist.Store:
+    """Return a connection of its own to the store of the run, with the names of :func:`meet`.
+
+    The connection that torch has may be held by a main thread that waits in it.
+
+    Raises:
+        RuntimeError: the store does not answer in ``timeout_s``.
+        KeyError: the ranks have no address to meet.
+    """
+    host = "127.0.0.1" if holds_store(rank, env) else env["MASTER_ADDR"]
+    store = connect_store(host, int(env["MASTER_PORT"]), timeout_s)
+    return dist.PrefixStore(store_prefix(env), store)
+
+
+def store_prefix(env: Mapping[str, str]) -> str:
+    """Return what every key of the run begins with in its store: this launch's secret, and its attempt.
+
+    Who does not know it can neither read nor replace what ranks exchange, short of
+    listening on the network. A torchrun that starts its ranks again may keep its store.
+    """
+    return f"megads/{env.get(TOKEN, '')}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 def find_local(info: RankInfo, store: dist.Store, *, host: str = "") -> RankInfo:
@@ -71,12 +86,8 @@ def find_local(info: RankInfo, store: dist.Store, *, host: str = "") -> RankInfo
 
     Ranks exchange the names of their hosts; those on one host count in the order of their
     ranks. Where the launcher gave both numbers nothing is sent: all ranks of a launch know
-    the same, so either all of them call this to exchange or none does.
-
-    Args:
-        info: this rank.
-        store: what :func:`meet` returned.
-        host: this host's name; empty to ask the kernel.
+    the same, so either all of them call this to exchange or none does. ``host`` is this host's name;
+    empty: as the kernel says.
     """
     if info.local_rank != UNKNOWN and info.local_size:
         return info
@@ -85,8 +96,8 @@ def find_local(info: RankInfo, store: dist.Store, *, host: str = "") -> RankInfo
         _give_places(store, info.world_size)
     local_rank, local_size = (int(number) for number in store.get(f"place/{info.rank}").split())
     # A local rank that the launcher gave is the one its binding of cores and devices follows.
-    kept = local_rank if info.local_rank == UNKNOWN else info.local_rank
-    return replace(info, local_rank=kept, local_size=local_size)
+    local_rank = local_rank if info.local_rank == UNKNOWN else info.local_rank
+    return replace(info, local_rank=local_rank, local_size=local_size)
 
 
 def _places(hosts: list[str]) -> list[tuple[int, int]]:
@@ -100,7 +111,7 @@ def _places(hosts: list[str]) -> list[tuple[int, int]]:
 
 
 def _give_places(store: dist.Store, world_size: int) -> None:
-    """Tell every rank its place, in blocks: one question for each of 10,000 ranks would take seconds."""
+    """Send every rank its place, in blocks: one question for each of 10,000 ranks would take seconds."""
     blocks = [range(first, min(first + BLOCK, world_size)) for first in range(0, world_size, BLOCK)]
     hosts = [host.decode() for ranks in blocks for host in store.multi_get([f"at/{rank}" for rank in ranks])]
     places = _places(hosts)
@@ -110,7 +121,7 @@ def _give_places(store: dist.Store, world_size: int) -> None:
 
 
 def _host_identity() -> str:
-    """Return what tells this host from others: images of one cluster may share a host name."""
+    """Return what distinguishes this host from others: images of one cluster may share a host name."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{this_host()} {boot.read_text().strip() if boot.exists() else ''}"
 
@@ -127,14 +138,14 @@ def _address(info: RankInfo, env: Mapping[str, str]) -> tuple[str, int]:
     return host, int(port)
 
 
-def _serve(info: RankInfo, host: str, port: int, timeout_s: float) -> dist.Store:
+def holds_store(rank: int, env: Mapping[str, str]) -> bool:
+    """Return whether this rank is the one that holds the store; under torchrun its agent does, and says so."""
+    return rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
+def _serve(host: str, port: int, timeout_s: float) -> dist.Store:
     try:
-        listener = listen(host, port)
-        try:
-            # Not MASTER_ADDR: a host need not be able to reach itself by the name others know it by.
-            return _store("127.0.0.1", port, info, timeout_s, serves=True, listener=listener.detach())
-        finally:
-            listener.close()
+        return serve_store(host, port, timeout_s)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise LaunchError(f"rank 0 cannot listen on port {port} of {this_host()}: {error.strerror}") from None
@@ -144,14 +155,39 @@ def _serve(info: RankInfo, host: str, port: int, timeout_s: float) -> dist.Store
         ) from None
 
 
+def serve_store(host: str, port: int, timeout_s: float) -> dist.Store:
+    """Return a new store that listens on ``port`` as :func:`listen` does.
+
+    Raises:
+        OSError: as :func:`listen`.
+    """
+    listener = listen(host, port)
+    try:
+        # Not MASTER_ADDR: a host need not be able to reach itself by the name others know it by.
+        return dist.TCPStore(
+            "127.0.0.1", port, None, True, timedelta(seconds=timeout_s), wait_for_workers=False, multi_tenant=True,
+            master_listen_fd=listener.detach(),
+        )  # fmt: skip
+    finally:
+        listener.close()
+
+
+def connect_store(host: str, port: int, timeout_s: float) -> dist.Store:
+    """Return a connection to the store of another process.
+
+    Raises:
+        RuntimeError: it does not answer in ``timeout_s``.
+    """
+    return dist.TCPStore(host, port, None, False, timedelta(seconds=timeout_s), wait_for_workers=False)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on ``port``, of the loopback interface only where ``host`` is one.
 
     Raises:
         OSError: the port is in use, or cannot be had.
     """
-    address = host if is_loopback(host) else ""
-    return socket.create_server((address, port), backlog=4096)
+    return socket.create_server((host, port), backlog=4096) if is_loopback(host) else listen_everywhere(port)
 
 
 def is_loopback(host: str) -> bool:
@@ -159,33 +195,34 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or host.startswith("127.")
 
 
-def _store(host: str, port: int, info: RankInfo, timeout_s: float, *, serves: bool, listener: int = -1) -> dist.Store:
-    timeout = timedelta(seconds=timeout_s + (GRACE_S if info.rank else 0))
-    more: dict[str, Any] = {"master_listen_fd": listener} if listener >= 0 else {}
-    return dist.TCPStore(
-        host, port, info.world_size, serves, timeout, wait_for_workers=False, multi_tenant=serves, **more
-    )
+def _wait_for_rank_0(info: RankInfo, host: str, port: int, until: float) -> None:
+    try:
+        wait_for_listener(host, port, until)
+    except OSError as error:
+        raise LaunchError(
+            f"rank {info.rank} of {info.world_size} on {this_host()} does not reach rank 0 at "
+            f"MASTER_ADDR={host} MASTER_PORT={port}: {error.strerror or error}; MASTER_ADDR should be a name or "
+            "address of rank 0's host that every host can reach"
+        ) from None
 
 
-def _wait_for_listener(info: RankInfo, host: str, port: int, until: float) -> None:
-    """Wait until somebody listens where rank 0 should; torch would print pages while it tries."""
-    wait_s, why = 0.05, ""
+def wait_for_listener(host: str, port: int, until: float) -> None:
+    """Wait until somebody listens; torch would print pages while it tries.
+
+    Raises:
+        OSError: nobody does at the time ``until`` of :func:`time.monotonic`, or ``host`` does not resolve for a while.
+    """
+    wait_s = 0.05
     while True:
         try:
             socket.create_connection((host, port), timeout=max(1.0, min(10.0, until - time.monotonic()))).close()
             return
         except OSError as error:
-            why = error.strerror or str(error)
             if time.monotonic() + wait_s > until or (isinstance(error, socket.gaierror) and wait_s > 1):
-                break
+                raise
         # Thousands of ranks must not knock at the same moment.
         time.sleep(wait_s * random.uniform(0.5, 1.5))
         wait_s = min(2 * wait_s, 5.0)
-    raise LaunchError(
-        f"rank {info.rank} of {info.world_size} on {this_host()} does not reach rank 0 at "
-        f"MASTER_ADDR={host} MASTER_PORT={port}: {why}; MASTER_ADDR should be a name or address of rank 0's host "
-        "that every host can reach"
-    )
 
 
 def arrive(info: RankInfo, store: dist.Store, until: float) -> None:
@@ -235,17 +272,7 @@ def missing_ranks(store: dist.Store, key: str, world_size: int) -> list[int]:
     return [rank for ranks, is_there in blocks for rank in ranks if not is_there]
 
 
-class Readable(Protocol):
-    """What :func:`read_numbers` asks of a store."""
-
-    def check(self, keys: list[str], /) -> bool:
-        """Return whether all keys are there."""
-
-    def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """Return values that are there."""
-
-
-def read_numbers(store: Readable, key: str, numbers: Sequence[int]) -> Iterator[tuple[int, str]]:
+def read_numbers(store: dist.Store, key: str, numbers: Sequence[int]) -> Iterator[tuple[int, str]]:
     """Yield each of ``numbers`` whose ``key/NUMBER`` is in the store, with its value; it asks for blocks of them."""
     for block, is_there in _by_presence(store, key, numbers):
         if is_there:
@@ -253,7 +280,7 @@ def read_numbers(store: Readable, key: str, numbers: Sequence[int]) -> Iterator[
             yield from zip(block, (value.decode() for value in values), strict=True)
 
 
-def _by_presence(store: Readable, key: str, numbers: Sequence[int]) -> Iterator[tuple[Sequence[int], bool]]:
+def _by_presence(store: dist.Store, key: str, numbers: Sequence[int]) -> Iterator[tuple[Sequence[int], bool]]:
     """Yield ``numbers`` in blocks, in order, and whether all of a block are in the store; else it has one number."""
     blocks = [numbers[first : first + BLOCK] for first in range(0, len(numbers), BLOCK)][::-1]
     while blocks:

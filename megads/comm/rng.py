@@ -30,32 +30,22 @@ from megads.comm.groups import Groups
 class Draws:
     """Seeds the generator for the dropouts of one micro-batch on one rank.
 
-    Activations that are whole on the tensor ranks are dropped alike there, those that are split
+    Activations that are whole on the tensor ranks are dropped equally there, those that are split
     differ. The tokens of sequence ranks differ, and so do all of their draws. One seed is two
     microseconds on a CPU.
-
-    Attributes:
-        seed: of the run's dropout.
-        sample: number of the micro-batch's first sample, counted from the begin of the run.
-        tensor_rank: of this rank.
-        seq_rank: of this rank.
-        device: where the numbers are drawn.
-        turn: of the passes over the same samples at the same weights, which one this is.
     """
 
-    seed: int
-    sample: int
+    seed: int  # DROPOUT_SEED
+    sample: int  # number of the micro-batch's first sample, counted from the begin of the run
     tensor_rank: int
     seq_rank: int
-    device: torch.device
-    turn: int = 0
+    device: torch.device  # where the numbers are drawn
+    turn: int = 0  # of the passes over the same samples at the same weights, which one this is
 
     def begin(self, place: str, *, is_split: bool) -> None:
-        """Seed the device's generator for the dropout called ``place``.
+        """Seed the device's generator for the dropout called ``place``, which is unique in the model.
 
-        Args:
-            place: layer and dropout, unique in the model.
-            is_split: whether tensor ranks hold different parts of what is dropped.
+        ``is_split`` says whether tensor ranks hold different parts of what is dropped.
         """
         tensor = self.tensor_rank if is_split else "all"
         key = f"{self.seed}/{self.sample}/{self.turn}/{place}/{self.seq_rank}/{tensor}"

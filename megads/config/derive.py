@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from megads.config.deepspeed.overrides import adopt
 from megads.config.rules.advice import (
     Attempt,
     Broken,
@@ -23,16 +22,18 @@ from megads.config.rules.advice import (
     shown,
 )
 from megads.config.rules.checks import problem_of
+from megads.config.rules.layout import problem_of_ranks
 from megads.config.schedule.batches import BatchSchedule
 from megads.config.schedule.lengths import fill_schedule, keep_first_limit, rises_to_the_end
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
-from megads.config.sizes import data_degree, layout_text, model_degree
+from megads.config.sizes import data_degree
+from megads.config.sources.config_file import SHARES
 from megads.config.sources.megatron_defaults import LAYER as MEGATRON_LAYER
 from megads.config.sources.megatron_defaults import MEGATRON, PADDING, PADDING_FLAG
 from megads.config.sources.presets import preset_title
-from megads.config.sources.resolve import SHARES, Resolved, rank_of
-from megads.config.tree import env_name, fields, nested, value_of
+from megads.config.sources.resolve import LENGTHS, Resolved, Values, rank_of
+from megads.config.tree import env_name, fields, value_of
 from megads.errors import ConfigError, MegadsError
 from megads.families.decoder import inner_width, padded_vocab_size
 from megads.families.table import FAMILIES
@@ -66,38 +67,6 @@ BY_USER = rank_of(Origin("env"))
 """Values of this layer and above are the user's."""
 
 
-class _Filler:
-    """Values while they are filled, with their origins."""
-
-    def __init__(self, resolved: Resolved):
-        self.values = {name: value_of(resolved.run, name) for name in fields()}
-        self.origins = dict(resolved.origins)
-        self.notes = list(resolved.notes)
-
-    def __getitem__(self, name: str) -> Any:
-        return self.values[name]
-
-    def put(self, name: str, value: Any, formula: str) -> None:
-        self.values[name] = value
-        self.origins[name] = Origin("derived", formula)
-
-    def fill(self, name: str, value: Any, formula: str) -> None:
-        """Put a value if nobody gave one (0 or empty)."""
-        if not self.values[name]:
-            self.put(name, value, formula)
-
-    def replace(self, name: str, value: Any, formula: str) -> None:
-        """Put a value over a given one, and say so."""
-        self.notes.append(f"{self.shown(name)} becomes {value}: {formula}")
-        self.put(name, value, formula)
-
-    def rank(self, name: str) -> int:
-        return rank_of(self.origins[name])
-
-    def shown(self, name: str) -> str:
-        return f"{env_name(name)}={self.values[name]} ({self.origins[name]})"
-
-
 RanksOf = Callable[[RunConfig], tuple[int, int]]
 """Returns the hosts of a run and the ranks on each."""
 
@@ -105,12 +74,9 @@ RanksOf = Callable[[RunConfig], tuple[int, int]]
 def derive(
     resolved: Resolved, *, num_hosts: int, ranks_per_host: int, vocab_size: int, ranks_of: RanksOf | None = None
 ) -> Resolved:
-    """Return ``resolved`` with every value that was 0 for "derive it" filled.
+    """Return ``resolved`` with every value that was 0 for "derive it" filled, and those of ``DS_CONFIG_OVERRIDES``.
 
     Args:
-        resolved: from ``resolve``.
-        num_hosts: hosts of the run.
-        ranks_per_host: ranks on each of them.
         vocab_size: tokens of the tokenizer; 0 if there is none (NullTokenizer).
         ranks_of: what the hosts give another run, for advice; None: as many as this one.
 
@@ -119,7 +85,7 @@ def derive(
             and what would.
     """
     try:
-        return _derived(resolved, num_hosts, ranks_per_host, vocab_size)
+        return adopt(_derived(resolved, num_hosts, ranks_per_host, vocab_size))
     except Broken as broken:
         ranks_of = ranks_of or (lambda run: (num_hosts, run.launch.ranks_per_host or ranks_per_host))
         raise ConfigError(refusal(broken.problem, attempts(resolved, ranks_of, vocab_size))) from None
@@ -127,74 +93,67 @@ def derive(
 
 def _derived(resolved: Resolved, num_hosts: int, ranks_per_host: int, vocab_size: int) -> Resolved:
     world_size = num_hosts * ranks_per_host
-    problem = _layout(resolved.run, num_hosts, world_size)
+    problem = problem_of_ranks(resolved.run, num_hosts, world_size)
     if problem:
         raise Broken(problem)
-    filler = _Filler(resolved)
-    filler.fill("parallel.data", data_degree(resolved.run, world_size), f"{world_size} ranks / (TP x PP x SP)")
-    filler.fill("launch.ranks_per_host", ranks_per_host, "by the host")
-    _check_recompute(filler)
-    _check_split(filler)
-    _fill_model(filler, vocab_size)
-    _fill_batch(filler)
-    _fill_length(filler)
-    _fill_schedule(filler)
-    _fill_name(filler)
-    _settle_vocab(filler, vocab_size)
-    run = _give_way(filler, world_size)
+    values = Values(
+        {name: value_of(resolved.run, name) for name in fields()}, dict(resolved.origins), list(resolved.notes)
+    )
+    values.fill("parallel.data", data_degree(resolved.run, world_size), f"{world_size} ranks / (TP x PP x SP)")
+    values.fill("launch.ranks_per_host", ranks_per_host, "by the host")
+    _check_recompute(values)
+    _check_split(values)
+    _fill_model(values, vocab_size)
+    _fill_batch(values)
+    _fill_length(values)
+    fill_schedule(values)
+    _fill_name(values)
+    _settle_vocab(values, vocab_size)
+    run = _override_defaults(values, world_size)
     check_vocab(run, vocab_size)
-    rises = rises_to_the_end(Resolved(run, filler.origins))
-    return Resolved(run, filler.origins, (*filler.notes, *([rises] if rises else [])))
+    rises = rises_to_the_end(values, run)
+    return Resolved(run, values.origins, (*values.notes, *([rises] if rises else [])))
 
 
-def _fill_name(filler: _Filler) -> None:
+def _fill_name(values: Values) -> None:
     """Name the run by its preset, or a command of Megatron-LM by its ``--save``, which is all that tells two apart."""
-    folder = Path(filler["checkpoint.dir"]).name.strip()
-    if filler["preset"]:
-        filler.fill("name", preset_title(filler["preset"]), "MODEL_ARCH")
-    elif filler["defaults"] == MEGATRON and folder not in ("", ".."):
-        filler.fill("name", folder[:100], "CKPT_DIR")
-    filler.fill("name", filler["model.family"], "MODEL_FAMILY")
+    folder = Path(values["checkpoint.dir"]).name.strip()
+    if values["preset"]:
+        values.fill("name", preset_title(values["preset"]), "MODEL_ARCH")
+    elif values["defaults"] == MEGATRON and folder not in ("", ".."):
+        values.fill("name", folder[:100], "CKPT_DIR")
+    values.fill("name", values["model.family"], "MODEL_FAMILY")
 
 
-def _settle_vocab(filler: _Filler, tokenizer_vocab: int) -> None:
+def _settle_vocab(values: Values, tokenizer_vocab: int) -> None:
     """Let a preset's vocabulary be overridden by a tokenizer that knows more tokens."""
     name = "model.vocab_size"
-    if filler[name] < tokenizer_vocab and filler.rank(name) < BY_USER:
-        filler.replace(name, tokenizer_vocab, "the tokenizer's")
+    if values[name] < tokenizer_vocab and values.rank(name) < BY_USER:
+        values.replace(name, tokenizer_vocab, "the tokenizer's")
 
 
 MOST_COUNTED = 2**53
 """Tokens; floats count them one by one up to here, and settings go no further."""
-MOST_YIELDED = 10
+MOST_OVERRIDDEN = 10
 
 
-def _give_way(filler: _Filler, world_size: int) -> RunConfig:
+def _override_defaults(values: Values, world_size: int) -> RunConfig:
     """Let what only a default, a preset or a machine said be overridden by what the user gave, and note it."""
-    run = RunConfig.model_validate(nested(filler.values))
-    for _ in range(MOST_YIELDED):
+    run = values.resolved().run
+    for _ in range(MOST_OVERRIDDEN):
         problem = problem_of(run, world_size)
-        free = {name for name in problem.yields if name and filler.rank(name) < BY_USER} if problem else set()
+        free = {name for name in problem.overridable if name and values.rank(name) < BY_USER} if problem else set()
         way = next((way for way in problem.ways if way.keys() <= free), None) if problem and free else None
         if problem is None or way is None:
             break
         for name, value in way.items():
-            filler.replace(name, float(f"{value:.12g}") if isinstance(value, float) else value, problem.text)
-        run = RunConfig.model_validate(nested(filler.values))
+            values.replace(name, float(f"{value:.12g}") if isinstance(value, float) else value, problem.text)
+        run = values.resolved().run
     return run
 
 
-def attempts(
-    resolved: Resolved, ranks_of: RanksOf, vocab_size: int, finish: Callable[[Resolved], Resolved] = lambda each: each
-) -> Attempt:
-    """Return what tries a change of ``resolved``, as if the user had given it too.
-
-    Args:
-        resolved: from ``resolve``.
-        ranks_of: what the hosts give a run.
-        vocab_size: tokens of the tokenizer.
-        finish: what is done to derived settings before they are checked.
-    """
+def attempts(resolved: Resolved, ranks_of: RanksOf, vocab_size: int) -> Attempt:
+    """Return what tries a change of ``resolved``, as if the user had given it too."""
 
     def attempt(change: Change) -> Layout | None:
         origins = resolved.origins | {
@@ -204,7 +163,7 @@ def attempts(
         try:
             hosts, per_host = ranks_of(changed.run)
             world_size = hosts * per_host
-            run = finish(_derived(changed, hosts, per_host, vocab_size)).run
+            run = adopt(_derived(changed, hosts, per_host, vocab_size)).run
         except Broken as broken:
             return Layout(changed.run, world_size, per_host, broken.problem)
         except MegadsError:
@@ -214,63 +173,22 @@ def attempts(
     return Attempt(attempt, resolved.origins)
 
 
-def _layout(run: RunConfig, num_hosts: int, world_size: int) -> Problem | None:
-    """Return what is wrong if the ranks cannot be split into the degrees that are given."""
-    grid, used, layout = run.parallel, model_degree(run), layout_text(run)
-    ranks = "launch.ranks_per_host"
-    if world_size % used:
-        more = [{ranks: each} for each in multiples(world_size, used)] if num_hosts == 1 else []
-        return Problem(
-            f"{plural(world_size, 'rank')} cannot be split into {layout} (= {used})",
-            chain(_splits(run, world_size), more),
-            "" if num_hosts == 1 else f"a multiple of {used} ranks",
-            rule="ranks",
-        )
-    data = world_size // used
-    if grid.data not in (0, data):
-        ways: list[Change] = [{"parallel.data": data}]
-        if num_hosts == 1:
-            ways.append({ranks: used * grid.data})
-        return Problem(f"DP={grid.data}, but {world_size} ranks / ({layout}) = {data}", ways, rule="data")
-    return None
-
-
-def _splits(run: RunConfig, world_size: int) -> Iterator[Change]:
-    """Yield degrees that divide ``world_size``, the nearest to those of ``run`` first."""
-    names = ("parallel.tensor", "parallel.pipeline", "parallel.sequence")
-    given = tuple(value_of(run, name) for name in names)
-    found = []
-    for tensor in divisors(world_size):
-        for pipeline in divisors(world_size // tensor):
-            for sequence in divisors(world_size // (tensor * pipeline)):
-                degrees = (tensor, pipeline, sequence)
-                if all(new == 1 for new, old in zip(degrees, given, strict=True) if old == 1):
-                    found.append(degrees)
-
-    def distance(degrees: tuple[int, ...]) -> tuple[int, float, tuple[int, ...]]:
-        ratios = [abs(math.log(new / old)) for new, old in zip(degrees, given, strict=True)]
-        return sum(ratio > 0 for ratio in ratios), sum(ratios), degrees
-
-    for degrees in sorted(found, key=distance):
-        yield {name: new for name, new, old in zip(names, degrees, given, strict=True) if new != old}
-
-
-def _check_recompute(filler: _Filler) -> None:
+def _check_recompute(values: Values) -> None:
     """Refuse a method for the attention core alone, as Megatron-LM does: it has no layers to group."""
     kind, method = "recompute.granularity", "recompute.method"
-    asked = filler.origins[method].layer != "default" and filler.rank(method) >= filler.rank(kind)
-    if filler[kind] == "selective" and asked:
-        full = shown({kind: "full"}, filler.origins)
+    asked = values.origins[method].layer != "default" and values.rank(method) >= values.rank(kind)
+    if values[kind] == "selective" and asked:
+        full = shown({kind: "full"}, values.origins)
         raise ConfigError(
-            f"{filler.shown(method)} needs RECOMPUTE=full, and {filler.shown(kind)}; "
+            f"{values.shown(method)} needs RECOMPUTE=full, and {values.shown(kind)}; "
             f"use {full} or leave RECOMPUTE_METHOD unset"
         )
 
 
-def _fill_model(filler: _Filler, vocab_size: int) -> None:
-    hidden, heads = filler["model.hidden_size"], filler["model.num_heads"]
-    filler.fill("model.num_kv_heads", heads, "HEADS")
-    if not filler["model.head_dim"]:
+def _fill_model(values: Values, vocab_size: int) -> None:
+    hidden, heads = values["model.hidden_size"], values["model.num_heads"]
+    values.fill("model.num_kv_heads", heads, "HEADS")
+    if not values["model.head_dim"]:
         if hidden % heads:
             # Rotary positions need an even width of a head.
             widths = sorted(
@@ -282,22 +200,22 @@ def _fill_model(filler: _Filler, vocab_size: int) -> None:
                 {"model.head_dim": max(2, hidden // heads // 2 * 2)},
             ]
             raise Broken(Problem(f"HIDDEN={hidden} is not a multiple of HEADS={heads}", ways, rule="head width"))
-        filler.put("model.head_dim", hidden // heads, "HIDDEN / HEADS")
-    filler.fill("model.ffn_hidden_size", *inner_width(filler["model.activation"], hidden))
-    filler.fill("model.max_positions", filler["model.seq_length"], "SEQ")
-    padding, tensor = filler.origins[PADDING], filler["parallel.tensor"]
+        values.derive("model.head_dim", hidden // heads, "HIDDEN / HEADS")
+    values.fill("model.ffn_hidden_size", *inner_width(values["model.activation"], hidden))
+    values.fill("model.max_positions", values["model.seq_length"], "SEQ")
+    padding, tensor = values.origins[PADDING], values["parallel.tensor"]
     if tensor > 1 and (padding.layer == MEGATRON_LAYER.layer or padding.detail == PADDING_FLAG):
-        one, named = filler[PADDING], PADDING_FLAG if padding.detail == PADDING_FLAG else MEGATRON_LAYER.detail
-        filler.put(PADDING, one * tensor, f"{named} {one} x TP, as in Megatron-LM")
-    if not filler["model.vocab_size"]:
+        one, named = values[PADDING], PADDING_FLAG if padding.detail == PADDING_FLAG else MEGATRON_LAYER.detail
+        values.derive(PADDING, one * tensor, f"{named} {one} x TP, as in Megatron-LM")
+    if not values["model.vocab_size"]:
         if not vocab_size:
-            raise ConfigError(f"{env_name('data.tokenizer_type')}={filler['data.tokenizer_type']} needs VOCAB_SIZE")
-        filler.put("model.vocab_size", vocab_size, "the tokenizer's")
-    family = filler["model.family"]
+            raise ConfigError(f"{env_name('data.tokenizer_type')}={values['data.tokenizer_type']} needs VOCAB_SIZE")
+        values.derive("model.vocab_size", vocab_size, "the tokenizer's")
+    family = values["model.family"]
     if std := FAMILIES[family].init_std:
-        filler.fill("model.init_std", std, f"{std} for {family}")
+        values.fill("model.init_std", std, f"{std} for {family}")
     else:
-        filler.fill("model.init_std", math.sqrt(2 / (5 * hidden)), "sqrt(2 / (5 HIDDEN))")
+        values.fill("model.init_std", math.sqrt(2 / (5 * hidden)), "sqrt(2 / (5 HIDDEN))")
 
 
 _GLOBAL, _STEPS, _MICRO = "train.global_batch", "train.grad_acc_steps", "train.micro_batch"
@@ -305,53 +223,53 @@ _BATCH_FORMULA = "MICRO_BATCH x GRAD_ACC_STEPS x DP"
 _STEPS_FORMULA = "GLOBAL_BATCH / (MICRO_BATCH x DP)"
 
 
-def _fill_batch(filler: _Filler) -> None:
+def _fill_batch(values: Values) -> None:
     """Make GLOBAL_BATCH = MICRO_BATCH x GRAD_ACC_STEPS x DP hold."""
-    total, steps, micro, data = (filler[name] for name in (_GLOBAL, _STEPS, _MICRO, "parallel.data"))
+    total, steps, micro, data = (values[name] for name in (_GLOBAL, _STEPS, _MICRO, "parallel.data"))
     if total and steps:
         # Of different layers only the higher was kept by ``resolve``, so the user gave both.
         if total != micro * steps * data:
             whole = total // (micro * data)
             text = (
-                f"{filler.shown(_GLOBAL)} is not MICRO_BATCH x GRAD_ACC_STEPS x DP = {micro} x {steps} x {data} = "
+                f"{values.shown(_GLOBAL)} is not MICRO_BATCH x GRAD_ACC_STEPS x DP = {micro} x {steps} x {data} = "
                 f"{micro * steps * data}"
             )
             either: list[Change] = [{_GLOBAL: micro * steps * data}, *each_of(_STEPS, [whole] if whole else [])]
             raise Broken(Problem(text, either, "leave one of GLOBAL_BATCH and GRAD_ACC_STEPS unset", rule="batch"))
     elif not total:
-        filler.fill(_STEPS, 1, "1 unless GLOBAL_BATCH is given")
-        filler.put(_GLOBAL, micro * filler[_STEPS] * data, _BATCH_FORMULA)
+        values.fill(_STEPS, 1, "1 unless GLOBAL_BATCH is given")
+        values.derive(_GLOBAL, micro * values[_STEPS] * data, _BATCH_FORMULA)
     else:
         if total % (micro * data):
-            _fit_micro_batch(filler)
-        filler.put(_STEPS, filler[_GLOBAL] // (filler[_MICRO] * data), _STEPS_FORMULA)
+            _fit_micro_batch(values)
+        values.derive(_STEPS, values[_GLOBAL] // (values[_MICRO] * data), _STEPS_FORMULA)
 
 
-def _fit_micro_batch(filler: _Filler) -> None:
+def _fit_micro_batch(values: Values) -> None:
     """Make GLOBAL_BATCH a multiple of MICRO_BATCH x DP by the setting of the lower layer."""
-    total, micro, data = filler[_GLOBAL], filler[_MICRO], filler["parallel.data"]
+    total, micro, data = values[_GLOBAL], values[_MICRO], values["parallel.data"]
     layout = ("parallel.data", "parallel.tensor", "launch.ranks_per_host", _MICRO)
-    chosen = max(filler.rank(name) for name in layout)
-    if filler.rank(_MICRO) > filler.rank(_GLOBAL) or (total % data and chosen > filler.rank(_GLOBAL)):
+    chosen = max(values.rank(name) for name in layout)
+    if values.rank(_MICRO) > values.rank(_GLOBAL) or (total % data and chosen > values.rank(_GLOBAL)):
         steps = max(1, round(total / (micro * data)))
-        filler.replace(_GLOBAL, micro * steps * data, f"{_BATCH_FORMULA} = {micro} x {steps} x {data}")
-    elif total % data == 0 and (filler.rank(_MICRO) < filler.rank(_GLOBAL) or filler.rank(_MICRO) < BY_USER):
+        values.replace(_GLOBAL, micro * steps * data, f"{_BATCH_FORMULA} = {micro} x {steps} x {data}")
+    elif total % data == 0 and (values.rank(_MICRO) < values.rank(_GLOBAL) or values.rank(_MICRO) < BY_USER):
         share = total // data
         fitting = max(size for size in range(1, min(micro, share) + 1) if share % size == 0)
-        filler.replace(_MICRO, fitting, f"the largest that divides GLOBAL_BATCH / DP = {total} / {data}")
-    elif filler.rank(_GLOBAL) < BY_USER:
-        if micro > 1 and total < micro * data and filler.rank(_MICRO) < BY_USER:
+        values.replace(_MICRO, fitting, f"the largest that divides GLOBAL_BATCH / DP = {total} / {data}")
+    elif values.rank(_GLOBAL) < BY_USER:
+        if micro > 1 and total < micro * data and values.rank(_MICRO) < BY_USER:
             micro = max(1, total // data)
-            filler.replace(_MICRO, micro, f"GLOBAL_BATCH / DP = {total} / {data}, at least 1")
+            values.replace(_MICRO, micro, f"GLOBAL_BATCH / DP = {total} / {data}, at least 1")
         whole = max(1, round(total / (micro * data)))
-        filler.replace(_GLOBAL, micro * whole * data, f"{_BATCH_FORMULA} = {micro} x {whole} x {data}")
+        values.replace(_GLOBAL, micro * whole * data, f"{_BATCH_FORMULA} = {micro} x {whole} x {data}")
     else:
         share = total // data if total % data == 0 else 0
-        unit = micro * data if filler.rank(_MICRO) >= BY_USER else data
+        unit = micro * data if values.rank(_MICRO) >= BY_USER else data
         smaller = [size for size in divisors(share) if size < micro]
         raise Broken(
             Problem(
-                f"{filler.shown(_GLOBAL)} is not a multiple of MICRO_BATCH x DP = {micro} x {data} = {micro * data}",
+                f"{values.shown(_GLOBAL)} is not a multiple of MICRO_BATCH x DP = {micro} x {data} = {micro * data}",
                 [*each_of(_MICRO, smaller[-1:]), *each_of(_GLOBAL, multiples(total, unit))],
                 "another number of ranks",
                 rule="batch",
@@ -359,83 +277,75 @@ def _fit_micro_batch(filler: _Filler) -> None:
         )
 
 
-def _check_split(filler: _Filler) -> None:
+def _check_split(values: Values) -> None:
     """Refuse two ways to split of one layer; of different layers only the higher was kept by ``resolve``."""
-    whole, single = "data.split", max(SHARES, key=filler.rank)
-    if filler[whole] and filler.rank(single) == filler.rank(whole):
-        raise ConfigError(f"{filler.shown(single)} and {filler.shown(whole)}: set only one of them")
+    whole, single = "data.split", max(SHARES, key=values.rank)
+    if values[whole] and values.rank(single) == values.rank(whole):
+        raise ConfigError(f"{values.shown(single)} and {values.shown(whole)}: set only one of them")
 
 
-_TOKENS, _SAMPLES, _ITERS = "train.train_tokens", "train.train_samples", "train.train_iters"
+_RAMP = ", less in the ramp"
+_TOKENS, _SAMPLES, _ITERS = LENGTHS
 _EVALUATES = "train.evaluate_only"
 
 
-def _fill_evaluation(filler: _Filler) -> None:
+def _fill_evaluation(values: Values) -> None:
     """Take a TRAIN_ITERS of 0 that somebody gave, and no other length, for a run that evaluates only.
 
     The schedule stays that of a run: the lengths of its parts need not fit into no step.
     """
-    rank = filler.rank(_ITERS)
-    others = any(filler[name] and filler.rank(name) >= rank for name in (_TOKENS, _SAMPLES))
-    if rank >= BY_USER and not filler[_ITERS] and not others:
-        filler.put(_EVALUATES, True, "TRAIN_ITERS=0")
-    if not filler[_EVALUATES]:
+    rank = values.rank(_ITERS)
+    others = any(values[name] and values.rank(name) >= rank for name in (_TOKENS, _SAMPLES))
+    if rank >= BY_USER and not values[_ITERS] and not others:
+        values.derive(_EVALUATES, True, "TRAIN_ITERS=0")
+    if not values[_EVALUATES]:
         return
-    if not filler["train.eval_iters"]:
+    if not values["train.eval_iters"]:
         raise ConfigError(
-            f"{filler.shown(_EVALUATES)} evaluates only, and {filler.shown('train.eval_iters')} leaves nothing to "
+            f"{values.shown(_EVALUATES)} evaluates only, and {values.shown('train.eval_iters')} leaves nothing to "
             "evaluate; use EVAL_ITERS=20, or set TRAIN_ITERS"
         )
-    if not (filler[_TOKENS] or filler[_SAMPLES]):
-        filler.fill(_ITERS, 1, "no step is done")
+    if not (values[_TOKENS] or values[_SAMPLES]):
+        values.fill(_ITERS, 1, "no step is done")
 
 
-def _fill_length(filler: _Filler) -> None:
+def _fill_length(values: Values) -> None:
     """Make TRAIN_ITERS the number of whole batches in the budget that was given."""
-    batch, seq = filler[_GLOBAL], filler["model.seq_length"]
-    schedule = BatchSchedule.parse(filler["train.rampup_batch_size"], batch)
+    batch, seq = values[_GLOBAL], values["model.seq_length"]
+    schedule = BatchSchedule.parse(values["train.rampup_batch_size"], batch)
     of_batches = f"GLOBAL_BATCH={batch} x SEQ={seq}" + (_RAMP if schedule.is_ramp else "")
-    _fill_evaluation(filler)
+    _fill_evaluation(values)
     iters = {}
-    if filler[_TOKENS]:
-        iters[_TOKENS] = schedule.iterations_within(filler[_TOKENS] // seq)
-    if filler[_SAMPLES]:
-        iters[_SAMPLES] = schedule.iterations_within(filler[_SAMPLES])
-    if filler[_ITERS]:
-        iters[_ITERS] = filler[_ITERS]
+    if values[_TOKENS]:
+        iters[_TOKENS] = schedule.iterations_within(values[_TOKENS] // seq)
+    if values[_SAMPLES]:
+        iters[_SAMPLES] = schedule.iterations_within(values[_SAMPLES])
+    if values[_ITERS]:
+        iters[_ITERS] = values[_ITERS]
     if not iters:
         raise ConfigError("TRAIN_TOKENS, TRAIN_SAMPLES and TRAIN_ITERS are all 0; set one of them")
     if len(set(iters.values())) > 1:
-        note = keep_first_limit(filler.values, filler.origins, iters)
+        note = keep_first_limit(values, iters)
         if not note:
-            each = ", ".join(f"{filler.shown(name)} is {count} steps" for name, count in iters.items())
+            each = ", ".join(f"{values.shown(name)} is {count} steps" for name, count in iters.items())
             raise ConfigError(f"{each} of {of_batches}; set only one of them")
-        filler.notes.append(note)
-        iters = {name: count for name, count in iters.items() if filler[name]}
+        values.notes.append(note)
+        iters = {name: count for name, count in iters.items() if values[name]}
     source, count = next(iter(iters.items()))
     if not count:
         first = schedule.batch_at(0)
         one = f"{first * seq} tokens" if source == _TOKENS else f"{first} samples"
         least = first * seq if source == _TOKENS else first
-        text = f"{filler.shown(source)} is less than one batch of {one} ({of_batches})"
+        text = f"{values.shown(source)} is less than one batch of {one} ({of_batches})"
         raise Broken(Problem(text, [{source: least}], "set TRAIN_ITERS", rule="length"))
     samples = schedule.samples_after(count)
     if samples * seq > MOST_COUNTED:
         raise ConfigError(
-            f"{filler.shown(source)} of {of_batches} are {samples * seq} tokens, "
+            f"{values.shown(source)} of {of_batches} are {samples * seq} tokens, "
             f"more than 2**53; use a smaller {env_name(source)}"
         )
     ramp = _RAMP if schedule.is_ramp else ""
     formula = "TRAIN_TOKENS / (SEQ x GLOBAL_BATCH)" if source == _TOKENS else "TRAIN_SAMPLES / GLOBAL_BATCH"
-    filler.fill(_ITERS, count, formula + ramp)
-    filler.fill(_SAMPLES, samples, "TRAIN_ITERS x GLOBAL_BATCH" + ramp)
-    filler.fill(_TOKENS, samples * seq, f"TRAIN_ITERS x GLOBAL_BATCH x SEQ{ramp}")
-
-
-_RAMP = ", less in the ramp"
-
-
-def _fill_schedule(filler: _Filler) -> None:
-    found, formulas = fill_schedule(filler.values, filler.origins)
-    for name, value in found.items():
-        filler.put(name, value, formulas[name])
+    values.fill(_ITERS, count, formula + ramp)
+    values.fill(_SAMPLES, samples, "TRAIN_ITERS x GLOBAL_BATCH" + ramp)
+    values.fill(_TOKENS, samples * seq, f"TRAIN_ITERS x GLOBAL_BATCH x SEQ{ramp}")

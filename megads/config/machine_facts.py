@@ -34,7 +34,7 @@ class Hosts:
 
     def __str__(self) -> str:
         if self.first == self.last:
-            return f"{self.first} host{'s' if self.first > 1 else ''}"
+            return plural(self.first, "host")
         if self.last:
             return f"{self.first}-{self.last} hosts"
         return f"{self.first} hosts or more" if self.first > 1 else "any number of hosts"

@@ -2,73 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
 
 Scope = Literal["element", "tensor", "matrix"]
+Options = Mapping[str, str | tuple[str, ...]]
 
 ACCELERATORS = ("nvidia", "amd", "intel")
 EVERYWHERE = (*ACCELERATORS, "cpu")
 
+_ADAM_FIELDS = ("adam_beta1", "adam_beta2", "adam_eps")
+ADAM: Options = {"betas": _ADAM_FIELDS[:2], "eps": "adam_eps"}
+
 
 @dataclass(frozen=True)
 class Needs:
-    """A package that is no part of a plain installation.
+    """A package that is no part of a plain installation."""
 
-    Attributes:
-        module: what is imported.
-        install: how to get it.
-        version: the oldest version that has what is used; empty: any.
-    """
-
-    module: str
-    install: str
-    version: str = ""
+    module: str  # what is imported
+    install: str  # how to get it
+    version: str = ""  # the oldest version that has what is used; empty: any
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes:
-        name: value of ``OPT``.
-        rule: what it does to a weight, in a few words.
-        library: the class that does it.
-        scope: what its rule looks at: each number by itself (``element``), the norm of a whole tensor
-            or a block of it (``tensor``), or a whole matrix. The last two are stepped by one rank that
-            gathers the whole parameter, see ``megads.engine.optim.whole_parameters``.
-        state: of ``element``: kinds of state as large as the weights -> what they begin with.
-        scalars: of ``element``: numbers of a parameter group that belong to the state.
-        numbers: of state for each weight, in float32 numbers; for the memory estimate.
-        rest: whether embeddings, output layer, biases and norms are left to AdamW.
-        devices: where it can run.
-        needs: packages besides torch and DeepSpeed.
-        op: of DeepSpeed, that has to be built when DeepSpeed is installed.
-        offload: whether it can step weights that OFFLOAD_OPTIMIZER keeps on the host.
-        on_host: whether it can step no others.
-        instead: value of ``OPT`` that comes closest and runs everywhere.
-        never: why it cannot run anywhere here; empty: it can.
-        settings: that only it (and its like) read.
-        fixed: fields of ``optim`` that its state was made with, and that cannot change on resume.
-    """
-
-    name: str
-    rule: str
-    library: str
+    name: str  # value of ``OPT``
+    rule: str  # what it does to a weight, in a few words
+    library: str  # the class that does it
+    # what its rule looks at: each number by itself (``element``), the norm of a whole tensor or a block of it
+    # (``tensor``), or a whole matrix. The last two are stepped by one rank that gathers the whole parameter, see
+    # ``megads.engine.optim.whole_parameters``
     scope: Scope
+    # of ``element``: kinds of state as large as the weights -> what they begin with
     state: dict[str, Literal["zeros", "weight"]] = field(default_factory=dict)
-    scalars: tuple[str, ...] = ()
-    numbers: float = 2.0
-    rest: bool = False
-    devices: tuple[str, ...] = EVERYWHERE
-    needs: tuple[Needs, ...] = ()
-    op: str = ""
-    offload: bool = True
-    on_host: bool = False
-    instead: str = "adamw"
-    never: str = ""
-    settings: tuple[str, ...] = ()
-    fixed: tuple[str, ...] = ()
+    scalars: tuple[str, ...] = ()  # of ``element``: numbers of a parameter group that belong to the state
+    step: Literal["", "int", "tensor"] = ""  # of ``element``: as what it counts the steps of every tensor
+    floats: float = 2.0  # of state for each weight, in float32; for the memory estimate
+    rest: bool = False  # whether embeddings, output layer, biases and norms are left to AdamW
+    devices: tuple[str, ...] = EVERYWHERE  # where it can run
+    needs: tuple[Needs, ...] = ()  # packages besides torch and DeepSpeed
+    op: str = ""  # of DeepSpeed, that has to be built when DeepSpeed is installed
+    offload: bool = True  # whether it can step weights that OFFLOAD_OPTIMIZER keeps on the host
+    on_host: bool = False  # whether it can step no others
+    instead: str = "adamw"  # value of ``OPT`` that comes closest and runs everywhere
+    never: str = ""  # why it cannot run anywhere here; empty: it can
+    # argument of the class -> the field of ``optim`` with its value, or several fields; Adam's as default
+    options: Options = field(default_factory=lambda: ADAM)
+    constants: Mapping[str, Any] = field(default_factory=dict)  # further arguments of the class
+    # the same as ``options``, of the group of matrices; the class then steps the rest itself
+    matrix_options: Options = field(default_factory=dict)
+    reads: tuple[str, ...] = ()  # further fields of ``optim`` that only it reads
+    # the field of ``optim`` whose average of iterates it trains with, as schedule-free optimizers do
+    averages_by: str = ""
+    fixed: tuple[str, ...] = ()  # fields of ``optim`` that its state was made with, and that cannot change on resume
+    # whether a matrix is stepped as soon as it is gathered, so that few gradients are held whole
+    one_by_one: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -77,21 +69,39 @@ class Optimizer:
 
     @property
     def is_averaged(self) -> bool:
-        """Whether training and use want different weights, as schedule-free optimizers do."""
-        return self.state.get("z") == "weight"
+        """Whether training and use want different weights."""
+        return bool(self.averages_by)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The variables that it reads, and optimizers like it."""
+        own = (*self.options.values(), *self.matrix_options.values(), self.reads)
+        names = [name for each in own for name in ((each,) if isinstance(each, str) else each)]
+        return tuple(dict.fromkeys(name.upper() for name in (*(_ADAM_FIELDS if self.rest else ()), *names)))
+
+    def arguments(self, optim: Any) -> dict[str, Any]:
+        """Return what its class is called with besides parameters and LR, by the ``optim`` section of a run."""
+        return {**_values(self.options, optim), **self.constants}
+
+    def matrix_arguments(self, optim: Any) -> dict[str, Any]:
+        """Return what its group of matrices has besides parameters, by the ``optim`` section of a run."""
+        return _values(self.matrix_options, optim)
 
     @property
     def zero_stages(self) -> tuple[int, ...]:
         """The ZeRO stages it runs under; offload is of partitions, which ZeRO 0 has none of."""
         return (1, 2, 3) if self.on_host else (0, 1, 2, 3)
 
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """The DTYPEs it runs with: all, since it steps float32 weights whatever the model computes in."""
-        return ("fp32", "bf16", "fp16")
+
+def _values(options: Options, optim: Any) -> dict[str, Any]:
+    return {
+        argument: getattr(optim, names) if isinstance(names, str) else tuple(getattr(optim, name) for name in names)
+        for argument, names in options.items()
+    }
 
 
-ADAM = ("ADAM_BETA1", "ADAM_BETA2", "ADAM_EPS")
+_MOMENTUM: Options = {"momentum": "sgd_momentum"}
+_DECOUPLED = {"weight_decouple": True}
 _MOMENTS: dict[str, Literal["zeros", "weight"]] = {"exp_avg": "zeros", "exp_avg_sq": "zeros"}
 _AVERAGE = ("k", "weight_sum", "lr_max", "scheduled_lr")
 _SCHEDULE_FREE = Needs("schedulefree", "pip install schedulefree", "1.4")
@@ -100,249 +110,227 @@ _BITSANDBYTES = Needs("bitsandbytes", "pip install bitsandbytes", "0.50")
 _GALORE = Needs("galore_torch", "pip install galore-torch")
 _APEX = Needs("apex", "build it from NVIDIA's apex repository with its C++ and CUDA extensions")
 _IPEX = Needs("intel_extension_for_pytorch", "pip install intel-extension-for-pytorch (up to torch 2.8)")
-_GALORE_SETTINGS = (*ADAM, "GALORE_RANK", "GALORE_INTERVAL", "GALORE_SCALE", "GALORE_PROJ")
+
+_elementwise = partial(Optimizer, scope="element", state=_MOMENTS)
+_per_tensor = partial(Optimizer, scope="tensor")
+_per_matrix = partial(Optimizer, scope="matrix", rest=True)
+
+_GALORE_ROW = _per_matrix(
+    "galoreadamw",
+    "AdamW of a low-rank projection of the gradient (arXiv 2403.03507)",
+    "galore_torch.GaLoreAdamW",
+    floats=0.5,
+    needs=(_GALORE, _BITSANDBYTES),
+    constants={"no_deprecation_warning": True},
+    matrix_options={
+        "rank": "galore_rank",
+        "update_proj_gap": "galore_interval",
+        "scale": "galore_scale",
+        "proj_type": "galore_proj",
+    },
+    fixed=("galore_rank", "galore_proj"),
+)
+_GALORE_8BIT = replace(
+    _GALORE_ROW,
+    name="galoreadamw8bit",
+    rule="the same with moments in 8 bits",
+    library="galore_torch.GaLoreAdamW8bit",
+    floats=0.2,
+    devices=("nvidia",),
+    instead="galoreadamw",
+    constants={},
+)
+_IPEX_LAMB = _per_tensor(
+    "ipex.lamb",
+    "LAMB of Intel's extension",
+    "intel_extension_for_pytorch.optim._lamb.Lamb",
+    devices=("intel",),
+    needs=(_IPEX,),
+    instead="lamb",
+    constants={"fused": False},
+)
 
 OPTIMIZERS = {
     row.name: row
     for row in (
-        Optimizer(
+        _elementwise(
             "adamw",
             "Adam, decoupled weight decay (arXiv 1711.05101)",
             "torch.optim.AdamW",
-            "element",
-            _MOMENTS,
-            settings=ADAM,
+            step="tensor",
+            constants={"fused": True},
         ),
-        Optimizer(
+        _elementwise(
             "adam",
             "Adam, weight decay added to the gradient (arXiv 1412.6980)",
             "torch.optim.Adam",
-            "element",
-            _MOMENTS,
-            settings=ADAM,
+            step="tensor",
+            constants={"fused": True},
         ),
-        Optimizer(
+        _per_tensor(
             "adam8bit",
             "Adam with moments in 8 bits, in blocks of 256 (arXiv 2110.02861)",
             "bitsandbytes.optim.Adam8bit",
-            "tensor",
-            numbers=0.6,
+            floats=0.6,
             needs=(_BITSANDBYTES,),
-            settings=ADAM,
         ),
-        Optimizer(
+        _elementwise(
             "adamwschedulefree",
             "AdamW that averages iterates instead of a decay (arXiv 2405.15682)",
             "schedulefree.AdamWScheduleFree",
-            "element",
-            {"z": "weight", "exp_avg_sq": "zeros"},
-            _AVERAGE,
+            state={"z": "weight", "exp_avg_sq": "zeros"},
+            scalars=_AVERAGE,
             needs=(_SCHEDULE_FREE,),
-            settings=ADAM,
+            constants={"foreach": False},
+            averages_by="adam_beta1",
             fixed=("adam_beta1",),
         ),
-        Optimizer(
+        _elementwise(
             "sgd",
             "SGD with momentum, weight decay added to the gradient",
             "torch.optim.SGD",
-            "element",
-            {"momentum_buffer": "zeros"},
-            numbers=1,
-            settings=("SGD_MOMENTUM",),
+            state={"momentum_buffer": "zeros"},
+            floats=1,
+            options=_MOMENTUM,
         ),
-        Optimizer(
+        _elementwise(
             "sgdschedulefree",
             "SGD that averages iterates instead of a decay (arXiv 2405.15682)",
             "schedulefree.SGDScheduleFree",
-            "element",
-            {"z": "weight"},
-            _AVERAGE,
-            numbers=1,
+            state={"z": "weight"},
+            scalars=_AVERAGE,
+            floats=1,
             needs=(_SCHEDULE_FREE,),
-            settings=("SGD_MOMENTUM",),
+            options=_MOMENTUM,
+            constants={"foreach": False},
+            averages_by="sgd_momentum",
             fixed=("sgd_momentum",),
         ),
-        Optimizer(
+        _elementwise(
             "sophiag",
             "clipped by a diagonal Hessian from sampled labels (arXiv 2305.14342)",
             "megads.engine.optim.sophia.SophiaG",
-            "element",
-            {"exp_avg": "zeros", "hessian": "zeros"},
-            settings=("SOPHIA_BETA1", "SOPHIA_BETA2", "SOPHIA_RHO", "SOPHIA_INTERVAL"),
+            state={"exp_avg": "zeros", "hessian": "zeros"},
+            step="tensor",
+            options={"betas": ("sophia_beta1", "sophia_beta2"), "rho": "sophia_rho"},
+            reads=("sophia_interval",),
         ),
-        Optimizer(
+        _elementwise(
             "lion",
             "sign of an interpolated momentum (arXiv 2302.06675)",
             "pytorch_optimizer.Lion",
-            "element",
-            {"exp_avg": "zeros"},
-            ("step",),
-            numbers=1,
+            state={"exp_avg": "zeros"},
+            scalars=("step",),
+            floats=1,
             needs=(_PYTORCH_OPTIMIZER,),
-            settings=("LION_BETA1", "LION_BETA2"),
+            options={"betas": ("lion_beta1", "lion_beta2")},
+            constants=_DECOUPLED,
         ),
-        Optimizer(
+        _elementwise(
             "adopt",
             "Adam that converges for any beta2 (arXiv 2411.02853)",
             "pytorch_optimizer.ADOPT",
-            "element",
-            _MOMENTS,
-            ("step",),
+            scalars=("step",),
             needs=(_PYTORCH_OPTIMIZER,),
-            settings=ADAM,
+            constants=_DECOUPLED,
         ),
-        Optimizer(
+        _per_tensor(
             "lamb",
             "Adam scaled by every tensor's own norm (arXiv 1904.00962)",
             "pytorch_optimizer.Lamb",
-            "tensor",
             needs=(_PYTORCH_OPTIMIZER,),
-            settings=ADAM,
+            constants=_DECOUPLED,
         ),
-        Optimizer(
+        _per_matrix(
             "muon",
             "momentum made orthogonal, for the matrices of the layers",
             "torch.optim.Muon",
-            "matrix",
-            numbers=1.2,
-            rest=True,
+            floats=1.2,
             needs=(Needs("torch", "pip install 'torch>=2.9'", "2.9"),),
-            settings=(*ADAM, "MUON_MOMENTUM", "MUON_NS_STEPS", "MUON_ADJUST_LR"),
+            options={"momentum": "muon_momentum", "ns_steps": "muon_ns_steps", "adjust_lr_fn": "muon_adjust_lr"},
         ),
-        Optimizer(
+        _per_matrix(
             "shampoo",
             "both sides of a matrix preconditioned (arXiv 1802.09568)",
             "pytorch_optimizer.Shampoo",
-            "matrix",
-            numbers=5,
-            rest=True,
+            floats=5,
             needs=(_PYTORCH_OPTIMIZER,),
-            settings=(*ADAM, "SHAMPOO_INTERVAL", "SHAMPOO_EPS", "SHAMPOO_MOMENTUM"),
+            options={
+                "preconditioning_compute_steps": "shampoo_interval",
+                "matrix_eps": "shampoo_eps",
+                "momentum": "shampoo_momentum",
+            },
+            constants=_DECOUPLED,
         ),
-        Optimizer(
+        _per_matrix(
             "soap",
             "Adam in the eigenbasis of Shampoo's preconditioner (arXiv 2409.11321)",
             "pytorch_optimizer.SOAP",
-            "matrix",
-            numbers=6,
-            rest=True,
+            floats=6,
             needs=(_PYTORCH_OPTIMIZER,),
-            settings=(*ADAM, "SOAP_INTERVAL", "SOAP_MAX_DIM"),
+            options={**ADAM, "precondition_frequency": "soap_interval", "max_precondition_dim": "soap_max_dim"},
             fixed=("soap_max_dim",),
         ),
-        Optimizer(
-            "galoreadamw",
-            "AdamW of a low-rank projection of the gradient (arXiv 2403.03507)",
-            "galore_torch.GaLoreAdamW",
-            "matrix",
-            numbers=0.5,
-            rest=True,
-            needs=(_GALORE, _BITSANDBYTES),
-            settings=_GALORE_SETTINGS,
-            fixed=("galore_rank", "galore_proj"),
+        _GALORE_ROW,
+        _GALORE_8BIT,
+        replace(
+            _GALORE_8BIT,
+            name="galoreadamw8bitperlayer",
+            one_by_one=True,
+            rule="the same, one matrix after another, so that only one full gradient is in memory at a time",
         ),
-        Optimizer(
-            "galoreadamw8bit",
-            "the same with moments in 8 bits",
-            "galore_torch.GaLoreAdamW8bit",
-            "matrix",
-            numbers=0.2,
-            rest=True,
-            devices=("nvidia",),
-            needs=(_GALORE, _BITSANDBYTES),
-            instead="galoreadamw",
-            settings=_GALORE_SETTINGS,
-            fixed=("galore_rank", "galore_proj"),
-        ),
-        Optimizer(
-            "galoreadamw8bitperlayer",
-            "the same, one matrix after another, so that only one full gradient is in memory at a time",
-            "galore_torch.GaLoreAdamW8bit",
-            "matrix",
-            numbers=0.2,
-            rest=True,
-            devices=("nvidia",),
-            needs=(_GALORE, _BITSANDBYTES),
-            instead="galoreadamw",
-            settings=_GALORE_SETTINGS,
-            fixed=("galore_rank", "galore_proj"),
-        ),
-        Optimizer(
+        _elementwise(
             "ds.adamw",
             "AdamW in vectorised C++ on the host; needs OFFLOAD_OPTIMIZER=cpu",
             "deepspeed.ops.adam.DeepSpeedCPUAdam",
-            "element",
-            _MOMENTS,
+            step="int",
             op="cpu_adam",
             on_host=True,
-            settings=ADAM,
+            constants={"adamw_mode": True},
         ),
-        Optimizer(
+        _per_tensor(
             "ds.fusedlamb",
             "LAMB in one CUDA kernel",
             "deepspeed.ops.lamb.FusedLamb",
-            "tensor",
             devices=("nvidia", "amd"),
             op="fused_lamb",
             offload=False,
             instead="lamb",
-            settings=ADAM,
         ),
-        Optimizer(
+        _per_tensor(
             "ds.onebitlamb",
             "LAMB with compressed communication",
             "deepspeed.runtime.fp16.onebit.lamb.OnebitLamb",
-            "tensor",
             devices=(),
             instead="lamb",
             never="its error feedback differs on every rank and cannot be saved so that another number "
             "of ranks resumes from it, and it replaces ZeRO's gradient reduction",
-            settings=ADAM,
         ),
-        Optimizer(
+        _elementwise(
             "apex.adam",
             "Adam, decoupled weight decay, in one CUDA kernel",
             "apex.optimizers.FusedAdam",
-            "element",
-            _MOMENTS,
-            ("step",),
+            scalars=("step",),
             devices=("nvidia",),
             needs=(_APEX,),
             offload=False,
-            settings=ADAM,
+            constants={"adam_w_mode": True},
         ),
-        Optimizer(
+        _elementwise(
             "apex.sgd",
             "SGD with momentum in one CUDA kernel",
             "apex.optimizers.FusedSGD",
-            "element",
-            {"momentum_buffer": "zeros"},
-            numbers=1,
+            state={"momentum_buffer": "zeros"},
+            floats=1,
             devices=("nvidia",),
             needs=(_APEX,),
             offload=False,
             instead="sgd",
-            settings=("SGD_MOMENTUM",),
+            options=_MOMENTUM,
         ),
-        Optimizer(
-            "ipex.lamb",
-            "LAMB of Intel's extension",
-            "intel_extension_for_pytorch.optim._lamb.Lamb",
-            "tensor",
-            devices=("intel",),
-            needs=(_IPEX,),
-            instead="lamb",
-            settings=ADAM,
-        ),
-        Optimizer(
-            "ipex.fusedlamb",
-            "LAMB of Intel's extension in one kernel",
-            "intel_extension_for_pytorch.optim._lamb.Lamb",
-            "tensor",
-            devices=("intel",),
-            needs=(_IPEX,),
-            instead="lamb",
-            settings=ADAM,
+        _IPEX_LAMB,
+        replace(
+            _IPEX_LAMB, name="ipex.fusedlamb", rule="LAMB of Intel's extension in one kernel", constants={"fused": True}
         ),
     )
 }

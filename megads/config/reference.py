@@ -77,13 +77,7 @@ def names_of_setting(name: str) -> tuple[str, ...]:
 
 
 def explanation(name: str, value: Any, origin: str) -> list[str]:
-    """Return the lines that explain one setting.
-
-    Args:
-        name: dotted.
-        value: here.
-        origin: where the value came from.
-    """
+    """Return the lines that explain one setting."""
     field = fields()[name]
     unit = f" {extra(field, 'unit')}" if extra(field, "unit") else ""
     rows = [

@@ -24,9 +24,8 @@ from megads.config.run_files import OUTCOME as OUTCOME
 from megads.config.run_files import STOP as STOP
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin, Section
-from megads.config.sources.parse import did_you_mean, parse
 from megads.config.sources.presets import read_yaml
-from megads.config.tree import fields, nested, value_of
+from megads.config.tree import fields, nested, read_value, refuse_unknown, value_of
 from megads.errors import ConfigError
 from megads.storage.checksums import has_changed, with_crc_line
 from megads.storage.open_file import write_cure
@@ -66,17 +65,11 @@ def load_config(path: Path) -> RunConfig:
     Raises:
         ConfigError: one line that names the file and what is wrong in it.
     """
-    content = read_yaml(path, str(path))
-    known = fields()
     values: dict[str, Any] = {}
-    for name, value in flat(content, path).items():
-        if name not in known:
-            raise ConfigError(f"{path}: no setting named {name!r}{did_you_mean(name, list(known))}")
-        try:
-            values[name] = parse(value, known[name])
-        except ValueError as error:
-            raise ConfigError(f"{path}: {name}: {error}") from None
-    missing = [name for name in known if name not in values]
+    for name, value in flat(read_yaml(path, str(path)), path).items():
+        refuse_unknown(name, str(path))
+        values[name] = read_value(name, value, f"{path}: {name}")
+    missing = [name for name in fields() if name not in values]
     if missing:
         raise ConfigError(f"{path}: {missing[0]} is missing; restart the run to write the file")
     with suppress(OSError, Bounds):

@@ -48,7 +48,7 @@ class HeadCount:
 
     queries: int
     keys: int  # key heads, and value heads
-    alike: bool  # whether as many of the queries use each of the keys
+    is_even: bool  # whether as many of the queries use each of the keys
 
 
 def heads_of_rank(model: ModelConfig, tensor: int, sequence: int) -> Iterator[HeadCount]:
@@ -63,5 +63,5 @@ def heads_of_rank(model: ModelConfig, tensor: int, sequence: int) -> Iterator[He
     for rank in range(sequence):
         end = start + heads // sequence + (rank < heads % sequence)
         keys = (end - 1) // serves - start // serves + 1 if end > start else 0
-        yield HeadCount(end - start, keys, alike=keys < 2 or (start % serves, end % serves) == (0, 0))
+        yield HeadCount(end - start, keys, is_even=keys < 2 or (start % serves, end % serves) == (0, 0))
         start = end

@@ -10,6 +10,8 @@ from pydantic.fields import FieldInfo
 
 from megads.config.schema import RunConfig
 from megads.config.setting import Section
+from megads.config.sources.parse import did_you_mean, parse
+from megads.errors import ConfigError
 
 
 def settings() -> Iterator[tuple[str, FieldInfo]]:
@@ -38,6 +40,39 @@ def extra(field: FieldInfo, key: str) -> Any:
 def env_name(name: str) -> str:
     """Return the environment variable of the setting ``name`` (``model.num_layers`` -> ``NLAYERS``)."""
     return str(extra(fields()[name], "env"))
+
+
+@functools.cache
+def names_of(name: str) -> tuple[str, ...]:
+    """Return the variable of the setting ``name`` and its other names in the environment."""
+    return (env_name(name), *extra(fields()[name], "aliases"))
+
+
+def read_value(name: str, value: object, where: str) -> Any:
+    """Return ``value``, a text or a value from YAML or JSON, in the type and the limits of the setting ``name``.
+
+    Raises:
+        ConfigError: one line that begins with ``where``.
+    """
+    try:
+        return parse(value, fields()[name])
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def refuse_unknown(name: object, where: str) -> None:
+    """Refuse a dotted name that no setting has.
+
+    Raises:
+        ConfigError: one line that begins with ``where`` and names the setting that is meant, if one is alike.
+    """
+    if name in fields():
+        return
+    key = str(name).rpartition(".")[2]
+    alike = (each for each in fields() if key.upper() in names_of(each) or key == each.rpartition(".")[2])
+    meant = next((f"; did you mean {each}?" for each in alike), "")
+    hint = meant or did_you_mean(str(name), list(fields())) or "; `megads config` lists them"
+    raise ConfigError(f"{where}: no setting named {name!r}{hint}")
 
 
 def value_of(run: RunConfig, name: str) -> Any:

@@ -36,7 +36,7 @@ def memory(row: Vendor, device: torch.device) -> tuple[int, int]:
         return available_memory(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         free, total = row.module.mem_get_info(device)
-    except (AttributeError, RuntimeError):  # older torch.xpu, and drivers that do not tell
+    except (AttributeError, RuntimeError):  # older torch.xpu, and drivers that do not report it
         total = int(row.module.get_device_properties(device).total_memory)
         free = total - int(row.module.memory_reserved(device))
     return int(free), int(total)

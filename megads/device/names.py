@@ -51,10 +51,6 @@ def wanted_device(env: Mapping[str, str]) -> str:
 def wanted_backend(env: Mapping[str, str], device: str) -> str:
     """Return the backend that ``MEGADS_BACKEND`` names, ``""`` when it names none.
 
-    Args:
-        env: the environment.
-        device: a key of ``BACKENDS``.
-
     Raises:
         ConfigError: the name is not known, or cannot serve ``device``.
     """

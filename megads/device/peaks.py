@@ -90,15 +90,6 @@ def _find(device_name: str) -> Peak | None:
     return next((peak for peak in PEAKS if words.issuperset(peak.name.lower().split())), None)
 
 
-def peak_table() -> str:
-    """Return the table of peaks in Markdown, as in docs/numbers.md."""
-    lines = ["| device | bf16 | fp16 | tf32 | fp32 | of units | source |", "|---|---|---|---|---|---|---|"]
-    for peak in PEAKS:
-        rates = (f"{rate:g}" if rate else "-" for rate in (peak.bf16, peak.fp16, peak.tf32, peak.fp32))
-        lines.append(f"| {peak.name} | {' | '.join(rates)} | {peak.units or 'any'} | {peak.source} |")
-    return "\n".join(lines) + "\n"
-
-
 def given_peak(env: Mapping[str, str]) -> float | None:
     """Return ``MEGADS_PEAK_TFLOPS`` as a number, None when it is not set.
 

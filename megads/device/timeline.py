@@ -11,40 +11,20 @@ import itertools
 import operator
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
-
-
-class Timeline(Protocol):
-    """Sets marks, and tells the time between two of them."""
-
-    def begin(self) -> None:
-        """Forget the marks there were."""
-
-    def mark(self) -> Any:
-        """Return a mark that is set now."""
-
-    def wait(self, mark: Any) -> None:
-        """Return when what was ordered before the mark is done."""
-
-    def seconds(self, marks: list[Any]) -> list[float]:
-        """Return the seconds from each mark to the next."""
+from typing import Any
 
 
 class HostTimeline:
-    """The host's clock; right where every operation is done when its call returns.
-
-    Args:
-        clock: returns seconds.
-    """
+    """The host's clock; right where every operation is done when its call returns."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self.mark = clock
 
     def begin(self) -> None:
-        """Do nothing: a mark is a number."""
+        """Forget the marks there were: nothing to do, a mark is a number."""
 
     def wait(self, mark: float) -> None:
-        """Do nothing: everything is done when its call returns."""
+        """Return when what was ordered before the mark is done: at once."""
 
     def seconds(self, marks: list[float]) -> list[float]:
         """Return the seconds from each mark to the next."""
@@ -65,7 +45,7 @@ class DeviceTimeline:
         self.used = 0
 
     def begin(self) -> None:
-        """Take every event for free again; what was read from them before stays right."""
+        """Forget the marks there were: every event is free again."""
         self.used = 0
 
     def mark(self) -> Any:
@@ -85,3 +65,6 @@ class DeviceTimeline:
         """Return the seconds from each event to the next; waits for the last one, which has passed after a read."""
         marks[-1].synchronize()
         return [before.elapsed_time(after) / 1000 for before, after in itertools.pairwise(marks)]
+
+
+Timeline = HostTimeline | DeviceTimeline

@@ -14,10 +14,10 @@ import os
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -39,12 +39,8 @@ class DeviceMemory:
 
 
 def resident_bytes() -> int:
-    """Return the host memory that this process has now; 0 where the system does not tell."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * resource.getpagesize()
+    """Return the host memory that this process has now."""
+    return int(psutil.Process().memory_info().rss)
 
 
 @dataclass(frozen=True)
@@ -186,9 +182,6 @@ def vendor(env: Mapping[str, str] | None = None) -> Vendor:
     """Return the vendor named by ``MEGADS_DEVICE``, else the first one present.
 
     With ``MEGADS_BACKEND`` the row that comes back knows only that backend.
-
-    Args:
-        env: the environment; None: this process's.
 
     Raises:
         ConfigError: a name that is not known, or a backend that cannot serve the device.

@@ -1,8 +1,8 @@
-"""What the training loop asks of an engine.
+"""The contract of an engine: what training, checkpoints and the memory profile use of one.
 
-An engine owns the model and the optimizer on this rank. It turns micro-batches into one
-parameter update, and it hands out every number that decides the next update, in runs that say which
-numbers of the model they are, in every layout; what is written to them, it resumes from.
+An engine owns the model and the optimizer on this rank. It turns micro-batches into one parameter
+update, and gives access to every element that decides the next update, in runs that say which
+elements of the model they are, in every layout. It resumes from what is written to them.
 """
 
 from __future__ import annotations
@@ -23,24 +23,89 @@ class StepResult:
 
     loss: Tensor  # [] float32: mean over the step's counted tokens, on whatever rank they are
     grad_norm: float  # of the whole gradient, before clipping
-    skipped: bool  # True when a non-finite gradient made the optimizer leave the weights alone
+    skipped: bool  # no update: a gradient was not finite, or the step was rejected
     loss_scale: float  # 1.0 unless fp16
-    rejected: bool = False  # True when it was skipped because ``accepts`` said so
-    num_zeros: int | None = None  # in the gradient; None: not asked for, or nothing was updated
-    params_norm: float | None = None  # of all float32 weights after the step; None: not asked for
+    rejected: bool = False  # True when ``accepts`` returned False
+    num_zeros: int | None = None  # in the gradient; None: not requested, or no update
+    params_norm: float | None = None  # of all float32 weights after the step; None: not requested
 
 
 @dataclass(frozen=True)
 class ParameterState:
-    """Everything that is known of one parameter on this tensor-parallel rank.
+    """One parameter on this tensor-parallel rank.
 
     ``tensors`` maps ``"weight"`` (the float32 master) and the optimizer's moments to
-    tensors of the shape this rank's shard has; the data-parallel ranks' parts are joined.
+    tensors of the shape of this rank's shard; the data-parallel ranks' parts are joined.
     """
 
     name: str
     parameter: nn.Parameter
     tensors: dict[str, Tensor]
+
+
+@dataclass
+class MemoryUsage:
+    """Bytes that an engine holds on this rank, by kind.
+
+    Attributes:
+        weights: those the model computes with, ZeRO's partitions of them, and module buffers.
+        gradients: of parameters and partitions, with what they are summed in.
+        optimizer: its state, and float32 masters besides the weights.
+        buffers: other tensors that the engine keeps, such as buckets.
+        on_host: of all of these, those in host memory although the model is on a device.
+    """
+
+    weights: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    buffers: int = 0
+    on_host: int = 0
+
+    @property
+    def total(self) -> int:
+        """Of all kinds."""
+        return self.weights + self.gradients + self.optimizer + self.buffers
+
+
+class EngineState(Protocol):
+    """Everything that decides the next update, on this rank; what a checkpoint holds."""
+
+    def by_parameter(self) -> Iterator[ParameterState]:
+        """Yield every parameter's state, in the same order on every rank. Collective."""
+
+    def owned_shards(self) -> Iterator[OwnedShard]:
+        """Yield the elements that this rank owns, in the order of parameters. Not collective.
+
+        The ranks of data x seq share every parameter's slice among them; one that owns nothing of
+        it yields nothing. The tensors are the engine's own memory; after they are written, call
+        :meth:`sync_from_masters`. Moments that no step has made yet are made here, zeros.
+        """
+
+    def sync_from_masters(self) -> None:
+        """Update everything that follows from what was written to :meth:`owned_shards`. Collective.
+
+        That is the weights in half precision, those that other ranks own, and the copy of a tied
+        embedding at the other end of a pipeline.
+        """
+
+    def whole_states(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield name and state of every parameter that this rank steps as a whole. Not collective.
+
+        Only optimizers that look at whole tensors or matrices have such state; of the others
+        :meth:`owned_shards` has all of it. Values are float32 or uint8 tensors of any shape, and plain numbers.
+        """
+
+    def load_whole_states(self, state_of: Callable[[str], Mapping[str, Any]]) -> None:
+        """Set the state of every parameter that this rank steps as a whole; an empty one: as before the first step."""
+
+    def reset_optimizer(self) -> None:
+        """Restart the optimizer with the weights that :meth:`owned_shards` has now. Not collective."""
+
+    def scalars(self) -> dict[str, float]:
+        """Return the numbers besides the tensors: optimizer step, loss scale and its counters."""
+
+    def load_scalars(self, values: Mapping[str, float]) -> None:
+        """Set what :meth:`scalars` returned."""
 
 
 class Engine(Protocol):
@@ -49,6 +114,10 @@ class Engine(Protocol):
     @property
     def module(self) -> nn.Module:
         """The model, or this stage of it."""
+
+    @property
+    def state(self) -> EngineState:
+        """The weights and the optimizer."""
 
     def train_step(
         self,
@@ -64,27 +133,17 @@ class Engine(Protocol):
         Args:
             batches: one ``[micro_batch, seq_length + 1]`` int64 tensor per accumulation step.
             lr: learning rate of this step.
-            first_sample: number of the step's first sample, counted from the begin of the run; with
+            first_sample: number of the step's first sample, counted from the start of the run; with
                 the seed it decides what dropout draws.
             weight_decay: of the parameters that decay; None: as the settings say.
-            accepts: asked on every rank, with the step's loss, before the weights change; where it
-                says no, the same everywhere, they stay and the step counts as skipped. None: do not ask.
-        """
-
-    def eval_loss(self, batches: Sequence[Tensor]) -> Tensor:
-        """Return the mean loss over the counted tokens of ``batches`` on all ranks, without gradients.
-
-        Args:
-            batches: ``[micro_batch, seq_length + 1]`` int64 tensors, as many on every rank.
-
-        Returns:
-            [] float32, the same on every rank. Dropout is off and no generator moves.
+            accepts: called on every rank with the step's loss before the weights change; where it returns
+                False, the same everywhere, they stay and the step counts as skipped. None: every step is accepted.
         """
 
     def eval_losses(self, batches: Sequence[Tensor]) -> Tensor:
-        """Return the loss of every sample of ``batches`` on all ranks; :meth:`eval_loss` is sum / count of all.
+        """Return the loss of every sample of ``batches`` on all ranks, without gradients.
 
-        One all-reduce, however many batches.
+        One all-reduce for any number of batches.
 
         Args:
             batches: ``[micro_batch, seq_length + 1]`` int64 tensors of one size, as many on every rank.
@@ -96,49 +155,22 @@ class Engine(Protocol):
             off and no generator moves.
         """
 
-    def states(self) -> Iterator[ParameterState]:
-        """Yield every parameter's state, in the same order on every rank. Collective."""
+    def memory_usage(self) -> MemoryUsage:
+        """Return what the engine holds now, counted from its tensors. Not collective.
 
-    def pieces(self) -> Iterator[OwnedShard]:
-        """Yield the numbers that this rank answers for, in the order of parameters. Not collective.
-
-        The ranks of data x seq share every parameter's slice among them; one that owns nothing of
-        it yields nothing. The tensors are the engine's own memory; after they are written,
-        :meth:`spread` is to be called. Moments that no step has made yet are made here, zeros.
+        Gradients are all there between the last backward pass and the update only, and some
+        optimizers' state only after their first update.
         """
 
-    def spread(self) -> None:
-        """Have everything else follow from what was written to :meth:`pieces`. Collective.
-
-        That is the weights in half precision, those that other ranks answer for, and the copy
-        of a tied embedding at the other end of a pipeline.
-        """
-
-    def whole_states(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield name and state of every parameter that this rank steps as a whole. Not collective.
-
-        Only optimizers that look at whole tensors or matrices have such state; of the others
-        :meth:`pieces` has all of it. Values are float32 or uint8 tensors of any shape, and plain numbers.
-        """
-
-    def load_whole_states(self, state_of: Callable[[str], Mapping[str, Any]]) -> None:
-        """Set the state of every parameter that this rank steps as a whole; an empty one: as before the first step."""
-
-    def reset_optimizer(self) -> None:
-        """Have the optimizer begin again, with the weights that :meth:`pieces` have now. Not collective."""
-
-    def scalars(self) -> dict[str, float]:
-        """Return the numbers besides the tensors: optimizer step, loss scale and its counters."""
-
-    def load_scalars(self, values: Mapping[str, float]) -> None:
-        """Take back what :meth:`scalars` gave."""
+    def before_updates(self, look: Callable[..., None]) -> Callable[[], None]:
+        """Have ``look`` called whenever the optimizer is about to update; return what ends that."""
 
 
 def is_copy(parameter: nn.Parameter) -> bool:
     """Return whether another pipeline stage owns ``parameter``: its optimizer, its state and its share of the norm."""
-    return bool(getattr(parameter, "ds_pipe_replicated", False))
+    return bool(getattr(parameter, "is_copy", False))
 
 
 def whole_shape(parameter: nn.Parameter) -> torch.Size:
     """Return the shape on this tensor-parallel rank, also of a parameter that ZeRO 3 has partitioned."""
-    return getattr(parameter, "ds_shape", parameter.shape)
+    return getattr(parameter, "whole_shape", parameter.shape)

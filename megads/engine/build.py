@@ -5,31 +5,31 @@ from __future__ import annotations
 import torch
 
 from megads.comm.groups import Groups
+from megads.config.deepspeed.dictionary import deepspeed_config
 from megads.config.schema import RunConfig
 from megads.engine.base import Engine
+from megads.engine.deepspeed.compiler import postpone_compiler
 from megads.engine.deepspeed.engine import DeepSpeedEngine
 from megads.engine.deepspeed.package import import_deepspeed
 from megads.engine.deepspeed.pipeline import PipelineEngine
 from megads.engine.deepspeed.recompute import make_recompute
-from megads.engine.deepspeed.zero3 import forget_second_partitions, partitioned
+from megads.engine.deepspeed.zero import find_partition, forget_second_partitions, partitioned
 from megads.models.build import build_model
 
 
 def make_engine(run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None) -> Engine:
     """Build this rank's part of the model, with its initial weights, and the engine around it.
 
-    Args:
-        run: derived settings.
-        groups: the grid's process groups.
-        device: where the model goes.
-        eod: the token that ends a document; None where no setting of ``run.data`` needs it.
+    ``eod`` is the token that ends a document; None where no setting of ``run.data`` needs it.
 
     Raises:
         ConfigError, DependencyError, DeviceError: see the model and the engine.
     """
+    if run.deepspeed.torch_compiler == "when_used" and "compile" not in deepspeed_config(run, groups.grid.world_size):
+        postpone_compiler()
     import_deepspeed()
     with partitioned(run, groups, device):
-        module = build_model(run, groups, make_recompute(run, groups, device))
+        module = build_model(run, groups, make_recompute(run, groups, device), find_partition)
     forget_second_partitions(module)
     engine = PipelineEngine if groups.pipe_size > 1 else DeepSpeedEngine
     return engine(module, run, groups, device, eod)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+import megads.timing.collectives as dist
 from megads.comm.groups import Groups
 from megads.comm.rng import Draws, draws_of
 from megads.config.schema import RunConfig
+from megads.engine.optim.sophia import uniforms
 from megads.errors import ConfigError
 from megads.parallel.documents import Documents, find_documents
 from megads.parallel.ulysses import split_batch
@@ -27,12 +29,7 @@ class MicroBatch:
 
 
 class Splitter:
-    """Cuts micro-batches for one rank, and finds the documents in them, as the settings ask.
-
-    Args:
-        run: the derived settings.
-        groups: for the sequence axis.
-        end: the token that ends a document; None where no setting needs it.
+    """Makes the micro-batches of one rank: its tokens, the documents in them, what counts and what dropout draws.
 
     Raises:
         ConfigError: a setting needs it.
@@ -41,6 +38,7 @@ class Splitter:
     def __init__(self, run: RunConfig, groups: Groups, end: int | None):
         data = run.data
         self.groups, self.end = groups, end
+        self.seed, self.dropout_seed = run.train.seed, run.train.seed_of_dropout
         self.masks_loss = data.eod_mask_loss
         self.resets = {"reset_positions": data.reset_position_ids, "reset_attention": data.reset_attention_mask}
         if end is None and (self.masks_loss or any(self.resets.values())):
@@ -60,25 +58,56 @@ class Splitter:
             documents = find_documents(batch[:, :-1], self.end, self.groups, **self.resets)
         return MicroBatch(tokens, labels, documents)
 
+    def with_dropout(self, parts: Sequence[MicroBatch], first_sample: int, turn: int = 0) -> list[MicroBatch]:
+        """Return the parts of a step with what their dropout draws from: their number in the run, on any rank.
 
-def with_draws(
-    parts: Iterable[MicroBatch], seed: int, first_sample: int, groups: Groups, device: torch.device, turn: int = 0
-) -> list[MicroBatch]:
-    """Return the parts of a step with what their dropout draws from.
+        Args:
+            first_sample: number of the step's first sample, counted from the start of the run.
+            turn: see :class:`megads.comm.rng.Draws`.
+        """
+        firsts = [first_sample + self._first_row(i, part) for i, part in enumerate(parts)]
+        return [
+            replace(part, draws=draws_of(self.dropout_seed, first, self.groups, part.tokens.device, turn))
+            for first, part in zip(firsts, parts, strict=True)
+        ]
 
-    Samples are numbered as loaders deal them out: ``micro_batch`` to every data-parallel rank in
-    turn, for each micro-batch. So a sample's micro-batch draws the same on whichever rank it is.
+    def with_random_labels(self, parts: Sequence[MicroBatch], step: int) -> list[MicroBatch]:
+        """Return ``parts`` with numbers in [0, 1) for labels, from which the model's own labels are drawn.
 
-    Args:
-        parts: this rank's, in order.
-        seed: of the run's dropout.
-        first_sample: number of the step's first sample, counted from the begin of the run.
-        groups: the grid's process groups.
-        device: of this rank.
-        turn: see :class:`megads.comm.rng.Draws`.
-    """
-    made = []
-    for i, part in enumerate(parts):
-        sample = first_sample + (i * groups.data_size + groups.data_rank) * len(part.tokens)
-        made.append(replace(part, draws=draws_of(seed, sample, groups, device, turn)))
-    return made
+        They follow from the seed, the step, and the place in the step's samples, not from the layout.
+        """
+        made = []
+        for i, part in enumerate(parts):
+            rows, length = part.labels.shape
+            first, at = self._first_row(i, part), self.groups.seq_rank * length
+            numbers = uniforms((self.seed, step), range(first, first + rows), at + length)[:, at:].to(
+                part.labels.device
+            )
+            made.append(replace(part, labels=numbers.masked_fill(part.labels < 0, -1.0)))
+        return made
+
+    def _first_row(self, index: int, part: MicroBatch) -> int:
+        """Return the place of a micro-batch in the samples of its step.
+
+        Loaders deal samples out: ``micro_batch`` to every data-parallel rank in turn, for each micro-batch.
+        """
+        return (index * self.groups.data_size + self.groups.data_rank) * len(part.tokens)
+
+    def counted_tokens(self, parts: Sequence[MicroBatch]) -> Tensor:
+        """Return how many tokens of the step count, over all ranks, [] int64. Collective where not all do."""
+        if not self.masks_loss:
+            count = sum(part.labels.numel() for part in parts) * self.groups.data_seq_size
+            return torch.tensor(count, device=parts[0].labels.device)
+        found = torch.stack([(part.labels >= 0).sum() for part in parts]).sum()
+        if self.groups.data_seq is not None:
+            dist.all_reduce(found, group=self.groups.data_seq)
+        return found
+
+    def token_weight(self, parts: Sequence[MicroBatch]) -> Tensor:
+        """Return what the sum of a micro-batch's token losses is multiplied by, [] float32.
+
+        An engine averages over micro-batches and over data x seq ranks, which hold unequal
+        numbers of counted tokens; with this weight the result is the mean over all counted
+        tokens of the step, the same in every layout.
+        """
+        return len(parts) * self.groups.data_seq_size / self.counted_tokens(parts).clamp(min=1).float()

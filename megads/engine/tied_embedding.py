@@ -14,17 +14,13 @@ from megads.models.gpt import GPT
 
 
 class TiedEmbedding:
-    """The first stage owns the weight; the last has a copy of it, which is its output matrix.
+    """The first stage owns the weight, ``[V/t, H]``; the last has a copy of it, which is its output matrix.
 
     Only the owner has it in its optimizer. The copy's gradient is added to the owner's
     before the data-parallel ranks average theirs, and the weight comes back after the step.
     So the two are the same bits forever, there is one master and one pair of moments, and
     it counts once in the norm. (With an optimizer at both ends the two would drift apart:
     the ends average over data-parallel ranks in different buffers, and so in another order.)
-
-    Args:
-        weight: this rank's part over the tensor axis, ``[V/t, H]``.
-        groups: for the ranks of both ends.
     """
 
     def __init__(self, weight: nn.Parameter, groups: Groups):
@@ -32,7 +28,7 @@ class TiedEmbedding:
         self.group = groups.process_group(ENDS)
         self.owner, copy = groups.ranks(ENDS)
         self.is_copy = groups.rank == copy
-        weight.ds_pipe_replicated = self.is_copy  # type: ignore[attr-defined]
+        weight.is_copy = self.is_copy  # type: ignore[attr-defined]
         self._collected: Tensor | None = None
         if self.is_copy:
             weight.register_post_accumulate_grad_hook(self._collect)

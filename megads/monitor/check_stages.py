@@ -8,15 +8,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from megads.text.plural import plural
+from megads.text.plural import noun_for, plural
 
 Status = Literal["ok", "failed", "skipped"]
 
-OPTIONS = "doctor.json"  # what `megads doctor` tells its ranks
+OPTIONS = "doctor.json"  # from `megads doctor` to its ranks
 RECORD = "health.jsonl"  # what rank 0 found, one stage a line
 
 MOST_HOSTS = 8
@@ -25,21 +25,13 @@ MOST_HOSTS = 8
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one stage found.
-
-    Attributes:
-        status: whether all is right.
-        text: the reason, or what was seen, on one line.
-        notes: lines about what is not wrong and should be known all the same.
-        details: further lines, such as a table.
-        data: numbers for ``--json``.
-    """
+    """What one stage found."""
 
     status: Status
-    text: str = ""
-    notes: tuple[str, ...] = ()
-    details: tuple[str, ...] = ()
-    data: Any = None
+    text: str = ""  # the reason, or what was seen, on one line
+    notes: tuple[str, ...] = ()  # lines about what is not wrong and should be known all the same
+    details: tuple[str, ...] = ()  # further lines, such as a table
+    data: Any = None  # numbers for --json
 
 
 @dataclass(frozen=True)
@@ -59,23 +51,14 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding for ``--json``."""
-        found = self.verdict
-        return {
-            "stage": self.stage,
-            "status": found.status,
-            "seconds": round(self.seconds, 3),
-            "text": found.text,
-            "notes": list(found.notes),
-            "details": list(found.details),
-            "data": found.data,
-        }
+        found = asdict(self.verdict)
+        return {"stage": self.stage, "status": found["status"], "seconds": round(self.seconds, 3), **found}
 
 
 def finding_of(saved: Mapping[str, Any]) -> Finding:
     """Return the finding that :meth:`Finding.as_dict` gave."""
-    verdict = Verdict(
-        saved["status"], saved["text"], tuple(saved["notes"]), tuple(saved["details"]), data=saved["data"]
-    )
+    known = {each.name: saved[each.name] for each in fields(Verdict)}
+    verdict = Verdict(**known | {"notes": tuple(known["notes"]), "details": tuple(known["details"])})
     return Finding(saved["stage"], verdict, saved["seconds"])
 
 
@@ -90,7 +73,7 @@ def summary(findings: Sequence[Finding]) -> str:
     if by_status["skipped"]:
         parts.append(f"not checked: {', '.join(by_status['skipped'])}")
     if notes:
-        parts.append(f"{notes} note{'s' if notes > 1 else ''}")
+        parts.append(plural(notes, "note"))
     return f"{head} ({'; '.join(parts)})"
 
 
@@ -105,7 +88,7 @@ def which_ranks(ranks: Iterable[int], hosts: Sequence[str]) -> str:
     for rank in sorted(ranks):
         by_host.setdefault(hosts[rank] if rank < len(hosts) else "not known", []).append(rank)
     parts = [
-        f"rank{'s' if len(found) > 1 else ''} {spans(found)} (host {host})"
+        f"{noun_for(len(found), 'rank')} {spans(found)} (host {host})"
         for host, found in list(by_host.items())[:MOST_HOSTS]
     ]
     left = [len(found) for found in list(by_host.values())[MOST_HOSTS:]]
@@ -174,32 +157,27 @@ class Worker:
             task = self._tasks.get()
             try:
                 task.value = task.work()
-            except BaseException as error:
+            except BaseException as error:  # whatever it is, the owner gets it
                 task.error = error
             task.done.set()
 
 
 @dataclass
-class Examiner:
-    """Runs stages here, one after another, each within a limit, and reports each as it ends.
+class StageRunner:
+    """Runs stages here, one after another, each within a limit, and reports each as it ends."""
 
-    Attributes:
-        limit_s: on one stage.
-        tell: gets every finding.
-    """
-
-    limit_s: float
-    tell: Callable[[Finding], None]
+    limit_s: float  # on one stage
+    report: Callable[[Finding], None]
     findings: list[Finding] = field(default_factory=list)
-    hand: Worker = field(default_factory=Worker)
+    worker: Worker = field(default_factory=Worker)
 
     def run(self, stage: str, work: Callable[[], Verdict], *, catch: tuple[type[Exception], ...] = ()) -> Verdict:
         """Return the verdict of ``work``; one of ``catch`` that it raises is a failure, as is the end of the limit."""
         started = time.monotonic()
-        task = self.hand.start(work)
+        task = self.worker.start(work)
         if not task.done.wait(self.limit_s):
-            verdict = Verdict("failed", f"not finished in {self.limit_s:g} s: at {self.hand.place()}")
-            self.hand = Worker()
+            verdict = Verdict("failed", f"not finished in {self.limit_s:g} s: at {self.worker.place()}")
+            self.worker = Worker()
         elif isinstance(task.error, catch):
             verdict = Verdict("failed", str(task.error))
         elif task.error is not None:
@@ -212,4 +190,4 @@ class Examiner:
     def add(self, finding: Finding) -> None:
         """Take a finding that somebody else made."""
         self.findings.append(finding)
-        self.tell(finding)
+        self.report(finding)

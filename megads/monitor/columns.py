@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from multiprocessing.connection import Connection
@@ -20,6 +18,7 @@ import numpy as np
 from megads.cluster.parent import end_with
 from megads.monitor.rows import Damage, parse_rows
 from megads.storage.open_file import open_binary
+from megads.storage.reading import no_collection
 
 BLOCK = 1 << 18  # bytes read and parsed at once; what fits the cache is parsed in half the time
 WORTH_SPLITTING = 1 << 25  # bytes of a file, for several processes
@@ -150,7 +149,7 @@ def _parts(
     path: Path, span: tuple[int, int], wanted: Wanted, damage: Damage
 ) -> Iterator[tuple[tuple[str, ...], np.ndarray, np.ndarray]]:
     kept: dict[tuple[str, ...], tuple[str, ...]] = {}
-    with _no_collection():
+    with no_collection():
         for offset, block in _blocks(path, *span):
             alike: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
             for row in parse_rows(block, damage, offset):
@@ -162,58 +161,33 @@ def _parts(
                     yield kept[names], *_numbers(rows, kept[names])
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep Python from looking for circles in millions of rows that have none."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
 def _blocks(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield whole lines of ``[start, end)`` with their offset, and what is left behind the last line's end."""
-    left = b""
+    """Yield whole lines of ``[start, end)`` with their offset; the last line may have no end."""
     with open_binary(path) as file:
         file.seek(start)
-        while start < end:
-            data = file.read(min(BLOCK, end - start))
-            if not data:
-                break
-            start += len(data)
-            lines, line_end, rest = data.rpartition(b"\n")
-            if line_end:
-                yield start - len(data) - len(left), left + lines
-                left = rest
-            else:
-                left += rest
-    if left:
-        yield start - len(left), left
+        while start < end and (block := file.read(min(BLOCK, end - start))):
+            if not block.endswith(b"\n"):
+                block += file.readline()
+            yield start, block
+            start += len(block)
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], keys: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return the iterations [n] and the values [keys, n] of rows that all have ``keys``."""
-    cells: Iterable[Any] = chain.from_iterable(map(itemgetter("iteration", *keys), rows))
+    cells = list(map(itemgetter("iteration", *keys), rows))
     try:
-        table = np.fromiter(cells, np.float64, len(rows) * (1 + len(keys)))
+        flat = np.fromiter(chain.from_iterable(cells), np.float64, len(rows) * (1 + len(keys)))
     except (TypeError, ValueError):
-        flat = chain.from_iterable(map(itemgetter("iteration", *keys), rows))
-        table = np.array([_number(cell) for cell in flat], np.float64)
-    table = table.reshape(len(rows), 1 + len(keys))
+        known = (cell if isinstance(cell, int | float) else np.nan for cell in chain.from_iterable(cells))
+        flat = np.fromiter(known, np.float64)
+    table = flat.reshape(len(rows), 1 + len(keys))
     with np.errstate(over="ignore"):
         return table[:, 0].copy(), table[:, 1:].T.astype(np.float32)
 
 
-def _number(cell: Any) -> float:
-    return float(cell) if isinstance(cell, int | float) else float("nan")
-
-
 def _columns(found: Parts) -> dict[str, Column]:
     """Return the columns of all parts. Keys that stand in the same rows share one array of iterations."""
-    pieces: dict[str, list[Column]] = defaultdict(list)
+    parts_of: dict[str, list[Column]] = defaultdict(list)
     for keys in list(found):
         parts = found.pop(keys)  # one by one, for the memory
         x = np.concatenate([iterations for iterations, _ in parts])
@@ -221,14 +195,12 @@ def _columns(found: Parts) -> dict[str, Column]:
         x = x if order is None else x[order]
         for number, key in enumerate(keys):
             y = np.concatenate([values[number] for _, values in parts])
-            pieces[key].append(Column(x, y if order is None else y[order]))
-    return {key: _merged(of_key) for key, of_key in pieces.items()}
+            parts_of[key].append(Column(x, y if order is None else y[order]))
+    return {key: _merged(of_key) if len(of_key) > 1 else of_key[0] for key, of_key in parts_of.items()}
 
 
-def _merged(pieces: Sequence[Column]) -> Column:
-    if len(pieces) == 1:
-        return pieces[0]
-    x, y = (np.concatenate([getattr(piece, axis) for piece in pieces]) for axis in "xy")
+def _merged(columns: Sequence[Column]) -> Column:
+    x, y = (np.concatenate([getattr(part, axis) for part in columns]) for axis in "xy")
     order = _order(x)
     return Column(x, y) if order is None else Column(x[order], y[order])
 

@@ -1,13 +1,12 @@
 """Energy of one host by codecarbon: what counters measured, apart from what the library guesses.
 
 codecarbon fills in what it cannot measure (a CPU without readable RAPL by its rated
-power, memory by its size). Those parts are told as estimated, and never added to the others.
+power, memory by its size). Those parts are reported as estimated, and never added to the others.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,37 +18,20 @@ EVERY_S = 15.0  # seconds between readings of power, in a thread
 
 @dataclass(frozen=True)
 class Reading:
-    """Energy since the start, of one host.
+    """Energy since the start, of one host."""
 
-    Attributes:
-        kwh: measured by counters.
-        estimated_kwh: of the parts that have none here.
-        co2_kg: of ``kwh``, by the country's mix; nan without a country.
-        measured: what was measured and how, as ``gpu``; empty: nothing.
-        estimated: likewise what was estimated.
-    """
-
-    kwh: float
-    estimated_kwh: float
-    co2_kg: float
-    measured: tuple[str, ...]
-    estimated: tuple[str, ...]
-
-    @staticmethod
-    def of(energies: Mapping[str, float], is_measured: Mapping[str, bool], kg_per_kwh: float) -> Reading:
-        """Return the reading of parts (``cpu``, ``gpu``, ``ram``), each in kWh."""
-        measured = tuple(part for part in energies if is_measured.get(part))
-        estimated = tuple(part for part, kwh in energies.items() if not is_measured.get(part) and kwh)
-        kwh = sum(energies[part] for part in measured)
-        guessed = sum(energies[part] for part in estimated)
-        return Reading(kwh, guessed, kwh * kg_per_kwh, measured, estimated)
+    kwh: float  # measured by counters
+    estimated_kwh: float  # of the parts that have none here
+    co2_kg: float  # of ``kwh``, by the country's mix; nan without a country
+    measured: tuple[str, ...]  # of cpu, gpu, ram; empty: nothing
+    estimated: tuple[str, ...]  # likewise
 
 
 class Meter:
     """Measures the whole host from now on, without a network, in a thread that reads every 15 s.
 
     Args:
-        country: ISO code such as ``USA``; empty: CO2 is not told.
+        country: ISO code such as ``USA``; empty: no CO2 is reported.
         library: codecarbon's tracker, for tests.
 
     Raises:
@@ -83,22 +65,22 @@ class Meter:
         if found is None:
             return None
         energies = {part: float(getattr(found, f"{part}_energy")) for part in ("cpu", "gpu", "ram")}
+        measured = self._measured()
+        estimated = tuple(part for part, kwh in energies.items() if part not in measured and kwh)
+        kwh, guessed = (sum(energies[part] for part in parts) for parts in (measured, estimated))
         total = float(found.energy_consumed)
         rate = float(found.emissions) / total if self.country and total else float("nan")
-        return Reading.of(energies, self._measured(), rate)
+        return Reading(kwh, guessed, kwh * rate, measured, estimated)
 
     def close(self) -> None:
         """Stop measuring."""
         self.tracker.stop()
 
-    def _measured(self) -> dict[str, bool]:
+    def _measured(self) -> tuple[str, ...]:
         """Return which parts counters measure. Whatever is not known to is estimated."""
         found = {type(each).__name__: each for each in getattr(self.tracker, "_hardware", ())}
-        return {
-            "cpu": getattr(found.get("CPU"), "_mode", "") in MEASURED_CPU,
-            "gpu": "GPU" in found,
-            "ram": False,
-        }
+        by_counter = {"cpu": getattr(found.get("CPU"), "_mode", "") in MEASURED_CPU, "gpu": "GPU" in found}
+        return tuple(part for part in by_counter if by_counter[part])
 
 
 def _library() -> Any:

@@ -1,4 +1,4 @@
-"""What the steps between two log lines were like, and the line of a step as Megatron-LM has it."""
+"""What the steps between two log lines were like, and the lines of a step: ours, and Megatron-LM's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass, field, fields
 
 from megads.monitor.throughput import Speed
+from megads.text.units import count, duration, seconds
+
+STALL_SHOWN = 0.05  # of a step's time, from where on a data stall is shown
 
 
 @dataclass
@@ -41,15 +44,46 @@ class Interval:
         """The mean step time, and what was achieved over the whole time."""
         if len(self.speeds) == 1:
             return self.speeds[0]
-        means = {each.name: self._over_time(each.name) for each in fields(Speed)}
+        means: dict[str, float | None] = {}
+        for each in fields(Speed):
+            values = [(getattr(speed, each.name), speed.step_time_s) for speed in self.speeds]
+            is_known = all(value is not None for value, _ in values)
+            means[each.name] = math.fsum(value * took for value, took in values) / self.seconds if is_known else None
         return Speed(**{**means, "step_time_s": self.seconds / self.steps})  # type: ignore[arg-type]
 
-    def _over_time(self, name: str) -> float | None:
-        values = [getattr(speed, name) for speed in self.speeds]
-        if None in values:
-            return None
-        times = (speed.step_time_s for speed in self.speeds)
-        return math.fsum(value * took for value, took in zip(values, times, strict=True)) / self.seconds
+
+def step_line(
+    iteration: int,
+    train_iters: int,
+    loss: float,
+    lr: float,
+    grad_norm: float,
+    speed: Speed,
+    eta_s: float,
+    *,
+    batch: int = 0,
+    scale: float = 1.0,
+    waited: float = 0.0,
+    skipped: str = "",
+) -> str:
+    """Return the log line of one step; its columns are as wide in every step.
+
+    ``batch``: samples of the step, shown unless 0. ``waited``: share of the step spent waiting
+    for data, shown from :data:`STALL_SHOWN` on.
+    ``skipped``: why the weights stayed as they were.
+    """
+    parts = [
+        f"step {iteration:{len(str(train_iters))}d}/{train_iters}",
+        f"loss {loss:7.4f} | lr {lr:.2e} | grad norm {grad_norm:7.3f}",
+        f"batch {batch}" if batch else "",
+        f"scale {scale:g}" if scale != 1 else "",
+        f"{count(speed.tokens_per_s):>5} tok/s | {seconds(speed.step_time_s):>6}",
+        f"mfu {speed.mfu:.1%}" if speed.mfu is not None else "",
+        f"data stall {waited:.0%}" if waited > STALL_SHOWN else "",
+        f"ETA {duration(eta_s):>6}",
+        f"SKIPPED, {skipped}" if skipped else "",
+    ]
+    return " | ".join(filter(None, parts))
 
 
 def megatron_line(

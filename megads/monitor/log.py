@@ -1,8 +1,10 @@
-"""Who speaks: rank 0 in plain lines, the others only when something is wrong."""
+"""The log: rank 0 in plain lines, in colours on a terminal, the others only when something is wrong."""
 
 from __future__ import annotations
 
 import logging
+import os
+import re
 import socket
 import sys
 import traceback
@@ -12,16 +14,15 @@ from pathlib import Path
 from typing import IO
 
 from megads.errors import plain
-from megads.monitor.colour import coloured, may_colour
 
 LOG = logging.getLogger("megads")
 
-FILE = {"only": "file"}
-"""``extra`` of a line that goes to the run's log file and not to the console."""
-
-
-ALSO = "also"
-"""Key in ``extra`` of what follows a line in the run's log file."""
+FILE = {"only": "file"}  # ``extra`` of a line that goes to the run's log file and not to the console
+ALSO = "also"  # key in ``extra`` of what follows a line in the run's log file
+BOLD, DIM, RED, YELLOW, CYAN, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[36m", "\x1b[0m"
+LABEL = re.compile(r"^([a-zA-Z][\w .-]{0,7}) +(?=\S)")  # of a banner's or a summary's line, eight letters wide
+STEP = re.compile(r"^(step +\d+/\d+)( \| loss +)(\S+)")
+SKIPPED = re.compile(r"\| (SKIPPED.*)$")
 
 
 class _Plain(logging.Filter):
@@ -102,3 +103,38 @@ def failure_text(rank: int, error: BaseException) -> str:
     """Return ``error``'s traceback with rank and host before every line, for one write to stderr."""
     lines = "".join(traceback.format_exception(error)).splitlines()
     return "".join(f"[{where(rank)}] {line}\n" for line in lines)
+
+
+def may_colour(stream: IO[str]) -> bool:
+    """Return whether ``stream`` is a terminal that shows colours, and the user has not said no (https://no-color.org)."""
+    try:
+        is_terminal = stream.isatty()
+    except ValueError:  # closed
+        return False
+    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
+
+
+def coloured(text: str, *, level: str = "info") -> str:
+    """Return the lines of ``text`` with control codes around what matters; without them the text is the same.
+
+    Args:
+        text: lines of a banner, a step or a summary.
+        level: ``warning`` or ``error`` colours all of it.
+    """
+    if level in ("warning", "error"):
+        return f"{YELLOW if level == 'warning' else RED}{text}{PLAIN}"
+    return "\n".join(map(_line, text.split("\n")))
+
+
+def _line(line: str) -> str:
+    if line.startswith("megads: "):
+        return f"{YELLOW}{line}{PLAIN}"
+    if line.startswith("$ "):
+        return f"{DIM}{line}{PLAIN}"
+    if STEP.match(line):
+        line = STEP.sub(rf"{CYAN}\1{PLAIN}\2{BOLD}\3{PLAIN}", line)
+        return SKIPPED.sub(rf"| {YELLOW}\1{PLAIN}", line)
+    match = LABEL.match(line)
+    if match and match.end() == 9:  # the label's column and a blank
+        return f"{CYAN}{line[:9].rstrip()}{PLAIN}{line[len(line[:9].rstrip()) :]}"
+    return line

@@ -34,7 +34,7 @@ class MetricsFile:
         os.replace(temporary, path)
         self.file = open(path, "ab", buffering=0)  # noqa: SIM115 - lives as long as the run
         self._waiting = bytearray()
-        self._is_told = False
+        self._is_reported = False
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row; it is in the file when this returns, unless that cannot be written now."""
@@ -43,17 +43,17 @@ class MetricsFile:
             self._flush()
         except OSError as error:
             # A full disk, or a file system that has a bad moment: neither is a reason to end a run.
-            if not self._is_told:
+            if not self._is_reported:
                 LOG.warning(
                     "%s: %s; its rows are kept in memory until it can be written", self.file.name, error.strerror
                 )
-            self._is_told = True
+            self._is_reported = True
 
     def _flush(self) -> None:
         while self._waiting:
             # A disk that fills up takes a part of a row; the rest of it comes first the next time.
             del self._waiting[: self.file.write(self._waiting)]
-        self._is_told = False
+        self._is_reported = False
 
     def close(self) -> None:
         """Close the file.
@@ -74,22 +74,16 @@ def _lines_until(path: Path, iteration: int) -> Iterator[bytes]:
     broken, damage, offset = 0, Damage(), 0
     with open_binary(path) as file:
         for line in file:
-            damaged = damage.count
-            row = _row_in(line, damage, offset)
+            damaged, rows = damage.count, parse_rows(line, damage, offset)
             offset += len(line)
-            if row is None:
+            if not rows or not isinstance(rows[0].get("iteration"), int):
+                # Half a line that a kill left, zeros after a crash, or a damaged line.
                 broken += damage.count == damaged
-            elif row["iteration"] <= iteration:
+            elif rows[0]["iteration"] <= iteration:
                 yield line if line.endswith(b"\n") else line + b"\n"
     damage.report(path)
     if broken:
         LOG.warning("%s: %s no rows, skipped", path, f"{plural(broken, 'line')} {'is' if broken == 1 else 'are'}")
-
-
-def _row_in(line: bytes, damage: Damage, offset: int) -> dict[str, Any] | None:
-    """Return the row of a line; None for half a line that a kill left, zeros after a crash, or a damaged line."""
-    rows = parse_rows(line, damage, offset)
-    return rows[0] if rows and isinstance(rows[0].get("iteration"), int) else None
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -100,13 +94,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     if not path.is_file():
         return []
-    damage, rows, offset = Damage(), [], 0
+    damage = Damage()
     with open_binary(path) as file:
-        for line in file:
-            rows.append(_row_in(line, damage, offset))
-            offset += len(line)
+        rows = parse_rows(file.read(), damage)
     damage.report(path)
-    return [row for row in rows if row is not None]
+    return [row for row in rows if isinstance(row.get("iteration"), int)]
 
 
 def _line(row: Mapping[str, Any]) -> str:

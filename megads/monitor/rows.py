@@ -35,12 +35,7 @@ def sealed(text: str) -> str:
 
 
 class Damage:
-    """Lines of a file that differ from their checksums.
-
-    Attributes:
-        count: of lines.
-        first: byte of the file at which the first of them begins; -1 while there is none.
-    """
+    """Lines of a file that differ from their checksums: how many, and the bytes at which the first and last begin."""
 
     def __init__(self) -> None:
         self.count, self.first, self._last = 0, -1, -1
@@ -58,7 +53,7 @@ class Damage:
             self.first = later.first if self.first < 0 else self.first
 
     def text(self, path: Path) -> str:
-        """Return what is to be said of the file, empty when every line is as it was written."""
+        """Return a line about the file, empty when every line is as it was written."""
         if not self.count:
             return ""
         lines = plural(self.count, "damaged row")

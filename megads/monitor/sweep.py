@@ -11,27 +11,16 @@ from typing import Any
 
 from megads.config.run_folder import write_whole
 from megads.config.settings.schedule import LrFinderConfig
+from megads.monitor.plots import style
+from megads.monitor.plots.style import COLOURS, LABEL, QUIET
 
-DIVERGED = 1.5
-"""The smoothed loss, as a multiple of its smallest value, at which a sweep has seen enough."""
-
-REACH = 1 / 20
-"""Part of the sweep to each side over which losses are averaged and slopes are taken: single steps are noise."""
-
-FEWEST = 20
-"""Steps that a suggestion needs before the loss diverges."""
-
-WIDEST = 1.4
-"""Largest factor between two rates: with a larger one the steepest place is a matter of chance."""
-
-CLEAR = 3.0
-"""Times the noise of a step by which the loss must fall."""
-
-RISEN = 0.2
-"""Part of its fall by which the loss has risen again where it begins to diverge."""
-
-MARGIN = 10.0
-"""Factor between the rate at which the loss begins to diverge and the largest one that is suggested."""
+DIVERGED = 1.5  # smoothed loss, as a multiple of its smallest value, at which a sweep ends
+REACH = 1 / 20  # part of the sweep to each side that losses and slopes are taken over: single steps are noise
+FEWEST = 20  # steps that a suggestion needs before the loss diverges
+WIDEST = 1.4  # largest factor between two rates: beyond it the steepest place is a matter of chance
+CLEAR = 3.0  # times the noise of a step by which the loss must fall
+RISEN = 0.2  # part of its fall by which the loss has risen again where it begins to diverge
+MARGIN = 10.0  # between the rate at which the loss begins to diverge and the largest one that is suggested
 
 
 @dataclass(frozen=True)
@@ -45,14 +34,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What a sweep suggests: ``lr``, the lower one of ``steepest`` and a tenth of ``diverges``; None: it says nothing.
+    """What a sweep suggests."""
 
-    ``why`` is the reason for either.
-    """
-
-    lr: float | None
-    why: str
-    steepest: float | None = None
+    lr: float | None  # the lower one of where the loss falls fastest and a tenth of ``diverges``; None: no suggestion
+    why: str  # for either
     diverges: float | None = None
 
 
@@ -125,10 +110,8 @@ class Sweep:
         lowest = min(range(len(curve)), key=losses.__getitem__)
         fall = max(losses[: lowest + 1]) - losses[lowest]
         if fall <= CLEAR * self._noise(losses) or fall <= 0:
-            reason = (
-                "the loss does not fall clearly; raise LR_FINDER_ITERS or GLOBAL_BATCH, or move LR_FINDER_MIN and _MAX"
-            )
-            return Suggestion(None, reason)
+            more = "raise LR_FINDER_ITERS or GLOBAL_BATCH, or move LR_FINDER_MIN and _MAX"
+            return Suggestion(None, f"the loss does not fall clearly; {more}")
         risen = [at for at in range(lowest + 1, len(curve)) if losses[at] > losses[lowest] + RISEN * fall]
         diverges = curve[risen[0]][0] if risen else self.points[-1].lr if self.has_diverged else None
         reach = self._reach(len(curve))
@@ -140,8 +123,8 @@ class Sweep:
             return Suggestion(None, "the loss is lowest at the smallest rates; lower LR_FINDER_MIN")
         steepest = curve[min(slopes, key=slopes.__getitem__)][0]
         if diverges is not None and diverges / MARGIN < steepest:
-            return Suggestion(diverges / MARGIN, f"a tenth of {diverges:.2g}, where it diverges", steepest, diverges)
-        return Suggestion(steepest, "where the loss falls fastest", steepest, diverges)
+            return Suggestion(diverges / MARGIN, f"a tenth of {diverges:.2g}, where it diverges", diverges)
+        return Suggestion(steepest, "where the loss falls fastest", diverges)
 
     def _noise(self, centred: list[float]) -> float:
         """Return how far a step's loss lies from the mean of those around it, as a standard deviation."""
@@ -158,27 +141,12 @@ class Sweep:
             writer.writerow((number, point.lr, point.loss, point.smoothed))
         write_whole(path, text.getvalue())
 
-    def draw(self, path: Path, title: str) -> None:
-        """Draw loss over learning rate into ``path``, a PNG file."""
-        self.render(title).savefig(path)
-
     def render(self, title: str) -> Any:
         """Return the figure: loss over learning rate, what is suggested, and where the loss diverges."""
-        from megads.monitor.plots.style import (
-            COLOURS,
-            LABEL,
-            QUIET,
-            add_axes,
-            draw_heading,
-            new_figure,
-            polish,
-            set_ticks,
-        )
-
         finite = [point for point in self.points if math.isfinite(point.loss)]
         rates, curve, found = [point.lr for point in finite], self.centred(), self.suggestion()
-        figure = new_figure(7.0, 3.9)
-        axes = add_axes(figure, 0.75, 0.55, 6.05, 2.8)
+        figure = style.new_figure(7.0, 3.9)
+        axes = style.add_axes(figure, 0.75, 0.55, 6.05, 2.8)
         (raw,) = axes.plot(rates, [point.loss for point in finite], lw=0.8, color=COLOURS[0], alpha=0.35)
         (mean,) = axes.plot(rates, [loss for _, loss in curve], lw=1.6, color=COLOURS[0])
         entries = [(raw, "each step"), (mean, "centred mean")]
@@ -189,7 +157,7 @@ class Sweep:
             # What is far above the start is irrelevant, and would flatten the rest.
             top = max(losses[0] + 0.3 * (losses[0] - min(losses)), 1.02 * max(losses[: len(losses) // 2 + 1]))
             axes.set_ylim(min(losses) - 0.05 * (top - min(losses)) - 1e-9, top)
-        polish(axes)
+        style.polish(axes)
         if found.lr is not None:
             entries.append((axes.axvline(found.lr, ls="--", lw=1.4, color=COLOURS[1]), f"suggested: {found.lr:.2g}"))
         if found.diverges is not None and found.diverges < self.settings.highest:
@@ -197,8 +165,8 @@ class Sweep:
             middle = math.sqrt(found.diverges * self.settings.highest)
             place = {"ha": "center", "va": "bottom", "fontsize": LABEL, "color": QUIET, "clip_on": True}
             axes.text(middle, 0.03, "diverges", transform=axes.get_xaxis_transform(), **place)
-        set_ticks(axes.xaxis, 8, log=True)
-        set_ticks(axes.yaxis, 7)
+        style.set_ticks(axes.xaxis, 8, log=True)
+        style.set_ticks(axes.yaxis, 7)
         axes.set_xlabel("learning rate", fontsize=8.5, labelpad=2)
-        draw_heading(axes, f"{title}: loss (nats per token)", entries)
+        style.draw_heading(axes, f"{title}: loss (nats per token)", entries)
         return figure

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from megads.config.estimate.flops import Flops
 
-SPEED_STEPS = 50
-"""The speed of a run, wherever it is shown, is that of the median of so many last steps of one start."""
+SPEED_STEPS = 50  # last steps of one start, whose median is the speed of a run wherever it is shown
 
 
 @dataclass(frozen=True)
@@ -33,33 +32,19 @@ class Speed:
 
 @dataclass(frozen=True)
 class SpeedOf:
-    """Turns a step's tokens and duration into :class:`Speed`.
+    """Turns a step's tokens and duration into :class:`Speed`."""
 
-    Args:
-        flops: of one token.
-        num_devices: ranks of the run; each has one of what torch calls a device.
-        peak_tflops: dense peak of one device in the run's dtype, or None.
-    """
-
-    flops: Flops
-    num_devices: int
-    peak_tflops: float | None
+    flops: Flops  # of one token
+    num_devices: int  # ranks of the run; each has one of what torch calls a device
+    peak_tflops: float | None  # dense peak of one device in the run's dtype, or None
 
     def __call__(self, step_tokens: float, step_time_s: float) -> Speed:
         """Return the speed of a step of ``step_tokens`` tokens over all ranks that took ``step_time_s`` seconds."""
         tokens = step_tokens / step_time_s
         on_each = tokens / self.num_devices
         model, hardware = (on_each * flops / 1e12 for flops in (self.flops.model, self.flops.hardware))
-        peak = self.peak_tflops
-        return Speed(
-            step_time_s,
-            tokens,
-            on_each,
-            model,
-            model / peak if peak else None,
-            hardware,
-            hardware / peak if peak else None,
-        )
+        mfu, hfu = (done / self.peak_tflops if self.peak_tflops else None for done in (model, hardware))
+        return Speed(step_time_s, tokens, on_each, model, mfu, hardware, hfu)
 
 
 class Remaining:

@@ -20,15 +20,14 @@ from torch.autograd.function import once_differentiable
 
 import megads.timing.collectives as dist
 
+Group = dist.ProcessGroup | None
+"""None is a group of one rank."""
+
 
 def start_gather(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, dist.Work]:
     """Return ``[n * t, ...]``, every rank's ``x`` in rank order, once the work has been waited for.
 
-    Not seen by autograd.
-
-    Args:
-        x: ``[n, ...]``, contiguous; must live until the work is done.
-        group: of ``t`` ranks.
+    ``x`` is ``[n, ...]``, contiguous, and must live until the work is done. Not seen by autograd.
     """
     out = x.new_empty(x.shape[0] * group.size(), *x.shape[1:])
     return out, dist.all_gather_into_tensor(out, x, group=group, async_op=True)
@@ -37,11 +36,8 @@ def start_gather(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, dist.Work
 def start_scatter(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, dist.Work]:
     """Return this rank's ``[n / t, ...]`` of the sum of ``x`` over the group, once the work has been waited for.
 
-    Not seen by autograd.
-
-    Args:
-        x: ``[n, ...]``, contiguous; must live until the work is done.
-        group: of ``t`` ranks, which divides ``n``.
+    ``x`` is ``[n, ...]``, contiguous, and must live until the work is done; the group's ``t`` divides ``n``. Not
+    seen by autograd.
     """
     out = x.new_empty(x.shape[0] // group.size(), *x.shape[1:])
     return out, dist.reduce_scatter_tensor(out, x, group=group, async_op=True)
@@ -124,28 +120,26 @@ class _SplitRows(Function):
         return whole, None
 
 
-def copy_to_group(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def copy_to_group(x: Tensor, group: Group) -> Tensor:
     """Return ``x``, which is the same on every rank; its gradient is summed over the group."""
     return x if group is None else _CopyToGroup.apply(group, x)[0]
 
 
-def copy_all_to_group(xs: Sequence[Tensor], group: dist.ProcessGroup | None) -> tuple[Tensor, ...]:
+def copy_all_to_group(xs: Sequence[Tensor], group: Group) -> tuple[Tensor, ...]:
     """Return ``xs``, of one type, as :func:`copy_to_group` does; one all-reduce sums all their gradients."""
     return tuple(xs) if group is None else _CopyToGroup.apply(group, *xs)
 
 
-def reduce_from_group(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def reduce_from_group(x: Tensor, group: Group) -> Tensor:
     """Return the sum of ``x`` over the group; the gradient, the same on every rank, passes as it is."""
     return x if group is None else _ReduceFromGroup.apply(x, group)
 
 
-def scatter_from_group(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def scatter_from_group(x: Tensor, group: Group) -> Tensor:
     """Return this rank's ``[B, S / t, ...]`` of the sum of ``x`` over the group; gradients are gathered.
 
-    Args:
-        x: ``[B, S, ...]``; S must be a multiple of the group's size. Not copied when it is
-            a transposed ``[S, B, ...]`` or B is 1.
-        group: of ``t`` ranks; None: one rank.
+    S must be a multiple of the group's size ``t``. ``x`` is not copied when it is a transposed ``[S, B, ...]`` or B
+    is 1.
     """
     if group is None:
         return x
@@ -153,7 +147,7 @@ def scatter_from_group(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     return _ScatterFromGroup.apply(x, group)
 
 
-def split_rows(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def split_rows(x: Tensor, group: Group) -> Tensor:
     """Return this rank's ``[n / t, ...]`` of ``x``, which is ``[n, ...]`` and the same on every rank.
 
     The gradients of the slices are gathered. ``n`` must be a multiple of the group's size.

@@ -1,4 +1,4 @@
-"""Cross entropy over a vocabulary that is split over tensor-parallel ranks."""
+"""Cross entropy over a vocabulary that is split over tensor-parallel ranks, and labels drawn from the model itself."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 import megads.timing.collectives as dist
+from megads.parallel.collectives import Group
 
 
-def vocab_parallel_cross_entropy(
-    logits: Tensor, labels: Tensor, group: dist.ProcessGroup | None, vocab_size: int
-) -> Tensor:
+def vocab_parallel_cross_entropy(logits: Tensor, labels: Tensor, group: Group, vocab_size: int) -> Tensor:
     """Return every token's ``-log softmax(logits)[label]``.
 
     No rank ever holds more than its own columns: ranks exchange one maximum, one sum and
@@ -25,7 +24,6 @@ def vocab_parallel_cross_entropy(
     Args:
         logits: ``[..., V/t]``, this rank's columns in any floating type.
         labels: ``[...]`` int64, each in ``0 .. vocab_size - 1``, the same on every rank.
-        group: tensor-parallel group; None: one rank.
         vocab_size: number of real columns over all ranks.
 
     Returns:
@@ -38,14 +36,18 @@ def vocab_parallel_cross_entropy(
         low, high = (int(edge) for edge in labels.aminmax())
         if low < 0 or high >= vocab_size:
             raise IndexError(f"labels lie in {low} .. {high}; the vocabulary has the tokens 0 .. {vocab_size - 1}")
-    rank = 0 if group is None else group.rank()
-    first = rank * logits.shape[-1]
-    real = min(max(vocab_size - first, 0), logits.shape[-1])
+    first, real = _columns(logits, group, vocab_size)
     if group is None:
         flat = logits[..., :real].flatten(0, -2)
         wide = flat if flat.dtype == torch.float64 else flat.float()
         return F.cross_entropy(wide, labels.flatten(), reduction="none").view(labels.shape)
     return _SplitCrossEntropy.apply(logits, labels, group, first, real)
+
+
+def _columns(logits: Tensor, group: Group, vocab_size: int) -> tuple[int, int]:
+    """Return the number of this rank's first column, and how many of its columns are no padding."""
+    first = (0 if group is None else group.rank()) * logits.shape[-1]
+    return first, min(max(vocab_size - first, 0), logits.shape[-1])
 
 
 class _SplitCrossEntropy(Function):
@@ -87,3 +89,51 @@ class _SplitCrossEntropy(Function):
         whole = torch.zeros_like(logits)
         whole[..., : ctx.real] = probability
         return whole, None, None, None, None
+
+
+AT_ONCE = 1 << 22
+"""Logits that are looked at together, in float64."""
+
+
+@torch.no_grad()
+def draw_labels(logits: Tensor, numbers: Tensor, group: Group, vocab_size: int) -> Tensor:
+    """Return for every token a label drawn from ``softmax(logits)``: the inverse of its distribution at ``numbers``.
+
+    Args:
+        logits: ``[B, S, V/t]``, this rank's columns; those from ``vocab_size`` on, over all ranks, are padding.
+        numbers: ``[B, S]`` in [0, 1), the same on every rank of ``group``; where one is negative nothing is drawn.
+        vocab_size: real columns over all ranks.
+
+    Returns:
+        ``[B, S]`` int64, the same on every rank; -1 where nothing is drawn.
+    """
+    first, real = _columns(logits, group, vocab_size)
+    flat, wanted = logits.flatten(0, -2)[:, :real], numbers.flatten()
+    step = max(1, AT_ONCE // logits.shape[-1])
+    found = [
+        _draw(some, number, group, first) for some, number in zip(flat.split(step), wanted.split(step), strict=True)
+    ]
+    labels = torch.cat(found).clamp_(max=vocab_size - 1)
+    return labels.masked_fill(wanted < 0, -1).view(numbers.shape)
+
+
+def _draw(logits: Tensor, numbers: Tensor, group: Group, first: int) -> Tensor:
+    columns = logits.double()
+    has_any = columns.shape[1] > 0
+    peak = columns.amax(dim=1) if has_any else columns.new_full((len(columns),), -torch.inf)
+    if group is not None:
+        dist.all_reduce(peak, op=dist.ReduceOp.MAX, group=group)
+    sums = (columns - peak.unsqueeze(1)).exp_().cumsum(dim=1)
+    own = sums[:, -1] if has_any else torch.zeros_like(peak)
+    rank, shares = 0, own
+    if group is not None:
+        rank, shares = group.rank(), own.new_empty(group.size() * len(own))
+        dist.all_gather_into_tensor(shares, own.contiguous(), group=group)
+    ends = shares.view(-1, len(own)).cumsum(dim=0)
+    target = numbers.double().clamp(min=0) * ends[-1]
+    before = ends[rank] - own
+    # How many columns of this rank lie wholly before the target; over all ranks that is the label.
+    count = (sums <= (target - before).unsqueeze(1)).sum(dim=1)
+    if group is not None:
+        dist.all_reduce(count, group=group)
+    return count

@@ -42,8 +42,6 @@ class Recompute:
         method: of full; ``uniform``: the layers of a stage in groups of ``num_layers``, the
             last one perhaps smaller, each keeping its input; ``block``: each of the first
             ``num_layers`` layers of a stage, which keeps its input, and none of the others.
-        num_layers: see ``method``.
-        checkpoint: how a piece is computed again.
     """
 
     granularity: Literal["none", "selective", "full"] = "none"
@@ -64,7 +62,7 @@ class Recompute:
         return [self._segment(blocks[i : i + self.num_layers]) for i in range(0, len(blocks), self.num_layers)]
 
     def segments(self, layers: int) -> int:
-        """Return how many pieces of a stage with ``layers`` layers are recomputed, for one micro-batch."""
+        """Return how many segments of a stage with ``layers`` layers are recomputed, for one micro-batch."""
         if self.granularity == "full":
             return min(self.num_layers, layers) if self.method == "block" else -(-layers // self.num_layers)
         return layers if self.granularity == "selective" else 0

@@ -24,7 +24,14 @@ from torch.autograd.function import once_differentiable
 
 import megads.timing.collectives as dist
 from megads.errors import ConfigError
-from megads.parallel.collectives import by_position, reduce_from_group, scatter_from_group, start_gather, start_scatter
+from megads.parallel.collectives import (
+    Group,
+    by_position,
+    reduce_from_group,
+    scatter_from_group,
+    start_gather,
+    start_scatter,
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,11 @@ class Shard:
         return tuple(part // degree for part in self.parts)
 
 
+def full_shape(shape: torch.Size, shard: Shard | None) -> torch.Size:
+    """Return the shape of the full tensor from that of a rank's slice."""
+    return torch.Size(sum(shard.parts) if shard and dim == shard.dim else size for dim, size in enumerate(shape))
+
+
 def take_shard(full: Tensor, shard: Shard | None, rank: int, degree: int) -> Tensor:
     """Return rank ``rank``'s slice of the full tensor; all of it when it is not cut (``shard`` None).
 
@@ -81,17 +93,31 @@ def join_shards(slices: Sequence[Tensor], shard: Shard | None) -> Tensor:
     return torch.cat([piece for part in zip(*split, strict=True) for piece in part], dim=shard.dim)
 
 
-def parameter(shape: Sequence[int], shard: Shard | None, degree: int = 1) -> nn.Parameter:
-    """Return this rank's uninitialised slice of a parameter, which carries its ``shard``.
+@dataclass(frozen=True)
+class Partition:
+    """What a rank holds of a parameter that an engine flattens and cuts over data x seq (ZeRO 3).
 
-    Args:
-        shape: of the full parameter.
-        shard: how it is cut; None: every rank holds all of it.
-        degree: number of tensor-parallel ranks.
+    Attributes:
+        shape: whole, on this tensor-parallel rank.
+        values: ``[n]``, padded with zeros behind the last rank's elements.
+        first: number of its first element in the flattened parameter.
     """
+
+    shape: torch.Size
+    values: Tensor
+    first: int
+
+
+def is_partitioned(weight: Tensor) -> bool:
+    """Return whether an engine has cut a parameter into partitions, and so given it a ``whole_shape``."""
+    return hasattr(weight, "whole_shape")
+
+
+def parameter(shape: Sequence[int], shard: Shard | None, group: Group = None) -> nn.Parameter:
+    """Return this rank's uninitialised slice of a parameter of the full ``shape``, which carries its ``shard``."""
     local = list(shape)
     if shard is not None:
-        local[shard.dim] = sum(shard.local_parts(degree))
+        local[shard.dim] = sum(shard.local_parts(1 if group is None else group.size()))
     made = nn.Parameter(torch.empty(local))
     made.shard = shard  # type: ignore[attr-defined]
     return made
@@ -106,9 +132,7 @@ class _SplitLinear(Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup | None, sums_output: bool
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sums_output: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.group, ctx.sums_output = group, sums_output
         if not sums_output:
@@ -122,18 +146,21 @@ class _SplitLinear(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        grad_x = grad_weight = grad_bias = work = None
+        grad_x = work = None
         if ctx.needs_input_grad[0]:
             grad_x = grad.matmul(weight)
             if not ctx.sums_output and ctx.group is not None:
                 work = dist.all_reduce(grad_x, group=ctx.group, async_op=True)
-        if ctx.needs_input_grad[1]:
-            grad_weight = grad.flatten(0, -2).t().mm(x.flatten(0, -2))
-        if ctx.needs_input_grad[2]:
-            grad_bias = grad.flatten(0, -2).sum(dim=0)
+        gradients = _weight_gradients(ctx, grad, x)
         if work is not None:
             work.wait()
-        return grad_x, grad_weight, grad_bias, None, None
+        return grad_x, *gradients, None, None
+
+
+def _weight_gradients(ctx: Any, grad: Tensor, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of weight and bias, as far as they are needed, of ``x`` with the gradient of its output."""
+    grad, needs = grad.flatten(0, -2), ctx.needs_input_grad
+    return grad.t().mm(x.flatten(0, -2)) if needs[1] else None, grad.sum(dim=0) if needs[2] else None
 
 
 class _GatherLinear(Function):
@@ -156,8 +183,8 @@ class _GatherLinear(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        grad_x = grad_weight = grad_bias = scattering = None
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        whole, grad_x = x, None
+        needs_x, needs_weight = ctx.needs_input_grad[:2]
         if needs_weight:
             mine = by_position(x)
             whole, gathering = start_gather(mine, ctx.group)
@@ -167,15 +194,12 @@ class _GatherLinear(Function):
         if needs_weight:
             gathering.wait()
         if needs_x:
-            grad_x, scattering = start_scatter(grad_whole, ctx.group)
-        if needs_weight:
-            grad_weight = grad.flatten(0, 1).t().mm(whole.flatten(0, 1))
-        if needs_bias:
-            grad_bias = grad.flatten(0, 1).sum(dim=0)
-        if grad_x is not None and scattering is not None:
+            scattered, scattering = start_scatter(grad_whole, ctx.group)
+        gradients = _weight_gradients(ctx, grad, whole)
+        if needs_x:
             scattering.wait()
-            grad_x = by_position(grad_x)
-        return grad_x, grad_weight, grad_bias, None
+            grad_x = by_position(scattered)
+        return grad_x, *gradients, None
 
 
 class _ScatterLinear(Function):
@@ -194,18 +218,12 @@ class _ScatterLinear(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        grad_x = grad_weight = grad_bias = None
         mine = by_position(grad)
         whole, work = start_gather(mine, ctx.group)
         work.wait()
-        if ctx.needs_input_grad[0]:
-            grad_x = whole.matmul(weight).transpose(0, 1)
-        if ctx.needs_input_grad[1]:
-            grad_weight = whole.flatten(0, 1).t().mm(by_position(x).flatten(0, 1))
-        if ctx.needs_input_grad[2]:
-            # The bias acts on a rank's part only, but every rank's gradient is at hand: no sum over the group.
-            grad_bias = whole.flatten(0, 1).sum(dim=0)
-        return grad_x, grad_weight, grad_bias, None
+        grad_x = whole.matmul(weight).transpose(0, 1) if ctx.needs_input_grad[0] else None
+        # The bias acts on a rank's part only, but every rank's gradient is at hand: no sum over the group.
+        return grad_x, *_weight_gradients(ctx, whole, by_position(x)), None
 
 
 def whole_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -214,11 +232,11 @@ def whole_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     torch's own keeps a view of the weight for the backward pass, and with it the copy that
     ZeRO 3 gathers for a moment: in the end the whole model. Ours keeps the parameter.
     """
-    return _SplitLinear.apply(x, weight, bias, None, False) if hasattr(weight, "ds_id") else F.linear(x, weight, bias)
+    return _SplitLinear.apply(x, weight, bias, None, False) if is_partitioned(weight) else F.linear(x, weight, bias)
 
 
 def column_parallel_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup | None, *, scattered: bool = False
+    x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, *, scattered: bool = False
 ) -> Tensor:
     """Return ``x @ weight.T + bias`` for a weight whose rows are split; see :class:`ColumnParallelLinear`."""
     if group is None:
@@ -244,32 +262,21 @@ class ColumnParallelLinear(nn.Module):
     the forward pass; in the backward pass one more and one reduce-scatter of ``x.grad``.
 
     Args:
-        in_features: D.
         out_features: F, or the sizes of several matrices fused into one; each is split
             by itself, so ``y_i`` is ``[q_i | k_i | v_i]``.
-        group: tensor-parallel group; None: one rank.
-        bias: whether there is a ``b``, split like the rows.
-        scattered: whether ``x`` is cut along the sequence.
 
     Raises:
         ConfigError: a size in ``out_features`` is not a multiple of the group's size.
     """
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int | Sequence[int],
-        group: dist.ProcessGroup | None,
-        *,
-        bias: bool = True,
-        scattered: bool = False,
+        self, in_features: int, out_features: Sequence[int], group: Group, *, bias: bool = True, scattered: bool = False
     ):
         super().__init__()
         self.group, self.scattered = group, scattered
-        degree = 1 if group is None else group.size()
-        parts = (out_features,) if isinstance(out_features, int) else tuple(out_features)
-        self.weight = parameter((sum(parts), in_features), Shard(0, parts), degree)
-        self.bias = parameter((sum(parts),), Shard(0, parts), degree) if bias else None
+        shard, width = Shard(0, tuple(out_features)), sum(out_features)
+        self.weight = parameter((width, in_features), shard, group)
+        self.bias = parameter((width,), shard, group) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return this rank's slice of the output."""
@@ -292,31 +299,15 @@ class RowParallelLinear(nn.Module):
     of ``y`` in the forward pass, one all-gather of ``y.grad`` in the backward pass. The bias's
     gradient comes out whole on every rank.
 
-    Args:
-        in_features: D.
-        out_features: F.
-        group: tensor-parallel group; None: one rank.
-        bias: whether there is a ``b``.
-        scattered: whether ``y`` is cut along the sequence.
-
     Raises:
         ConfigError: ``in_features`` is not a multiple of the group's size.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        group: dist.ProcessGroup | None,
-        *,
-        bias: bool = True,
-        scattered: bool = False,
-    ):
+    def __init__(self, in_features: int, width: int, group: Group, *, bias: bool = True, scattered: bool = False):
         super().__init__()
         self.group, self.scattered = group, scattered
-        degree = 1 if group is None else group.size()
-        self.weight = parameter((out_features, in_features), Shard(1, (in_features,)), degree)
-        self.bias = parameter((out_features,), None) if bias else None
+        self.weight = parameter((width, in_features), Shard(1, (in_features,)), group)
+        self.bias = parameter((width,), None) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the whole output, or this rank's part of the sequence."""
@@ -340,20 +331,14 @@ class VocabParallelEmbedding(nn.Module):
     Scattered, ``tokens`` is ``[B, S]`` and ``y`` this rank's ``[B, S/t, D]``: one reduce-scatter in
     the forward pass, one all-gather in the backward pass.
 
-    Args:
-        num_rows: V, padding included.
-        width: D.
-        group: tensor-parallel group; None: one rank.
-        scattered: whether ``y`` is cut along the sequence.
-
     Raises:
         ConfigError: ``num_rows`` is not a multiple of the group's size.
     """
 
-    def __init__(self, num_rows: int, width: int, group: dist.ProcessGroup | None, *, scattered: bool = False):
+    def __init__(self, num_rows: int, width: int, group: Group, *, scattered: bool = False):
         super().__init__()
         self.group, self.scattered = group, scattered
-        self.weight = parameter((num_rows, width), Shard(0, (num_rows,)), 1 if group is None else group.size())
+        self.weight = parameter((num_rows, width), Shard(0, (num_rows,)), group)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the rows of ``tokens``."""

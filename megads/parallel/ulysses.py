@@ -120,11 +120,6 @@ def spread_heads(x: Tensor, uses: Sequence[int]) -> Tensor:
 class HeadExchange:
     """The two all-to-alls around attention, on one rank of a sequence-parallel group.
 
-    Args:
-        num_heads: query heads of this tensor rank.
-        num_kv_heads: its key/value heads.
-        group: the sequence-parallel group, of SP ranks.
-
     Raises:
         ConfigError: more ranks than query heads.
     """

@@ -32,7 +32,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def hidden(text: str, env: Mapping[str, str] | None = None) -> str:
-    """Return ``text`` with ``***`` in the place of every secret that can be told as one.
+    """Return ``text`` with ``***`` in the place of every secret that can be recognised as one.
 
     These are passwords in addresses, values behind a name such as ``api_key=``, tokens of
     well-known form, and the values that variables with such a name have in ``env``.
@@ -46,5 +46,5 @@ def hidden(text: str, env: Mapping[str, str] | None = None) -> str:
 
 def _values(env: Mapping[str, str]) -> Iterator[str]:
     found = {value for name, value in env.items() if is_secret_name(name) and len(value) >= _SHORTEST}
-    # A key's file is no secret; longer values first, for one may be part of another.
+    # A key's file is not a secret; longer values first, for one may be part of another.
     yield from sorted((value for value in found if not value.startswith(("/", "~", "."))), key=len, reverse=True)

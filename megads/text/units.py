@@ -60,12 +60,7 @@ def steady_clock() -> Callable[[], float]:
 
 
 def clock(then: float, now: float) -> str:
-    """Return a time as ``18:00``, with its date when that is not today, with seconds in the next ten minutes.
-
-    Args:
-        then: unix seconds.
-        now: unix seconds.
-    """
+    """Return unix seconds as ``18:00``, with the date when that is not today, with seconds in the next ten minutes."""
     parts = time.localtime(then)
     if parts[:3] != time.localtime(now)[:3]:
         return time.strftime("%H:%M on %Y-%m-%d", parts)

@@ -1,11 +1,11 @@
-"""Where the time of a step goes: code says what it is about to do, and a clock, where one runs, takes note.
+"""Where the time of a step goes: code says what it is about to do, and a clock, if one runs, times it.
 
 Sections nest: the outer one pauses while the inner one runs, so that a collective
 inside a forward pass counts as communication and not as forward pass. Without a clock a
 section costs a fraction of a microsecond and does nothing.
 
 One clock a process, not one a thread: autograd runs backward passes of devices on threads of
-its own, while the thread that asked for them waits.
+its own, while the thread that started them waits.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Clock(Protocol):
-    """Takes note of sections."""
+    """Times sections."""
 
     def switch(self, name: str) -> str:
-        """Take note that ``name`` begins now; return what ran until now."""
+        """Start the section ``name``; return what ran until now."""
 
 
 class _Running:
@@ -34,7 +34,7 @@ class _Running:
 
 
 def run_clock(clock: Clock | None) -> None:
-    """Have ``clock`` take note of every section from now on; None: nobody does."""
+    """Have ``clock`` time every section from now on; None: no clock."""
     _Running.clock = clock
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from megads.device.timeline import HostTimeline, Timeline
+import torch
+
+from megads.comm.groups import Groups
+from megads.config.schema import RunConfig
+from megads.device.timeline import Timeline
 from megads.timing.sections import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, OTHER, run_clock
+from megads.timing.stragglers import Stragglers, StragglerWatch
 
 DATA, SAVE = "data", "save"
 PARTS = (DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OTHER)
 """Of a step's time, in the order in which they are reported."""
 
-SHOWN = 0.005  # of all: a smaller part is not told
+SHOWN = 0.005  # of all: a smaller part is not shown
 
 
 @dataclass(frozen=True)
@@ -34,11 +41,7 @@ class StepTimes:
 
 
 class StepClock:
-    """Takes the times of the sections of one step after the other (``megads.timing.sections``), by a device's marks.
-
-    Args:
-        timeline: of what computes.
-    """
+    """Takes the times of the sections of one step after the other (``megads.timing.sections``), by a device's marks."""
 
     def __init__(self, timeline: Timeline):
         self.timeline = timeline
@@ -47,7 +50,7 @@ class StepClock:
         self.names: list[str] = []  # what runs from the mark of the same place on
 
     def switch(self, name: str) -> str:
-        """Take note that ``name`` begins now; return what ran until now."""
+        """Start the section ``name``; return what ran until now."""
         before, self.name = self.name, name
         if name != before:
             self.marks.append(self.timeline.mark())
@@ -56,7 +59,7 @@ class StepClock:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Take note of the sections of the block, which is a step without its data."""
+        """Time the sections of the block, which is a step without its data."""
         self.begin()
         run_clock(self)
         try:
@@ -71,7 +74,7 @@ class StepClock:
         self.name, self.names, self.marks = OTHER, [OTHER], [self.timeline.mark()]
 
     def end(self) -> None:
-        """Take note that the step ends here."""
+        """End the step."""
         self.marks.append(self.timeline.mark())
 
     def wait(self) -> None:
@@ -83,7 +86,6 @@ class StepClock:
 
         Args:
             took_s: by the host's clock, of the whole step; what no section claims is the rest of it.
-            waited_s: for data.
         """
         seconds = self.seconds()
         seconds[DATA] = waited_s
@@ -99,60 +101,67 @@ class StepClock:
         return seconds
 
 
-class HostClock(StepClock):
-    """The same by the host's clock, whose times are known at once and need not be kept."""
-
-    def __init__(self, timeline: HostTimeline):
-        super().__init__(timeline)
-        self.clock, self.since = timeline.mark, 0.0
-        self.parts = dict.fromkeys(PARTS, 0.0)
-
-    def switch(self, name: str) -> str:
-        """Take note that ``name`` begins now; return what ran until now."""
-        before = self.name
-        if name != before:
-            now = self.clock()
-            self.parts[before] += now - self.since
-            self.name, self.since = name, now
-        return before
-
-    def begin(self) -> None:
-        """Forget the step before."""
-        self.parts = dict.fromkeys(PARTS, 0.0)
-        self.name, self.since = OTHER, self.clock()
-
-    def end(self) -> None:
-        """Take note that the step ends here."""
-        self.parts[self.name] += self.clock() - self.since
-
-    def wait(self) -> None:
-        """Do nothing: all is done when its call returns."""
-
-    def seconds(self) -> dict[str, float]:
-        """Return the seconds of every one of :data:`PARTS` that was measured."""
-        return dict(self.parts)
-
-
-def step_clock(timeline: Timeline) -> StepClock:
-    """Return the clock for a timeline."""
-    return HostClock(timeline) if isinstance(timeline, HostTimeline) else StepClock(timeline)
-
-
-class Shares:
-    """What the time of a run's steps, and of the saves between them, was spent on."""
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys((*PARTS, SAVE), 0.0)
-
-    def add(self, seconds: Mapping[str, float]) -> None:
-        """Count a step, or a save."""
-        for part, took in seconds.items():
-            self.seconds[part] += took
+class Shares(Counter[str]):
+    """Seconds of a run's steps, and of the saves between them, by what they were spent on."""
 
     def line(self) -> str:
         """Return ``forward 31%, backward 52%, ...``; empty where nothing was counted."""
-        total = sum(self.seconds.values())
+        total = sum(self.values())
         if total <= 0:
             return ""
-        shares = {part: self.seconds[part] / total for part in (*PARTS[1:-1], DATA, SAVE, OTHER)}
+        shares = {part: self[part] / total for part in (*PARTS[1:-1], DATA, SAVE, OTHER)}
         return ", ".join(f"{part} {share:.0%}" for part, share in shares.items() if share >= SHOWN)
+
+
+class Timing:
+    """Takes the times of the steps of one run on this rank."""
+
+    def __init__(
+        self, run: RunConfig, groups: Groups, device: torch.device, timeline: Callable[[torch.device], Timeline]
+    ):
+        settings = run.times
+        self.clock = StepClock(timeline(device)) if settings.split else None
+        self.shares = Shares()  # of the steps since this start
+        self.saved_s = 0.0  # since the last step
+        looks = settings.split and settings.straggler_interval and groups.world is not None
+        self.watch = StragglerWatch(run, groups, device) if looks else None
+
+    def running(self) -> AbstractContextManager[None]:
+        """Return what the engine's part of a step runs in."""
+        return self.clock.running() if self.clock is not None else nullcontext()
+
+    def wait(self) -> None:
+        """Wait until all of the step is done, so that its time is all of it."""
+        if self.clock is not None:
+            self.clock.wait()
+
+    def step_done(self, took_s: float, waited_s: float) -> dict[str, float]:
+        """Count a step whose result has been read.
+
+        Returns:
+            The entries of its metrics row; none without ``times.split``.
+        """
+        if self.clock is None:
+            return {}
+        times = self.clock.read(took_s, waited_s)
+        self.shares.update(times.seconds)
+        if self.watch is not None:
+            self.watch.add(times.busy_s)
+        saved, self.saved_s = self.saved_s, 0.0
+        return {**times.row(), f"time/{SAVE}_s": saved}
+
+    def look(self, iteration: int) -> Stragglers | None:
+        """Return the stragglers, on rank 0 and after steps with a check. Collective."""
+        return self.watch.look(iteration) if self.watch is not None else None
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Count the block as a pause for a save."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            took = time.perf_counter() - started
+            self.saved_s += took
+            if self.clock is not None:
+                self.shares.update({SAVE: took})

@@ -1,7 +1,7 @@
 """Ranks that compute longer than others that do the same work.
 
 In synchronous training every rank's step takes as long as the slowest one's, so the time of a
-step tells nothing. What does is the time that a rank needs for its own work, without what it
+step says nothing. What does is the time that a rank needs for its own work, without what it
 waits for others.
 """
 
@@ -11,10 +11,15 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
+import megads.timing.collectives as dist
+from megads.comm.groups import Groups
+from megads.config.schema import RunConfig
 from megads.text.units import count
 
 MADS = 5.0  # beyond the median, in units of a normal distribution's deviation; ranks scatter a little everywhere
-LEAST_S = 1e-3  # beyond the median: less holds nobody up
+LEAST_S = 1e-3  # beyond the median: less is no delay
 SHOWN = 4  # in a line
 
 
@@ -33,8 +38,8 @@ class Busy:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a look at all ranks found."""
+class Stragglers:
+    """The ranks that hold the others up, after a check of all ranks."""
 
     slowest: Busy  # for its kind, also where nobody stands out
     stragglers: tuple[Busy, ...]  # those who do, slowest first
@@ -47,24 +52,19 @@ class Found:
         return {"straggler_rank": first.rank, "straggler_ratio": first.ratio}
 
 
-def find_stragglers(busy_s: Sequence[float], kinds: Sequence[int], least_ratio: float) -> Found:
+def find_stragglers(busy_s: Sequence[float], kinds: Sequence[int], least_ratio: float) -> Stragglers:
     """Return the ranks that stand out.
 
     A rank stands out when it is ``least_ratio`` times the median of its kind, and beyond it by
     five times the scatter of its kind (the median absolute deviation) and by a millisecond.
     The median of an even number is the lower one of the two in the middle: of two ranks the
     slower one is reported.
-
-    Args:
-        busy_s: of every rank.
-        kinds: of every rank; ranks of one kind do the same work.
-        least_ratio: above 1.
     """
-    everyone, told = [], []
-    alike: dict[int, list[int]] = {}
+    everyone, slow = [], []
+    ranks_of: dict[int, list[int]] = {}
     for rank, kind in enumerate(kinds):
-        alike.setdefault(kind, []).append(rank)
-    for ranks in alike.values():
+        ranks_of.setdefault(kind, []).append(rank)
+    for ranks in ranks_of.values():
         median = statistics.median_low(busy_s[rank] for rank in ranks)
         scatter = 1.4826 * statistics.median_low(abs(busy_s[rank] - median) for rank in ranks)
         for rank in ranks:
@@ -72,18 +72,15 @@ def find_stragglers(busy_s: Sequence[float], kinds: Sequence[int], least_ratio: 
             everyone.append(found)
             beyond = found.busy_s - median
             if found.ratio >= least_ratio and beyond > max(MADS * scatter, LEAST_S):
-                told.append(found)
-    return Found(max(everyone, key=lambda each: each.ratio), tuple(sorted(told, key=lambda each: -each.ratio)))
+                slow.append(found)
+    return Stragglers(max(everyone, key=lambda each: each.ratio), tuple(sorted(slow, key=lambda each: -each.ratio)))
 
 
 def straggler_line(stragglers: Sequence[Busy], hosts: Sequence[str]) -> str:
     """Return who holds the others up, as ``rank 37 on x3004 computes 1.42 times as long as the median (...)``.
 
-    Several ranks of one host are told as the host, with the numbers of the slowest one.
-
-    Args:
-        stragglers: one or more, slowest first.
-        hosts: of every rank.
+    Several ranks of one host are reported as the host, with the numbers of the slowest one. ``stragglers`` come slowest
+    first; ``hosts`` are those of all ranks.
     """
     by_host: dict[str, list[Busy]] = {}
     for each in stragglers:
@@ -105,3 +102,47 @@ def _words(host: str, found: Sequence[Busy]) -> str:
 
 def _time(seconds: float) -> str:
     return f"{count(1000 * seconds)} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+class StragglerWatch:
+    """Compares the ranks' own work, every ``times.straggler_interval`` steps, by one all-reduce of a float a rank.
+
+    Of a rank counts the median of its steps since the last look, so that one slow step, such
+    as the first one, makes no straggler.
+    """
+
+    def __init__(self, run: RunConfig, groups: Groups, device: torch.device):
+        self.groups, self.device = groups, device
+        self.interval, self.ratio = run.times.straggler_interval, run.times.straggler_ratio
+        self.kinds = kinds_of(run, groups) if groups.rank == 0 else []
+        self.busy_s: list[float] = []
+
+    def add(self, busy_s: float) -> None:
+        """Count a step."""
+        self.busy_s.append(busy_s)
+
+    def look(self, iteration: int) -> Stragglers | None:
+        """Return what all ranks' times show, on rank 0 and after steps where it is time. Collective."""
+        if iteration % self.interval or not self.busy_s:
+            return None
+        # A sum with zeros is exact, uses the connections there are, and takes the logarithm of
+        # the ranks; a gather would connect rank 0 to every other one.
+        everyone = torch.zeros(self.groups.grid.world_size, device=self.device)
+        everyone[self.groups.rank] = statistics.median(self.busy_s)
+        self.busy_s = []
+        dist.all_reduce(everyone, group=self.groups.world)
+        if self.groups.rank != 0:
+            return None
+        return find_stragglers(everyone.tolist(), self.kinds, self.ratio)
+
+
+def kinds_of(run: RunConfig, groups: Groups) -> list[int]:
+    """Return a number for every rank; ranks of one number do the same work.
+
+    Stages of a pipeline hold different layers. Sequence-parallel ranks differ where the heads
+    cannot be cut evenly among them.
+    """
+    heads = run.model.num_heads // groups.tensor_size
+    uneven = heads % groups.seq_size != 0
+    places = (groups.grid.coordinate(rank) for rank in range(groups.grid.world_size))
+    return [place["pipe"] * groups.seq_size + (place["seq"] if uneven else 0) for place in places]

@@ -1,4 +1,4 @@
-"""Energy of a run: one rank of each host measures it, rank 0 tells the sum."""
+"""Energy of a run: one rank of each host measures it, rank 0 reports the sum."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ COLUMNS = ("time", "iteration", "host", "energy_kwh", "measured", "estimated_kwh
 class EnergyOfRun:
     """Measures energy from here to the end of a run, on every host.
 
-    A host that cannot be measured counts as nothing, and is counted as not measured; the
-    run continues.
-
-    Args:
-        training: the run; its progress says which rows of ``metrics.jsonl`` were before.
+    A host that cannot be measured counts as nothing, and is counted as not measured; the run continues.
     """
 
     def __init__(self, training: Training):
@@ -109,7 +105,7 @@ class EnergyOfRun:
 
 
 ADDED = ("energy_kwh", "energy_estimated_kwh", "co2_kg")
-"""Entries to which earlier starts of the run are added, as far as their checkpoints tell."""
+"""Entries to which earlier starts of the run are added, up to the checkpoint from which it resumes."""
 
 
 def _earlier(training: Training) -> dict[str, float]:

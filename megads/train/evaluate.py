@@ -84,10 +84,9 @@ def evaluate(
     Dropout is off and no generator moves, so evaluating does not change the training that follows.
 
     Args:
-        engine: whose weights are judged.
+        engine: has the weights.
         steps: for each global batch this rank's micro-batches, ``[micro_batch, seq_length + 1]``
             int64; as many on every rank.
-        device: of the model.
         give_up: asked before each global batch but the first; the same on every rank.
         corpora: names, of two or more; fewer: their losses are not looked at.
         total: of ``steps``; 0: not known. Rank 0's log says now and then how far a long validation is.

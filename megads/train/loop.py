@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from dataclasses import replace
 
@@ -11,19 +10,18 @@ from megads.checkpoint.resume.progress import Progress
 from megads.config.estimate.flops import flops_per_token
 from megads.config.schedule.batches import BatchSchedule, SkipRanges
 from megads.config.schedule.rates import Schedule
-from megads.data.loading.prefetch import Prefetch
+from megads.data.loading.batches import Prefetch
 from megads.engine.base import StepResult
 from megads.errors import EXIT_DONE, EXIT_STOPPED
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
 from megads.monitor.run_state.outcome import Outcome
-from megads.monitor.throughput import SPEED_STEPS, Remaining, Speed, SpeedOf
+from megads.monitor.throughput import Remaining, SpeedOf
 from megads.monitor.trackers.metrics_sink import MetricsSink
-from megads.timing.run_times import Timing
+from megads.timing.step_times import Timing
 from megads.train.energy import EnergyOfRun
 from megads.train.evaluate import HeldOut, evaluate
-from megads.train.fault.anomaly import Anomaly, Guard
-from megads.train.fault.rollback import Rollback
+from megads.train.fault.anomaly import Anomaly, Guard, Rollback
 from megads.train.fault.stop import StopRequest
 from megads.train.fault.watchdog import Watchdog
 from megads.train.profile.profile import Probes
@@ -31,7 +29,7 @@ from megads.train.saving import Saving
 from megads.train.setup import Training
 from megads.train.step_reporter import StepFacts, StepReporter
 
-FORECAST_AFTER = 10  # steps, whose speed tells whether the planned iterations fit into the allocation
+FORECAST_AFTER = 10  # steps; their speed shows whether the planned iterations fit into the allocation
 
 
 class Loop:
@@ -52,7 +50,7 @@ class Loop:
         run = training.run
         self.training = training
         self.stop = stop
-        self.teller = StepReporter(training, metrics) if metrics is not None else None  # on rank 0
+        self.reporter = StepReporter(training, metrics) if metrics is not None else None  # on rank 0
         self.watch = watch
         self.energy = energy
         self.saving = Saving(training, stop, metrics, lambda: self.enter("save"))
@@ -64,9 +62,9 @@ class Loop:
         self.waited_s = 0.0  # for data, of the steps since this start
         self.stepped_s = 0.0
         self.timing = Timing(training.run, training.groups, training.device, training.vendor.timeline)
-        self.looks = Probes(training, self.teller.memory if self.teller else None)
+        self.probes = Probes(training, self.reporter.memory if self.reporter else None)
         self.guard = Guard(run, training.checkpoints)
-        self.way_back = Rollback(training, self.saving)
+        self.rollback = Rollback(training, self.saving)
         self.speed_of = SpeedOf(
             flops=flops_per_token(run),
             num_devices=training.groups.grid.world_size,
@@ -93,27 +91,26 @@ class Loop:
             self.remaining.start()
             while (before := t.progress.iteration) < train.train_iters and not why:
                 if last := self.skips.last_of(t.progress.iteration + 1):
-                    self.pass_over(min(last, train.train_iters), batches)
+                    self.skip_to(min(last, train.train_iters), batches)
                 else:
-                    with self.looks.step():
+                    with self.probes.step():
                         self.step(batches)
-                        if self.looks.tracer is not None:
+                        if self.probes.tracer is not None:
                             self.settle()
                 iteration = t.progress.iteration
-                why = (self.validate() if self.validates_after(iteration, before) else "") or self.why_stop()
+                why = (self.validate() if self.validates_after(before, iteration) else "") or self.why_stop()
                 if not why and _reaches(before, iteration, train.exit_interval):
                     why = f"EXIT_INTERVAL={train.exit_interval}"
                 if iteration == train.train_iters or why:
                     with self.timing.saving():
                         self.saving.last()
-                    self.tell_energy()
+                    self.report_energy()
                 elif _reaches(before, iteration, t.run.checkpoint.save_interval):
                     self.settle()
                     with self.timing.saving():
                         self.saving.interim()
-                    self.tell_energy()
-        self.looks.close()
-        self.settle()
+                    self.report_energy()
+        self.finish()
         iteration = t.progress.iteration
         if iteration >= train.train_iters:
             self.test()
@@ -124,37 +121,37 @@ class Loop:
 
     def evaluate(self) -> Outcome:
         """Validate and test, and change nothing. Collective."""
-        why = self.validate()
-        if not why:
-            why = self.test()
-        self.looks.close()
-        self.settle()
+        why = self.validate() or self.test()
+        self.finish()
         iteration = self.training.progress.iteration
         if why:
             return Outcome(EXIT_STOPPED, f"{why}; the evaluation is incomplete", iteration, "stopped")
         return Outcome(EXIT_DONE, "evaluated", iteration, "done")
 
-    def tell_energy(self) -> None:
-        """Tell how much energy the run used so far, if it measures that. Collective."""
-        if self.energy is not None:
-            row = self.energy.row()
-            if self.teller and row:
-                self.teller.energy(row)
+    def finish(self) -> None:
+        """Complete the profiles and the reports of the steps so far."""
+        self.probes.close()
+        self.settle()
 
-    def validates_after(self, iteration: int, before: int | None = None) -> bool:
-        """Return whether the run validates after ``iteration`` steps, just now ``before``; None: one less."""
+    def report_energy(self) -> None:
+        """Report how much energy the run used so far, if it measures that. Collective."""
+        row = self.energy.row() if self.energy is not None else {}
+        if self.reporter and row:
+            self.reporter.energy(row)
+
+    def validates_after(self, before: int, iteration: int) -> bool:
+        """Return whether the run validates after ``iteration`` steps, when it was at ``before`` the last time."""
         train = self.training.run.train
-        before = iteration - 1 if before is None else before
-        return bool(train.eval_interval) and (
-            iteration == train.train_iters or _reaches(before, iteration, train.eval_interval)
-        )
+        is_last = iteration == train.train_iters
+        return bool(train.eval_interval) and (is_last or _reaches(before, iteration, train.eval_interval))
 
     def why_stop(self) -> str:
         """Return why the run must stop now, the same on every rank; empty: there is time for a step. Collective.
 
         A save in the background that no rank writes any more becomes a checkpoint here.
         """
-        why = self.stop.agreed(validation=self.validates_after(self.training.progress.iteration + 1))
+        iteration = self.training.progress.iteration
+        why = self.stop.agreed(validation=self.validates_after(iteration, iteration + 1))
         if not why and self.saving.saver.is_writing:
             self.settle()
             with self.timing.saving():
@@ -162,7 +159,7 @@ class Loop:
         return why
 
     def enter(self, phase: str) -> None:
-        """Tell the watchdog what begins now; what is said of it comes behind the steps before it."""
+        """Inform the watchdog of what begins now; its reports come after those of the steps before it."""
         if self.watch is not None:
             self.watch.iteration = self.training.progress.iteration
             self.watch.saved(self.stop.deadline.measured_save_s)
@@ -172,8 +169,8 @@ class Loop:
 
     def settle(self) -> None:
         """Wait until every step so far is reported."""
-        if self.teller:
-            self.teller.settle()
+        if self.reporter:
+            self.reporter.settle()
 
     def step(self, batches: Prefetch) -> None:
         """Do one optimizer step and report it. Its time is that of the whole step, data included."""
@@ -203,44 +200,44 @@ class Loop:
         self.speeds.append(speed.tokens_per_s)
         self.waited_s += waited
         self.stepped_s += took
-        if self.teller:
+        if self.reporter:
             facts = StepFacts(result, loss, rates, speed, batch, waited, t.progress, self.seconds_left, times)
-            self.teller.step(facts)
-        if (found := self.timing.look(t.progress.iteration)) and self.teller:
-            self.teller.stragglers(found)
+            self.reporter.step(facts)
+        if (found := self.timing.look(t.progress.iteration)) and self.reporter:
+            self.reporter.stragglers(found)
         if t.groups.rank == 0 and self.remaining.steps == FORECAST_AFTER:
             self.forecast()
-        if trouble := self.guard.step_done(before, loss, result):
-            self.answer(trouble, batches)
+        if anomaly := self.guard.step_done(before, loss, result):
+            self.act_on(anomaly, batches)
 
-    def answer(self, trouble: Anomaly, batches: Prefetch) -> None:
-        """Do what the settings say about a step whose numbers are wrong. Collective, except that a skip is done with.
+    def act_on(self, anomaly: Anomaly, batches: Prefetch) -> None:
+        """Do what the settings say about a step whose numbers are wrong. Collective, unless the step was only skipped.
 
-        After a rollback the run is, bit for bit, the one that had gone on from that checkpoint with
-        the steps behind it in SKIP_TRAIN_ITERATION_RANGE.
+        After a rollback the run is, bit for bit, the one that had resumed from that checkpoint with
+        the steps after it in SKIP_TRAIN_ITERATION_RANGE.
 
         Raises:
             TrainingError: on every rank, when the run is to end, or cannot go back.
         """
-        if trouble.policy == "skip":
-            if self.teller:
-                self.teller.left_out(trouble)
+        if anomaly.policy == "skip":
+            if self.reporter:
+                self.reporter.skipped_step(anomaly)
             return
         self.enter("rollback")
-        if trouble.policy == "stop":
-            raise self.way_back.stop(trouble)
-        path = self.way_back.go_back(trouble)
+        if anomaly.policy == "stop":
+            raise self.rollback.stop(anomaly)
+        path = self.rollback.go_back(anomaly)
         t, self.guard.skips_in_a_row = self.training, 0
-        if self.teller:
-            self.teller.rolled_back(trouble, path)
-        last = trouble.iteration + t.run.stability.rollback_skip
-        self.pass_over(min(last, t.run.train.train_iters), batches, "the rollback")
+        if self.reporter:
+            self.reporter.rolled_back(anomaly, path)
+        last = anomaly.iteration + t.run.stability.rollback_skip
+        self.skip_to(min(last, t.run.train.train_iters), batches, "the rollback")
 
-    def pass_over(self, last: int, batches: Prefetch, reason: str = "SKIP_TRAIN_ITERATION_RANGE") -> None:
-        """Go on behind iteration ``last`` as if the steps until then had been done, except that no weight changes.
+    def skip_to(self, last: int, batches: Prefetch, reason: str = "SKIP_TRAIN_ITERATION_RANGE") -> None:
+        """Continue after iteration ``last`` as if the steps until then had been done, except that no weight changes.
 
         Iteration, samples and learning rate are where they would be without the range, so
-        that the steps behind it do what they were planned to do. (BigScience's loop leaves
+        that the steps after it do what they were planned to do. (BigScience's loop leaves
         the count of iterations where it is and forgets on resume what it skipped;
         ALCF's counts as here.)
         """
@@ -254,8 +251,8 @@ class Loop:
             scheduled_samples=done.scheduled_samples + samples,
         )
         batches.seek(t.progress.consumed_samples)
-        if self.teller:
-            self.teller.passed_over(done.iteration + 1, steps, samples, reason)
+        if self.reporter:
+            self.reporter.skipped_samples(done.iteration + 1, steps, samples, reason)
 
     def seconds_left(self) -> float:
         """Return the seconds that the remaining steps need at the present speed; nan before the first."""
@@ -265,10 +262,10 @@ class Loop:
 
     def forecast(self) -> None:
         """Say whether the planned iterations fit into the allocation."""
-        left = self.training.run.train.train_iters - self.training.progress.iteration
-        if self.stop.deadline.ends_at and left:
+        left, deadline = self.training.run.train.train_iters - self.training.progress.iteration, self.stop.deadline
+        if deadline.ends_at and left:
             self.settle()
-            LOG.info("time     %s", self.stop.deadline.forecast(self.seconds_left(), left))
+            LOG.info("time     %s", deadline.forecast(self.seconds_left(), left))
 
     def validate(self) -> str:
         """Measure the loss on the validation samples, always the same ones. Collective.
@@ -282,11 +279,10 @@ class Loop:
         if found is None:
             return why
         self.stop.deadline.validated(time.perf_counter() - started, t.run.train.eval_iters)
-        if t.progress.first_valid_loss is None:
-            t.progress = replace(t.progress, first_valid_loss=found.loss)
-        t.progress = replace(t.progress, last_valid_loss=found.loss)
-        if self.teller:
-            self.teller.validation(found)
+        first = found.loss if t.progress.first_valid_loss is None else t.progress.first_valid_loss
+        t.progress = replace(t.progress, first_valid_loss=first, last_valid_loss=found.loss)
+        if self.reporter:
+            self.reporter.validation(found)
         return ""
 
     def test(self) -> str:
@@ -296,8 +292,8 @@ class Loop:
             Why it was given up, for a stop request.
         """
         found, why = self.held_out("test")
-        if found is not None and self.teller:
-            self.teller.test(found)
+        if found is not None and self.reporter:
+            self.reporter.test(found)
         return why
 
     def held_out(self, split: str) -> tuple[HeldOut | None, str]:
@@ -321,10 +317,6 @@ class Loop:
                 t.engine, steps, t.device, give_up, corpora=data.corpora, corpus_of=data.corpus_of, total=total
             )
         return found, why[0]
-
-    def median_speed(self) -> Speed:
-        """Return the speed of the median of this start's last steps, by tokens per second; there must be one."""
-        return self.speed_of(statistics.median(self.speeds[-SPEED_STEPS:]), 1.0)
 
 
 def advance(progress: Progress, result: StepResult, loss: float, batch: int, window: int = 0) -> Progress:

@@ -1,6 +1,6 @@
 """Find a learning rate: some steps with rates from small to large, on the run's own model, data and layout.
 
-Nothing of it is kept but a table and a picture: the ranks work in a folder of their own
+It leaves only a table and a picture: the ranks work in a folder of their own
 next to what a training run of the same name has, and save no checkpoint.
 """
 
@@ -23,19 +23,16 @@ NAME = "lr_finder"  # of the table and the picture, in the run folder
 
 
 def find_rate(training: Training, stop: StopRequest, watch: Watchdog | None = None) -> Outcome:
-    """Sweep the learning rate, and have rank 0 tell what was found. Collective.
+    """Sweep the learning rate, and have rank 0 report the result. Collective.
 
-    Args:
-        training: with new weights, or those that ``LOAD`` names.
-        stop: a request ends the sweep; what it has seen until then is reported.
-        watch: gets what this rank does.
+    A stop request ends the sweep; what it has found until then is reported.
     """
     sweep = Sweep(training.run.lr_finder)
     why = run_sweep(training, sweep, stop, watch)
     if watch is not None:
         watch.enter(END)
     if training.groups.rank == 0:
-        tell(sweep, training.run_dir.parent, training.run.name, why)
+        report(sweep, training.run_dir.parent, training.run.name, why)
     steps = len(sweep.points)
     if why:
         return Outcome(EXIT_STOPPED, f"{why}; a learning-rate sweep saves nothing", steps, "stopped")
@@ -74,12 +71,12 @@ def run_sweep(training: Training, sweep: Sweep, stop: StopRequest, watch: Watchd
     return ""
 
 
-def tell(sweep: Sweep, folder: Path, name: str, why: str = "") -> None:
+def report(sweep: Sweep, folder: Path, name: str, why: str = "") -> None:
     """Write the table and the picture into ``folder``, and say what they show."""
     table, picture = folder / f"{NAME}.csv", folder / f"{NAME}.png"
     sweep.write(table)
     try:
-        sweep.draw(picture, name)
+        sweep.render(name).savefig(picture)
     except Exception as error:  # a sweep does not fail when its picture does
         LOG.warning("no plot of the sweep: %s: %s", type(error).__name__, error)
     steps, planned = len(sweep.points), sweep.settings.iters

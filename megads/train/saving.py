@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -34,8 +36,8 @@ def snapshot_of(training: Training) -> Snapshot:
     grid = groups.grid
     return Snapshot(
         progress=training.progress,
-        pieces=_pieces(training),
-        scalars=training.engine.scalars() if run.checkpoint.save_optim else {},
+        shards=_owned_shards(training),
+        scalars=training.engine.state.scalars() if run.checkpoint.save_optim else {},
         tensors=training.parameters,
         model=shape_of(run),
         settings=run.model_dump(),
@@ -50,32 +52,22 @@ def snapshot_of(training: Training) -> Snapshot:
             **{axis: grid.degree(axis) for axis in ("pipe", "data", "seq", "tensor")},
             "zero_stage": effective_zero_stage(run),
         },
-        states=training.engine.whole_states() if run.checkpoint.save_optim else (),
+        states=training.engine.state.whole_states() if run.checkpoint.save_optim else (),
     )
 
 
-def _pieces(training: Training) -> Iterator[OwnedShard]:
-    for piece in training.engine.pieces():
+def _owned_shards(training: Training) -> Iterator[OwnedShard]:
+    for shard in training.engine.state.owned_shards():
         if not training.run.checkpoint.save_optim:
-            piece = replace(piece, tensors={"weight": piece.tensors["weight"]})
-        yield piece
+            shard = replace(shard, tensors={"weight": shard.tensors["weight"]})
+        yield shard
 
 
 def _versions() -> dict[str, str]:
-    found = {"torch": str(torch.__version__)}
-    try:
+    found = {"torch": str(torch.__version__), "deepspeed": "unknown"}
+    with suppress(PackageNotFoundError):  # installed by a path; the engine runs all the same
         found["deepspeed"] = version("deepspeed")
-    except PackageNotFoundError:  # installed by a path; the engine runs all the same
-        found["deepspeed"] = "unknown"
     return found
-
-
-@dataclass
-class _Underway:
-    """A save in the background: of which iteration, and how long the run has paused for it."""
-
-    iteration: int
-    pause_s: float
 
 
 class Saving:
@@ -84,11 +76,8 @@ class Saving:
     A failed save before the last one is reported and the run continues, until more than
     ``checkpoint.failed_saves`` in a row did; the last one must succeed.
 
-    Args:
-        training: whose state is saved.
-        stop: agrees on when a save in the background is complete, and has the deadline to learn from each.
-        metrics: on rank 0.
-        enter: tells the watchdog that ranks are about to wait for their disks.
+    ``stop`` agrees on when a save in the background is complete, and its deadline learns from each save;
+    ``enter`` informs the watchdog that ranks are about to wait for their disks.
     """
 
     def __init__(
@@ -110,7 +99,7 @@ class Saving:
         stop.saving = lambda: self.saver.state
         self.failed = 0  # in a row
         self.newest = training.progress.iteration  # that this start saved, or from which it resumes
-        self._underway: _Underway | None = None
+        self._underway = (0, 0.0)  # a save in the background: of which iteration, seconds that training paused for it
 
     def prepare(self) -> None:
         """Take the host memory that saves in the background need, before the first step."""
@@ -118,8 +107,8 @@ class Saving:
         if not settings.in_background or not settings.save_interval:
             return
         started = time.perf_counter()
-        taken = self.saver.reserve(_pieces(self.training))
-        self._say(
+        taken = self.saver.reserve(_owned_shards(self.training))
+        self._log(
             "saves    in the background; %s of host memory per rank for the copy, allocated in %s",
             size(taken),
             duration(time.perf_counter() - started),
@@ -148,7 +137,7 @@ class Saving:
                 self._finish()
             except CheckpointError as error:
                 # The one that follows holds more, and decides.
-                self._say_error("%s", error)
+                self._log("%s", error, level=logging.ERROR)
         try:
             self._block()
         except CheckpointError as error:
@@ -173,22 +162,23 @@ class Saving:
         if self.saver.is_writing and self.stop.saves != WRITING:
             self._attempt(lambda: self._finish(self.stop.saves))
 
-    def _attempt(self, work: Callable[[], None]) -> None:
+    def _attempt(self, save: Callable[[], None]) -> None:
         """Save; a failure ends the run only when there were too many in a row."""
         limit = self.training.run.checkpoint.failed_saves
         try:
-            work()
+            save()
         except CheckpointError as error:
             self.failed += 1
             if self.failed > limit:
                 raise CheckpointError(
                     f"{error}; {self.failed} saves in a row failed, MAX_FAILED_SAVES={limit} may; {CURE}"
                 ) from None
-            self._say_error(
+            self._log(
                 "%s; training continues, and the next save is at the next multiple of SAVE_INTERVAL: free some "
                 "space before; %d more in a row may fail",
                 error,
                 limit - self.failed,
+                level=logging.ERROR,
             )
         else:
             self.failed = 0
@@ -199,25 +189,23 @@ class Saving:
         path = self.saver.save(snapshot_of(self.training))
         took = time.perf_counter() - started
         self._note(iteration, took, took)
-        self._say("saved %s in %s", path, seconds(took))
+        self._log("saved %s in %s", path, seconds(took))
 
     def _start(self) -> None:
         started = time.perf_counter()
         self.saver.start(snapshot_of(self.training))
-        self._underway = _Underway(self.training.progress.iteration, time.perf_counter() - started)
+        self._underway = self.training.progress.iteration, time.perf_counter() - started
         self.stop.deadline.is_writing = True
 
     def _finish(self, state: int = WRITING) -> None:
         self.enter()
-        underway, started = self._underway, time.perf_counter()
-        assert underway is not None
-        copied = underway.pause_s
-        self._underway, self.stop.deadline.is_writing = None, False
+        (iteration, copied), started = self._underway, time.perf_counter()
+        self.stop.deadline.is_writing = False
         path = self.saver.finish(state)
         waited = time.perf_counter() - started
         took, pause = copied + self.saver.work_s, copied + waited
-        self._note(underway.iteration, took, pause)
-        self._say("saved %s in %s, of which training paused %s", path, seconds(took), seconds(pause))
+        self._note(iteration, took, pause)
+        self._log("saved %s in %s, training paused %s", path, seconds(took), seconds(pause))
 
     def _note(self, iteration: int, took: float, pause: float) -> None:
         self.newest = iteration
@@ -227,10 +215,6 @@ class Saving:
         if self.metrics is not None:
             self.metrics.write({"iteration": iteration, "save_s": took, "save_pause_s": pause})
 
-    def _say(self, text: str, *words: Any) -> None:
+    def _log(self, text: str, *words: Any, level: int = logging.INFO) -> None:
         if self.training.groups.rank == 0:
-            LOG.info(text, *words)
-
-    def _say_error(self, text: str, *words: Any) -> None:
-        if self.training.groups.rank == 0:
-            LOG.error(text, *words)
+            LOG.log(level, text, *words)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,30 +14,25 @@ from typing import Any
 import torch
 
 from megads.checkpoint.format.folders import remove_unfinished
-from megads.checkpoint.format.shard_layout import ShardLayout
-from megads.checkpoint.format.tensors import parameters_of
+from megads.checkpoint.format.shard_layout import ShardLayout, parameters_of
 from megads.checkpoint.resume.compatibility import checkpoint_folder
 from megads.checkpoint.resume.progress import Progress
+from megads.cluster.hosts import this_host
 from megads.cluster.ranks import RankInfo
-from megads.comm.grid import Grid
-from megads.comm.groups import Groups, init_distributed, make_groups
-from megads.comm.rendezvous import find_local, meet
+from megads.comm.groups import Groups, group_timeout_s, join_ranks
+from megads.comm.messages import all_gather_values, broadcast_value
 from megads.comm.rng import seed_everything
-from megads.comm.timeout import group_timeout_s
 from megads.config.schema import RunConfig
-from megads.data.datasets import build_splits, read_shards, uses_demo
-from megads.data.loading.loader import Batches
-from megads.data.loading.prefetch import Prefetch, read_ahead
+from megads.data.datasets import build_splits, data_fingerprint, read_shards, uses_demo
+from megads.data.loading.batches import Batches, Prefetch, read_ahead
+from megads.data.samples.index_cache.build import Team
 from megads.data.sources.demo import make_demo
-from megads.data.sources.file_list import Shard
-from megads.data.sources.identity import data_fingerprint
-from megads.data.tokenizers.of_run import load_tokenizer
+from megads.data.tokenizers.build import load_tokenizer
 from megads.device.determinism import make_deterministic
 from megads.device.peaks import peak_tflops
-from megads.device.vendor import Vendor, vendor
+from megads.device.vendor import Vendor
 from megads.engine.base import Engine
 from megads.engine.build import make_engine
-from megads.train.index_team import hosts_of, make_team
 
 
 @dataclass
@@ -93,9 +89,10 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         row, device, groups = join_ranks(run, info, env, group_timeout_s(run.launch.timeout_s))
     seed_everything(run.train.seed)
     with timed(timings, "data"):
-        shards = find_shards(run)
-        hosts = hosts_of(groups)
-        splits: dict[str, Any] = dict(build_splits(run, shards, make_team(groups, hosts)))
+        # Ranks find the demo corpus ready, unless another host made it: then this one makes its own.
+        shards = make_demo(run, lambda what, done, total: None) if uses_demo(run) else read_shards(run)
+        hosts = all_gather_values(this_host())
+        splits: dict[str, Any] = dict(build_splits(run, shards, index_team(groups, hosts)))
         data = data_fingerprint(shards, splits["train"].plan.files())
     with timed(timings, "engine"):
         gc.collect()
@@ -106,33 +103,12 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         gc.collect()
         gc.freeze()
     peak = peak_tflops(row.device_name(device), row.product_dtype(run.train.dtype), env, row.units(device))
-    training = Training(run, run_dir, groups, row, device, engine, splits, peak, timings=timings, data=data)
-    training.hosts = hosts
+    training = Training(
+        run, run_dir, groups, row, device, engine, splits, peak, timings=timings, data=data, hosts=hosts
+    )
     if groups.rank == 0:
         remove_unfinished(training.checkpoints)
     return training
-
-
-def join_ranks(
-    run: RunConfig, info: RankInfo, env: Mapping[str, str], wait_s: float = 0.0
-) -> tuple[Vendor, torch.device, Groups]:
-    """Meet the other ranks, claim this rank's device, and make its groups.
-
-    Ranks meet first: which device is a rank's may depend on who else is on its host. The
-    longest wait in a collective is ``wait_s``, or ``launch.timeout_s``.
-    """
-    wait_s = wait_s or run.launch.timeout_s
-    row = vendor(env)
-    store = meet(info, run.launch.timeout_s, env)
-    device = row.device(find_local(info, store).local_rank)
-    init_distributed(row.backend, info, wait_s, device=device, store=store)
-    grid = Grid(run.parallel.pipeline, run.parallel.data, run.parallel.sequence, run.parallel.tensor)
-    return row, device, make_groups(grid, info.rank, timeout_s=wait_s)
-
-
-def find_shards(run: RunConfig) -> list[Shard]:
-    """Return the run's data files; where another host made the demo corpus, this one makes its own."""
-    return make_demo(run, _no_progress) if uses_demo(run) else read_shards(run)
 
 
 def end_of_document(run: RunConfig) -> int | None:
@@ -142,18 +118,20 @@ def end_of_document(run: RunConfig) -> int | None:
     return load_tokenizer(run).eod if is_needed else None
 
 
-def _no_progress(what: str, done: int, total: int) -> None:
-    """Ranks find the demo corpus ready; only the launcher shows it being made."""
+def index_team(groups: Groups, hosts: Sequence[str]) -> Team:
+    """Return the ranks of ``groups``, which run on ``hosts``, as the team that builds sample indices.
+
+    Ranks of one host count in the order of their ranks, whatever the launcher called them.
+    """
+    if len(hosts) == 1:
+        return Team()
+    local_rank = list(hosts[: groups.rank]).count(hosts[groups.rank])
+    return Team(groups.rank, len(hosts), local_rank, share=broadcast_value, gather=all_gather_values)
 
 
-class timed:
+@contextmanager
+def timed(timings: dict[str, float], name: str) -> Iterator[None]:
     """Note under ``name`` how many seconds a block took."""
-
-    def __init__(self, timings: dict[str, float], name: str, clock: Callable[[], float] = time.perf_counter):
-        self.timings, self.name, self.clock = timings, name, clock
-
-    def __enter__(self) -> None:
-        self.started = self.clock()
-
-    def __exit__(self, *error: object) -> None:
-        self.timings[self.name] = self.clock() - self.started
+    started = time.perf_counter()
+    yield
+    timings[name] = time.perf_counter() - started

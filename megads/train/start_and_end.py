@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from pathlib import Path
 
 import torch
@@ -12,11 +13,10 @@ from megads.config.run_folder import COMMAND
 from megads.config.sources.flags import flags
 from megads.config.tree import env_name, extra, fields
 from megads.errors import EXIT_DONE
+from megads.monitor.interval import STALL_SHOWN
 from megads.monitor.log import FILE, LOG
-from megads.monitor.plots.loss import read_losses, save_loss_plot
-from megads.monitor.plots.sketch import loss_sketch
+from megads.monitor.plots.sketch import loss_sketch, read_losses
 from megads.monitor.run_state.outcome import Outcome
-from megads.monitor.step_line import WAITING
 from megads.monitor.throughput import SPEED_STEPS, Speed
 from megads.text.plural import plural
 from megads.text.units import count, size
@@ -61,7 +61,7 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
         else ending(outcome, t.run.train.train_iters),
     )
     if done.first_loss is not None and done.last_loss is not None:
-        mean = loop.teller.last_loss() if loop.teller is not None else None
+        mean = loop.reporter.last_loss() if loop.reporter is not None else None
         last = done.last_loss if mean is None else mean
         LOG.info("loss     training %.4f -> %.4f%s", done.first_loss, last, _validation(t))
     if unusable := done.skipped_iterations - done.rejected_iterations:
@@ -69,17 +69,18 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
     if done.rejected_iterations:
         LOG.info("rejected %s (loss spike)", plural(done.rejected_iterations, "step"))
     if loop.speeds:
-        LOG.info("speed    %s", speed_line(loop.median_speed(), last_steps(len(loop.speeds))))
+        median = loop.speed_of(statistics.median(loop.speeds[-SPEED_STEPS:]), 1.0)
+        LOG.info("speed    %s", speed_line(median, last_steps(len(loop.speeds))))
     if spent := loop.timing.shares.line():
         LOG.info("time     %s", spent)
-    if loop.waited_s > WAITING * loop.stepped_s:
+    if loop.waited_s > STALL_SHOWN * loop.stepped_s:
         LOG.info(
             "data     stall %.0f%% of the step time on rank 0; raise NUM_WORKERS, or check the file system",
             100 * loop.waited_s / loop.stepped_s,
         )
     LOG.info("memory   peak %s on rank 0", size(t.vendor.memory_bytes(t.device)))
-    if loop.energy is not None and loop.teller is not None:
-        LOG.info("energy   %s", loop.energy.line(loop.teller.used))
+    if loop.energy is not None and loop.reporter is not None:
+        LOG.info("energy   %s", loop.energy.line(loop.reporter.used))
     there = [name for name in ("metrics.jsonl", "loss.png", "config.yaml") if (t.run_dir / name).is_file()]
     LOG.info("folder   %s (%s)", t.run_dir, ", ".join(there))
     command = t.run_dir / COMMAND
@@ -98,7 +99,7 @@ def speed_line(speed: Speed, steps: str = "the last steps") -> str:
 
 
 def last_steps(steps: int) -> str:
-    """Return of which steps of a start the speed is the median."""
+    """Return the steps whose median speed is reported."""
     return f"the last {SPEED_STEPS} steps" if steps > SPEED_STEPS else plural(steps, "step")
 
 
@@ -108,6 +109,8 @@ def draw(training: Training) -> None:
         losses = read_losses(training.run_dir / "metrics.jsonl")
         if "lm_loss" not in losses:
             return
+        from megads.monitor.plots.picture import save_loss_plot  # matplotlib, at the end of a run only
+
         save_loss_plot(losses, training.run_dir / "loss.png", training.run.name)
         LOG.info("\n%s", loss_sketch(losses))
     except Exception as error:
@@ -130,7 +133,7 @@ def longer(command: str, train_iters: int) -> str:
     options = {flag for flag, each in flags().items() if set(each.gives) & set(LENGTHS)}
     # Words as the shell sees them, with their quotes.
     words = re.findall(r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""", command)
-    kept: list[str] = []
+    words_left: list[str] = []
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
@@ -138,8 +141,8 @@ def longer(command: str, train_iters: int) -> str:
         if is_set or name in options:
             words = words if equals else words[1:]
         elif not (equals and name in names):
-            kept.append(word)
-    return " ".join([f"TRAIN_ITERS={train_iters}", *kept])
+            words_left.append(word)
+    return " ".join([f"TRAIN_ITERS={train_iters}", *words_left])
 
 
 def _validation(training: Training) -> str:

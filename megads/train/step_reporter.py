@@ -12,17 +12,16 @@ from megads.checkpoint.resume.progress import Progress
 from megads.config.schedule.batches import BatchSchedule
 from megads.config.schedule.rates import Rates
 from megads.engine.base import StepResult
-from megads.monitor.interval import Interval, megatron_line, megatron_validation_line
+from megads.monitor.interval import Interval, megatron_line, megatron_validation_line, step_line
 from megads.monitor.log import ALSO, FILE, LOG
 from megads.monitor.metrics import MetricsFile
-from megads.monitor.step_line import step_line
 from megads.monitor.throughput import Speed
 from megads.monitor.trackers.metrics_sink import MetricsSink
 from megads.text.units import count
-from megads.timing.stragglers import Found, straggler_line
+from megads.timing.stragglers import Stragglers, straggler_line
 from megads.train.evaluate import HeldOut, perplexity
 from megads.train.fault.anomaly import Anomaly
-from megads.train.profile.memory import MemoryFacts
+from megads.train.profile.profile import MemoryFacts
 from megads.train.setup import Training
 
 
@@ -42,12 +41,7 @@ class StepFacts:
 
 
 class StepReporter:
-    """Tells of the steps and validations of one run, on rank 0; elsewhere it is not made.
-
-    Args:
-        training: the run; its progress is that after what is reported.
-        metrics: where rows go.
-    """
+    """Reports the steps and validations of one run, on rank 0; the progress of ``training`` is that after them."""
 
     def __init__(self, training: Training, metrics: MetricsFile | MetricsSink):
         self.training = training
@@ -58,28 +52,28 @@ class StepReporter:
         self.shown_loss: float | None = None  # of the last line
 
     def step(self, facts: StepFacts) -> None:
-        """Take note of one step, and have it told if it is its turn, in the background.
+        """Take note of one step, and report it if it is its turn, in the background.
 
         A skipped step is reported whenever it comes. Rows are of their own step alone; the lines
         are of all steps since the last one.
         """
         due = facts.done.iteration % self.training.run.log.log_interval == 0
-        told = due or facts.result.skipped
-        t, takes = self.training, told or self.metrics.wants(facts.done.iteration)
+        shown = due or facts.result.skipped
+        t, takes = self.training, shown or self.metrics.wants(facts.done.iteration)
         # What the next step changes is looked at now.
-        left_s, memory = facts.left_s() if told else 0.0, t.vendor.memory_bytes(t.device) if takes else 0
-        self.metrics.voice.soon(partial(self._step, facts, left_s, memory, due=due, told=told, takes=takes))
+        left_s, memory = facts.left_s() if shown else 0.0, t.vendor.memory_bytes(t.device) if takes else 0
+        self.metrics.background.soon(partial(self._step, facts, left_s, memory, due=due, shown=shown, takes=takes))
 
-    def _step(self, facts: StepFacts, left_s: float, memory_bytes: int, *, due: bool, told: bool, takes: bool) -> None:
+    def _step(self, facts: StepFacts, left_s: float, memory_bytes: int, *, due: bool, shown: bool, takes: bool) -> None:
         self.interval.add(facts.loss, facts.speed, skipped=facts.result.skipped, waited_s=facts.waited_s)
         if not takes:
             return
         row = {**self._row(facts), "memory_bytes": memory_bytes}
         if due and self.training.run.log.log_interval > 1:
             row["lm_loss_mean"] = self.interval.loss
-        if told:
-            self._say(facts, left_s, due=due)
-        self.metrics.write(row, told=told)
+        if shown:
+            self._log(facts, left_s, due=due)
+        self.metrics.write(row, reported=shown)
         if due:
             self.interval = Interval()
 
@@ -89,9 +83,9 @@ class StepReporter:
 
     def settle(self) -> None:
         """Wait until every step so far is reported: what is reported now comes behind them."""
-        self.metrics.voice.settle()
+        self.metrics.background.settle()
 
-    def _say(self, facts: StepFacts, left_s: float, *, due: bool) -> None:
+    def _log(self, facts: StepFacts, left_s: float, *, due: bool) -> None:
         t, done, result = self.training, facts.done, facts.result
         interval = self.interval
         if not due:
@@ -154,29 +148,28 @@ class StepReporter:
             **facts.times,
         }
 
-    def stragglers(self, found: Found) -> None:
-        """Tell which ranks hold the others up."""
+    def stragglers(self, found: Stragglers) -> None:
+        """Report which ranks hold the others up."""
         self.settle()
         if found.stragglers:
             LOG.warning("straggler: %s", straggler_line(found.stragglers, self.training.hosts))
         self.metrics.write({"iteration": self.training.progress.iteration, **found.row()})
 
-    def left_out(self, trouble: Anomaly) -> None:
-        """Tell why a step was skipped; its row already exists."""
+    def skipped_step(self, anomaly: Anomaly) -> None:
+        """Report why a step was skipped; its row already exists."""
         self.settle()
-        LOG.warning("step %d: %s; skipped, no update", trouble.iteration, trouble.text)
+        LOG.warning("step %d: %s; skipped, no update", anomaly.iteration, anomaly.text)
 
-    def rolled_back(self, trouble: Anomaly, path: Path) -> None:
-        """Tell that the run is again what it was at the checkpoint ``path``."""
+    def rolled_back(self, anomaly: Anomaly, path: Path) -> None:
+        """Report that the run was rolled back to the checkpoint ``path``."""
         self.settle()
         done = self.training.progress
-        words = (trouble.iteration, trouble.text, path, done.rollbacks)
-        LOG.warning("step %d: %s; back to %s (rollback %d)", *words)
-        row = {"iteration": trouble.iteration, "rolled_back_to": done.iteration, "rollbacks": done.rollbacks}
-        self.metrics.write({**row, "rollback_reason": trouble.kind, "rejected_loss": trouble.loss})
+        LOG.warning("step %d: %s; back to %s (rollback %d)", anomaly.iteration, anomaly.text, path, done.rollbacks)
+        row = {"iteration": anomaly.iteration, "rolled_back_to": done.iteration, "rollbacks": done.rollbacks}
+        self.metrics.write({**row, "rollback_reason": anomaly.kind, "rejected_loss": anomaly.loss})
 
-    def passed_over(self, first: int, steps: int, samples: int, reason: str = "SKIP_TRAIN_ITERATION_RANGE") -> None:
-        """Tell that the ``samples`` of ``steps`` steps from ``first`` on were skipped."""
+    def skipped_samples(self, first: int, steps: int, samples: int, reason: str) -> None:
+        """Report that the ``samples`` of ``steps`` steps from ``first`` on were skipped."""
         self.settle()
         last = first + steps - 1
         which = f"steps {first}-{last}" if steps > 1 else f"step {first}"
@@ -186,13 +179,13 @@ class StepReporter:
         )
 
     def energy(self, row: Mapping[str, float]) -> None:
-        """Tell how much energy the run used so far."""
+        """Report how much energy the run used so far."""
         self.settle()
         self.used = dict(row)
         self.metrics.write({"iteration": self.training.progress.iteration, **row})
 
     def validation(self, found: HeldOut) -> None:
-        """Tell what a validation found."""
+        """Report the loss of a validation."""
         self.settle()
         iteration = self.training.progress.iteration
         is_usual = self.training.run.log.log_line == "megads"
@@ -203,13 +196,13 @@ class StepReporter:
         self.metrics.write({**row, "consumed_samples": self.training.progress.consumed_samples})
 
     def test(self, found: HeldOut) -> None:
-        """Tell what the test at the end found."""
+        """Report the loss of the test at the end."""
         self.settle()
         LOG.info("test %s", found.line())
         self.metrics.write({"iteration": self.training.progress.iteration, **found.row("test_loss")})
 
     def memory(self, found: MemoryFacts) -> None:
-        """Tell what rank 0's memory is used for, once a start."""
+        """Report what rank 0's memory is used for, once a start."""
         self.settle()
         LOG.info("memory   %s", found.line())
         self.metrics.write({"iteration": self.training.progress.iteration, **found.row()})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from megads.cli.config import config, parse_pairs
+from megads.cli.config import config
 from megads.config.derive import derive
 from megads.config.reference import settings_page
 from megads.config.run_folder import save_config
@@ -135,14 +135,6 @@ def test_shell_lines_reproduce_the_settings():
 
 def test_presets_are_listed_with_their_names():
     assert "7B               AuroraGPT-7B, " in _output("--presets")
-
-
-def test_set_wants_a_value_and_one_only():
-    assert parse_pairs(("a.b=1", "a.b=1", "c=")) == {"a.b": "1", "c": ""}
-    with pytest.raises(ConfigError, match="--set tensor: must have the form"):
-        parse_pairs(("tensor",))
-    with pytest.raises(ConfigError, match="--set a=1 and --set a=2 differ"):
-        parse_pairs(("a=1", "a=2"))
 
 
 def test_settings_need_no_torch():

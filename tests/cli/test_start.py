@@ -36,8 +36,15 @@ def test_help_imports_nothing_heavy(words):
 
 
 def test_everything_before_the_ranks_imports_no_torch():
-    modules = "megads.cli.train, megads.cli.config, megads.cli.stop, megads.launch.plan_run, megads.data.check"
+    modules = "megads.cli.train, megads.cli.config, megads.cli.runs, megads.launch.plan_run, megads.data.check"
     code = f"import sys, {modules}; print([m for m in ('torch', 'deepspeed') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_dry_run_loads_nothing_that_only_starts_processes():
+    code = "import sys, megads.cli.train, megads.launch.request, megads.launch.plan_run, megads.data.check\n"
+    code += "print([m for m in ('multiprocessing', 'psutil') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -26,23 +26,30 @@ def begin(folder, *words, **options):
     return subprocess.Popen(command, cwd=folder, text=True, **options)
 
 
+def lines_until(watched, is_last):
+    """Return the next lines that ``watched`` prints, up to the first one for which ``is_last`` holds."""
+    lines = []
+    for line in watched.stdout:
+        lines.append(line)
+        if is_last(line):
+            return lines
+    raise AssertionError(f"megads watch ended after {lines}\n{watched.communicate(timeout=100)[1]}")
+
+
 def test_a_run_is_followed_from_before_its_begin_over_a_resume_to_its_end(tmp_path):
     run = tmp_path / "r"
     run.mkdir()
     (run / "submitted.yaml").write_text("name: r\n")
     watched = begin(tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    lines = [watched.stdout.readline()]
+    lines = lines_until(watched, lambda line: True)
     path = make_run(run, rows_of(3, every=99), TRAIN_ITERS="10")
     live(run, 3)
-    while not lines[-1].startswith("step 3/10"):
-        lines.append(watched.stdout.readline())
+    lines += lines_until(watched, lambda line: line.startswith("step 3/10"))
     resumed = MetricsFile(path, 2)
     resumed.write(step_row(3, 10, lm_loss=4.25))
-    while "loss 4.25" not in lines[-1]:
-        lines.append(watched.stdout.readline())
+    lines += lines_until(watched, lambda line: "loss 4.25" in line)
     resumed.write(step_row(4, 10))
-    while not lines[-1].startswith("step 4/10"):
-        lines.append(watched.stdout.readline())
+    lines += lines_until(watched, lambda line: line.startswith("step 4/10"))
     resumed.close()
     write_outcome(run, Outcome(0, "done", 4, "done"))
     rest, errors = watched.communicate(timeout=100)
@@ -157,16 +164,3 @@ def test_looking_imports_no_torch():
     code = f"import sys, {', '.join(modules)}; print([m for m in ('torch', 'deepspeed') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_the_end_of_the_log_has_each_step_once(tmp_path):
-    from megads.monitor.interval import Interval, megatron_line
-    from megads.monitor.run_state.watch import log_lines
-    from megads.monitor.throughput import Speed
-
-    interval = Interval()
-    interval.add(2.0, Speed(0.5, 8192, 4096, 0.1, None), skipped=False)
-    family = megatron_line(60, 100, 480, interval, lr=1e-3, batch=8, loss_scale=1.0, grad_norm=1.0)
-    stamp = "2026-01-01 10:00:00,123 "
-    (tmp_path / "run.log").write_text(f"{stamp}step 60/100 | loss  2.0000\n{stamp}{family}\n{stamp}saved\n")
-    assert log_lines(tmp_path / "run.log") == ["10:00:00 step 60/100 | loss  2.0000", "10:00:00 saved"]

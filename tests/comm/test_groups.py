@@ -5,15 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from megads.comm.grid import Grid
-from megads.comm.groups import GROUPS, init_distributed, make_groups
-from megads.errors import ConfigError, LaunchError
+from megads.comm.groups import GROUPS, make_groups
+from megads.errors import ConfigError
 from tests.ranks import groups_of, run_ranks
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +35,7 @@ def _groups_hold_the_right_ranks(degrees: dict[str, int]) -> None:
         total = torch.tensor([float(rank)])
         dist.all_reduce(total, group=real)
         assert total.item() == sum(expected)
-    assert groups.tensor_rank == groups.coordinate["tensor"]
+    assert groups.tensor_rank == groups.grid.coordinate(groups.rank)["tensor"]
     assert groups.data_seq_size == groups.data_size * groups.seq_size
 
 
@@ -118,8 +117,6 @@ def test_a_grid_of_the_wrong_size_is_refused():
 def test_one_rank_needs_no_process_group():
     groups = make_groups(Grid(), 0)
     assert all(getattr(groups, name) is None for name in GROUPS)
-    assert groups.is_first_stage
-    assert groups.is_last_stage
 
 
 def test_one_rank_joins_itself_without_a_port(monkeypatch):
@@ -128,7 +125,7 @@ def test_one_rank_joins_itself_without_a_port(monkeypatch):
     code = (
         "import torch, torch.distributed as dist; from types import SimpleNamespace as N;"
         "from megads.comm.groups import init_distributed, make_groups; from megads.comm.grid import Grid;"
-        "init_distributed('gloo', N(rank=0, world_size=1), 30.0, device=torch.device('cpu'));"
+        "init_distributed('gloo', N(rank=0, world_size=1), 30.0, store=dist.HashStore(), device=torch.device('cpu'));"
         "g = make_groups(Grid(), 0).process_group('model'); assert g.size() == 1;"
         "x = torch.ones(1); dist.all_reduce(x, group=g); assert x.item() == 1; import os; os._exit(0)"
     )
@@ -138,17 +135,14 @@ def test_one_rank_joins_itself_without_a_port(monkeypatch):
 def test_several_ranks_meet_in_a_file(tmp_path):
     code = (
         "import sys, torch, torch.distributed as dist;"
-        "from pathlib import Path; from types import SimpleNamespace as N;"
+        "from types import SimpleNamespace as N;"
         "from megads.comm.groups import init_distributed;"
-        "init_distributed('gloo', N(rank=int(sys.argv[1]), world_size=2), 30.0, store=Path(sys.argv[2]));"
+        "store = dist.FileStore(sys.argv[2], 2);"
+        "init_distributed('gloo', N(rank=int(sys.argv[1]), world_size=2), 30.0, store=store,"
+        "device=torch.device('cpu'));"
         "x = torch.ones(1); dist.all_reduce(x); assert x.item() == 2; import os; os._exit(0)"
     )
     started = [
         subprocess.Popen([sys.executable, "-c", code, str(r), str(tmp_path / "store")], cwd=ROOT) for r in (0, 1)
     ]
     assert [process.wait(60) for process in started] == [0, 0]
-
-
-def test_nowhere_to_meet_is_one_clear_line():
-    with pytest.raises(LaunchError, match="rank 1 of 2 has no rendezvous store"):
-        init_distributed("gloo", SimpleNamespace(rank=1, world_size=2), 5.0)

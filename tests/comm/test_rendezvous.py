@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from megads.cluster.hosts import this_host
 from megads.cluster.ranks import UNKNOWN, RankInfo
-from megads.comm.rendezvous import BLOCK, arrive, find_local, meet, missing_ranks
+from megads.comm.rendezvous import BLOCK, arrive, connect_store, find_local, listen, meet, missing_ranks, serve_store
 from megads.errors import LaunchError
 from tests.ranks import run_ranks
 
@@ -98,6 +98,17 @@ def refused(info: RankInfo, env: dict[str, str]) -> str:
         meet(info, 0.5, env)
     assert "\n" not in str(raised.value)
     return str(raised.value)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+@pytest.mark.parametrize("by", ["127.0.0.1", "::1"])
+def test_a_store_for_other_hosts_is_reached_by_either_protocol(by):
+    port = free_port()
+    store = serve_store("n1", port, 10)
+    connect_store(by, port, 10).set("key", "value")
+    assert store.get("key") == b"value"
+    with pytest.raises(OSError, match="in use"):
+        listen("n1", port)
 
 
 def test_a_port_in_use_is_told_at_once_with_its_number():

@@ -6,6 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from megads.config.rules import checks
+from megads.config.rules.advice import Attempt, Change, Layout, put
+from megads.config.schema import RunConfig
+from megads.config.sizes import model_degree
+
 
 @dataclass(frozen=True)
 class Way:
@@ -44,3 +49,33 @@ def ways(message: str) -> list[Way]:
         if variables or options or dropped:
             found.append(Way(variables, options, dropped))
     return found
+
+
+def check(run: RunConfig, world_size: int) -> None:
+    """Check a derived run; advice starts from it."""
+    checks.check(run, world_size, attempt_from(run, world_size))
+
+
+def attempt_from(run: RunConfig, world_size: int) -> Attempt:
+    """Return what tries a change of a derived run, keeping its ranks and its global batch where it can."""
+
+    def attempt(change: Change) -> Layout | None:
+        given = change.get("launch.ranks_per_host", run.launch.ranks_per_host)
+        world = world_size * given // max(1, run.launch.ranks_per_host)
+        changed = put(run, change)
+        if world % model_degree(changed):
+            return None
+        data = world // model_degree(changed)
+        rows = changed.train.micro_batch * data
+        total = changed.train.global_batch
+        steps = total // rows if total % rows == 0 else changed.train.grad_acc_steps
+        derived: Change = {
+            "parallel.data": data,
+            "train.grad_acc_steps": steps,
+            "train.global_batch": rows * steps,
+            "launch.ranks_per_host": given,
+        }
+        changed = put(changed, derived)
+        return Layout(changed, world, given, checks.problem_of(changed, world))
+
+    return Attempt(attempt)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
@@ -11,20 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from megads.cli import main
-from megads.cli.optimizers import markdown_table
 from megads.config.derive import derive
-from megads.config.estimate.memory import count_parameters, estimate
-from megads.config.estimate.optimizer_memory import ADAM_NUMBERS, WORK_BYTES
 from megads.config.optimizers import EVERYWHERE, OPTIMIZERS, Needs
-from megads.config.rules.checks import check
-from megads.config.rules.optimizer import smallest_side
 from megads.config.rules.remarks import remarks
 from megads.config.schema import RunConfig
 from megads.config.settings.optimizer import OptimizerName
 from megads.config.sources.resolve import resolve, settings
 from megads.errors import ConfigError, DependencyError, DeviceError, MegadsError
-from megads.families.decoder import padded_vocab_size
-from megads.launch.preflight.optimizer_packages import check_optimizer, is_older, version_of
+from megads.launch.preflight.packages import check_optimizer, is_older, version_of
+from tests.config.advice import check
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,24 +48,6 @@ def test_every_row_is_sound():
         assert row.devices or row.never
         assert row.is_whole or row.state, f"{row.name} keeps nothing that a checkpoint could have"
     assert not OPTIMIZERS["adamw"].needs
-
-
-def test_the_document_has_the_table():
-    text = (ROOT / "docs/optimizers.md").read_text()
-    table = text.partition("<!-- megads optimizers --markdown -->\n")[2].partition("<!-- end -->")[0]
-    assert table == markdown_table(list(OPTIMIZERS.values())), "run `megads optimizers --markdown`"
-
-
-def test_the_command_lists_them_all_without_torch():
-    code = (
-        "import sys; from megads.cli import main\ntry: main(['optimizers'])\nfinally: assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    for row in OPTIMIZERS.values():
-        assert f"\n{row.name}: {row.rule}\n  library  {row.library}\n" in f"\n{done.stdout}"
 
 
 # Refusals
@@ -187,43 +162,6 @@ def test_an_op_that_is_there_is_no_reason():
 
 
 @pytest.mark.parametrize(
-    ("env", "line"),
-    [
-        (
-            {"OPT": "ds.adamw"},
-            "OPT=ds.adamw steps weights that are on the host, and OFFLOAD_OPTIMIZER=none; "
-            "use OFFLOAD_OPTIMIZER=cpu or OPT=adamw",
-        ),
-        (
-            {"OPT": "ds.adamw", "ZERO_STAGE": "0", "DTYPE": "fp32"},
-            "OPT=ds.adamw steps weights that are on the host, and OFFLOAD_OPTIMIZER=none; "
-            "use OPT=adamw or OFFLOAD_OPTIMIZER=cpu ZERO_STAGE=1",
-        ),
-        (
-            {"OPT": "apex.adam", "OFFLOAD_OPTIMIZER": "cpu"},
-            "OPT=apex.adam steps weights that are on the device, and OFFLOAD_OPTIMIZER=cpu keeps them on the host; "
-            "use OFFLOAD_OPTIMIZER=none or OPT=adamw",
-        ),
-        (
-            {"OPT": "galoreadamw", "GALORE_RANK": "65"},
-            "GALORE_RANK=65 is more than the smaller side of a layer's matrix, 64; "
-            "use GALORE_RANK=16, GALORE_RANK=64 or OPT=adamw",
-        ),
-        (
-            {"OPT": "adamwschedulefree", "ADAM_BETA1": "0"},
-            "ADAM_BETA1=0: OPT=adamwschedulefree divides by it to find the average; use ADAM_BETA1=0.9",
-        ),
-        (
-            {"OPT": "sgdschedulefree", "SGD_MOMENTUM": "0"},
-            "SGD_MOMENTUM=0: OPT=sgdschedulefree divides by it to find the average; use SGD_MOMENTUM=0.9",
-        ),
-    ],
-)
-def test_settings_that_do_not_go_with_an_optimizer(env, line):
-    assert _refusal(env) == line
-
-
-@pytest.mark.parametrize(
     ("env", "words"),
     [
         ({"OPT": "galore"}, "; did you mean galoreadamw?"),
@@ -282,57 +220,3 @@ def test_whole_parameters_are_not_offloaded():
 
 
 # Memory
-
-
-@pytest.mark.parametrize("name", [each for each, row in OPTIMIZERS.items() if not row.is_whole])
-def test_state_of_single_numbers_is_shared_as_zero_says(name):
-    count = count_parameters(_run({}).model)
-    kinds = len(OPTIMIZERS[name].state)
-    one = estimate(_run({"OPT": name, "DTYPE": "fp32", "ZERO_STAGE": "0"}, ranks=2), 2)
-    shared = estimate(_run({"OPT": name, "DTYPE": "bf16", "ZERO_STAGE": "1"}, ranks=2), 2)
-    assert one.optimizer == 4 * kinds * count
-    assert shared.optimizer == (4 * kinds + 4) * count // 2
-
-
-def test_whole_parameters_are_shared_by_all_and_have_one_owner():
-    env = {"OPT": "lamb", "DTYPE": "fp32", "ZERO_STAGE": "0"}
-    model = _run(env).model
-    table = padded_vocab_size(model) * model.hidden_size
-    matrices = count_parameters(model) - (2 * model.num_layers + 1) * model.hidden_size
-    base = {each: estimate(_run({**env, "OPT": "adamw"}, ranks=each), each).buffers for each in (1, 2, 8)}
-    for ranks, share in ((1, matrices), (2, matrices // 2), (8, table)):
-        memory = estimate(_run(env, ranks=ranks), ranks)
-        assert memory.optimizer == 4 * 2 * share
-        assert memory.buffers - base[ranks] == WORK_BYTES * share
-
-
-def test_what_a_matrix_rule_leaves_to_adamw_has_its_state():
-    env = {"OPT": "shampoo", "DTYPE": "fp32"}
-    run = _run(env)
-    tables = 2 * padded_vocab_size(run.model) * run.model.hidden_size
-    layers = count_parameters(run.model) - tables - (2 * run.model.num_layers + 1) * run.model.hidden_size
-    assert estimate(run, 1).optimizer == 4 * (OPTIMIZERS["shampoo"].numbers * layers + ADAM_NUMBERS * tables)
-
-
-def test_offload_leaves_the_state_of_whole_parameters_on_the_device():
-    kept = estimate(_run({"OPT": "lamb", "OFFLOAD_OPTIMIZER": "cpu"}, ranks=2), 2)
-    gone = estimate(_run({"OPT": "adamw", "OFFLOAD_OPTIMIZER": "cpu"}, ranks=2), 2)
-    assert kept.optimizer > 0
-    assert gone.optimizer == 0
-
-
-def test_one_after_another_takes_less_than_many_at_once():
-    env = {"NLAYERS": "64", "DTYPE": "fp32"}
-    many, one = (estimate(_run({**env, "OPT": name}), 1) for name in ("galoreadamw8bit", "galoreadamw8bitperlayer"))
-    assert one.buffers < many.buffers
-
-
-@pytest.mark.parametrize("env", [{}, {"NO_LLAMA": "1"}, {"NUM_KV_HEAD": "1", "HEAD_DIM": "8"}])
-def test_the_smallest_side_is_that_of_the_model(env):
-    from megads.comm.grid import Grid
-    from megads.comm.groups import Groups
-    from megads.models.build import build_model
-
-    run = _run(env)
-    named = build_model(run, Groups(Grid(), 0)).named_parameters()
-    assert smallest_side(run.model) == min(min(w.shape) for n, w in named if n.startswith("layers.") and w.dim() == 2)

@@ -34,6 +34,8 @@ def test_there_are_commands_to_try():
         "running",
         "data",
         "checkpoints",
+        "inference",
+        "evaluation",
         "parallelism",
         "hangs",
         "clusters",

@@ -1,4 +1,4 @@
-"""The training job under every starter that this host has: the same ranks, so the same losses.
+"""The training job under every launcher that this host has: the same ranks, so the same losses.
 
 Every process is a new interpreter here, as it is for a user; elsewhere they are forked (tests/README.md).
 """

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megads.checkpoint.convert.writer import Writer
+from megads.checkpoint.convert.writer import new_writer
 from megads.checkpoint.format.folders import list_checkpoints
-from megads.checkpoint.format.tensors import parameters_of
+from megads.checkpoint.format.shard_layout import parameters_of
 from megads.checkpoint.resume.compatibility import shape_of
 from megads.config.schema import ModelConfig
 from tests.e2e.conftest import Command
@@ -220,11 +220,10 @@ IMPORTED = ModelConfig(
 
 def test_an_imported_model_is_trained_without_typing_its_shape(megads):
     tensors, about = parameters_of(IMPORTED), {"max_seq_length": 32}
-    writer = Writer(megads.folder / "imported", tensors, shape_of(IMPORTED), about)
-    for name, cut in tensors.items():
-        spread = np.random.default_rng(1).standard_normal(cut.shape, np.float32)
-        writer.add(name, 1 + 0 * spread if "norm" in name else 0.02 * spread)
-    writer.finish()
+    with new_writer(megads.folder / "imported", tensors, shape_of(IMPORTED), about) as writer:
+        for name, cut in tensors.items():
+            spread = np.random.default_rng(1).standard_normal(cut.shape, np.float32)
+            writer.add(name, 1 + 0 * spread if "norm" in name else 0.02 * spread)
     settings = {"LOAD": "imported", "USE_CHECKPOINT_ARGS": "1", "NLAYERS": ""}
     shown = megads("config", "--json", **settings)
     rows = json.loads(shown.stdout)

@@ -16,7 +16,7 @@ import pytest
 from tests.data.preprocess.conftest import texts, write_jsonl
 
 ROOT = Path(__file__).parents[2]
-STARTERS = [
+LAUNCHERS = [
     pytest.param(["mpirun.openmpi", "--oversubscribe", "-np"], id="openmpi"),
     pytest.param(["mpiexec.hydra", "-n"], id="hydra"),
 ]
@@ -50,7 +50,7 @@ def call(folder: Path, *words: str, ranks: list[str] | None = None) -> subproces
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("starter", LAUNCHERS)
 def test_bytes_are_those_of_one_process(tmp_path, corpus, starter):
     alone = call(tmp_path, *corpus, *NULL, "--output-prefix", "one")
     assert alone.returncode == 0, alone.stderr
@@ -65,7 +65,7 @@ def test_bytes_are_those_of_one_process(tmp_path, corpus, starter):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("starter", LAUNCHERS)
 def test_bad_line_of_another_rank_is_one_line(tmp_path, corpus, starter):
     with (tmp_path / "c.jsonl").open("a") as file:
         file.write("bad\n")
@@ -78,7 +78,7 @@ def test_bad_line_of_another_rank_is_one_line(tmp_path, corpus, starter):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("starter", LAUNCHERS)
 def test_a_rank_that_is_killed_ends_all_and_can_be_made_up_for(tmp_path, corpus, starter):
     """The launcher ends the others; the same command then makes what is missing."""
     slow = ["--block-bytes", "200", "--commit-seconds", "0", "--chunk-size", "1"]

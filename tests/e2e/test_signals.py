@@ -1,6 +1,6 @@
-"""Stops, ends and failures of real runs under the real starters: checkpoint, exit code, time to exit, message.
+"""Stops, ends and failures of real runs under the real launchers: checkpoint, exit code, time to exit, message.
 
-What needs no model (every signal under every starter) is in tests/launch/supervise/test_run.py.
+What needs no model (every signal under every launcher) is in tests/launch/supervise/test_run.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from megads.config.run_folder import ENDS_AT
-from megads.launch.supervise.processes import families
+from megads.launch.supervise.processes import children
 from megads.launch.supervise.rank_parent import KILL_AFTER_S
 from megads.monitor.run_state.outcome import Heartbeat, write_heartbeat
 from tests.e2e.conftest import SLOW
@@ -25,7 +25,7 @@ from tests.e2e.test_resume import numbers, wait_for_step
 HOST = socket.gethostname()
 LONG = {"TRAIN_ITERS": "4000", "EVAL_INTERVAL": "0"}
 OPENMPI, MPICH = (pytest.param(name, marks=pytest.mark.mpi) for name in ("openmpi", "mpich"))
-STARTERS = ["local", OPENMPI, MPICH]
+LAUNCHERS = ["local", OPENMPI, MPICH]
 SOON_S = 60
 
 
@@ -134,9 +134,7 @@ def test_a_launcher_killed_while_a_rank_is_stopped_leaves_nothing(megads):
     """Nobody is left who would continue the rank, and mpiexec waits for it."""
     process = megads.start("train", RUN_DIR="r", TP="2", LAUNCH_WITH="mpich", **LONG)
     wait_for_step(process, megads.folder / "r", 3)
-    below, run = families(), [process.pid]
-    for pid in run:
-        run += below.get(pid, [])
+    run = [process.pid, *children(process.pid, recursive=True)]
     assert len(run) >= 6  # launcher, mpiexec, its proxy, two guards, two ranks
     os.kill(ranks_in(megads.folder)[1], signal.SIGSTOP)
     time.sleep(0.5)
@@ -147,7 +145,7 @@ def test_a_launcher_killed_while_a_rank_is_stopped_leaves_nothing(megads):
     process.communicate(timeout=SOON_S)
 
 
-@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("starter", LAUNCHERS)
 def test_a_killed_rank_is_named_and_the_run_ends(megads, starter):
     settings = {**LONG, "SAVE_INTERVAL": "2", "WALLTIME": "1h"}
     process = megads.start("train", RUN_DIR="r", TP="2", LAUNCH_WITH=starter, **settings)
@@ -195,7 +193,7 @@ def test_a_stuck_rank_is_named_and_the_run_ends(megads):
 
 @pytest.mark.slow
 def test_the_end_of_the_allocation_is_kept(megads):
-    """That each starter tells its ranks of the end, test_a_killed_rank_is_named_and_the_run_ends sees."""
+    """That each launcher tells its ranks of the end, test_a_killed_rank_is_named_and_the_run_ends sees."""
     (megads.folder / "r").mkdir()
     # An earlier start measured a save; else the first one is given more time.
     write_heartbeat(megads.folder / "r", Heartbeat(0, "end", 0.0, 0.0, 1, HOST, save_s=0.1))

@@ -78,7 +78,7 @@ def test_a_run_trains_and_says_what_it_did(reference):
 def test_the_loss_does_not_depend_on_the_layout(reference, megads, layout):
     done = megads.train("r", TRAIN_ITERS="20", INIT_METHOD_STD="0.02", **layout)
     assert done.returncode == 0, done.stderr
-    assert ("megads.launch.starters.local" in done.stderr) is (layout != {"TP": "1"})
+    assert ("megads.launch.launchers.local" in done.stderr) is (layout != {"TP": "1"})
     assert megads.losses("r") == pytest.approx(reference.losses("r"), rel=1e-5)
     norms = [[row["grad_norm"] for row in c.rows("r") if "grad_norm" in row] for c in (megads, reference)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
@@ -119,12 +119,17 @@ def test_the_screen_tells_what_a_person_wants_to_know(megads):
         "loss     training ",
         "folder   r ",
         "longer   TRAIN_ITERS=8 MACHINE=cpu RUN_DIR=r ",
-        "megads.launch.starters.local",
+        "megads.launch.launchers.local",
     ):
         assert wanted in done.stderr, f"{wanted!r} is not in:\n{done.stderr}"
     assert "Warning" not in done.stderr
     log = (megads.folder / "r/log/run.log").read_text()
-    for wanted in ("layout   2 ranks on 1 host", "megads.launch.starters.local", "step 4/4 | loss ", "done     4 of 4"):
+    for wanted in (
+        "layout   2 ranks on 1 host",
+        "megads.launch.launchers.local",
+        "step 4/4 | loss ",
+        "done     4 of 4",
+    ):
         assert wanted in log
 
 

@@ -88,15 +88,14 @@ class Together:
 def plain_optimizer(model: Any, run: RunConfig) -> Together:
     """Return the library's own classes with the options of ``run``, on whole parameters; rates are set step by step."""
     from megads.config.optimizers import OPTIMIZERS
-    from megads.engine.optim.build import MATRICES, parameter_groups
-    from megads.engine.optim.classes import maker, matrix_options
+    from megads.engine.optim.build import MATRICES, maker, parameter_groups
 
     name = run.optim.optimizer
     row = OPTIMIZERS[name]
     made = []
     for group in parameter_groups(model, run):
-        is_left = row.rest and group["label"] != MATRICES and not name.startswith("galore")
-        more = matrix_options(run.optim) if group["label"] == MATRICES else {}
+        is_left = row.rest and group["label"] != MATRICES and not row.matrix_options
+        more = row.matrix_arguments(run.optim) if group["label"] == MATRICES else {}
         made.append(maker("adamw" if is_left else name, run.optim)([{**group, **more}]))
         if row.is_averaged:
             made[-1].train()
@@ -144,6 +143,12 @@ def train(engine, run, groups, first=0, last=STEPS):
     return [engine.train_step(batches(run, step, groups.data_rank), rate(step)) for step in range(first, last)]
 
 
+def eval_loss(engine: Any, parts: list[Any]) -> Any:
+    """Return the mean loss over the counted tokens of ``parts`` on all ranks."""
+    total, count = engine.eval_losses(parts).sum(dim=0)
+    return total / count.clamp(min=1)
+
+
 def make_engine(run: RunConfig, groups: Any, *, eod: int | None = None) -> Any:
     """Return the engine, as a run makes it."""
     let_fp16_run()
@@ -163,17 +168,17 @@ def let_fp16_run() -> None:
 
 
 def saved(engine: Any) -> dict[str, dict[str, Any]]:
-    return {state.name: {kind: t.clone() for kind, t in state.tensors.items()} for state in engine.states()}
+    return {state.name: {kind: t.clone() for kind, t in state.tensors.items()} for state in engine.state.by_parameter()}
 
 
 def take_over(engine: Any, other: Any) -> None:
     """Have ``engine`` resume from where ``other``, of the same tensor-parallel slices and stage, is."""
     whole = saved(other)
-    for piece in engine.pieces():
+    for piece in engine.state.owned_shards():
         for kind, tensor in piece.tensors.items():
             tensor.copy_(whole[piece.name][kind].flatten()[piece.first : piece.first + piece.count])
-    engine.spread()
-    engine.load_scalars(other.scalars())
+    engine.state.sync_from_masters()
+    engine.state.load_scalars(other.state.scalars())
 
 
 def working_weights(engine: Any) -> list[Any]:
@@ -210,7 +215,7 @@ def trains_like_one_rank(grid: dict[str, int], changes: dict[str, str]) -> None:
     assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)
     assert min(norms) > CLIP
     assert not any(r.skipped for r in results)
-    for state in engine.states():
+    for state in engine.state.by_parameter():
         whole = weights[state.name].detach()
         local = take_shard(whole, state.parameter.shard, groups.tensor_rank, groups.tensor_size)
         torch.testing.assert_close(state.tensors["weight"], local, rtol=1e-4, atol=2e-6)
@@ -232,7 +237,7 @@ def goes_on_bitwise(grid: dict[str, int], changes: dict[str, str]) -> None:
     for ours, theirs in zip(rest, expected[HALF:], strict=True):
         assert float(ours.loss) == float(theirs.loss)
         assert ours.grad_norm == theirs.grad_norm
-    for ours, theirs in zip(second.states(), whole.states(), strict=True):
+    for ours, theirs in zip(second.state.by_parameter(), whole.state.by_parameter(), strict=True):
         for kind, tensor in theirs.tensors.items():
             assert torch.equal(ours.tensors[kind], tensor), f"{ours.name} {kind}"
-    assert second.scalars() == whole.scalars()
+    assert second.state.scalars() == whole.state.scalars()

@@ -139,7 +139,7 @@ class Scripted:
         """Yield of every parameter of this rank how far it is from ``expected``, relative to its largest number."""
         from megads.parallel.tensor import take_shard
 
-        for state in self.engine.states():
+        for state in self.engine.state.by_parameter():
             shard = getattr(state.parameter, "shard", None)
             wanted = take_shard(expected[state.name], shard, self.groups.tensor_rank, self.groups.tensor_size)
             yield state.name, float((state.tensors["weight"] - wanted).abs().max() / wanted.abs().max())

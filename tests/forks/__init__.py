@@ -13,5 +13,5 @@ environment an import may read (:func:`tests.forks.become.is_forkable`): those s
 
 from __future__ import annotations
 
-MODULES = ("megads", "megads.launch.starters.local", "torch.distributed.run", "deepspeed.launcher.runner")
+MODULES = ("megads", "megads.launch.launchers.local", "torch.distributed.run", "deepspeed.launcher.runner")
 """What is run in a forked process, as ``python -m MODULE``."""

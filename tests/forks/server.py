@@ -113,7 +113,7 @@ def import_everything() -> None:
     from PIL import Image
 
     import megads
-    from megads.engine.deepspeed.compiler import NAME, Door
+    from megads.engine.deepspeed.compiler import NAME, is_postponed, postpone_compiler
     from megads.engine.deepspeed.package import import_deepspeed
 
     Image.init()
@@ -122,8 +122,9 @@ def import_everything() -> None:
             importlib.import_module(module.name)
     for name in ("torch.distributed.run", "torch.distributed.elastic.rendezvous.static_tcp_rendezvous", "orjson"):
         importlib.import_module(name)
+    postpone_compiler()
     import_deepspeed()
-    if isinstance(sys.modules.get(NAME), Door):  # ranks put it there themselves
+    if is_postponed():  # ranks postpone it themselves
         del sys.modules[NAME]
 
 

@@ -17,7 +17,7 @@ from megads.config.schema import ModelConfig, RunConfig
 from megads.config.settings.engine import RecomputeConfig
 from megads.models.build import build_model
 from megads.parallel.recompute import Recompute
-from megads.train.profile.flop_count import counted
+from megads.train.profile.flops import counted
 from tests.models.shapes import GPT, LLAMA, LLAMA_GQA, MIXED, make_run
 
 MODELS: dict[str, ModelConfig] = {

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from megads.errors import LaunchError
-from megads.monitor.check_stages import Examiner, Finding, Verdict, finding_of, spans, summary, which_ranks
+from megads.monitor.check_stages import Finding, StageRunner, Verdict, finding_of, spans, summary, which_ranks
 
 
 def test_ranks_are_named_with_their_hosts():
@@ -39,7 +39,7 @@ def test_the_summary_names_what_failed_and_what_was_not_looked_at():
 
 def test_a_stage_that_hangs_is_told_with_its_place_and_the_next_one_runs():
     told = []
-    examiner = Examiner(0.3, told.append)
+    examiner = StageRunner(0.3, told.append)
     release = threading.Event()
 
     def hang():
@@ -56,7 +56,7 @@ def test_a_stage_that_hangs_is_told_with_its_place_and_the_next_one_runs():
 
 
 def test_an_error_that_is_expected_is_a_failure_and_another_one_a_bug():
-    examiner = Examiner(5, lambda finding: None)
+    examiner = StageRunner(5, lambda finding: None)
 
     def refuse():
         raise LaunchError("no")

@@ -1,4 +1,4 @@
-"""The line that programs of Megatron-LM's users look for."""
+"""The lines of a step: ours, and the one that programs of Megatron-LM's users look for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from megads.monitor.interval import Interval, megatron_line, megatron_validation_line
+from megads.monitor.interval import Interval, megatron_line, megatron_validation_line, step_line
 from megads.monitor.throughput import Speed
 
 FIELDS = re.compile(r"([A-Za-z/()][\w /()-]*?): +([-+.\dEen]+)(?: \||$)")
@@ -82,3 +82,45 @@ def test_without_a_step_that_counted_there_is_no_loss():
 def test_the_line_of_a_validation():
     line = megatron_validation_line(100, 2.5, math.exp(2.5))
     assert line == " validation loss at iteration 100 | lm loss value: 2.500000E+00 | lm loss PPL: 1.218249E+01 |"
+
+
+def test_step_line_reads_left_to_right():
+    speed = Speed(0.5, 8192, 4096, 0.1, None)
+    line = step_line(7, 200, 5.4321, 2e-4, 1.25, speed, 96.5)
+    assert line == "step   7/200 | loss  5.4321 | lr 2.00e-04 | grad norm   1.250 | 8.19k tok/s | 0.500s | ETA  1m36s"
+
+
+def test_loss_scale_and_mfu_are_shown_when_they_mean_something():
+    line = step_line(7, 200, 5.4, 2e-4, 1.25, Speed(0.5, 8192, 4096, 0.1, 0.412), 96, scale=65536.0)
+    assert "| scale 65536 |" in line
+    assert "| mfu 41.2% |" in line
+
+
+def test_a_batch_that_grows_is_shown():
+    line = step_line(7, 200, 5.4, 2e-4, 1.25, Speed(0.5, 8192, 4096, 0.1, None), 96, batch=48)
+    assert "| grad norm   1.250 | batch 48 | 8.19k tok/s" in line
+
+
+def test_waiting_for_data_is_shown_when_it_matters():
+    speed = Speed(0.5, 8192, 4096, 0.1, None)
+    assert "stall" not in step_line(7, 200, 5.4, 2e-4, 1.25, speed, 96, waited=0.05)
+    assert "| 0.500s | data stall 30% | ETA" in step_line(7, 200, 5.4, 2e-4, 1.25, speed, 96, waited=0.3)
+
+
+def test_a_skipped_step_is_reported():
+    line = step_line(
+        7, 200, 5.4, 2e-4, float("inf"), Speed(0.5, 8192, 4096, 0.1, None), 96, skipped="gradient is NaN or Inf"
+    )
+    assert line.endswith("SKIPPED, gradient is NaN or Inf")
+
+
+def test_the_columns_of_steps_are_as_wide_in_every_step():
+    lines = [
+        step_line(7, 200, loss, 2e-4, norm, Speed(step_s, rate, rate, 0.1, None), eta)
+        for loss, norm, step_s, rate, eta in (
+            (7.8, 4.473, 0.48, 4260, 72),
+            (12.25, 0.5, 1.4, 12, 4),
+            (5.5, 101.25, 61, 999_999, 7380),
+        )
+    ]
+    assert len({tuple(at for at, letter in enumerate(line) if letter == "|") for line in lines}) == 1

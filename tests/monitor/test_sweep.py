@@ -79,7 +79,6 @@ def test_the_steepest_descent_is_suggested(noise):
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 def test_never_more_than_a_tenth_of_where_it_diverges(noise):
     found = swept(lambda rate: valley(rate, best=1e-2, edge=3e-2), noise=noise).suggestion()
-    assert found.steepest > found.lr
     assert found.lr == pytest.approx(found.diverges / 10)
     assert 1e-2 < found.diverges < 6e-2
     assert found.why.startswith("a tenth of 0.0")
@@ -135,5 +134,5 @@ def test_what_is_measured_is_a_table_and_a_picture(tmp_path):
     assert float(rows[1].pop("learning_rate")) == pytest.approx(1e-5)
     assert rows[1] == {"iteration": "2", "lm_loss": "8.0", "smoothed_loss": "8.0"}
     assert [row["iteration"] for row in rows] == ["1", "2", "3", "4"]
-    made.draw(tmp_path / "t.png", "a run")
+    made.render("a run").savefig(tmp_path / "t.png")
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from megads.parallel.draw import draw_labels
+from megads.parallel.loss import draw_labels
 from tests.ranks import groups_of, run_ranks
 
 VOCAB, PADDED = 13, 16
@@ -79,5 +79,5 @@ def test_ranks_may_have_padding_only():
 def test_many_tokens_go_in_parts(monkeypatch):
     logits, numbers = logits_and_numbers()
     expected = draw_labels(logits, numbers, None, VOCAB)
-    monkeypatch.setattr("megads.parallel.draw.AT_ONCE", 5 * PADDED)
+    monkeypatch.setattr("megads.parallel.loss.AT_ONCE", 5 * PADDED)
     assert torch.equal(draw_labels(logits, numbers, None, VOCAB), expected)

@@ -74,7 +74,7 @@ def _embedding_matches_one_rank() -> None:
 def _input_without_gradient() -> None:
     """The first layer of a model has no gradient to pass on; the rest is as before."""
     group = groups_of(tensor=2).tensor
-    col = ColumnParallelLinear(3, 4, group, bias=False).double()
+    col = ColumnParallelLinear(3, (4,), group, bias=False).double()
     row = RowParallelLinear(4, 3, group, bias=False).double()
     nn.init.ones_(col.weight)
     nn.init.ones_(row.weight)
@@ -95,7 +95,7 @@ def _scattered_mlp_matches_one_rank(batch: int) -> None:
     y_ref = down(up(x_ref).tanh())
     (y_ref * weight).sum().backward()
 
-    col = ColumnParallelLinear(6, 8, group, scattered=True).double()
+    col = ColumnParallelLinear(6, (8,), group, scattered=True).double()
     row = RowParallelLinear(8, 5, group, scattered=True).double()
     pairs = [(col.weight, up.weight), (col.bias, up.bias), (row.weight, down.weight), (row.bias, down.bias)]
     for split, full in pairs:
@@ -129,7 +129,7 @@ def _scattered_embedding_matches_one_rank() -> None:
 def _frozen_scattered_layers() -> None:
     """Only what is asked for is computed: frozen weights, or an input without gradient."""
     group = groups_of(tensor=2).tensor
-    col = ColumnParallelLinear(3, 4, group, scattered=True).double()
+    col = ColumnParallelLinear(3, (4,), group, scattered=True).double()
     row = RowParallelLinear(4, 3, group, scattered=True).double()
     for weight in (*col.parameters(), *row.parameters()):
         nn.init.ones_(weight)

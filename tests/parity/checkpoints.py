@@ -12,22 +12,22 @@ KINDS = ("weight", "exp_avg", "exp_avg_sq")
 
 def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress) -> Path:
     """Write a checkpoint in ``folder``. Collective."""
-    from megads.checkpoint.format.tensors import parameters_of
+    from megads.checkpoint.format.shard_layout import parameters_of
     from megads.checkpoint.resume.compatibility import shape_of
     from megads.checkpoint.save import Saver, Snapshot
     from megads.config.deepspeed.dictionary import effective_zero_stage
 
-    degrees = {axis: groups.grid.degree(axis) for axis in groups.coordinate}
+    degrees = {axis: groups.grid.degree(axis) for axis in groups.grid.coordinate(groups.rank)}
     snapshot = Snapshot(
         progress=progress,
-        pieces=engine.pieces(),
-        scalars=engine.scalars(),
+        shards=engine.state.owned_shards(),
+        scalars=engine.state.scalars(),
         tensors=parameters_of(run.model),
         model=shape_of(run),
         settings={},
         about={},
         layout={**degrees, "zero_stage": effective_zero_stage(run)},
-        states=engine.whole_states(),
+        states=engine.state.whole_states(),
     )
     return Saver(folder, groups).save(snapshot)
 
@@ -35,14 +35,14 @@ def save(engine: Any, run: Any, groups: Any, folder: Path, progress: Progress) -
 def load(engine: Any, groups: Any, path: Path) -> Progress:
     """Have ``engine`` resume from the checkpoint ``path``; return how far it is. Collective."""
     from megads.checkpoint.format.reader import Reader
-    from megads.checkpoint.load import load_pieces
+    from megads.checkpoint.load import load_shards
     from megads.train.resume import tensors_of
 
     with Reader(path) as reader:
-        load_pieces(reader, engine.pieces(), reader.manifest.kinds)
-        engine.load_whole_states(lambda name: tensors_of(reader.state(name)))
-        engine.spread()
-        engine.load_scalars(reader.manifest.scalars)
+        load_shards(reader, engine.state.owned_shards(), reader.manifest.kinds)
+        engine.state.load_whole_states(lambda name: tensors_of(reader.state(name)))
+        engine.state.sync_from_masters()
+        engine.state.load_scalars(reader.manifest.scalars)
         return Progress.read(reader.manifest.progress)
 
 
@@ -54,7 +54,7 @@ def whole_tensors(engine: Any, groups: Any) -> dict[str, dict[str, Any]]:
     from megads.parallel.tensor import join_shards
 
     found: dict[str, dict[str, Any]] = {}
-    for state in engine.states():
+    for state in engine.state.by_parameter():
         found[state.name] = {}
         for kind, tensor in state.tensors.items():
             slices = [torch.empty_like(tensor) for _ in range(groups.tensor_size)]

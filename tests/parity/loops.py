@@ -75,8 +75,7 @@ def loop_of(
     from megads.device.vendor import vendor
     from megads.engine.build import make_engine
     from megads.monitor.metrics import MetricsFile
-    from megads.train.fault.stop import StopRequest
-    from megads.train.fault.walltime import Deadline
+    from megads.train.fault.stop import Deadline, StopRequest
     from megads.train.loop import Loop
     from megads.train.resume import resume
     from megads.train.setup import Training
@@ -106,9 +105,9 @@ def state_of(loop: Any) -> str:
     import torch
 
     training = loop.training
-    tensors = [tensor for piece in training.engine.pieces() for tensor in piece.tensors.values()]
+    tensors = [tensor for piece in training.engine.state.owned_shards() for tensor in piece.tensors.values()]
     tensors += [getattr(p, "ds_tensor", p).detach() for p in training.engine.module.parameters()]
-    digest = hashlib.blake2b(repr(sorted(training.engine.scalars().items())).encode())
+    digest = hashlib.blake2b(repr(sorted(training.engine.state.scalars().items())).encode())
     for tensor in tensors:
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()

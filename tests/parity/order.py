@@ -67,13 +67,17 @@ class Recorder:
         self.seen.append(together([batch.tolist() for batch in batches], self.groups))
         return StepResult(torch.tensor(1.0), 1.0, False, 1.0)
 
-    def pieces(self) -> Any:
+    @property
+    def state(self) -> Any:
+        return self
+
+    def owned_shards(self) -> Any:
         # A checkpoint without a weight is none, and a run does not resume from one without moments.
         if self.groups.rank == 0:
             kinds = ("weight", "exp_avg", "exp_avg_sq")
             yield OwnedShard("head.weight", ShardLayout((1, 1)), 0, {kind: torch.zeros(1) for kind in kinds})
 
-    def spread(self) -> None:
+    def sync_from_masters(self) -> None:
         pass
 
     def whole_states(self) -> Any:
@@ -133,7 +137,7 @@ class Numbers:
     def settle(self) -> None:
         pass
 
-    def passed_over(self, first: int, steps: int, samples: int, reason: str) -> None:
+    def skipped_samples(self, first: int, steps: int, samples: int, reason: str) -> None:
         pass
 
 
@@ -155,10 +159,10 @@ def one_start(run: RunConfig, shards: list[Shard], folder: Path, grid: dict[str,
     training.parameters = {"head.weight": ShardLayout((1, 1))}  # all that the recorder has
     resume(training)
     loop = Loop(training, StopRequest(folder, groups, device, in_place=False), None)
-    loop.looks.is_first = False  # the recorder has no memory to look at
+    loop.probes.is_first = False  # the recorder has no memory to look at
     numbers: list[int] = []
     if groups.rank == 0:
-        loop.teller = Numbers(training, numbers)  # type: ignore[assignment]
+        loop.reporter = Numbers(training, numbers)  # type: ignore[assignment]
     first = training.progress.iteration
     try:
         loop.run()

@@ -92,7 +92,7 @@ def _write(layout: Layout, folder: Path) -> None:
     train_on(engine, run, groups, range(SAVED_AFTER), slow)
     save(engine, run, groups, folder, Progress(SAVED_AFTER))
     whole = whole_tensors(engine, groups)
-    if groups.coordinate == {"pipe": groups.pipe_rank, "data": 0, "seq": 0, "tensor": 0}:
+    if groups.grid.coordinate(groups.rank) == {"pipe": groups.pipe_rank, "data": 0, "seq": 0, "tensor": 0}:
         torch.save(whole, folder / f"stage-{groups.pipe_rank}.pt")
 
 
@@ -123,7 +123,7 @@ def _holds_the_same(engine: Any, groups: Any, folder: Path) -> None:
     expected: dict[str, dict[str, torch.Tensor]] = {}
     for path in folder.glob("stage-*.pt"):
         expected |= torch.load(path, weights_only=True)
-    held = {state.name: state.tensors for state in engine.states()}
+    held = {state.name: state.tensors for state in engine.state.by_parameter()}
     for (name, parameter), working in zip(engine.module.named_parameters(), working_weights(engine), strict=True):
         assert expected[name]["exp_avg_sq"].any(), name
         for kind, tensor in {"working": working, **held.get(name, {})}.items():

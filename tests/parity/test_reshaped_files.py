@@ -35,9 +35,9 @@ def _finds_it_in_its_file(layout: Layout, source: Path, made: Path) -> None:
     from megads.checkpoint.format.reader import Reader
 
     engine, _, groups = engine_of(layout)
-    first = groups.grid.rank({**groups.coordinate, "tensor": 0})
+    first = groups.grid.rank({**groups.grid.coordinate(groups.rank), "tensor": 0})
     with Reader(source) as before, Reader(made) as after:
-        for piece in engine.pieces():
+        for piece in engine.state.owned_shards():
             for kind in KINDS:
                 place = (piece.name, kind, piece.cut, piece.first, piece.count)
                 np.testing.assert_array_equal(before.read(*place), after.read(*place), err_msg=f"{kind} {piece.name}")
@@ -49,8 +49,7 @@ def _finds_it_in_its_file(layout: Layout, source: Path, made: Path) -> None:
 @pytest.mark.dist
 @pytest.mark.parametrize(("before", "after"), PAIRS, ids=lambda layout: str(layout))
 def test_every_rank_reads_its_own_file(before: Layout, after: Layout, tmp_path: Path) -> None:
-    from megads.checkpoint.convert.new_layout import target_of
-    from megads.checkpoint.convert.reshard import reshape
+    from megads.checkpoint.convert.reshard import reshape, target_of
     from megads.checkpoint.format.manifest import read_manifest
 
     run_ranks(before.ranks, _write, before, tmp_path / "a", timeout_s=150)

@@ -77,7 +77,7 @@ class _Run:
 
     def step(self) -> tuple[Any, ...]:
         """Do the next step; return all that it says, and what it leaves."""
-        from megads.data.loading.loader import Batches
+        from megads.data.loading.batches import Batches
         from megads.train.loop import advance
 
         groups, done, rows = self.groups, self.progress, self.run.train.micro_batch
@@ -86,10 +86,10 @@ class _Run:
             micro_batch=rows,
             data_rank=groups.data_rank,
             data_size=groups.data_size,
-            consumed=done.consumed_samples,
         )
         batch, lr = self.sizes.batch_at(done.consumed_samples), self.schedule.lr(done.scheduled_samples)
-        parts = [next(read) for _ in range(batch // read.block)]
+        ends = done.consumed_samples + batch
+        parts = [read.read(first) for first in range(done.consumed_samples, ends, read.block)]
         result = self.engine.train_step(parts, lr, first_sample=done.consumed_samples)
         self.progress = advance(done, result, float(result.loss), batch)
         said = (float(result.loss), result.grad_norm, result.skipped, result.loss_scale)
@@ -99,9 +99,9 @@ class _Run:
         """Return a digest of every number on this rank that decides what comes."""
         import torch
 
-        tensors = [tensor for piece in self.engine.pieces() for tensor in piece.tensors.values()]
+        tensors = [tensor for piece in self.engine.state.owned_shards() for tensor in piece.tensors.values()]
         tensors += [getattr(p, "ds_tensor", p).detach() for p in self.engine.module.parameters()]
-        digest = hashlib.blake2b(repr((self.progress, self.engine.scalars())).encode())
+        digest = hashlib.blake2b(repr((self.progress, self.engine.state.scalars())).encode())
         for tensor in tensors:
             digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy())
         return digest.hexdigest()
@@ -111,11 +111,11 @@ class _Run:
         import torch
 
         torch.manual_seed(99 + self.groups.rank)
-        for piece in self.engine.pieces():
+        for piece in self.engine.state.owned_shards():
             for tensor in piece.tensors.values():
                 tensor.normal_()
-        self.engine.spread()
-        self.engine.load_scalars({key: value + 3 for key, value in self.engine.scalars().items()})
+        self.engine.state.sync_from_masters()
+        self.engine.state.load_scalars({key: value + 3 for key, value in self.engine.state.scalars().items()})
         self.progress = Progress(77, 77, 77)
 
     def save(self, folder: Path) -> Path:

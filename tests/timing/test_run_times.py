@@ -15,10 +15,8 @@ from megads.engine.base import StepResult
 from megads.monitor.log import LOG
 from megads.monitor.metrics import read_metrics
 from megads.timing import collectives
-from megads.timing.run_times import kinds_of
 from megads.timing.sections import BACKWARD, FORWARD, OPTIMIZER, section
-from tests.engine.plain import settings
-from tests.ranks import groups_of, run_ranks
+from tests.ranks import run_ranks
 from tests.train.test_saving import Engine, _as_before, loop_of
 
 __all__ = ["_as_before"]  # a fixture
@@ -49,7 +47,7 @@ def _scripted(folder: Path, **more: str):
     loop = loop_of(folder, 12, **ALL, **more)
     t = loop.training
     t.engine = Scripted(t.groups, 12)
-    loop.looks.is_first = False  # the memory of an engine that has none
+    loop.probes.is_first = False  # the memory of an engine that has none
     t.hosts = [f"host{rank // 2}" for rank in range(t.groups.grid.world_size)]
     return loop
 
@@ -160,27 +158,3 @@ def _straggler(folder: Path, slow: dict[int, float]) -> None:
 @pytest.mark.parametrize("slow", [{}, {2: 0.05}, {2: 0.05, 3: 0.06}], ids=["none", "one", "host"])
 def test_a_rank_that_computes_longer_is_told_and_no_other(tmp_path, slow):
     run_ranks(6, _straggler, tmp_path, slow)
-
-
-def _kinds(grid: dict[str, int], changes: dict[str, str], expected: list[int]) -> None:
-    found = kinds_of(settings(grid, **changes), groups_of(**grid))
-    assert [found.index(kind) for kind in found] == expected
-
-
-@pytest.mark.dist
-@pytest.mark.parametrize(
-    ("grid", "changes", "expected"),
-    [
-        ({"data": 4}, {}, [0, 0, 0, 0]),
-        ({"pipe": 2, "data": 2}, {}, [0, 0, 2, 2]),
-        ({"seq": 2, "data": 2}, {}, [0, 0, 0, 0]),
-        ({"seq": 2, "data": 2}, {"model.num_heads": "1", "model.num_kv_heads": "1"}, [0, 1, 0, 1]),
-        (
-            {"tensor": 2, "seq": 2},
-            {"model.num_heads": "6", "model.num_kv_heads": "2", "model.hidden_size": "36"},
-            [0, 0, 2, 2],
-        ),
-    ],
-)
-def test_ranks_that_do_the_same_work_are_of_one_kind(grid, changes, expected):
-    run_ranks(4, _kinds, grid, changes, expected)

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import random
 
-from megads.timing.stragglers import find_stragglers, straggler_line
+import pytest
+
+from megads.timing.stragglers import find_stragglers, kinds_of, straggler_line
+from tests.engine.plain import settings
+from tests.ranks import groups_of, run_ranks
 
 
 def found(busy_s, kinds=None, ratio=1.2):
@@ -97,3 +101,27 @@ def test_many_hosts_make_one_short_line():
 def test_a_host_of_many_slow_ranks_names_some():
     line = straggler_line(found([1.0] * 24 + [2.0] * 12).stragglers, ["a"] * 24 + ["b"] * 12)
     assert line.startswith("host b (12 ranks: 24, 25, 26, 27, 28, 29, 30, 31, ...) computes 2.00 times")
+
+
+def _kinds(grid: dict[str, int], changes: dict[str, str], expected: list[int]) -> None:
+    found = kinds_of(settings(grid, **changes), groups_of(**grid))
+    assert [found.index(kind) for kind in found] == expected
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("grid", "changes", "expected"),
+    [
+        ({"data": 4}, {}, [0, 0, 0, 0]),
+        ({"pipe": 2, "data": 2}, {}, [0, 0, 2, 2]),
+        ({"seq": 2, "data": 2}, {}, [0, 0, 0, 0]),
+        ({"seq": 2, "data": 2}, {"model.num_heads": "1", "model.num_kv_heads": "1"}, [0, 1, 0, 1]),
+        (
+            {"tensor": 2, "seq": 2},
+            {"model.num_heads": "6", "model.num_kv_heads": "2", "model.hidden_size": "36"},
+            [0, 0, 2, 2],
+        ),
+    ],
+)
+def test_ranks_that_do_the_same_work_are_of_one_kind(grid, changes, expected):
+    run_ranks(4, _kinds, grid, changes, expected)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from megads.checkpoint.format.folders import checkpoint_name, list_checkpoints, remove_unfinished
-from megads.checkpoint.format.retention import surplus
+from megads.checkpoint.format.folders import checkpoint_name, list_checkpoints, remove_unfinished, surplus
 from megads.train.resume import _put_aside
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +25,7 @@ from megads.comm.groups import Groups
 from megads.engine.base import StepResult
 from megads.errors import CheckpointError
 from megads.monitor.metrics import MetricsFile, read_metrics
-from megads.train.fault.stop import StopRequest
-from megads.train.fault.walltime import Deadline
+from megads.train.fault.stop import Deadline, StopRequest
 from megads.train.loop import Loop
 from megads.train.setup import Training
 from tests.data.factory import write_dataset
@@ -71,10 +68,14 @@ class Engine:
         self.at_step.get(self.steps, lambda: None)()
         return StepResult(torch.tensor(1.0), 1.0, False, 1.0)
 
-    def pieces(self) -> Any:
+    @property
+    def state(self) -> Any:
+        return self
+
+    def owned_shards(self) -> Any:
         yield self.piece
 
-    def spread(self) -> None:
+    def sync_from_masters(self) -> None:
         pass
 
     def whole_states(self) -> Any:
@@ -133,7 +134,7 @@ def loop_of(folder: Path, size: int = 8, **settings: str) -> Loop:
 
 def loop_on(training: Training, stop: StopRequest, metrics: MetricsFile | None) -> Loop:
     loop = Loop(training, stop, metrics)
-    loop.looks.is_first = False  # the engine here has no memory to look at
+    loop.probes.is_first = False  # the engine here has no memory to look at
     return loop
 
 
@@ -205,7 +206,11 @@ def _ranks_that_write_unequally_long(folder: Path) -> None:
         return write_file(path, entries)
 
     engine.at_step[4] = lambda: (seen.append(saved(folder)), dist.barrier())
-    engine.at_step[5] = lambda: (seen.append(saved(folder)), may_write.set(), loop.saving.saver._flight.thread.join())
+    engine.at_step[5] = lambda: (
+        seen.append(saved(folder)),
+        may_write.set(),
+        loop.saving.saver._background.thread.join(),
+    )
     engine.at_step[6] = lambda: (seen.append(saved(folder)), dist.barrier())
     save_module.write_file = slow
     try:
@@ -271,7 +276,7 @@ def _disk_is_full_for_a_while(folder: Path, background: str) -> None:
 
     def written() -> None:
         if background == "true":
-            loop.saving.saver._flight.thread.join()
+            loop.saving.saver._background.thread.join()
         dist.barrier()
 
     def fill() -> None:
@@ -357,7 +362,7 @@ def test_the_last_save_must_succeed(tmp_path, monkeypatch, background):
 
     def fill() -> None:
         if background == "true":
-            loop.saving.saver._flight.thread.join()
+            loop.saving.saver._background.thread.join()
         soft.append(file_limit(200_000))
         soft[0].__enter__()
 
@@ -379,34 +384,3 @@ def test_a_save_on_the_way_is_completed_when_the_run_is_asked_to_stop(tmp_path):
     assert saved(tmp_path) == [4, 5]
     assert not loop.saving.saver.is_writing
     check_content(tmp_path)
-
-
-def test_without_a_step_nothing_is_saved_and_the_run_does_not_say_so(tmp_path):
-    first = loop_of(tmp_path)
-    first.training.engine.at_step[3] = lambda: (tmp_path / "stop").touch()
-    assert first.run().message == "asked to stop; saved at iteration 3"
-    # The next start went back to iteration 2; a checkpoint of 3 is there.
-    command, once_saved = tmp_path / "command.txt", tmp_path / "command-once-saved.txt"
-    command.write_text("CKPT_STEP=2 megads train\n")
-    once_saved.write_text("megads train\n")
-    loop = loop_of(tmp_path, **{"checkpoint.step": "2"})
-    loop.training.progress = replace(loop.training.progress, iteration=2, consumed_samples=32)
-    assert loop.run().message == "asked to stop; before the first step"
-    assert (saved(tmp_path), command.read_text()) == ([2, 3], "CKPT_STEP=2 megads train\n")
-    (tmp_path / "stop").unlink()
-    loop.training.engine.at_step[3] = lambda: (tmp_path / "stop").touch()
-    loop.training.engine.steps = 2
-    assert loop.run().message == "asked to stop; saved at iteration 3"
-    assert command.read_text() == "megads train\n"
-    assert not once_saved.exists()
-
-
-def test_a_run_of_a_given_duration_saves_and_stops(tmp_path):
-    loop = loop_of(tmp_path)
-    stop = StopRequest(tmp_path, loop.training.groups, loop.training.device, in_place=False, exit_duration_min=0.001)
-    loop = loop_on(loop.training, stop, OPENED[-1])
-    loop.training.engine.at_step[3] = lambda: threading.Event().wait(0.1)
-    outcome = loop.run()
-    assert (outcome.exit_code, outcome.iteration) == (75, 3)
-    assert outcome.message == "EXIT_DURATION_IN_MINS=0.001; saved at iteration 3"
-    assert json.loads((tmp_path / "checkpoints/iter_0000003/manifest.json").read_text())["iteration"] == 3

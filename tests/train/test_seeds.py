@@ -76,6 +76,6 @@ def test_a_resumed_run_says_which_random_numbers_are_others(seeds, dropout, told
     for name in SEEDS:  # a checkpoint from before there were these
         del before["train"][name]
     now = settings({}, **model, **{f"train.{name}": str(value) for name, value in seeds.items()})
-    lines = changes(before, now)
+    lines = list(changes(before, now))
     assert len(lines) == len(told)
     assert all(line.startswith(words) for line, words in zip(lines, told, strict=True))

@@ -34,7 +34,7 @@ def told_by(folder: Path, skipped: tuple[int, ...] = (), **settings: str) -> Loo
         return StepResult(torch.tensor(LOSSES[engine.steps - 1]), 1.0, is_skipped, 1.0)
 
     engine.train_step = train_step
-    loop.looks.is_first = False  # at memory, of which this engine has none
+    loop.probes.is_first = False  # at memory, of which this engine has none
     return loop
 
 
@@ -93,15 +93,15 @@ def test_lines_are_means_of_the_interval_and_rows_of_their_own_step(tmp_path, li
 
 def test_the_last_loss_is_the_mean_that_the_last_line_shows(tmp_path):
     loop = told_by(tmp_path / "even", **{"log.log_interval": "4"})
-    assert loop.teller is not None
-    assert loop.teller.last_loss() is None
+    assert loop.reporter is not None
+    assert loop.reporter.last_loss() is None
     loop.run()
-    assert loop.teller.last_loss() == sum(LOSSES[4:]) / 4
+    assert loop.reporter.last_loss() == sum(LOSSES[4:]) / 4
     # Steps behind the last line count by themselves.
     loop = told_by(tmp_path / "odd", **{"log.log_interval": "3"})
     loop.run()
-    assert loop.teller is not None
-    assert loop.teller.last_loss() == sum(LOSSES[6:]) / 2
+    assert loop.reporter is not None
+    assert loop.reporter.last_loss() == sum(LOSSES[6:]) / 2
 
 
 def test_tensorboard_has_its_own_interval_and_the_values_of_the_rows(tmp_path):
@@ -115,10 +115,10 @@ def test_tensorboard_has_its_own_interval_and_the_values_of_the_rows(tmp_path):
         samples=0,
         world_size=1,
     )
-    assert loop.teller is not None
-    loop.teller.metrics.trackers.append(board)
+    assert loop.reporter is not None
+    loop.reporter.metrics.trackers.append(board)
     loop.run()
-    loop.teller.metrics.close()
+    loop.reporter.metrics.close()
     found = points(tmp_path / "tb")
     assert found["lm loss"] == [(i, LOSSES[i - 1]) for i in (2, 4, 6, 8)]
     assert found["lm loss vs samples"] == [(i * 16, LOSSES[i - 1]) for i in (2, 4, 6, 8)]

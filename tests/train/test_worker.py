@@ -1,42 +1,34 @@
-"""What a failure is called, and whom it blames."""
+"""The life of a rank: what watches it."""
 
 from __future__ import annotations
 
-import socket
-
 import pytest
-import torch
 
-from megads.errors import ConfigError
-from megads.train.worker import kind_of, peer_host
-
-CLOSED = "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [{}]:21339"
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (ConfigError("TP=3"), "wrong"),
-        (ModuleNotFoundError("no flash_attn"), "import"),
-        (MemoryError(), "memory"),
-        (torch.OutOfMemoryError("CUDA out of memory"), "memory"),
-        (RuntimeError(CLOSED.format("10.0.0.7")), "lost"),
-        (RuntimeError("shape mismatch"), "error"),
-        (ZeroDivisionError(), "error"),
-    ],
-)
-def test_the_kind_of_a_failure(error, kind):
-    assert kind_of(error) == kind
+from megads.cluster.ranks import RankInfo
+from megads.monitor.trackers.metrics_sink import MetricsSink
+from megads.train.worker import FAILED_WAIT_S, _close_quietly, watchdog
+from tests.engine.plain import settings
 
 
-@pytest.mark.parametrize(
-    ("text", "host"),
-    [
-        (CLOSED.format("127.0.0.1"), socket.gethostname()),
-        (CLOSED.format("::ffff:127.0.0.1"), socket.gethostname()),
-        (CLOSED.format("0.0.0.0"), "0.0.0.0"),
-        ("Broken pipe", ""),
-    ],
-)
-def test_the_host_of_a_lost_rank_comes_from_its_address(text, host):
-    assert peer_host(text) == host
+@pytest.mark.parametrize(("env", "attempt"), [({}, 0), ({"MEGADS_ATTEMPT": ""}, 0), ({"MEGADS_ATTEMPT": "2"}, 2)])
+def test_the_watchdog_of_a_rank_knows_its_attempt_and_its_limit(tmp_path, env, attempt):
+    run = settings({})
+    watch = watchdog(run, tmp_path, RankInfo(3, 4, 1, 2, "test"), env)
+    assert (watch.rank, watch.world_size, watch.attempt) == (3, 4, attempt)
+    assert watch.timeout_s == run.launch.timeout_s
+    assert watch.board.attempt == attempt
+
+
+def test_metrics_that_cannot_be_closed_do_not_hide_why_a_run_failed(monkeypatch):
+    waits = []
+
+    class Sink(MetricsSink):
+        def __init__(self) -> None:
+            pass
+
+        def close(self, wait_s: float = 0.0) -> None:
+            waits.append(wait_s)
+            raise OSError(28, "No space left on device")
+
+    _close_quietly(Sink())
+    assert waits == [FAILED_WAIT_S]

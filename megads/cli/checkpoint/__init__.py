@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from megads.cli.group import LateGroup
+from megads.cli import CommandGroup
+from megads.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from megads.checkpoint.format.folders import CheckpointRef
 
 COMMANDS = {
     "list": ("megads.cli.checkpoint.look", "Show the checkpoints of a run: step, tokens, loss, size, layout."),
@@ -18,6 +25,21 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LateGroup, late=COMMANDS, suffix="_command")
+@click.group(cls=CommandGroup, late=COMMANDS, suffix="_command")
 def checkpoint() -> None:
     """Inspect and reshard checkpoints, and exchange them with other programs."""
+
+
+STEP = click.option(
+    "--step", "--ckpt-step", type=click.IntRange(min=0), help="The iteration to take; default: the newest."
+)
+
+
+def find_checkpoint(place: Path, step: int | None = None) -> CheckpointRef:
+    """Return the checkpoint of ``place``, see ``source_of``, after naming newer ones that were skipped."""
+    from megads.checkpoint.resume.start_point import source_of
+
+    found = source_of(place, step)
+    for broken in found.broken:
+        click.echo(f"megads: skipped: {CheckpointError(broken)}", err=True)
+    return found

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from megads.cli.options.paths import absolute
+from megads.cli.checkpoint import STEP, find_checkpoint
+from megads.cli.options.request import absolute
 from megads.cli.progress_bar import bar
-from megads.errors import CheckpointError, DataError, MegadsError
+from megads.errors import MegadsError
 from megads.text.plural import plural
 
 if TYPE_CHECKING:
     from megads.checkpoint.convert.huggingface.export import SaveTokenizer
     from megads.checkpoint.convert.huggingface.import_ import Imported
     from megads.checkpoint.format.folders import CheckpointRef
-    from megads.checkpoint.format.manifest import Manifest
     from megads.data.tokenizers.base import TokenizerSpec
 
 _LONGEST = 4096
@@ -34,7 +34,7 @@ _LONGEST = 4096
 @click.option("--max-shard-size", default="5GB", show_default=True, help="Size of a file, e.g. 5GB or 500MiB.")
 @click.option("--tokenizer", metavar="PATH", help="tokenizer.json, .model or folder to use instead of the run's.")
 @click.option("--no-tokenizer", is_flag=True, help="Weights and settings only.")
-@click.option("--step", "--ckpt-step", type=click.IntRange(min=0), help="The iteration to take; default: the newest.")
+@STEP
 def export_hf_command(
     source: str,
     target: str,
@@ -53,13 +53,10 @@ def export_hf_command(
     """
     from megads.checkpoint.convert.huggingface.export import export
     from megads.checkpoint.convert.huggingface.write_shards import parse_size
-    from megads.checkpoint.convert.reshard import source_of
     from megads.checkpoint.format.reader import Reader
 
     limit = parse_size(max_shard_size)
-    found = source_of(absolute(source), step)
-    for broken in found.broken:
-        click.echo(f"megads: skipped: {CheckpointError(broken)}", err=True)
+    found = find_checkpoint(absolute(source), step)
     notes: list[str] = []
     save, words = (None, "no tokenizer") if no_tokenizer else _tokenizer_of(found, tokenizer, notes)
     final = absolute(target)
@@ -91,19 +88,21 @@ def import_hf_command(source: str, target: str, vocab_multiple: int) -> None:
     pytorch_model*.bin. DST is a new folder of checkpoints, with the one of iteration 0 and the
     tokenizer; nothing else is written. The command to train it is printed.
     """
-    from megads.checkpoint.convert.huggingface.import_ import import_folder, padding_rows
+    from megads.checkpoint.convert.huggingface.import_ import import_folder
+    from megads.families.decoder import padded_vocab_size
 
     folder, final = absolute(source), absolute(target)
     with bar("importing", "numbers") as progress:
         made = import_folder(folder, final, vocab_multiple=vocab_multiple, progress=progress)
-    architecture, model = made.described.architecture, made.described.model
-    rows = padding_rows(made.described)
+    architecture, model = made.description.architecture, made.description.model
+    rows = padded_vocab_size(model) - model.vocab_size
     padded = f", {rows} rows of zeros pad its vocabulary of {model.vocab_size}" if rows else ""
     click.echo(f"{made.path}: {architecture} of {_count(made.parameters)} parameters, {made.dtype} in {folder}{padded}")
-    for line in _notes(made):
+    tokens = _tokens_of(made)
+    for line in _notes(made, tokens):
         click.echo(line)
     click.echo("train it with, for example:")
-    click.echo(f"  {_train_line(made, final)}")
+    click.echo(f"  {_train_line(made, final, tokens)}")
 
 
 def _count(parameters: int) -> str:
@@ -113,23 +112,18 @@ def _count(parameters: int) -> str:
     return str(parameters)
 
 
-def _notes(made: Imported) -> Iterator[str]:
+def _notes(made: Imported, tokens: int | MegadsError) -> Iterator[str]:
     """Yield what the user should know before training."""
-    from megads.data.tokenizers.base import TokenizerSpec
-    from megads.data.tokenizers.build import vocab_size
-
-    model, longest = made.described.model, made.described.longest
+    model, longest = made.description.model, made.description.longest
     if longest:
         yield f"its attention has a context of {longest} tokens; train it with SEQ={longest} or less"
     if not made.tokenizer:
         yield "it has no tokenizer; set TOKENIZER_TYPE and TOKENIZER_MODEL to the one that its data is made with"
         return
-    kind, path = made.tokenizer["tokenizer_type"], made.tokenizer["tokenizer_model"]
-    try:
-        tokens = vocab_size(TokenizerSpec(kind, path))
-    except MegadsError as error:
-        yield f"its tokenizer cannot be used: {error}"
+    if isinstance(tokens, MegadsError):
+        yield f"its tokenizer cannot be used: {tokens}"
         return
+    kind, path = made.tokenizer["tokenizer_type"], made.tokenizer["tokenizer_model"]
     yield f"tokenizer {path} ({kind}), {plural(tokens, 'token')}"
     if tokens > model.vocab_size:
         yield (
@@ -138,84 +132,43 @@ def _notes(made: Imported) -> Iterator[str]:
         )
 
 
-def _has_fitting_tokenizer(made: Imported) -> bool:
-    """Return whether a run takes the tokenizer that came along; True where none did."""
+def _tokens_of(made: Imported) -> int | MegadsError:
+    """Return how many tokens the imported tokenizer has, 0 where there is none, or why it cannot be used."""
     from megads.data.tokenizers.base import TokenizerSpec
     from megads.data.tokenizers.build import vocab_size
 
     if not made.tokenizer:
-        return True
+        return 0
     try:
-        spec = TokenizerSpec(made.tokenizer["tokenizer_type"], made.tokenizer["tokenizer_model"])
-        return vocab_size(spec) <= made.described.model.vocab_size
-    except MegadsError:
-        return False
+        return vocab_size(TokenizerSpec(made.tokenizer["tokenizer_type"], made.tokenizer["tokenizer_model"]))
+    except MegadsError as error:
+        return error
 
 
-def _train_line(made: Imported, final: Path) -> str:
+def _train_line(made: Imported, final: Path, tokens: int | MegadsError) -> str:
     """Return the command that trains what was imported."""
-    model = made.described.model
-    length = min(_LONGEST, model.seq_length, made.described.longest or model.seq_length)
+    model = made.description.model
+    length = min(_LONGEST, model.seq_length, made.description.longest or model.seq_length)
     words = {"LOAD": str(final), "USE_CHECKPOINT_ARGS": "1", "SEQ": str(length)}
     if model.hidden_dropout:
         words["HIDDEN_DROPOUT"] = f"{model.hidden_dropout:g}"
     if model.attention_dropout:
         words["ATTENTION_DROPOUT"] = f"{model.attention_dropout:g}"
     words["DATA_FILE_LIST"] = "my-data.txt"
-    if not _has_fitting_tokenizer(made):
+    if isinstance(tokens, MegadsError) or tokens > model.vocab_size:
         words["TOKENIZER_MODEL"] = "my-tokenizer"
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in words.items()), "megads train"])
 
 
 def _tokenizer_of(found: CheckpointRef, given: str | None, notes: list[str]) -> tuple[SaveTokenizer | None, str]:
     """Return what writes the tokenizer that is given, or else the checkpoint's, and words that say which it is."""
-    spec = _spec_given(given) if given else _spec_of(found.path, found.manifest)
+    from megads.inference.tokenizer import spec_given, spec_of_checkpoint
+
+    cure = "pass one with --tokenizer, or --no-tokenizer"
+    spec = spec_given(given) if given else spec_of_checkpoint(found.path, found.manifest, cure)
     if spec.type == "NullTokenizer":
         return None, "no tokenizer, the run had none (NullTokenizer)"
     return _saver(spec, notes), f"tokenizer {spec.model or spec.vocab_file}"
-
-
-def _spec_given(path: str) -> TokenizerSpec:
-    """Return the description of a tokenizer that the user names by its file or folder."""
-    from megads.checkpoint.convert.huggingface.tokenizer import tokenizer_type
-    from megads.data.tokenizers.base import TokenizerSpec
-
-    place = absolute(path)
-    if place.is_dir() and (kind := tokenizer_type(place)):
-        return TokenizerSpec(kind, str(place))
-    if place.suffix in (".json", ".model") and place.is_file():
-        return TokenizerSpec("HFTokenizer" if place.suffix == ".json" else "Llama2Tokenizer", str(place))
-    raise DataError(
-        f"--tokenizer {path}: pass a tokenizer.json, a .model of sentencepiece, or a folder with either or with "
-        "vocab.json and merges.txt"
-    )
-
-
-def _spec_of(path: Path, manifest: Manifest) -> TokenizerSpec:
-    """Return the description of the tokenizer that a checkpoint was trained or imported with."""
-    from pydantic import ValidationError
-
-    from megads.checkpoint.convert.huggingface.import_ import TOKENIZER
-    from megads.config.schema import RunConfig
-    from megads.data.tokenizers.base import TokenizerSpec
-    from megads.data.tokenizers.build import spec_of
-
-    about = manifest.about
-    if "tokenizer_type" in about:
-        named = about.get("tokenizer_model", "")
-        # Beside the checkpoint, should the folder have been moved.
-        model = str(path.parent / TOKENIZER) if named and not Path(named).exists() else named
-        files = (about.get("vocab_file", ""), about.get("merge_file", ""))
-        return TokenizerSpec(about["tokenizer_type"], model, *files, manifest.model["vocab_size"])
-    if not manifest.settings:
-        raise CheckpointError(f"{path}: names no tokenizer; pass one with --tokenizer, or --no-tokenizer")
-    try:
-        return spec_of(RunConfig.model_validate(manifest.settings))
-    except ValidationError as error:
-        name = ".".join(map(str, error.errors()[0]["loc"]))
-        raise CheckpointError(
-            f"{path}: its setting {name} is from another version; pass --tokenizer, or --no-tokenizer"
-        ) from None
 
 
 def _saver(spec: TokenizerSpec, notes: list[str]) -> SaveTokenizer:

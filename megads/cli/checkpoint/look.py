@@ -6,13 +6,14 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from megads.cli.checkpoint import find_checkpoint
 from megads.cli.progress_bar import bar
 from megads.errors import CheckpointError, plain
 from megads.text.plural import plural
@@ -48,20 +49,13 @@ def list_command(run: Path, as_json: bool) -> None:
     found = checkpoints_in(run)
     unfinished = [path for folder in (run, run / "checkpoints") for path in list_unfinished(folder)]
     if not found and not unfinished:
-        _refuse(run)
+        find_checkpoint(run)  # raises why
     rows = [_row(path) for path in found] + [_unfinished(path) for path in unfinished]
     if as_json:
         click.echo(json.dumps(rows, indent=1))
     else:
         console = _console()
         console.print(_list_table(rows, console.width))
-
-
-def _refuse(place: Path) -> None:
-    """Say why there is nothing at ``place``."""
-    from megads.checkpoint.convert.reshard import source_of
-
-    source_of(place)
 
 
 def _row(path: Path) -> dict[str, Any]:
@@ -103,16 +97,13 @@ def _unfinished(path: Path) -> dict[str, Any]:
 def _bytes_in(path: Path) -> int:
     total = 0
     for each in path.glob("*"):
-        try:
+        with suppress(OSError):  # it went while we looked
             total += each.stat().st_size
-        except OSError:  # it went while we looked
-            continue
     return total
 
 
 def _holds(manifest: Manifest) -> list[str]:
-    held = {"weights": True, "optimizer": manifest.has_optimizer}
-    return [name for name, there in held.items() if there]
+    return ["weights", "optimizer"] if manifest.has_optimizer else ["weights"]
 
 
 def _finite(value: float | None) -> float | None:
@@ -189,13 +180,10 @@ def inspect_command(ckpt: Path, pattern: str, no_norms: bool, as_json: bool) -> 
     CKPT is a run, a folder of checkpoints (the newest that is valid) or a checkpoint. Norms are L2, of the
     float32 weights and of the optimizer's moments; what is read for them is checked. Memory stays small.
     """
-    from megads.checkpoint.convert.reshard import source_of
     from megads.checkpoint.format.reader import Reader
     from megads.checkpoint.format.verify import norms
 
-    found = source_of(ckpt)
-    for broken in found.broken:
-        click.echo(f"megads: skipped: {CheckpointError(broken)}", err=True)
+    found = find_checkpoint(ckpt)
     manifest = found.manifest
     names = [name for name in manifest.tensors if fnmatchcase(name, pattern)]
     if not names:
@@ -203,7 +191,7 @@ def inspect_command(ckpt: Path, pattern: str, no_norms: bool, as_json: bool) -> 
         raise CheckpointError(f"{found.path}: no tensor matches {pattern!r}; the first one is {first}")
     about = _about(found.path, manifest)
     tensors = []
-    with Reader(found.path, manifest) as reader, _bar("reading", _bytes_of(manifest, names)) as tell:
+    with Reader(found.path, manifest) as reader, _bar("reading", _bytes_of(manifest, names)) as progress:
         for name in names:
             row: dict[str, Any] = {
                 "name": name,
@@ -212,7 +200,7 @@ def inspect_command(ckpt: Path, pattern: str, no_norms: bool, as_json: bool) -> 
             }
             if not no_norms:
                 row["norms"] = {kind: _finite(norm) for kind, norm in norms(reader, name).items()}
-                tell(_bytes_of(manifest, [name]))
+                progress(_bytes_of(manifest, [name]))
             tensors.append(row)
     if as_json:
         click.echo(json.dumps({**about, "tensors": tensors}, indent=1, default=str))
@@ -255,14 +243,14 @@ def _about(path: Path, manifest: Manifest) -> dict[str, Any]:
         "scalars": dict(manifest.scalars),
         "states": {
             "parameters": len(manifest.states),
-            "numbers": sum(sum(kept.counts(name).values()) for name, kept in manifest.states.items()),
+            "numbers": sum(sum(state.counts(name).values()) for name, state in manifest.states.items()),
         },
         "about": dict(manifest.about),
     }
 
 
 def _print_about(about: Mapping[str, Any]) -> None:
-    from megads.checkpoint.convert.new_layout import layout_text
+    from megads.checkpoint.convert.reshard import layout_text
 
     lines = {
         "checkpoint": about["path"],
@@ -307,11 +295,11 @@ def verify_command(ckpt: tuple[Path, ...], every: bool) -> None:
     for place in ckpt:
         found = checkpoints_in(place)
         if not found:
-            _refuse(place)
+            find_checkpoint(place)
         for path in found if every else found[-1:]:
             started = time.perf_counter()
-            with _bar(path.name, read_manifest(path).bytes) as tell:
-                manifest = verify(path, tell)
+            with _bar(path.name, read_manifest(path).bytes) as progress:
+                manifest = verify(path, progress)
             seconds = time.perf_counter() - started
             click.echo(
                 f"{path}: unchanged since it was written; {plural(len(manifest.files), 'file')}, "
@@ -326,9 +314,9 @@ def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
     done = 0
     with bar(what) as show:
 
-        def tell(more: int) -> None:
+        def report(more: int) -> None:
             nonlocal done
             done += more
             show(done, total)
 
-        yield tell
+        yield report

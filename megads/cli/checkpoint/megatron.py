@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from megads.cli.options.paths import absolute
+from megads.cli.checkpoint import STEP, find_checkpoint
+from megads.cli.options.request import absolute
 from megads.cli.progress_bar import bar
 from megads.errors import CheckpointError
 
@@ -53,12 +54,12 @@ def import_megatron_command(src: str, dst: str, version: float | None, **stated:
 
     The options say what old files do not, or correct them. No code that is in a file is ever run.
     """
-    from megads.checkpoint.convert.megatron.architecture import Stated
     from megads.checkpoint.convert.megatron.import_ import import_megatron
 
     final = absolute(dst)
-    with bar("importing", "tensors") as written:
-        done = import_megatron(absolute(src), final, Stated(**stated), version=version, written=written)
+    given = {name: value for name, value in stated.items() if value is not None}
+    with bar("importing", "tensors") as progress:
+        done = import_megatron(absolute(src), final, given, version=version, progress=progress)
     for note in done.notes:
         click.echo(f"megads: {CheckpointError(note)}", err=True)
     model = done.model
@@ -95,7 +96,7 @@ def import_megatron_command(src: str, dst: str, version: float | None, **stated:
 @click.option(
     "--make-vocab-size-divisible-by", "vocab_multiple", type=_COUNT, help="Pad the vocabulary to this times TP."
 )
-@click.option("--step", "--ckpt-step", type=click.IntRange(min=0), help="The iteration to take; default: the newest.")
+@STEP
 def export_megatron_command(ckpt: str, dst: str, step: int | None, **target: Any) -> None:
     """Write the weights of a checkpoint as Megatron's mp_rank_TT[_PPP]/model_optim_rng.pt.
 
@@ -103,15 +104,11 @@ def export_megatron_command(ckpt: str, dst: str, step: int | None, **target: Any
     Megatron's --load, with latest_checkpointed_iteration.txt. There is no optimizer in it: load it as a release
     or with --finetune, or with --no-load-optim --no-load-rng.
     """
-    from megads.checkpoint.convert.megatron.arguments import Target
-    from megads.checkpoint.convert.megatron.export import export_megatron
-    from megads.checkpoint.convert.reshard import source_of
+    from megads.checkpoint.convert.megatron.export import Target, export_megatron
     from megads.checkpoint.format.reader import Reader
 
-    found = source_of(absolute(ckpt), step)
-    for broken in found.broken:
-        click.echo(f"megads: skipped: {CheckpointError(broken)}", err=True)
+    found = find_checkpoint(absolute(ckpt), step)
     wanted = Target(**target)
-    with bar("exporting", "tensors") as written, Reader(found.path, found.manifest, in_use=True) as reader:
-        made = export_megatron(reader, absolute(dst), wanted, written=written)
+    with bar("exporting", "tensors") as progress, Reader(found.path, found.manifest, in_use=True) as reader:
+        made = export_megatron(reader, absolute(dst), wanted, progress=progress)
     click.echo(f"{made}: TP={wanted.tensor} x PP={wanted.pipe}, {wanted.style} names, {wanted.dtype}, of {found.path}")

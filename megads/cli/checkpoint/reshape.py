@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from megads.cli.options.paths import absolute
+from megads.cli.checkpoint import STEP, find_checkpoint
+from megads.cli.options.request import absolute
 from megads.cli.progress_bar import bar
-from megads.errors import CheckpointError
 from megads.text.plural import plural
 
 _DEGREE = click.IntRange(min=1)
@@ -34,7 +34,7 @@ _MOST_WORKERS = 8
 @click.option("--zero-stage", type=click.IntRange(0, 3), help="ZeRO stage.")
 @click.option("--pipeline-split", metavar="SPLIT", help="As PIPELINE_SPLIT.")
 @click.option("--weights-only", is_flag=True, help="Skip the optimizer state.")
-@click.option("--step", "--ckpt-step", type=click.IntRange(min=0), help="The iteration to take; default: the newest.")
+@STEP
 @click.option(
     "--workers", type=click.IntRange(min=1), help="Files written in parallel; default: one per core, at most 8."
 )
@@ -55,16 +55,13 @@ def reshape_command(
     checkpoints, in which one of the same iteration is made. What is not given stays as it was.
     Nothing needs this before a run: training resumes from any layout in any other.
     """
-    from megads.checkpoint.convert.new_layout import layout_text, target_of
-    from megads.checkpoint.convert.reshard import reshape, source_of
+    from megads.checkpoint.convert.reshard import layout_text, reshape, target_of
     from megads.text.units import size
 
     source, target = _places(places, load_dir, save_dir)
-    found = source_of(source, step)
-    for broken in found.broken:
-        click.echo(f"megads: skipped: {CheckpointError(broken)}", err=True)
+    found = find_checkpoint(source, step)
     run = target_of(found.manifest, **layout)
-    with bar("reshaping") as tell:
+    with bar("reshaping") as progress:
         done = reshape(
             found.path,
             found.manifest,
@@ -72,10 +69,10 @@ def reshape_command(
             run,
             weights_only=weights_only,
             workers=workers or min(_MOST_WORKERS, len(os.sched_getaffinity(0))),
-            tell=tell,
+            progress=progress,
         )
-    for note in done.notes:
-        click.echo(f"megads: {note}", err=True)
+    if weights_only and found.manifest.iteration:
+        click.echo("megads: weights only: start a run from it with FINETUNE=1 or NO_LOAD_OPTIM=1", err=True)
     had, made = layout_text(found.manifest.layout), layout_text(done.manifest.layout)
     files = len(done.manifest.files)
     click.echo(f"{done.path}: {made}, {plural(files, 'file')}, {size(done.manifest.bytes)}; {found.path} is {had}")

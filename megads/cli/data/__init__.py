@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from megads.cli.group import LateGroup
+from megads.cli import CommandGroup
 
 COMMANDS = {
     "preprocess": ("megads.cli.data.preprocess", "JSON lines to token files."),
@@ -16,6 +16,6 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LateGroup, late=COMMANDS)
+@click.group(cls=CommandGroup, late=COMMANDS)
 def data() -> None:
     """Make, join and look at token files."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from megads.cli.options.word_lists import ManyWords
+from megads.cli.options.request import ManyWords
 from megads.cli.progress_bar import bar
 from megads.data.formats.prefix import strip_suffix
 from megads.data.sources.file_list import Shard, read_file_list, repeated
@@ -89,7 +89,7 @@ def info(names: tuple[str, ...], as_json: bool, **tokenizer: str | None) -> None
     """
     from megads.data.token_files import inspect
 
-    given = _tokenizer(tokenizer)
+    given = _tokenizer(**tokenizer)
     decode = _decoder(given)
     shards = [shard for name in names for shard in _shards(name)]
     total = sum(shard.weight for shard in shards)
@@ -124,9 +124,10 @@ def check(
     With a tokenizer, ids and records must be its own. Each problem is one line; with any, the exit
     code is 2.
     """
+    from megads.cluster.machine import count_cores
     from megads.data.token_files.scan import check_all
 
-    expected = _tokenizer(tokenizer)
+    expected = _tokenizer(**tokenizer)
     shards = [shard for name in names for shard in _shards(name)]
     with bar("checking") as progress:
         reports = check_all(
@@ -134,7 +135,7 @@ def check(
             vocab_size or (expected.vocab_size if expected else None),
             fingerprint=expected.fingerprint if expected else "",
             quick=quick,
-            threads=threads or len(os.sched_getaffinity(0)),
+            threads=threads or count_cores(),
             progress=progress,
         )
     problems = [problem for report in reports for problem in report.problems]
@@ -142,7 +143,7 @@ def check(
     problems += _tokenizer_problems(reports)
     for problem in problems:
         click.echo(f"megads: {DataError(problem)}", err=True)
-    _tell_sound(reports)
+    _report_valid(reports)
     sys.exit(2 if problems else 0)
 
 
@@ -170,17 +171,17 @@ def _tokenizer_problems(reports: Sequence[Report]) -> Iterator[str]:
             )
 
 
-def _tell_sound(reports: Sequence[Report]) -> None:
-    sound = [report for report in reports if not report.problems]
-    for report in sound if len(sound) <= _MANY else ():
+def _report_valid(reports: Sequence[Report]) -> None:
+    valid = [report for report in reports if not report.problems]
+    for report in valid if len(valid) <= _MANY else ():
         highest = f", highest token {report.highest}" if report.highest >= 0 else ""
         counts = f"{plural(report.documents, 'document', ',')}, {plural(report.tokens, 'token', ',')}"
         click.echo(plain(f"{report.prefix}: valid, {counts}{highest}{_unknown(report)}"))
-    if len(sound) > _MANY and (without := sum(1 for report in sound if _unknown(report))):
-        click.echo(f"{without} of {plural(len(sound), 'file')} have no checksums recorded")
+    if len(valid) > _MANY and (without := sum(1 for report in valid if _unknown(report))):
+        click.echo(f"{without} of {plural(len(valid), 'file')} have no checksums recorded")
     if len(reports) > 1:
-        tokens = sum(report.tokens for report in sound)
-        click.echo(f"{len(sound)} of {plural(len(reports), 'file')} are valid, {plural(tokens, 'token', ',')}")
+        tokens = sum(report.tokens for report in valid)
+        click.echo(f"{len(valid)} of {plural(len(reports), 'file')} are valid, {plural(tokens, 'token', ',')}")
 
 
 def _unknown(report: Report) -> str:
@@ -231,21 +232,17 @@ def _bytes(size: float) -> str:
     return f"{size:.4g} {_UNITS[unit]}"
 
 
-def _tokenizer(given: Mapping[str, str | None]) -> Tokenizer | None:
+def _tokenizer(
+    tokenizer_type: str | None, tokenizer_model: str | None, vocab_file: str | None, merge_file: str | None
+) -> Tokenizer | None:
     """Return the tokenizer that the options of :func:`_tokenizer_options` name, if they name one."""
-    if not any(given.values()):
+    if not (tokenizer_type or tokenizer_model or vocab_file or merge_file):
         return None
     from megads.data.tokenizers.base import TokenizerSpec
     from megads.data.tokenizers.build import make_tokenizer
 
-    return make_tokenizer(
-        TokenizerSpec(
-            type=given["tokenizer_type"] or "HFTokenizer",
-            model=given["tokenizer_model"] or "",
-            vocab_file=given["vocab_file"] or "",
-            merge_file=given["merge_file"] or "",
-        )
-    )
+    spec = TokenizerSpec(tokenizer_type or "HFTokenizer", tokenizer_model or "", vocab_file or "", merge_file or "")
+    return make_tokenizer(spec)
 
 
 def _decoder(tokenizer: Tokenizer | None) -> Callable[[Sequence[int]], str] | None:

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
-from megads.cli.options.flags import EPILOG, FlagCommand
-from megads.cli.options.request import ask_of
+from megads.cli.options.request import settings_command
 
 if TYPE_CHECKING:
     from megads.config.schema import RunConfig
+    from megads.data.samples.index_cache.cache import Cache
     from megads.data.samples.recipe import Recipe
+    from megads.launch.request import TrainRequest
 
 
-@click.command(cls=FlagCommand, epilog=EPILOG)
-@click.option("--preset", help="Model preset; `megads config --presets` lists them.")
-@click.option(
-    "--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated."
-)
+@settings_command
 @click.option("--nodes", type=click.IntRange(min=0), default=0, help="Hosts of the training job.")
 @click.option("--workers", type=click.IntRange(min=1), help="Indices built in parallel.  [default: cores]")
-def index(
-    preset: str | None, pairs: tuple[str, ...], nodes: int, workers: int | None, flags: tuple[tuple[str, str], ...]
-) -> None:
+def index(request: Callable[[], TrainRequest], nodes: int, workers: int | None) -> None:
     """Build the sample indices of a run before it starts; it then finds them in DATA_CACHE_PATH.
 
     \b
@@ -34,41 +30,21 @@ def index(
 
     The same settings, environment and --set as for `megads train`: they decide the indices.
     """
-    from megads.launch.settings_of_job import run_ahead
-
-    run = run_ahead(ask_of(preset, pairs, flags), nodes)
-    recipes = _recipes(run)
-    _build(run, recipes, workers or 0)
-
-
-def _recipes(run: RunConfig) -> list[Recipe]:
-    """Return what the run needs, each index once; the demo corpus is made for it."""
-    from megads.data.check import check_room
-    from megads.data.datasets import Files, make_plans, read_shards, uses_demo
-    from megads.data.samples.index_cache.cache import Cache, unique
-    from megads.launch.plan_run import make_demo_with_bar
-
-    if uses_demo(run):
-        make_demo_with_bar(run, sys.stderr)
-    plans = make_plans(run, read_shards(run), Files())
-    cache = Cache.of(run)
-    check_room(run, plans, cache)
-    return unique([recipe for plan in plans.values() if plan for recipe in plan.recipes()], cache)
-
-
-def _build(run: RunConfig, recipes: list[Recipe], workers: int) -> None:
     from megads.cluster.machine import count_cores
+    from megads.data.samples.index_cache.build import build_in_pool, not_verified
     from megads.data.samples.index_cache.cache import Cache
-    from megads.data.samples.index_cache.pool import build_in_pool, not_verified
+    from megads.launch.submit.training import plan_ahead
 
-    cache = Cache.of(run)
-    missing = not_verified(recipes, cache, workers or count_cores())
+    run = plan_ahead(request(), nodes)
+    cache, workers = Cache.of(run), workers or count_cores()
+    recipes = _recipes(run, cache)
+    missing = not_verified(recipes, cache, workers)
     there = len(recipes) - len(missing)
     if not missing:
         click.echo(f"nothing to do: {there} indices are in {cache.folder}")
         return
     started, total = time.perf_counter(), 0
-    for number, built in enumerate(build_in_pool(missing, cache, workers or count_cores()), start=1):
+    for number, built in enumerate(build_in_pool(missing, cache, workers), start=1):
         total += built.nbytes
         click.echo(
             f"{number:{len(str(len(missing)))}}/{len(missing)}  {built.nbytes / 1e6:10.1f} MB {built.seconds:8.2f} s  "
@@ -77,6 +53,20 @@ def _build(run: RunConfig, recipes: list[Recipe], workers: int) -> None:
     seconds = time.perf_counter() - started
     before = f", {there} existed" if there else ""
     click.echo(f"{len(missing)} indices, {total / 1e6:.1f} MB in {seconds:.1f} s{before}: {cache.folder}")
+
+
+def _recipes(run: RunConfig, cache: Cache) -> list[Recipe]:
+    """Return what the run needs, each index once; the demo corpus is made for it."""
+    from megads.data.check import check_room
+    from megads.data.datasets import Files, make_plans, read_shards, uses_demo
+    from megads.data.samples.index_cache.cache import unique
+    from megads.launch.job import make_demo_with_bar
+
+    if uses_demo(run):
+        make_demo_with_bar(run, sys.stderr)
+    plans = make_plans(run, read_shards(run), Files())
+    check_room(run, plans, cache)
+    return unique([recipe for plan in plans.values() if plan for recipe in plan.recipes()], cache)
 
 
 def _name(recipe: Recipe) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from megads.cli.options.word_lists import ManyWords
+from megads.cli.options.request import ManyWords
 from megads.config.settings.data import DataConfig, TokenizerType
 from megads.text.plural import plural
 from megads.text.quoting import quoted
@@ -20,28 +21,27 @@ _TYPES = get_args(TokenizerType)
 _CACHE = DataConfig.model_fields["cache_dir"].default
 
 
-def _cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @click.command(cls=ManyWords)
 @click.option("--input", "inputs", multiple=True, required=True, help="Files, patterns, or - for stdin; several.")
 @click.option("--output-prefix", required=True, help="Files are called PREFIX_KEY_document.bin and .idx.")
 @click.option("--json-keys", "--json-key", "keys", multiple=True, default=("text",), help="Keys to extract; several.")
-@click.option("--tokenizer-type", type=click.Choice(_TYPES), default=_TYPES[0], help="Kind of tokenizer.")
-@click.option("--tokenizer-model", "--tokenizer-name-or-path", default="", help="A tokenizer's file or folder.")
+@click.option("--tokenizer-type", "type", type=click.Choice(_TYPES), default=_TYPES[0], help="Kind of tokenizer.")
+@click.option(
+    "--tokenizer-model", "--tokenizer-name-or-path", "model", default="", help="A tokenizer's file or folder."
+)
 @click.option("--vocab-file", "--vocab", default="", help="Vocabulary of GPT2BPETokenizer or BertWordPiece*.")
 @click.option("--merge-file", default="", help="Merges of GPT2BPETokenizer.")
 @click.option("--vocab-size", type=click.IntRange(min=0), default=0, help="NullTokenizer: ids below N; N is eod.")
-@click.option("--vocab-extra-ids", type=click.IntRange(min=0), default=0, help="Number of tokens <extra_id_N>.")
+@click.option(
+    "--vocab-extra-ids", "extra_ids", type=click.IntRange(min=0), default=0, help="Number of tokens <extra_id_N>."
+)
 @click.option("--append-eod", is_flag=True, help="End each document with the end-of-document token.")
 @click.option("--split-sentences", is_flag=True, help="Split documents into sentences; files are PREFIX_KEY_sentence.")
 @click.option("--lang", default="english", help="Language of the sentences: name of nltk's Punkt model.")
 @click.option("--keep-newlines", is_flag=True, help="Line breaks between sentences stay with the one before.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes that encode.  [default: cores]")
 @click.option("--chunk-size", type=click.IntRange(min=0), default=0, help="Documents encoded at once; 0: by size.")
-@click.option("--dataset-impl", type=click.Choice(("mmap", "cached", "lazy")), default="mmap", help="Format.")
+@click.option("--dataset-impl", "impl", type=click.Choice(("mmap", "cached", "lazy")), default="mmap", help="Format.")
 @click.option("--partitions", type=click.IntRange(min=1), default=1, help="Parts made at the same time, then joined.")
 @click.option("--keep-sequential-samples", is_flag=True, help="The order is always kept; for old command lines.")
 @click.option("--log-interval", type=click.IntRange(min=0), default=0, help="Documents between lines of progress.")
@@ -55,8 +55,8 @@ def _cores() -> int:
 @click.option("--make-vocab-size-divisible-by", type=int, hidden=True)
 @click.option("--pad-vocab-size-to", type=int, hidden=True)
 @click.option("--block-bytes", type=click.IntRange(min=1), default=2 * 2**20, hidden=True)
-@click.option("--commit-seconds", type=float, default=1.0, hidden=True)
-@click.option("--keep-seconds", type=float, default=10.0, hidden=True)
+@click.option("--commit-seconds", "commit_s", type=float, default=1.0, hidden=True)
+@click.option("--keep-seconds", "keep_s", type=float, default=10.0, hidden=True)
 def preprocess(**options: Any) -> None:
     """Make token files from JSON lines: one object a line, plain or as gzip, xz, zstd or bzip2.
 
@@ -71,13 +71,13 @@ def preprocess(**options: Any) -> None:
     from megads.cluster.mpi import finish_mpi
     from megads.cluster.ranks import find_ranks
     from megads.data.preprocess.part import Stopped
-    from megads.data.preprocess.processes import preprocess as run
-    from megads.data.preprocess.team import Silent
+    from megads.data.preprocess.run import preprocess as run
+    from megads.data.preprocess.team import EndedByLeader
 
     me = find_ranks(os.environ)
     try:
         made = run(_job(options), rank=me.rank, size=me.world_size, stream=sys.stderr)
-    except Silent:
+    except EndedByLeader:
         sys.exit(2)
     except Stopped as stopped:
         if me.rank == 0:
@@ -94,40 +94,24 @@ def preprocess(**options: Any) -> None:
 
 
 def _job(options: dict[str, Any]) -> Job:
+    from megads.cluster.machine import count_cores
     from megads.data.preprocess.input.files import find_inputs
     from megads.data.preprocess.plan import How, Job
     from megads.data.tokenizers.base import TokenizerSpec
 
-    return Job(
+    def of(kind: Any, **own: Any) -> Any:
+        """Return a ``kind`` of the options that have the names of its fields, but for its ``own`` ones."""
+        names = {each.name for each in fields(kind)}
+        return kind(**{name: value for name, value in options.items() if name in names} | own)
+
+    cache = os.path.abspath(os.path.expanduser(options["data_cache_path"]))
+    # Megatron's N does not count the id at the end of documents, VOCAB_SIZE does.
+    size = options["vocab_size"] + 1 if options["vocab_size"] else 0
+    job: Job = of(
+        Job,
         inputs=tuple(find_inputs(options["inputs"])),
         output_prefix=os.path.expanduser(options["output_prefix"]),
-        tokenizer=TokenizerSpec(
-            type=options["tokenizer_type"],
-            model=options["tokenizer_model"],
-            vocab_file=options["vocab_file"],
-            merge_file=options["merge_file"],
-            # Megatron's N does not count the id at the end of documents, VOCAB_SIZE does.
-            vocab_size=options["vocab_size"] + 1 if options["vocab_size"] else 0,
-            extra_ids=options["vocab_extra_ids"],
-        ),
-        keys=tuple(options["keys"]),
-        append_eod=options["append_eod"],
-        split_sentences=options["split_sentences"],
-        lang=options["lang"],
-        keep_newlines=options["keep_newlines"],
-        impl=options["dataset_impl"],
-        verify=options["verify"],
-        how=How(
-            workers=options["workers"] or _cores(),
-            partitions=options["partitions"],
-            chunk_size=options["chunk_size"],
-            encoder=options["encoder"],
-            proofs=os.path.join(os.path.abspath(os.path.expanduser(options["data_cache_path"])), "encoders"),
-            max_bad_lines=options["max_bad_lines"],
-            log_interval=options["log_interval"],
-            overwrite=options["overwrite"],
-            block_bytes=options["block_bytes"],
-            commit_s=options["commit_seconds"],
-            keep_s=options["keep_seconds"],
-        ),
+        tokenizer=of(TokenizerSpec, vocab_size=size),
+        how=of(How, workers=options["workers"] or count_cores(), proofs=os.path.join(cache, "encoders")),
     )
+    return job

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from megads.cli.options.word_lists import ManyWords
+from megads.cli.options.request import ManyWords
 from megads.text.plural import plural
 
 _EVERY_S = 5.0

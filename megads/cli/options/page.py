@@ -1,71 +1,27 @@
-"""Writes docs/megatron-options.md: ``python -m megads.cli.options.page > docs/megatron-options.md``."""
+"""Writes the tables of docs/megatron-options.md: ``python -m megads.cli.options.page docs/megatron-options.md``."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-import click
-
-from megads.cli.options.flags import value_text
-from megads.config.deepspeed.json_file import NO_EFFECT, TAKEN
+from megads.cli.options.request import value_text
+from megads.config.deepspeed.json_file import NO_EFFECT
+from megads.config.deepspeed.keys import TAKEN
+from megads.config.sources.config_file import SHARES
 from megads.config.sources.flags import flags, takes_of
 from megads.config.sources.megatron_defaults import DEFAULTS, OF_ADAM, OF_FP16, REQUIRED
 from megads.config.sources.other_options import NEEDS, OPTIONS, Option
-from megads.config.sources.resolve import SHARES
 from megads.config.tree import env_name
 
-INTRO = """# Megatron-LM's command lines
-
-<!-- Written by `python -m megads.cli.options.page`; do not edit. -->
-
-`megads train ARGS` takes the arguments of `python pretrain_gpt.py ARGS` of Megatron-LM (state of May 2024),
-Megatron-DeepSpeed and BigScience's fork, also behind `torchrun -m`, `deepspeed --module`, `srun` and `mpiexec`. An
-option means what it means there. Every option of the three is one of these:
-
-* a setting (first table): the same as its variable and as `--set`, and above the environment;
-* without effect here (second table): accepted, and reported in one line for each reason;
-* rejected (third table), because ignoring it would train something else: one line says what to use instead.
-
-`examples/` has known command lines as scripts.
-
-```bash
-$ megads train --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 4 \
---global-batch-size 8 --train-iters 2 --lr 1e-4 --optimizer adam --eval-iters 1 --split 8,1,1 --swiglu \
---disable-bias-linear --dry-run
-```
-
-## Rules
-
-* Names are written out. argparse completes `--num-layer`; here it is an error that names `--num-layers`, since the
-  beginning of one name today is the beginning of two tomorrow.
-* An option that is given twice has the value of the last one, as in argparse; this is reported. Two *different* options
-  that give one setting two values are an error (`--fp16 --bf16`).
-* `--optimizer adam` is AdamW, as in Megatron-LM. `OPT=adam` stays Adam with the decay in the gradient.
-* `--swiglu` without `--ffn-hidden-size` has 8/3 of the hidden size, rounded down to a multiple of 64. GELU is the tanh
-  form, and the exact one with `--no-bias-gelu-fusion`.
-* `--make-vocab-size-divisible-by N` pads the vocabulary to a multiple of N x TP. Padding takes no part in the loss (in
-  Megatron-LM it does), and a checkpoint resumes under another TP.
-* `--load` of a folder without a checkpoint is an error, unless it is the folder of `--save`. Megatron-LM starts from
-  random weights there unless it has `--exit-on-missing-checkpoint`.
-* A command of Megatron-LM is named by the last part of `--save`: `--save checkpoints/small` has its log and metrics in
-  `runs/small`, unless `RUN_NAME` names it.
-* `--train-tokens` besides `--train-samples` or `--train-iters` is a second limit, as in Megatron-DeepSpeed. The first
-  that is reached ends the run, and the learning rate decays over the samples or iterations.
-* `--save-interval` has no default: without it only the end of the run is saved.
-
-## Defaults
-
-A command that names no preset and gives the model's shape by these options (`--num-layers`, `--hidden-size` or
-`--num-attention-heads`) relies on Megatron-LM's defaults. They hold on every machine: its own settings are ignored.
-`--megatron-defaults` or `MEGADS_DEFAULTS=megatron` asks for them with a preset, and `MEGADS_DEFAULTS=megads` for ours
-without one. `--config` keeps those of the run whose `config.yaml` it names; a file of your own that gives the model's
-shape counts as a preset. The banner's line `defaults` says so, and `megads config` shows the origin `megatron default`.
-"""
+TABLES = "<!-- The tables from here on are written by `python -m megads.cli.options.page PAGE`; do not edit. -->"
 
 
-def page() -> str:
-    """Return the page."""
-    return "\n".join([INTRO, *_defaults(), *_settings(), *_without_effect(), *_rejected(), *_deepspeed()]) + "\n"
+def page(written: str) -> str:
+    """Return the page ``written`` with new tables; the text above them stays."""
+    intro = written.partition(TABLES)[0] + TABLES + "\n"
+    return "\n".join([intro, *_defaults(), *_settings(), *_without_effect(), *_rejected(), *_deepspeed()]) + "\n"
 
 
 def _table(*head: str) -> list[str]:
@@ -152,4 +108,5 @@ def _deepspeed() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    click.echo(page(), nl=False)
+    path = Path(sys.argv[1])
+    path.write_text(page(path.read_text(encoding="utf8")), encoding="utf8")

@@ -71,9 +71,8 @@ def plot(runs: tuple[Path, ...], output: str | None, terminal: bool, keys: str |
         _in_terminal(draw(read, keys=chosen, axis=axis, smooth=smooth, most=200))
     if output or not terminal:
         default = str(read[0].path.with_name("plot") if len(read) == 1 else "plot")
-        prefix, ends = _target(output or default)
         few = draw(read, keys=chosen, axis=axis, smooth=smooth, most=max(FEWEST, PICTURE_POINTS // len(read)))
-        _to_files(few, draw(read, keys=chosen, axis=axis, smooth=smooth, most=most), prefix, ends)
+        _to_files(few, draw(read, keys=chosen, axis=axis, smooth=smooth, most=most), _files(output or default))
 
 
 def _in_terminal(drawing: Drawing) -> None:
@@ -84,23 +83,20 @@ def _in_terminal(drawing: Drawing) -> None:
         click.echo(chart_sketch(drawing, chart, width) + "\n")
 
 
-def _target(output: str) -> tuple[str, tuple[str, ...]]:
-    """Return the prefix of the files to write and their endings: FILE.png and FILE.html name one file each."""
+def _files(output: str) -> list[str]:
+    """Return the files to write: FILE.png and FILE.html name one file each."""
     given = Path(output)
-    if given.suffix.lower() in ENDS and given.stem:
-        return output[: -len(given.suffix)], (given.suffix,)
-    return output, ENDS
+    return [output] if given.suffix.lower() in ENDS and given.stem else [output + end for end in ENDS]
 
 
-def _to_files(picture: Drawing, page: Drawing, prefix: str, ends: tuple[str, ...]) -> None:
+def _to_files(picture: Drawing, page: Drawing, names: list[str]) -> None:
     from megads.errors import ConfigError
     from megads.monitor.plots.html.page import save_page
     from megads.monitor.plots.picture import save_picture
 
-    for end in ends:
-        name = f"{prefix}{end}"
+    for name in names:
         try:
-            if end.lower() == ".png":
+            if name.lower().endswith(".png"):
                 save_picture(picture, Path(name))
             else:
                 save_page(page, Path(name))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from megads.cli.options.flags import EPILOG, FlagCommand
-from megads.cli.options.request import ask_of
+from megads.cli.options.request import settings_command
 from megads.text.plural import plural
 
+if TYPE_CHECKING:
+    from megads.launch.request import TrainRequest
 
-@click.command(cls=FlagCommand, epilog=EPILOG)
-@click.option("--preset", help="Model preset; `megads config --presets` lists them.")
-@click.option(
-    "--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override one setting; may be repeated."
-)
+
+@settings_command
 @click.option("--nodes", type=click.IntRange(min=0), default=0, help="Hosts of the training job.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this PNG file too.")
-def schedule(
-    preset: str | None, pairs: tuple[str, ...], nodes: int, output: Path | None, flags: tuple[tuple[str, str], ...]
-) -> None:
+def schedule(request: Callable[[], TrainRequest], nodes: int, output: Path | None) -> None:
     """Draw the schedule of the run that `megads train` would start; nothing is started.
 
     \b
@@ -30,10 +28,10 @@ def schedule(
     The same settings, environment and --set as for `megads train`.
     """
     from megads.errors import ConfigError
-    from megads.launch.settings_of_job import run_ahead
-    from megads.monitor.plots.schedule import Curves, draw_schedule, schedule_table, sketch_schedule
+    from megads.launch.submit.training import plan_ahead
+    from megads.monitor.plots.schedule import Curves, render_schedule, schedule_table, sketch_schedule
 
-    run = run_ahead(ask_of(preset, pairs, flags), nodes)
+    run = plan_ahead(request(), nodes)
     curves = Curves.of(run)
     title = (
         f"{run.name}: {run.optim.lr_decay_style}, {plural(run.train.train_iters, 'step', ',')}, "
@@ -43,7 +41,7 @@ def schedule(
     if output is None:
         return
     try:
-        draw_schedule(curves, output, title)
+        render_schedule(curves, title).savefig(output)
     except OSError as error:
         raise ConfigError(f"-o {output}: {error.strerror}; use a file that can be written") from None
     click.echo(f"\n{output}")

@@ -6,68 +6,22 @@ before 0.19.3, 1.0 since) and bf16's ``check_grad_overflow`` (off before 0.19.3,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from megads.config.deepspeed.overrides import merge, put
-from megads.config.derive import data_degree
+from megads.config.deepspeed.keys import (
+    ALWAYS,
+    HALF,
+    NULLABLE,
+    OFFLOAD_OPTIMIZER,
+    OFFLOAD_PARAMS,
+    ZERO,
+    ZERO_3,
+    put,
+)
+from megads.config.deepspeed.overrides import merge
 from megads.config.schema import RunConfig
+from megads.config.sizes import data_degree
 from megads.config.tree import value_of
-
-# DeepSpeed's key -> the setting whose value it has.
-ALWAYS = {
-    "communication_data_type": "deepspeed.communication_data_type",
-    "wall_clock_breakdown": "deepspeed.wall_clock_breakdown",
-    "zero_allow_untested_optimizer": "deepspeed.zero_allow_untested_optimizer",
-    "zero_force_ds_cpu_optimizer": "deepspeed.zero_force_ds_cpu_optimizer",
-    "comms_logger.enabled": "deepspeed.comms_logger",
-    "comms_logger.verbose": "deepspeed.comms_logger_verbose",
-    "comms_logger.prof_all": "deepspeed.comms_logger_prof_all",
-    "comms_logger.debug": "deepspeed.comms_logger_debug",
-}
-ZERO = {
-    "zero_optimization.contiguous_gradients": "deepspeed.contiguous_gradients",
-    "zero_optimization.reduce_scatter": "deepspeed.reduce_scatter",
-    "zero_optimization.reduce_bucket_size": "deepspeed.reduce_bucket_size",
-    "zero_optimization.allgather_bucket_size": "deepspeed.allgather_bucket_size",
-}
-ZERO_3 = {
-    "zero_optimization.zero_hpz_partition_size": "deepspeed.hpz_partition_size",
-    "zero_optimization.sub_group_size": "deepspeed.sub_group_size",
-    "zero_optimization.stage3_prefetch_bucket_size": "deepspeed.prefetch_bucket_size",
-    "zero_optimization.stage3_param_persistence_threshold": "deepspeed.param_persistence_threshold",
-    "zero_optimization.stage3_max_live_parameters": "deepspeed.max_live_parameters",
-    "zero_optimization.stage3_max_reuse_distance": "deepspeed.max_reuse_distance",
-}
-OFFLOAD_OPTIMIZER = {
-    "zero_optimization.offload_optimizer.device": "deepspeed.offload_optimizer",
-    "zero_optimization.offload_optimizer.nvme_path": "deepspeed.nvme_path",
-    "zero_optimization.offload_optimizer.pin_memory": "deepspeed.offload_pin_memory",
-    "zero_optimization.offload_optimizer.buffer_count": "deepspeed.offload_buffer_count",
-    "zero_optimization.offload_optimizer.pipeline_read": "deepspeed.offload_pipeline_read",
-    "zero_optimization.offload_optimizer.pipeline_write": "deepspeed.offload_pipeline_write",
-}
-OFFLOAD_PARAMS = {
-    "zero_optimization.offload_param.device": "deepspeed.offload_params",
-    "zero_optimization.offload_param.nvme_path": "deepspeed.nvme_path",
-    "zero_optimization.offload_param.pin_memory": "deepspeed.offload_pin_memory",
-    "zero_optimization.offload_param.buffer_count": "deepspeed.offload_buffer_count",
-}
-HALF = {"data_types.grad_accum_dtype": "deepspeed.grad_accum_dtype"}
-# Here null and "" or 0 mean the same.
-NULLABLE = {
-    "steps_per_print": "deepspeed.steps_per_print",
-}
-SETTING_OF: Mapping[str, str] = {
-    **ALWAYS,
-    **ZERO,
-    **ZERO_3,
-    **OFFLOAD_OPTIMIZER,
-    **OFFLOAD_PARAMS,
-    **HALF,
-    **NULLABLE,
-}
-"""Every key of DeepSpeed that is a setting of ours under another name."""
 
 
 def effective_zero_stage(run: RunConfig) -> int:
@@ -113,7 +67,7 @@ def deepspeed_config(run: RunConfig, world_size: int) -> dict[str, Any]:
                 put(config, key, value_of(run, name))
     for key, name in NULLABLE.items():
         put(config, key, value_of(run, name) or None)
-    merge(config, run.deepspeed.config_overrides, SETTING_OF)
+    merge(config, run.deepspeed.config_overrides)
     return config
 
 

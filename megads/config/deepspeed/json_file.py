@@ -13,10 +13,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from megads.config.deepspeed.keys import TOP_LEVEL, read_json
+from megads.config.deepspeed.keys import TAKEN, TOP_LEVEL, put, read_json
 from megads.config.setting import Origin
-from megads.config.sources.parse import did_you_mean, parse
-from megads.config.tree import fields
+from megads.config.sources.parse import did_you_mean
+from megads.config.tree import read_value
 from megads.errors import ConfigError
 
 FLAGS = ("--deepspeed_config", "--deepspeed-config")
@@ -26,30 +26,6 @@ OVERRIDES = "deepspeed.config_overrides"
 AUTO = "auto"
 """What Hugging Face's files say of a number that the trainer decides."""
 
-# Key of DeepSpeed -> the setting that it is.
-TAKEN: Mapping[str, str] = {
-    "train_batch_size": "train.global_batch",
-    "train_micro_batch_size_per_gpu": "train.micro_batch",
-    "gradient_accumulation_steps": "train.grad_acc_steps",
-    "gradient_clipping": "optim.clip_grad",
-    "zero_optimization.stage": "parallel.zero_stage",
-    "fp16.loss_scale": "optim.loss_scale",
-    "fp16.initial_scale_power": "optim.initial_loss_scale_power",
-    "fp16.loss_scale_window": "optim.loss_scale_window",
-    "fp16.hysteresis": "optim.loss_scale_hysteresis",
-    "fp16.min_loss_scale": "optim.min_loss_scale",
-    "activation_checkpointing.partition_activations": "recompute.partition_activations",
-    "activation_checkpointing.cpu_checkpointing": "recompute.cpu_checkpointing",
-    "activation_checkpointing.contiguous_memory_optimization": "recompute.contiguous_memory",
-    "activation_checkpointing.synchronize_checkpoint_boundary": "recompute.synchronize",
-    "activation_checkpointing.profile": "recompute.profile",
-    "flops_profiler.enabled": "profile.flops",
-    "flops_profiler.profile_step": "profile.flops_step",
-    "flops_profiler.module_depth": "profile.flops_depth",
-    "optimizer.params.lr": "optim.lr",
-    "optimizer.params.eps": "optim.adam_eps",
-    "optimizer.params.weight_decay": "optim.weight_decay",
-}
 OPTIMIZERS = {
     "adam": "adamw",  # its weight decay is decoupled unless adam_w_mode is false
     "adam with the decay in the gradient": "adam",
@@ -77,7 +53,6 @@ def read_deepspeed_file(path: str, flag: str, dtype: str | None) -> tuple[Values
     """Return what a file of DeepSpeed gives settings, with origins, and notes.
 
     Args:
-        path: of the JSON file.
         flag: the option that named it.
         dtype: what ``--fp16`` or ``--bf16`` says.
 
@@ -104,7 +79,7 @@ def read_deepspeed_file(path: str, flag: str, dtype: str | None) -> tuple[Values
         elif top not in TOP_LEVEL:
             notes.append(f"{shown}: DeepSpeed has no key {top!r}{did_you_mean(top, TOP_LEVEL)}; it is ignored")
         else:
-            _put(rest, key, value)
+            put(rest, key, value)
     if any(name.startswith("recompute.") and value is True for name, value, _ in values):
         values.append(("recompute.engine", "deepspeed", Origin("cli", f"{shown} activation_checkpointing")))
     if rest:
@@ -124,8 +99,8 @@ def _settings_of(key: str, value: Any, dtype: str | None, origin: Origin) -> Val
         return [("optim.optimizer", _optimizer(value, origin), origin)]
     if key == "optimizer.params.betas" and isinstance(value, list) and len(value) == 2:
         names = ("optim.adam_beta1", "optim.adam_beta2")
-        return [(name, _parsed(each, name, origin), origin) for name, each in zip(names, value, strict=True)]
-    return [(TAKEN[key], _parsed(value, TAKEN[key], origin), origin)] if key in TAKEN else None
+        return [(name, read_value(name, each, origin.detail), origin) for name, each in zip(names, value, strict=True)]
+    return [(TAKEN[key], read_value(TAKEN[key], value, origin.detail), origin)] if key in TAKEN else None
 
 
 def _precision(key: str, value: Any, dtype: str | None, origin: Origin) -> Values:
@@ -144,13 +119,6 @@ def _optimizer(value: Any, origin: Origin) -> str:
     return name
 
 
-def _parsed(value: Any, name: str, origin: Origin) -> Any:
-    try:
-        return parse(value, fields()[name])
-    except ValueError as error:
-        raise ConfigError(f"{origin.detail}: {error}") from None
-
-
 def _leaves(content: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every dotted key that holds no object."""
     for key, value in content.items():
@@ -158,10 +126,3 @@ def _leaves(content: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, 
             yield from _leaves(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
-
-
-def _put(config: dict[str, Any], key: str, value: Any) -> None:
-    *sections, last = key.split(".")
-    for section in sections:
-        config = config.setdefault(section, {})
-    config[last] = value

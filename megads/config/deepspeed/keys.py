@@ -6,27 +6,88 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from megads.config.tree import env_name
 from megads.errors import ConfigError
 from megads.storage.reading import Bounds, parse_json, read_text
 
-# Keys that follow from settings -> what decides them.
-FOLLOWS = {
-    "train_batch_size": "GLOBAL_BATCH",
-    "train_micro_batch_size_per_gpu": "MICRO_BATCH",
-    "gradient_accumulation_steps": "GRAD_ACC_STEPS",
-    "gradient_clipping": "CLIP_GRAD",
-    "zero_optimization.stage": "ZERO_STAGE",
-    "zero_optimization.overlap_comm": "DDP_IMPL=torch (true) or local (false)",
-    "bf16.enabled": "DTYPE",
-    "bfloat16.enabled": "DTYPE",
-    "fp16.enabled": "DTYPE",
-    "fp16.auto_cast": "DTYPE",
-    "fp16.loss_scale": "LOSS_SCALE",
-    "fp16.initial_scale_power": "INITIAL_LOSS_SCALE_POWER",
-    "fp16.loss_scale_window": "LOSS_SCALE_WINDOW",
-    "fp16.hysteresis": "LOSS_SCALE_HYSTERESIS",
-    "fp16.min_loss_scale": "MIN_LOSS_SCALE",
+# Key of DeepSpeed -> the setting that it is.
+TAKEN: Mapping[str, str] = {
+    "train_batch_size": "train.global_batch",
+    "train_micro_batch_size_per_gpu": "train.micro_batch",
+    "gradient_accumulation_steps": "train.grad_acc_steps",
+    "gradient_clipping": "optim.clip_grad",
+    "zero_optimization.stage": "parallel.zero_stage",
+    "fp16.loss_scale": "optim.loss_scale",
+    "fp16.initial_scale_power": "optim.initial_loss_scale_power",
+    "fp16.loss_scale_window": "optim.loss_scale_window",
+    "fp16.hysteresis": "optim.loss_scale_hysteresis",
+    "fp16.min_loss_scale": "optim.min_loss_scale",
+    "activation_checkpointing.partition_activations": "recompute.partition_activations",
+    "activation_checkpointing.cpu_checkpointing": "recompute.cpu_checkpointing",
+    "activation_checkpointing.contiguous_memory_optimization": "recompute.contiguous_memory",
+    "activation_checkpointing.synchronize_checkpoint_boundary": "recompute.synchronize",
+    "activation_checkpointing.profile": "recompute.profile",
+    "flops_profiler.enabled": "profile.flops",
+    "flops_profiler.profile_step": "profile.flops_step",
+    "flops_profiler.module_depth": "profile.flops_depth",
+    "optimizer.params.lr": "optim.lr",
+    "optimizer.params.eps": "optim.adam_eps",
+    "optimizer.params.weight_decay": "optim.weight_decay",
 }
+# DeepSpeed's key -> the setting whose value it has.
+ALWAYS = {
+    "communication_data_type": "deepspeed.communication_data_type",
+    "wall_clock_breakdown": "deepspeed.wall_clock_breakdown",
+    "zero_allow_untested_optimizer": "deepspeed.zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer": "deepspeed.zero_force_ds_cpu_optimizer",
+    "comms_logger.enabled": "deepspeed.comms_logger",
+    "comms_logger.verbose": "deepspeed.comms_logger_verbose",
+    "comms_logger.prof_all": "deepspeed.comms_logger_prof_all",
+    "comms_logger.debug": "deepspeed.comms_logger_debug",
+}
+ZERO = {
+    "zero_optimization.contiguous_gradients": "deepspeed.contiguous_gradients",
+    "zero_optimization.reduce_scatter": "deepspeed.reduce_scatter",
+    "zero_optimization.reduce_bucket_size": "deepspeed.reduce_bucket_size",
+    "zero_optimization.allgather_bucket_size": "deepspeed.allgather_bucket_size",
+}
+ZERO_3 = {
+    "zero_optimization.zero_hpz_partition_size": "deepspeed.hpz_partition_size",
+    "zero_optimization.sub_group_size": "deepspeed.sub_group_size",
+    "zero_optimization.stage3_prefetch_bucket_size": "deepspeed.prefetch_bucket_size",
+    "zero_optimization.stage3_param_persistence_threshold": "deepspeed.param_persistence_threshold",
+    "zero_optimization.stage3_max_live_parameters": "deepspeed.max_live_parameters",
+    "zero_optimization.stage3_max_reuse_distance": "deepspeed.max_reuse_distance",
+}
+OFFLOAD_OPTIMIZER = {
+    "zero_optimization.offload_optimizer.device": "deepspeed.offload_optimizer",
+    "zero_optimization.offload_optimizer.nvme_path": "deepspeed.nvme_path",
+    "zero_optimization.offload_optimizer.pin_memory": "deepspeed.offload_pin_memory",
+    "zero_optimization.offload_optimizer.buffer_count": "deepspeed.offload_buffer_count",
+    "zero_optimization.offload_optimizer.pipeline_read": "deepspeed.offload_pipeline_read",
+    "zero_optimization.offload_optimizer.pipeline_write": "deepspeed.offload_pipeline_write",
+}
+OFFLOAD_PARAMS = {
+    "zero_optimization.offload_param.device": "deepspeed.offload_params",
+    "zero_optimization.offload_param.nvme_path": "deepspeed.nvme_path",
+    "zero_optimization.offload_param.pin_memory": "deepspeed.offload_pin_memory",
+    "zero_optimization.offload_param.buffer_count": "deepspeed.offload_buffer_count",
+}
+HALF = {"data_types.grad_accum_dtype": "deepspeed.grad_accum_dtype"}
+# Here null and "" or 0 mean the same.
+NULLABLE = {
+    "steps_per_print": "deepspeed.steps_per_print",
+}
+SETTING_OF: Mapping[str, str] = {
+    **ALWAYS,
+    **ZERO,
+    **ZERO_3,
+    **OFFLOAD_OPTIMIZER,
+    **OFFLOAD_PARAMS,
+    **HALF,
+    **NULLABLE,
+}
+"""Every key of DeepSpeed that is a setting of ours under another name."""
 # Sections that megads does itself -> the settings to use instead.
 OURS = {
     "optimizer": "OPT, LR, WEIGHT_DECAY, ADAM_BETA1, ADAM_BETA2 and ADAM_EPS",
@@ -41,6 +102,12 @@ OURS = {
     "dataloader_drop_last": "nothing: megads reads the data",
     "data_efficiency": "nothing: megads reads the data",
 }
+FOLLOWS = {
+    **{key: env_name(name) for key, name in TAKEN.items() if key.partition(".")[0] not in OURS},
+    "zero_optimization.overlap_comm": "DDP_IMPL=torch (true) or local (false)",
+    **dict.fromkeys(("bf16.enabled", "bfloat16.enabled", "fp16.enabled", "fp16.auto_cast"), "DTYPE"),
+}
+"""Keys that follow from settings -> what decides them."""
 # Further keys that DeepSpeed 0.19.8 reads.
 OTHERS = (
     *("aio", "autotuning", "checkpoint", "comet", "comms_logger", "communication_data_type", "compile", "csv_monitor"),
@@ -111,9 +178,7 @@ def read_json(given: str, shown: str) -> dict[str, Any]:
             raise ConfigError(f"{shown}: not text in UTF-8; pass a JSON file such as {{}}") from None
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        for key in (key for key in keys if len(pairs) < 1000 and keys.count(key) > 1):
-            raise ConfigError(f"{shown}: {key} is given twice in one object; drop one of them")
+        _refuse_repeated([key for key, _ in pairs], shown)
         return dict(pairs)
 
     try:
@@ -125,5 +190,32 @@ def read_json(given: str, shown: str) -> dict[str, Any]:
     return content
 
 
+def _refuse_repeated(keys: list[str], shown: str) -> None:
+    """Refuse an object that gives a key twice, also as ``a.b`` next to ``a``."""
+    found = set(keys)
+    for key in keys:
+        if len(keys) < 1000 and keys.count(key) > 1:
+            raise ConfigError(f"{shown}: {key} is given twice in one object; drop one of them")
+        for dot in (at for at, letter in enumerate(key) if letter == "."):
+            if key[:dot] in found:
+                raise ConfigError(f"{shown}: {key!r} is a part of {key[:dot]!r} and next to it; drop one of them")
+
+
 def _no_constant(word: str) -> None:
     raise ValueError(f"{word} is not a number")
+
+
+def put(config: dict[str, Any], key: str, value: Any) -> None:
+    """Set the dotted ``key``, making the sections on its way."""
+    *sections, last = key.split(".")
+    for section in sections:
+        config = config.setdefault(section, {})
+    config[last] = value
+
+
+def get(config: Mapping[str, Any], key: str) -> Any:
+    """Return the value of the dotted ``key``, None where there is none."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

@@ -12,29 +12,25 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from megads.config.deepspeed.keys import FOLLOWS, KEYS_OF, OURS, TOP_LEVEL, read_json
+from megads.config.deepspeed.json_file import OVERRIDES
+from megads.config.deepspeed.keys import FOLLOWS, KEYS_OF, OURS, SETTING_OF, TOP_LEVEL, get, put, read_json
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
-from megads.config.sources.parse import did_you_mean, parse
+from megads.config.sources.parse import did_you_mean
 from megads.config.sources.resolve import Resolved, rank_of
-from megads.config.tree import env_name, fields, nested, value_of
+from megads.config.tree import env_name, fields, nested, read_value, value_of
 from megads.errors import ConfigError
 
-SETTING = "deepspeed.config_overrides"
 FLAG = "--deepspeed"
 """How options begin that name such a file."""
 
 
-def adopt(resolved: Resolved, setting_of: Mapping[str, str]) -> Resolved:
+def adopt(resolved: Resolved) -> Resolved:
     """Return derived settings that hold what ``DS_CONFIG_OVERRIDES`` says.
 
     A key that is a setting becomes its value, unless the user gave the setting another one.
     What is left stands in ``deepspeed.config_overrides`` as JSON in place of the file's
     name, so that the ranks need no file and cannot see another one.
-
-    Args:
-        resolved: derived settings.
-        setting_of: DeepSpeed's dotted key -> our setting.
 
     Raises:
         ConfigError: the file cannot be read, a key is unknown, or it contradicts a setting.
@@ -42,7 +38,7 @@ def adopt(resolved: Resolved, setting_of: Mapping[str, str]) -> Resolved:
     given = resolved.run.deepspeed.config_overrides
     if not given:
         return resolved
-    source = resolved.origins[SETTING]
+    source = resolved.origins[OVERRIDES]
     file = "" if given.lstrip().startswith("{") else f"={given}"
     shown = source.detail if source.detail.startswith(FLAG) else f"DS_CONFIG_OVERRIDES{file}"
     content = read_json(given, shown)
@@ -51,10 +47,10 @@ def adopt(resolved: Resolved, setting_of: Mapping[str, str]) -> Resolved:
     origins = dict(resolved.origins)
     adopted: dict[str, str] = {}
     for key, value in _leaves(content, shown):
-        if key not in setting_of:
+        if key not in SETTING_OF:
             put(rest, key, value)
             continue
-        name = setting_of[key]
+        name = SETTING_OF[key]
         wanted = _as_setting(key, value, name, shown)
         explicit = rank_of(resolved.origins[name]) >= rank_of(Origin("env"))
         if (explicit or name in adopted) and values[name] != wanted:
@@ -63,11 +59,11 @@ def adopt(resolved: Resolved, setting_of: Mapping[str, str]) -> Resolved:
         if not explicit:
             values[name], adopted[name] = wanted, key
             origins[name] = Origin(source.layer, f"{source.detail} {key}")
-    values[SETTING] = json.dumps(rest) if rest else ""
+    values[OVERRIDES] = json.dumps(rest) if rest else ""
     return Resolved(RunConfig.model_validate(nested(values)), origins, resolved.notes)
 
 
-def merge(config: dict[str, Any], text: str, setting_of: Mapping[str, str]) -> None:
+def merge(config: dict[str, Any], text: str) -> None:
     """Merge the overrides ``text`` (JSON, or the name of a file) into DeepSpeed's dictionary.
 
     Raises:
@@ -76,19 +72,19 @@ def merge(config: dict[str, Any], text: str, setting_of: Mapping[str, str]) -> N
     if not text:
         return
     shown = "DS_CONFIG_OVERRIDES"
-    sections = {key.rpartition(".")[0] for key in setting_of}
+    sections = {key.rpartition(".")[0] for key in SETTING_OF}
     for key, value in _leaves(read_json(text, shown), shown):
         ours = key.replace("bfloat16.", "bf16.")  # DeepSpeed reads the old name only where the new one is not
         if key in sections:
             raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, not an object; use {{...}}")
         for place in (at for at, letter in enumerate(ours) if letter == "."):
-            if ours[:place] in setting_of or not isinstance(get(config, ours[:place]), (dict, type(None))):
+            if ours[:place] in SETTING_OF or not isinstance(get(config, ours[:place]), (dict, type(None))):
                 raise ConfigError(f"{shown}: {ours[:place]} is an object, not one value")
         if key in FOLLOWS and get(config, ours) != value:
             now = get(config, ours)
             raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, but the settings give {now}; use {FOLLOWS[key]}")
-        if key in setting_of and get(config, key) != value:
-            raise ConfigError(f"{shown}: {key} is {json.dumps(value)}; use {env_name(setting_of[key])}")
+        if key in SETTING_OF and get(config, key) != value:
+            raise ConfigError(f"{shown}: {key} is {json.dumps(value)}; use {env_name(SETTING_OF[key])}")
         if key not in FOLLOWS:
             put(config, ours, value)
 
@@ -119,30 +115,11 @@ def _flat(key: str, value: Any, shown: str) -> Iterator[tuple[str, Any]]:
 
 
 def _as_setting(key: str, value: Any, name: str, shown: str) -> Any:
-    is_null = value is None
-    if is_null:
-        default = fields()[name].default
-        value = (
-            "" if isinstance(default, str) and default != "none" else {int: 0, bool: False}.get(type(default), default)
-        )
+    if value is not None:
+        return read_value(name, value, f"{shown}: {key}")
+    default = fields()[name].default
+    none = "" if isinstance(default, str) and default != "none" else {int: 0, bool: False}.get(type(default), default)
     try:
-        return parse(value, fields()[name])
-    except ValueError as error:
-        why = "null is not a value for it; drop it" if is_null else error
-        raise ConfigError(f"{shown}: {key}: {why}") from None
-
-
-def put(config: dict[str, Any], key: str, value: Any) -> None:
-    """Set the dotted ``key``, making the sections on its way."""
-    *sections, last = key.split(".")
-    for section in sections:
-        config = config.setdefault(section, {})
-    config[last] = value
-
-
-def get(config: Mapping[str, Any], key: str) -> Any:
-    """Return the value of the dotted ``key``, None where there is none."""
-    value: Any = config
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+        return read_value(name, none, key)
+    except ConfigError:
+        raise ConfigError(f"{shown}: {key}: null is not a value for it; drop it") from None

@@ -24,7 +24,7 @@ def rank_tokens(run: RunConfig) -> int:
     return run.train.micro_batch * run.model.seq_length // run.parallel.sequence
 
 
-def kept_bytes(run: RunConfig, stage: Stage) -> int:
+def saved_bytes(run: RunConfig, stage: Stage) -> int:
     """Return what a stage keeps of all micro-batches that are in flight when most are (1F1B)."""
     in_flight = min(run.train.grad_acc_steps, run.parallel.pipeline - stage.index)
     layer, layers, given = layer_bytes(run), stage.layers, run.recompute
@@ -38,7 +38,7 @@ def kept_bytes(run: RunConfig, stage: Stage) -> int:
     return in_flight * -(-layers // given.num_layers) * _input_bytes(run)
 
 
-def worked_bytes(run: RunConfig, stage: Stage) -> int:
+def recomputing_bytes(run: RunConfig, stage: Stage) -> int:
     """Return what the largest piece of a stage that is computed again holds while it is."""
     given = run.recompute
     if given.granularity == "none" or not stage.layers:
@@ -73,10 +73,9 @@ def _head_norm_bytes(run: RunConfig) -> int:
 
     A float32 input is counted with the attention's, unless those are exchanged between sequence ranks.
     """
-    model = run.model
-    if model.qk_norm == "none":
+    queries, keys = spec_of(run.model).head_widths
+    if not queries:
         return 0
-    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     if run.train.dtype != "fp32":
         return 8 * (queries + keys)
     return 4 * (queries + keys) + (4 * (queries + 2 * keys) if run.parallel.sequence > 1 else 0)
@@ -89,17 +88,17 @@ def _size(run: RunConfig) -> int:
 def _most_heads(run: RunConfig) -> HeadCount:
     """Return the heads of the rank that keeps most."""
     shares = heads_of_rank(run.model, run.parallel.tensor, run.parallel.sequence)
-    return max(shares, key=lambda share: (share.queries, not share.alike, share.keys))
+    return max(shares, key=lambda share: (share.queries, not share.is_even, share.keys))
 
 
-def _heads_bytes(run: RunConfig) -> int:
+def _head_bytes(run: RunConfig) -> int:
     """Return the bytes of the queries, keys and values that a layer's attention keeps."""
     model, tensor = run.model, run.parallel.tensor
     if run.parallel.sequence > 1:
         most = _most_heads(run)
         count = most.queries + 2 * most.keys
     else:
-        turned = 2 if model.position_embedding == "rope" or model.qk_norm != "none" else 1
+        turned = 2 if model.position_embedding == "rope" or spec_of(model).head_widths[0] else 1
         count = (turned * model.num_heads + (1 + turned) * model.num_kv_heads) // tensor
     return run.train.micro_batch * model.seq_length * count * model.head_dim * _size(run)
 
@@ -110,7 +109,7 @@ SHORTEST_IN_STACK = 0.75
 
 def _attention_bytes(run: RunConfig) -> int:
     """Return what attention keeps: of its inputs, and in its core, which keeps copies of them where it stacks them."""
-    heads, plain = _heads_bytes(run), _plain_core_bytes(run)
+    heads, plain = _head_bytes(run), _plain_core_bytes(run)
     if run.recompute.granularity == "selective":
         return heads + _core_bytes(run)
     return max(heads + plain, _stacked_core_bytes(run))
@@ -126,7 +125,7 @@ def _stacked_core_bytes(run: RunConfig) -> int:
     if not run.data.reset_attention_mask or run.model.attention == "flash":
         return 0
     model, most = run.model, _most_heads(run)
-    keys = most.keys if most.alike else most.queries
+    keys = most.keys if most.is_even else most.queries
     numbers = 2 * (most.queries + keys) * model.head_dim * _size(run) + most.queries * _weights_bytes(run)
     return int(run.train.micro_batch * model.seq_length * numbers / SHORTEST_IN_STACK)
 
@@ -148,7 +147,7 @@ def _plain_core_bytes(run: RunConfig) -> int:
     tokens = run.train.micro_batch * model.seq_length
     numbers = _weights_bytes(run)
     if run.parallel.sequence > 1:
-        numbers += model.head_dim * _size(run) * (1 if most.alike else 3)
+        numbers += model.head_dim * _size(run) * (1 if most.is_even else 3)
     return tokens * most.queries * numbers
 
 

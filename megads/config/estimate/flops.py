@@ -18,15 +18,10 @@ from megads.families.decoder import spec_of
 
 @dataclass(frozen=True)
 class Flops:
-    """What one token costs, over all ranks together.
+    """What one token costs, over all ranks together."""
 
-    Attributes:
-        model: forward and backward, whatever is computed twice (for MFU).
-        recomputed: forward passes of what is computed again in the backward pass.
-    """
-
-    model: float
-    recomputed: float
+    model: float  # forward and backward, whatever is computed twice (for MFU)
+    recomputed: float  # forward passes of what is computed again in the backward pass
 
     @property
     def hardware(self) -> float:
@@ -36,19 +31,12 @@ class Flops:
 
 @dataclass(frozen=True)
 class Products:
-    """Multiply-adds of one token's forward pass: of one layer, by part, and of the logits.
+    """Multiply-adds of one token's forward pass: of one layer, by part, and of the logits."""
 
-    Attributes:
-        projections: to queries, keys and values, and of the output.
-        core: the two products of attention.
-        mlp: its matrices, two or with a gate three.
-        logits: over the padded vocabulary, tied or not.
-    """
-
-    projections: int
-    core: int
-    mlp: int
-    logits: int
+    projections: int  # to queries, keys and values, and of the output
+    core: int  # the two products of attention
+    mlp: int  # its matrices, two or with a gate three
+    logits: int  # over the padded vocabulary, tied or not
 
     @property
     def layer(self) -> int:
@@ -97,7 +85,6 @@ def flops_per_token(run: RunConfig, *, core_again: int = 1) -> Flops:
     checkpoint function does it; torch's skips a piece's last product, whose result nobody needs.
 
     Args:
-        run: derived.
         core_again: forward passes of the core that selective recomputation counts. One is what is
             computed; the HFU printed in arXiv 2205.05198 follows from three (its ``s / 3h`` for ``2 s / 9h``).
     """

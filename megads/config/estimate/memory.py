@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
-from megads.config.estimate.activations import Stage, kept_bytes, rank_tokens, worked_bytes
-from megads.config.estimate.optimizer_memory import state_bytes, whole_state_bytes, whole_work_bytes
+from megads.config.estimate.activations import Stage, rank_tokens, recomputing_bytes, saved_bytes
 from megads.config.optimizers import OPTIMIZERS
-from megads.config.rules.advice import LARGEST_ADVICE, Attempt, Change, Layout, divisors, each_of, shown
-from megads.config.rules.checks import default_attempt
+from megads.config.rules.advice import LARGEST_ADVICE, Attempt, Change, divisors, each_of, shown
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.sizes import data_degree
 from megads.config.stages import stage_steps
@@ -28,6 +26,17 @@ PROGRAM_BYTES = 360 * 2**20
 
 CUDA_PROGRAM_BYTES = 950 * 2**20
 """The same with a torch built for CUDA, whose libraries are loaded on a CPU too (762 to 946 MiB measured)."""
+
+AT_ONCE = 1 << 26
+"""Numbers that the owner of whole parameters gathers together, and their gradients."""
+
+WORK_BYTES = 24
+"""Of a number that is stepped as part of a whole parameter: weight, gradient and what is on its way, in float32.
+
+16 were measured, 20 with tensor parallelism; the rest is for what the rule works with.
+"""
+
+ADAM_FLOATS = 2
 
 
 @functools.cache
@@ -94,7 +103,6 @@ def estimate(run: RunConfig, world_size: int) -> Memory:
     and 2), 12 master and Adam. Data x seq ranks share the optimizer's part from ZeRO 1 on, gradients from ZeRO 2
     on, weights under ZeRO 3 (arXiv 1910.02054). What is offloaded leaves an accelerator, and
     stays where it is on a host without one, as does the copy that is saved in the background.
-    What an optimizer that steps whole parameters needs is in ``megads.config.estimate.optimizer_memory``.
     """
     return max((_of_stage(run, world_size, stage) for stage in stages(run)), key=lambda memory: memory.total)
 
@@ -125,11 +133,53 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
         optimizer += whole_state_bytes(run, stage, sharers * run.parallel.tensor)
     logits = 3 * 4 * rank_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor if stage.has_head else 0
     # A recomputed piece is worked on when the logits are gone.
-    activations = kept_bytes(run, stage) + max(0, worked_bytes(run, stage) - logits)
+    activations = saved_bytes(run, stage) + max(0, recomputing_bytes(run, stage) - logits)
     buffers, copy = _buffers(run, count, sharers), 0 if moves else copied_bytes(run, count // sharers)
     if is_whole:
         buffers += whole_work_bytes(run, stage, sharers * run.parallel.tensor)
     return Memory(weights, gradients, optimizer, buffers, activations, logits, copy, program_bytes())
+
+
+def state_bytes(run: RunConfig) -> int:
+    """Return the bytes of the optimizer's state for a parameter, without a float32 master copy."""
+    return round(4 * OPTIMIZERS[run.optim.optimizer].floats)
+
+
+def whole_state_bytes(run: RunConfig, stage: Stage, ranks: int) -> int:
+    """Return the state of an optimizer that steps whole parameters, on the one of ``ranks`` that has most of it.
+
+    They share it for every ZeRO stage, and it is never offloaded. A share is even, but at least that
+    of the largest parameter, which has one owner.
+    """
+    row = OPTIMIZERS[run.optim.optimizer]
+    of_layers, of_tables = 4 * row.floats, 4 * (ADAM_FLOATS if row.rest else row.floats)
+    matrices, tables = _matrices(run), _tables(run, stage)
+    total = stage.layers * sum(matrices) * of_layers + sum(tables) * of_tables
+    largest = max(
+        [0, *(max(matrices) * of_layers for _ in range(min(1, stage.layers))), *(of_tables * t for t in tables)]
+    )
+    return round(max(total / ranks, largest))
+
+
+def whole_work_bytes(run: RunConfig, stage: Stage, ranks: int) -> int:
+    """Return what a rank holds while it steps whole parameters, a few at a time: never less than the largest."""
+    matrices, tables = _matrices(run), _tables(run, stage)
+    largest = max([*tables, *(matrices if stage.layers else [])], default=0)
+    share = (stage.layers * sum(matrices) + sum(tables)) // ranks
+    once = 1 if OPTIMIZERS[run.optim.optimizer].one_by_one else AT_ONCE
+    return WORK_BYTES * max(largest, min(once, share))
+
+
+def _matrices(run: RunConfig) -> list[int]:
+    """Return the elements of every unsplit matrix of a layer: q, k and v are one, and so are gate and up."""
+    return [each.size for each in spec_of(run.model).matrices()]
+
+
+def _tables(run: RunConfig, stage: Stage) -> list[int]:
+    """Return the elements of the unsplit embedding, positions and output layer of a stage."""
+    spec = spec_of(run.model)
+    first, last = spec.embedding if stage.has_embedding else (), spec.tables[-1:] if stage.has_head else ()
+    return [each.size for each in dict.fromkeys((*first, *last))]
 
 
 def copied_bytes(run: RunConfig, count: int) -> int:
@@ -155,22 +205,13 @@ def _buffers(run: RunConfig, count: int, sharers: int) -> int:
 
 
 def check_fits(
-    run: RunConfig,
-    world_size: int,
-    ranks_on_host: int,
-    available_bytes: int,
-    host: str,
-    attempt: Attempt | None = None,
+    run: RunConfig, world_size: int, ranks_on_host: int, available_bytes: int, host: str, attempt: Attempt
 ) -> None:
     """Refuse a run that needs more memory than its host has, unless ``train.force`` is on.
 
     Args:
-        run: derived.
-        world_size: ranks of the run.
         ranks_on_host: ranks that share ``available_bytes``.
         available_bytes: of the host, or of one device with ``ranks_on_host`` 1.
-        host: its name, for the message.
-        attempt: tries a change from where the user stands; None: from the derived run.
 
     Raises:
         ConfigError: the estimate, and the settings that would fit.
@@ -179,18 +220,11 @@ def check_fits(
     needed = memory.total * ranks_on_host
     if run.train.force or needed <= available_bytes:
         return
-    attempt = attempt or default_attempt(run, world_size)
-
-    def fits(change: Change) -> bool:
-        layout = attempt.derive(change)
-        return layout is not None and layout.problem is None and _needs(layout, ranks_on_host) <= available_bytes
-
-    advice = [shown(change, attempt.origins) for change in _advice(run, world_size, fits)]
-    would_fit = f"{' or '.join(advice)} would fit" if advice else "use a smaller preset such as tiny"
+    advice = _would_fit(run, world_size, ranks_on_host, available_bytes, attempt) or "use a smaller preset such as tiny"
     ranks = f"{plural(ranks_on_host, 'rank')} that need{'s' if ranks_on_host == 1 else ''}"
     raise ConfigError(
         f"{host} has {available_bytes / GIB:.2f} GiB of memory for {ranks} "
-        f"{needed / GIB:.2f} GiB; GiB per rank: {memory}; {would_fit}; "
+        f"{needed / GIB:.2f} GiB; GiB per rank: {memory}; {advice}; "
         f"--set train.force=true starts anyway"
     )
 
@@ -208,11 +242,7 @@ def check_device(
     """Refuse a run whose weights, gradients and optimizer alone exceed a device's memory, unless ``train.force`` is on.
 
     Args:
-        run: derived.
-        world_size: ranks of the run.
-        machine: its name, for the message.
         device_gib: memory of one rank's device; 0: not known.
-        attempt: tries a change from where the user stands.
         refuse: whether to; else it is a note.
         kind: which of the machine's devices that is, for the message; empty: it has one kind.
 
@@ -225,27 +255,28 @@ def check_device(
     memory, available = estimate(run, world_size), int(device_gib * GIB)
     if not available or run.train.force or memory.total <= available:
         return ""
-    surely = memory.weights + memory.gradients + memory.optimizer
     text = (
         f"machine {machine} has {device_gib:g} GiB{f' ({kind})' if kind else ''} per device, and each rank needs about "
-        f"{memory.total / GIB:.1f} GiB; GiB per rank: {memory}"
+        f"{memory.total / GIB:.1f} GiB; GiB per rank: {memory}; "
+        f"{_would_fit(run, world_size, 1, available, attempt) or 'use more hosts or a smaller preset'}"
     )
+    if memory.weights + memory.gradients + memory.optimizer > available and refuse:
+        raise ConfigError(f"{text}; FORCE=1 starts anyway")
+    return text
+
+
+def _would_fit(run: RunConfig, world_size: int, ranks_on_host: int, available: int, attempt: Attempt) -> str:
+    """Return ``A=1 or B=2 would fit``, nothing where no change is found; for ``ranks_on_host`` 1 on a device."""
 
     def fits(change: Change) -> bool:
         layout = attempt.derive(change)
-        return layout is not None and layout.problem is None and _needs(layout, 1) <= available
+        if layout is None or layout.problem is not None:
+            return False
+        ranks = layout.ranks_per_host if ranks_on_host > 1 or layout.run.machine == "cpu" else 1
+        return estimate(layout.run, layout.world_size).total * ranks <= available
 
     advice = [shown(change, attempt.origins) for change in _advice(run, world_size, fits)]
-    would_fit = f"{' or '.join(advice)} would fit" if advice else "use more hosts or a smaller preset"
-    if surely > available and refuse:
-        raise ConfigError(f"{text}; {would_fit}; FORCE=1 starts anyway")
-    return f"{text}; {would_fit}"
-
-
-def _needs(layout: Layout, ranks_on_host: int) -> int:
-    """Return the bytes of a layout on one host, or on one of its devices if ``ranks_on_host`` is 1."""
-    ranks = layout.ranks_per_host if ranks_on_host > 1 or layout.run.machine == "cpu" else 1
-    return estimate(layout.run, layout.world_size).total * ranks
+    return f"{' or '.join(advice)} would fit" if advice else ""
 
 
 MOST_ADVICE = 6

@@ -12,33 +12,27 @@ from megads.config.setting import Origin
 from megads.config.sources.parse import LARGEST
 from megads.config.tree import env_name, extra, fields, nested
 from megads.errors import ConfigError
+from megads.text.plural import listed
 
 Change = Mapping[str, Any]
 """New values by dotted name."""
 
 MOST_TRIED = 400
 MOST_FOLLOWED, MOST_FURTHER = 30, 8  # changes after which a second rule is broken, and ways out of that
-MOST_ALIKE = 2  # changes of the same settings that one line names
+MOST_PER_SETTING = 2  # changes of the same settings that one line names
 LARGEST_ADVICE = 4096  # no advice is better with a number beyond this, and a slip of the finger may be 10**15
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A rule that a run breaks.
+    """A rule that a run breaks."""
 
-    Attributes:
-        text: what cannot be, with the numbers.
-        ways: changes that might help, the least harmful first.
-        otherwise: another way, in words.
-        rule: its name.
-        yields: settings that are overridden by the others when only a default, a preset or a machine said them.
-    """
-
-    text: str
-    ways: Iterable[Change] = ()
-    otherwise: str = ""
-    rule: str = ""
-    yields: tuple[str, ...] = ()
+    text: str  # what cannot be, with the numbers
+    ways: Iterable[Change] = ()  # changes that might help, the least harmful first
+    otherwise: str = ""  # another way, in words
+    rule: str = ""  # its name
+    # settings that are overridden by the others when only a default, a preset or a machine said them
+    overridable: tuple[str, ...] = ()
 
 
 class Broken(ConfigError):
@@ -61,14 +55,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class Attempt:
-    """Tries changes of what the user gave.
+    """Tries changes of what the user gave."""
 
-    Attributes:
-        derive: returns the run with a change, derived again; None if it cannot be derived.
-        origins: where the values came from that would change, by dotted name.
-    """
-
+    # returns the run with a change, derived again; None if it cannot be derived
     derive: Callable[[Change], Layout | None]
+    # where the values came from that would change, by dotted name
     origins: Mapping[str, Origin] = field(default_factory=dict)
 
 
@@ -107,7 +98,7 @@ def _sorted_out(
     helps: list[tuple[Change, Problem]] = []
     for way in ways:
         alike = sum(each.keys() == way.keys() for each in works)
-        if alike == MOST_ALIKE or any(each.items() <= way.items() for each in works):
+        if alike == MOST_PER_SETTING or any(each.items() <= way.items() for each in works):
             continue
         layout = attempt.derive(way)
         if layout is not None and layout.problem is None:
@@ -142,7 +133,7 @@ def one_of(named: list[str]) -> str:
         verb = each.split()[0] in ("drop", "give", "leave", "pass", "set")
         phrases.append(each if verb or using else f"use {each}")
         using = not verb
-    return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} or {phrases[-1]}"
+    return listed(phrases, "or")
 
 
 def shown(change: Change, origins: Mapping[str, Origin]) -> str:

@@ -8,32 +8,28 @@ from math import gcd
 
 from megads.config.rules import engine, layout, optimizer, stability
 from megads.config.rules import schedule as schedule_rules
-from megads.config.rules.advice import Attempt, Change, Layout, Problem, divisors, each_of, nearest, put, refusal
+from megads.config.rules.advice import Attempt, Change, Problem, divisors, each_of, nearest, refusal
 from megads.config.schedule.batches import BatchSchedule, SkipRanges
 from megads.config.schema import RunConfig
 from megads.config.settings.profile import profiled_ranks, profiled_steps
-from megads.config.sizes import data_degree, model_degree
-from megads.config.splits import shares_of
+from megads.config.sizes import data_degree
 from megads.errors import ConfigError
 
 Rule = Callable[[RunConfig, int], Iterator[Problem]]
 
 
-def check(run: RunConfig, world_size: int, attempt: Attempt | None = None) -> None:
+def check(run: RunConfig, world_size: int, attempt: Attempt) -> None:
     """Refuse settings that cannot be trained together on ``world_size`` ranks.
 
     Args:
-        run: derived (``megads.config.derive``).
-        world_size: ranks of the run.
-        attempt: tries a change from where the user stands (``megads.config.derive.attempts``);
-            None: from the derived run, on as many ranks.
+        attempt: tries a change from where the user stands (``megads.config.derive.attempts``).
 
     Raises:
         ConfigError: the first broken rule, one line with changes that would work.
     """
     problem = problem_of(run, world_size)
     if problem is not None:
-        raise ConfigError(refusal(problem, attempt or default_attempt(run, world_size)))
+        raise ConfigError(refusal(problem, attempt))
 
 
 def problem_of(run: RunConfig, world_size: int) -> Problem | None:
@@ -47,38 +43,13 @@ def problem_of(run: RunConfig, world_size: int) -> Problem | None:
     return None
 
 
-def default_attempt(run: RunConfig, world_size: int) -> Attempt:
-    """Return what tries a change of a derived run, keeping its ranks and its global batch where it can."""
-
-    def attempt(change: Change) -> Layout | None:
-        given = change.get("launch.ranks_per_host", run.launch.ranks_per_host)
-        world = world_size * given // max(1, run.launch.ranks_per_host)
-        changed = put(run, change)
-        if world % model_degree(changed):
-            return None
-        data = world // model_degree(changed)
-        rows = changed.train.micro_batch * data
-        total = changed.train.global_batch
-        steps = total // rows if total % rows == 0 else changed.train.grad_acc_steps
-        derived: Change = {
-            "parallel.data": data,
-            "train.grad_acc_steps": steps,
-            "train.global_batch": rows * steps,
-            "launch.ranks_per_host": given,
-        }
-        changed = put(changed, derived)
-        return Layout(changed, world, given, problem_of(changed, world))
-
-    return Attempt(attempt)
-
-
 def _shape(run: RunConfig, world_size: int) -> Iterator[Problem]:
     model = run.model
     if model.num_heads % model.num_kv_heads:
         yield Problem(
             f"HEADS={model.num_heads} cannot share NUM_KV_HEAD={model.num_kv_heads} key/value heads equally",
             each_of("model.num_kv_heads", nearest(model.num_kv_heads, divisors(model.num_heads))),
-            yields=("model.num_kv_heads",),
+            overridable=("model.num_kv_heads",),
         )
     if model.position_embedding == "rope" and model.head_dim % 2:
         yield Problem(
@@ -89,7 +60,7 @@ def _shape(run: RunConfig, world_size: int) -> Iterator[Problem]:
         yield Problem(
             f"SEQ={model.seq_length} is longer than the table of MAX_POSITIONS={model.max_positions} learned positions",
             [{"model.max_positions": model.seq_length}, {"model.seq_length": model.max_positions}],
-            yields=("model.max_positions",),
+            overridable=("model.max_positions",),
         )
 
 
@@ -139,25 +110,25 @@ def _precision(run: RunConfig, world_size: int) -> Iterator[Problem]:
     optim, dtype = run.optim, run.train.dtype
     if run.model.attention == "flash" and dtype == "fp32":
         ways = [{"train.dtype": "bf16"}, {"model.attention": "sdpa"}]
-        yield Problem("ATTENTION=flash has no DTYPE=fp32", ways, yields=("model.attention",))
+        yield Problem("ATTENTION=flash has no DTYPE=fp32", ways, overridable=("model.attention",))
     if dtype == "fp16" and not optim.loss_scale and 2**optim.initial_loss_scale_power < optim.min_loss_scale:
         power = (optim.min_loss_scale - 1).bit_length()
         yield Problem(
             f"INITIAL_LOSS_SCALE_POWER={optim.initial_loss_scale_power} starts at "
             f"{2**optim.initial_loss_scale_power}, below MIN_LOSS_SCALE={optim.min_loss_scale}",
             [*each_of("optim.initial_loss_scale_power", [power] if power <= 32 else []), {"optim.min_loss_scale": 1}],
-            yields=("optim.initial_loss_scale_power", "optim.min_loss_scale"),
+            overridable=("optim.initial_loss_scale_power", "optim.min_loss_scale"),
         )
     if dtype != "fp16" and optim.loss_scale:
         text = f"LOSS_SCALE={optim.loss_scale:g} is for DTYPE=fp16, not {dtype}"
-        yield Problem(text, [{"optim.loss_scale": 0.0}], yields=("optim.loss_scale",))
+        yield Problem(text, [{"optim.loss_scale": 0.0}], overridable=("optim.loss_scale",))
 
 
 def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
     data, train = run.data, run.train
     each = {"TRAIN_SPLIT": data.train_split, "VAL_SPLIT": data.val_split, "TEST_SPLIT": data.test_split}
     given = f"SPLIT={data.split}" if data.split else ", ".join(f"{name}={share:g}" for name, share in each.items())
-    shares = shares_of(run)
+    shares = data.shares()
     if not any(shares):
         yield Problem(f"{given}: all shares are 0", [{"data.train_split": 990.0, "data.val_split": 10.0}])
     if not shares[0]:
@@ -167,7 +138,7 @@ def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if is_validated and not shares[1] and not data.held_out("valid").text:
         text = f"{given if data.split else 'VAL_SPLIT=0'} leaves nothing to validate on (EVAL_ITERS={train.eval_iters})"
         fitting = {"data.split": "990,10,0"} if data.split else {"data.val_split": 10.0}
-        yield Problem(text, [fitting, {"train.eval_iters": 0}], yields=("train.eval_iters",))
+        yield Problem(text, [fitting, {"train.eval_iters": 0}], overridable=("train.eval_iters",))
     if data.tokenizer_type == "NullTokenizer" and not data.file_list and not data.path:
         text = "TOKENIZER_TYPE=NullTokenizer cannot read the demo corpus"
         yield Problem(text, otherwise="set DATA_FILE_LIST or leave it unset")

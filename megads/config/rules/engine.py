@@ -97,7 +97,7 @@ def recompute(run: RunConfig, world_size: int) -> Iterator[Problem]:
         yield Problem(
             f"RECOMPUTE_NUM_LAYERS={given.num_layers} is more than {where}",
             [{LAYERS: largest}, {LAYERS: 1}],
-            yields=(LAYERS,),
+            overridable=(LAYERS,),
         )
     yield from _partition(run)
 

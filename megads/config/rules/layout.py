@@ -4,17 +4,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 
 from megads.config.rules.advice import LARGEST_ADVICE, Change, Problem, divisors, each_of, multiples, nearest
 from megads.config.schema import RunConfig
+from megads.config.sizes import layout_text, model_degree
 from megads.config.stages import SPLITS, stage_steps
+from megads.config.tree import value_of
 from megads.errors import ConfigError
 from megads.families.decoder import padded_vocab_size
+from megads.text.plural import plural
 
 TP, PP, SP, ZERO = "parallel.tensor", "parallel.pipeline", "parallel.sequence", "parallel.zero_stage"
 SPLIT, SEQ, LAYERS = "parallel.pipeline_split", "model.seq_length", "model.num_layers"
 MOST_CUT = 2000
 """Layers that are cut into stages; the search for the best cut takes their square."""
+
+
+def problem_of_ranks(run: RunConfig, num_hosts: int, world_size: int) -> Problem | None:
+    """Return what is wrong if the ranks cannot be split into the degrees that are given."""
+    grid, used, layout = run.parallel, model_degree(run), layout_text(run)
+    ranks = "launch.ranks_per_host"
+    if world_size % used:
+        more = [{ranks: each} for each in multiples(world_size, used)] if num_hosts == 1 else []
+        return Problem(
+            f"{plural(world_size, 'rank')} cannot be split into {layout} (= {used})",
+            chain(_splits(run, world_size), more),
+            "" if num_hosts == 1 else f"a multiple of {used} ranks",
+            rule="ranks",
+        )
+    data = world_size // used
+    if grid.data not in (0, data):
+        ways: list[Change] = [{"parallel.data": data}]
+        if num_hosts == 1:
+            ways.append({ranks: used * grid.data})
+        return Problem(f"DP={grid.data}, but {world_size} ranks / ({layout}) = {data}", ways, rule="data")
+    return None
+
+
+def _splits(run: RunConfig, world_size: int) -> Iterator[Change]:
+    """Yield degrees that divide ``world_size``, the nearest to those of ``run`` first."""
+    names = (TP, PP, SP)
+    given = tuple(value_of(run, name) for name in names)
+    found = []
+    for tensor in divisors(world_size):
+        for pipeline in divisors(world_size // tensor):
+            for sequence in divisors(world_size // (tensor * pipeline)):
+                degrees = (tensor, pipeline, sequence)
+                if all(new == 1 for new, old in zip(degrees, given, strict=True) if old == 1):
+                    found.append(degrees)
+
+    def distance(degrees: tuple[int, ...]) -> tuple[int, float, tuple[int, ...]]:
+        ratios = [abs(math.log(new / old)) for new, old in zip(degrees, given, strict=True)]
+        return sum(ratio > 0 for ratio in ratios), sum(ratios), degrees
+
+    for degrees in sorted(found, key=distance):
+        yield {name: new for name, new, old in zip(names, degrees, given, strict=True) if new != old}
 
 
 def tensor(run: RunConfig, world_size: int) -> Iterator[Problem]:
@@ -122,12 +167,12 @@ def zero(run: RunConfig, world_size: int) -> Iterator[Problem]:
         yield Problem(
             f"ZERO_STAGE={stage} shares {shared} that the PP={count} stages of a pipeline keep between micro-batches",
             [{ZERO: 1}, {PP: 1}],
-            yields=(ZERO,),
+            overridable=(ZERO,),
         )
 
 
 def launch(run: RunConfig, world_size: int) -> Iterator[Problem]:
-    """Check that the starter of ranks can start as many."""
+    """Check that the launcher of ranks can start as many."""
     if run.launch.launch_with == "direct" and world_size > 1:
         text = f"LAUNCH_WITH=direct starts one rank, not {world_size}"
         yield Problem(text, [{"launch.launch_with": "auto"}])

@@ -1,4 +1,4 @@
-"""Rules of the optimizer that need no look at the host; ``launch.preflight.optimizer_packages`` has the others."""
+"""Rules of the optimizer that need no look at the host; ``launch.preflight.packages`` has the others."""
 
 from __future__ import annotations
 
@@ -40,18 +40,16 @@ def settings(run: RunConfig, world_size: int) -> Iterator[Problem]:
             f"NO_SAVE_OPTIM=1: without its optimizer state OPT={row.name} leaves weights that can no longer be averaged"
         )
         yield Problem(text, [{"checkpoint.save_optim": True}, {OPT: "adamw"}])
-    if row.is_averaged:
-        decay = "optim.adam_beta1" if "ADAM_BETA1" in row.settings else "optim.sgd_momentum"
-        name = "ADAM_BETA1" if "ADAM_BETA1" in row.settings else "SGD_MOMENTUM"
-        if not getattr(optim, decay.partition(".")[2]):
-            yield Problem(f"{name}=0: OPT={row.name} divides by it to find the average", [{decay: 0.9}])
+    if row.is_averaged and not getattr(optim, row.averages_by):
+        text = f"{row.averages_by.upper()}=0: OPT={row.name} divides by it to find the average"
+        yield Problem(text, [{f"optim.{row.averages_by}": 0.9}])
     if "GALORE_RANK" in row.settings:
         side = smallest_side(run.model)
         if optim.galore_rank > side:
             text = f"GALORE_RANK={optim.galore_rank} is more than the smaller side of a layer's matrix, {side}"
             smaller = [rank for rank in (side // 4, side) if rank]
             ways: list[Change] = [*each_of("optim.galore_rank", smaller), {OPT: "adamw"}]
-            yield Problem(text, ways, yields=("optim.galore_rank",))
+            yield Problem(text, ways, overridable=("optim.galore_rank",))
 
 
 def smallest_side(model: ModelConfig) -> int:

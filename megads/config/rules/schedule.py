@@ -18,11 +18,11 @@ def _rates(run: RunConfig, world_size: int) -> Iterator[Problem]:
         text = f"MIN_LR={optim.min_lr:g} is larger than LR={optim.lr:g}"
         # A rate above 0.1 trains nothing: MIN_LR is the slip then.
         larger: list[Change] = [{"optim.lr": optim.min_lr * 10}] if optim.min_lr <= 0.01 else []
-        yield Problem(text, [{"optim.min_lr": optim.lr / 10}, *larger], yields=("optim.min_lr",))
+        yield Problem(text, [{"optim.min_lr": optim.lr / 10}, *larger], overridable=("optim.min_lr",))
     if optim.lr_warmup_init > optim.lr:
         text = f"LR_WARMUP_INIT={optim.lr_warmup_init:g} is larger than LR={optim.lr:g}"
         ways: list[Change] = [{"optim.lr_warmup_init": 0.0}, {"optim.lr": optim.lr_warmup_init}]
-        yield Problem(text, ways, yields=("optim.lr_warmup_init",))
+        yield Problem(text, ways, overridable=("optim.lr_warmup_init",))
 
 
 def _warmup(run: RunConfig, world_size: int) -> Iterator[Problem]:
@@ -38,12 +38,12 @@ def _warmup(run: RunConfig, world_size: int) -> Iterator[Problem]:
                 {name: max(1, optim.lr_decay_iters // 10)},
                 {"optim.lr_decay_iters": 10 * optim.lr_warmup_iters},
             ],
-            yields=(name,),
+            overridable=(name,),
         )
     yield Problem(
         f"{_shown(run, name)} takes all of the decay of {schedule.decay_samples:.12g} samples",
         [{name: _tenth(run, name)}],
-        yields=(name,),
+        overridable=(name,),
     )
 
 
@@ -67,7 +67,7 @@ def _cooldown(run: RunConfig, world_size: int) -> Iterator[Problem]:
             f"{each} samples are more than the decay's {schedule.decay_samples:.12g}",
             [{name: _tenth(run, name)}, *_shorter_warmup(run, schedule.decay_samples - used)],
             "use fewer",
-            yields=(name, _giver(run, "warmup")),
+            overridable=(name, _giver(run, "warmup")),
         )
 
 
@@ -80,13 +80,13 @@ def _infinite(run: RunConfig, world_size: int) -> Iterator[Problem]:
         return
     if not optim.min_lr:
         text = f"LR_DECAY_STYLE={style} ends with an exponential decay, which never reaches MIN_LR=0"
-        yield Problem(text, [{"optim.min_lr": optim.lr_constant / 10}], yields=("optim.min_lr",))
+        yield Problem(text, [{"optim.min_lr": optim.lr_constant / 10}], overridable=("optim.min_lr",))
     if not optim.min_lr <= optim.lr_constant <= optim.lr:
         text = f"LR_CONSTANT={optim.lr_constant:g} is not between MIN_LR={optim.min_lr:g} and LR={optim.lr:g}"
         ways: list[Change] = [{"optim.lr_constant": (optim.min_lr + optim.lr) / 2}]
         if optim.min_lr > optim.lr_constant:
             ways.append({"optim.min_lr": optim.lr_constant / 10})
-        yield Problem(text, ways, yields=("optim.lr_constant", "optim.min_lr"))
+        yield Problem(text, ways, overridable=("optim.lr_constant", "optim.min_lr"))
 
 
 def _weight_decay(run: RunConfig, world_size: int) -> Iterator[Problem]:
@@ -100,14 +100,14 @@ def _weight_decay(run: RunConfig, world_size: int) -> Iterator[Problem]:
         if optim.weight_decay_incr_style == "constant" and value != optim.weight_decay:
             text = f"{_shown(run, name)} has no effect with WEIGHT_DECAY_INCR_STYLE=constant"
             ways: list[Change] = [{"optim.weight_decay_incr_style": "linear"}, {name: AS_WEIGHT_DECAY}]
-            yield Problem(text, ways, yields=(name,))
+            yield Problem(text, ways, overridable=(name,))
 
 
 def _weight_decay_lengths(run: RunConfig, world_size: int) -> Iterator[Problem]:
     given = [name for unit in COUNTED if value_of(run, name := f"optim.weight_decay_{unit}")]
     if len(given) > 1:
         both = " and ".join(_shown(run, name) for name in given)
-        yield Problem(f"{both} are two lengths of one thing", [{name: 0} for name in given], yields=tuple(given))
+        yield Problem(f"{both} are two lengths of one thing", [{name: 0} for name in given], overridable=tuple(given))
 
 
 def _finder(run: RunConfig, world_size: int) -> Iterator[Problem]:
@@ -116,7 +116,7 @@ def _finder(run: RunConfig, world_size: int) -> Iterator[Problem]:
         return
     if finder.lowest >= finder.highest:
         text = f"LR_FINDER_MIN={finder.lowest:g} is not below LR_FINDER_MAX={finder.highest:g}"
-        yield Problem(text, [{"lr_finder.lowest": finder.highest / 1e6}], yields=("lr_finder.lowest",))
+        yield Problem(text, [{"lr_finder.lowest": finder.highest / 1e6}], overridable=("lr_finder.lowest",))
     if not 2 <= finder.iters <= iters:
         yield Problem(
             f"LR_FINDER_ITERS={finder.iters} must be from 2 to TRAIN_ITERS={iters}, whose samples it takes",

@@ -40,18 +40,12 @@ class BatchSchedule:
     Over the first ``ramp_samples`` samples the batch grows from ``start`` to ``final`` in
     steps of ``increment``, each size for an equal share of the samples. The size is looked
     up at the start of a step, so a step may reach into the next size's share.
-
-    Attributes:
-        final: samples of a step after the ramp.
-        start: samples of the first step; ``final`` without a ramp.
-        increment: samples that are added each time.
-        ramp_samples: how long the ramp is.
     """
 
-    final: int
-    start: int = 0
-    increment: int = 0
-    ramp_samples: int = 0
+    final: int  # samples of a step after the ramp
+    start: int = 0  # samples of the first step; ``final`` without a ramp
+    increment: int = 0  # samples that are added each time
+    ramp_samples: int = 0  # how long the ramp is
 
     @staticmethod
     def parse(text: str, final: int) -> BatchSchedule:
@@ -79,7 +73,7 @@ class BatchSchedule:
         if (final - start) % increment or (final - start) // increment > MOST_SIZES:
             raise ConfigError(
                 f"RAMPUP_BATCH_SIZE={text!r}: from {start} to GLOBAL_BATCH={final} are not at most "
-                f"{MOST_SIZES} steps of INCREMENT={increment}; use {_whole_steps(start, final, increment)}"
+                f"{MOST_SIZES} steps of INCREMENT={increment}; use {_whole_steps(start, final, increment, samples)}"
             )
         return BatchSchedule(final, start, increment, samples)
 
@@ -158,13 +152,13 @@ class BatchSchedule:
         return next(c for c in range(max(0, border - 1), border + 3) if self.batch_at(c) > batch)
 
 
-def _whole_steps(start: int, final: int, increment: int) -> str:
+def _whole_steps(start: int, final: int, increment: int, samples: int) -> str:
     fitting = [each for each in divisors(final - start) if (final - start) // each <= MOST_SIZES]
-    words = [f"INCREMENT={each}" for each in nearest(increment, fitting)[:1]]
+    words = [f"RAMPUP_BATCH_SIZE={start},{each},{samples}" for each in nearest(increment, fitting)[:1]]
     lower = start + (final - start) // increment * increment
     if (final - start) % increment:
         words.append(f"GLOBAL_BATCH={lower if lower > start else start + increment}")
-    return " or ".join(words) or "a larger INCREMENT"
+    return " or ".join(words)
 
 
 def planned_samples(run: RunConfig) -> int:
@@ -216,10 +210,8 @@ class SkipRanges:
         """Return the samples that a run trains on between ``iteration`` and ``iterations``.
 
         Args:
-            sizes: the run's batches.
             iteration: done.
             consumed: samples used until then.
-            iterations: of the whole run.
         """
         left = 0
         for first, last in (*self.ranges, (iterations + 1, iterations + 1)):

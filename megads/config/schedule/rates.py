@@ -62,35 +62,20 @@ class WeightDecay:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Warm-up to ``max_lr``, then a decay to ``min_lr``; all lengths in samples.
+    """Warm-up to ``max_lr``, then a decay to ``min_lr``; all lengths in samples."""
 
-    Attributes:
-        max_lr: the peak.
-        min_lr: from the end of the decay on, unless the style is constant.
-        warmup_samples: of the warm-up, from sample 0 on.
-        decay_samples: sample at which the decay ends; the warm-up is part of it.
-        style: see :data:`megads.config.settings.schedule.Style`.
-        init_lr: where the warm-up begins.
-        cooldown_samples: of wsd the last ones of the decay; of infinite-* those after the warm-up.
-        cooldown_style: shape of wsd's cool-down.
-        constant_lr: rate of infinite-* after its cool-down.
-        constant_samples: how long that lasts.
-        timescale: of infinite-inverse-square-root.
-        weight_decay: its own schedule.
-    """
-
-    max_lr: float
-    min_lr: float
-    warmup_samples: float
-    decay_samples: float
-    style: str
-    init_lr: float = 0.0
-    cooldown_samples: float = 0.0
-    cooldown_style: str = "sqrt"
-    constant_lr: float = 0.0
-    constant_samples: float = 0.0
-    timescale: float = 10.0
-    weight_decay: WeightDecay = WeightDecay()
+    max_lr: float  # the peak
+    min_lr: float  # from the end of the decay on, unless the style is constant
+    warmup_samples: float  # of the warm-up, from sample 0 on
+    decay_samples: float  # sample at which the decay ends; the warm-up is part of it
+    style: str  # see :data:`megads.config.settings.schedule.Style`
+    init_lr: float = 0.0  # where the warm-up begins
+    cooldown_samples: float = 0.0  # of wsd the last ones of the decay; of infinite-* those after the warm-up
+    cooldown_style: str = "sqrt"  # shape of wsd's cool-down
+    constant_lr: float = 0.0  # rate of infinite-* after its cool-down
+    constant_samples: float = 0.0  # how long that lasts
+    timescale: float = 10.0  # of infinite-inverse-square-root
+    weight_decay: WeightDecay = WeightDecay()  # its own schedule
 
     @staticmethod
     def of(run: RunConfig) -> Schedule:

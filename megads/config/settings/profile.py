@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from megads.config.setting import Section, Weak, setting
+from megads.config.setting import Section, Weak, in_steps, setting
 from megads.errors import ConfigError
 
 
@@ -13,60 +13,39 @@ class ProfileConfig(Section):
 
     flops_causal: bool = setting(
         False,
-        env="FLOPS_CAUSAL",
-        help="TFLOP/s, MFU and HFU count half of the attention products, those that the causal mask leaves",
+        "FLOPS_CAUSAL",
+        "TFLOP/s, MFU and HFU count half of the attention products, those that the causal mask leaves",
     )
     steps: str = setting(
         "",
-        env="PROFILE",
+        "PROFILE",
+        "steps to trace, e.g. 2-3 or 10 20; on: after PROFILE_STEP_START up to PROFILE_STEP_END",
         flags={"--profile": Weak("on"), "--profile_steps": None},
         words=True,
-        help="steps to trace, e.g. 2-3 or 10 20; on: after PROFILE_STEP_START up to PROFILE_STEP_END",
     )
-    step_start: int = setting(
-        10,
-        env="PROFILE_STEP_START",
-        flags={"--profile-step-start": None},
-        help="with PROFILE=on: steps done when the trace starts",
-        unit="steps",
-        ge=0,
+    step_start: int = in_steps(
+        10, "PROFILE_STEP_START --profile-step-start", "with PROFILE=on: steps done when the trace starts"
     )
     step_end: int = setting(
-        12,
-        env="PROFILE_STEP_END",
-        flags={"--profile-step-end": None},
-        help="with PROFILE=on: the last one in the trace",
-        unit="steps",
-        gt=0,
+        12, "PROFILE_STEP_END --profile-step-end", "with PROFILE=on: the last one in the trace", unit="steps", gt=0
     )
     ranks: str = setting(
-        "0",
-        env="PROFILE_RANKS",
-        flags={"--profile-ranks": None},
-        words=True,
-        help="ranks that trace, e.g. 0 3 or 0-3; all: every one",
+        "0", "PROFILE_RANKS --profile-ranks", "ranks that trace, e.g. 0 3 or 0-3; all: every one", words=True
     )
     flops: bool = setting(
         False,
-        env="FLOPS_PROFILE",
-        aliases=("FLOPS_PROFILER",),
-        flags={"--flops-profile": True},
-        help="write FLOPs and time of every module in one step, next to the formula",
+        "FLOPS_PROFILE FLOPS_PROFILER --flops-profile",
+        "write FLOPs and time of every module in one step, next to the formula",
     )
     flops_step: int = setting(
         2,
-        env="FLOPS_PROFILE_STEP",
-        aliases=("FLOPS_PROFILER_STEP",),
-        help="which step of this start FLOPS_PROFILE counts, or the first one after it that PROFILE does not trace",
+        "FLOPS_PROFILE_STEP FLOPS_PROFILER_STEP",
+        "which step of this start FLOPS_PROFILE counts, or the first one after it that PROFILE does not trace",
         unit="steps",
         gt=0,
     )
     flops_depth: int = setting(
-        -1,
-        env="FLOPS_PROFILE_DEPTH",
-        aliases=("FLOPS_PROFILER_MODULE_DEPTH",),
-        help="levels of modules in its table; -1: all",
-        ge=-1,
+        -1, "FLOPS_PROFILE_DEPTH FLOPS_PROFILER_MODULE_DEPTH", "levels of modules in its table; -1: all", ge=-1
     )
 
 

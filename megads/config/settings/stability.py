@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from megads.config.setting import Section, setting
+from megads.config.setting import Section, in_steps, setting
 
 
 class StabilityConfig(Section):
@@ -12,46 +12,35 @@ class StabilityConfig(Section):
 
     on_spike: Literal["none", "skip", "stop", "rollback"] = setting(
         "none",
-        env="ON_SPIKE",
-        flags={"--on-spike": None},
-        help="a step whose loss is far above the ones before: skip it, end the run, or roll back and skip the data",
+        "ON_SPIKE --on-spike",
+        "a step whose loss is far above the ones before: skip it, end the run, or roll back and skip the data",
     )
     on_nan: Literal["skip", "stop", "rollback"] = setting(
         "skip",
-        env="ON_NAN",
-        flags={"--on-nan": None},
-        help="a step whose loss or gradient is not finite; overflows that the fp16 loss scale handles do not count",
+        "ON_NAN --on-nan",
+        "a step whose loss or gradient is not finite; overflows that the fp16 loss scale handles do not count",
     )
     spike_factor: float = setting(
         8.0,
-        env="SPIKE_FACTOR",
-        help="a loss is a spike above median + this x spread of SPIKE_WINDOW losses (1.4826 MAD, at least 1 %)",
+        "SPIKE_FACTOR",
+        "a loss is a spike above median + this x spread of SPIKE_WINDOW losses (1.4826 MAD, at least 1 %)",
         gt=0,
     )
     spike_window: int = setting(
         100,
-        env="SPIKE_WINDOW",
-        help="number of accepted losses that the next one is compared with; no spike is reported before that many",
+        "SPIKE_WINDOW",
+        "number of accepted losses that the next one is compared with; no spike is reported before that many",
         unit="steps",
         ge=3,
         le=1000,
     )
-    spike_after: int = setting(
-        200, env="SPIKE_AFTER", help="no loss of the first steps of a run is a spike", unit="steps", ge=0
-    )
-    rollback_skip: int = setting(
-        0,
-        env="ROLLBACK_SKIP",
-        help="steps after the bad one whose data a rollback also skips",
-        unit="steps",
-        ge=0,
-    )
+    spike_after: int = in_steps(200, "SPIKE_AFTER", "no loss of the first steps of a run is a spike")
+    rollback_skip: int = in_steps(0, "ROLLBACK_SKIP", "steps after the bad one whose data a rollback also skips")
     max_rollbacks: int = setting(
-        3, env="MAX_ROLLBACKS", help="rollbacks to one checkpoint before the run ends with an error", gt=0
+        3, "MAX_ROLLBACKS", "rollbacks to one checkpoint before the run ends with an error", gt=0
     )
     deterministic: bool = setting(
         False,
-        env="DETERMINISTIC",
-        flags={"--deterministic-mode": True},
-        help="the same run twice is the same bit for bit; slower on accelerators",
+        "DETERMINISTIC --deterministic-mode",
+        "the same run twice is the same bit for bit; slower on accelerators",
     )

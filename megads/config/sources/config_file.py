@@ -10,9 +10,8 @@ from megads.config.run_folder import WRITTEN, flat
 from megads.config.setting import Origin
 from megads.config.sources.megatron_defaults import PADDING, PADDING_FLAG
 from megads.config.sources.megatron_defaults import SETTING as DEFAULTS
-from megads.config.sources.parse import did_you_mean, parse
 from megads.config.sources.presets import read_yaml
-from megads.config.tree import fields
+from megads.config.tree import read_value, refuse_unknown
 from megads.errors import ConfigError
 from megads.storage.checksums import has_changed
 
@@ -31,7 +30,9 @@ _NOT_IN_A_FILE = {
     "preset": "pass --preset",
     SETTING: "drop it from the file",
 }
-_SHARES = ("data.train_split", "data.val_split", "data.test_split")
+SHARES = ("data.train_split", "data.val_split", "data.test_split")
+"""What SPLIT says in one."""
+
 _BELOW = ("default", "megatron", "optimizer", "family")
 
 
@@ -47,7 +48,7 @@ def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
     """
     path = Path(name)
     given = f"--config {name}"
-    content, known = flat(read_yaml(path, given), path), fields()
+    content = flat(read_yaml(path, given), path)
     text = path.read_text(encoding="utf-8")
     if has_changed(text):  # what a run derived is derived again, so that an edit of it would be lost silently
         raise ConfigError(
@@ -56,24 +57,20 @@ def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
         )
     was, result = _origins(text), {}
     for key, value in content.items():
-        if key not in known:
-            raise ConfigError(f"{given}: no setting named {key!r}{did_you_mean(key, list(known))}")
+        refuse_unknown(key, given)
         before = was.get(key, Origin("config"))
         layer = before.layer
         padded = _PADDED.match(before.detail) if key == PADDING else None
         if padded:  # what was given, before it was multiplied
             layer, value = "config", padded[1] or value
-        if was and key in _SHARES and content.get("data.split"):
+        if was and key in SHARES and content.get("data.split"):
             layer = "default"  # SPLIT had won over them
         if was and (key in _OF_THE_RUN or (layer == "derived" and key not in _KEPT)):
             continue
         if not was and key in _NOT_IN_A_FILE:
             raise ConfigError(f"{given}: {key} cannot be set in a file; {_NOT_IN_A_FILE[key]}")
-        try:
-            origin = Origin(layer if layer in _BELOW else "config", PADDING_FLAG if padded else name)
-            result[key] = (parse(value, known[key]), origin)
-        except ValueError as error:
-            raise ConfigError(f"{given}: {key}: {error}") from None
+        origin = Origin(layer if layer in _BELOW else "config", PADDING_FLAG if padded else name)
+        result[key] = (read_value(key, value, f"{given}: {key}"), origin)
     return result
 
 

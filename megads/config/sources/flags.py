@@ -15,10 +15,10 @@ from typing import Any, get_args
 from megads.config.deepspeed.json_file import FLAGS as DEEPSPEED_FLAGS
 from megads.config.deepspeed.json_file import read_deepspeed_file
 from megads.config.setting import Origin, Weak, takes_word
-from megads.config.sources.other_options import NEEDS, OPTIONAL_WORDS, OPTIONS, Option
-from megads.config.sources.parse import parse
-from megads.config.tree import extra, fields
+from megads.config.sources.other_options import NEEDS, OPTIONAL_WORDS, OPTIONS
+from megads.config.tree import extra, fields, read_value
 from megads.errors import ConfigError
+from megads.text.plural import listed
 from megads.text.quoting import quoted
 
 Given = dict[str, tuple[Any, Origin]]
@@ -32,17 +32,11 @@ _NEGATIVE = re.compile(r"-\.?\d")
 
 @dataclass(frozen=True)
 class Flag:
-    """One option, such as ``--sequence-parallel``.
+    """One option, such as ``--sequence-parallel``."""
 
-    Attributes:
-        name: with its dashes.
-        gives: dotted name of a setting -> its value, as ``setting(flags=...)`` has it.
-        takes_words: whether all words up to the next option are its value.
-    """
-
-    name: str
-    gives: Mapping[str, Any]
-    takes_words: bool = False
+    name: str  # with its dashes
+    gives: Mapping[str, Any]  # dotted name of a setting -> its value, as ``setting(flags=...)`` has it
+    takes_words: bool = False  # whether all words up to the next option are its value
 
     @property
     def takes_value(self) -> bool:
@@ -65,24 +59,16 @@ def flags() -> Mapping[str, Flag]:
 
 @dataclass(frozen=True)
 class FlagsRead:
-    """What the options of a command line say.
+    """What the options of a command line say."""
 
-    Attributes:
-        given: values of settings.
-        names: the options, without those that say nothing here.
-        notes: lines worth showing to the user.
-    """
-
-    given: Given
-    names: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()
+    given: Given  # values of settings
+    notes: tuple[str, ...] = ()  # lines worth showing to the user
 
 
 def split_flags(args: Sequence[str], own: Mapping[str, bool]) -> tuple[list[tuple[str, str]], list[str]]:
     """Split a command line into the options of other toolkits and the rest.
 
     Args:
-        args: words of the command line.
         own: options of the command itself, which are left to it, and whether a word follows each.
 
     Returns:
@@ -122,7 +108,7 @@ def _choices_of(name: str) -> str:
     """Return the values that an option takes as ``: 0, 1 or 2``, or nothing where they cannot be listed."""
     gives = [setting for setting, value in flags()[name].gives.items() if takes_word(value)] if name in flags() else []
     choices = [str(choice) for choice in get_args(fields()[gives[0]].annotation)] if gives else []
-    return f": {', '.join(choices[:-1])} or {choices[-1]}" if len(choices) > 1 else ""
+    return f": {listed(choices, 'or')}" if len(choices) > 1 else ""
 
 
 def takes_of(name: str) -> str:
@@ -179,7 +165,7 @@ def read_flags(words: Iterable[tuple[str, str]]) -> FlagsRead:
             for name, value, origin in values:
                 add_given(result, name, value, origin)
     notes += ignored(last)
-    return FlagsRead({**weak, **result}, frozenset(last), tuple(notes))
+    return FlagsRead({**weak, **result}, tuple(notes))
 
 
 def _value_of(given: Given, name: str) -> Any:
@@ -190,9 +176,10 @@ def _value(flag: str, text: str, name: str, value: Any) -> Any:
     if not takes_word(value):
         return value
     try:
-        return parse(value.text(text) if value else text, fields()[name])
+        word = value.text(text) if value else text
     except ValueError as error:
         raise ConfigError(f"{flag}: {error}") from None
+    return read_value(name, word, flag)
 
 
 def refuse_rejected(last: Mapping[str, str]) -> None:
@@ -203,16 +190,11 @@ def refuse_rejected(last: Mapping[str, str]) -> None:
     """
     for flag, text in last.items():
         option = OPTIONS.get(flag)
-        if option is not None and option.is_rejected and not is_said_anyway(option, text):
+        if option is not None and option.is_rejected and text not in option.so_here:
             raise ConfigError(f"{' '.join([flag, *text.split()])} is not supported: {option.why}")
         need = NEEDS.get(flag)
         if need and not need.is_met_by(last):
             raise ConfigError(f"{flag} {need.why}")
-
-
-def is_said_anyway(option: Option, text: str) -> bool:
-    """Return whether the option only says what is so here."""
-    return text in option.so_here
 
 
 def ignored(last: Mapping[str, str]) -> list[str]:
@@ -220,13 +202,9 @@ def ignored(last: Mapping[str, str]) -> list[str]:
     names: dict[str, list[str]] = {}
     for flag, text in last.items():
         option = OPTIONS.get(flag)
-        if option is not None and not option.is_rejected and not is_said_anyway(option, text) and flag != BACKEND:
+        if option is not None and not option.is_rejected and text not in option.so_here and flag != BACKEND:
             names.setdefault(option.why, []).append(flag)
-    return [f"{_listed(each)} {'have' if len(each) > 1 else 'has'} no effect: {why}" for why, each in names.items()]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return [f"{listed(each)} {'have' if len(each) > 1 else 'has'} no effect: {why}" for why, each in names.items()]
 
 
 def add_given(result: Given, name: str, value: Any, origin: Origin) -> None:

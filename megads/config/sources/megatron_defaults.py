@@ -9,6 +9,7 @@ from megads.config.optimizers import OPTIMIZERS
 from megads.config.setting import Origin
 from megads.config.sources.flags import Given, flags
 from megads.errors import ConfigError
+from megads.text.plural import listed
 
 SETTING = "defaults"
 MEGATRON, MEGADS = "megatron", "megads"
@@ -46,24 +47,18 @@ REQUIRED = (*SHAPE, "model.seq_length", "train.micro_batch", "optim.lr")
 LENGTHS = {"train.train_iters", "train.train_samples", "train.train_tokens"}
 
 
-def is_megatron(has_preset: bool, given: Given, from_env: Given, filed: Given) -> tuple[bool, Origin]:
+def is_megatron(has_preset: bool, given: Given, from_env: Given, from_file: Given) -> tuple[bool, Origin]:
     """Return whether Megatron-LM's defaults hold, and why.
 
     They hold when they are asked for, in the run whose file is read, and for a command that names
     no preset and gives the model's shape by Megatron-LM's options. A file that gives one is a preset here.
-
-    Args:
-        has_preset: whether there is a preset.
-        given: by the command line.
-        from_env: by the environment.
-        filed: by a file of settings.
     """
-    for source in (given, from_env, filed):
+    for source in (given, from_env, from_file):
         if SETTING in source:
             value, origin = source[SETTING]
             return value == MEGATRON, origin
     named = [given[name][1].detail for name in SHAPE if name in given and given[name][1].detail in flags()]
-    if named and not has_preset and not filed.keys() & set(SHAPE):
+    if named and not has_preset and not from_file.keys() & set(SHAPE):
         return True, Origin("derived", f"{named[0]} and no preset")
     return False, Origin("default")
 
@@ -100,7 +95,6 @@ def refuse_missing(given: Set[str]) -> None:
         missing.append("--train-iters")
     if missing:
         are, them = ("are", "them") if len(missing) > 1 else ("is", "it")
-        listed = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
         raise ConfigError(
-            f"{listed} {are} missing: Megatron-LM has no default for {them}; pass {them}, or name a --preset"
+            f"{listed(missing)} {are} missing: Megatron-LM has no default for {them}; pass {them}, or name a --preset"
         )

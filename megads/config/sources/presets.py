@@ -24,8 +24,8 @@ import yaml
 
 from megads.config.machine_facts import Facts, Hosts, parse_facts, parse_hosts_range
 from megads.config.setting import Origin
-from megads.config.sources.parse import did_you_mean, parse
-from megads.config.tree import fields
+from megads.config.sources.parse import did_you_mean
+from megads.config.tree import read_value, refuse_unknown
 from megads.errors import ConfigError
 from megads.storage import reading as storage
 
@@ -48,6 +48,11 @@ class Layer:
     note: str = ""
     description: str = ""
     by_hosts: tuple[tuple[Hosts, dict[str, Any]], ...] = ()
+
+    @property
+    def given(self) -> dict[str, tuple[Any, Origin]]:
+        """The settings with their origin, by dotted name."""
+        return {name: (value, self.origin) for name, value in self.settings.items()}
 
     def for_hosts(self, count: int) -> dict[str, tuple[Any, Origin]]:
         """Return the settings of the range that ``count`` hosts are in, with their origin, by dotted name."""
@@ -173,17 +178,11 @@ def _part(content: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
 
 
 def _parsed(settings: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    known = fields()
-    result = {}
-    for name, value in settings.items():
-        if name not in known or "." not in name:
-            names = [each for each in known if "." in each]
-            raise ConfigError(f"{where}: no setting named {name!r}{did_you_mean(str(name), names)}")
-        try:
-            result[name] = parse(value, known[name])
-        except ValueError as error:
-            raise ConfigError(f"{where}: {name}: {error}") from None
-    return result
+    for name in settings:
+        refuse_unknown(name, where)
+        if "." not in name:
+            raise ConfigError(f"{where}: {name} cannot be set in this file")
+    return {name: read_value(name, value, f"{where}: {name}") for name, value in settings.items()}
 
 
 class _Loader(yaml.SafeLoader):

@@ -10,14 +10,13 @@ from typing import Any
 from megads.config.schema import OPTIMIZER_DEFAULTS, RunConfig
 from megads.config.setting import Decides, Origin
 from megads.config.sources.config_file import SETTING as CONFIG_FILE
-from megads.config.sources.config_file import read_settings
-from megads.config.sources.env_names import name_notes, names_of, refuse_unsupported
+from megads.config.sources.config_file import SHARES, read_settings
+from megads.config.sources.env_names import name_notes, read_switch, refuse_unsupported
 from megads.config.sources.flags import Given, add_given, read_flags
 from megads.config.sources.megatron_defaults import LAYER as MEGATRON_LAYER
 from megads.config.sources.megatron_defaults import MEGADS, MEGATRON, defaults_for, is_megatron, refuse_missing
-from megads.config.sources.parse import did_you_mean, parse, switch
 from megads.config.sources.presets import Layer, read_machine, read_preset
-from megads.config.tree import env_name, extra, fields, nested, settings
+from megads.config.tree import env_name, extra, fields, names_of, nested, read_value, refuse_unknown, settings
 from megads.errors import ConfigError
 from megads.families.table import FAMILY_DEFAULTS
 
@@ -41,36 +40,63 @@ LAYERS = (
 
 @dataclass(frozen=True)
 class Resolved:
-    """A run's settings.
+    """A run's settings."""
 
-    Attributes:
-        run: the settings; before ``derive`` sizes that follow from others are 0.
-        origins: by dotted name, where each value came from.
-        notes: lines worth showing to the user.
-    """
-
-    run: RunConfig
-    origins: dict[str, Origin]
-    notes: tuple[str, ...] = ()
+    run: RunConfig  # the settings; before ``derive`` sizes that follow from others are 0
+    origins: dict[str, Origin]  # by dotted name, where each value came from
+    notes: tuple[str, ...] = ()  # lines worth showing to the user
 
 
 @dataclass
-class _Stack:
-    """Values and origins while layers are put on top of each other."""
+class Values:
+    """Values of settings by dotted name, while layers are put on top of each other and what follows is filled."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, Origin] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)  # of every setting
+    origins: dict[str, Origin] = field(default_factory=dict)  # where each value came from
+    notes: list[str] = field(default_factory=list)  # lines worth showing to the user
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
 
     def put(self, name: str, value: Any, origin: Origin) -> None:
+        """Put a value."""
         self.values[name] = value
         self.origins[name] = origin
 
+    def put_all(self, given: Given) -> None:
+        """Put values with their origins."""
+        for name, (value, origin) in given.items():
+            self.put(name, value, origin)
+
+    def derive(self, name: str, value: Any, formula: str) -> None:
+        """Put a value that follows from others."""
+        self.put(name, value, Origin("derived", formula))
+
+    def fill(self, name: str, value: Any, formula: str) -> None:
+        """Put a value that follows from others if nobody gave one (0 or empty)."""
+        if not self.values[name]:
+            self.derive(name, value, formula)
+
+    def replace(self, name: str, value: Any, formula: str) -> None:
+        """Put a value over a given one, and note it."""
+        self.notes.append(f"{self.shown(name)} becomes {value}: {formula}")
+        self.derive(name, value, formula)
+
     def rank(self, name: str) -> int:
+        """Return the precedence of the layer that a value came from."""
         return rank_of(self.origins[name])
 
     def shown(self, name: str) -> str:
+        """Return a value as a user types it, and its origin."""
         return f"{env_name(name)}={self.values[name]} ({self.origins[name]})"
+
+    def resolved(self) -> Resolved:
+        """Return the settings.
+
+        Raises:
+            ValidationError: a value is outside its limits.
+        """
+        return Resolved(RunConfig.model_validate(nested(self.values)), self.origins, tuple(self.notes))
 
 
 def rank_of(origin: Origin) -> int:
@@ -91,19 +117,12 @@ def resolve(
 ) -> Resolved:
     """Build a run's settings from their layers.
 
-    default < optimizer < family < preset < machine < config file < env < cli < checkpoint.
-
-    Megatron-LM's defaults, where they hold (``megads.config.sources.megatron_defaults``), are above ours. A
-    command of Megatron-LM without a preset means the same on every machine: the machine's
-    settings are skipped.
-
-    ``env`` is passed in, never read from ``os.environ``, so a test or a dry run sees exactly
-    the environment it names. An empty variable counts as unset, as in ``${TP:-1}``. Of
-    settings that determine each other (``_settle``) the higher layer wins.
+    default < optimizer < family < preset < machine < config file < env < cli < checkpoint. Of settings that
+    determine each other (``_settle``) the higher layer wins.
 
     Args:
         preset: ``--preset``; None: ``MODEL_ARCH`` of ``env``, if any.
-        env: the environment.
+        env: the environment, never read from ``os.environ``; an empty variable counts as unset, as in ``${TP:-1}``.
         overrides: ``--set``, dotted name -> text.
         flags: other options of the command line (``megads.config.sources.flags``) and the words that follow them.
         machine: name of ``envs/<machine>.yaml``.
@@ -115,52 +134,72 @@ def resolve(
         ConfigError: one line that names the value, where it came from, and what would work.
     """
     refuse_unsupported(env)
-    read = read_flags(flags)
-    given = _overrides(overrides or {}, read.given)
+    options = read_flags(flags)
+    given = _overrides(overrides or {}, options.given)
     from_env = _environment(env)
+    user = {**from_env, **given}
     chosen, chosen_origin = _choose_preset(preset, from_env, given)
-    machine_name = given["machine"][0] if "machine" in given else machine
-    machine_layer = read_machine(machine_name, root or Path(__file__).parents[3])
-    config_file = {**from_env, **given}.get(CONFIG_FILE, ("",))[0]
-    filed = read_settings(str(config_file)) if config_file else {}
-    by_megatron, by_megatron_origin = is_megatron(chosen is not None, given, from_env, filed)
-    fits = machine_name in chosen.fits if chosen else by_megatron
+    host = Origin("env", "MACHINE") if env.get("MACHINE") == machine else Origin("derived", "host name")
+    machine, machine_origin = given.get("machine", (machine, host))
+    facts = read_machine(machine, root or Path(__file__).parents[3])
+    from_file = read_settings(str(user[CONFIG_FILE][0])) if CONFIG_FILE in user and user[CONFIG_FILE][0] else {}
+    by_megatron, why = is_megatron(chosen is not None, given, from_env, from_file)
+    # A command of Megatron-LM without a preset means the same on every machine.
+    of_machine = None if (machine in chosen.fits if chosen else by_megatron) else facts
+    stack = _stacked(options.notes, (chosen, of_machine, checkpoint), from_file, user, by_megatron, num_hosts)
+    if by_megatron and not (chosen or "preset" in from_file):  # a run's own file has all that its command gave
+        _refuse_missing(stack)
+    if chosen or "preset" not in from_file:
+        stack.put("preset", chosen.origin.detail if chosen else "", chosen_origin)
+    stack.put_all({"defaults": (MEGATRON if by_megatron else MEGADS, why), "machine": (machine, machine_origin)})
+    _settle(stack)
+    stack.notes += name_notes(env)
+    return stack.resolved()
 
-    stack = _Stack(notes=list(read.notes))
-    used_machine = None if fits else machine_layer
-    _put_defaults(stack, [*filter(None, (chosen, used_machine)), _as_layer(filed)], from_env, given, by_megatron)
-    asked_hosts = {**from_env, **given}.get("launch.num_hosts", (0,))[0]
-    below = _put_files(stack, chosen, used_machine, num_hosts or asked_hosts or 1)
-    for name, (value, origin) in [*filed.items(), *from_env.items(), *given.items()]:
-        stack.put(name, value, origin)
+
+def _stacked(
+    notes: Iterable[str],
+    layers: tuple[Layer | None, Layer | None, Layer | None],
+    from_file: Given,
+    user: Given,
+    by_megatron: bool,
+    num_hosts: int,
+) -> Values:
+    """Return defaults, preset and machine, a file, what the user gives, and a checkpoint, put on top of each other.
+
+    Megatron-LM's defaults, where they hold (``megads.config.sources.megatron_defaults``), are above ours.
+    """
+    stack, (preset, machine, checkpoint) = Values(notes=list(notes)), layers
+    of_preset, of_machine = (layer.given if layer else {} for layer in (preset, machine))
+    _put_defaults(stack, (of_preset, of_machine, from_file, user), by_megatron)
+    if machine:
+        _put_by_hosts(stack, machine, preset, num_hosts or user.get("launch.num_hosts", (0,))[0] or 1)
+    stack.put_all(of_preset)
+    before = dict(stack.values)
+    for source in (of_machine, from_file, user):
+        stack.put_all(source)
     if checkpoint:
         _put_checkpoint(stack, checkpoint)
-    if not fits:
-        _note_width(stack, machine_layer, below)
-    if by_megatron and not (chosen or "preset" in filed):  # a run's own file has all that its command gave
-        _refuse_missing(stack)
-    stack.put("defaults", MEGATRON if by_megatron else MEGADS, by_megatron_origin)
-    if chosen or "preset" not in filed:
-        stack.put("preset", chosen.origin.detail if chosen else "", chosen_origin)
-    by_name = Origin("env", "MACHINE") if env.get("MACHINE") == machine_name else Origin("derived", "host name")
-    stack.put("machine", machine_name, given["machine"][1] if "machine" in given else by_name)
-    _settle(stack)
-    run = RunConfig.model_validate(nested(stack.values))
-    return Resolved(run, stack.origins, (*stack.notes, *name_notes(env)))
+    if machine:
+        _note_width(stack, machine, before)
+    return stack
 
 
-def _as_layer(filed: Given) -> Layer:
-    return Layer(Origin("config"), {name: value for name, (value, _) in filed.items()})
+def _put_defaults(stack: Values, sources: tuple[Given, ...], by_megatron: bool) -> None:
+    """Put the defaults, and those that go with the optimizer and the family that the highest of ``sources`` names."""
 
+    def chosen(name: str) -> Any:
+        return next((source[name][0] for source in reversed(sources) if name in source), stack[name])
 
-def _put_defaults(stack: _Stack, layers: list[Layer], from_env: Given, given: Given, by_megatron: bool) -> None:
-    """Put the defaults, and those that go with what ``layers`` and what is above them say of optimizer and family."""
     for name, each in fields().items():
         stack.put(name, each.default, Origin("default"))
     if by_megatron:
-        _put_megatron(stack, layers, from_env, given)
-    _put_bundle(stack, "optim.optimizer", OPTIMIZER_DEFAULTS, layers, from_env, given)
-    _put_bundle(stack, "model.family", FAMILY_DEFAULTS, layers, from_env, given)
+        for name, value in defaults_for(chosen).items():
+            stack.put(name, value, MEGATRON_LAYER)
+    for setting, bundles in (("optim.optimizer", OPTIMIZER_DEFAULTS), ("model.family", FAMILY_DEFAULTS)):
+        bundle = chosen(setting)
+        for name, value in bundles.get(bundle, {}).items():
+            stack.put(name, value, Origin(setting.rpartition(".")[2], bundle))
 
 
 def _environment(env: Mapping[str, str]) -> Given:
@@ -168,7 +207,7 @@ def _environment(env: Mapping[str, str]) -> Given:
     result = {}
     for name, each in fields().items():
         given = [variable for variable in names_of(name) if env.get(variable)]
-        found = {variable: _parsed(env[variable], name, Origin("env", variable)) for variable in given}
+        found = {variable: read_value(name, env[variable], f"env {variable}") for variable in given}
         first = next(iter(found), "")
         for variable, value in found.items():
             if value != found[first]:
@@ -179,7 +218,7 @@ def _environment(env: Mapping[str, str]) -> Given:
         if found:
             result[name] = (found[first], Origin("env", first))
         for variable, value in extra(each, "switches").items():
-            if not env.get(variable) or not _switch(env[variable], variable):
+            if not read_switch(env, variable):
                 continue
             if isinstance(value, Decides):
                 result[name] = (value.value, Origin("env", variable))
@@ -196,36 +235,11 @@ def _environment(env: Mapping[str, str]) -> Given:
 
 def _overrides(overrides: Mapping[str, str], result: Given) -> Given:
     """Add what ``--set`` gives to ``result``, which holds the other options."""
-    known = fields()
     for name, text in overrides.items():
-        if name not in known:
-            raise ConfigError(f"--set {name}={text}: no setting named {name!r}{_hint(name)}")
-        origin = Origin("cli", f"--set {name}")
-        add_given(result, name, _parsed(text, name, origin), origin)
+        refuse_unknown(name, f"--set {name}={text}")
+        where = f"--set {name}"
+        add_given(result, name, read_value(name, text, where), Origin("cli", where))
     return result
-
-
-def _hint(name: str) -> str:
-    key = name.rpartition(".")[2]
-    for known in fields():
-        if key.upper() in names_of(known) or key == known.rpartition(".")[2]:
-            return f"; did you mean {known}?"
-    return did_you_mean(name, list(fields())) or "; `megads config` lists them"
-
-
-def _parsed(text: str, name: str, origin: Origin) -> Any:
-    try:
-        return parse(text, fields()[name])
-    except ValueError as error:
-        where = origin.detail if origin.layer == "cli" else str(origin)
-        raise ConfigError(f"{where}: {error}") from None
-
-
-def _switch(text: str, variable: str) -> bool:
-    try:
-        return switch(text)
-    except ValueError as error:
-        raise ConfigError(f"env {variable}: {error}") from None
 
 
 def _choose_preset(preset: str | None, from_env: Given, given: Given) -> tuple[Layer | None, Origin]:
@@ -244,62 +258,16 @@ def _choose_preset(preset: str | None, from_env: Given, given: Given) -> tuple[L
     return found[0] if found else (None, Origin("default"))
 
 
-def _put_bundle(
-    stack: _Stack,
-    setting: str,
-    bundles: Mapping[str, Mapping[str, Any]],
-    layers: list[Layer],
-    from_env: Given,
-    given: Given,
-) -> None:
-    """Put the defaults that go with what the highest layer says of ``setting``."""
-    chosen = _highest(setting, stack.values[setting], layers, from_env, given)
-    for name, value in bundles.get(chosen, {}).items():
-        stack.put(name, value, Origin(setting.rpartition(".")[2], chosen))
-
-
-def _highest(setting: str, default: Any, layers: list[Layer], from_env: Given, given: Given) -> Any:
-    """Return what the highest layer says of ``setting``."""
-    chosen = default
-    for layer in layers:
-        chosen = layer.settings.get(setting, chosen)
-    for source in (from_env, given):
-        chosen = source.get(setting, (chosen,))[0]
-    return chosen
-
-
-def _put_megatron(stack: _Stack, layers: list[Layer], from_env: Given, given: Given) -> None:
-    """Put Megatron-LM's defaults."""
-
-    def chosen(name: str) -> Any:
-        return _highest(name, stack.values[name], layers, from_env, given)
-
-    for name, value in defaults_for(chosen).items():
-        stack.put(name, value, MEGATRON_LAYER)
-
-
 _GIVEN = ("config", "env", "cli", "checkpoint")
 
 
-def _refuse_missing(stack: _Stack) -> None:
+def _refuse_missing(stack: Values) -> None:
     """Refuse a command without a number that Megatron-LM demands; a checkpoint may give the model's shape."""
-    if not stack.values["checkpoint.use_args"] or any(each.layer == "checkpoint" for each in stack.origins.values()):
+    if not stack["checkpoint.use_args"] or any(each.layer == "checkpoint" for each in stack.origins.values()):
         refuse_missing({name for name, each in stack.origins.items() if each.layer in _GIVEN})
 
 
-def _put_files(stack: _Stack, preset: Layer | None, machine: Layer | None, num_hosts: int) -> dict[str, Any]:
-    """Put what preset and machine say, where there is one; return the values below the highest of them."""
-    if machine:
-        _put_by_hosts(stack, machine, preset, num_hosts)
-    below = dict(stack.values)
-    for layer in filter(None, (preset, machine)):
-        below = dict(stack.values)
-        for name, value in layer.settings.items():
-            stack.put(name, value, layer.origin)
-    return below
-
-
-def _put_by_hosts(stack: _Stack, machine: Layer, preset: Layer | None, count: int) -> None:
+def _put_by_hosts(stack: Values, machine: Layer, preset: Layer | None, count: int) -> None:
     """Put the machine's settings for ``count`` hosts where the preset has none.
 
     A preset that says one number of the batch means all of them.
@@ -312,10 +280,10 @@ def _put_by_hosts(stack: _Stack, machine: Layer, preset: Layer | None, count: in
             stack.put(name, value, origin)
 
 
-def _put_checkpoint(stack: _Stack, checkpoint: Layer) -> None:
+def _put_checkpoint(stack: Values, checkpoint: Layer) -> None:
     """Put the model of a checkpoint, which can have no other; its tokenizer may lie elsewhere now, as the user says."""
     for name, value in checkpoint.settings.items():
-        contradicts = stack.origins[name].layer in ("env", "cli") and stack.values[name] != value
+        contradicts = stack.origins[name].layer in ("env", "cli") and stack[name] != value
         if contradicts and not name.startswith("model."):
             stack.notes.append(f"{stack.shown(name)} is used, not {value} ({checkpoint.origin})")
             continue
@@ -324,51 +292,48 @@ def _put_checkpoint(stack: _Stack, checkpoint: Layer) -> None:
         stack.put(name, value, checkpoint.origin)
 
 
-def _note_width(stack: _Stack, machine: Layer, below: Mapping[str, Any]) -> None:
+def _note_width(stack: Values, machine: Layer, below: Mapping[str, Any]) -> None:
     """Say once that the machine changed the preset's width, and how to get it back."""
     changed = [
-        f"{env_name(name)}={stack.values[name]} (not {below[name]})"
+        f"{env_name(name)}={stack[name]} (not {below[name]})"
         for name in ("model.hidden_size", "model.num_heads", "model.seq_length")
-        if stack.origins[name] == machine.origin and stack.values[name] != below[name]
+        if stack.origins[name] == machine.origin and stack[name] != below[name]
     ]
     if changed:
         stack.notes.append(f"{machine.origin}: {', '.join(changed)}{'; ' if machine.note else ''}{machine.note}")
 
 
-SHARES = ("data.train_split", "data.val_split", "data.test_split")
-"""What SPLIT says in one."""
-
 # Settings that determine each other: of these one is enough.
-_LENGTHS = ("train.train_tokens", "train.train_samples", "train.train_iters")
+LENGTHS = ("train.train_tokens", "train.train_samples", "train.train_iters")
 _BATCHES = ("train.global_batch", "train.grad_acc_steps")
 _BATCH = ("train.micro_batch", *_BATCHES)
 
 
-def _settle(stack: _Stack) -> None:
+def _settle(stack: Values) -> None:
     """Drop what a lower layer says against a higher one about the same thing.
 
     Dropped values are 0 and are derived at launch. Values of one layer stay; whether they
     hold together is known when the ranks are, see ``megads.config.derive``.
     """
-    for group in (_LENGTHS, _BATCHES):
-        _keep_highest(stack, [name for name in group if stack.values[name]])
+    for group in (LENGTHS, _BATCHES):
+        _keep_highest(stack, [name for name in group if stack[name]])
     for part in ("warmup", "decay", "cooldown", "constant"):
         _settle_length(stack, part)
-    if stack.values["data.split"]:
+    if stack["data.split"]:
         _settle_split(stack)
 
 
-def _settle_length(stack: _Stack, part: str) -> None:
+def _settle_length(stack: Values, part: str) -> None:
     """Keep of a part of the schedule what the highest layer says; a fraction may be 0 on purpose."""
     share = f"optim.lr_{part}_frac"
-    given = [name for unit in ("iters", "samples", "tokens") if stack.values[name := f"optim.lr_{part}_{unit}"]]
+    given = [name for unit in ("iters", "samples", "tokens") if stack[name := f"optim.lr_{part}_{unit}"]]
     for name in given if share in stack.values else []:
         if stack.rank(share) > stack.rank(name):
             _drop(stack, name, share)
-    _keep_highest(stack, [name for name in given if stack.values[name]])
+    _keep_highest(stack, [name for name in given if stack[name]])
 
 
-def _settle_split(stack: _Stack) -> None:
+def _settle_split(stack: Values) -> None:
     """Let the higher of ``SPLIT`` and single shares win; both of one layer are refused at launch."""
     whole, single = "data.split", max(SHARES, key=stack.rank)
     if stack.rank(single) > stack.rank(whole):
@@ -378,7 +343,7 @@ def _settle_split(stack: _Stack) -> None:
         stack.notes.append(f"{stack.shown(single)} is overridden by {stack.shown(whole)}")
 
 
-def _keep_highest(stack: _Stack, given: list[str]) -> None:
+def _keep_highest(stack: Values, given: list[str]) -> None:
     if not given:
         return
     winner = max(given, key=stack.rank)
@@ -387,7 +352,7 @@ def _keep_highest(stack: _Stack, given: list[str]) -> None:
             _drop(stack, name, winner)
 
 
-def _drop(stack: _Stack, name: str, winner: str) -> None:
+def _drop(stack: Values, name: str, winner: str) -> None:
     # A machine says in one line that it replaces a preset's numbers; a default is nobody's wish.
     if stack.origins[winner].layer != "machine" and stack.origins[name].layer != "default":
         stack.notes.append(f"{stack.shown(name)} is overridden by {stack.shown(winner)}")

@@ -1,8 +1,8 @@
-"""torch's compiler stays outside: nobody here compiles, and its import is half of a rank's start and 110 MiB of it.
+"""torch's compiler is imported when it is used: its import is half of a rank's start-up, and 110 MiB of its memory.
 
 torch 2.13 imports it (1,500 modules, read from a shared file system by every rank) only to say
 that an optimizer's methods are not to be compiled; DeepSpeed 0.19.8 does the same under ZeRO 3,
-and compiles a Muon that this run does not use.
+and compiles a Muon that this run does not use. TORCH_COMPILER decides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 NAME = "torch._dynamo"
 
 
-class Door(ModuleType):
+class PostponedCompiler(ModuleType):
     """Stands for the compiler: answers that nothing is compiled, and imports it for every other question."""
 
     @staticmethod
@@ -33,33 +33,27 @@ class Door(ModuleType):
         return _same if fn is None else fn
 
     def __getattr__(self, name: str) -> Any:
-        self.open()
+        self.import_it()
         return getattr(sys.modules[NAME], name)
 
-    def open(self) -> None:
+    def import_it(self) -> None:
         """Import the compiler in this module's place, unless that is done."""
         if sys.modules.get(NAME) is self:
             del sys.modules[NAME]
         importlib.import_module(NAME)
 
 
-class _Way:
-    """Finds the parts of the compiler for who looks for one of them while the door is closed."""
+class _Parts(Loader):
+    """Loads a part of the postponed compiler as its own import does, and hands it out as it is."""
 
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if not name.startswith(f"{NAME}.") or not isinstance(sys.modules.get(NAME), Door):
-            return None
-        return ModuleSpec(name, _Through())
-
-
-class _Through(Loader):
-    """Loads a part of the compiler as its own import does, and hands it out as it is."""
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, cls()) if name.startswith(f"{NAME}.") and is_postponed() else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        door = sys.modules.get(NAME)
-        if isinstance(door, Door):
-            door.open()
+        stand_in = sys.modules.get(NAME)
+        if isinstance(stand_in, PostponedCompiler):
+            stand_in.import_it()
         module = importlib.import_module(spec.name)
         self.spec = vars(module).get("__spec__")
         return module
@@ -68,33 +62,35 @@ class _Through(Loader):
         vars(module)["__spec__"] = self.spec  # its own again
 
 
-def leave_compiler_out() -> None:
-    """Put a :class:`Door` in the compiler's place, unless that already exists."""
-    if NAME in sys.modules:
-        return
-    spec = find_spec(NAME)
+def is_postponed() -> bool:
+    """Return whether the compiler was postponed and nothing has used it since."""
+    return isinstance(sys.modules.get(NAME), PostponedCompiler)
+
+
+def postpone_compiler() -> None:
+    """Put a :class:`PostponedCompiler` in the compiler's place, unless that is imported. Call it before DeepSpeed."""
+    spec = None if NAME in sys.modules else find_spec(NAME)
     if spec is None:
         return
-    door = Door(NAME)
-    door.__spec__, door.__path__ = spec, list(spec.submodule_search_locations or ())
+    stand_in = PostponedCompiler(NAME)
+    stand_in.__spec__, stand_in.__path__ = spec, list(spec.submodule_search_locations or ())
     # inspect asks every module for it, also in the middle of an import that the compiler's own would need.
-    door.__file__ = spec.origin
-    sys.modules[NAME] = door
-    if _Way not in sys.meta_path:
-        sys.meta_path.insert(0, _Way)
+    stand_in.__file__ = spec.origin
+    sys.modules[NAME] = stand_in
+    if _Parts not in sys.meta_path:
+        sys.meta_path.insert(0, _Parts)
+
+
+def import_muon_uncompiled() -> None:
+    """Import DeepSpeed's Muon, which it compares every optimizer with, without compiling its parts."""
     with suppress(ImportError):  # another version of DeepSpeed
-        _import_muon_as_it_is()
-
-
-def _import_muon_as_it_is() -> None:
-    # DeepSpeed asks of every optimizer whether it is this one, and compiles its parts for that.
-    compiler = importlib.import_module("deepspeed.runtime.compiler")
-    compiling: Callable[..., Any] = compiler.compile
-    compiler.compile = lambda *_, **__: _same  # type: ignore[attr-defined]
-    try:
-        importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
-    finally:
-        compiler.compile = compiling  # type: ignore[attr-defined]
+        compiler = importlib.import_module("deepspeed.runtime.compiler")
+        compiling: Callable[..., Any] = compiler.compile
+        compiler.compile = lambda *_, **__: _same  # type: ignore[attr-defined]
+        try:
+            importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+        finally:
+            compiler.compile = compiling  # type: ignore[attr-defined]
 
 
 def _same(function: Any) -> Any:

@@ -12,7 +12,7 @@ import contextlib
 import io
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,22 +20,26 @@ import torch
 from torch import Tensor
 
 import megads.timing.collectives as dist
-from megads.checkpoint.owned_shard import OwnedShard
 from megads.cluster.ranks import exported_local_rank
 from megads.comm.groups import Groups
 from megads.config.deepspeed.dictionary import deepspeed_config
 from megads.config.schema import RunConfig
-from megads.engine.base import ParameterState, StepResult
+from megads.engine.base import MemoryUsage, StepResult
+from megads.engine.deepspeed.driver import Driver
+from megads.engine.deepspeed.memory_usage import memory_usage
 from megads.engine.deepspeed.norms import StepNumbers
-from megads.engine.deepspeed.package import Mpu, import_deepspeed, mark_counted
-from megads.engine.deepspeed.skipped_step import Veto, scale_by_rules
-from megads.engine.deepspeed.state import EngineState
-from megads.engine.deepspeed.timing import time_communication
-from megads.engine.deepspeed.zero3 import set_second_partition_group
-from megads.engine.deepspeed.zero_traffic import fit_bucket, keep_gathered, reduce_once, share_buffers
-from megads.engine.micro_batches import MicroBatch, Splitter, with_draws
-from megads.engine.optim.driver import Driver
-from megads.engine.optim.sophia import uniforms
+from megads.engine.deepspeed.package import Mpu, import_deepspeed, mark_counted, time_communication
+from megads.engine.deepspeed.skipped_step import StepRejection, scale_by_rules
+from megads.engine.deepspeed.state import DeepSpeedState
+from megads.engine.deepspeed.zero import (
+    fit_bucket,
+    keep_gathered,
+    reduce_once,
+    set_second_partition_group,
+    share_buffers,
+)
+from megads.engine.micro_batches import MicroBatch, Splitter
+from megads.engine.tied_embedding import TiedEmbedding
 from megads.errors import DeviceError
 from megads.models.gpt import GPT
 from megads.timing.sections import BACKWARD, FORWARD, OPTIMIZER, in_section, section
@@ -45,17 +49,15 @@ class DeepSpeedEngine:
     """An :class:`megads.engine.base.Engine` on DeepSpeed.
 
     Args:
-        module: the model, float32 on the CPU, or already partitioned (``megads.engine.deepspeed.zero3``).
-        run: the derived settings.
-        groups: the grid's process groups.
-        device: where the model goes.
+        module: the model, float32 on the CPU, or already partitioned (``megads.engine.deepspeed.zero``).
         eod: the token that ends a document; None where no setting of ``run.data`` needs it.
     """
+
+    tied: TiedEmbedding | None = None
 
     def __init__(self, module: GPT, run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None):
         self.groups, self.device = groups, device
         self.split = Splitter(run, groups, eod)
-        self.seed, self.dropout_seed = run.train.seed, run.train.seed_of_dropout
         self.config = deepspeed_config(run, groups.grid.world_size)
         fit_bucket(self.config, module)
         names = {parameter: name for name, parameter in module.named_parameters()}
@@ -75,20 +77,15 @@ class DeepSpeedEngine:
         with quiet, exported_local_rank(device.index or 0), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.engine = self._initialize(deepspeed, module, self.driver.optimizer)
-        self.veto = Veto(self.engine.optimizer)
+        self.rejection = StepRejection(self.engine.optimizer)
         scale_by_rules(self.engine.optimizer)
         share_buffers(self.engine.optimizer)
         reduce_once(self.engine, groups)
         keep_gathered(module)
         time_communication(self.engine)
-        self.state = EngineState(self.engine, names, groups, self.driver.row)
+        self.state = DeepSpeedState(self.engine, names, groups, self.driver.row, self.driver.optimizer, self.tied)
         self.driver.attach(self.state, groups, device)
-        self.numbers: StepNumbers | None = None
-        if run.log.num_zeros or run.log.params_norm:
-            asked = {"zeros": run.log.num_zeros, "norm": run.log.params_norm}
-            # ZeRO 3 has one more for what it does not offload.
-            more = [each for each in (getattr(self.engine.optimizer, "backup_optimizer", None),) if each is not None]
-            self.numbers = StepNumbers([self.driver.optimizer, *more], self.state.calls(), groups, device, **asked)
+        self.numbers = StepNumbers(self.state, self.driver.optimizer, device, run.log)
 
     def _initialize(self, deepspeed: Any, module: GPT, optimizer: torch.optim.Optimizer) -> Any:
         engine, *_ = deepspeed.initialize(
@@ -111,80 +108,69 @@ class DeepSpeedEngine:
         self.take_micro_batches(len(batches))
         self.set_rates(lr, weight_decay)
         self.driver.begin()
+        split = self.split
         with self.surroundings():
-            place = (self.dropout_seed, first_sample, self.groups, self.device)
-            parts = with_draws(self.split(batches), *place)
+            parts = split.with_dropout(split(batches), first_sample)
             if self.driver.looks_at_hessian():
-                with self.driver.estimating(int(self.counted_tokens(parts))):
-                    self._train_step(with_draws(self.drawn(parts), *place, turn=1), None)
-            if self.numbers is None:
-                return self._train_step(parts, accepts)
-            self.numbers.begin()
+                with self.driver.estimating(int(split.counted_tokens(parts))):
+                    drawn = split.with_random_labels(parts, int(self.state.steps()))
+                    self._train_step(split.with_dropout(drawn, first_sample, turn=1), None)
+            self.numbers.zeros = []
             result = self._train_step(parts, accepts)
             return replace(result, **self.numbers.read(skipped=result.skipped))
 
     def _train_step(self, parts: Sequence[MicroBatch], accepts: Callable[[float], bool] | None) -> StepResult:
         engine = self.engine
         self.module.train()
-        skipped = engine.skipped_steps
-        scale = self.loss_scale
-        weight = self.weight_of(parts)
+        skipped, scale = engine.skipped_steps, self.loss_scale
+        weight = self.split.token_weight(parts)
         total = torch.zeros((), device=self.device)
-        plain_norm = None
-        rejected = False
-        for part in parts:
+        for count, part in enumerate(parts, 1):
             with section(FORWARD):
                 loss = engine(part.tokens, part.labels, weight, documents=part.documents, draws=part.draws)
                 total += loss.detach()
             with section(BACKWARD):
                 engine.backward(loss)
-            if accepts is not None and engine.is_gradient_accumulation_boundary():
-                mean = self.same_everywhere(self.mean_over_data(total / len(parts)))
-                if rejected := not accepts(float(mean)):
-                    plain_norm = self.plain_grad_norm() if self.state.holds_plain_gradients else None
-                    with section(OPTIMIZER):
-                        self.reject(engine.step)
-                    continue
-            if self.state.holds_plain_gradients and engine.is_gradient_accumulation_boundary():
-                plain_norm = self.plain_grad_norm()
-                if not math.isfinite(plain_norm):
-                    self.skip_step()
-                    continue
-            with section(OPTIMIZER):
-                engine.step()
-        loss = self.mean_over_data(total / len(parts)) if accepts is None else mean
-        norm = plain_norm if plain_norm is not None else self.norm_of_step(rejected)
-        return StepResult(loss, norm, engine.skipped_steps > skipped, scale, rejected)
+            if count < len(parts):
+                with section(OPTIMIZER):
+                    engine.step()  # counts the micro-batch
+        mean = self.mean_over_data(total / len(parts))
+        norm, rejected = self.update(engine.step, lambda: mean, accepts)
+        return StepResult(mean, norm, engine.skipped_steps > skipped, scale, rejected)
 
-    def norm_of_step(self, rejected: bool) -> float:
-        """Return the norm that the optimizer found; nan where a step was skipped before anything asked for it."""
-        if rejected:
-            return self.veto.norm
-        norm = None if self.state.holds_plain_gradients else self.engine.get_global_grad_norm()
-        return math.nan if norm is None else float(norm)
+    def update(
+        self, step: Callable[[], None], find_loss: Callable[[], Tensor], accepts: Callable[[float], bool] | None
+    ) -> tuple[float, bool]:
+        """Change the weights by ``step``, unless the loss is rejected or a gradient is not finite.
+
+        Called when all gradients are there. A rejected step changes no weight, no moment and no loss scale.
+
+        Returns:
+            The norm of the gradient, nan where a step was skipped before the norm was computed, and
+            whether the step was rejected.
+        """
+        rejected = accepts is not None and not accepts(float(self.same_everywhere(find_loss())))
+        if self.state.holds_plain_gradients:
+            norm = self.plain_grad_norm()
+            if rejected or not math.isfinite(norm):
+                self.skip_step()
+                return norm, rejected
+        with section(OPTIMIZER), self.rejection if rejected else contextlib.nullcontext():
+            step()
+        if self.state.holds_plain_gradients:
+            return norm, rejected
+        found = self.rejection.norm if rejected else self.engine.get_global_grad_norm()
+        return math.nan if found is None else float(found), rejected
 
     def same_everywhere(self, loss: Tensor) -> Tensor:
         """Return the ``loss`` of the first tensor-parallel rank, in place.
 
         All compute the same, but the last bit of a sum may depend on the place of a rank in a ring;
-        what is decided by the loss must be decided alike.
+        what is decided by the loss must be decided the same way.
         """
         if self.groups.tensor is not None:
             dist.broadcast(loss, src=self.groups.ranks("tensor")[0], group=self.groups.tensor)
         return loss
-
-    def reject(self, step: Callable[[], None]) -> None:
-        """Leave every weight, every moment and the loss scale alone; ``step`` is what would have changed them."""
-        if self.state.holds_plain_gradients:
-            self.skip_step()
-            return
-        with self.veto:
-            step()
-
-    def eval_loss(self, batches: Sequence[Tensor]) -> Tensor:
-        """Return the mean loss on ``batches``; see :class:`megads.engine.base.Engine`."""
-        total, count = self.eval_losses(batches).sum(dim=0)
-        return total / count.clamp(min=1)
 
     def eval_losses(self, batches: Sequence[Tensor]) -> Tensor:
         """Return every sample's loss; see :class:`megads.engine.base.Engine`."""
@@ -192,7 +178,7 @@ class DeepSpeedEngine:
         groups = self.groups
         shape = (len(batches), groups.data_size, len(batches[0]), 2)
         sums = torch.zeros(shape, dtype=torch.float32, device=self.device)
-        with self.surroundings(), torch.no_grad(), self.driver.in_use(self.spread):
+        with self.surroundings(), torch.no_grad(), self.driver.averaged():
             for mine, part in zip(sums[:, groups.data_rank], self.split(batches), strict=True):
                 found = self.sample_losses(part)
                 # Every tensor rank finds the same; it is to be summed once.
@@ -226,45 +212,10 @@ class DeepSpeedEngine:
             if weight_decay is not None and group["decays"]:
                 group["weight_decay"] = weight_decay
 
-    def weight_of(self, parts: Sequence[MicroBatch]) -> Tensor:
-        """Return what the sum of a micro-batch's token losses is multiplied by, [] float32.
-
-        The engine averages over micro-batches and over data x seq ranks, which hold unequal
-        numbers of counted tokens; with this weight the result is the mean over all counted
-        tokens of the step, the same in every layout.
-        """
-        return len(parts) * self.groups.data_seq_size / self.counted_tokens(parts).clamp(min=1).float()
-
-    def counted_tokens(self, parts: Sequence[MicroBatch]) -> Tensor:
-        """Return how many tokens of the step count, over all ranks, [] int64."""
-        if not self.split.masks_loss:
-            count = sum(part.labels.numel() for part in parts) * self.groups.data_seq_size
-            return torch.tensor(count, device=self.device)
-        found = torch.stack([(part.labels >= 0).sum() for part in parts]).sum()
-        if self.groups.data_seq is not None:
-            dist.all_reduce(found, group=self.groups.data_seq)
-        return found
-
-    def drawn(self, parts: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """Return ``parts`` with numbers in [0, 1) for labels, from which the model's own labels are drawn.
-
-        They follow from the seed, the step, and the place in the step's samples, not from the layout.
-        """
-        groups = self.groups
-        made = []
-        for i, part in enumerate(parts):
-            rows, length = part.labels.shape
-            first = (i * groups.data_size + groups.data_rank) * rows
-            at = groups.seq_rank * length
-            seed = (self.seed, int(self.state.steps()))
-            numbers = uniforms(seed, range(first, first + rows), at + length)[:, at:].to(self.device)
-            made.append(replace(part, labels=numbers.masked_fill(part.labels < 0, -1.0)))
-        return made
-
     @property
     def loss_scale(self) -> float:
         """The scale of the next backward pass; 1.0 unless fp16."""
-        scaler = getattr(self.engine.optimizer, "loss_scaler", None)
+        scaler = self.state.scaler
         return float(scaler.cur_scale) if scaler is not None else 1.0
 
     @in_section(OPTIMIZER)
@@ -292,37 +243,13 @@ class DeepSpeedEngine:
             loss /= self.groups.data_seq_size
         return loss
 
-    # State
+    # Memory
 
-    def states(self) -> Iterator[ParameterState]:
-        """Yield every parameter's state; see :class:`megads.engine.base.Engine`."""
-        return self.state.states()
+    def memory_usage(self) -> MemoryUsage:
+        """Return what the engine holds now; see :class:`megads.engine.base.Engine`."""
+        return memory_usage(self.engine, self.module, self.device)
 
-    def pieces(self) -> Iterator[OwnedShard]:
-        """Yield what this rank answers for; see :class:`megads.engine.base.Engine`."""
-        return self.state.pieces()
-
-    def spread(self) -> None:
-        """Have everything else follow from the pieces; see :class:`megads.engine.base.Engine`."""
-        self.state.spread()
-
-    def whole_states(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the state of what this rank steps as a whole; see :class:`megads.engine.base.Engine`."""
-        return self.driver.states()
-
-    def load_whole_states(self, state_of: Callable[[str], Mapping[str, Any]]) -> None:
-        """Set the state of what this rank steps as a whole; see :class:`megads.engine.base.Engine`."""
-        self.driver.load_states(state_of)
-
-    def reset_optimizer(self) -> None:
-        """Have the optimizer begin again; see :class:`megads.engine.base.Engine`."""
-        self.driver.load_states(lambda name: {})
-        self.state.reset()
-
-    def scalars(self) -> dict[str, float]:
-        """Return the numbers besides the tensors; see :class:`megads.engine.base.Engine`."""
-        return self.state.scalars()
-
-    def load_scalars(self, values: Mapping[str, float]) -> None:
-        """Take back what :meth:`scalars` gave."""
-        self.state.load_scalars(values)
+    def before_updates(self, look: Callable[..., None]) -> Callable[[], None]:
+        """Have ``look`` called before every update; see :class:`megads.engine.base.Engine`."""
+        register = getattr(self.engine.basic_optimizer, "register_step_pre_hook", None)
+        return register(look).remove if register is not None else lambda: None

@@ -7,12 +7,13 @@ bucket that gradients lie in, what they cover counts as gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from megads.engine.base import MemoryUsage
 from megads.engine.optim.whole_parameters import WholeOptimizer
 
 MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups_flat_partition")
@@ -24,43 +25,25 @@ GRADIENTS = ("averaged_gradients", "grad_partitions_flat_buffer", "fp32_groups_g
 DEEPEST = 6  # levels of containers in which tensors are looked for
 
 
-@dataclass
-class MemoryUsage:
-    """Bytes by kind.
+class _Counter:
+    """Counts every storage once; ``device`` is the type of the model's device."""
 
-    Attributes:
-        weights: those the model computes with, ZeRO's partitions of them, and module buffers.
-        gradients: of parameters and partitions, with what they are summed in.
-        optimizer: its state, and float32 masters besides the weights.
-        buffers: other tensors that the engine keeps, such as buckets.
-        on_host: of all of these, those in host memory although the model is on a device.
-    """
+    def __init__(self, device: str):
+        self.device, self.found, self.seen = device, MemoryUsage(), set[int]()
 
-    weights: int = 0
-    gradients: int = 0
-    optimizer: int = 0
-    buffers: int = 0
-    on_host: int = 0
-    seen: set[int] = field(default_factory=set, repr=False, compare=False)
-
-    @property
-    def total(self) -> int:
-        """Of all kinds."""
-        return self.weights + self.gradients + self.optimizer + self.buffers
-
-    def count(self, kind: str, tensors: Iterator[Tensor], device: str) -> None:
-        """Add the storages of ``tensors`` that were not counted yet to ``kind``; the model is on ``device``."""
+    def add(self, kind: str, tensors: Iterator[Tensor]) -> None:
+        """Add the storages of ``tensors`` that were not counted yet to ``kind``."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             where = storage.data_ptr()
             if not where or where in self.seen:
                 continue
             self.seen.add(where)
-            setattr(self, kind, getattr(self, kind) + storage.nbytes())
-            if tensor.device.type != device:
-                self.on_host += storage.nbytes()
+            setattr(self.found, kind, getattr(self.found, kind) + storage.nbytes())
+            if tensor.device.type != self.device:
+                self.found.on_host += storage.nbytes()
 
-    def count_parts(self, kind: str, tensors: list[Tensor], device: str) -> None:
+    def add_covered(self, kind: str, tensors: Iterator[Tensor]) -> None:
         """Add what ``tensors`` cover of their storages to ``kind``, and the rest of these to ``buffers``.
 
         Gradients may be views of a bucket, whose size has nothing to do with theirs.
@@ -78,38 +61,25 @@ class MemoryUsage:
                 for first, last in sorted(parts):
                     used += max(0, last - max(first, reached))
                     reached = max(reached, last)
-                self.count("buffers", iter([whole[where]]), device)
-                self.buffers -= used
-                setattr(self, kind, getattr(self, kind) + used)
+                self.add("buffers", iter([whole[where]]))
+                self.found.buffers -= used
+                setattr(self.found, kind, getattr(self.found, kind) + used)
 
 
-def held(engine: Any) -> MemoryUsage:
-    """Return what ``engine``, a :class:`megads.engine.deepspeed.engine.DeepSpeedEngine`, holds now. Not collective.
-
-    Gradients are all there between the last backward pass and the update only, and some
-    optimizers' state only after their first update.
-    """
-    wrapper, basic, module = engine.engine.optimizer, engine.engine.basic_optimizer, engine.module
-    found, device = MemoryUsage(), engine.device.type
+def memory_usage(engine: Any, module: nn.Module, device: torch.device) -> MemoryUsage:
+    """Return what DeepSpeed's ``engine`` and the model hold now; see :class:`megads.engine.base.Engine`."""
+    wrapper, basic = engine.optimizer, engine.basic_optimizer
+    counter = _Counter(device.type)
     masters = [*_tensors([getattr(wrapper, name, None) for name in MASTERS])]
     groups = getattr(basic, "param_groups", ())
     masters += [each for group in groups for each in group["params"] if isinstance(each, Tensor)]
-    found.count("weights", _weights(module), device)
-    found.count_parts("gradients", list(_gradients(module, masters, wrapper)), device)
-    found.count("optimizer", iter(masters), device)
+    counter.add("weights", _weights(module))
+    counter.add_covered("gradients", _gradients(module, masters, wrapper))
+    counter.add("optimizer", iter(masters))
     for each in basic.inner() if isinstance(basic, WholeOptimizer) else (basic,):
-        found.count("optimizer", _tensors(dict(getattr(each, "state", {}))), device)
-    found.count("buffers", _tensors(wrapper), device)
-    return found
-
-
-def watch_updates(engine: Any, look: Callable[..., None]) -> Callable[[], None]:
-    """Have ``look`` called whenever the optimizer is about to update; return what ends that."""
-    register = getattr(engine.engine.basic_optimizer, "register_step_pre_hook", None)
-    if register is None:
-        return lambda: None
-    remove: Callable[[], None] = register(look).remove
-    return remove
+        counter.add("optimizer", _tensors(dict(getattr(each, "state", {}))))
+    counter.add("buffers", _tensors(wrapper))
+    return counter.found
 
 
 def _weights(module: nn.Module) -> Iterator[Tensor]:
@@ -117,8 +87,8 @@ def _weights(module: nn.Module) -> Iterator[Tensor]:
         # Under ZeRO 3 the parameter is empty, and its partition is an attribute.
         yield parameter.data
         for name in ("ds_tensor", "ds_secondary_tensor"):
-            if isinstance(piece := getattr(parameter, name, None), Tensor):
-                yield piece
+            if isinstance(partition := getattr(parameter, name, None), Tensor):
+                yield partition
     yield from module.buffers()
 
 
@@ -128,7 +98,7 @@ def _gradients(module: nn.Module, masters: list[Tensor], wrapper: Any) -> Iterat
             if isinstance(gradient, Tensor):
                 yield gradient
     yield from _tensors([getattr(wrapper, name, None) for name in GRADIENTS])
-    # Where the reduction is ours (megads.engine.deepspeed.zero_traffic), so is its buffer.
+    # Where the reduction is ours (megads.engine.deepspeed.zero), so is its buffer.
     reducer = getattr(getattr(wrapper, "process_gradients", None), "__self__", None)
     yield from _tensors(getattr(reducer, "flats", None))
 

@@ -1,7 +1,7 @@
 """Two numbers of a step that Megatron-LM logs: zeros among the gradients, and the norm of all weights.
 
-Both are of the whole model, the same in every layout: each number counts on the one rank that
-answers for it, as in checkpoints.
+Both are of the whole model, the same in every layout: each element counts on the one rank that
+owns it, as in checkpoints.
 """
 
 from __future__ import annotations
@@ -13,56 +13,37 @@ import torch
 from torch import Tensor
 
 import megads.timing.collectives as dist
-from megads.comm.groups import Groups
+from megads.config.settings.log import LogConfig
+from megads.engine.deepspeed.state import DeepSpeedState
 from megads.engine.optim.exchange import Slot
 from megads.engine.optim.whole_parameters import Call
 from megads.timing.sections import OPTIMIZER, in_section
 
-AT_ONCE = 2**22  # numbers
+AT_ONCE = 2**22  # elements
 
 
 class StepNumbers:
-    """Looks at what the optimizer of one engine steps with.
+    """Looks at what ``optimizer``, DeepSpeed's of torch's class, steps with; ``log`` says which numbers are wanted."""
 
-    Args:
-        optimizers: that DeepSpeed calls, of torch's class.
-        calls: the parameters of every call, see ``EngineState.calls``.
-        groups: the grid's process groups.
-        device: of what the ranks exchange.
-        zeros: count the zeros among the gradients that the weights are changed by.
-        norm: take the norm of the weights after the step.
-    """
-
-    def __init__(
-        self,
-        optimizers: Sequence[torch.optim.Optimizer],
-        calls: Sequence[Call],
-        groups: Groups,
-        device: torch.device,
-        *,
-        zeros: bool,
-        norm: bool,
-    ):
-        self.calls, self.groups, self.device, self.norm = calls, groups, device, norm
-        self.zeros: list[Tensor] | None = None
-        if zeros:
-            self.zeros = []
-            for optimizer in optimizers:
-                optimizer.register_step_pre_hook(self._count)
-
-    def begin(self) -> None:
-        """Take note that a step begins."""
-        if self.zeros is not None:
-            self.zeros = []
+    def __init__(self, state: DeepSpeedState, optimizer: Any, device: torch.device, log: LogConfig):
+        self.groups, self.device, self.log = state.groups, device, log
+        self.calls = state.calls() if log.num_zeros or log.params_norm else []
+        self.zeros: list[Tensor] = []
+        # ZeRO 3 has one more for what it does not offload.
+        for each in (optimizer, getattr(state.engine.optimizer, "backup_optimizer", None)) if log.num_zeros else ():
+            if each is not None:
+                each.register_step_pre_hook(self._count)
 
     @in_section(OPTIMIZER)
     def read(self, *, skipped: bool) -> dict[str, Any]:
-        """Return ``num_zeros``, None of a step without an update, and ``params_norm``, as far as asked. Collective."""
+        """Return ``num_zeros``, None of a step without an update, and ``params_norm``, if wanted. Collective then."""
+        if not (self.log.num_zeros or self.log.params_norm):
+            return {}
         # In float64 counts up to 2^53 are exact.
         found = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for count in self.zeros or ():
+        for count in self.zeros:
             found[0] += count.to(self.device)
-        if self.norm:
+        if self.log.params_norm:
             for slot in self._counted(self.calls):
                 # A norm in float64 makes a copy of what it looks at.
                 for part in slot.weight.detach().split(AT_ONCE):
@@ -70,16 +51,15 @@ class StepNumbers:
         if self.groups.world is not None:
             dist.all_reduce(found, group=self.groups.world)
         zeros, square = found.tolist()
-        known = {} if self.zeros is None else {"num_zeros": None if skipped else int(zeros)}
-        return {**known, **({"params_norm": square**0.5} if self.norm else {})}
+        known = {"num_zeros": None if skipped else int(zeros)} if self.log.num_zeros else {}
+        return {**known, **({"params_norm": square**0.5} if self.log.params_norm else {})}
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         # ZeRO 3 calls once for every sub-group, with that one's gradient only.
         now = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
-        assert self.zeros is not None
         for slot in self._counted([call for call in self.calls if id(call.key) in now]):
             self.zeros.append((slot.gradient() == 0).sum())
 
     def _counted(self, calls: Sequence[Call]) -> list[Slot]:
-        """Return the slots whose numbers no other tensor-parallel rank counts."""
+        """Return the slots whose elements no other tensor-parallel rank counts."""
         return [slot for call in calls for slot in call.slots if slot.parameter.tensor_model_parallel]  # type: ignore[attr-defined]

@@ -4,85 +4,41 @@ from __future__ import annotations
 
 import logging
 import warnings
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, ClassVar
 
-import torch.distributed as dist
 from torch import nn
 
 from megads.comm.groups import Groups
 from megads.engine.base import is_copy
-from megads.engine.deepspeed.compiler import leave_compiler_out
+from megads.engine.deepspeed.compiler import import_muon_uncompiled, is_postponed
+from megads.timing.collectives import timed
+from megads.timing.sections import COMMUNICATION, in_section
 
 
 class Mpu:
-    """Our groups under the names DeepSpeed asks for.
+    """Our groups under the names DeepSpeed asks for: ``get_<name>_group``, ``_world_size`` and ``_rank``.
 
     The data-parallel group is data x seq: gradients average over both. The model-parallel
     group is tensor x pipe: gradient norms and overflows are summed over it. Nothing named
     ``*sequence*`` is offered, because its presence switches tensor parallelism off.
     """
 
+    NAMES: ClassVar[dict[str, str]] = {
+        "data_parallel": "data_seq",
+        "model_parallel": "model",
+        "tensor_model_parallel": "tensor",
+        "pipeline_model_parallel": "pipe",
+    }
+
     def __init__(self, groups: Groups):
         self.groups = groups
-
-    def _size(self, *axes: str) -> int:
-        size = 1
-        for axis in axes:
-            size *= getattr(self.groups.grid, axis)
-        return size
-
-    def get_data_parallel_group(self) -> dist.ProcessGroup:
-        """Return the group over which gradients are averaged."""
-        return self.groups.process_group("data_seq")
-
-    def get_data_parallel_world_size(self) -> int:
-        """Return the size of data x seq."""
-        return self._size("data", "seq")
-
-    def get_data_parallel_rank(self) -> int:
-        """Return this rank's place in data x seq."""
-        return dist.get_rank(self.get_data_parallel_group())
-
-    def get_data_parallel_group_ranks(self) -> list[int]:
-        """Return the global ranks of data x seq."""
-        return dist.get_process_group_ranks(self.get_data_parallel_group())
-
-    def get_model_parallel_group(self) -> dist.ProcessGroup:
-        """Return the group over which the gradient norm is summed."""
-        return self.groups.process_group("model")
-
-    def get_model_parallel_world_size(self) -> int:
-        """Return the size of tensor x pipe."""
-        return self._size("pipe", "tensor")
-
-    def get_model_parallel_rank(self) -> int:
-        """Return this rank's place in tensor x pipe."""
-        return dist.get_rank(self.get_model_parallel_group())
-
-    def get_tensor_model_parallel_group(self) -> dist.ProcessGroup:
-        """Return the tensor-parallel group."""
-        return self.groups.process_group("tensor")
-
-    def get_tensor_model_parallel_world_size(self) -> int:
-        """Return the tensor-parallel degree."""
-        return self._size("tensor")
-
-    def get_tensor_model_parallel_rank(self) -> int:
-        """Return this rank's place along the tensor axis."""
-        return self.groups.tensor_rank
-
-    def get_pipeline_model_parallel_group(self) -> dist.ProcessGroup:
-        """Return the pipeline group."""
-        return self.groups.process_group("pipe")
-
-    def get_pipeline_model_parallel_world_size(self) -> int:
-        """Return the number of pipeline stages."""
-        return self._size("pipe")
-
-    def get_pipeline_model_parallel_rank(self) -> int:
-        """Return this rank's stage."""
-        return self.groups.pipe_rank
+        for name, group in self.NAMES.items():
+            ranks = groups.ranks(group)
+            setattr(self, f"get_{name}_group", partial(groups.process_group, group))
+            setattr(self, f"get_{name}_group_ranks", partial(list, ranks))
+            setattr(self, f"get_{name}_world_size", ranks.__len__)
+            setattr(self, f"get_{name}_rank", partial(ranks.index, groups.rank))
 
 
 def import_deepspeed() -> Any:
@@ -95,15 +51,13 @@ def import_deepspeed() -> Any:
     logger.setLevel(logging.ERROR)
     # DeepSpeed would find out by running a compiler, on every rank, and asks only for its communication on the CPU.
     vars(deepspeed.ops).setdefault("__compatible_ops__", {})["deepspeed_shm_comm"] = False
-    leave_compiler_out()
-    _count_devices_once(deepspeed.get_accelerator())
-    return deepspeed
-
-
-def _count_devices_once(accelerator: Any) -> None:
+    if is_postponed():
+        import_muon_uncompiled()
+    accelerator = deepspeed.get_accelerator()
     # ZeRO 3 asks in every backward pass, and on a CPU the answer takes a process of its own: numactl.
     if not hasattr(accelerator.device_count, "cache_info"):
         accelerator.device_count = cache(accelerator.device_count)
+    return deepspeed
 
 
 def mark_counted(module: nn.Module, tensor_rank: int) -> None:
@@ -118,3 +72,40 @@ def mark_counted(module: nn.Module, tensor_rank: int) -> None:
         sharded = getattr(parameter, "shard", None) is not None
         counted = (sharded or tensor_rank == 0) and not is_copy(parameter)
         parameter.tensor_model_parallel = counted  # type: ignore[attr-defined]
+
+
+COLLECTIVES = (
+    *("all_reduce", "inference_all_reduce", "all_reduce_coalesced", "reduce", "broadcast"),
+    *("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"),
+    *("all_gather", "all_gather_into_tensor", "all_gather_base", "all_gather_coalesced"),
+    *("send", "recv", "gather", "scatter", "barrier"),
+)
+"""Methods of DeepSpeed's backends that a step may wait in."""
+
+
+def time_communication(engine: Any) -> None:
+    """Count DeepSpeed's collectives, and its waits for those that overlap with computation, as communication.
+
+    DeepSpeed sends everything through one object, which hands it to ``torch.distributed``: its
+    collectives are wrapped there. What it sends in parallel to the computation, in a queue of its own on
+    a device, costs time only where the computation waits for it, and those places are wrapped too.
+    """
+    from deepspeed.comm import comm
+
+    backend = comm.cdb
+    # One object serves every engine of the process.
+    if backend is not None and not getattr(backend, "megads_times", False):
+        for name in COLLECTIVES:
+            if hasattr(backend, name):
+                setattr(backend, name, timed(getattr(backend, name)))
+        backend.megads_times = True
+    optimizer = engine.optimizer
+    if getattr(optimizer, "overlap_comm", False):
+        _wrap(optimizer, "overlapping_partition_gradients_reduce_epilogue")
+    offload = getattr(optimizer, "parameter_offload", None)  # ZeRO 3
+    if offload is not None:
+        _wrap(offload.get_param_coordinator(), "fetch_sub_module")
+
+
+def _wrap(owner: Any, name: str) -> None:
+    setattr(owner, name, in_section(COMMUNICATION)(getattr(owner, name)))

@@ -25,23 +25,18 @@ def make_recompute(run: RunConfig, groups: Groups, device: torch.device) -> Reco
     """Return what this rank's stage computes again, and how.
 
     Under ZeRO 3 the layers are recomputed in a backward pass of their own: only there are
-    their parameters gathered one module at a time. In torch's other form a piece keeps all
+    their parameters gathered one module at a time. In torch's other form a segment keeps all
     of its gathered parameters from the recomputation on.
-
-    Args:
-        run: derived settings.
-        groups: the grid's process groups.
-        device: this rank's.
 
     Raises:
         DeviceError: see :class:`DeepSpeedCheckpoint`.
     """
-    asked = run.recompute
-    plan = Recompute(asked.granularity, asked.method, asked.num_layers)
-    if asked.granularity == "none":
+    settings = run.recompute
+    plan = Recompute(settings.granularity, settings.method, settings.num_layers)
+    if settings.granularity == "none":
         return plan
-    if asked.engine == "torch":
-        gathers = asked.granularity == "full" and effective_zero_stage(run) == 3
+    if settings.engine == "torch":
+        gathers = settings.granularity == "full" and effective_zero_stage(run) == 3
         return replace(plan, checkpoint=reentrant_checkpoint if gathers else torch_checkpoint)
     layers = sum(0 < step <= run.model.num_layers for step in stage_steps(run)[groups.pipe_rank])
     # A stage begins this many micro-batches before the first of them comes back.
@@ -62,7 +57,6 @@ class DeepSpeedCheckpoint:
     Args:
         run: derived settings; ``run.recompute`` has the options.
         groups: inputs are partitioned over the tensor axis.
-        device: this rank's.
         num_checkpoints: calls before the first of their backward passes; sizes the contiguous buffer.
 
     Raises:
@@ -72,15 +66,15 @@ class DeepSpeedCheckpoint:
     _configured: ClassVar[DeepSpeedCheckpoint | None] = None
 
     def __init__(self, run: RunConfig, groups: Groups, device: torch.device, num_checkpoints: int):
-        asked = run.recompute
+        settings = run.recompute
         self.groups = groups
         self.options = {
-            "partition_activations": asked.partition_activations,
-            "contiguous_checkpointing": asked.contiguous_memory,
+            "partition_activations": settings.partition_activations,
+            "contiguous_checkpointing": settings.contiguous_memory,
             "num_checkpoints": num_checkpoints,
-            "checkpoint_in_cpu": asked.cpu_checkpointing and device.type != "cpu",
-            "synchronize": asked.synchronize,
-            "profile": asked.profile,
+            "checkpoint_in_cpu": settings.cpu_checkpointing and device.type != "cpu",
+            "synchronize": settings.synchronize,
+            "profile": settings.profile,
         }
         deepspeed = import_deepspeed()
         self.module = deepspeed.checkpointing
@@ -116,7 +110,7 @@ def _timers() -> Any:
     from deepspeed.utils.timer import SynchronizedWallClockTimer
 
     class Timers(SynchronizedWallClockTimer):
-        """Logs the milliseconds of every recomputed piece."""
+        """Logs the milliseconds of every recomputed segment."""
 
         def log(self, names: Sequence[str], *args: Any, **kwargs: Any) -> None:
             """Log what was measured since the last call, and forget it."""

@@ -1,4 +1,4 @@
-"""Leave out a step whose gradients are there already, and the rules of the fp16 loss scale."""
+"""Skip a step whose gradients exist already, and the rules of the fp16 loss scale."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MethodType
 from typing import Any
 
 
-class Veto:
+class StepRejection:
     """Has one of DeepSpeed's ZeRO optimizers skip a step as it skips one that overflowed.
 
     Gradients are dropped and nothing else changes, not even the loss scale. The optimizers of ZeRO

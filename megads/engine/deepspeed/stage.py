@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import deepspeed
 import torch
@@ -36,49 +36,18 @@ from megads.timing.sections import BACKWARD, FORWARD, OPTIMIZER, in_section
 class StageGrid(Mpu):
     """Our groups under the names that DeepSpeed's pipeline asks of its own grid."""
 
+    NAMES: ClassVar[dict[str, str]] = {**Mpu.NAMES, "pipe_parallel": "pipe", "slice_parallel": "tensor"}
+
     def __init__(self, groups: Groups):
         super().__init__(groups)
-        self.data_parallel_size = self.get_data_parallel_world_size()
-        self.data_parallel_id = self.get_data_parallel_rank()
+        self.data_parallel_size = groups.data_seq_size
+        self.data_parallel_id = groups.ranks("data_seq").index(groups.rank)
         self.pipe_parallel_size = groups.pipe_size
         self.model_parallel_size = groups.tensor_size
         self.pp_group = list(groups.ranks("pipe"))
-
-    def get_global_rank(self) -> int:
-        """Return this rank."""
-        return self.groups.rank
-
-    def get_stage_id(self) -> int:
-        """Return this rank's stage."""
-        return self.groups.pipe_rank
-
-    def stage_to_global(self, stage_id: int) -> int:
-        """Return the rank of the same pipeline at another stage."""
-        return self.pp_group[stage_id]
-
-    def get_pipe_parallel_rank(self) -> int:
-        """Return this rank's stage."""
-        return self.groups.pipe_rank
-
-    def get_pipe_parallel_world_size(self) -> int:
-        """Return the number of stages."""
-        return self.pipe_parallel_size
-
-    def get_pipe_parallel_group(self) -> dist.ProcessGroup:
-        """Return the ranks of this pipeline."""
-        return self.groups.process_group("pipe")
-
-    def get_slice_parallel_rank(self) -> int:
-        """Return this rank's place along the tensor axis."""
-        return self.groups.tensor_rank
-
-    def get_slice_parallel_world_size(self) -> int:
-        """Return the tensor-parallel degree."""
-        return self.model_parallel_size
-
-    def get_slice_parallel_group(self) -> dist.ProcessGroup:
-        """Return the tensor-parallel group."""
-        return self.groups.process_group("tensor")
+        self.get_global_rank = lambda: groups.rank
+        self.get_stage_id = lambda: groups.pipe_rank
+        self.stage_to_global = lambda stage_id: self.pp_group[stage_id]
 
 
 class StageModule(PipelineModule):
@@ -112,7 +81,7 @@ class StageModule(PipelineModule):
 
 
 class StageEngine(PipelineEngine):
-    """DeepSpeed's engine, with what its versions differ in done here.
+    """DeepSpeed's engine around this rank's stage, with what its versions differ in done here.
 
     The messages between stages have a shape that every rank knows (:attr:`shape`), so none
     is sent about it, and they go over the pipeline's own group.
@@ -126,29 +95,24 @@ class StageEngine(PipelineEngine):
 
     def __init__(
         self,
-        module: StageModule,
+        gpt: GPT,
         optimizer: torch.optim.Optimizer,
         config: Any,
+        groups: Groups,
         tied: TiedEmbedding | None,
         parameter_groups: int,
     ):
-        grid = module.mpu()
-        settings = DeepSpeedConfig(config, grid)
-        super().__init__(
-            args=SimpleNamespace(),
-            model=module,
-            optimizer=optimizer,
-            mpu=grid,
-            dist_init_required=False,
-            config=config,
-            config_class=settings,
-        )
+        deepspeed.init_distributed(dist_init_required=False, verbose=False)
+        grid = StageGrid(groups)
+        module = StageModule(gpt, grid)
+        options = {"config": config, "config_class": DeepSpeedConfig(config, grid), "mpu": grid}
+        super().__init__(args=SimpleNamespace(), model=module, optimizer=optimizer, dist_init_required=False, **options)
         _sum_norms_alike(self.optimizer, parameter_groups)
         self.tied = tied
-        self.pipe: dist.ProcessGroup = grid.get_pipe_parallel_group()
+        self.pipe: dist.ProcessGroup = groups.process_group("pipe")
         self.shape: tuple[int, ...] = ()
         self.activation_type: torch.dtype = next(module.parameters()).dtype
-        self.may_step: Callable[[], bool] = lambda: True
+        self.update: Callable[[], None] = self.change_weights
         self.found_loss: Tensor | None = None  # of this step
         if self.steps_per_print() is None:
             # Nobody would read the times, and the list of them would grow with every step.
@@ -219,8 +183,7 @@ class StageEngine(PipelineEngine):
 
     @in_section(OPTIMIZER)
     def _exec_optimizer_step(self, lr_kwargs: Any = None) -> None:
-        if self.may_step():
-            self.change_weights()
+        self.update()
         if self.tied is not None:
             self.tied.share()
 
@@ -279,16 +242,3 @@ def _sum_norms_alike(optimizer: Any, parameter_groups: int) -> None:
         return together.norm() if bool((together >= 0).all()) else together.new_tensor(torch.inf)
 
     optimizer.scaled_global_norm = norm_of_all
-
-
-def make_stage_engine(
-    module: GPT,
-    optimizer: torch.optim.Optimizer,
-    config: Any,
-    groups: Groups,
-    tied: TiedEmbedding | None,
-    parameter_groups: int,
-) -> StageEngine:
-    """Return DeepSpeed's engine around this rank's stage, as ``deepspeed.initialize`` would."""
-    deepspeed.init_distributed(dist_init_required=False, verbose=False)
-    return StageEngine(StageModule(module, StageGrid(groups)), optimizer, config, tied, parameter_groups)

@@ -1,4 +1,4 @@
-"""Every number of a DeepSpeed engine that decides the next step, parameter by parameter.
+"""The state of a DeepSpeed engine, parameter by parameter.
 
 DeepSpeed keeps masters and moments in flat partitions that depend on the ZeRO stage and on
 the ranks. Here they are found by parameter: a run of it on every rank (:class:`OwnedShard`), or all
@@ -7,7 +7,7 @@ of it, in the shape that it has on its tensor-parallel rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,26 +19,36 @@ from megads.checkpoint.owned_shard import OwnedShard
 from megads.comm.groups import Groups
 from megads.config.optimizers import Optimizer
 from megads.engine.base import ParameterState, is_copy, whole_shape
-from megads.engine.deepspeed.zero3 import forget_second_partitions
+from megads.engine.deepspeed.zero import forget_second_partitions
 from megads.engine.optim.exchange import Slot
-from megads.engine.optim.whole_parameters import Call
+from megads.engine.optim.whole_parameters import Call, WholeOptimizer
+from megads.engine.tied_embedding import TiedEmbedding
+from megads.parallel.tensor import Shard, full_shape
 
 State = dict[str, Any]
 
 
-class EngineState:
-    """Reads and sets the state of ``engine``.
+class DeepSpeedState:
+    """An :class:`megads.engine.base.EngineState` of ``engine``.
 
     Args:
         engine: what ``deepspeed.initialize`` returned.
         names: parameter -> its name, the same on every rank.
-        groups: the grid's process groups.
-        row: of the optimizer. One that steps whole parameters keeps its state itself, see
-            ``megads.engine.optim.whole_parameters``; here are the weights only.
+        row: of the optimizer.
+        optimizer: what DeepSpeed was given. One that steps whole parameters keeps its state itself.
     """
 
-    def __init__(self, engine: Any, names: Mapping[nn.Parameter, str], groups: Groups, row: Optimizer):
-        self.engine, self.names, self.groups, self.row = engine, names, groups, row
+    def __init__(
+        self,
+        engine: Any,
+        names: Mapping[nn.Parameter, str],
+        groups: Groups,
+        row: Optimizer,
+        optimizer: torch.optim.Optimizer,
+        tied: TiedEmbedding | None = None,
+    ):
+        self.engine, self.names, self.groups, self.row, self.tied = engine, names, groups, row, tied
+        self.whole = optimizer if isinstance(optimizer, WholeOptimizer) else None
         self.kinds = ("weight", *row.state)
         self.parameters = [p for p in engine.module.parameters() if p.requires_grad and not is_copy(p)]
 
@@ -49,10 +59,10 @@ class EngineState:
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether a rank holds a piece of every parameter (ZeRO 3)."""
+        """Whether a rank holds a partition of every parameter (ZeRO 3)."""
         return hasattr(self.parameters[0], "ds_tensor")
 
-    def states(self) -> Iterator[ParameterState]:
+    def by_parameter(self) -> Iterator[ParameterState]:
         """Yield every parameter's float32 weight and moments; collective over data x seq."""
         self._materialise()
         for parameter in self.parameters:
@@ -60,16 +70,16 @@ class EngineState:
             shaped = {kind: tensor.detach().view(whole_shape(parameter)) for kind, tensor in tensors.items()}
             yield ParameterState(self.names[parameter], parameter, shaped)
 
-    def pieces(self) -> Iterator[OwnedShard]:
-        """Yield what this rank answers for; see :class:`megads.engine.base.Engine`."""
+    def owned_shards(self) -> Iterator[OwnedShard]:
+        """Yield what this rank owns; see :class:`megads.engine.base.EngineState`."""
         self._materialise()
         for parameter in self.parameters:
             first, tensors = self._run_of(parameter, self.kinds)
             if tensors and tensors["weight"].numel():
-                yield OwnedShard(self.names[parameter], self._cut(parameter), first, tensors)
+                yield OwnedShard(self.names[parameter], self._layout(parameter), first, tensors)
 
-    def spread(self) -> None:
-        """Have everything else follow from the pieces; see :class:`megads.engine.base.Engine`."""
+    def sync_from_masters(self) -> None:
+        """Update what follows from the owned shards; see :class:`megads.engine.base.EngineState`."""
         if self.holds_plain_gradients:
             for parameter in self.parameters:
                 for kind in self.kinds:
@@ -78,22 +88,34 @@ class EngineState:
             for parameter in self.parameters:
                 # A gathered copy would outlive the change.
                 parameter.partition()
-                parameter.ds_tensor.copy_(self._piece(parameter, "weight"))
+                parameter.ds_tensor.copy_(self._partition(parameter, "weight"))
             forget_second_partitions(self.engine.module)
         else:
             self.engine.optimizer.update_lp_params()
+        if self.tied is not None:
+            self.tied.share()
+
+    def whole_states(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the state of the parameters that this rank steps as a whole."""
+        if self.whole is not None:
+            yield from self.whole.states()
+
+    def load_whole_states(self, state_of: Callable[[str], Mapping[str, Any]]) -> None:
+        """Set the state of the parameters that this rank steps as a whole."""
+        if self.whole is not None:
+            self.whole.load_states(state_of)
 
     def _run_of(self, parameter: Any, kinds: Sequence[str]) -> tuple[int, dict[str, Tensor]]:
-        """Return the run of a flattened parameter that this rank answers for: its first number, and views by kind."""
+        """Return the run of a flattened parameter that this rank owns: its first element, and views by kind."""
         if self.holds_plain_gradients:
             share = self._share(parameter.numel())
             return share.start, {kind: self._read(parameter, kind).view(-1)[share] for kind in kinds}
         if self.is_partitioned:
             size = parameter.ds_tensor.numel()
             first = dist.get_rank(parameter.ds_process_group) * size
-            # The last ranks' pieces end in padding.
+            # The last ranks' partitions end in padding.
             count = max(0, min(size, parameter.ds_numel - first))
-            return first, {kind: self._piece(parameter, kind)[:count] for kind in kinds}
+            return first, {kind: self._partition(parameter, kind)[:count] for kind in kinds}
         owned = parameter._hp_mapping
         if owned is None:
             return 0, {}
@@ -102,16 +124,15 @@ class EngineState:
             kind: owned.get_hp_fragment(*name).detach() for kind, name in names.items()
         }
 
-    def _cut(self, parameter: nn.Parameter) -> ShardLayout:
+    def _layout(self, parameter: nn.Parameter) -> ShardLayout:
         """Return which slice of the whole parameter this tensor-parallel rank holds."""
-        shape, shard = tuple(whole_shape(parameter)), getattr(parameter, "shard", None)
-        if shard is None:
-            return ShardLayout(shape, None, (), self.groups.tensor_rank, self.groups.tensor_size)
-        whole = tuple(sum(shard.parts) if dim == shard.dim else size for dim, size in enumerate(shape))
-        return ShardLayout(whole, shard.dim, shard.parts, self.groups.tensor_rank, self.groups.tensor_size)
+        shard: Shard | None = getattr(parameter, "shard", None)
+        dim, parts = (shard.dim, shard.parts) if shard else (None, ())
+        shape = tuple(full_shape(whole_shape(parameter), shard))
+        return ShardLayout(shape, dim, parts, self.groups.tensor_rank, self.groups.tensor_size)
 
     def _share(self, count: int) -> slice:
-        """Return what this rank answers for of ``count`` numbers that every rank of data x seq holds."""
+        """Return what this rank owns of ``count`` elements that every rank of data x seq holds."""
         group = self.groups.data_seq
         size = -(-count // self.groups.data_seq_size)
         first = min(count, size * (dist.get_rank(group) if group is not None else 0))
@@ -136,13 +157,13 @@ class EngineState:
         if self.holds_plain_gradients:
             return parameter.data if kind == "weight" else self.engine.basic_optimizer.state[parameter][kind]
         if self.is_partitioned:
-            return _join_pieces(parameter, self._piece(parameter, kind))
+            return _join_partitions(parameter, self._partition(parameter, kind))
         if kind == "weight":
             return safe_get_full_fp32_param(parameter)
         return safe_get_full_optimizer_state(parameter, kind)
 
-    def _piece(self, parameter: nn.Parameter, kind: str) -> Tensor:
-        """Return this rank's float32 piece of a partitioned parameter's weight or moment."""
+    def _partition(self, parameter: nn.Parameter, kind: str) -> Tensor:
+        """Return this rank's float32 partition of a parameter's weight or moment."""
         optimizer = self.engine.optimizer
         index, offset, count = optimizer.grad_position[optimizer.get_param_id(parameter)]
         flat = optimizer.fp32_partitioned_groups_flat[index]
@@ -160,44 +181,44 @@ class EngineState:
         """Return the steps that tensors have counted; 0 where they do not count."""
         return max((float(state["step"]) for state in map(self._state, self._flats()) if "step" in state), default=0.0)
 
+    @property
+    def scaler(self) -> Any:
+        """The loss scaler; None where the optimizer has none."""
+        return getattr(self.engine.optimizer, "loss_scaler", None)
+
     def scaler_counts(self) -> dict[str, float]:
         """Return what a dynamic loss scaler counts; nothing where there is none."""
-        scaler = getattr(self.engine.optimizer, "loss_scaler", None)
-        if not getattr(scaler, "dynamic", False):
-            return {}
-        return {key: float(getattr(scaler, key)) for key in _SCALER_COUNTERS}
+        is_dynamic = getattr(self.scaler, "dynamic", False)
+        return {key: float(getattr(self.scaler, key)) for key in _SCALER_COUNTERS} if is_dynamic else {}
 
     def set_scaler_counts(self, values: Mapping[str, float]) -> None:
-        """Take back what :meth:`scaler_counts` gave. One that is not dynamic has the scale that the settings say."""
-        scaler = getattr(self.engine.optimizer, "loss_scaler", None)
+        """Set what :meth:`scaler_counts` returned. One that is not dynamic has the scale that the settings say."""
         for key, kind in _SCALER_COUNTERS.items():
-            if getattr(scaler, "dynamic", False) and key in values:
-                setattr(scaler, key, kind(values[key]))
+            if getattr(self.scaler, "dynamic", False) and key in values:
+                setattr(self.scaler, key, kind(values[key]))
 
-    @property
-    def is_materialised(self) -> bool:
-        """Whether the optimizer has made a step, or was given the state of one that has."""
-        return any(self._state(flat) for flat in self._flats())
-
-    def flat_states(self, kind: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield what the optimizer steps, and its state of one kind."""
+    def flat_states(self, kind: str) -> list[tuple[Tensor, Tensor]]:
+        """Return what the optimizer steps, and its state of one kind; empty before the first step."""
+        if not any(self._state(flat) for flat in self._flats()):
+            return []
         self._materialise()
-        for flat in self._flats():
-            yield flat, self._state(flat)[kind]
+        return [(flat, self._state(flat)[kind]) for flat in self._flats()]
 
     def load_scalars(self, values: Mapping[str, float]) -> None:
-        """Take back what :meth:`scalars` gave."""
+        """Set what :meth:`scalars` returned."""
         self._materialise()
         for flat in self._flats():
-            state = self._state(flat)
+            state, steps = self._state(flat), values["optimizer_step"]
             if "step" in state:
-                state["step"] = _like(state["step"], values["optimizer_step"])
+                is_tensor = isinstance(state["step"], Tensor)
+                state["step"] = torch.full_like(state["step"], steps) if is_tensor else int(steps)
         for group in self.engine.basic_optimizer.param_groups:
             for key in self.row.scalars:
                 if f"group.{key}" not in values:
                     self._forget_count(group, key)
                 else:
-                    group[key] = _counted(values[f"group.{key}"]) if key in COUNTERS else values[f"group.{key}"]
+                    value = values[f"group.{key}"]
+                    group[key] = int(value) if key in COUNTERS else value
         self.engine.skipped_steps = int(values["skipped_steps"])
         self.set_scaler_counts({key.removeprefix("scaler."): value for key, value in values.items()})
 
@@ -207,7 +228,7 @@ class EngineState:
             return list(self.engine.optimizer.fp32_partitioned_groups_flat)
         return [flat for group in self.engine.basic_optimizer.param_groups for flat in group["params"]]
 
-    def _state(self, flat: Tensor) -> dict[str, Tensor]:
+    def _state(self, flat: Tensor) -> State:
         return self.engine.basic_optimizer.state[flat]
 
     def _materialise(self) -> None:
@@ -229,8 +250,9 @@ class EngineState:
             self.engine.optimizer._hp_optimizer_states_linked = False
             link()
 
-    def reset(self) -> None:
+    def reset_optimizer(self) -> None:
         """Set the state to what it is before the first step, in place."""
+        self.load_whole_states(lambda name: {})
         for flat in self._flats():
             for key, value in self._first_state(flat).items() if self._state(flat) else ():
                 kept = self._state(flat)[key]
@@ -241,7 +263,7 @@ class EngineState:
                 self._forget_count(group, key)
 
     def _forget_count(self, group: dict[str, Any], key: str) -> None:
-        """Have a group count from the beginning."""
+        """Reset a count of a group."""
         first = self.engine.basic_optimizer.defaults
         group.pop(key, None)
         if key in first:
@@ -253,8 +275,8 @@ class EngineState:
         for kind, first in self.row.state.items():
             made = torch.zeros_like(flat, dtype=torch.float32)
             state[kind] = made.copy_(flat.detach()) if first == "weight" else made
-        if step := FIRST_STEP.get(self.row.name):
-            state["step"] = 0 if step == "int" else torch.zeros((), dtype=torch.float32, device=flat.device)
+        if self.row.step:
+            state["step"] = 0 if self.row.step == "int" else torch.zeros((), dtype=torch.float32, device=flat.device)
         return state
 
     # Whole parameters
@@ -291,35 +313,21 @@ class EngineState:
 
         return Slot(self.names[parameter], parameter, whole_shape(parameter), first, weight, gradient)
 
-    def spread_one(self, slot: Slot) -> None:
-        """Have the ranks of data x seq take each other's shares of a weight that all of them hold. Collective."""
+    def sync_one(self, slot: Slot) -> None:
+        """Join the shares of a weight that all ranks of data x seq hold. Collective."""
         self._join_shares(slot.parameter.data)
 
 
-FIRST_STEP = {
-    **dict.fromkeys(("adamw", "adam", "sophiag"), "tensor"),
-    "ds.adamw": "int",
-}
-"""Optimizers that count the steps of every tensor, and as what."""
-
 COUNTERS = ("step", "k")
-"""Whole numbers among what groups count."""
-
-
-def _like(old: Any, value: float) -> Any:
-    return torch.full_like(old, value) if isinstance(old, Tensor) else int(value)
-
-
-def _counted(value: float) -> int:
-    return int(value)
+"""Integers among what groups count."""
 
 
 _SCALER_COUNTERS = {"cur_scale": float, "cur_iter": int, "last_overflow_iter": int, "cur_hysteresis": int}
 
 
-def _join_pieces(parameter: Any, piece: Tensor) -> Tensor:
-    """Return the whole of a partitioned parameter from every rank's piece, flat. Collective over data x seq."""
+def _join_partitions(parameter: Any, mine: Tensor) -> Tensor:
+    """Return the whole of a partitioned parameter from every rank's partition, flat. Collective over data x seq."""
     group = parameter.ds_process_group
-    whole = piece.new_empty(piece.numel() * dist.get_world_size(group))
-    dist.all_gather_into_tensor(whole, piece.contiguous(), group=group)
+    whole = mine.new_empty(mine.numel() * dist.get_world_size(group))
+    dist.all_gather_into_tensor(whole, mine.contiguous(), group=group)
     return whole[: parameter.ds_numel]

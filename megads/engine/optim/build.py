@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from typing import Any
 
 import torch
@@ -9,9 +11,10 @@ from torch import nn
 
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
+from megads.config.settings.optimizer import OptimConfig
 from megads.engine.base import is_copy, whole_shape
-from megads.engine.optim.classes import maker, matrix_options
-from megads.engine.optim.whole_parameters import WholeOptimizer
+from megads.engine.optim.whole_parameters import Make, WholeOptimizer
+from megads.errors import DependencyError
 
 MATRICES, OTHERS, VECTORS = "matrices", "others", "vectors"
 """Labels of parameter groups: what a matrix rule steps, what else decays, and biases and norms."""
@@ -67,8 +70,38 @@ def make_optimizer(run: RunConfig, module: nn.Module) -> torch.optim.Optimizer:
             # What is stepped is where gradients are taken.
             optimizer.train()  # type: ignore[attr-defined]
         return optimizer
-    # GaLore's own class steps what is not projected, too.
-    rest = maker("adamw", run.optim) if row.rest and not name.startswith("galore") else make
+    # GaLore's own class steps what is not projected as well.
+    rest = maker("adamw", run.optim) if row.rest and not row.matrix_options else make
     makers = {MATRICES: make, OTHERS: rest, VECTORS: rest} if row.rest else {OTHERS: make, VECTORS: make}
-    options = {MATRICES: matrix_options(run.optim)}
-    return WholeOptimizer(groups, makers, options, run.optim.lr, one_by_one=name.endswith("perlayer"))
+    options = {MATRICES: row.matrix_arguments(run.optim)}
+    return WholeOptimizer(groups, makers, options, run.optim.lr, one_by_one=row.one_by_one)
+
+
+def load(name: str) -> Any:
+    """Return the class of the optimizer ``name``.
+
+    Raises:
+        DependencyError: its package is missing, or was built for something else.
+    """
+    row = OPTIMIZERS[name]
+    module, _, attribute = row.library.rpartition(".")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, OSError) as error:
+        ways = "; ".join(need.install for need in row.needs) or "install it"
+        raise DependencyError(f"OPT={name} needs {row.library} ({error}); {ways}, or use OPT={row.instead}") from None
+
+
+def maker(name: str, optim: OptimConfig) -> Make:
+    """Return what makes the optimizer ``name`` with the settings of ``optim``."""
+    kind, options = load(name), OPTIMIZERS[name].arguments(optim)
+
+    def make(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made: torch.optim.Optimizer = kind(groups, lr=optim.lr, **options)
+        return made
+
+    return make

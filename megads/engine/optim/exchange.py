@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from megads.comm.groups import Groups, join
-from megads.parallel.tensor import Shard, join_shards, take_shard
+from megads.parallel.tensor import Shard, full_shape, join_shards, take_shard
 
 AXES = ("data", "seq", "tensor")
 
@@ -23,7 +23,7 @@ class Slot:
         name: of the parameter.
         parameter: of the module.
         shape: of this tensor-parallel rank's slice.
-        first: number of the flattened slice with which the run begins.
+        first: index in the flattened slice at which the run begins.
         weight: the run, float32, a view of what the optimizer steps; empty where nothing is held.
         gradient: returns the gradient of the run, like ``weight``.
     """
@@ -37,8 +37,18 @@ class Slot:
 
     @property
     def count(self) -> int:
-        """How many numbers the run has."""
+        """Elements of the run."""
         return self.weight.numel()
+
+    @property
+    def shard(self) -> Shard | None:
+        """How the parameter is cut over tensor-parallel ranks."""
+        return getattr(self.parameter, "shard", None)
+
+    @property
+    def full_shape(self) -> torch.Size:
+        """The shape over all tensor-parallel ranks."""
+        return full_shape(self.shape, self.shard)
 
 
 @dataclass
@@ -73,7 +83,7 @@ class Team:
         return Team(len(ranks), ranks.index(groups.rank), tensor_ranks, group, device)
 
     def swap(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-        """Send ``parts[i]`` to member ``i`` and return what came from each, ``sizes[i]`` numbers. Collective."""
+        """Send ``parts[i]`` to member ``i`` and return what came from each, ``sizes[i]`` elements. Collective."""
         if self.group is None:
             return [parts[0]]
         mine = torch.cat(list(parts)).to(self.device)
@@ -99,36 +109,23 @@ class Batch:
     owners: list[int]
     runs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        members = range(self.team.size)
+        self.owned_by = [[i for i, owner in enumerate(self.owners) if owner == member] for member in members]
+
     def learn(self) -> None:
         """Have the owners learn who holds which run. Collective."""
-        owned = [[i for i, owner in enumerate(self.owners) if owner == member] for member in range(self.team.size)]
-        told = [self._table(which) for which in owned]
-        mine = owned[self.team.me]
-        heard = self.team.swap(told, [2 * len(mine)] * self.team.size)
-        rows = [part.view(-1, 2).tolist() for part in heard]
+        tables = [torch.tensor([[self.slots[i].first, self.slots[i].count] for i in own]) for own in self.owned_by]
+        mine = self.owned_by[self.team.me]
+        received = self.team.swap([table.long().view(-1) for table in tables], [2 * len(mine)] * self.team.size)
+        rows = [part.view(-1, 2).tolist() for part in received]
         self.runs = {i: [(int(each[at][0]), int(each[at][1])) for each in rows] for at, i in enumerate(mine)}
 
-    def _table(self, which: list[int]) -> Tensor:
-        rows = [[self.slots[i].first, self.slots[i].count] for i in which]
-        return torch.tensor(rows, dtype=torch.int64).view(-1)
-
     def gather(self, of: Callable[[Slot], Tensor]) -> dict[int, Tensor]:
-        """Return the whole of every parameter that this rank owns, by place in ``slots``, float32. Collective.
-
-        Args:
-            of: what of each run: its weight or its gradient.
-        """
+        """Return the whole of every parameter that this rank owns, by place in ``slots``, float32. Collective."""
         team = self.team
-        parts = [
-            self._joined(
-                [
-                    of(slot)
-                    for slot, owner in zip(self.slots, self.owners, strict=True)
-                    if owner == member and self._sends(slot, team.me)
-                ]
-            )
-            for member in range(team.size)
-        ]
+        sent = [[self.slots[i] for i in own if self._sends(self.slots[i], team.me)] for own in self.owned_by]
+        parts = [self._joined([of(slot) for slot in slots]) for slots in sent]
         sizes = [
             sum(runs[member][1] for i, runs in self.runs.items() if self._sends(self.slots[i], member))
             for member in range(team.size)
@@ -136,59 +133,42 @@ class Batch:
         return self._assemble(team.swap(parts, sizes))
 
     def scatter(self, whole: dict[int, Tensor]) -> None:
-        """Set every member's runs to what their owners have in ``whole``. Collective.
-
-        Args:
-            whole: of each parameter that this rank owns, by place in ``slots``.
-        """
+        """Set every member's runs to what their owners have in ``whole``. Collective."""
         team = self.team
         degree = max(team.tensor_ranks) + 1
         slices = {
-            i: [take_shard(tensor, _shard(self.slots[i]), rank, degree).reshape(-1) for rank in range(degree)]
+            i: [take_shard(tensor, self.slots[i].shard, rank, degree).reshape(-1) for rank in range(degree)]
             for i, tensor in whole.items()
         }
         parts = []
         for member, tensor_rank in enumerate(team.tensor_ranks):
             runs = {i: each[member] for i, each in self.runs.items()}
             parts.append(self._joined([slices[i][tensor_rank][a : a + n] for i, (a, n) in runs.items()]))
-        sizes = [
-            sum(slot.count for slot, owner in zip(self.slots, self.owners, strict=True) if owner == member)
-            for member in range(team.size)
-        ]
-        found = team.swap(parts, sizes)
-        ends = [0] * team.size
-        for slot, owner in zip(self.slots, self.owners, strict=True):
-            slot.weight.copy_(found[owner][ends[owner] : ends[owner] + slot.count])
-            ends[owner] += slot.count
+        counts = [[self.slots[i].count for i in own] for own in self.owned_by]
+        for own, flat, count in zip(self.owned_by, team.swap(parts, list(map(sum, counts))), counts, strict=True):
+            for i, part in zip(own, flat.split(count), strict=True):
+                self.slots[i].weight.copy_(part)
 
-    def _assemble(self, heard: list[Tensor]) -> dict[int, Tensor]:
+    def _assemble(self, received: list[Tensor]) -> dict[int, Tensor]:
         team, found = self.team, {}
         degree = max(team.tensor_ranks) + 1
         ends = [0] * team.size
         for i, runs in self.runs.items():
             slot = self.slots[i]
-            slices = [heard[0].new_empty(slot.shape) for _ in range(degree if _shard(slot) is not None else 1)]
+            slices = [received[0].new_empty(slot.shape) for _ in range(degree if slot.shard is not None else 1)]
             for member, (first, count) in enumerate(runs):
                 if self._sends(slot, member):
                     into = slices[team.tensor_ranks[member] if len(slices) > 1 else 0].view(-1)
-                    into[first : first + count] = heard[member][ends[member] : ends[member] + count]
+                    into[first : first + count] = received[member][ends[member] : ends[member] + count]
                     ends[member] += count
-            found[i] = join_shards(slices, _shard(slot))
+            found[i] = join_shards(slices, slot.shard)
         return found
 
     def _sends(self, slot: Slot, member: int) -> bool:
-        """Return whether a member's run of ``slot`` goes to the owner: of what is alike, the first tensor rank's."""
-        return _shard(slot) is not None or self.team.tensor_ranks[member] == 0
+        """Return whether a member's run goes to the owner: of what all tensor ranks hold, only the first one's."""
+        return slot.shard is not None or self.team.tensor_ranks[member] == 0
 
     def _joined(self, parts: list[Tensor]) -> Tensor:
         device = self.team.device
-        return (
-            torch.cat([part.detach().reshape(-1).to(device) for part in parts])
-            if parts
-            else torch.empty(0, device=device)
-        )
-
-
-def _shard(slot: Slot) -> Shard | None:
-    shard: Shard | None = getattr(slot.parameter, "shard", None)
-    return shard
+        flats = [part.detach().reshape(-1).to(device) for part in parts]
+        return torch.cat(flats) if flats else torch.empty(0, device=device)

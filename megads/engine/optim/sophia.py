@@ -19,11 +19,7 @@ class SophiaG(torch.optim.Optimizer):
     moves when a step is taken while :attr:`tokens` is set, and nothing else does.
 
     Args:
-        params: parameters or groups of them.
-        lr: learning rate.
-        betas: decay of ``m`` and of ``h``.
         rho: how much of the Hessian counts, gamma in the paper.
-        weight_decay: decoupled.
 
     Attributes:
         tokens: ``B`` while gradients are those of drawn labels; 0: of the data.
@@ -64,13 +60,7 @@ class SophiaG(torch.optim.Optimizer):
 
 
 def uniforms(seed: tuple[int, int], samples: Iterable[int], length: int) -> Tensor:
-    """Return ``[samples, length]`` numbers in [0, 1), float64: those of a sample are its own in every layout.
-
-    Args:
-        seed: of the run, and the step.
-        samples: numbers of the samples in the step.
-        length: tokens of each, from its beginning.
-    """
+    """Return ``[samples, length]`` numbers in [0, 1), float64: those of a sample are its own in every layout."""
     rows = [np.random.Generator(np.random.Philox(key=_key(*seed, sample))).random(length) for sample in samples]
     return torch.from_numpy(np.stack(rows))
 

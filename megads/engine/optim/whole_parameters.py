@@ -4,7 +4,7 @@ ZeRO hands an optimizer flat partitions that are cut anywhere, and tensor parall
 matrix itself; a rule that looks at more than one number at a time silently becomes another one
 there. Here one rank of each pipeline stage gathers a parameter and its gradient, steps it with the
 library's class, and sends the new weight back. Parameters are shared out so that ranks have about
-as many numbers; each keeps the state of its own only, for every ZeRO stage.
+as many elements; each keeps the state of its own only, for every ZeRO stage.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from megads.config.estimate.optimizer_memory import AT_ONCE
-from megads.engine.optim.classes import Make
-from megads.engine.optim.codec import pack, settle, unpack
+from megads.config.estimate.memory import AT_ONCE
 from megads.engine.optim.exchange import Batch, Slot, Team
+
+Make = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
+"""Makes an optimizer of parameter groups."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ class _Round:
     batch: Batch
     weights: dict[int, nn.Parameter]  # by place in the batch's slots
     optimizer: torch.optim.Optimizer | None
-    is_galore: bool
 
     def step(self, lr: float, weight_decay: float) -> None:
         """Step every parameter of the batch. Collective."""
@@ -66,7 +66,7 @@ class _Round:
         found = {i: parameter.data for i, parameter in self.weights.items()}
         self.batch.scatter(found)
         for parameter in self.weights.values():
-            parameter.data, parameter.grad = _nothing(parameter), None
+            parameter.data, parameter.grad = _nothing(parameter.shape, parameter.device), None
             if hasattr(parameter, "saved_data"):  # GaLore's 8-bit class keeps the whole weight there
                 del parameter.saved_data
 
@@ -75,10 +75,8 @@ class WholeOptimizer(torch.optim.Optimizer):
     """Gives DeepSpeed an optimizer of flat partitions, and steps whole parameters.
 
     Args:
-        groups: see ``megads.engine.optim.build.parameter_groups``.
         makers: label of a group -> what makes the optimizer of its parameters.
         options: label of a group -> what its group of the library's optimizer has besides.
-        lr: learning rate.
         one_by_one: a rank gathers no second parameter before the first is stepped.
     """
 
@@ -94,24 +92,24 @@ class WholeOptimizer(torch.optim.Optimizer):
         self.makers, self.options = makers, options
         self.at_once = 1 if one_by_one else AT_ONCE
         self.rounds: dict[int, list[_Round]] = {}
-        self.spread: Callable[[Slot], None] | None = None
+        self.sync: Callable[[Slot], None] | None = None
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
 
-    def attach(self, team: Team, calls: Sequence[Call], spread: Callable[[Slot], None] | None) -> None:
+    def attach(self, team: Team, calls: Sequence[Call], sync: Callable[[Slot], None] | None) -> None:
         """Learn where the parameters are, now that DeepSpeed has shared them out. Collective over the team.
 
         Args:
             team: the ranks of this pipeline stage.
             calls: every call and group, in the same order on every member.
-            spread: has all ranks take what their runs were set to; None: DeepSpeed does.
+            sync: joins the runs on all ranks after a step; None: DeepSpeed does.
         """
-        self.spread = spread
+        self.sync = sync
         slots = [slot for call in calls for slot in call.slots]
-        owners = share_out([_size(slot, team) for slot in slots], team.size)
+        owners = share_out([slot.full_shape.numel() for slot in slots], team.size)
         owner_of = dict(zip((id(slot) for slot in slots), owners, strict=True))
         self.rounds = {}
         for call in calls:
-            sizes = [_size(slot, team) for slot in call.slots]
+            sizes = [slot.full_shape.numel() for slot in call.slots]
             owned_by = [owner_of[id(slot)] for slot in call.slots]
             made = [self._round(team, call, which) for which in rounds(sizes, owned_by, self.at_once)]
             self.rounds.setdefault(id(call.key), []).extend(made)
@@ -119,12 +117,12 @@ class WholeOptimizer(torch.optim.Optimizer):
     def _round(self, team: Team, call: Call, which: list[tuple[int, int]]) -> _Round:
         batch = Batch(team, [call.slots[i] for i, _ in which], [owner for _, owner in which])
         batch.learn()
-        weights = {i: nn.Parameter(_nothing_of(_whole_shape(batch.slots[i], team), team.device)) for i in batch.runs}
+        weights = {i: nn.Parameter(_nothing(batch.slots[i].full_shape, team.device)) for i in batch.runs}
         optimizer = None
         if weights:
             group = {"params": list(weights.values()), **self.options.get(call.label, {})}
             optimizer = self.makers[call.label]([group])
-        return _Round(batch, weights, optimizer, bool(self.options.get(call.label)))
+        return _Round(batch, weights, optimizer)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -132,13 +130,12 @@ class WholeOptimizer(torch.optim.Optimizer):
         assert closure is None
         assert self.rounds, "the optimizer is not attached"
         for group in self.param_groups:
-            keys = {id(tensor): tensor for tensor in group["params"]}
-            for key in keys:
-                for each in self.rounds.get(key, ()):
+            for tensor in group["params"]:
+                for each in self.rounds.get(id(tensor), ()):
                     each.step(group["lr"], group["weight_decay"])
-                    if self.spread is not None:
+                    if self.sync is not None:
                         for slot in each.batch.slots:
-                            self.spread(slot)
+                            self.sync(slot)
 
     # State
 
@@ -148,21 +145,21 @@ class WholeOptimizer(torch.optim.Optimizer):
 
     def states(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield name and state of every parameter that this rank steps: tensors and plain numbers, by key."""
-        for slot, parameter, optimizer, _ in self._owned():
+        for slot, parameter, optimizer in self._owned():
             found = pack(optimizer, parameter)
             if found:
                 yield slot.name, found
 
     def load_states(self, state_of: Callable[[str], Mapping[str, Any]]) -> None:
         """Set the state of every parameter that this rank steps; an empty one is as before the first step."""
-        for slot, parameter, optimizer, options in self._owned():
-            unpack(optimizer, parameter, state_of(slot.name), options)
+        for slot, parameter, optimizer in self._owned():
+            unpack(optimizer, parameter, state_of(slot.name))
 
-    def _owned(self) -> Iterator[tuple[Slot, nn.Parameter, torch.optim.Optimizer, bool]]:
+    def _owned(self) -> Iterator[tuple[Slot, nn.Parameter, torch.optim.Optimizer]]:
         for each in self._all_rounds():
             for i, parameter in each.weights.items():
                 assert each.optimizer is not None
-                yield each.batch.slots[i], parameter, each.optimizer, each.is_galore
+                yield each.batch.slots[i], parameter, each.optimizer
 
     def _all_rounds(self) -> Iterable[_Round]:
         return (each for found in self.rounds.values() for each in found)
@@ -178,12 +175,12 @@ def share_out(sizes: Sequence[int], members: int) -> list[int]:
 
 
 def rounds(sizes: Sequence[int], owners: Sequence[int], at_once: int) -> list[list[tuple[int, int]]]:
-    """Return (place, owner) of the parameters that are exchanged together: of each owner at most ``at_once`` numbers.
+    """Return (place, owner) of the parameters that are exchanged together: of each owner at most ``at_once`` elements.
 
     A parameter that is larger goes alone. The same on every rank, since it depends on sizes and owners only.
     """
     found: list[list[tuple[int, int]]] = []
-    filled: dict[int, tuple[int, int]] = {}  # owner -> its round, and the numbers it has there
+    filled: dict[int, tuple[int, int]] = {}  # owner -> its round, and the elements it has there
     for place, (size, owner) in enumerate(zip(sizes, owners, strict=True)):
         number, held = filled.get(owner, (0, 0))
         if held and held + size > at_once:
@@ -195,21 +192,101 @@ def rounds(sizes: Sequence[int], owners: Sequence[int], at_once: int) -> list[li
     return found
 
 
-def _whole_shape(slot: Slot, team: Team) -> torch.Size:
-    shard = getattr(slot.parameter, "shard", None)
-    if shard is None:
-        return slot.shape
-    return torch.Size(sum(shard.parts) if dim == shard.dim else size for dim, size in enumerate(slot.shape))
-
-
-def _size(slot: Slot, team: Team) -> int:
-    return _whole_shape(slot, team).numel()
-
-
-def _nothing(parameter: nn.Parameter) -> Tensor:
-    return _nothing_of(parameter.shape, parameter.device)
-
-
-def _nothing_of(shape: torch.Size, device: torch.device) -> Tensor:
+def _nothing(shape: torch.Size, device: torch.device) -> Tensor:
     """Return a tensor of ``shape`` that takes no memory, to stand for one that is gone."""
     return torch.zeros(1, dtype=torch.float32, device=device).expand(shape)
+
+
+COUNT = ".count"
+GROUP = "group."
+PROJECTOR = "projector"
+SETTINGS = ("precondition_frequency", "shampoo_beta")
+"""What SOAP keeps besides a parameter although it is set for all; it is what is set now that counts."""
+COUNTED = ("step",)
+"""Of a parameter group: what moves with every step."""
+
+Value = Tensor | float | int | bool | None
+
+
+def pack(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Value]:
+    """Return the state of ``parameter``, as tensors and plain numbers by key; empty before its first step.
+
+    Keys are ``<key>`` for tensors and numbers, ``<key>.<i>`` for those of lists (``<key>.count`` is their
+    number), ``group.<key>`` for what the whole group counts, and ``projector.*`` for GaLore's object.
+    """
+    state = optimizer.state.get(parameter)
+    if not state:
+        return {}
+    found: dict[str, Value] = {}
+    for key, value in state.items():
+        if key == PROJECTOR:
+            found[f"{PROJECTOR}.ortho_matrix"] = value.ortho_matrix
+        elif isinstance(value, (list, tuple)):
+            found[f"{key}{COUNT}"] = len(value)
+            found |= {f"{key}.{i}": each for i, each in enumerate(value) if isinstance(each, Tensor)}
+        elif value is None or isinstance(value, (Tensor, float, int)):
+            found[key] = value
+        else:
+            raise AssertionError(f"{type(optimizer).__name__} keeps a {type(value).__name__} under {key}")
+    group = _group_of(optimizer, parameter)
+    found |= {f"{GROUP}{key}": group[key] for key in COUNTED if key in group}
+    return found
+
+
+def unpack(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, found: Mapping[str, Value]) -> None:
+    """Set the state of ``parameter`` to what :func:`pack` returned, on the parameter's device."""
+    optimizer.state.pop(parameter, None)
+    group = _group_of(optimizer, parameter)
+    for key in COUNTED:
+        group.pop(key, None)
+    if not found:
+        return
+    state: dict[str, Any] = {}
+    for key, value in found.items():
+        here = value.to(parameter.device) if isinstance(value, Tensor) else value
+        name, _, last = key.rpartition(".")
+        if key.startswith(GROUP):
+            group[key.removeprefix(GROUP)] = here
+        elif name == PROJECTOR:
+            state[PROJECTOR] = _projector(group, here)
+        elif key.endswith(COUNT):
+            state.setdefault(name, [[]] * int(found[key] or 0))
+        elif name:
+            parts = list(state.get(name) or [[]] * int(found[f"{name}{COUNT}"] or 0))
+            parts[int(last)] = here
+            state[name] = parts
+        else:
+            state[key] = here
+    for key in SETTINGS:
+        if key in state:
+            state[key] = group["betas"][1] if group[key] is None else group[key]
+    optimizer.state[parameter] = state
+
+
+def settle(optimizer: torch.optim.Optimizer) -> None:
+    """Have every tensor of the state lie as a checkpoint would give it back: products of others round otherwise.
+
+    Decompositions return transposed matrices, and the same elements in another memory layout
+    are multiplied in another order.
+    """
+    for state in optimizer.state.values():
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                state[key] = value.contiguous()
+            elif isinstance(value, list):
+                state[key] = [each.contiguous() if isinstance(each, Tensor) else each for each in value]
+            elif key == PROJECTOR and value.ortho_matrix is not None:
+                value.ortho_matrix = value.ortho_matrix.contiguous()
+
+
+def _group_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
+    return next(group for group in optimizer.param_groups if any(each is parameter for each in group["params"]))
+
+
+def _projector(group: Mapping[str, Any], matrix: Value) -> Any:
+    from galore_torch.galore_projector import GaLoreProjector
+
+    options = {key: group[key] for key in ("update_proj_gap", "scale", "proj_type")}
+    made = GaLoreProjector(group["rank"], **options)
+    made.ortho_matrix = matrix
+    return made

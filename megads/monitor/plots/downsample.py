@@ -14,19 +14,14 @@ RAW = 3  # a point without extremes needs a third of the numbers
 
 
 @dataclass(frozen=True)
-class Thin:
-    """Points of a curve.
+class Points:
+    """Points of a curve."""
 
-    ``x`` iterations, ``y`` values; where a point stands for several rows ``y`` is their mean,
-    ``low`` and ``high`` the least and the greatest of them. ``size`` is the number of rows a
-    point stands for at most. A nan in ``y`` is a hole in the line.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    low: np.ndarray | None = None
+    x: np.ndarray  # iterations
+    y: np.ndarray  # the value, or the mean of the rows that a point stands for; nan: a hole in the line
+    low: np.ndarray | None = None  # the least and the greatest of these rows
     high: np.ndarray | None = None
-    size: int = 1
+    size: int = 1  # rows that a point stands for at most
 
     def standing_out(self) -> np.ndarray:
         """Return the numbers of the points whose rows lie far apart; there are none without extremes."""
@@ -37,7 +32,7 @@ class Thin:
         return np.flatnonzero(spans > OUTSIDE * np.median(known)) if len(known) else np.array([], np.int64)
 
 
-def thin(column: Column, most: int, smooth: int = 1, *, holes: bool = True) -> Thin:
+def downsample(column: Column, most: int, smooth: int = 1, *, holes: bool = True) -> Points:
     """Return at most ``most`` points with extremes, or three times as many without, and the holes between them.
 
     Args:
@@ -50,12 +45,12 @@ def thin(column: Column, most: int, smooth: int = 1, *, holes: bool = True) -> T
     line = moving_mean(column.y, smooth)
     if rows <= RAW * most:
         extremes = (column.y, column.y) if smooth > 1 else (None, None)
-        found = Thin(column.x, line, *extremes)
+        found = Points(column.x, line, *extremes)
     else:
         edges = np.linspace(0, rows, most, endpoint=False).astype(np.int64)
         sizes = np.diff(np.append(edges, rows))
         middle = edges + sizes // 2
-        found = Thin(
+        found = Points(
             column.x[middle],
             line[middle] if smooth > sizes.max() else _means(line, edges),
             np.fmin.reduceat(column.y, edges),
@@ -77,28 +72,25 @@ def moving_mean(values: np.ndarray, rows: int) -> np.ndarray:
     counts = np.concatenate([[0], np.cumsum(finite)])
     first = np.maximum(np.arange(len(values)) - (rows - 1) // 2, 0)
     last = np.minimum(np.arange(len(values)) + rows // 2 + 1, len(values))
-    sums, counts = sums[last] - sums[first], counts[last] - counts[first]
-    with np.errstate(invalid="ignore"):
-        return (sums / np.where(counts, counts, np.nan)).astype(np.float32)
+    return _ratio(sums[last] - sums[first], counts[last] - counts[first])
 
 
 def _means(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     finite = np.isfinite(values)
     counts = np.add.reduceat(finite, edges, dtype=np.float64)
-    sums = np.add.reduceat(np.where(finite, values, 0.0), edges, dtype=np.float64)
-    return (sums / np.where(counts, counts, np.nan)).astype(np.float32)
+    return _ratio(np.add.reduceat(np.where(finite, values, 0.0), edges, dtype=np.float64), counts)
 
 
-def _with_holes(found: Thin) -> Thin:
+def _ratio(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        return (sums / np.where(counts, counts, np.nan)).astype(np.float32)
+
+
+def _with_holes(found: Points) -> Points:
     after = np.flatnonzero(holes_behind(found.x))
-    if not len(after):
-        return found
     x = np.insert(found.x, after + 1, (found.x[after] + found.x[after + 1]) / 2)
-    y, low, high = (
-        None if each is None else np.insert(each, after + 1, np.nan) for each in (found.y, found.low, found.high)
-    )
-    assert y is not None
-    return Thin(x, y, low, high, found.size)
+    low, high = (None if each is None else np.insert(each, after + 1, np.nan) for each in (found.low, found.high))
+    return Points(x, np.insert(found.y, after + 1, np.nan), low, high, found.size)
 
 
 def holes_behind(x: np.ndarray) -> np.ndarray:

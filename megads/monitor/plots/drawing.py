@@ -10,7 +10,7 @@ import numpy as np
 
 from megads.errors import ConfigError
 from megads.monitor.columns import Column, Columns
-from megads.monitor.plots.downsample import Thin, thin
+from megads.monitor.plots.downsample import RAW, Points, downsample
 from megads.monitor.plots.panels import (
     AXES,
     Panel,
@@ -18,8 +18,8 @@ from megads.monitor.plots.panels import (
     label,
     marks_of,
     panels_for,
-    passed_over,
     place,
+    skipped_ranges,
     values_of,
 )
 from megads.monitor.plots.source import Run
@@ -31,18 +31,14 @@ OWN_COLOUR = {"lm_loss": 0, "valid_loss": 1}  # of one run, in every chart
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: of which run (its number), which key, and its points.
+    """One line."""
 
-    ``base``: of a stacked curve what lies below it; the curve's values are then those of its upper edge.
-    ``last``: the last value that is a number.
-    """
-
-    run: int
+    run: int  # its number
     key: str
     label: str
-    points: Thin
-    last: float = math.nan
-    base: np.ndarray | None = None
+    points: Points
+    last: float = math.nan  # value that is a number
+    base: np.ndarray | None = None  # of a stacked curve what lies below it; ``points`` is then its upper edge
 
     @property
     def sparse(self) -> bool:
@@ -66,7 +62,7 @@ class Chart:
         return [label(key) for key in self.keys]
 
     def key_colour(self, key: str) -> int:
-        """Return the number of a key's colour where colours tell keys apart; a key has the same one in every chart."""
+        """Return the number of a key's colour where keys differ by colour; a key has the same one in every chart."""
         shift = 1 if self.keys[0] == "valid_loss" else 0
         return OWN_COLOUR.get(key, self.keys.index(key) + shift)
 
@@ -80,8 +76,12 @@ class Drawing:
     axes: tuple[dict[str, Column], ...]  # of each run: name of an axis -> its values
     charts: tuple[Chart, ...]
     marks: tuple[dict[str, np.ndarray], ...]
-    passed_over: tuple[list[tuple[float, float]], ...]
+    skipped_ranges: tuple[list[tuple[float, float]], ...]
     smooth: int
+
+    def on_axes(self, run: int, iterations: np.ndarray) -> dict[str, np.ndarray]:
+        """Return where iterations of a run are on each axis that all runs have."""
+        return {axis: place(self.axes[run][axis], iterations) for axis in self.shared_axes}
 
     @property
     def shared_axes(self) -> list[str]:
@@ -97,7 +97,7 @@ class Drawing:
         return curve.run if len(self.runs) > 1 else chart.key_colour(curve.key)
 
     def dash(self, chart: Chart, curve: Curve) -> int:
-        """Return the number of a curve's dashes: the key's where colours tell runs apart."""
+        """Return the number of a curve's dashes: the key's where runs differ by colour."""
         return chart.keys.index(curve.key) if len(self.runs) > 1 and not curve.sparse else 0
 
     def behind(self, chart: Chart, curve: Curve) -> int:
@@ -137,31 +137,25 @@ def draw(
         axes,
         tuple(charts),
         tuple(marks_of(each) for each in columns),
-        tuple(passed_over(each) for each in columns),
+        tuple(skipped_ranges(each) for each in columns),
         smooth,
     )
 
 
 def _chart(runs: Sequence[Columns], panel: Panel, keys: Sequence[str], most: int, smooth: int) -> Chart:
     curves = [
-        Curve(number, key, label(key), _points(run, panel, key, most, smooth), _last(run, panel, key))
+        _curve(number, values_of(run, panel, key), panel, key, most, smooth)
         for number, run in enumerate(runs)
         for key in keys
         if key in run
     ]
     if panel.stacked and (len(runs) > 1 or any(len(curve.points.x) < 2 for curve in curves)):
-        bars = tuple(tuple(_mean_share(run, panel, key) for key in keys) for run in runs)
+        none = np.zeros(1)
+        parts = [[values_of(run, panel, key).numbers().y if key in run else none for key in keys] for run in runs]
+        bars = tuple(tuple(float(np.mean(part)) if len(part) else 0.0 for part in of_run) for of_run in parts)
         return Chart(panel, tuple(keys), (), False, bars)
     curves = _stacked(curves) if panel.stacked else curves
     return Chart(panel, tuple(keys), tuple(curves), panel.spiky and _stands_out(curves))
-
-
-def _mean_share(run: Columns, panel: Panel, key: str) -> float:
-    """Return the share of a key over all rows, 0 where there is none."""
-    if key not in run:
-        return 0.0
-    column = values_of(run, panel, key).numbers()
-    return float(np.mean(column.y)) if len(column.y) else 0.0
 
 
 def _stacked(curves: Sequence[Curve]) -> list[Curve]:
@@ -171,14 +165,9 @@ def _stacked(curves: Sequence[Curve]) -> list[Curve]:
     for curve in curves:
         column = Column(curve.points.x, curve.points.y).numbers()
         y = np.interp(x, column.x, column.y) if len(column.x) else np.zeros(len(x))
-        found.append(replace(curve, points=Thin(x, base + y, size=curve.points.size), base=base))
+        found.append(replace(curve, points=Points(x, base + y, size=curve.points.size), base=base))
         base = base + y
     return found
-
-
-def _last(run: Columns, panel: Panel, key: str) -> float:
-    values = values_of(run, panel, key).numbers().y
-    return float(values[-1]) if len(values) else math.nan
 
 
 def _hides(upper: Curve, lower: Curve) -> bool:
@@ -200,10 +189,11 @@ def _axes_of(run: Columns) -> dict[str, Column]:
     return {name: axis for name in AXES if (axis := axis_of(run, name)) is not None}
 
 
-def _points(run: Columns, panel: Panel, key: str, most: int, smooth: int) -> Thin:
-    sparse = key.startswith(SPARSE)
-    column = values_of(run, panel, key)
-    return thin(column.numbers() if sparse else column, most, 1 if sparse or panel.exact else smooth, holes=not sparse)
+def _curve(run: int, column: Column, panel: Panel, key: str, most: int, smooth: int) -> Curve:
+    sparse, known = key.startswith(SPARSE), column.numbers()
+    most = most // RAW if panel.stacked else most  # an area costs a browser much more than a line
+    points = downsample(known if sparse else column, most, 1 if sparse or panel.exact else smooth, holes=not sparse)
+    return Curve(run, key, label(key), points, float(known.y[-1]) if len(known.y) else math.nan)
 
 
 def _stands_out(curves: Sequence[Curve]) -> bool:

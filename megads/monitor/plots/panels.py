@@ -18,41 +18,23 @@ MOST_CORPORA = 8  # that get a panel each when runs are compared
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of several lines.
+    """One picture of several lines."""
 
-    Attributes:
-        name: for ``--keys``.
-        title: above it.
-        unit: of the values, after ``factor``.
-        keys: of ``metrics.jsonl``; ``*`` stands for anything.
-        factor: times the values.
-        varying: skipped when the values never change.
-        instead: skipped when there is a panel of one of these names.
-        share_of: the key of which the values are a share.
-        least: lines below which it is skipped.
-        spiky: on a logarithmic scale when one value stands far above the others.
-        exact: never smoothed, for what a schedule says and for peaks.
-        large: drawn first and larger, with its last values.
-        whole: whether the values are whole numbers.
-        one: keys with the same values in every run are drawn once.
-        stacked: the values are parts of a whole.
-    """
-
-    name: str
+    name: str  # for --keys
     title: str
-    unit: str
-    keys: tuple[str, ...]
-    factor: float = 1.0
-    varying: bool = False
-    instead: tuple[str, ...] = ()
-    share_of: str = ""
-    least: int = 1
-    spiky: bool = False
-    exact: bool = False
-    large: bool = False
-    whole: bool = False
-    one: bool = False
-    stacked: bool = False
+    unit: str  # of the values, after ``factor``
+    keys: tuple[str, ...]  # of metrics.jsonl; * stands for anything
+    factor: float = 1.0  # times the values
+    varying: bool = False  # skipped when the values never change
+    instead: tuple[str, ...] = ()  # skipped when there is a panel of one of these names
+    share_of: str = ""  # the key whose share the values are
+    least: int = 1  # lines below which it is skipped
+    spiky: bool = False  # on a logarithmic scale when one value stands far above the others
+    exact: bool = False  # never smoothed, for schedules and peaks
+    large: bool = False  # drawn first and larger, with its last values
+    whole: bool = False  # the values are whole numbers
+    one: bool = False  # keys with the same values in every run are drawn once
+    stacked: bool = False  # the values are parts of a whole
 
 
 TIMES = tuple(f"time/{part}_s" for part in ("data", "forward", "backward", "communication", "optimizer", "other"))
@@ -72,10 +54,7 @@ PANELS = (
     Panel("tokens", "Throughput", "tokens/s", ("tokens_per_s",)),
     Panel("mfu", "FLOP/s utilization", "% of the peak", ("mfu", "hfu"), factor=100, one=True),
     Panel(
-        "tflops",
-        "FLOP/s",
-        "TFLOP/s per device",
-        ("tflops_per_device", "hardware_tflops_per_device"),
+        *("tflops", "FLOP/s", "TFLOP/s per device", ("tflops_per_device", "hardware_tflops_per_device")),
         instead=("mfu",),
         one=True,
     ),
@@ -107,12 +86,9 @@ LABELS = {
 }
 
 # Counters in the rows, the weakest first; where one grows, a mark is drawn.
-MARKS = {
-    "skipped_iterations": "skipped",
-    "rejected_iterations": "rejected",
-}
+MARKS = {"skipped_iterations": "skipped", "rejected_iterations": "rejected"}
 ROLLED_BACK = "rolled_back_to"  # only in the row of the step after which the run went back
-PASSED_OVER = "passed_over_iterations"
+SKIPPED_RANGE = "passed_over_iterations"
 
 AXES = {
     "iteration": ("iteration", ""),
@@ -132,7 +108,7 @@ def wanted(keys: Sequence[str]) -> set[str]:
     drawn = {key for panel in chosen(keys) for key in panel.keys}
     others = {key for _, key in AXES.values() if key}
     shares = {panel.share_of for panel in PANELS if panel.share_of}
-    return drawn | others | shares | set(MARKS) | {PASSED_OVER, ROLLED_BACK}
+    return drawn | others | shares | set(MARKS) | {SKIPPED_RANGE, ROLLED_BACK}
 
 
 def is_wanted(key: str, patterns: set[str]) -> bool:
@@ -142,18 +118,12 @@ def is_wanted(key: str, patterns: set[str]) -> bool:
 
 def chosen(keys: Sequence[str]) -> list[Panel]:
     """Return the panels that ``--keys`` names: by their names, or by keys of the file; all panels when empty."""
-    by_name = {panel.name: panel for panel in PANELS}
     if not keys:
         return list(PANELS)
-    plain = {panel.name: replace(panel, varying=False, instead=(), least=1) for panel in PANELS}
-    return [plain[key] if key in by_name else _panel_of(key) for key in keys]
-
-
-def _panel_of(key: str) -> Panel:
-    for panel in PANELS:
-        if key in panel.keys:
-            return replace(panel, name=key, keys=(key,), varying=False, instead=(), least=1)
-    return Panel(key, key, "", (key,))
+    plain = [replace(panel, varying=False, instead=(), least=1) for panel in PANELS]
+    named = {key: replace(panel, name=key, keys=(key,)) for panel in reversed(plain) for key in panel.keys}
+    named |= {panel.name: panel for panel in plain}
+    return [named.get(key) or Panel(key, key, "", (key,)) for key in keys]
 
 
 def panels_for(runs: Sequence[Columns], keys: Sequence[str]) -> list[tuple[Panel, list[str]]]:
@@ -171,7 +141,8 @@ def panels_for(runs: Sequence[Columns], keys: Sequence[str]) -> list[tuple[Panel
             names = ", ".join(panel.name for panel in PANELS)
             raise ConfigError(f"--keys {panel.name}: no run has such a key; panels are {names}")
         seen = {shown.name for shown, _ in found}
-        if len(lines) >= panel.least and not seen & set(panel.instead) and not _is_idle(panel, lines, runs):
+        is_idle = panel.varying and _is_constant(lines, runs)
+        if len(lines) >= panel.least and not seen & set(panel.instead) and not is_idle:
             found.append((panel, lines))
     return found
 
@@ -207,11 +178,9 @@ def _lines(run: Columns, panel: Panel) -> Iterator[str]:
                 yield key
 
 
-def _is_idle(panel: Panel, lines: Sequence[str], runs: Sequence[Columns]) -> bool:
-    if not panel.varying:
-        return False
-    ends = [(np.nanmin(run[key].y), np.nanmax(run[key].y)) for run in runs for key in lines if key in run]
-    return len({each for pair in ends for each in pair}) == 1
+def _is_constant(lines: Sequence[str], runs: Sequence[Columns]) -> bool:
+    known = [run[key].numbers().y for run in runs for key in lines if key in run]
+    return len({end for y in known if len(y) for end in (y.min(), y.max())}) == 1
 
 
 def values_of(run: Columns, panel: Panel, key: str) -> Column:
@@ -225,7 +194,7 @@ def values_of(run: Columns, panel: Panel, key: str) -> Column:
 
 
 def axis_of(run: Columns, axis: str) -> Column | None:
-    """Return the value of an axis for iterations of the run, None when the rows do not tell.
+    """Return the value of an axis for iterations of the run, None when the rows do not have it.
 
     Hours are those of steps: between two rows every step is taken to be as long as the later
     row's; a hole counts as one step. Validations and saves are not in it.
@@ -256,24 +225,19 @@ def marks_of(run: Columns) -> dict[str, np.ndarray]:
     An iteration has one mark, the strongest: a step that is rejected counts as skipped too.
     """
     found: dict[str, np.ndarray] = {}
-    for key, name in MARKS.items():
-        if key in run:
-            column = run[key].numbers()
-            grown = np.diff(column.y, prepend=0.0) > 0
-            if grown.any():
-                found[name] = column.x[grown]
     if ROLLED_BACK in run:
         found["rolled back"] = run[ROLLED_BACK].x
-    names = list(found)
-    for number, name in enumerate(names):
-        stronger = [found[each] for each in names[number + 1 :]]
-        found[name] = np.setdiff1d(found[name], np.concatenate(stronger)) if stronger else found[name]
-    return {name: places for name, places in found.items() if len(places)}
+    for key, name in reversed(MARKS.items()):
+        if key in run:
+            column = run[key].numbers()
+            grown = column.x[np.diff(column.y, prepend=0.0) > 0]
+            found[name] = np.setdiff1d(grown, np.concatenate([*found.values(), []]))
+    return {name: places for name, places in reversed(found.items()) if len(places)}
 
 
-def passed_over(run: Columns) -> list[tuple[float, float]]:
+def skipped_ranges(run: Columns) -> list[tuple[float, float]]:
     """Return the first and the last iteration of each range of steps that was skipped."""
-    if PASSED_OVER not in run:
+    if SKIPPED_RANGE not in run:
         return []
-    column = run[PASSED_OVER].numbers()
+    column = run[SKIPPED_RANGE].numbers()
     return [(float(last - steps + 1), float(last)) for last, steps in zip(column.x, column.y, strict=True)]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from megads.config.schedule.batches import BatchSchedule, planned_samples
 from megads.config.schedule.rates import Schedule
 from megads.config.schema import RunConfig
+from megads.monitor.plots import style
+from megads.monitor.plots.sketch import sketch
+from megads.monitor.plots.style import COLOURS, LABEL, QUIET, TICK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,36 +83,28 @@ def _panels(curves: Curves) -> dict[str, list[float]]:
     return {"learning rate": curves.lr, "weight decay": curves.weight_decay, "batch": batch}
 
 
-def draw_schedule(curves: Curves, path: Path, title: str) -> None:
-    """Draw learning rate, weight decay and batch over steps and tokens into ``path``, a PNG file.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    render_schedule(curves, title).savefig(path)
-
-
 def render_schedule(curves: Curves, title: str) -> Any:
-    """Return the figure: one chart below the other, phases of the learning rate shaded, their names in the middle."""
-    from megads.monitor.plots.style import COLOURS, add_axes, draw_heading, new_figure, polish, set_ticks
+    """Return the figure of learning rate, weight decay and batch over steps and tokens, one below the other.
 
+    Phases of the learning rate are shaded, their names in the middle.
+    """
     panels, phases = _panels(curves), _phases(curves)
     heights = [HEIGHTS.get(name, 1.0) for name in panels]
-    figure = new_figure(WIDTH, TITLE + sum(heights) + HEAD * len(panels) + FOOT)
+    figure = style.new_figure(WIDTH, TITLE + sum(heights) + HEAD * len(panels) + FOOT)
     across = WIDTH - LEFT - RIGHT
     figure.text(LEFT / WIDTH, 1 - 0.17 / figure.get_size_inches()[1], title, fontsize=11, weight="bold", va="center")
     top, last = TITLE, curves.steps[-1] + 1
     for number, ((name, values), height) in enumerate(zip(panels.items(), heights, strict=True)):
-        axes = add_axes(figure, LEFT, top + HEAD, across, height)
+        axes = style.add_axes(figure, LEFT, top + HEAD, across, height)
         axes.step([*curves.steps, last], [*values, values[-1]], where="post", lw=1.5, color=COLOURS[number])
-        polish(axes)
+        style.polish(axes)
         axes.set_xlim(curves.steps[0], last)
         axes.set_ylim(0, 1.08 * max(values) or 1)
-        set_ticks(axes.yaxis, 6 if height > 1.5 else 3, whole=name == "batch")
-        set_ticks(axes.xaxis, 8, whole=True)
+        style.set_ticks(axes.yaxis, 6 if height > 1.5 else 3, whole=name == "batch")
+        style.set_ticks(axes.xaxis, 8, whole=True)
         for index, (begin, end, _) in enumerate(phases):
             axes.axvspan(begin, end, color=COLOURS[(index + 3) % len(COLOURS)], alpha=0.09, lw=0)
-        draw_heading(axes, name + UNITS.get(name, ""), _name_phases(axes, phases, across) if not number else [])
+        style.draw_heading(axes, name + UNITS.get(name, ""), _name_phases(axes, phases, across) if not number else [])
         top += HEAD + height
     axes.set_xlabel("step", fontsize=8.5, labelpad=1)
     _token_axis(axes, curves, heights[-1])
@@ -129,12 +125,10 @@ def _name_phases(axes: Axes, phases: Sequence[tuple[float, float, str]], across:
     """Write the names into their phases; return a legend of those that are too short for their name."""
     from matplotlib.patches import Patch
 
-    from megads.monitor.plots.style import COLOURS, LABEL, QUIET, text_inches
-
     low, high = axes.get_xlim()
     others: list[tuple[Any, str]] = []
     for index, (begin, end, name) in enumerate(phases):
-        if (end - begin) / (high - low) * across > text_inches(axes.figure, name, LABEL) + 0.08:
+        if (end - begin) / (high - low) * across > style.text_inches(axes.figure, name, LABEL) + 0.08:
             place: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": LABEL, "color": QUIET}
             axes.text((begin + end) / 2, 0.03, name, transform=axes.get_xaxis_transform(), **place)
         else:
@@ -144,23 +138,16 @@ def _name_phases(axes: Axes, phases: Sequence[tuple[float, float, str]], across:
 
 def _token_axis(axes: Axes, curves: Curves, height: float) -> None:
     """Say below the last chart, ``height`` inches high, how many tokens the steps are."""
-    import numpy as np
-
-    from megads.monitor.plots.style import TICK, text_inches
-    from megads.monitor.plots.ticks import round_ticks, tick_labels
-
     if len(curves.steps) < 2:
         return
-    values = round_ticks(curves.tokens[0], curves.tokens[-1], 8)
+    values = style.round_ticks(curves.tokens[0], curves.tokens[-1], 8)
     if not values[-1]:
         return
     steps = np.interp(values, curves.tokens, curves.steps)
     low, high = axes.get_xlim()
-    labels = tick_labels(values)
-    across, free = axes.get_position().width * WIDTH, 0.0
-    shown = []
-    for at, label in zip(steps, labels, strict=True):
-        middle, half = (at - low) / (high - low) * across, text_inches(axes.figure, label, TICK) / 2
+    across, free, shown = axes.get_position().width * WIDTH, 0.0, list[str]()
+    for at, label in zip(steps, style.tick_labels(values), strict=True):
+        middle, half = (at - low) / (high - low) * across, style.text_inches(axes.figure, label, TICK) / 2
         shown.append(label if middle - half >= free else "")  # a ramp-up has many tokens close to each other
         free = middle + half + 0.08 if shown[-1] else free
     below = axes.secondary_xaxis(-0.42 / height)
@@ -171,34 +158,25 @@ def _token_axis(axes: Axes, curves: Curves, height: float) -> None:
 
 def sketch_schedule(curves: Curves, width: int = 72, height: int = 14) -> str:
     """Return the curves that change as text for a terminal, no colours."""
-    import numpy as np
-
-    from megads.monitor.plots.sketch import sketch
-
-    panels = _panels(curves)
-    drawn = [(label, values) for label, values in panels.items() if label == "learning rate" or len(set(values)) > 1]
     steps = np.array(curves.steps, float)
     return "\n".join(
         f"{label}\n{sketch([('', steps, np.array(values), False)], 'step', width, height, zero=True)}"
-        for label, values in drawn
+        for label, values in _panels(curves).items()
+        if label == "learning rate" or len(set(values)) > 1
     )
 
 
 def schedule_table(run: RunConfig) -> str:
     """Return where each part of the learning rate's schedule ends, and at which rate."""
     sizes, schedule, seq = BatchSchedule.of(run), Schedule.of(run), run.model.seq_length
-    ends = {**schedule.borders(), "run": float(planned_samples(run))}
     rows = [("end of", "step", "samples", "tokens", "learning rate", "weight decay")]
-    for name, at in {"start": 0.0, **ends}.items():
+    for name, at in {"start": 0.0, **schedule.borders(), "run": float(planned_samples(run))}.items():
         rates = schedule.at(int(at))
         counts = (f"{sizes.iterations_within(int(at)):,}", _count(at), _count(at * seq))
         rows.append((name, *counts, f"{rates.lr:.6g}", f"{rates.weight_decay:.6g}"))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(n) for cell, n in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
-    return "\n".join(lines)
+    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    form = "  ".join([f"{{:<{first}}}", *(f"{{:>{width}}}" for width in widths)])
+    return "\n".join(form.format(*row) for row in rows)
 
 
 def _count(value: float) -> str:

@@ -4,33 +4,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from megads.monitor.columns import Column, Columns
-from megads.monitor.plots.downsample import Thin, thin
+from megads.monitor.columns import Columns, read_columns
+from megads.monitor.plots.downsample import Points, downsample
 from megads.monitor.plots.drawing import Chart, Drawing
 from megads.monitor.plots.panels import AXES
-from megads.monitor.plots.ticks import log_ticks, round_ticks, tick_labels
+from megads.monitor.plots.style import log_ticks, round_ticks, tick_labels
 
 Sketched = Sequence[tuple[str, np.ndarray, np.ndarray, bool]]  # name, x, y, whether these are single points
 
 Scale = Callable[[Any], Any]  # a value, or many -> its place between the ends of the axis, 0 to 1
 
 BRAILLE = 0x2800
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # bit of each dot of a cell, by row and column
+DOTS = np.array([(0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80)])  # bit of a dot of a cell, by row and column
+LOSSES = {"lm_loss": "training", "valid_loss": "validation"}
 LINE, POINT = "\u2500", "\u25cf"
 TAGS = "123456789abcdefghijklmnopqrstuvwxyz"
 MOST_TAGS = 5  # at the right of one row
 
 
+def read_losses(path: Path) -> Columns:
+    """Return the columns that the pictures of the loss need, of a metrics file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return read_columns(path, lambda key: key in LOSSES)
+
+
 def loss_sketch(columns: Columns, width: int = 72, height: int = 14) -> str:
     """Return training and validation loss as text for a terminal, no colours."""
     lines = []
-    for key, name in (("lm_loss", "training"), ("valid_loss", "validation")):
+    for key, name in LOSSES.items():
         if key in columns and len((column := columns[key].numbers()).x):
-            lines.append((name, *_dots(_few(column, width)), key == "valid_loss" and len(column.x) < width))
+            lines.append(
+                (
+                    name,
+                    *_dots(downsample(column, 2 * width, holes=False)),
+                    key == "valid_loss" and len(column.x) < width,
+                )
+            )
     return sketch(lines, "iteration", width, height)
 
 
@@ -45,9 +63,8 @@ def chart_sketch(drawing: Drawing, chart: Chart, width: int = 72, height: int = 
     for curve in chart.curves:
         parts = [drawing.runs[curve.run].name] if several else []
         parts += [curve.label] if len(chart.keys) > 1 else []
-        points = curve.points
-        at = Thin(drawing.at(curve.run, points.x), points.y, points.low, points.high, points.size)
-        lines.append((" ".join(parts), *_dots(at), curve.sparse and len(points.x) < width))
+        points = replace(curve.points, x=drawing.at(curve.run, curve.points.x))
+        lines.append((" ".join(parts), *_dots(points), curve.sparse and len(points.x) < width))
     return f"{title}\n{sketch(lines, AXES[drawing.axis][0], width, height, log=chart.log)}"
 
 
@@ -62,11 +79,7 @@ def _shares(drawing: Drawing, chart: Chart, width: int) -> str:
     return "\n".join(f"{name:{room}}  {row}"[:width].rstrip() for name, row in zip(names, rows, strict=True))
 
 
-def _few(column: Column, width: int) -> Thin:
-    return thin(column, 2 * width, holes=False)
-
-
-def _dots(points: Thin) -> tuple[np.ndarray, np.ndarray]:
+def _dots(points: Points) -> tuple[np.ndarray, np.ndarray]:
     """Return a line through the points, by way of the extremes of those whose rows lie far apart."""
     x, y = points.x, points.y
     if points.low is not None and points.high is not None:
@@ -91,9 +104,8 @@ def sketch(lines: Sketched, xlabel: str, width: int, height: int, *, log: bool =
         log: whether y is logarithmic.
         zero: whether the y axis begins at 0.
     """
-    drawn = [line for line in lines if len(line[1])]
-    drawn = [(name, x[y > 0], y[y > 0], single) for name, x, y, single in drawn] if log else drawn
-    drawn = [line for line in drawn if len(line[1])]
+    shown = [(name, x[y > 0], y[y > 0], single) for name, x, y, single in lines] if log else lines
+    drawn = [line for line in shown if len(line[1])]
     if not drawn:
         return "\n".join(["no values", *[""] * (height - 1)])
     tagged = sum(not single for *_, single in drawn) > 1
@@ -106,7 +118,8 @@ def sketch(lines: Sketched, xlabel: str, width: int, height: int, *, log: bool =
     left = max(map(len, names)) + 1
     margin = 1 + min(MOST_TAGS, len(drawn)) if tagged else 0
     columns = width - left - 2 - margin
-    view = _x_span(np.concatenate([line[1] for line in drawn]))
+    x = np.concatenate([line[1] for line in drawn])
+    view = (float(x.min()), float(x.max())) if x.min() < x.max() else (float(x[0]) - 1, float(x[0]) + 1)
     place = _scale(low, high, log=log)
     cells, ends = _cells(drawn, tags, view, place, columns, rows)
     at_row = {min(rows - 1, int((1 - place(value)) * rows)): name for value, name in zip(values, names, strict=True)}
@@ -141,11 +154,6 @@ def _span(values: np.ndarray, *, zero: bool, log: bool) -> tuple[float, float]:
     return (0.0 if zero else low - more, high + more)
 
 
-def _x_span(values: np.ndarray) -> tuple[float, float]:
-    low, high = float(values.min()), float(values.max())
-    return (low, high) if low < high else (low - 1, high + 1)
-
-
 def _scale(low: float, high: float, *, log: bool) -> Scale:
     if log:
         return lambda value: (np.log(value) - math.log(low)) / (math.log(high) - math.log(low))
@@ -166,26 +174,21 @@ def _cells(
         if single:
             marks |= {(int(b) // 4, int(a) // 2): tag or POINT for a, b in zip(across, down, strict=True)}
             continue
-        for a, b in _joined(across, down):
-            bits[int(b) // 4, int(a) // 2] |= DOTS[int(b) % 4][int(a) % 2]
+        a, b = _joined(across, down)
+        np.bitwise_or.at(bits, (b // 4, a // 2), DOTS[b % 4, a % 2])
     cells = [[chr(BRAILLE + int(bit)) if bit else " " for bit in row] for row in bits]
     for (row, column), mark in marks.items():
         cells[row][column] = mark
     return cells, ends
 
 
-def _joined(across: np.ndarray, down: np.ndarray) -> list[tuple[float, float]]:
-    """Return dots along the line through points."""
-    found = [(float(across[0]), float(down[0]))]
-    for i in range(1, len(across)):
-        steps = max(1, math.ceil(max(abs(across[i] - across[i - 1]), abs(down[i] - down[i - 1]))))
-        parts = np.arange(1, steps + 1) / steps
-        found += zip(
-            (across[i - 1] + parts * (across[i] - across[i - 1])).tolist(),
-            (down[i - 1] + parts * (down[i] - down[i - 1])).tolist(),
-            strict=True,
-        )
-    return [(round(a), round(b)) for a, b in found]
+def _joined(across: np.ndarray, down: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return dots along the line through points, no two neighbours farther apart than one dot."""
+    steps = np.maximum(1, np.ceil(np.maximum(np.abs(np.diff(across)), np.abs(np.diff(down))))).astype(int)
+    at = np.concatenate([[0.0], *(i + np.arange(1, n + 1) / n for i, n in enumerate(steps))])
+    places = np.arange(len(across))
+    dots = np.rint([np.interp(at, places, each) for each in (across, down)]).astype(int)
+    return dots[0], dots[1]
 
 
 def _x_axis(view: tuple[float, float], left: int, columns: int, xlabel: str) -> list[str]:

@@ -66,7 +66,7 @@ def read_run(given: Path, wanted: Wanted, name: str = "") -> Run:
 
 
 def names_of(given: Sequence[Path]) -> list[str]:
-    """Return a short name for each run: its folder's, with as many parents as tell all apart."""
+    """Return a short name for each run: its folder's, with as many parents as make all different."""
     folders = [metrics_of(each).absolute() for each in given]
     parts = [path.parent.parts if path.name == METRICS else path.parts for path in folders]
     for depth in range(1, max(map(len, parts), default=1)):
@@ -100,10 +100,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if has_changed(text):
         raise ValueError("changed since it was written, its CRC-32 differs")
     flat: dict[str, Any] = {}
-    for name, value in ((name, value) for name, value in content.items() if isinstance(name, str)):
-        flat.update(
-            {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
-        )
+    for name, value in content.items():
+        if isinstance(name, str):
+            flat |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
     return flat
 
 

@@ -28,12 +28,6 @@ class Follower:
 
     Args:
         path: of the file, which may come later.
-
-    Attributes:
-        steps: the last rows of steps.
-        validation: the last row of a validation, empty before the first.
-        curves: iterations and values by key.
-        damage: rows that differ from their checksums; they are skipped.
     """
 
     def __init__(self, path: Path):
@@ -41,11 +35,11 @@ class Follower:
         self.forget()
 
     def forget(self) -> None:
-        """Begin at the begin of the file."""
-        self.steps: deque[dict[str, Any]] = deque(maxlen=SPEED_STEPS)
-        self.validation: dict[str, Any] = {}
-        self.curves = {key: (array("d"), array("f")) for key in CURVES}
-        self.damage = Damage()
+        """Start again at the first row."""
+        self.steps: deque[dict[str, Any]] = deque(maxlen=SPEED_STEPS)  # the last rows of steps
+        self.validation: dict[str, Any] = {}  # the last row of one, empty before the first
+        self.curves = {key: (array("d"), array("f")) for key in CURVES}  # iterations and values
+        self.damage = Damage()  # rows that differ from their checksums; they are skipped
         self._offset, self._mark = 0, b""
 
     def poll(self) -> bool:

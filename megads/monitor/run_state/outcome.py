@@ -6,7 +6,7 @@ import json
 import os
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,13 @@ class Outcome:
 
     ``kind`` is one of: done, stopped, wrong (a MegadsError), import, memory, error (any other
     exception), killed (by a signal), lost (another rank went silently), hang.
-    ``rank`` and ``host`` are those to blame, rank -1 and no host when nobody is.
     """
 
     exit_code: int
     message: str
     iteration: int
     kind: str = ""
-    rank: int = -1
+    rank: int = -1  # that failed, and its host
     host: str = ""
 
 
@@ -44,7 +43,7 @@ def write_outcome(run_dir: Path, outcome: Outcome) -> None:
     write_whole(run_dir / OUTCOME, _text(outcome))
 
 
-def tell_first(run_dir: Path, outcome: Outcome) -> bool:
+def write_first_outcome(run_dir: Path, outcome: Outcome) -> bool:
     """Write ``outcome.json`` unless a rank has written it; return whether this one is the first.
 
     The file system decides, not a look at it: on a network file system a host may see for
@@ -65,24 +64,25 @@ def _text(outcome: Outcome) -> str:
     return seal(json.dumps({"crc32": NO_CRC, **asdict(replace(outcome, message=message))}) + "\n")
 
 
-def _read_sealed(path: Path) -> Any:
-    """Return the content of a file that holds its own CRC-32, or none; ValueError if that differs."""
+def _known(kind: Any, path: Path) -> dict[str, Any]:
+    """Return the fields of a dataclass in a file with its own CRC-32, or none.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError, TypeError: its CRC-32 differs, or a field is of another type.
+    """
     raw = read_bytes(path, SMALL)
     given = parse_json(raw)
     if "crc32" in given and not is_sealed(raw, given["crc32"]):
         raise ValueError("it changed since it was written, its CRC-32 differs")
-    return given
-
-
-def _known(kind: Any, given: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that a file holds; ValueError or TypeError where one is of another type."""
     kinds: dict[str, Any] = {"int": int, "str": str, "float": (int, float)}
-    known = {name: given[name] for name in kind.__dataclass_fields__ if name in given}
-    for name, value in known.items():
-        right = isinstance(value, kinds[kind.__dataclass_fields__[name].type]) and not isinstance(value, bool)
-        if not right or (not isinstance(value, str) and not abs(value) <= _MOST_NUMBER):
+    types = {each.name: kinds[str(each.type)] for each in fields(kind) if each.name in given}
+    for name, right in types.items():
+        value = given[name]
+        is_right = isinstance(value, right) and not isinstance(value, bool)
+        if not is_right or (not isinstance(value, str) and not abs(value) <= _MOST_NUMBER):
             raise TypeError(f"{name} is {value!r:.40}")
-    return known
+    return {name: given[name] for name in types}
 
 
 def find_outcome(run_dir: Path, patience_s: float = 0.0) -> Outcome | None:
@@ -103,28 +103,23 @@ def find_outcome(run_dir: Path, patience_s: float = 0.0) -> Outcome | None:
 def read_outcome(run_dir: Path) -> Outcome | None:
     """Return what the ranks left in ``outcome.json``, or None when there is none that can be read."""
     try:
-        given = _read_sealed(run_dir / OUTCOME)
-        return Outcome(**{"message": "", "iteration": 0, **_known(Outcome, given)})
+        return Outcome(**{"message": "", "iteration": 0, **_known(Outcome, run_dir / OUTCOME)})
     except (OSError, ValueError, TypeError):
         return None
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Where rank 0 was when it last wrote.
-
-    ``time`` and ``since`` are unix seconds: of writing, and of the beginning of ``phase``.
-    ``save_s`` is the longest that a checkpoint took so far, 0 when there was none.
-    """
+    """Where rank 0 was when it last wrote."""
 
     iteration: int
     phase: str
-    since: float
-    time: float
+    since: float  # unix seconds, of the beginning of ``phase``
+    time: float  # unix seconds, of writing
     pid: int
     host: str
     attempt: int = 0
-    save_s: float = 0.0
+    save_s: float = 0.0  # the longest that a checkpoint took so far
 
 
 def write_heartbeat(run_dir: Path, beat: Heartbeat) -> None:
@@ -139,8 +134,7 @@ def write_heartbeat(run_dir: Path, beat: Heartbeat) -> None:
 def read_heartbeat(run_dir: Path) -> Heartbeat | None:
     """Return the heartbeat of the run in ``run_dir``, None when there is none that can be read."""
     try:
-        given = _read_sealed(run_dir / HEARTBEAT)
-        return Heartbeat(**_known(Heartbeat, given))
+        return Heartbeat(**_known(Heartbeat, run_dir / HEARTBEAT))
     except (OSError, ValueError, TypeError):
         return None
 

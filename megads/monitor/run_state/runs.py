@@ -1,4 +1,4 @@
-"""What the folders of runs tell without asking anybody: state, step, loss, speed. Reads the ends of files only."""
+"""What the folders of runs hold: state, step, loss, speed. Reads the ends of files only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,6 @@ class RunFacts:
     optimizer: str = ""
     tokens: float | None = None  # trained on so far
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the facts for ``--json``."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class State:
@@ -88,7 +84,7 @@ def is_run(folder: Path) -> bool:
 
 
 def facts_of(folder: Path, now: float | None = None) -> RunFacts:
-    """Return what a run's folder tells; a broken one is reported as such.
+    """Return the facts in a run's folder; a broken one is reported as such.
 
     Args:
         folder: of the run.
@@ -98,8 +94,7 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
     damage = Damage()
     try:
         os.listdir(folder)
-        step, validation = last_rows(folder / METRICS)
-        speeds = last_speeds(folder / METRICS, damage)
+        steps, validation = last_rows(folder / METRICS, damage)
         damaged = damage.text(folder / METRICS)
     except OSError as error:
         return RunFacts(str(folder), BROKEN, f"cannot be read: {error.strerror}")
@@ -111,34 +106,32 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
         pass
     except (OSError, ValueError) as error:
         problem = f"{CONFIG} {getattr(error, 'strerror', None) or error}"
-    state = state_of(folder, settings, now)
+    step, state = steps[-1] if steps else {}, state_of(folder, settings, now)
     if not settings and state.name == LOST:
-        state = State(BROKEN, f"no settings in {CONFIG}, {state.why}")
-    if problem:
-        state = State(BROKEN, problem)
+        problem = problem or f"no settings in {CONFIG}, {state.why}"
+    state = State(BROKEN, problem) if problem else state
     if damaged:
         state = State(state.name, "; ".join(filter(None, (f"{METRICS}: {damaged}", state.why))))
-    outcome, beat = read_outcome(folder), read_heartbeat(folder)
-    ends = [int(reached) for row in (step, validation) if (reached := _number(row, "iteration")) is not None]
-    reached = max([*ends, outcome.iteration if outcome else 0, beat.iteration if beat else 0])
-    total, changed = _number(settings, "train.train_iters"), last_change(folder)
-    total = None if settings.get("train.evaluate_only") else total
+    ends = [int(number(row, "iteration") or 0) for row in (step, validation)]
+    reached = max([*ends, *(found.iteration for found in (read_outcome(folder), read_heartbeat(folder)) if found)])
+    total = None if settings.get("train.evaluate_only") else number(settings, "train.train_iters")
+    last = last_change(folder)
     return RunFacts(
         path=str(folder),
         state=state.name,
         why=state.why,
         step=reached,
         total=int(total) if total and total > 0 else None,
-        loss=_number(with_means(step), "lm_loss"),
-        valid_loss=_number(validation, "valid_loss"),
-        tokens_per_s=speeds.get("tokens_per_s"),
-        mfu=speeds.get("mfu"),
-        age_s=max(0.0, now - changed) if changed else None,
+        loss=number(with_means(step), "lm_loss"),
+        valid_loss=number(validation, "valid_loss"),
+        tokens_per_s=_median(steps, "tokens_per_s"),
+        mfu=_median(steps, "mfu"),
+        age_s=max(0.0, now - last) if last else None,
         model=_model(settings),
         layout=_layout(settings),
-        lr=_number(settings, "optim.lr"),
+        lr=number(settings, "optim.lr"),
         optimizer=str(settings.get("optim.optimizer") or ""),
-        tokens=_number(step, "consumed_tokens"),
+        tokens=number(step, "consumed_tokens"),
     )
 
 
@@ -147,8 +140,8 @@ def state_of(folder: Path, settings: Mapping[str, Any], now: float) -> State:
     outcome = read_outcome(folder)
     if outcome is not None:
         return _ended(outcome)
-    beat, beaten = read_heartbeat(folder), _changed(folder / HEARTBEAT)
-    said = _changed(folder / LOG_FILE)
+    beat, beaten = read_heartbeat(folder), changed_at(folder / HEARTBEAT)
+    said = changed_at(folder / LOG_FILE)
     if beat is not None:
         # The clocks of two hosts need not agree; either of them may show that it is fresh.
         quiet = min(abs(now - beat.time), abs(now - beaten) if beaten else float("inf"))
@@ -180,7 +173,7 @@ def _ended(outcome: Outcome) -> State:
 
 def _alive(beat: Heartbeat, settings: Mapping[str, Any], now: float) -> State:
     """Distinguish a run that progresses from one that has a heartbeat but no progress for longer than allowed."""
-    timeout = _number(settings, "launch.timeout_s")
+    timeout = number(settings, "launch.timeout_s")
     limit = 2 * max(600.0 if timeout is None else timeout, 3 * beat.save_s)
     stands = beat.time - beat.since
     if beat.phase != "end" and stands > limit:
@@ -188,35 +181,8 @@ def _alive(beat: Heartbeat, settings: Mapping[str, Any], now: float) -> State:
     return State(RUNNING, f"in {beat.phase}" + (f" for {duration(stands)}" if stands > 10 else ""))
 
 
-def last_rows(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the last step's row and the last validation's of a metrics file, empty where there is none.
-
-    Raises:
-        OSError: the file is there and cannot be read.
-    """
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        return {}, {}
-    tail = TAIL
-    step: dict[str, Any] = {}
-    validation: dict[str, Any] = {}
-    with open_binary(path) as file:
-        while True:
-            file.seek(max(0, size - tail))
-            data = file.read(tail)
-            if tail < size:
-                data = data.partition(b"\n")[2]
-            # Only the lines that matter: a few of many thousands.
-            step = step or _last(data, b'"lm_loss"')
-            validation = validation or _last(data, b'"valid_loss"')
-            if (step and validation) or tail >= min(size, MOST_TAIL):
-                return step, validation
-            tail *= 8
-
-
-def last_speeds(path: Path, damage: Damage) -> dict[str, float]:
-    """Return the medians of tokens/s and MFU over the last steps of a metrics file, without those it does not have.
+def last_rows(path: Path, damage: Damage | None = None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the rows of the last steps of a metrics file, and that of the last validation, empty where there is none.
 
     Args:
         path: of the file.
@@ -226,18 +192,22 @@ def last_speeds(path: Path, damage: Damage) -> dict[str, float]:
         OSError: the file is there and cannot be read.
     """
     try:
-        with open_binary(path) as file:
-            offset = file.seek(max(0, path.stat().st_size - TAIL))
-            if offset:
-                offset += len(file.readline())
-            rows = parse_rows(file.read(), damage, offset)
+        size = path.stat().st_size
     except FileNotFoundError:
-        return {}
-    steps = [row for row in rows if "lm_loss" in row][-SPEED_STEPS:]
-    values = {
-        key: [number for row in steps if (number := _number(row, key)) is not None] for key in ("tokens_per_s", "mfu")
-    }
-    return {key: statistics.median(each) for key, each in values.items() if each}
+        return [], {}
+    with open_binary(path) as file:
+        offset = file.seek(max(0, size - TAIL))
+        offset += len(file.readline()) if offset else 0
+        rows = [row for row in parse_rows(file.read(), damage or Damage(), offset) if "iteration" in row]
+        steps = [row for row in rows if "lm_loss" in row][-SPEED_STEPS:]
+        validation: dict[str, Any] = next((row for row in reversed(rows) if "valid_loss" in row), {})
+        if offset and not (steps and validation):
+            # Only the lines that matter: a few of many thousands.
+            file.seek(max(0, size - MOST_TAIL))
+            data = file.read(MOST_TAIL)
+            validation = validation or _last(data, b'"valid_loss"')
+            steps = steps or [row for row in [_last(data, b'"lm_loss"')] if row]
+    return steps, validation
 
 
 def _last(data: bytes, key: bytes) -> dict[str, Any]:
@@ -254,17 +224,23 @@ def _last(data: bytes, key: bytes) -> dict[str, Any]:
 
 def last_change(folder: Path) -> float:
     """Return when a run last wrote something, in unix seconds; 0 when it never did."""
-    return max(_changed(folder / name) for name in (METRICS, HEARTBEAT, OUTCOME, LOG_FILE, CONFIG, SUBMITTED))
+    return max(changed_at(folder / name) for name in (METRICS, HEARTBEAT, OUTCOME, LOG_FILE, CONFIG, SUBMITTED))
 
 
-def _changed(path: Path) -> float:
+def changed_at(path: Path) -> float:
+    """Return when a file was last changed, in unix seconds; 0 when it is not there."""
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _number(row: Mapping[str, Any], key: str) -> float | None:
+def _median(rows: list[dict[str, Any]], key: str) -> float | None:
+    values = [value for row in rows if (value := number(row, key)) is not None]
+    return statistics.median(values) if values else None
+
+
+def number(row: Mapping[str, Any], key: str) -> float | None:
     """Return a finite number of a row or of settings, None where there is something else."""
     value = row.get(key)
     usable = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST_NUMBER

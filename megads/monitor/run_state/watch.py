@@ -13,9 +13,10 @@ from megads.config.run_files import CONFIG, LOG_FILE, METRICS
 from megads.errors import EXIT_FAILED, EXIT_STOPPED, plain
 from megads.monitor.plots.sketch import loss_sketch
 from megads.monitor.plots.source import settings_of
+from megads.monitor.run_state import runs
 from megads.monitor.run_state.follow import Follower
 from megads.monitor.run_state.outcome import read_outcome
-from megads.monitor.run_state.runs import DONE, FAILED, LOST, STARTING, STOPPED, WAITING, State, last_change, state_of
+from megads.monitor.run_state.runs import DONE, FAILED, LOST, STARTING, STOPPED, WAITING, State, number
 from megads.storage.open_file import open_binary
 from megads.text.units import clock, count, duration, seconds, size
 
@@ -50,11 +51,11 @@ class Watch:
     def poll(self, now: float | None = None) -> bool:
         """Look once; return whether there are new rows."""
         now = time.time() if now is None else now
-        changed = _changed(self.folder / CONFIG)
+        changed = runs.changed_at(self.folder / CONFIG)
         if changed != self._config:
             self.settings, self._config = settings_of(self.folder), changed
         new = self.rows.poll()
-        self.state = state_of(self.folder, self.settings, now)
+        self.state = runs.state_of(self.folder, self.settings, now)
         self.log = log_lines(self.folder / LOG_FILE)
         if self.state.name == LOST:
             self._lost_since = self._lost_since or now
@@ -69,8 +70,8 @@ class Watch:
         if self.state.name == LOST:
             return not self._alive or now - self._lost_since > LOST_S
         if self.state.name == FAILED and self.settings.get("launch.max_restarts"):
-            told = any(LAST_WORD in line for line in self.log)
-            return told or now - last_change(self.folder) > RESTART_S
+            is_final = any(LAST_WORD in line for line in self.log)
+            return is_final or now - runs.last_change(self.folder) > RESTART_S
         return self.state.ended
 
     def exit_code(self) -> int:
@@ -153,18 +154,18 @@ class Watch:
     def _numbers(self) -> list[str]:
         step, validation = self.step(), self.rows.validation
         shown = [("loss", "lm_loss", "{:.4f}"), ("lr", "learning_rate", "{:.2e}"), ("grad norm", "grad_norm", "{:.3f}")]
-        parts = [f"{name} {form.format(step[key])}" for name, key, form in shown if _is_number(step.get(key))]
-        if _is_number(validation.get("valid_loss")):
+        parts = [f"{name} {form.format(step[key])}" for name, key, form in shown if number(step, key) is not None]
+        if number(validation, "valid_loss") is not None:
             parts.insert(1, f"validation {validation['valid_loss']:.4f} (step {validation['iteration']})")
         return parts
 
     def _speeds(self) -> list[str]:
         tokens, mfu, step_s = (self.rows.median(key) for key in ("tokens_per_s", "mfu", "step_time_s"))
-        memory = self.step().get("memory_bytes")
+        memory = number(self.step(), "memory_bytes")
         parts = [f"{count(tokens)} tok/s"] if tokens else []
         parts += [f"mfu {mfu:.1%}"] if mfu else []
         parts += [f"{seconds(step_s)} per step"] if step_s else []
-        return [*parts, *([f"memory {size(memory)}"] if _is_number(memory) and memory else [])]
+        return [*parts, *([f"memory {size(memory)}"] if memory else [])]
 
     def _counters(self) -> list[str]:
         step = self.step()
@@ -182,14 +183,3 @@ def log_lines(path: Path) -> list[str]:
     lines = (STAMP.sub(r"\1 ", line).rstrip() for line in text.splitlines()[1 if len(text) >= LOG_TAIL else 0 :])
     lines = (line for line in lines if not MEGATRON.match(line))  # the log has each step in two forms
     return ["".join(letter if letter.isprintable() else " " for letter in line) for line in lines if line]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from megads.monitor.trackers.metrics_sink import Tracker, TrackerStart
+
+NAME = "metrics.csv"
 COLUMNS = (
     *("iteration", "consumed_samples", "consumed_tokens", "lm_loss", "learning_rate", "weight_decay", "grad_norm"),
     *("loss_scale", "skipped_iterations", "nan_iterations", "global_batch_size", "step_time_s", "tokens_per_s"),
@@ -22,7 +25,12 @@ COLUMNS = (
 """Always there, in this order; others follow in the order in which they first came."""
 
 
-class Table:
+def open_tracker(start: TrackerStart) -> Table:
+    """Return the table of a run."""
+    return Table(start.run_dir / NAME, start.iteration)
+
+
+class Table(Tracker):
     """Appends rows to a CSV file; what a row does not have is empty.
 
     On resume the rows after the checkpoint are dropped, as those of ``metrics.jsonl`` are.
@@ -32,8 +40,7 @@ class Table:
         iteration: of the checkpoint that the run resumes from; 0 for a new run.
     """
 
-    name = "metrics.csv"
-    every = 0
+    name = NAME
 
     def __init__(self, path: Path, iteration: int = 0):
         self.path = path
@@ -56,10 +63,6 @@ class Table:
     def close(self) -> None:
         """Close the file."""
         self.file.close()
-
-    def settle(self) -> str:
-        """Do nothing: rows are in the file when they are written."""
-        return ""
 
     def _rewrite(self, iteration: int | None) -> None:
         """Write the file again with today's columns and its rows up to ``iteration``, None: all, and open it."""

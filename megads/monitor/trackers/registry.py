@@ -1,50 +1,68 @@
-"""Open what the settings ask for, on rank 0."""
+"""The trackers: one row each, which opens it on rank 0 and says which package it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
+from megads.config.run_files import METRICS
 from megads.config.schema import RunConfig
+from megads.config.settings.log import TrackConfig
+from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
-from megads.monitor.trackers.metrics_sink import MetricsSink, Tracker, opened
+from megads.monitor.trackers.metrics_sink import MetricsSink, Tracker, TrackerStart
+from megads.text.secrets import hidden
 
-METRICS, CSV = "metrics.jsonl", "metrics.csv"
+
+@dataclass(frozen=True)
+class TrackerSpec:
+    """One tracker; ``open_tracker(start)`` of its module returns it, and is imported only where it is used."""
+
+    name: str  # for messages
+    module: str
+    is_asked_for: Callable[[TrackConfig], bool]  # of settings without auto
+    package: str = ""  # to be installed
+    settings: tuple[str, ...] = ()  # of the section track that ask for it, for messages
+    without: str = ""  # the setting that disables it, for messages
 
 
-def open_tracks(
+TRACKERS = (
+    TrackerSpec("metrics.csv", "csv_table", lambda track: track.csv),
+    TrackerSpec(
+        "TensorBoard",
+        "tensorboard",
+        lambda track: track.tensorboard == "on",
+        package="tensorboard",
+        settings=("tensorboard", "tensorboard_dir"),
+        without="NO_TENSORBOARD=1",
+    ),
+    TrackerSpec(
+        "Weights & Biases",
+        "wandb",
+        lambda track: track.wandb_mode in ("online", "offline"),
+        package="wandb",
+        settings=("wandb_mode", "wandb_project"),
+        without="WANDB_DISABLED=1",
+    ),
+)
+
+
+def open_trackers(
     run: RunConfig, run_dir: Path, env: Mapping[str, str], *, iteration: int, samples: int, world_size: int
 ) -> MetricsSink:
-    """Return what takes the rows of this start; what cannot be opened is reported and skipped.
+    """Return what takes the rows of this start; see :class:`TrackerStart` for the arguments."""
+    file = MetricsFile(run_dir / METRICS, iteration)  # first: a tracker may follow it
+    start = TrackerStart(run, run_dir, env, iteration, samples, world_size)
+    trackers = [tracker for spec in TRACKERS if spec.is_asked_for(run.track) for tracker in opened(spec, start)]
+    return MetricsSink(file, trackers)
 
-    Args:
-        run: derived settings.
-        run_dir: the run folder.
-        env: this process's environment, for the library of Weights & Biases.
-        iteration: of the checkpoint that the run resumes from; 0 for a new run.
-        samples: consumed until then.
-        world_size: ranks.
-    """
-    track = run.track
-    trackers: list[Tracker] = []
-    if track.csv:
-        from megads.monitor.trackers.csv_table import Table
 
-        trackers += opened(CSV, lambda: Table(run_dir / CSV, iteration))
-    if track.tensorboard == "on":
-        from megads.monitor.trackers.tensorboard import TensorBoard
-
-        folder = Path(track.tensorboard_dir) if track.tensorboard_dir else run_dir / "tensorboard"
-        points: dict[str, Any] = {
-            "run_dir": run_dir,
-            "iteration": iteration,
-            "samples": samples,
-            "world_size": world_size,
-        }
-        trackers += opened("TensorBoard", lambda: TensorBoard(track, folder, run.name or run_dir.name, **points))
-    if track.wandb_mode in ("online", "offline"):
-        from megads.monitor.trackers.wandb import Wandb
-
-        trackers += opened("Weights & Biases", lambda: Wandb(run_dir, iteration, env, run_id=track.wandb_id))
-    return MetricsSink(MetricsFile(run_dir / METRICS, iteration), trackers)
+def opened(spec: TrackerSpec, start: TrackerStart) -> list[Tracker]:
+    """Return the tracker of a row; none, with a line in the log, when it cannot be opened."""
+    try:
+        return [import_module(f"megads.monitor.trackers.{spec.module}").open_tracker(start)]
+    except Exception as error:
+        LOG.warning("%s cannot be used, the run continues: %s", spec.name, hidden(f"{type(error).__name__}: {error}"))
+        return []

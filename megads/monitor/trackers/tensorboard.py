@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from megads.config.settings.log import TrackConfig
+from megads.monitor.trackers.metrics_sink import Tracker, TrackerStart
 
 VS_SAMPLES = " vs samples"
 
@@ -35,14 +36,32 @@ STEP_TAGS = {
 }
 """Entry of a row -> its tag."""
 
-ON_ITERATIONS = ("mem-max-allocated-bytes", "world-size")  # not over samples
-THROUGHPUT = (
-    *("tokens_per_s", "tokens_per_s_per_device", "tflops_per_device", "hardware_tflops_per_device", "mfu", "hfu"),
-)
+SWITCHES = {
+    "learning-rate": "log_learning_rate",
+    "batch-size": "log_batch_size",
+    "loss-scale": "log_loss_scale",
+    "iteration-time": "log_timers",
+    "mem-max-allocated-bytes": "log_memory",
+}
+"""Tag -> the setting without which it is dropped."""
+
+ENERGY = ("energy_kwh", "co2_kg")
+ON_ITERATIONS = ("mem-max-allocated-bytes", "world-size", "throughput/", *ENERGY)  # not over samples
+THROUGHPUT = {
+    *("tokens_per_s", "tokens_per_s_per_device", "tflops_per_device", "hardware_tflops_per_device", "mfu", "hfu")
+}
 FLUSH_S = 10  # longest time until a point is in the file
 
 
-class TensorBoard:
+def open_tracker(start: TrackerStart) -> TensorBoard:
+    """Return the writer of a run's event files."""
+    track, run_dir = start.run.track, start.run_dir
+    folder = Path(track.tensorboard_dir) if track.tensorboard_dir else run_dir / "tensorboard"
+    points = {"iteration": start.iteration, "samples": start.samples, "world_size": start.world_size}
+    return TensorBoard(track, folder, start.run.name or run_dir.name, run_dir=run_dir, **points)
+
+
+class TensorBoard(Tracker):
     """Writes points to event files in a folder.
 
     On resume the points after the checkpoint are cut off the files that this run wrote
@@ -54,9 +73,7 @@ class TensorBoard:
         folder: of the event files.
         run_name: part of their names.
         run_dir: the run folder; only its own files are cut, others may share the folder of event files.
-        iteration: of the checkpoint that the run resumes from; 0 for a new run.
-        samples: consumed until then.
-        world_size: ranks.
+        iteration, samples, world_size: as :class:`TrackerStart`.
     """
 
     name = "TensorBoard"
@@ -85,23 +102,15 @@ class TensorBoard:
         for path in sorted(folder.glob(f"events.out.tfevents.*{suffix}")):
             cut_back(path, iteration, samples)
         self.writer = EventFileWriter(str(folder), settings.tensorboard_queue_size, FLUSH_S, filename_suffix=suffix)
-        self.dropped = {
-            tag
-            for tag, kept in (
-                ("learning-rate", settings.log_learning_rate),
-                ("batch-size", settings.log_batch_size),
-                ("loss-scale", settings.log_loss_scale),
-                ("iteration-time", settings.log_timers),
-                ("mem-max-allocated-bytes", settings.log_memory),
-            )
-            if not kept
-        }
+        self.dropped = {tag for tag, name in SWITCHES.items() if not getattr(settings, name)}
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Queue the points of a row; a thread writes them."""
         self.samples = row.get("consumed_samples", self.samples)
         over_iterations = dict(self.points(row))
-        over_samples = {f"{tag}{VS_SAMPLES}": value for tag, value in over_iterations.items() if _has_samples(tag)}
+        over_samples = {
+            f"{tag}{VS_SAMPLES}": value for tag, value in over_iterations.items() if not tag.startswith(ON_ITERATIONS)
+        }
         for step, points in ((row["iteration"], over_iterations), (self.samples, over_samples)):
             finite = [(tag, value) for tag, value in points.items() if value is not None and math.isfinite(value)]
             values = [self.summary.Value(tag=tag, simple_value=value) for tag, value in finite]
@@ -122,7 +131,7 @@ class TensorBoard:
                 yield f"throughput/{key}", value
             elif key.startswith("time/") and self.settings.log_timers:
                 yield f"{key.removeprefix('time/').removesuffix('_s')}-time", value
-            elif key in ("energy_kwh", "co2_kg"):
+            elif key in ENERGY:
                 yield key, value
             elif key.startswith(("valid_loss", "test_loss")):
                 yield from self._held_out(key, value)
@@ -140,14 +149,6 @@ class TensorBoard:
     def close(self) -> None:
         """Write what is queued and close the file."""
         self.writer.close()
-
-    def settle(self) -> str:
-        """Do nothing: :meth:`close` has written all."""
-        return ""
-
-
-def _has_samples(tag: str) -> bool:
-    return tag not in ON_ITERATIONS and not tag.startswith("throughput/") and tag not in ("energy_kwh", "co2_kg")
 
 
 def cut_back(path: Path, iteration: int, samples: int) -> None:

@@ -1,38 +1,40 @@
 """Weights & Biases, in a process of its own: its import, its network and its failures never meet a step.
 
-Rows go into a pipe that this side never waits for; ``wandb_process`` takes them out.
+That process follows ``metrics.jsonl`` (``wandb_process``), so a step waits for nothing of it.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import subprocess
 import sys
 import threading
-import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from megads.config.run_files import METRICS
 from megads.config.settings.log import WANDB_ID
 from megads.errors import MegadsError
 from megads.monitor.log import LOG
+from megads.monitor.trackers.metrics_sink import Tracker, TrackerStart
 from megads.text.secrets import hidden
 
 CHILD = ("-m", "megads.monitor.trackers.wandb_process")
-MOST_WAITING = 64 * 2**20  # bytes of rows that nobody has taken yet
 WAIT_S = 20.0  # at the end of a run, for what was not sent yet
 RUN_ID = "wandb-run-id"  # in the run folder
 NOT_FOR_IT = ("WANDB_MODE", "WANDB_DISABLED", "WANDB_NAME", "WANDB_RUN_ID", "WANDB_RESUME", "WANDB_DIR")
 """Variables that would contradict what the settings say."""
 
 
-class Wandb:
-    """Hands rows to a process that talks to Weights & Biases.
+def open_tracker(start: TrackerStart) -> Wandb:
+    """Return what hands rows to the process of Weights & Biases."""
+    return Wandb(start.run_dir, start.iteration, start.env, run_id=start.run.track.wandb_id)
+
+
+class Wandb(Tracker):
+    """Starts a process that sends the rows of ``metrics.jsonl`` from now on, and watches it.
 
     Args:
         run_dir: whose ``config.yaml`` says project, names and mode; its files go under ``<run>/wandb``.
@@ -43,59 +45,50 @@ class Wandb:
     """
 
     name = "Weights & Biases"
-    every = 0
 
     def __init__(
         self, run_dir: Path, iteration: int, env: Mapping[str, str], command: Sequence[str] = (), run_id: str = ""
     ):
-        words = [*(command or (sys.executable, *CHILD)), str(run_dir), _run_id(run_dir, iteration, run_id)]
+        known = (run_dir / METRICS).stat().st_size if (run_dir / METRICS).is_file() else 0
+        words = [*(command or (sys.executable, *CHILD)), str(run_dir), _run_id(run_dir, iteration, run_id), str(known)]
         if iteration or run_id:
             words.append("--resume")
         own = {name: value for name, value in env.items() if name not in NOT_FOR_IT}
         own["WANDB_ERROR_REPORTING"] = "false"
         self.env, self.run_dir = env, run_dir
-        self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=own
-        )
-        assert self.process.stdin is not None
-        self.pipe = self.process.stdin.fileno()
-        os.set_blocking(self.pipe, False)
-        self.waiting: deque[bytes] = deque()
-        self.bytes = 0
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(words, **pipes, env=own, bufsize=0)
         self.reader = threading.Thread(target=self._listen, args=(self.process.stdout,), daemon=True)
         self.reader.start()
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Put a row into the pipe, or keep it until there is place."""
-        finite = {k: v for k, v in row.items() if v is not None and not (isinstance(v, float) and not math.isfinite(v))}
-        self._put(json.dumps(finite))
+        """Check that there is a process, which reads the row from its file."""
+        if self.process.poll() is not None:
+            self._end()
+            raise MegadsError(f"its process ended with {self.process.returncode}")
 
     def close(self) -> None:
-        """Say that no row follows."""
-        self._put("end")
+        """Report that no row follows."""
+        self.write({})
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"end\n")
 
     def settle(self) -> str:
         """Wait up to :data:`WAIT_S` until all is sent, or written where there is no network."""
-        until = time.monotonic() + WAIT_S
-        while self.waiting and time.monotonic() < until and self.process.poll() is None:
-            self._flush()
-            time.sleep(0.02)
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(max(0.1, until - time.monotonic()))
-        if self.process.poll() is None:
-            self._end()
-            if (self.run_dir / "wandb").is_dir():
-                return (
-                    f"wandb    not everything was sent within {WAIT_S:g} s; `wandb sync` in the run folder "
-                    "sends the rest"
-                )
-            return (
-                f"wandb    has nothing of this run: the library did not start within {WAIT_S:g} s; "
-                "metrics.jsonl has everything"
-            )
-        code = self.process.returncode
+            self.process.wait(WAIT_S)
+        code = self.process.poll()
         self._end()
-        return f"wandb    its process ended with {code}; what it has is in the run folder under wandb" if code else ""
+        if code is not None:
+            return (
+                f"wandb    its process ended with {code}; what it has is in the run folder under wandb" if code else ""
+            )
+        if (self.run_dir / "wandb").is_dir():
+            return (
+                f"wandb    not everything was sent within {WAIT_S:g} s; `wandb sync` in the run folder sends the rest"
+            )
+        missing = f"wandb    has nothing of this run: the library did not start within {WAIT_S:g} s"
+        return f"{missing}; metrics.jsonl has everything"
 
     def _end(self) -> None:
         self.process.kill()
@@ -103,31 +96,6 @@ class Wandb:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.reader.join(1.0)
-
-    def _put(self, line: str) -> None:
-        if self.process.poll() is not None:
-            self._end()
-            raise MegadsError(f"its process ended with {self.process.returncode}")
-        data = line.encode() + b"\n"
-        self.waiting.append(data)
-        self.bytes += len(data)
-        self._flush()
-        if self.bytes > MOST_WAITING:
-            self._end()
-            raise MegadsError("its process accepts no rows")
-
-    def _flush(self) -> None:
-        while self.waiting:
-            data = self.waiting[0]
-            try:
-                done = os.write(self.pipe, data)
-            except BlockingIOError:
-                return
-            self.bytes -= done
-            if done == len(data):
-                self.waiting.popleft()
-            else:
-                self.waiting[0] = data[done:]
 
     def _listen(self, lines: IO[bytes]) -> None:
         with lines:

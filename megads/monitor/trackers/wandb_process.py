@@ -1,39 +1,43 @@
-"""The process that talks to Weights & Biases: ``python -m megads.monitor.trackers.wandb_process RUN ID [--resume]``.
+"""The process that talks to Weights & Biases: ``python -m ...wandb_process RUN ID OFFSET [--resume]``.
 
-It reads rows from its standard input, one JSON object a line, until the line ``end``, and
-says what is worth it on its standard output. Without that line the run ended badly.
+It reads rows from ``metrics.jsonl`` from a byte on, until its standard input has the line ``end``,
+and reports on its standard output. Without that line the run ended badly.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from select import select
+from typing import IO, Any
 
-from megads.config.run_folder import CONFIG, load_config
+from megads.config.run_files import CONFIG, METRICS
+from megads.config.run_folder import load_config
 from megads.config.schema import RunConfig
 from megads.config.tree import fields, value_of
+from megads.monitor.rows import Damage, parse_rows
 from megads.text.secrets import hidden
 
 PROJECT = "megads"
 AXIS = "iteration"
+POLL_S = 1.0  # between looks at the file
 LINGER_S = 60  # the longest that this process outlives the rank
 
 
 def main(words: list[str]) -> int:
-    """Hand rows on until there are no more; return the exit code of this process."""
-    run_dir, run_id, resume = Path(words[0]), words[1], "--resume" in words
+    """Send rows until there are no more; return the exit code of this process."""
+    run_dir, run_id, offset, resume = Path(words[0]), words[1], int(words[2]), "--resume" in words
     # A terminal's Ctrl-C and a scheduler's warning are for the rank, which then says "end".
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     os.nice(10)
     settings = load_config(run_dir / CONFIG)
     history = History(begin(settings, run_dir, run_id, resume=resume))
-    ended_well = history.follow(sys.stdin)
+    with open(run_dir / METRICS, "rb") as rows:
+        rows.seek(offset)
+        ended_well = history.follow(rows, sys.stdin)
     signal.alarm(LINGER_S)  # nobody may be left to end it
     history.run.finish(exit_code=0 if ended_well else 1)
     return 0
@@ -50,14 +54,14 @@ def begin(settings: RunConfig, run_dir: Path, run_id: str, *, resume: bool) -> A
         if mode != "online":
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        say(f"kept offline, because it cannot be reached: {reason}")
+        report(f"kept offline, because it cannot be reached: {reason}")
         mode = "offline"
         wandb.teardown()  # its service takes the run's id for used
         run = wandb.init(settings=options(settings, run_dir, run_id, mode, resume=False), config=config_of(settings))
     run.define_metric(AXIS, hidden=True)
     run.define_metric("*", step_metric=AXIS)
     folder = Path(run.dir).parent
-    say(str(run.url) if mode == "online" else f"offline; `wandb sync {folder}` sends it")
+    report(str(run.url) if mode == "online" else f"offline; `wandb sync {folder}` sends it")
     return run
 
 
@@ -101,13 +105,16 @@ class History:
     def __init__(self, run: Any):
         self.run, self.step = run, 0
 
-    def follow(self, lines: Iterable[str]) -> bool:
-        """Take rows until ``end``; return whether it came."""
-        for line in lines:
-            if line == "end\n":
-                return True
-            self.write(json.loads(line))
-        return False
+    def follow(self, rows: IO[bytes], orders: IO[str]) -> bool:
+        """Take rows as they come until ``orders`` has a line, or ends; return whether the line is ``end``."""
+        rest = b""
+        while True:
+            is_over = bool(select([orders], [], [], POLL_S)[0])
+            lines, end, rest = (rest + rows.read()).rpartition(b"\n")
+            for row in parse_rows(lines + end, Damage()):
+                self.write({key: value for key, value in row.items() if value is not None})
+            if is_over:
+                return orders.readline() == "end\n"
 
     def write(self, row: dict[str, Any]) -> None:
         """Log one row. One that comes late, of a save in the background, goes to the step that is on."""
@@ -117,7 +124,7 @@ class History:
         self.run.log(row, step=self.step)
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Write one line for the run's log."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+import torch.distributed as dist
 
 from megads.comm.rendezvous import read_numbers
 from megads.monitor.check_stages import spans as number_spans
+from megads.text.plural import noun_for
 
 Answer = TypeVar("Answer")
 
@@ -29,41 +32,16 @@ PLACES = 8  # whose stacks are shown
 NAMED = 8  # ranks that a line names one by one
 
 
-class Store(Protocol):
-    """What is used of a ``torch.distributed`` store; every method raises RuntimeError when it is gone."""
-
-    def set(self, key: str, value: str, /) -> object:
-        """Keep a value."""
-
-    def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """Return values that are there."""
-
-    def check(self, keys: list[str], /) -> bool:
-        """Return whether all keys are there."""
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Add to a counter and return its new value."""
-
-
 @dataclass(frozen=True)
 class Position:
-    """Where the main thread of one rank is.
-
-    Args:
-        rank: whose.
-        host: its name.
-        phase: ``set-up``, ``step``, ``validation``, ``save`` ...
-        iteration: the last one that was done.
-        waited_s: how long it has been in the phase.
-        stack: its Python frames as :func:`traceback.format_stack` gives them, outermost first.
-    """
+    """Where the main thread of one rank is."""
 
     rank: int
     host: str
-    phase: str
-    iteration: int
-    waited_s: float
-    stack: tuple[str, ...] = ()
+    phase: str  # "set-up" | "step" | "validation" | "save" ...
+    iteration: int  # the last one that was done
+    waited_s: float  # in the phase
+    stack: tuple[str, ...] = ()  # Python frames as traceback.format_stack gives them, outermost first
 
     def text(self) -> str:
         """Return the position as it is sent."""
@@ -133,24 +111,18 @@ def within(seconds: float, call: Callable[[], Answer]) -> Answer:
 
 @dataclass
 class Board:
-    """The place where ranks leave word: the store of the run, or files when it does not answer.
+    """The place where ranks leave word: the store of the run, or files when it does not answer."""
 
-    Args:
-        open_store: connects to the store. Not the connection that torch has: the main thread
-            may be waiting in it, and holds its lock.
-        folder: for the files; shared by all hosts.
-        attempt: number of this start of the run.
-    """
-
-    open_store: Callable[[], Store]
-    folder: Path
-    attempt: int = 0
-    _store: list[Store] = field(default_factory=list)
+    # A connection of its own: the main thread may be waiting in torch's, and holds its lock.
+    open_store: Callable[[], dist.Store]
+    folder: Path  # for the files; shared by all hosts
+    attempt: int = 0  # number of this start of the run
+    _store: list[dist.Store] = field(default_factory=list)
 
     def post(self, rank: int, text: str) -> None:
         """Leave the position of a rank."""
 
-        def set_in_store() -> Store:
+        def set_in_store() -> dist.Store:
             store = self.open_store()
             # By the order in which they come: who collects them need not ask for ranks that left nothing.
             store.set(f"hang/{store.add('hang/left', 1)}", text)
@@ -223,16 +195,10 @@ class Board:
 
 @dataclass(frozen=True)
 class Hang:
-    """What is known of a hang.
+    """What is known of a hang."""
 
-    Args:
-        found: the positions of the ranks that answered, at least one.
-        hosts: of the ranks that did not, where known.
-        world_size: of the run.
-    """
-
-    found: Mapping[int, Position]
-    hosts: Mapping[int, str]
+    found: Mapping[int, Position]  # of the ranks that answered, at least one
+    hosts: Mapping[int, str]  # of the ranks that did not, where known
     world_size: int
 
     @property
@@ -297,7 +263,7 @@ class Hang:
         if self.silent:
             lines.append(f"  silent (stopped, gone, or in code that holds Python's lock): {spans(self.silent)}")
         places = self.places()
-        # The few that are somewhere else tell more than the many that wait.
+        # The few that are somewhere else say more than the many that wait.
         for (phase, iteration, place), ranks in sorted(places.items(), key=lambda item: len(item[1])):
             lines.append(f"  {phase} after iteration {iteration}, in {place}: {spans(ranks)}")
         for _, ranks in sorted(places.items(), key=lambda item: len(item[1]))[:PLACES]:
@@ -311,4 +277,4 @@ def spans(ranks: Sequence[int]) -> str:
     """Return ascending ranks as ``rank 3`` or ``ranks 0-4, 7``, of many parts the first."""
     parts = number_spans(ranks).split(", ")
     text = ", ".join(parts[:50]) + (", ..." if len(parts) > 50 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {text}"
+    return f"{noun_for(len(ranks), 'rank')} {text}"

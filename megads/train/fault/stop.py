@@ -1,4 +1,4 @@
-"""Asking a run to stop after the current step, from outside, on any rank; and stopping in time.
+"""When a run must stop: asked from outside, on any rank; or in time, before its allocation ends.
 
 What ranks have to agree on after every step travels in one all-reduce of two numbers: whether
 to stop, and how far a save in the background is.
@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -17,14 +20,26 @@ import torch
 import torch.distributed as dist
 
 from megads.comm.groups import Groups
-from megads.config.run_folder import STOP
-from megads.monitor.run_state.interrupt import ctrl_c_heard, say_stopping
-from megads.train.fault.walltime import Deadline
+from megads.config.estimate.memory import count_parameters
+from megads.config.optimizers import OPTIMIZERS
+from megads.config.run_files import METRICS
+from megads.config.run_folder import ENDS_AT, STOP
+from megads.config.schema import RunConfig
+from megads.monitor.run_state.interrupt import report_stopping, was_ctrl_c_pressed
+from megads.monitor.run_state.runs import last_rows
+from megads.text.units import clock, duration, steady_clock
 
-GO_ON, ASKED, LONG_ENOUGH, OUT_OF_TIME = 0, 1, 2, 3
+CONTINUE, ASKED, LONG_ENOUGH, OUT_OF_TIME = 0, 1, 2, 3
 
 ECHO_S = 1.0
 """MPICH sends Ctrl-C to a rank and to its guard, which hands it on: a SIGINT this soon after the first is the same."""
+TEARDOWN_S = 10.0  # to end processes and write the summary
+TEARDOWN_PER_RANK_S = 0.005
+SAVES = 2.0  # times that the longest save so far must fit in
+WRITER_BYTES_PER_S = 100e6  # a low guess for one rank of many, used until a save was measured
+RECENT = 5  # steps; the slow first one is forgotten
+BACKWARD = 3.0  # times the forward pass of as many samples: a training step, at least
+FIRST_SHARE = 0.25  # of the time left: more is not kept free for a first step when only the set-up is known
 
 
 class StopRequest:
@@ -41,10 +56,6 @@ class StopRequest:
         in_place: whether this process is the one the user's terminal talks to.
         deadline: of the allocation, by rank 0's clock; None: the end is not known.
         exit_duration_min: minutes from now, by rank 0's clock, after which the run stops; 0: never.
-
-    Attributes:
-        saving: tells this rank's part of what ``saves`` is of all; 0 unless it is replaced.
-        saves: the highest number that ``saving`` gave on any rank when they last agreed.
     """
 
     def __init__(
@@ -62,25 +73,25 @@ class StopRequest:
         self.deadline = deadline or Deadline(0.0, 0.0)
         self.exit_duration_min = exit_duration_min
         self.exit_at = time.monotonic() + 60 * exit_duration_min
-        self.saving: Callable[[], int] = int
-        self.saves = 0
+        self.saving: Callable[[], int] = int  # this rank's state of a save; 0 unless it is replaced
+        self.saves = 0  # the highest state on any rank when they last agreed
         self.flag = torch.zeros(2, dtype=torch.int32, device=device)
-        self.heard = in_place and ctrl_c_heard()  # during the set-up
+        self.is_asked = in_place and was_ctrl_c_pressed()  # during the set-up
         self.in_place = in_place
         self.interrupted_at = 0.0  # by the first SIGINT
-        signal.signal(signal.SIGUSR1, self._hear)
-        signal.signal(signal.SIGTERM, self._hear)
+        signal.signal(signal.SIGUSR1, self._on_signal)
+        signal.signal(signal.SIGTERM, self._on_signal)
         # A launcher holds the signal back until somebody listens.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
         if in_place:
-            signal.signal(signal.SIGINT, signal.default_int_handler if self.heard else self._hear)
+            signal.signal(signal.SIGINT, signal.default_int_handler if self.is_asked else self._on_signal)
             if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
-                signal.signal(signal.SIGHUP, self._hear)
+                signal.signal(signal.SIGHUP, self._on_signal)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.in_place and self.groups.rank == 0 and not self.heard:
-            say_stopping(again=number == signal.SIGINT)
-        self.heard = True
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.in_place and self.groups.rank == 0 and not self.is_asked:
+            report_stopping(again=number == signal.SIGINT)
+        self.is_asked = True
         if number != signal.SIGINT:
             return
         if not self.interrupted_at:
@@ -95,22 +106,99 @@ class StopRequest:
             step: whether the next question comes only after another step.
             validation: whether it comes only after another validation.
         """
-        wish, saves = ASKED if self.heard else GO_ON, self.saving()
+        reason, saves = ASKED if self.is_asked else CONTINUE, self.saving()
         if self.groups.rank == 0:
             # One clock decides: ranks whose clocks differ would else leave at different steps.
             # A file system that has a bad moment is no reason to end (os.path.exists raises nothing).
-            wish = max(wish, ASKED if os.path.exists(self.file) else GO_ON)
-            wish = LONG_ENOUGH if self.exit_duration_min and time.monotonic() >= self.exit_at else wish
-            wish = OUT_OF_TIME if self.deadline.is_near(step=step, validation=validation) else wish
+            reason = max(reason, ASKED if os.path.exists(self.file) else CONTINUE)
+            reason = LONG_ENOUGH if self.exit_duration_min and time.monotonic() >= self.exit_at else reason
+            reason = OUT_OF_TIME if self.deadline.is_near(step=step, validation=validation) else reason
         if self.groups.grid.world_size > 1:
-            self.flag.copy_(torch.tensor([wish, saves], dtype=torch.int32))
+            self.flag.copy_(torch.tensor([reason, saves], dtype=torch.int32))
             dist.all_reduce(self.flag, op=dist.ReduceOp.MAX)
-            wish, saves = self.flag.tolist()
+            reason, saves = self.flag.tolist()
         self.saves = saves
-        return self._why(wish)
+        return self._why(reason)
 
-    def _why(self, wish: int) -> str:
-        if wish == OUT_OF_TIME:
+    def _why(self, reason: int) -> str:
+        if reason == OUT_OF_TIME:
             return self.deadline.why()
         longest = f"EXIT_DURATION_IN_MINS={self.exit_duration_min:g}"
-        return {GO_ON: "", ASKED: "asked to stop", LONG_ENOUGH: longest}[wish]
+        return {CONTINUE: "", ASKED: "asked to stop", LONG_ENOUGH: longest}[reason]
+
+
+@dataclass
+class Deadline:
+    """When rank 0 must have its run stop, by its own clock and from what it measured."""
+
+    ends_at: float  # unix seconds of the end of the allocation; 0: not known, never near
+    save_s: float  # seconds of a save, measured in an earlier start or guessed
+    teardown_s: float = TEARDOWN_S  # from the last save to the end of the last process
+    now: Callable[[], float] = field(default_factory=steady_clock)  # does not move when the wall clock is changed
+    valid_s: float = 0.0
+    steps: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    measured_save_s: float = 0.0  # in this start
+    is_writing: bool = False  # a save in the background, which is completed before the last one begins
+    set_up_s: float = 0.0  # of this start: first steps compile, allocate and connect as the set-up does
+    step_s: float = 0.0  # a step of an earlier start, or as a validation lets expect
+
+    @staticmethod
+    def of(run: RunConfig, env: Mapping[str, str], world_size: int, save_s: float) -> Deadline:
+        """Return the deadline of a run.
+
+        ``env`` has ``MEGADS_ENDS_AT`` when the launcher knows the end; ``save_s`` is the longest save that an earlier
+        start of the run measured, 0: none.
+        """
+        # A weight and the optimizer's state in four bytes per element; every rank writes its share.
+        state = OPTIMIZERS[run.optim.optimizer].floats if run.checkpoint.save_optim else 0
+        size = 4 * (1 + state) * count_parameters(run.model)
+        guess = 2.0 + size / world_size / WRITER_BYTES_PER_S
+        return Deadline(float(env.get(ENDS_AT) or 0.0), save_s or guess, TEARDOWN_S + TEARDOWN_PER_RANK_S * world_size)
+
+    def saved(self, seconds: float) -> None:
+        """Note how long a save took, or would have if the run had waited for it; the first one replaces the guess."""
+        self.measured_save_s = self.save_s = max(seconds, self.measured_save_s)
+
+    def validated(self, seconds: float, batches: int = 0) -> None:
+        """Note how long a validation of so many global batches took."""
+        self.valid_s = max(self.valid_s, seconds)
+        if batches:
+            self.step_s = max(self.step_s, BACKWARD * seconds / batches)
+
+    def next_step_s(self) -> float:
+        """Return how long the next step may take: the longest recent one, before the first what else is known."""
+        if self.steps:
+            return max(self.steps)
+        return max(self.step_s, min(self.set_up_s, FIRST_SHARE * max(0.0, self.ends_at - self.now())))
+
+    def needs_s(self, *, step: bool, validation: bool) -> float:
+        """Return the seconds from now to the end of the last process, if the run continued with what is named."""
+        more = self.next_step_s() if step else 0.0
+        more += self.save_s if self.is_writing else 0.0
+        return SAVES * self.save_s + self.teardown_s + more + (self.valid_s if validation else 0.0)
+
+    def is_near(self, *, step: bool, validation: bool) -> bool:
+        """Return whether the run must stop now, since it could not after what is named."""
+        return bool(self.ends_at) and self.now() + self.needs_s(step=step, validation=validation) >= self.ends_at
+
+    def why(self) -> str:
+        """Return the reason to stop, as ``the allocation ends at 18:00``."""
+        return f"the allocation ends at {clock(self.ends_at, self.now())}"
+
+    def forecast(self, left_s: float, steps_left: int) -> str:
+        """Return in one line whether the planned iterations fit; the rest needs ``left_s`` at the present speed."""
+        usable = self.ends_at - self.now() - self.needs_s(step=False, validation=False)
+        text = f"{steps_left} iterations left need about {duration(left_s)}; {self.why()}"
+        if left_s <= usable:
+            return f"{text}: they fit"
+        fit = max(0, int(usable / left_s * steps_left))
+        return f"{text}: about {fit} fit, then the run saves and exits with 75; rerun the same command to resume"
+
+
+def step_time_of(run_dir: Path) -> float:
+    """Return the seconds of the last step that the run in ``run_dir`` has a row of, 0 where there is none."""
+    with suppress(OSError):
+        steps, _ = last_rows(run_dir / METRICS)
+        seconds = steps[-1].get("step_time_s") if steps else None
+        return float(seconds) if isinstance(seconds, int | float) else 0.0
+    return 0.0

@@ -27,14 +27,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from megads.comm.timeout import FIRST_TIMES
+from megads.comm.groups import FIRST_TIMES
 from megads.errors import EXIT_FAILED, MegadsError
 from megads.monitor.run_state.outcome import (
     Heartbeat,
     Outcome,
     find_outcome,
     read_heartbeat,
-    tell_first,
+    write_first_outcome,
     write_heartbeat,
 )
 from megads.train.fault.hang_report import ANSWER_S, Board, Hang, Position, within
@@ -52,27 +52,16 @@ ASKED_PER_S = 500  # ranks, by the store
 
 @dataclass
 class Watchdog:
-    """Watches the main thread of one rank, and writes rank 0's heartbeat.
-
-    Args:
-        rank: of this process.
-        world_size: of the run; one rank alone has nobody to wait for and is not watched.
-        run_dir: for the outcome and the heartbeat.
-        timeout_s: ``launch.timeout_s``.
-        board: where ranks leave their positions when there is a hang.
-        attempt: number of this start of the run.
-        hosts: of the ranks, for those that do not answer when the store does not either.
-        end: what ends this process; never returns.
-    """
+    """Watches the main thread of one rank, and writes rank 0's heartbeat."""
 
     rank: int
-    world_size: int
-    run_dir: Path
-    timeout_s: float
-    board: Board
-    attempt: int = 0
-    hosts: Sequence[str] = ()  # of every rank, once they are known
-    end: Callable[[int], NoReturn] = os._exit
+    world_size: int  # one rank alone has nobody to wait for and is not watched
+    run_dir: Path  # for the outcome and the heartbeat
+    timeout_s: float  # launch.timeout_s
+    board: Board  # where ranks leave their positions when there is a hang
+    attempt: int = 0  # number of this start of the run
+    hosts: Sequence[str] = ()  # of every rank once they are known, for those that answer as little as the store does
+    end: Callable[[int], NoReturn] = os._exit  # ends this process
     iteration: int = 0  # done
     phase: str = "set-up"
     save_s: float = 0.0
@@ -200,4 +189,4 @@ class Watchdog:
         rank, host = hang.blamed()
         outcome = Outcome(EXIT_FAILED, hang.headline(), self.iteration, "hang", rank, host)
         with suppress(MegadsError, RuntimeError):  # a disk that is full or does not answer; the report is said
-            within(ANSWER_S, lambda: tell_first(self.run_dir, outcome))
+            within(ANSWER_S, lambda: write_first_outcome(self.run_dir, outcome))

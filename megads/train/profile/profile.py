@@ -1,4 +1,7 @@
-"""Looks at single steps: a trace of operations, a table of FLOPs, memory by kind. Off, nothing is done."""
+"""Looks at single steps: a trace of operations, a table of FLOPs, memory by kind. Off, nothing is done.
+
+Memory is what a rank uses, measured in the first step of a start, next to the estimate from before it.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from megads.comm.messages import all_gather_values
+from megads.config.estimate.memory import Memory, estimate
 from megads.config.settings.profile import profiled_ranks, profiled_steps
+from megads.device.vendor import DeviceMemory, resident_bytes
+from megads.engine.base import MemoryUsage
 from megads.monitor.log import LOG
-from megads.text.units import seconds
-from megads.train.profile.flop_count import counted
-from megads.train.profile.flops import expected, profile_text
-from megads.train.profile.memory import MemoryFacts, measure_memory
+from megads.text.units import seconds, size
+from megads.train.profile.flops import counted, expected, profile_text
 from megads.train.setup import Training
 
 FOLDER = "profile"  # in the run's
@@ -22,15 +28,10 @@ TOP = 40  # operations in the table next to a trace
 
 
 class Probes:
-    """What is looked at in the steps of one start.
+    """What is looked at in the steps of one start; on rank 0 ``report`` takes what was found of the memory."""
 
-    Args:
-        training: the run.
-        tell: takes what was found of the memory; on rank 0.
-    """
-
-    def __init__(self, training: Training, tell: Callable[[MemoryFacts], None] | None):
-        self.training, self.tell = training, tell
+    def __init__(self, training: Training, report: Callable[[MemoryFacts], None] | None):
+        self.training, self.report = training, report
         run, rank = training.run, training.groups.rank
         looks = rank in profiled_ranks(run.profile, training.groups.grid.world_size)
         self.tracer = Tracer(training) if looks and profiled_steps(run.profile) else None
@@ -59,8 +60,8 @@ class Probes:
         self.flops_in = 0 if counts else max(min(1, self.flops_in), self.flops_in - 1)
         if self.tracer and self.tracer.is_done:
             self.tracer = None
-        if found is not None and self.tell is not None:
-            self.tell(found())
+        if found is not None and self.report is not None:
+            self.report(found())
 
     @contextmanager
     def flops(self) -> Iterator[None]:
@@ -84,9 +85,6 @@ class Tracer:
     """Writes a trace of the operations in the asked-for steps, and a table of those that took most.
 
     Validations and saves between these steps are in the trace.
-
-    Args:
-        training: the run.
     """
 
     def __init__(self, training: Training):
@@ -157,3 +155,122 @@ def _write(path: Path, write: Callable[[Path], Any]) -> None:
         LOG.warning("%s is not written: %s", path, error)
     else:
         LOG.info("profile  %s", path)
+
+
+@dataclass(frozen=True)
+class MemoryFacts:
+    """Bytes of this rank."""
+
+    held: MemoryUsage  # after the step, but gradients as they were when the optimizer began
+    before: DeviceMemory | None  # of the device's allocator before the step; None: no device
+    peak: int  # the most it had until the optimizer began
+    at_update: int  # on the device at that time
+    after: DeviceMemory | None  # of the allocator after the step
+    resident: int  # host memory after the step
+    set_up: int  # host memory before it
+    largest: tuple[int, int]  # the most memory of any rank (Vendor.memory_bytes), and whose it is
+    guess: Memory  # the estimate for the fullest pipeline stage
+
+    @property
+    def activations(self) -> int | None:
+        """What forward and backward pass had in addition to what is held; None on a CPU, which does not report it."""
+        return max(0, self.peak - self.at_update) if self.after is not None else None
+
+    def row(self) -> dict[str, int]:
+        """Return the entries of a metrics row."""
+        held, guess = self.held, self.guess
+        row = {
+            "weights": held.weights,
+            "gradients": held.gradients,
+            "optimizer": held.optimizer,
+            "buffers": held.buffers,
+            "held_on_host": held.on_host,
+            "host_resident": self.resident,
+            "host_resident_before": self.set_up,
+            "most_of_any_rank": self.largest[0],
+            "estimated_weights": guess.weights,
+            "estimated_gradients": guess.gradients,
+            "estimated_optimizer": guess.optimizer,
+            "estimated_buffers": guess.buffers,
+            "estimated_activations": guess.activations + guess.logits,
+            "estimated_total": guess.total,
+        }
+        if self.before is not None and self.after is not None and self.activations is not None:
+            row |= {
+                "activations_peak": self.activations,
+                "allocated_before": self.before.allocated,
+                "allocated": self.after.allocated,
+                "allocated_peak": self.after.peak,
+                "reserved": self.after.reserved,
+                "reserved_unused": _unused(self.after),
+            }
+        return {
+            **{f"memory/{name}_bytes": value for name, value in row.items()},
+            "memory/largest_rank": self.largest[1],
+        }
+
+    def line(self) -> str:
+        """Return the log's line."""
+        held, guess = self.held, self.guess
+        pairs = (
+            ("weights", held.weights, guess.weights),
+            ("gradients", held.gradients, guess.gradients),
+            ("optimizer", held.optimizer, guess.optimizer),
+            ("buffers", held.buffers, guess.buffers),
+            ("activations at most", self.activations, guess.activations + guess.logits),
+        )
+        parts = [f"{name} {size(found)} ({size(guessed)})" for name, found, guessed in pairs if found is not None]
+        if held.on_host:
+            parts.append(f"of that in host memory {size(held.on_host)}")
+        if self.after is not None:
+            parts.append(f"reserved {size(self.after.reserved)}, {size(_unused(self.after))} unused")
+        parts.append(f"process {size(self.resident)}")
+        largest = f"most on rank {self.largest[1]}, {size(self.largest[0])}"
+        return f"rank 0 holds (estimated): {', '.join(parts)}; {largest}"
+
+
+def _unused(memory: DeviceMemory) -> int:
+    """Return what the allocator holds beyond the most that tensors needed: fragments, or what others freed."""
+    return max(0, memory.reserved - memory.peak)
+
+
+@contextmanager
+def measure_memory(training: Training) -> Iterator[Callable[[], MemoryFacts]]:
+    """Measure the block, the first step of a start; yield what returns the facts behind it. Collective."""
+    t, found = training, list[tuple[MemoryUsage, DeviceMemory | None]]()
+    vendor, device, engine = t.vendor, t.device, t.engine
+    facts: list[MemoryFacts] = []
+    vendor.forget_peak(device)
+    before, set_up = vendor.memory_now(device), resident_bytes()
+
+    def look(*_: Any) -> None:
+        found.append((engine.memory_usage(), vendor.memory_now(device)))
+
+    stop_looking = engine.before_updates(look)
+    try:
+        yield lambda: facts[0]
+    finally:
+        stop_looking()
+    after_step = engine.memory_usage()
+    # A step that was skipped has no update to begin with.
+    at_update, memory = found[0] if found else (after_step, vendor.memory_now(device))
+    gradients = max((each.gradients for each, _ in found), default=after_step.gradients)
+    facts.append(
+        MemoryFacts(
+            held=replace(after_step, gradients=gradients),
+            before=before,
+            peak=memory.peak if memory else 0,
+            at_update=at_update.total - at_update.on_host,
+            after=vendor.memory_now(device),
+            resident=resident_bytes(),
+            set_up=set_up,
+            largest=_largest(vendor.memory_bytes(device)),
+            guess=estimate(t.run, t.groups.grid.world_size),
+        )
+    )
+
+
+def _largest(mine: int) -> tuple[int, int]:
+    """Return the most memory of any rank and whose it is. Collective."""
+    everyone = all_gather_values(mine)
+    return max(everyone), everyone.index(max(everyone))

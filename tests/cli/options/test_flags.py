@@ -2,7 +2,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from megads.cli.options.flags import FlagCommand
+from megads.cli.options.request import FlagCommand
 
 
 @click.command(cls=FlagCommand)

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
 from megads.config.derive import derive
 from megads.config.estimate import memory as memory_module
-from megads.config.estimate.activations import Stage, kept_bytes, layer_bytes, worked_bytes
+from megads.config.estimate.activations import Stage, layer_bytes, saved_bytes
 from megads.config.estimate.memory import (
+    ADAM_FLOATS,
     CUDA_PROGRAM_BYTES,
     GIB,
     PROGRAM_BYTES,
-    check_fits,
+    WORK_BYTES,
     count_parameters,
     estimate,
     program_bytes,
 )
+from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
 from megads.errors import ConfigError
+from megads.families.decoder import padded_vocab_size
+from tests.config.advice import attempt_from
 
 
 @pytest.fixture(autouse=True)
 def _the_torch_of_a_cpu(monkeypatch):
     """Let figures be the same where another torch is installed."""
     monkeypatch.setattr(memory_module, "program_bytes", lambda: PROGRAM_BYTES)
+
+
+def check_fits(run: RunConfig, world_size: int, ranks_on_host: int, available: int, host: str) -> None:
+    memory_module.check_fits(run, world_size, ranks_on_host, available, host, attempt_from(run, world_size))
 
 
 def _run(env: dict[str, str], ranks: int = 1, preset: str = "tiny", machine: str = "generic") -> RunConfig:
@@ -186,10 +193,10 @@ def test_the_fullest_stage_counts():
     run = _run({**env, "SEQ": "2048"}, ranks=4)
     first, last = Stage(0, 2, True, False), Stage(3, 2, False, True)
     # Under 1F1B the first stage keeps four micro-batches and the last one.
-    assert kept_bytes(run, first) == 4 * 2 * layer_bytes(run) == 4 * kept_bytes(run, last)
-    assert estimate(run, 4).activations == kept_bytes(run, first)
+    assert saved_bytes(run, first) == 4 * 2 * layer_bytes(run) == 4 * saved_bytes(run, last)
+    assert estimate(run, 4).activations == saved_bytes(run, first)
     short = _run({**env, "SEQ": "2048", "GRAD_ACC_STEPS": "2"}, ranks=4)
-    assert kept_bytes(short, first) == 2 * kept_bytes(short, last)
+    assert saved_bytes(short, first) == 2 * saved_bytes(short, last)
     uneven = _run({**env, "PIPELINE_SPLIT": "1,1,1,5", "HIDDEN": "1024", "SEQ": "16"}, ranks=4)
     layer = 4 * 1024 * 1024 + 3 * 1024 * uneven.model.ffn_hidden_size + 2 * 1024
     assert estimate(uneven, 4).weights == 4 * (5 * layer + 512 * 1024 + 1024)
@@ -202,129 +209,10 @@ def test_a_pipeline_holds_a_copy_of_tied_embeddings_at_both_ends():
     assert estimate(two, 2).weights == layers // 2 + 4 * (512 * 64 + 64)
 
 
-def test_recomputation_trades_kept_activations_for_work():
-    stage = Stage(0, 4, True, True)
-    full = {"NLAYERS": "4", "RECOMPUTE": "full"}
-    plain, uniform = _run({"NLAYERS": "4"}), _run({**full, "RECOMPUTE_NUM_LAYERS": "2"})
-    given = uniform.train.micro_batch * 64 * 64 * 4
-    assert (kept_bytes(uniform, stage), worked_bytes(uniform, stage)) == (2 * given, 2 * layer_bytes(plain))
-    block = _run({**full, "RECOMPUTE_METHOD": "block", "RECOMPUTE_NUM_LAYERS": "3"})
-    assert kept_bytes(block, stage) == 3 * given + layer_bytes(plain)
-    assert worked_bytes(block, stage) == layer_bytes(plain)
-    split = _run({**full, "TP": "2", "DISTRIBUTE_SAVED_ACTIVATIONS": "1"}, ranks=2)
-    assert kept_bytes(split, stage) == 4 * given // 2
-    moved = _run({**full, "RECOMPUTE_WITH": "deepspeed", "CPU_CHECKPOINTING": "1"})
-    assert kept_bytes(moved, stage) == 0
-
-
 def test_a_slip_of_the_finger_is_told_at_once():
     run = _run({"NLAYERS": "1e5"})
     with pytest.raises(ConfigError, match="NLAYERS=4096 would fit"):
         check_fits(run, 1, 1, 20 * GIB, "laptop")
-
-
-# (ranks along the axes, settings); what autograd keeps is measured on one or several real ranks.
-MEASURED = [
-    ({}, {}),
-    ({}, {"NUM_KV_HEAD": "2"}),
-    ({}, {"NO_LLAMA": "1", "HIDDEN_DROPOUT": "0"}),
-    ({}, {"ADD_BIAS": "1", "TIED_EMBEDDINGS": "1"}),
-    ({}, {"DTYPE": "bf16", "HIDDEN_DROPOUT": "0.1"}),
-    ({}, {"ATTENTION_DROPOUT": "0.1"}),
-    ({}, {"ATTENTION_DROPOUT": "0.1", "DTYPE": "bf16", "NUM_KV_HEAD": "2"}),
-    ({}, {"ATTENTION_DROPOUT": "0.1", "RECOMPUTE": "selective"}),
-    ({}, {"RECOMPUTE": "full"}),
-    ({}, {"RECOMPUTE": "full", "RECOMPUTE_METHOD": "block"}),
-    ({"tensor": 2}, {"TP": "2"}),
-    ({"tensor": 2}, {"TP": "2", "SCATTER_NORMS": "1"}),
-    ({"tensor": 2}, {"TP": "2", "SCATTER_NORMS": "1", "NO_LLAMA": "1", "HIDDEN_DROPOUT": "0.1"}),
-    ({}, {"QK_NORM": "head"}),
-    ({}, {"QK_NORM": "all", "NORM_POSITION": "after", "DTYPE": "bf16"}),
-    ({"tensor": 2}, {"TP": "2", "QK_NORM": "all", "NORM_POSITION": "after", "NUM_KV_HEAD": "2"}),
-    ({"seq": 2}, {"SP": "2", "QK_NORM": "head", "DTYPE": "bf16"}),
-    ({"seq": 2}, {"SP": "2"}),
-    ({"seq": 2}, {"SP": "2", "RECOMPUTE": "selective", "DTYPE": "bf16"}),
-    ({"seq": 3}, {"SP": "3", "SEQ": "126", "HEADS": "8"}),
-    ({"seq": 4}, {"SP": "4", "NUM_KV_HEAD": "2"}),
-    ({"seq": 3}, {"SP": "3", "SEQ": "126", "HEADS": "8", "NUM_KV_HEAD": "4"}),
-    ({"seq": 3}, {"SP": "3", "SEQ": "126", "HEADS": "8", "NUM_KV_HEAD": "4", "RECOMPUTE": "selective"}),
-    ({"tensor": 2, "seq": 2}, {"TP": "2", "SP": "2", "SCATTER_NORMS": "1", "RECOMPUTE": "full"}),
-    ({}, {"RESET_ATTENTION_MASK": "1"}),
-    ({}, {"RESET_ATTENTION_MASK": "1", "NO_LLAMA": "1", "RECOMPUTE": "selective"}),
-    ({"seq": 2}, {"SP": "2", "NUM_KV_HEAD": "2", "RESET_ATTENTION_MASK": "1", "DTYPE": "bf16"}),
-    ({"seq": 3}, {"SP": "3", "SEQ": "126", "HEADS": "8", "NUM_KV_HEAD": "4", "RESET_ATTENTION_MASK": "1"}),
-]
-
-
-@pytest.mark.parametrize(("axes", "env"), MEASURED, ids=lambda value: str(value))
-def test_numbers_are_those_of_the_built_model(axes, env):
-    """Parameters exactly; what a layer keeps for its backward pass within 5 %."""
-    from tests.ranks import run_ranks
-
-    ranks = axes.get("tensor", 1) * axes.get("seq", 1)
-    run_ranks(ranks, _measure, axes, {"SEQ": "128", "ATTENTION_DROPOUT": "0", **env}, ranks)
-
-
-def _measure(axes: dict[str, int], env: dict[str, str], ranks: int) -> None:
-    import torch
-    import torch.distributed as dist
-
-    from tests.ranks import groups_of
-
-    groups = groups_of(**axes)
-    saved = []
-    for layers in (1, 3):
-        run = _run({**env, "NLAYERS": str(layers), "MACHINE": "cpu"}, ranks=ranks, machine="cpu")
-        stage = Stage(0, layers, has_embedding=True, has_head=True)
-        saved.append((_kept_by_autograd(run, groups), kept_bytes(run, stage)))
-    measured, estimated = (torch.tensor(large - small) for small, large in zip(*saved, strict=True))
-    # The estimate is of the rank that keeps most.
-    dist.all_reduce(measured, op=dist.ReduceOp.MAX)
-    assert float(estimated) == pytest.approx(float(measured), rel=0.05)
-
-
-def _kept_by_autograd(run: RunConfig, groups: Any) -> int:
-    import torch
-
-    from megads.models.gpt import GPT
-    from megads.parallel.recompute import Recompute
-
-    again = Recompute(run.recompute.granularity, run.recompute.method, run.recompute.num_layers)
-    model = GPT(run.model, groups, scatter_norms=run.parallel.scatter_norms, recompute=again)
-    if groups.grid.world_size == 1:
-        assert sum(weight.numel() for weight in model.parameters()) == count_parameters(run.model)
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.02)
-    if run.train.dtype == "bf16":
-        model.bfloat16()
-    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
-    kept: dict[int, int] = {}
-    alive = []
-    tokens = torch.zeros(run.train.micro_batch, run.model.seq_length // groups.seq_size, dtype=torch.long)
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
-            alive.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = model(tokens, tokens, documents=_documents(run, groups))
-    assert loss.isfinite()
-    return sum(kept.values())
-
-
-def _documents(run: RunConfig, groups: Any) -> Any:
-    """Return documents of 4, 3, 3, 3 ... tokens: when stacked, more filling than with these there never is."""
-    import torch
-
-    from megads.parallel.documents import find_documents
-
-    tokens = torch.zeros(run.train.micro_batch, run.model.seq_length, dtype=torch.long)
-    tokens[:, 3::3] = 1
-    resets = {"reset_positions": False, "reset_attention": run.data.reset_attention_mask}
-    return find_documents(tokens, 1, groups, **resets)
 
 
 def test_a_torch_built_for_cuda_takes_more_on_a_cpu_too(tmp_path, monkeypatch):
@@ -334,3 +222,46 @@ def test_a_torch_built_for_cuda_takes_more_on_a_cpu_too(tmp_path, monkeypatch):
     program_bytes.cache_clear()
     assert program_bytes() == CUDA_PROGRAM_BYTES
     program_bytes.cache_clear()
+
+
+@pytest.mark.parametrize("name", [each for each, row in OPTIMIZERS.items() if not row.is_whole])
+def test_state_of_single_numbers_is_shared_as_zero_says(name):
+    count = count_parameters(_run({}).model)
+    kinds = len(OPTIMIZERS[name].state)
+    one = estimate(_run({"OPT": name, "DTYPE": "fp32", "ZERO_STAGE": "0"}, ranks=2), 2)
+    shared = estimate(_run({"OPT": name, "DTYPE": "bf16", "ZERO_STAGE": "1"}, ranks=2), 2)
+    assert one.optimizer == 4 * kinds * count
+    assert shared.optimizer == (4 * kinds + 4) * count // 2
+
+
+def test_whole_parameters_are_shared_by_all_and_have_one_owner():
+    env = {"OPT": "lamb", "DTYPE": "fp32", "ZERO_STAGE": "0"}
+    model = _run(env).model
+    table = padded_vocab_size(model) * model.hidden_size
+    matrices = count_parameters(model) - (2 * model.num_layers + 1) * model.hidden_size
+    base = {each: estimate(_run({**env, "OPT": "adamw"}, ranks=each), each).buffers for each in (1, 2, 8)}
+    for ranks, share in ((1, matrices), (2, matrices // 2), (8, table)):
+        memory = estimate(_run(env, ranks=ranks), ranks)
+        assert memory.optimizer == 4 * 2 * share
+        assert memory.buffers - base[ranks] == WORK_BYTES * share
+
+
+def test_what_a_matrix_rule_leaves_to_adamw_has_its_state():
+    env = {"OPT": "shampoo", "DTYPE": "fp32"}
+    run = _run(env)
+    tables = 2 * padded_vocab_size(run.model) * run.model.hidden_size
+    layers = count_parameters(run.model) - tables - (2 * run.model.num_layers + 1) * run.model.hidden_size
+    assert estimate(run, 1).optimizer == 4 * (OPTIMIZERS["shampoo"].floats * layers + ADAM_FLOATS * tables)
+
+
+def test_offload_leaves_the_state_of_whole_parameters_on_the_device():
+    kept = estimate(_run({"OPT": "lamb", "OFFLOAD_OPTIMIZER": "cpu"}, ranks=2), 2)
+    gone = estimate(_run({"OPT": "adamw", "OFFLOAD_OPTIMIZER": "cpu"}, ranks=2), 2)
+    assert kept.optimizer > 0
+    assert gone.optimizer == 0
+
+
+def test_one_after_another_takes_less_than_many_at_once():
+    env = {"NLAYERS": "64", "DTYPE": "fp32"}
+    many, one = (estimate(_run({**env, "OPT": name}), 1) for name in ("galoreadamw8bit", "galoreadamw8bitperlayer"))
+    assert one.buffers < many.buffers

@@ -117,9 +117,9 @@ def test_another_batch_in_the_middle_goes_on_from_the_samples_consumed():
         ("0 16 100", 64, "START=0 must be at least 1"),
         ("16 0 100", 64, "INCREMENT and SAMPLES must be at least 1"),
         ("16 16 0", 64, "INCREMENT and SAMPLES must be at least 1"),
-        ("16 20 100", 64, "steps of INCREMENT=20; use INCREMENT=16 or GLOBAL_BATCH=56"),
-        ("1 1 100", 20_002, "not at most 10000 steps of INCREMENT=1; use INCREMENT=3"),
-        ("16 20 100", 36 + 19, "use INCREMENT=13 or GLOBAL_BATCH=36"),
+        ("16 20 100", 64, "steps of INCREMENT=20; use RAMPUP_BATCH_SIZE=16,16,100 or GLOBAL_BATCH=56"),
+        ("1 1 100", 20_002, "not at most 10000 steps of INCREMENT=1; use RAMPUP_BATCH_SIZE=1,3,100"),
+        ("16 20 100", 36 + 19, "use RAMPUP_BATCH_SIZE=16,13,100 or GLOBAL_BATCH=36"),
         ("1 1 1" + "0" * 400, 8, "must be at most 1000000000000000"),
     ],
 )

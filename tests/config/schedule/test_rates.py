@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megads.config.rules.schedule import RULES
 from megads.config.schedule.rates import INFINITE, Rates, Schedule, WeightDecay
 from megads.config.schedule.rates import Schedule as ScheduleOfTheLoop
 from tests.checkpoint.faked import derived
@@ -130,12 +129,6 @@ def test_weight_decay_has_a_length_of_its_own_in_any_unit():
     assert ramp.weight_decay.samples == 2 * 4 + 4 * 8
 
 
-def test_two_lengths_of_the_weight_decay_are_refused():
-    env = {"WEIGHT_DECAY_INCR_STYLE": "linear", "WEIGHT_DECAY_ITERS": "6", "WEIGHT_DECAY_TOKENS": "7"}
-    problems = [problem.text for rule in RULES for problem in rule(derived(env), 1)]
-    assert problems == ["WEIGHT_DECAY_TOKENS=7 and WEIGHT_DECAY_ITERS=6 are two lengths of one thing"]
-
-
 # A checkpoint of step 92,400 cools for 2,000 steps, as in facts of the family's generator: the whole is 94,400
 # steps, of which 2000/94400 cools. Given what stays constant, as that generator does, it would cool from step
 # 2,000 on, and 1 - sqrt(90400/92400) of the fall from 2e-4 to 2e-5 would be left.
@@ -184,17 +177,6 @@ def test_lengths_in_every_unit(env):
 def test_a_fraction_need_not_be_whole_samples():
     assert Schedule.of(derived(LR_WARMUP_FRAC="0.1")).warmup_samples == pytest.approx(9.6)
     assert Schedule.of(derived(LR_DECAY_TOKENS="1000")).decay_samples == 31.25
-
-
-def test_what_nobody_gives():
-    assert Schedule.of(derived()) == Schedule(
-        2e-4, 0.0, pytest.approx(4.8), 96, "cosine", weight_decay=WeightDecay(0.1, 0.1)
-    )
-    assert Schedule.of(derived(LR_DECAY_STYLE="wsd")).cooldown_samples == pytest.approx(4.8)
-    made = Schedule.of(derived(LR_DECAY_STYLE="infinite-inv-square-root", MIN_LR="1e-5"))
-    assert (made.style, made.timescale) == ("infinite-inverse-square-root", 10.0)
-    assert (made.cooldown_samples, made.constant_samples) == (pytest.approx(62.4), pytest.approx(0.096))
-    assert made.constant_lr == pytest.approx(1.1e-4)
 
 
 # Steps of 4 samples until 20, of 8 until 44, of 12 until 68, of 16 from there on: 20 steps are 228 samples.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
-from megads.config.rules.checks import check
 from megads.config.settings.profile import profiled_ranks, profiled_steps
 from megads.config.sources.resolve import resolve
 from megads.errors import ConfigError
+from tests.config.advice import check
 
 
 def _profile(ranks: int = 4, **env: str):

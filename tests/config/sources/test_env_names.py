@@ -11,6 +11,7 @@ import pytest
 from megads.config.sources.env_names import (
     INTERNAL,
     NO_EFFECT,
+    OTHER_NAMES,
     PROGRAM_NAMES,
     REFUSED,
     SYSTEM,
@@ -18,7 +19,6 @@ from megads.config.sources.env_names import (
     refuse_unsupported,
     setting_names,
 )
-from megads.config.sources.env_names_elsewhere import FOREIGN
 from megads.config.sources.presets import presets
 from megads.config.sources.resolve import resolve
 from megads.errors import ConfigError
@@ -107,8 +107,8 @@ def test_a_name_of_another_toolkit_is_named_with_the_setting_it_means(name, valu
 
 def test_foreign_names_mean_settings_and_have_no_other_fate():
     names = set(setting_names())
-    assert set(FOREIGN.values()) <= names
-    assert not set(FOREIGN) & (names | set(REFUSED) | set(NO_EFFECT) | SYSTEM)
+    assert set(OTHER_NAMES.values()) <= names
+    assert not set(OTHER_NAMES) & (names | set(REFUSED) | set(NO_EFFECT) | SYSTEM)
 
 
 @pytest.mark.parametrize(

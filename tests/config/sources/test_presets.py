@@ -6,13 +6,12 @@ import pytest
 
 from megads.config.derive import derive
 from megads.config.estimate.memory import count_parameters
-from megads.config.machine_facts import Facts
-from megads.config.rules.checks import check
 from megads.config.schema import RunConfig
-from megads.config.sources.presets import presets, read_machine, read_preset
+from megads.config.sources.presets import presets, read_preset
 from megads.config.sources.resolve import resolve
 from megads.config.tree import fields
 from megads.errors import ConfigError
+from tests.config.advice import check
 
 GEMMA = 256_000
 
@@ -84,22 +83,6 @@ def test_presets_hold_only_what_differs():
         for setting, value in layer.settings.items():
             if setting != "model.family":
                 assert value != fields()[setting].default, f"{name}.yaml restates {setting}"
-
-
-def test_machine_facts(tmp_path):
-    (tmp_path / "envs").mkdir()
-    (tmp_path / "envs" / "mine.yaml").write_text("facts: {device: intel, description: a box}\nnote: hello\n")
-    layer = read_machine("mine", tmp_path)
-    assert layer.facts == Facts(device="intel", description="a box")
-    assert (layer.note, layer.settings) == ("hello", {})
-
-
-@pytest.mark.parametrize(("facts", "said"), [("device: xpu", "facts.device"), ("gpus: 4", "facts.gpus: no such fact")])
-def test_wrong_facts(tmp_path, facts, said):
-    (tmp_path / "envs").mkdir()
-    (tmp_path / "envs" / "mine.yaml").write_text(f"facts: {{{facts}}}\n")
-    with pytest.raises(ConfigError, match=f"machine mine.yaml: {said}"):
-        read_machine("mine", tmp_path)
 
 
 def test_no_preset_reads_outside_its_folder():

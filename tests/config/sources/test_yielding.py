@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
-from megads.config.rules.checks import check
 from megads.config.sources.resolve import Resolved, resolve
 from megads.config.tree import value_of
 from megads.errors import ConfigError
+from tests.config.advice import check
 
 
 def _derived(preset: str, machine: str, env: dict[str, str], ranks: int = 1, vocab: int = 1000) -> Resolved:

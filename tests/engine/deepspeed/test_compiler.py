@@ -1,4 +1,4 @@
-"""torch's compiler stays outside of a rank, and is there for whoever really asks for it."""
+"""torch's compiler is not imported by a rank, unless something uses it or a setting says so."""
 
 from __future__ import annotations
 
@@ -56,16 +56,20 @@ def outputs(imports: str, codes: list[str]) -> list[str]:
 
 ENGINE = """
 import sys
-del sys.modules["torch._dynamo"]  # ranks make their group before they put the door there
+del sys.modules["torch._dynamo"]  # ranks make their group before they postpone the compiler
 import torch.distributed as dist
 from tests.parity.layouts import Layout
 from tests.parity.loops import loop_of
 from pathlib import Path
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-loop_of(Layout("llama", zero={zero}, more={{"train.dtype": "{dtype}"}}), Path("{folder}"), {{}}).run()
+loop_of(Layout("llama", zero={zero}, more={{"train.dtype": "{dtype}", **{more}}}), Path("{folder}"), {{}}).run()
 print(*(name for name in ("torch._dynamo.eval_frame", "torch._inductor", "sympy") if name in sys.modules))
 """
 KINDS = [(1, "bf16"), (3, "fp32"), (0, "fp32")]
+AT_START = [
+    {"deepspeed.torch_compiler": "at_start"},
+    {"deepspeed.config_overrides": '{"compile": {"deepcompile": true}}'},
+]
 ASKS = """
 import sys, torch
 model = torch.nn.Linear(2, 2)
@@ -74,10 +78,10 @@ model(torch.ones(1, 2)).sum().backward()
 optimizer.step()
 optimizer.zero_grad()
 torch.compiler.disable(model.forward)(torch.ones(1, 2))
-door = sys.modules["torch._dynamo"]
-print(type(door).__name__, "sympy" in sys.modules)
+stand_in = sys.modules["torch._dynamo"]
+print(type(stand_in).__name__, "sympy" in sys.modules)
 print(torch.compile(lambda x: 2 * x, backend="eager")(torch.ones(1)).item())
-print(sys.modules["torch._dynamo"] is door, torch._dynamo.is_compiling(), torch._dynamo.eval_frame.__name__)
+print(sys.modules["torch._dynamo"] is stand_in, torch._dynamo.is_compiling(), torch._dynamo.eval_frame.__name__)
 from torch._dynamo.utils import counters
 print(counters["stats"]["unique_graphs"])
 """
@@ -85,7 +89,7 @@ LOOK = "import importlib.util; assert importlib.util.find_spec('torch._dynamo.ut
 PARTS = ["import torch._dynamo.config", "from torch._dynamo import utils", "import torch._inductor", LOOK]
 PART = """
 import sys, torch
-door = sys.modules["torch._dynamo"]
+stand_in = sys.modules["torch._dynamo"]
 {what}
 import torch._dynamo
 import torch._dynamo.config, torch._dynamo.utils, torch._dynamo.eval_frame
@@ -95,9 +99,9 @@ for name in ("config", "utils", "eval_frame"):
     assert module.__spec__.origin, name
 # Who looks at the settings and who changes them mean the same.
 assert torch._dynamo.eval_frame.config is torch._dynamo.config
-assert torch._dynamo is not door
+assert torch._dynamo is not stand_in
 torch._dynamo.config.cache_size_limit = 3
-print(torch._dynamo.eval_frame.config.cache_size_limit, door.config is torch._dynamo.config)
+print(torch._dynamo.eval_frame.config.cache_size_limit, stand_in.config is torch._dynamo.config)
 """
 INSPECT = """
 import sys, inspect
@@ -108,8 +112,8 @@ print(type(sys.modules["torch._dynamo"]).__name__)
 STAYS = """
 import sys, torch._dynamo
 before = sys.modules["torch._dynamo"]
-from megads.engine.deepspeed.package import import_deepspeed
-import_deepspeed()
+from megads.engine.deepspeed.compiler import postpone_compiler
+postpone_compiler()
 print(sys.modules["torch._dynamo"] is before)
 """
 
@@ -117,9 +121,12 @@ print(sys.modules["torch._dynamo"] is before)
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
     """What each code prints where DeepSpeed was imported as ranks do."""
-    runs = [ENGINE.format(zero=z, dtype=dtype, folder=tmp_path_factory.mktemp("run")) for z, dtype in KINDS]
+    runs = [ENGINE.format(zero=z, dtype=dtype, more={}, folder=tmp_path_factory.mktemp("run")) for z, dtype in KINDS]
     codes = [*runs, ASKS, INSPECT, *(PART.format(what=what) for what in PARTS)]
-    import_it = "from megads.engine.deepspeed.package import import_deepspeed; import_deepspeed()"
+    import_it = (
+        "from megads.engine.deepspeed.compiler import postpone_compiler; postpone_compiler()\n"
+        "from megads.engine.deepspeed.package import import_deepspeed; import_deepspeed()"
+    )
     return dict(zip([*KINDS, "asks", "inspect", *PARTS], outputs(import_it, codes), strict=True))
 
 
@@ -128,12 +135,25 @@ def test_a_run_does_not_import_it(kind, imported):
     assert imported[kind].splitlines()[-1] == ""
 
 
+@pytest.mark.parametrize("more", AT_START, ids=str)
+def test_a_run_that_compiles_or_says_so_imports_it_at_the_start(more, tmp_path):
+    code = ENGINE.split("import torch.distributed")[1].format(zero=3, dtype="fp32", more=more, folder=tmp_path)
+    assert (
+        "torch._dynamo.eval_frame" in outputs("", ["import sys\nimport torch.distributed" + code])[0].splitlines()[-1]
+    )
+
+
 def test_who_asks_for_more_gets_the_compiler(imported):
-    assert imported["asks"].splitlines()[-4:] == ["Door False", "2.0", "False False torch._dynamo.eval_frame", "1"]
+    assert imported["asks"].splitlines()[-4:] == [
+        "PostponedCompiler False",
+        "2.0",
+        "False False torch._dynamo.eval_frame",
+        "1",
+    ]
 
 
 def test_who_looks_for_sources_leaves_it_where_it_is(imported):
-    assert imported["inspect"].splitlines()[-1] == "Door"
+    assert imported["inspect"].splitlines()[-1] == "PostponedCompiler"
 
 
 @pytest.mark.parametrize("what", PARTS)

@@ -99,12 +99,12 @@ def _a_scale_that_is_set_stays() -> None:
         {"parallel.zero_stage": "1"},
     ]
     dynamic = make_engine(settings({}, **{"train.dtype": "fp16"}), groups_of())
-    before = dynamic.scalars()
+    before = dynamic.state.scalars()
     assert before["scaler.cur_scale"] == 2.0**16
     for changes in kinds:
         engine = make_engine(settings({}, **changes), groups_of())
         scale = engine.loss_scale
-        engine.load_scalars(before)
+        engine.state.load_scalars(before)
         assert engine.loss_scale == scale == float(changes.get("optim.loss_scale", 1))
 
 
@@ -124,7 +124,7 @@ def _bad_gradients_change_nothing(grid: dict[str, int], changes: dict[str, str])
         engine.state.parameters[0].register_hook(lambda grad: grad * float("nan"))
     result = engine.train_step(batches(run, 1, groups.data_rank), 1e-2)
     assert result.skipped
-    assert engine.scalars()["skipped_steps"] == 1
+    assert engine.state.scalars()["skipped_steps"] == 1
     assert all(torch.equal(p, old) for p, old in zip(engine.state.parameters, before, strict=True))
 
 

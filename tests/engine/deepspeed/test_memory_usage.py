@@ -16,13 +16,11 @@ STEP = 4  # bytes of AdamW's count of steps, one for each of its tensors
 
 def _at_the_update(engine: Any, run: Any, groups: Any) -> tuple[Any, Any]:
     """Return what is held when the optimizer begins its first update, and after it."""
-    from megads.engine.deepspeed.memory_usage import held
-
     found: list[Any] = []
-    watch = engine.engine.basic_optimizer.register_step_pre_hook(lambda *_: found.append(held(engine)))
+    stop_looking = engine.before_updates(lambda *_: found.append(engine.memory_usage()))
     engine.train_step(batches(run, 0, groups.data_rank), 1e-3)
-    watch.remove()
-    return found[0], held(engine)
+    stop_looking()
+    return found[0], engine.memory_usage()
 
 
 def _holds(zero: str, dtype: str, weights: int, gradients: int, optimizer: int) -> None:
@@ -66,12 +64,10 @@ def test_every_stage_holds_what_it_must(zero, dtype, weights, gradients, optimiz
 
 
 def _tied_weights_count_once() -> None:
-    from megads.engine.deepspeed.memory_usage import held
-
     counts = []
     for tied in ("true", "false"):
         run = settings({}, **{"model.tied_embeddings": tied})
-        counts.append(held(make_engine(run, groups_of())).weights)
+        counts.append(make_engine(run, groups_of()).memory_usage().weights)
     assert counts[1] - counts[0] == 4 * 128 * 32
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
-from tests.engine.plain import batches, make_engine, plain_loop, settings, train, trains_like_one_rank
+from tests.engine.plain import batches, eval_loss, make_engine, plain_loop, settings, train, trains_like_one_rank
 from tests.pairs import parametrize_pairs
 from tests.ranks import groups_of, run_ranks
 
@@ -58,37 +57,6 @@ def test_every_accumulation_count_trains_the_same(stages, steps, changes):
     run_grid(trains_like_one_rank, {"pipe": stages}, {**GPT, **batch, **changes})
 
 
-def _gradients_have_the_right_size(grid, model, changes) -> None:
-    """Adam hides the scale of a gradient; its first moment after one step from zero does not."""
-    import torch
-
-    from megads.comm.grid import Grid
-    from megads.comm.groups import Groups
-    from megads.models.build import build_model
-    from megads.parallel.tensor import take_shard
-
-    run, groups = settings(grid, **MODELS[model], **{"optim.clip_grad": "0"}, **changes), groups_of(**grid)
-    whole = build_model(settings({}, **MODELS[model]), Groups(Grid(), 0))
-    samples = torch.cat(batches(settings({}), 0, 0))
-    whole(samples[:, :-1], samples[:, 1:]).backward()
-    expected = {name: weight.grad for name, weight in whole.named_parameters()}
-    engine = make_engine(run, groups)
-    engine.train_step(batches(run, 0, groups.data_rank), 1e-2)
-    for state in engine.states():
-        ours = state.tensors["exp_avg"] / (1 - run.optim.adam_beta1)
-        theirs = take_shard(expected[state.name], state.parameter.shard, groups.tensor_rank, groups.tensor_size)
-        torch.testing.assert_close(
-            ours, theirs, rtol=1e-4, atol=1e-7, msg=lambda text, name=state.name: f"{name} {text}"
-        )
-
-
-@pytest.mark.dist
-@parametrize_pairs(stages=[2, 4], model=[*MODELS], steps=[1, 4], changes=dict(zip(KIND_IDS, ZERO, strict=False)))
-def test_gradients_of_every_stage_have_the_right_size(stages, model, steps, changes):
-    batch = {"train.micro_batch": str(8 // steps), "train.grad_acc_steps": str(steps)}
-    run_grid(_gradients_have_the_right_size, {"pipe": stages}, model, {**batch, **changes})
-
-
 def _half_is_near(grid, model, changes) -> None:
     run, groups = settings(grid, **MODELS[model], **changes), groups_of(**grid)
     losses, norms, _ = plain_loop(settings({}, **MODELS[model]))
@@ -120,7 +88,7 @@ def _bad_gradients_change_nothing(grid, changes, bad_rank) -> None:
         hook = next(engine.module.parameters()).register_hook(lambda grad: grad * float("nan"))
     result = engine.train_step(batches(run, 1, groups.data_rank), 1e-2)
     assert result.skipped
-    assert engine.scalars()["skipped_steps"] == 1
+    assert engine.state.scalars()["skipped_steps"] == 1
     assert all(torch.equal(p, old) for p, old in zip(engine.module.parameters(), before, strict=True))
     if groups.rank == bad_rank:
         hook.remove()
@@ -166,7 +134,7 @@ def _evaluates_as_without(grid, changes) -> None:
         for step in range(3):
             losses += numbers_of([engine.train_step(batches(run, step, groups.data_rank), 1e-2)])
             if with_eval:
-                evaluated.append([float(engine.eval_loss(list(b[:, groups.data_rank]))) for b in held_out])
+                evaluated.append([float(eval_loss(engine, list(b[:, groups.data_rank]))) for b in held_out])
         return losses
 
     evaluated: list[list[float]] = []
@@ -177,7 +145,7 @@ def _evaluates_as_without(grid, changes) -> None:
     for samples in held_out:
         whole = _plain_model(alone)
         expected = whole.loss(whole(samples.flatten(0, 2)[:, :-1]), samples.flatten(0, 2)[:, 1:])
-        ours = fresh.eval_loss(list(samples[:, groups.data_rank]))
+        ours = eval_loss(fresh, list(samples[:, groups.data_rank]))
         assert ours.shape == ()
         assert float(ours) == pytest.approx(expected.item(), rel=1e-5 if run.train.dtype == "fp32" else 1e-2)
 
@@ -212,7 +180,7 @@ def _masked_tokens_do_not_count(grid) -> None:
     expected.backward()
     norm = torch.stack([p.grad.norm() for p in whole.parameters()]).norm()
     engine = make_engine(run, groups, eod=eod)
-    assert float(engine.eval_loss(parts[groups.data_rank])) == pytest.approx(expected.item(), rel=1e-5)
+    assert float(eval_loss(engine, parts[groups.data_rank])) == pytest.approx(expected.item(), rel=1e-5)
     result = engine.train_step(parts[groups.data_rank], 1e-2)
     assert float(result.loss) == pytest.approx(expected.item(), rel=1e-5)
     assert result.grad_norm == pytest.approx(float(norm), rel=1e-4)
@@ -222,55 +190,3 @@ def _masked_tokens_do_not_count(grid) -> None:
 @pytest.mark.parametrize("grid", [{"pipe": 2}, {"pipe": 2, "data": 2}], ids=["pp2", "pp2dp2"])
 def test_the_loss_is_the_mean_over_counted_tokens(grid):
     run_grid(_masked_tokens_do_not_count, grid)
-
-
-def _groups_made(grid, folder) -> None:
-    import torch.distributed as dist
-
-    made = []
-    new_group = dist.new_group
-
-    def counted(*args, **kwargs):
-        made.append(args)
-        return new_group(*args, **kwargs)
-
-    run, groups = settings(grid, **GPT), groups_of(**grid)
-    groups.process_group("tensor")  # of one rank; made once per grid, whatever the engine
-    dist.new_group = counted
-    try:
-        engine = make_engine(run, groups)
-        engine.train_step(batches(run, 0, groups.data_rank), 1e-2)
-        engine.eval_loss(batches(run, 0, groups.data_rank))
-    finally:
-        dist.new_group = new_group
-    (Path(folder) / str(groups.rank)).write_text(str(len(made)))
-
-
-@pytest.mark.dist
-@pytest.mark.parametrize(
-    "grid",
-    [
-        {"pipe": 2},
-        {"pipe": 2, "data": 2},
-        {"pipe": 4},
-        pytest.param({"pipe": 2, "data": 2, "tensor": 2}, marks=pytest.mark.slow),
-    ],
-)
-def test_an_engine_makes_no_groups_however_large_the_world(grid, tmp_path):
-    run_grid(_groups_made, grid, str(tmp_path))
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["0"] * math.prod(grid.values())
-
-
-def _prints_nothing(grid, folder) -> None:
-    """What DeepSpeed would print goes through sys.stdout of this process."""
-    import contextlib
-
-    run, groups = settings(grid, **LLAMA), groups_of(**grid)
-    with open(Path(folder) / str(groups.rank), "w") as file, contextlib.redirect_stdout(file):
-        train(make_engine(run, groups), run, groups, 0, 2)
-
-
-@pytest.mark.dist
-def test_nothing_is_printed(tmp_path):
-    run_grid(_prints_nothing, {"pipe": 2}, str(tmp_path))
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["", ""]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from megads.checkpoint.resume.progress import Progress
-from tests.engine.deepspeed.test_pipeline import GPT, KIND_IDS, KINDS, LAYOUTS, MODELS, numbers_of, run_grid
-from tests.engine.plain import HALF, STEPS, batches, make_engine, plain_loop, settings, train
+from tests.engine.deepspeed.test_pipeline import KIND_IDS, KINDS, LAYOUTS, MODELS, numbers_of, run_grid
+from tests.engine.plain import HALF, STEPS, make_engine, plain_loop, settings, train
 from tests.parity.checkpoints import load, save
 from tests.ranks import groups_of
 
@@ -16,12 +16,12 @@ from tests.ranks import groups_of
 def _the_same_bits(ours, theirs) -> None:
     import torch
 
-    for mine, other in zip(ours.states(), theirs.states(), strict=True):
+    for mine, other in zip(ours.state.by_parameter(), theirs.state.by_parameter(), strict=True):
         for kind, tensor in other.tensors.items():
             assert torch.equal(mine.tensors[kind], tensor), f"{mine.name} {kind}"
     for (name, mine), other in zip(ours.module.named_parameters(), theirs.module.parameters(), strict=True):
         assert torch.equal(mine, other), name
-    assert ours.scalars() == theirs.scalars()
+    assert ours.state.scalars() == theirs.state.scalars()
 
 
 def _continues_bitwise(grid, model, changes, folder) -> None:
@@ -72,28 +72,3 @@ def _goes_on_elsewhere(here, model, stage_here, there, stage_there, folder) -> N
 @pytest.mark.parametrize(("here", "stage_here", "there", "stage_there", "model"), OTHERS)
 def test_another_layout_goes_on_from_a_checkpoint(here, stage_here, there, stage_there, model, tmp_path):
     run_grid(_goes_on_elsewhere, here, model, stage_here, there, stage_there, str(tmp_path))
-
-
-def _copies_stay_equal(grid, changes) -> None:
-    """The embedding at both ends is the same bits after steps whose sums are rounded in another order."""
-    import torch
-    import torch.distributed as dist
-
-    run, groups = settings(grid, **GPT, **changes), groups_of(**grid)
-    engine = make_engine(run, groups)
-    for step in range(3):
-        engine.train_step(batches(run, step, groups.data_rank), 1e-2)
-        if groups.pipe_rank in (0, groups.pipe_size - 1):
-            mine = engine.module.embedding.weight.detach().clone()
-            theirs = mine.clone()
-            dist.broadcast(theirs, groups.ranks("ends")[0], group=groups.ends)
-            assert torch.equal(mine, theirs)
-    held = {state.name for state in engine.states()}
-    assert ("embedding.weight" in held) == (groups.pipe_rank == 0)
-
-
-@pytest.mark.dist
-@pytest.mark.parametrize("changes", KINDS, ids=KIND_IDS)
-@pytest.mark.parametrize("grid", [{"pipe": 2, "data": 2}, {"pipe": 4}], ids=["pp2dp2", "pp4"])
-def test_the_tied_embedding_is_one_parameter_at_both_ends(grid, changes):
-    run_grid(_copies_stay_equal, grid, changes)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.plain import batches, in_halves, make_engine, rate, settings
+from tests.engine.plain import batches, eval_loss, in_halves, make_engine, rate, settings
 from tests.pairs import parametrize_pairs
 from tests.ranks import groups_of, run_ranks
 
@@ -75,9 +75,9 @@ def trained(grid: Mapping[str, int], changes: Changes) -> Trained:
         result = engine.train_step(batches(run, step, groups.data_rank), rate(step))
         numbers += [float(result.loss), result.grad_norm]
         if step == 0:
-            numbers.append(float(engine.eval_loss(batches(run, 7, groups.data_rank))))
+            numbers.append(float(eval_loss(engine, batches(run, 7, groups.data_rank))))
     assert all(map(math.isfinite, numbers))
-    return numbers, {state.name: state.tensors["weight"].clone() for state in engine.states()}
+    return numbers, {state.name: state.tensors["weight"].clone() for state in engine.state.by_parameter()}
 
 
 def _same_bits(grid: Mapping[str, int], common: Changes, variants: list[Changes]) -> None:

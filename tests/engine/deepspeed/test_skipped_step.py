@@ -38,7 +38,7 @@ def _changes_nothing(grid: dict[str, int], changes: dict[str, str]) -> None:
     engine, other = make_engine(run, groups), make_engine(run, groups)
     for each in (engine, other):
         train(each, run, groups, 0, 2)
-    before, weights, scalars = saved(engine), working_weights(engine), engine.scalars()
+    before, weights, scalars = saved(engine), working_weights(engine), engine.state.scalars()
     asked: list[float] = []
 
     def refuse(loss: float) -> bool:
@@ -57,7 +57,7 @@ def _changes_nothing(grid: dict[str, int], changes: dict[str, str]) -> None:
             assert torch.equal(after[name][kind], tensor), f"{name} {kind}"
     for ours, theirs in zip(working_weights(engine), weights, strict=True):
         assert torch.equal(ours, theirs)
-    assert engine.scalars() == {**scalars, "skipped_steps": scalars["skipped_steps"] + 2}
+    assert engine.state.scalars() == {**scalars, "skipped_steps": scalars["skipped_steps"] + 2}
 
     # What comes next is as if the steps had not been: also where gradients are kept from step to step.
     accepted = [engine.train_step(batches(run, s, groups.data_rank), rate(s), accepts=lambda _: True) for s in (2, 3)]

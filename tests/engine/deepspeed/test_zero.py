@@ -10,6 +10,7 @@ from tests.engine.plain import (
     HALF,
     STEPS,
     batches,
+    eval_loss,
     goes_on_bitwise,
     make_engine,
     plain_loop,
@@ -208,9 +209,9 @@ def _bad_gradients_change_nothing(grid: dict[str, int], changes: dict[str, str])
         spoilt = engine.module.embedding.register_forward_hook(lambda module, x, y: _spoil(y))
     result = engine.train_step(batches(run, 1, groups.data_rank), 1e-2)
     assert result.skipped
-    assert engine.scalars()["skipped_steps"] == 1
+    assert engine.state.scalars()["skipped_steps"] == 1
     assert all(torch.equal(now, old) for now, old in zip(working_weights(engine), before, strict=True))
-    for state in engine.states():
+    for state in engine.state.by_parameter():
         assert all(torch.equal(t, states[state.name][kind]) for kind, t in state.tensors.items())
     if groups.rank == 0:
         spoilt.remove()
@@ -240,7 +241,7 @@ def _evaluates_between_steps(changes: dict[str, str]) -> None:
     engine = make_engine(run, groups)
     for step in range(STEPS):
         parts = batches(run, step, groups.data_rank)
-        assert float(engine.eval_loss(parts)) == pytest.approx(losses[step], rel=1e-5)
+        assert float(eval_loss(engine, parts)) == pytest.approx(losses[step], rel=1e-5)
         assert float(engine.train_step(parts, rate(step)).loss) == pytest.approx(losses[step], rel=1e-5)
 
 

@@ -23,7 +23,7 @@ def _starts_with_the_same_weights(kind: str) -> None:
     run, groups = settings(grid, **SPLIT_ALL, **changes), groups_of(**grid)
     plain = dict(build_model(run, groups).named_parameters())
     engine = make_engine(run, groups)
-    for state, working in zip(engine.states(), working_weights(engine), strict=True):
+    for state, working in zip(engine.state.by_parameter(), working_weights(engine), strict=True):
         assert torch.equal(state.tensors["weight"], plain[state.name]), state.name
         assert torch.equal(working, plain[state.name]), state.name
 
@@ -155,7 +155,7 @@ def _never_holds_the_whole_model() -> None:
     import torch
 
     from megads.engine.base import whole_shape
-    from megads.engine.deepspeed.zero3 import partitioned
+    from megads.engine.deepspeed.zero import partitioned
     from megads.models.build import build_model
 
     wide = {"model.num_layers": "4", "model.hidden_size": "1024", "model.num_heads": "8"}

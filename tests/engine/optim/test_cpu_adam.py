@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from megads.launch.preflight.optimizer_packages import has_op
+from megads.launch.preflight.packages import has_op
 from tests.parity.layouts import Layout
 from tests.ranks import run_ranks
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engine.optim.test_optimizers import HERE, SETTINGS, WAIT, WHOLE
+from tests.engine.optim.test_build import HERE, SETTINGS, WAIT, WHOLE
 from tests.parity.layouts import Layout
 from tests.ranks import run_ranks
 
@@ -42,13 +42,15 @@ def goes_on(before: Layout, after: Layout, name: str, folder) -> None:
     second.train(AFTER)
     if before == after:
         first.train(AFTER)
-        for mine, other in zip(first.engine.states(), second.engine.states(), strict=True):
+        for mine, other in zip(first.engine.state.by_parameter(), second.engine.state.by_parameter(), strict=True):
             for kind, tensor in mine.tensors.items():
                 assert tensor.equal(other.tensors[kind]), (mine.name, kind)
-        for (name, mine), (_, other) in zip(first.engine.whole_states(), second.engine.whole_states(), strict=True):
+        for (name, mine), (_, other) in zip(
+            first.engine.state.whole_states(), second.engine.state.whole_states(), strict=True
+        ):
             for key, value in mine.items():
                 assert value.equal(other[key]) if hasattr(value, "equal") else value == other[key], (name, key)
-        assert first.engine.scalars() == second.engine.scalars()
+        assert first.engine.state.scalars() == second.engine.state.scalars()
     else:
         worst = max(second.differences(reference(after.kind, AFTER, **changes)), key=lambda each: each[1])
         assert worst[1] <= 1e-6, worst

@@ -126,16 +126,16 @@ def follows_the_paper(layout: Layout) -> None:
     for step in range(STEPS):
         result = engine.train_step(batches(run, step, groups.data_rank), rate(step))
         assert float(result.loss) == pytest.approx(losses[step], rel=2e-5)
-        found = {state.name: state.tensors["hessian"].clone() for state in engine.states()}
+        found = {state.name: state.tensors["hessian"].clone() for state in engine.state.by_parameter()}
         if hessians is not None:
             has_moved = any(not torch.equal(found[name], old) for name, old in hessians.items())
             assert has_moved == (step % INTERVAL == 0), f"step {step}"
         hessians = found
-    assert engine.scalars()["optimizer_step"] == STEPS
+    assert engine.state.scalars()["optimizer_step"] == STEPS
     assert engine.engine.global_steps == STEPS
     assert engine.engine.global_samples == STEPS * engine.engine.train_batch_size()
-    assert engine.scalars()["skipped_steps"] == 0
-    for state in engine.states():
+    assert engine.state.scalars()["skipped_steps"] == 0
+    for state in engine.state.by_parameter():
         for kind, wanted in expected[state.name].items():
             shard = getattr(state.parameter, "shard", None)
             mine = take_shard(wanted, shard, groups.tensor_rank, groups.tensor_size)
@@ -177,7 +177,7 @@ def runs_in_half_precision(dtype: str) -> None:
     assert losses[-1] < losses[0] - 0.05
     scaler = engine.state.scaler_counts()
     assert scaler.get("cur_iter", STEPS) == STEPS
-    for state in engine.states():
+    for state in engine.state.by_parameter():
         assert float(state.tensors["hessian"].max()) > 0, state.name
         assert torch.isfinite(state.tensors["hessian"]).all()
 

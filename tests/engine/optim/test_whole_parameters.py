@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megads.config.estimate.optimizer_memory import WORK_BYTES
+from megads.config.estimate.memory import WORK_BYTES
 from megads.engine.optim.whole_parameters import rounds, share_out
 from tests.parity.layouts import Layout, batches, engine_of
 from tests.ranks import groups_of, run_ranks
@@ -76,7 +76,7 @@ def leaves_what_is_frozen(zero: str) -> None:
         engine.train_step(batches(run, step, groups.data_rank), 1e-3)
     for name, weight in module.named_parameters():
         assert torch.equal(weight.detach(), before[name]) == (name in FROZEN), name
-    assert {state.name for state in engine.states()} == set(before) - set(FROZEN)
+    assert {state.name for state in engine.state.by_parameter()} == set(before) - set(FROZEN)
 
 
 @pytest.mark.parametrize("zero", ["0", "1"])

@@ -3,8 +3,8 @@ import pytest
 
 from megads.errors import ConfigError
 from megads.monitor.plots.drawing import draw
-from megads.monitor.plots.source import Run, differing, metrics_of, names_of, read_run
-from tests.monitor.plots.made import make_run, rows_of, write_rows
+from megads.monitor.plots.source import read_run
+from tests.monitor.plots.made import rows_of, write_rows
 
 
 def run_of(folder, rows, name="a"):
@@ -19,13 +19,6 @@ def test_a_usual_run_shows_what_it_has(tmp_path):
     drawing = draw([run_of(tmp_path, rows_of(200))], most=700)
     assert names(drawing) == ["loss", "validation", "lr", "grad_norm", "tokens", "mfu", "wait", "memory"]
     assert drawing.charts[1].keys == ("valid_loss", "valid_loss/books", "valid_loss/web")
-
-
-def test_values_that_change_get_a_chart_of_their_own(tmp_path):
-    rows = [{**row, "weight_decay": 0.1 + row["iteration"] / 1000, "loss_scale": 2.0} for row in rows_of(40, every=99)]
-    shown = names(draw([run_of(tmp_path, rows)], most=700))
-    assert "weight_decay" in shown
-    assert "loss_scale" not in shown
 
 
 TIMES = {"time/forward_s": 0.01, "time/backward_s": 0.02, "time/save_s": 9.0}
@@ -80,27 +73,6 @@ def test_equal_curves_are_known(tmp_path):
     assert [drawing.behind(drawing.charts[0], curve) for curve in drawing.charts[0].curves] == [1, 0, 0]
 
 
-def test_equal_model_and_hardware_flops_are_one_line(tmp_path):
-    for hardware, keys in (
-        (120.5, ("tflops_per_device",)),
-        (150.0, ("tflops_per_device", "hardware_tflops_per_device")),
-    ):
-        rows = rows_of(40, mfu=None, hardware_tflops_per_device=hardware)
-        drawing = draw([run_of(tmp_path / str(hardware), rows)], most=700)
-        assert drawing.charts[names(drawing).index("tflops")].keys == keys
-
-
-def test_without_a_known_peak_flops_stand_for_the_mfu(tmp_path):
-    assert "tflops" in names(draw([run_of(tmp_path, rows_of(40, mfu=None))], most=700))
-
-
-def test_chosen_keys_are_panels_or_keys_of_the_file(tmp_path):
-    run = run_of(tmp_path, rows_of(60, energy_kwh=1.5))
-    assert names(draw([run], keys=["lr", "energy_kwh", "valid_loss/*"], most=9)) == ["lr", "energy_kwh", "valid_loss/*"]
-    with pytest.raises(ConfigError, match="--keys los: no run has such a key; panels are loss, validation"):
-        draw([run], keys=["los"], most=9)
-
-
 def test_axes_say_where_an_iteration_is(tmp_path):
     run = run_of(tmp_path, rows_of(100, step_time_s=36.0))
     assert draw([run], axis="tokens", most=9).at(0, np.array([50.0]))[0] == 50 * 8 * 2048
@@ -116,20 +88,6 @@ def test_an_axis_that_a_run_does_not_have_is_named(tmp_path):
         draw([run], axis="tokens", most=9)
 
 
-def test_marks_stand_where_steps_were_skipped_or_taken_back_the_strongest_only(tmp_path):
-    rows = rows_of(100, every=999)
-    for row in rows:
-        row["skipped_iterations"] = (row["iteration"] >= 30) + (row["iteration"] >= 70)
-        row["rejected_iterations"] = (row["iteration"] >= 40) + (row["iteration"] >= 90)
-        row["skipped_iterations"] += row["rejected_iterations"]
-    rows.append({"iteration": 90, "rolled_back_to": 80, "rollbacks": 1})
-    rows.append({"iteration": 20, "passed_over_iterations": 5, "consumed_samples": 160})
-    drawing = draw([run_of(tmp_path, rows)], most=700)
-    found = {name: places.tolist() for name, places in drawing.marks[0].items()}
-    assert found == {"skipped": [30, 70], "rejected": [40], "rolled back": [90]}
-    assert drawing.passed_over[0] == [(16, 20)]
-
-
 def test_a_spike_far_above_makes_the_scale_logarithmic(tmp_path):
     rows = rows_of(200)
     assert not draw([run_of(tmp_path, rows)], most=700).charts[0].log
@@ -143,36 +101,3 @@ def test_schedules_and_peaks_are_never_smoothed(tmp_path):
     assert by_name["lr"].curves[0].points.low is None
     assert by_name["memory"].curves[0].points.low is None
     assert by_name["loss"].curves[0].points.low is not None
-
-
-def test_runs_are_found_by_folder_file_and_checkpoint(tmp_path, monkeypatch):
-    path = make_run(tmp_path / "r", rows_of(3))
-    checkpoint = tmp_path / "r/checkpoints/iter_0000003"
-    checkpoint.mkdir(parents=True)
-    for given in (path, path.parent, checkpoint, checkpoint.parent):
-        assert metrics_of(given) == path
-    monkeypatch.chdir(checkpoint)
-    assert metrics_of(checkpoint.relative_to(checkpoint)) == path
-
-
-def test_names_are_as_long_as_they_must_be(tmp_path):
-    for name in ("x/a", "y/a", "y/b"):
-        write_rows(tmp_path / name, rows_of(1))
-    assert names_of([tmp_path / "x/a", tmp_path / "y/b"]) == ["a", "b"]
-    assert names_of([tmp_path / "x/a", tmp_path / "y/a"]) == ["x/a", "y/a"]
-
-
-def test_settings_that_differ_are_told(tmp_path):
-    make_run(tmp_path / "a", rows_of(3), LR="3e-4", RUN_NAME="one")
-    make_run(tmp_path / "b", rows_of(3), LR="6e-4", RUN_NAME="two")
-    runs = [read_run(tmp_path / name, lambda key: True) for name in "ab"]
-    assert differing(runs) == [("optim.lr", ["0.0003", "0.0006"])]
-    assert differing([runs[0], runs[0]]) == []
-
-
-def test_a_run_without_settings_is_drawn_all_the_same(tmp_path):
-    path = write_rows(tmp_path, rows_of(3))
-    (tmp_path / "config.yaml").write_text("{ broken")
-    run = read_run(path, lambda key: True)
-    assert isinstance(run, Run)
-    assert run.settings == {}

@@ -15,7 +15,7 @@ from megads.monitor.run_state.outcome import (
     last_seen,
     read_heartbeat,
     read_outcome,
-    tell_first,
+    write_first_outcome,
     write_heartbeat,
     write_outcome,
 )
@@ -29,16 +29,16 @@ def test_an_outcome_comes_back_as_it_was(tmp_path):
 
 def test_the_first_to_tell_is_believed(tmp_path):
     first = Outcome(1, "rank 3 died", 7, "killed", 3, "b")
-    assert tell_first(tmp_path, first)
-    assert not tell_first(tmp_path, Outcome(1, "lost another rank", 7, "lost"))
+    assert write_first_outcome(tmp_path, first)
+    assert not write_first_outcome(tmp_path, Outcome(1, "lost another rank", 7, "lost"))
     assert read_outcome(tmp_path) == first
     assert [path.name for path in tmp_path.iterdir()] == ["outcome.json"]
 
 
 def test_the_first_is_believed_on_a_file_system_without_links_too(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", lambda *names: (_ for _ in ()).throw(PermissionError()))
-    assert tell_first(tmp_path, Outcome(1, "rank 3 died", 7))
-    assert not tell_first(tmp_path, Outcome(1, "lost another rank", 7))
+    assert write_first_outcome(tmp_path, Outcome(1, "rank 3 died", 7))
+    assert not write_first_outcome(tmp_path, Outcome(1, "lost another rank", 7))
     assert [path.name for path in tmp_path.iterdir()] == ["outcome.json"]
 
 

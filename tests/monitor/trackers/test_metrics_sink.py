@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import logging
+import threading
 from typing import Any
 
 import pytest
 
 from megads.monitor.metrics import MetricsFile, read_metrics
-from megads.monitor.trackers.csv_table import COLUMNS, Table
-from megads.monitor.trackers.metrics_sink import MetricsSink, opened
+from megads.monitor.trackers.metrics_sink import BackgroundWorker, MetricsSink
 from tests.monitor.trackers.rows import run_of, step
 
 
@@ -56,23 +55,12 @@ def test_a_tracker_that_fails_is_told_once_and_the_others_go_on(tmp_path, fails,
     assert told == ["Kept is disabled, the run continues: OSError: token=*** is no good"]
 
 
-def test_a_tracker_that_can_not_be_opened_is_told_and_left_out(caplog):
-    caplog.set_level(logging.INFO, logger="megads")
-    assert opened("It", lambda: Kept()) != []
-
-    def fail() -> Any:
-        raise ModuleNotFoundError("no such thing")
-
-    assert opened("It", fail) == []
-    assert caplog.messages == ["It cannot be used, the run continues: ModuleNotFoundError: no such thing"]
-
-
 def test_a_tracker_may_count_steps_of_its_own(tmp_path):
     own, told = Kept(every=3), Kept()
     tracks = MetricsSink(MetricsFile(tmp_path / "metrics.jsonl"), [own, told])
     assert [i for i in range(1, 8) if tracks.wants(i)] == [3, 6]
     for i in range(1, 8):
-        tracks.write(step(i), told=i % 2 == 0)
+        tracks.write(step(i), reported=i % 2 == 0)
     tracks.write({"iteration": 7, "valid_loss": 1.0})
     tracks.close()
     assert [row["iteration"] for row in own.rows] == [3, 6, 7]
@@ -80,52 +68,63 @@ def test_a_tracker_may_count_steps_of_its_own(tmp_path):
     assert read_metrics(tmp_path / "metrics.jsonl") == told.rows
 
 
-def cells(path: Any) -> list[dict[str, Any]]:
-    with open(path, newline="") as file:
-        return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
-
-
-def numbers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: float(v) for k, v in row.items() if v is not None} for row in rows]
-
-
-def test_the_table_has_the_values_of_the_rows_and_stable_columns(tmp_path):
-    path = tmp_path / "metrics.csv"
-    table = Table(path)
-    rows = [step(1, grad_norm=None), *run_of(10, first=2), {"iteration": 10, "extra": 3}]
-    for row in rows:
-        table.write(row)
-    table.write({**step(11), "lm_loss": float("nan")})
-    table.close()
-    assert cells(path)[:-1] == numbers(rows)
-    assert "lm_loss" not in cells(path)[-1]
-    header = path.read_text().splitlines()[0].split(",")
-    assert header[: len(COLUMNS)] == list(COLUMNS)
-    assert header[len(COLUMNS) :] == ["valid_loss/books", "extra"]
-
-
-def test_on_resume_the_table_drops_the_rows_after_the_checkpoint(tmp_path):
-    path = tmp_path / "metrics.csv"
-    first = Table(path)
-    for row in run_of(9):
-        first.write(row)
-    first.close()
-    with open(path, "a") as file:
-        file.write("9,72,")  # a kill in the middle of a line
-    second = Table(path, 5)
-    for row in run_of(12, first=6):
-        second.write(row)
-    second.close()
-    assert cells(path) == numbers(run_of(12))
-    Table(path, 0).close()
-    assert cells(path) == []
-
-
-def test_what_the_voice_raises_keeps_no_row_back(tmp_path):
+def test_what_the_background_raises_keeps_no_row_back(tmp_path):
     tracks = MetricsSink(MetricsFile(tmp_path / "metrics.jsonl"))
-    tracks.voice.soon(lambda: tracks.write(step(1)))
-    tracks.voice.soon(lambda: 1 / 0)
+    tracks.background.soon(lambda: tracks.write(step(1)))
+    tracks.background.soon(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         tracks.close()
     assert tracks.file.file.closed
     assert read_metrics(tmp_path / "metrics.jsonl") == [step(1)]
+
+
+def test_calls_are_made_in_order_and_on_one_other_thread():
+    worker, done = BackgroundWorker(), []
+    for number in range(100):
+        worker.soon(lambda number=number: done.append((number, threading.current_thread())))
+    assert worker.settle()
+    assert [number for number, _ in done] == list(range(100))
+    (thread,) = {thread for _, thread in done}
+    assert thread is not threading.current_thread()
+
+
+def test_nothing_given_is_nothing_to_wait_for():
+    assert BackgroundWorker().settle()
+
+
+def test_who_waits_gives_up_after_a_while():
+    worker, resume_from_saved = BackgroundWorker(), threading.Event()
+    worker.soon(resume_from_saved.wait)
+    assert not worker.settle(0.01)
+    resume_from_saved.set()
+    assert worker.settle()
+
+
+@pytest.mark.parametrize("call", [BackgroundWorker.settle, lambda worker: worker.soon(list)])
+def test_what_a_call_raises_comes_back_once(call):
+    worker = BackgroundWorker()
+    failed = threading.Event()
+
+    def fail():
+        failed.set()
+        raise ValueError("a bug")
+
+    after = threading.Event()
+    worker.soon(fail)
+    worker.soon(after.set)
+    assert failed.wait(10)
+    assert after.wait(10)
+    with pytest.raises(ValueError, match="a bug"):
+        call(worker)
+    assert worker.settle()
+
+
+def test_the_training_waits_for_a_worker_that_is_far_behind():
+    worker, resume_from_saved, done = BackgroundWorker(3), threading.Event(), []
+    worker.soon(resume_from_saved.wait)
+    threading.Timer(0.05, resume_from_saved.set).start()
+    for number in range(10):
+        worker.soon(lambda number=number: done.append(number))
+    assert resume_from_saved.is_set()
+    assert worker.settle()
+    assert done == list(range(10))

@@ -11,8 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megads.train.fault.stop import ECHO_S, StopRequest
-from megads.train.fault.walltime import Deadline
+from megads.train.fault.stop import ECHO_S, Deadline, StopRequest
 from tests.ranks import groups_of, run_ranks
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.settings.checkpoint import CheckpointConfig
-from megads.train.fault.walltime import RECENT, TEARDOWN_PER_RANK_S, TEARDOWN_S, Deadline
-from megads.train.worker import step_time_of
+from megads.train.fault.stop import RECENT, TEARDOWN_PER_RANK_S, TEARDOWN_S, Deadline, step_time_of
 
 NOON = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
 

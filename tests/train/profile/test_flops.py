@@ -30,8 +30,7 @@ CASES: dict[str, tuple[dict[str, int], dict[str, str]]] = {
 def _as_the_formula_says(grid: dict[str, int], changes: dict[str, str]) -> None:
     from torch.utils.checkpoint import set_checkpoint_early_stop
 
-    from megads.train.profile.flop_count import counted
-    from megads.train.profile.flops import expected, profile_text
+    from megads.train.profile.flops import counted, expected, profile_text
 
     run, groups = settings(grid, **changes), groups_of(**grid)
     engine = make_engine(run, groups)
@@ -59,7 +58,7 @@ def test_every_layout_computes_what_the_formula_says(case):
 def _counting_changes_nothing(changes: dict[str, str]) -> None:
     import torch
 
-    from megads.train.profile.flop_count import counted
+    from megads.train.profile.flops import counted
 
     grid = {"tensor": 2}
     run, groups = settings(grid, **changes), groups_of(**grid)

@@ -8,8 +8,8 @@ import pytest
 
 from megads.config.estimate.memory import Memory
 from megads.device.vendor import DeviceMemory, resident_bytes
-from megads.engine.deepspeed.memory_usage import MemoryUsage
-from megads.train.profile.memory import MemoryFacts
+from megads.engine.base import MemoryUsage
+from megads.train.profile.profile import MemoryFacts
 
 GIB = 2**30
 FACTS = MemoryFacts(

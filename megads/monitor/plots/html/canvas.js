@@ -26,15 +26,15 @@ const xOf = (curve) => data.xs[curve.x][state.axis];
 const shown = (chart) => chart.curves.filter((curve) => !state.hidden.has(curve.run));
 const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
+const UNITS = [[1e12, 1e12, "T"], [1e9, 1e9, "B"], [1e6, 1e6, "M"], [1e4, 1e3, "k"], [0, 1, ""]]; // from where on
+const unitOf = (size) => UNITS.find(([least]) => size >= least);
+
 function text(value) {
   // A number as a person reads it: 1.23M, 0.00031, 4.2e-7.
-  const size = Math.abs(value);
   if (!Number.isFinite(value)) return "none";
-  for (const [scale, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e4, "k"]]) {
-    if (size >= scale) return Number((value / (letter === "k" ? 1e3 : scale)).toPrecision(4)) + letter;
-  }
-  if (size && size < 1e-3) return value.toExponential(2).replace(/\.?0+e/, "e");
-  return String(Number(value.toPrecision(5)));
+  if (value && Math.abs(value) < 1e-3) return value.toExponential(2).replace(/\.?0+e/, "e");
+  const [, unit, letter] = unitOf(Math.abs(value));
+  return Number((value / unit).toPrecision(letter ? 4 : 5)) + letter;
 }
 
 // Labels of one kind for all ticks of an axis: one letter, one exponent, or equally many decimals.
@@ -43,9 +43,8 @@ function labels(values, log) {
   if (log) {
     return values.map(values.length && Math.min(...values) < 1e-3 ? (value) => value.toExponential(0).replace("e+", "e") : text);
   }
-  const [scale, letter] = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e4, "k"]].find(([least]) => most >= least) || [1, ""];
   const power = most && most < 1e-3 ? Math.floor(Math.log10(most) + 1e-9) : 0;
-  const unit = power ? 10 ** power : letter === "k" ? 1e3 : scale, end = power ? `e${power}` : letter;
+  const [, unit, end] = power ? [0, 10 ** power, `e${power}`] : unitOf(most);
   const parts = values.map((value) => value / unit);
   let decimals = 0;
   while (decimals < 6 && parts.some((part) => Math.abs(part - Number(part.toFixed(decimals))) > 1e-7)) decimals++;
@@ -85,10 +84,9 @@ function rangeY(chart, view, log) {
     for (let i = first; i < last; i++) {
       if (x[i] < view[0] || x[i] > view[1]) continue;
       for (const part of [curve.low || curve.y, curve.high || curve.y, curve.y]) {
-        const value = part[i];
-        if (!Number.isFinite(value) || (log && value <= 0)) continue;
-        if (value < low) low = value;
-        if (value > high) high = value;
+        if (!Number.isFinite(part[i]) || (log && part[i] <= 0)) continue;
+        low = Math.min(low, part[i]);
+        high = Math.max(high, part[i]);
       }
     }
   }
@@ -153,7 +151,13 @@ function drawChart(chart) {
   for (const [curve, found] of drawn) {
     if (curve.base) drawArea(pen, curve, chart.frame);
     else if (found.spread) drawExtremes(pen, curve, found, chart.frame);
-    else if (curve.low) drawRows(pen, curve, found, chart.frame);
+    else if (curve.low) {
+      // The rows themselves, behind a line that is their moving mean.
+      pen.globalAlpha = 0.35;
+      pen.lineWidth = 1;
+      drawLine(pen, curve, found.points, 2, chart.frame);
+      pen.globalAlpha = 1;
+    }
   }
   for (const [curve, found] of drawn) if (!curve.base) drawCurve(pen, curve, found, chart.frame);
   pen.restore();
@@ -241,36 +245,26 @@ function drawExtremes(pen, curve, { points, dense }, frame) {
   pen.globalAlpha = 1;
 }
 
-// The rows themselves, behind a line that is their moving mean.
-function drawRows(pen, curve, { points }, frame) {
-  const bottom = (y) => (frame.log && !(y > 0) ? frame.bottom : frame.toY(y));
-  pen.strokeStyle = colourOf(curve);
-  pen.globalAlpha = 0.35;
-  pen.lineWidth = 1;
-  pen.beginPath();
-  points.forEach(([at, , low], i) => {
-    if (!Number.isFinite(low)) return;
-    if (i && Number.isFinite(points[i - 1][2])) pen.lineTo(at, bottom(low)); else pen.moveTo(at, bottom(low));
-  });
-  pen.stroke();
-  pen.globalAlpha = 1;
-}
-
-function drawCurve(pen, curve, { points }, frame) {
+// A line through one part of the points, 1: their y, 2: the least; returns the points that get a dot.
+function drawLine(pen, curve, points, part, frame) {
+  const good = (point) => point && Number.isFinite(point[part]) && (!frame.log || point[part] > 0), lone = [];
   pen.strokeStyle = pen.fillStyle = colourOf(curve);
-  pen.lineWidth = 1.4 + 2.4 * curve.behind; // equal curves lie in each other
   pen.lineJoin = "round";
-  pen.setLineDash(dashOf(curve));
-  const lone = [];
-  const good = (point) => point && Number.isFinite(point[1]) && (!frame.log || point[1] > 0);
   pen.beginPath();
   points.forEach((point, i) => {
     if (!good(point)) return;
-    const at = point[0], y = frame.toY(point[1]);
+    const at = point[0], y = frame.toY(point[part]);
     if (good(points[i - 1])) pen.lineTo(at, y); else pen.moveTo(at, y);
     if (curve.dots ? points.length < 80 : !good(points[i - 1]) && !good(points[i + 1])) lone.push([at, y]);
   });
   pen.stroke();
+  return lone;
+}
+
+function drawCurve(pen, curve, { points }, frame) {
+  pen.lineWidth = 1.4 + 2.4 * curve.behind; // equal curves lie in each other
+  pen.setLineDash(dashOf(curve));
+  const lone = drawLine(pen, curve, points, 1, frame);
   pen.setLineDash([]);
   for (const [at, y] of lone) { pen.beginPath(); pen.arc(at, y, 2.4 + 1.2 * curve.behind, 0, 7); pen.fill(); }
 }
@@ -286,5 +280,45 @@ function drawMarks(pen, frame) {
         pen.beginPath(); pen.moveTo(x - 4, 1); pen.lineTo(x + 4, 1); pen.lineTo(x, 9); pen.fill();
       }
     }
+  });
+}
+
+// Parts of a whole: areas on top of each other for one run, a bar for each of several.
+function drawArea(pen, curve, frame) {
+  const x = xOf(curve), [first, last] = span(curve, frame.view);
+  pen.fillStyle = colourOf(curve);
+  pen.globalAlpha = 0.75;
+  pen.beginPath();
+  for (let i = first; i < last; i++) pen.lineTo(frame.toX(x[i]), frame.toY(curve.y[i]));
+  for (let i = last - 1; i >= first; i--) pen.lineTo(frame.toX(x[i]), frame.toY(curve.base[i]));
+  pen.closePath();
+  pen.fill();
+  pen.globalAlpha = 1;
+}
+
+function drawBars(chart, pen, width, height) {
+  const runs = data.runs.map((run, number) => number).filter((number) => !state.hidden.has(number));
+  const left = PAD.left + 20, right = width - PAD.right, each = Math.min(34, (height - 30) / Math.max(1, runs.length));
+  chart.frame = null; // nothing follows the pointer
+  pen.font = "11px system-ui, Arial, sans-serif";
+  pen.textBaseline = "middle";
+  runs.forEach((run, row) => {
+    const top = PAD.top + row * each, middle = top + each / 2;
+    let at = left;
+    pen.fillStyle = css("--pale");
+    pen.textAlign = "right";
+    const name = data.runs.length > 1 ? data.runs[run].name : "";
+    pen.fillText(name.length > 11 ? `${name.slice(0, 10)}..` : name, left - 6, middle);
+    pen.textAlign = "center";
+    chart.bars[run].forEach((share, key) => {
+      const wide = (share / 100) * (right - left);
+      pen.globalAlpha = 0.85;
+      pen.fillStyle = numbered(chart.keys[key].colour);
+      pen.fillRect(at, top + 3, wide, each - 6);
+      pen.globalAlpha = 1;
+      pen.fillStyle = "#fff";
+      if (wide > 34) pen.fillText(`${share.toFixed(0)}%`, at + wide / 2, middle);
+      at += wide;
+    });
   });
 }

@@ -1,4 +1,5 @@
 // What is around the curves: pointer, legend, controls, address. The curves are drawn by canvas.js.
+
 // What follows the pointer: a line through all charts, a dot on each curve, the values.
 function drawOver(chart) {
   const { pen } = clear(chart.over), frame = chart.frame;
@@ -36,17 +37,14 @@ function nearest(curve, at) {
 
 function showTip(chart, found, line) {
   chart.tip.replaceChildren();
-  const head = document.createElement("div");
-  head.textContent = `${data.axes[state.axis]} ${text(xOf(found[0][0])[found[0][1]])}`;
-  chart.tip.append(head);
+  element("div", chart.tip, "", `${data.axes[state.axis]} ${text(xOf(found[0][0])[found[0][1]])}`);
   for (const [curve, i] of found.slice(0, 14)) {
-    const row = document.createElement("div"), swatch = document.createElement("i"), value = document.createElement("b");
-    swatch.style.background = colourOf(curve);
-    value.textContent = text(curve.base ? curve.y[i] - curve.base[i] : curve.y[i]);
+    const row = element("div", chart.tip);
+    element("i", row).style.background = colourOf(curve);
+    element("b", row, "", text(curve.base ? curve.y[i] - curve.base[i] : curve.y[i]));
     const names = [data.runs.length > 1 ? data.runs[curve.run].name : "", chart.keys.length > 1 ? chart.keys[curve.key].label : ""];
     const ends = curve.low && curve.size > 1 ? `  (${text(curve.low[i])} to ${text(curve.high[i])})` : "";
-    row.append(swatch, value, `${ends}  ${names.filter(Boolean).join(" ")}`);
-    chart.tip.append(row);
+    row.append(`${ends}  ${names.filter(Boolean).join(" ")}`);
   }
   chart.tip.style.display = "block";
   const width = chart.tip.offsetWidth, left = line + 12 + width > chart.frame.width ? line - 12 - width : line + 12;
@@ -71,14 +69,9 @@ function element(kind, parent, name = "", words = "") {
 function keyOf(chart, { label, colour: number }, key) {
   const curve = chart.curves.find((each) => each.key === key), whole = !curve || curve.base;
   const colour = data.runs.length > 1 && !whole ? css("--pale") : numbered(number);
-  const drawn = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  drawn.setAttribute("width", 22); drawn.setAttribute("height", 8);
-  const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
-  const looks = { x1: 0, x2: 22, y1: 4, y2: 4, stroke: colour, "stroke-width": whole ? 8 : 2, "stroke-dasharray": whole ? "" : dashOf(curve).join(" ") };
-  for (const [name, value] of Object.entries(looks)) line.setAttribute(name, value);
-  drawn.append(line);
-  const entry = document.createElement("span");
-  entry.append(drawn, label);
+  const width = whole ? 8 : 2, dashes = whole ? "" : dashOf(curve).join(" "), entry = document.createElement("span");
+  entry.innerHTML = `<svg width="22" height="8"><path d="M0 4H22" stroke="${colour}" stroke-width="${width}" stroke-dasharray="${dashes}"/></svg>`;
+  entry.append(label);
   return entry;
 }
 
@@ -93,8 +86,7 @@ function makeChart(chart) {
     for (const name of new Set(data.runs.flatMap((run) => Object.keys(run.marks)))) {
       const count = data.runs.reduce((sum, run) => sum + (run.marks[name] ? run.marks[name].count : 0), 0);
       const entry = element("span", keys);
-      const sign = element("span", entry, "", "\u25bc ");
-      sign.style.color = MARKS[name];
+      element("span", entry, "", "\u25bc ").style.color = MARKS[name];
       entry.append(`${name} (${text(count)})`);
     }
   }
@@ -216,16 +208,11 @@ drawAll();
 let waiting = 0;
 addEventListener("resize", () => { cancelAnimationFrame(waiting); waiting = requestAnimationFrame(drawAll); });
 let before = "light";
-addEventListener("beforeprint", () => {
-  before = root.dataset.theme;
-  useTheme("light");
-  root.dataset.print = "";
-  state.fine = 3;
+function print(is, theme) {
+  useTheme(theme);
+  root.toggleAttribute("data-print", is);
+  state.fine = is ? 3 : 1;
   drawAll();
-});
-addEventListener("afterprint", () => {
-  useTheme(before);
-  delete root.dataset.print;
-  state.fine = 1;
-  drawAll();
-});
+}
+addEventListener("beforeprint", () => { before = root.dataset.theme; print(true, "light"); });
+addEventListener("afterprint", () => print(false, before));

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import html
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,23 @@ import numpy as np
 import orjson
 
 from megads.monitor.plots.drawing import Chart, Curve, Drawing
-from megads.monitor.plots.panels import AXES, label, place
-from megads.monitor.plots.source import differing
+from megads.monitor.plots.panels import AXES, label
+from megads.monitor.plots.source import Run, differing
 from megads.monitor.plots.style import COLOURS
-from megads.monitor.plots.summary import SUMMARY, summary_of
+from megads.text.units import count
 
 HERE = Path(__file__).parent
-SCRIPTS = ("canvas.js", "parts.js", "page.js")
+SCRIPTS = ("canvas.js", "page.js")
+LAST = itemgetter(-1)
+# Row of the summary -> key, which of its values, and its text.
+SUMMARY: dict[str, tuple[str, Callable[[np.ndarray], float], Callable[[float], str]]] = {
+    "tokens": ("consumed_tokens", LAST, count),
+    "loss": ("lm_loss", LAST, "{:.4f}".format),
+    "validation loss": ("valid_loss", LAST, "{:.4f}".format),
+    "best validation loss": ("valid_loss", np.min, "{:.4f}".format),
+    "tokens/s (median)": ("tokens_per_s", np.median, count),
+    "MFU (median)": ("mfu", np.median, "{:.1%}".format),
+}
 MOST_MARKS = 400  # of one kind, of one run
 
 
@@ -50,7 +62,7 @@ def page(drawing: Drawing) -> str:
 
 def _data(drawing: Drawing) -> dict[str, Any]:
     """Return what the script draws; arrays are float32, little-endian, in base64."""
-    xs = _Positions(drawing)
+    xs: dict[tuple[int, bytes], dict[str, str]] = {}  # where points are; curves of the same rows share them
     charts = [
         {
             "name": chart.panel.name,
@@ -74,26 +86,8 @@ def _data(drawing: Drawing) -> dict[str, Any]:
             for number, run in enumerate(drawing.runs)
         ],
         "charts": charts,
-        "xs": xs.known,
+        "xs": list(xs.values()),
     }
-
-
-class _Positions:
-    """Where points are on each axis; curves of the same rows share them."""
-
-    def __init__(self, drawing: Drawing):
-        self.drawing = drawing
-        self.known: list[dict[str, str]] = []
-        self.numbers: dict[tuple[int, bytes], int] = {}
-
-    def number(self, run: int, iterations: np.ndarray) -> int:
-        """Return the number of the entry in ``known`` for these iterations of a run."""
-        name = (run, iterations.tobytes())
-        if name not in self.numbers:
-            self.numbers[name] = len(self.known)
-            axes = self.drawing.axes[run]
-            self.known.append({axis: _packed(place(axes[axis], iterations)) for axis in self.drawing.shared_axes})
-        return self.numbers[name]
 
 
 def _packed(values: np.ndarray) -> str:
@@ -101,15 +95,17 @@ def _packed(values: np.ndarray) -> str:
         return base64.b64encode(values.astype("<f4").tobytes()).decode()
 
 
-def _curve(drawing: Drawing, chart: Chart, curve: Curve, xs: _Positions) -> dict[str, Any]:
-    points = curve.points
+def _curve(drawing: Drawing, chart: Chart, curve: Curve, xs: dict[tuple[int, bytes], dict[str, str]]) -> dict[str, Any]:
+    points, rows = curve.points, (curve.run, curve.points.x.tobytes())
+    if rows not in xs:
+        xs[rows] = {axis: _packed(each) for axis, each in drawing.on_axes(curve.run, points.x).items()}
     found: dict[str, Any] = {
         "run": curve.run,
         "key": chart.keys.index(curve.key),
         "colour": drawing.colour(chart, curve),
         "dash": drawing.dash(chart, curve),
         "behind": drawing.behind(chart, curve),
-        "x": xs.number(curve.run, points.x),
+        "x": list(xs).index(rows),
         "y": _packed(points.y),
         "size": points.size,
         "dots": curve.sparse,
@@ -126,29 +122,25 @@ def _marks(drawing: Drawing, run: int) -> dict[str, dict[str, Any]]:
     found = {}
     for name, iterations in drawing.marks[run].items():
         some = iterations[:: -(-len(iterations) // MOST_MARKS)]
-        at = {axis: place(drawing.axes[run][axis], some).tolist() for axis in drawing.shared_axes}
+        at = {axis: places.tolist() for axis, places in drawing.on_axes(run, some).items()}
         found[name] = {"count": len(iterations), "at": at}
     return found
 
 
 def _bands(drawing: Drawing, run: int) -> dict[str, list[list[float]]]:
-    spans = np.array(drawing.passed_over[run][:MOST_MARKS]).reshape(-1, 2)
-    return {axis: place(drawing.axes[run][axis], spans).tolist() for axis in drawing.shared_axes}
+    spans = np.array(drawing.skipped_ranges[run][:MOST_MARKS]).reshape(-1, 2)
+    return {axis: places.tolist() for axis, places in drawing.on_axes(run, spans).items()}
 
 
 def _tables(drawing: Drawing) -> str:
     names = [run.name for run in drawing.runs]
-    facts = [summary_of(run) for run in drawing.runs]
-    rows = [(title, [each.get(title, "") for each in facts]) for title in SUMMARY]
-    shown = [row for row in rows if any(row[1])]
-    found = [_table("Runs" if len(names) > 1 else "Run", names, shown)]
-    if len(names) > 1:
-        differ = differing(drawing.runs)
-        if differ:
-            found.append(_table("Settings that differ", names, differ))
-        elif all(run.settings for run in drawing.runs):
-            found.append("<p>The settings of these runs are the same.</p>")
-    return "\n".join(found)
+    facts = [_summary_of(run) for run in drawing.runs]
+    rows = [(title, [each.get(title, "") for each in facts]) for title in ("step", *SUMMARY)]
+    table = _table("Runs" if len(names) > 1 else "Run", names, [row for row in rows if any(row[1])])
+    if len(names) > 1 and (differ := differing(drawing.runs)):
+        return "\n".join([table, _table("Settings that differ", names, differ)])
+    are_same = len(names) > 1 and all(run.settings for run in drawing.runs)
+    return table + "\n<p>The settings of these runs are the same.</p>" * are_same
 
 
 def _table(title: str, names: list[str], rows: list[tuple[str, list[str]]]) -> str:
@@ -161,3 +153,13 @@ def _table(title: str, names: list[str], rows: list[tuple[str, list[str]]]) -> s
         for name, values in rows
     )
     return f"<h2>{title}</h2>\n<div class=wide><table><tr><th></th>{head}</tr>\n{body}\n</table></div>"
+
+
+def _summary_of(run: Run) -> dict[str, str]:
+    """Return the last loss, speeds and so on as text."""
+    found = {key: column.numbers() for key, column in run.columns.items() if len(column.numbers().x)}
+    steps = max((float(column.x[-1]) for column in found.values()), default=0.0)
+    total = run.settings.get("train.train_iters")
+    facts = {"step": f"{steps:.0f}" + (f" of {total}" if isinstance(total, int) and total else "")}
+    shown = {name: row for name, row in SUMMARY.items() if row[0] in found}
+    return facts | {name: text(float(value_of(found[key].y))) for name, (key, value_of, text) in shown.items()}

@@ -1,0 +1,42 @@
+"""What a failure is called, and whom it blames."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import torch
+
+from megads.errors import ConfigError
+from megads.train.fault.failure import kind_of, peer_host
+
+CLOSED = "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [{}]:21339"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConfigError("TP=3"), "wrong"),
+        (ModuleNotFoundError("no flash_attn"), "import"),
+        (MemoryError(), "memory"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "memory"),
+        (RuntimeError(CLOSED.format("10.0.0.7")), "lost"),
+        (RuntimeError("shape mismatch"), "error"),
+        (ZeroDivisionError(), "error"),
+    ],
+)
+def test_the_kind_of_a_failure(error, kind):
+    assert kind_of(error) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        (CLOSED.format("127.0.0.1"), socket.gethostname()),
+        (CLOSED.format("::ffff:127.0.0.1"), socket.gethostname()),
+        (CLOSED.format("0.0.0.0"), "0.0.0.0"),
+        ("Broken pipe", ""),
+    ],
+)
+def test_the_host_of_a_lost_rank_comes_from_its_address(text, host):
+    assert peer_host(text) == host
