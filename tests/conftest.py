@@ -132,3 +132,23 @@ def _no_leaked_ranks() -> Iterator[None]:
         else:
             os.environ[name] = before[name]
     assert not changed, f"the test leaves {', '.join(changed)} changed in os.environ; use monkeypatch"
+
+
+@pytest.fixture(autouse=True)
+def _no_leaked_signals() -> Iterator[None]:
+    """Fail a test that leaves a signal blocked or ignored: whatever later tests start would inherit that."""
+    before = _signals()
+    yield
+    after = _signals()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before[0])
+    for number in after[1] - before[1]:
+        signal.signal(number, signal.SIG_DFL)
+    assert after == before, f"the test leaves signals (blocked, ignored) {after}, not {before}"
+
+
+def _signals() -> tuple[set[int], set[int]]:
+    """Return the signals that this thread blocks and those that the process ignores."""
+    every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, [])), {
+        n for n in every if signal.getsignal(n) == signal.SIG_IGN
+    }

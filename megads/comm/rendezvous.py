@@ -215,7 +215,9 @@ def wait_for_listener(host: str, port: int, until: float) -> None:
     wait_s = 0.05
     while True:
         try:
-            socket.create_connection((host, port), timeout=max(1.0, min(10.0, until - time.monotonic()))).close()
+            with socket.create_connection((host, port), timeout=max(1.0, min(10.0, until - time.monotonic()))) as knock:
+                if knock.getsockname() == knock.getpeername():  # the kernel gave the knock the very port it knocks at
+                    raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
             return
         except OSError as error:
             if time.monotonic() + wait_s > until or (isinstance(error, socket.gaierror) and wait_s > 1):

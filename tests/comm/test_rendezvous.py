@@ -11,7 +11,17 @@ import torch.distributed as dist
 
 from megads.cluster.hosts import this_host
 from megads.cluster.ranks import UNKNOWN, RankInfo
-from megads.comm.rendezvous import BLOCK, arrive, connect_store, find_local, listen, meet, missing_ranks, serve_store
+from megads.comm.rendezvous import (
+    BLOCK,
+    arrive,
+    connect_store,
+    find_local,
+    listen,
+    meet,
+    missing_ranks,
+    serve_store,
+    wait_for_listener,
+)
 from megads.errors import LaunchError
 from tests.ranks import run_ranks
 
@@ -198,3 +208,15 @@ def test_missing_ranks_are_found_in_few_questions():
             store.kept.set(f"host/{rank}", "a")
     assert missing_ranks(store, "host", size) == sorted(gone)
     assert store.asked.total() < 80
+
+
+def test_a_knock_that_reached_itself_is_no_listener(monkeypatch):
+    def knock(address, timeout):
+        own = socket.socket()
+        own.bind(("127.0.0.1", 0))
+        own.connect(own.getsockname())
+        return own
+
+    monkeypatch.setattr(socket, "create_connection", knock)
+    with pytest.raises(ConnectionRefusedError):
+        wait_for_listener("127.0.0.1", 29500, time.monotonic())

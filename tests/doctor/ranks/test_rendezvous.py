@@ -1,5 +1,6 @@
 """Where the ranks of a check meet."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from tests.doctor.ranks.test_protocol import _port
 
 def test_nobody_at_the_address_is_told_with_it():
     info = RankInfo(1, 2, 1, 2, "test")
-    port = _port()
-    with pytest.raises(LaunchError, match=rf"no answer at MASTER_ADDR=localhost \(127.0.0.1\) port {port}"):
-        meet(info, {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}, 1.0)
+    with socket.socket() as held:  # bound and not listening: nobody else can answer there
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        with pytest.raises(LaunchError, match=rf"no answer at MASTER_ADDR=localhost \(127.0.0.1\) port {port}"):
+            meet(info, {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}, 1.0)
 
 
 def test_an_address_that_does_not_resolve_is_told():
