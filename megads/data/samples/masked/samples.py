@@ -151,8 +151,8 @@ class T5Samples(_MaskedSamples):
         """Return sample ``i``; E and D are the lengths of encoder and decoder.
 
         ``text_enc`` int64 [E]; ``text_dec``, ``labels`` (-1 behind the end) and ``loss_mask`` int64 [D];
-        ``enc_mask`` [E, E], ``dec_mask`` [D, D] and ``enc_dec_mask`` [D, E], int64, 1 where a row may look at
-        a column; ``truncated`` 0 or 1.
+        ``length_enc`` and ``length_dec``, tokens before the padding: each token sees those of the encoder, and of the
+        decoder those not behind it; ``truncated`` 0 or 1.
 
         Raises:
             DataError: a token is not in the vocabulary, there are too few sentinels, or the
@@ -190,24 +190,20 @@ class T5Samples(_MaskedSamples):
             done = places[-1] + 1
         return encoder + masked.tokens[done:], spans
 
-    def _rows(self, encoder: Sequence[int], spans: Sequence[int]) -> dict[str, npt.NDArray[np.int64]]:
+    def _rows(self, encoder: Sequence[int], spans: Sequence[int]) -> Sample:
         pad, count = self.pieces.pad, len(spans) + 1
         if len(encoder) > self.encoder_length or count > self.decoder_length:
             raise DataError(
                 f"a sample of {len(encoder)} and {count} tokens does not fit an encoder of {self.encoder_length} and a "
                 f"decoder of {self.decoder_length}; use longer ones"
             )
-        text_enc = _row(encoder, self.encoder_length, pad)
-        text_dec = _row([self.pieces.bos, *spans], self.decoder_length, pad)
-        is_enc, is_dec = _row([1] * len(encoder), self.encoder_length, 0), _row([1] * count, self.decoder_length, 0)
         return {
-            "text_enc": text_enc,
-            "text_dec": text_dec,
+            "text_enc": _row(encoder, self.encoder_length, pad),
+            "text_dec": _row([self.pieces.bos, *spans], self.decoder_length, pad),
             "labels": _row([*spans, self.pieces.eos], self.decoder_length, -1),
-            "loss_mask": is_dec,
-            "enc_mask": np.outer(is_enc, is_enc),
-            "dec_mask": np.tril(np.outer(is_dec, is_dec)),
-            "enc_dec_mask": np.outer(is_dec, is_enc),
+            "loss_mask": _row([1] * count, self.decoder_length, 0),
+            "length_enc": len(encoder),
+            "length_dec": count,
         }
 
 
