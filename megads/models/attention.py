@@ -1,4 +1,4 @@
-"""Causal self-attention with split heads: MHA and GQA, rotary or not, by torch or by the flash-attn package."""
+"""Self-attention with split heads: causal or not, MHA and GQA, rotary or not, by torch or by the flash-attn package."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from megads.config.schema import ModelConfig
 from megads.errors import ConfigError, DependencyError, DeviceError
 from megads.models.layers import Context, Layer, make_column, make_head_norm, make_row
 from megads.models.rope import Rotary, TokenPositions
-from megads.parallel.documents import Documents, Segments
+from megads.parallel.documents import Documents, Lengths, Segments
 from megads.parallel.ulysses import HeadExchange, spread_heads
+
+Within = Segments | Lengths | None
+"""What attention stays inside of: documents, or the real tokens of a row; None: whole rows."""
 
 
 @dataclass(frozen=True)
 class Flash:
-    """Causal attention of ``[B, S, heads, D]``, with fewer key/value heads than query heads or as many.
+    """Attention of ``[B, S, heads, D]``, with fewer key/value heads than query heads or as many.
 
     Attributes:
         whole: ``flash_attn_func``.
@@ -31,8 +34,10 @@ class Flash:
     whole: Callable[..., Tensor]
     packed: Callable[..., Tensor]
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, dropout: float, segments: Segments | None) -> Tensor:
-        """Return ``[B, S, heads, D]``: over whole rows, or inside each segment.
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, dropout: float, within: Within = None, is_causal: bool = True
+    ) -> Tensor:
+        """Return ``[B, S, heads, D]``: over whole rows, inside each segment, or among the real tokens of each row.
 
         Raises:
             DeviceError: the package does not work on this device or in this precision.
@@ -42,16 +47,18 @@ class Flash:
                 f"ATTENTION=flash works on nvidia and amd devices in bf16 or fp16, not on {q.device.type} in "
                 f"{q.dtype}; use ATTENTION=sdpa (NO_FLASH_ATTN=1)"
             )
-        if segments is None:
-            return self.whole(q, k, v, dropout_p=dropout, causal=True)
-        return self.inside(segments, q, k, v, dropout)
+        if within is None:
+            return self.whole(q, k, v, dropout_p=dropout, causal=is_causal)
+        return self.inside(within, q, k, v, dropout, is_causal)
 
-    def inside(self, segments: Segments, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-        """Return ``[B, S, heads, D]``: attention inside each segment."""
-        rows, bounds = q.shape[0], segments.bounds
-        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-        mixed = self.packed(q, k, v, bounds, bounds, segments.longest, segments.longest, dropout_p=dropout, causal=True)
-        return mixed.unflatten(0, (rows, -1))
+    def inside(
+        self, within: Segments | Lengths, q: Tensor, k: Tensor, v: Tensor, dropout: float, is_causal: bool = True
+    ) -> Tensor:
+        """Return ``[B, S, heads, D]``: attention inside each segment, or among the real tokens of each row."""
+        rows, bounds, longest = q.shape[0], within.bounds, within.longest
+        q, k, v = (within.pack(x) if isinstance(within, Lengths) else x.flatten(0, 1) for x in (q, k, v))
+        mixed = self.packed(q, k, v, bounds, bounds, longest, longest, dropout_p=dropout, causal=is_causal)
+        return within.unpack(mixed) if isinstance(within, Lengths) else mixed.unflatten(0, (rows, -1))
 
 
 def load_flash() -> Flash:
@@ -71,7 +78,7 @@ def load_flash() -> Flash:
 
 
 class Attention(nn.Module):
-    """``out(softmax(causal(q k^T / sqrt(D))) v)`` with heads split over tensor and sequence ranks.
+    """``out(softmax(q k^T / sqrt(D)) v)``, causal or not, with heads split over tensor and sequence ranks.
 
     Each tensor rank computes ``num_heads / t`` query heads and ``num_kv_heads / t`` key and
     value heads; consecutive query heads share a key/value head (GQA, arXiv 2305.13245). The
@@ -82,6 +89,7 @@ class Attention(nn.Module):
         context: groups; whether the softmax is recomputed.
         rotary: rotates queries and keys; None: positions come from elsewhere.
         place: name of its dropout, see :meth:`megads.comm.rng.Draws.begin`.
+        is_causal: whether a token attends to itself and those before it alone; else to all real ones of its row.
 
     Raises:
         ConfigError: the heads cannot be shared out.
@@ -89,13 +97,20 @@ class Attention(nn.Module):
     """
 
     def __init__(
-        self, model: ModelConfig, layer: Layer, context: Context, rotary: Rotary | None, place: str = "attention"
+        self,
+        model: ModelConfig,
+        layer: Layer,
+        context: Context,
+        rotary: Rotary | None,
+        place: str = "attention",
+        *,
+        is_causal: bool = True,
     ):
         super().__init__()
         groups = context.groups
         _check_heads(model, groups.tensor_size)
         self.head_dim, self.rotary = model.head_dim, rotary
-        self.recompute, self.place = context.recompute, place
+        self.recompute, self.place, self.is_causal = context.recompute, place, is_causal
         self.seq_rank, self.seq_size = groups.seq_rank, groups.seq_size
         self.num_heads = model.num_heads // groups.tensor_size
         self.num_kv_heads = model.num_kv_heads // groups.tensor_size
@@ -137,30 +152,35 @@ class Attention(nn.Module):
         if documents.cache is not None:
             mixed = documents.cache.attend(self.place, q, k, v)
         else:
-            mixed = self.recompute.core(partial(self._attend, documents.segments, draws), q, k, v)
+            within = documents.segments or documents.lengths
+            mixed = self.recompute.core(partial(self._attend, within, draws), q, k, v)
         if self.exchange is not None:
             mixed = self.exchange.to_tokens(mixed)
         return self.out(mixed.reshape(batch, length, -1))
 
-    def _attend(self, segments: Segments | None, draws: Draws | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return ``softmax(causal(q k^T / sqrt(D))) v`` of the heads at hand, ``[B, S, heads, D]``."""
+    def _attend(self, within: Within, draws: Draws | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return ``softmax(q k^T / sqrt(D)) v`` of the heads at hand, ``[B, S, heads, D]``."""
         dropout = self.dropout if self.training else 0.0
         if self.uses is not None:
             k, v = spread_heads(k, self.uses), spread_heads(v, self.uses)
         if dropout > 0 and draws is not None:
             draws.begin(self.place, is_split=True)
         if self.flash is not None:
-            return self.flash(q, k, v, dropout, segments)
-        if segments is None:
-            return _sdpa(q, k, v, dropout)
-        stacks = zip(segments.stack(q), segments.stack(k), segments.stack(v), strict=True)
-        return segments.unstack([_sdpa(*each, dropout) for each in stacks], len(q))
+            return self.flash(q, k, v, dropout, within, self.is_causal)
+        if isinstance(within, Segments):
+            stacks = zip(within.stack(q), within.stack(k), within.stack(v), strict=True)
+            return within.unstack([_sdpa(*each, dropout, is_causal=True) for each in stacks], len(q))
+        # A causal query sees no padding behind it.
+        mask = within.mask if within is not None and not self.is_causal else None
+        return _sdpa(q, k, v, dropout, mask, is_causal=self.is_causal)
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-    grouped = q.shape[2] != k.shape[2]
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, dropout: float, mask: Tensor | None = None, *, is_causal: bool) -> Tensor:
+    shared = q.shape[2] != k.shape[2]
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=grouped)
+    mixed = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, enable_gqa=shared
+    )
     return mixed.transpose(1, 2)
 
 

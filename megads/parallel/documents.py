@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -55,6 +57,51 @@ class Segments:
         return _Unstack.apply(torch.cat([part.flatten(0, 1) for part in parts]), self.place, rows)
 
 
+@dataclass(frozen=True)
+class Lengths:
+    """How many tokens of each row are real: padding behind them is no key of attention.
+
+    What attention gives for padding itself carries no meaning.
+
+    Attributes:
+        tokens: ``[B]`` int64, each from 1 to ``whole``.
+        whole: S, tokens of a row with its padding.
+    """
+
+    tokens: Tensor
+    whole: int
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """``[B, 1, 1, S]`` bool: whether a key is real; the same for every query, so no mask is S x S."""
+        return (torch.arange(self.whole, device=self.tokens.device) < self.tokens.unsqueeze(1))[:, None, None]
+
+    @cached_property
+    def index(self) -> Tensor:
+        """``[N]`` int64: the real tokens, counted along the rows. Waits for a device."""
+        return self.mask.flatten().nonzero().squeeze(1)
+
+    @cached_property
+    def bounds(self) -> Tensor:
+        """``[B + 1]`` int32: where each row begins among the real tokens, and their number."""
+        return F.pad(self.tokens.cumsum(0), (1, 0)).to(torch.int32)
+
+    @property
+    def longest(self) -> int:
+        """No row is longer."""
+        return self.whole
+
+    def pack(self, x: Tensor) -> Tensor:
+        """Return the real tokens ``[N, ...]`` of ``x``, which is ``[B, S, ...]``."""
+        return x.flatten(0, 1).index_select(0, self.index)
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """Return ``[B, S, ...]``, of which ``packed`` are the real tokens; zeros elsewhere."""
+        rows = len(self.tokens)
+        laid = packed.new_zeros(rows * self.whole, *packed.shape[1:])
+        return laid.index_copy(0, self.index, packed).unflatten(0, (rows, -1))
+
+
 class Cache(Protocol):
     """Keys and values of earlier tokens, of every layer; see ``megads.inference.cache``."""
 
@@ -71,13 +118,17 @@ class Documents:
 
     Attributes:
         positions: ``[B, S / SP]`` int64, of this sequence rank's tokens; None: those in the row.
-        segments: of the whole rows; None: a token attends to all that precede it.
+        segments: of the whole rows; None: a token attends to all that precede it, or to all.
         cache: what the rows continue; None: they are whole.
+        lengths: of the whole rows; None: nothing is padding.
+        types: ``[B, S / SP]`` int64, the type of each of this sequence rank's tokens; None: they have none.
     """
 
     positions: Tensor | None = None
     segments: Segments | None = None
     cache: Cache | None = None
+    lengths: Lengths | None = None
+    types: Tensor | None = None
 
 
 def find_documents(

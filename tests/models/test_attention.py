@@ -9,13 +9,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megads.comm.groups import Groups
 from megads.comm.rng import Draws
 from megads.errors import ConfigError, DependencyError
-from megads.models.attention import Flash
+from megads.families.decoder import spec_of
+from megads.families.spec import by_name
+from megads.models.attention import Attention, Flash
 from megads.models.gpt import GPT
-from megads.parallel.documents import Documents, find_documents
+from megads.models.layers import Context
+from megads.parallel.documents import Documents, Lengths, find_documents
 from megads.parallel.recompute import Recompute, reentrant_checkpoint
-from megads.parallel.tensor import take_shard
+from megads.parallel.tensor import full_shape, take_shard
 from tests.models import shapes
 from tests.models.noisy import ONE, build
 from tests.models.shapes import SEQUENCE_KINDS
@@ -219,16 +223,16 @@ def test_documents_that_change_nothing_change_no_bit(kind):
 
 def varlen_by_definition(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, causal=False):
     """``[tokens, heads, D]``: sequence i is the tokens ``cu_seqlens[i] .. cu_seqlens[i + 1]``."""
-    assert causal
     assert dropout_p == 0.0
     assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
-    assert max_seqlen_q == max_seqlen_k == int(cu_seqlens_q.diff().max())
+    longest = int(cu_seqlens_q.diff().max())
+    assert max_seqlen_q == max_seqlen_k == longest if causal else max_seqlen_q == max_seqlen_k >= longest
     repeat = q.shape[1] // k.shape[1]
     out = torch.empty_like(q)
     for first, last in zip(cu_seqlens_q[:-1].tolist(), cu_seqlens_q[1:].tolist(), strict=True):
         keys, values = (x[first:last].repeat_interleave(repeat, dim=1) for x in (k, v))
         scores = torch.einsum("qhd,khd->hqk", q[first:last], keys) / q.shape[-1] ** 0.5
-        future = torch.ones(last - first, last - first, dtype=torch.bool).triu(1)
+        future = torch.ones(last - first, last - first, dtype=torch.bool).triu(1) if causal else torch.tensor(False)
         weights = scores.masked_fill(future, float("-inf")).softmax(dim=-1)
         out[first:last] = torch.einsum("hqk,khd->qhd", weights, values)
     return out
@@ -241,14 +245,89 @@ def test_flash_attention_is_given_the_segments(kv_heads):
     generator = torch.Generator().manual_seed(2)
     q, k, v = (torch.randn(3, 16, heads, 8, generator=generator) for heads in (4, kv_heads, kv_heads))
 
-    def no_whole(*args: object, **kwargs: object) -> Tensor:
-        raise AssertionError("the rows are not whole")
-
     mixed = Flash(no_whole, varlen_by_definition).inside(segments, q, k, v, 0.0)
     expected = torch.nn.functional.scaled_dot_product_attention(
         *(x.transpose(1, 2) for x in (q, k, v)), attn_mask=mask_by_hand(tokens), enable_gqa=True
     )
     torch.testing.assert_close(mixed, expected.transpose(1, 2))
+
+
+def no_whole(*args: object, **kwargs: object) -> Tensor:
+    raise AssertionError("the rows are not whole")
+
+
+# Both directions, with padding
+
+
+def attention_of(kind: str, groups: Groups = ONE) -> Attention:
+    """Return attention in both directions, float64, with weights that do not depend on the layout."""
+    model = SEQUENCE_KINDS[kind]
+    module = Attention(model, by_name(spec_of(model).layer), Context(groups), None, is_causal=False).double()
+    for name, weight in module.named_parameters():
+        whole = torch.randn(full_shape(weight.shape, weight.shard), generator=torch.Generator().manual_seed(len(name)))
+        weight.data = take_shard(whole.double() / 4, weight.shard, groups.tensor_rank, groups.tensor_size)
+    return module
+
+
+def padded_rows() -> tuple[Tensor, Lengths]:
+    x = torch.randn(3, 16, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    return x, Lengths(torch.tensor([16, 9, 1]), 16)
+
+
+@pytest.mark.parametrize("kind", ["gpt", "gqa", "mqa"])
+def test_padding_is_no_key(kind):
+    """A padded row is the row of its real tokens alone, and each of them attends to those behind it as well."""
+    attention = attention_of(kind)
+    x, lengths = padded_rows()
+    mixed = attention(x, Documents(lengths=lengths))
+    assert lengths.mask.shape == (3, 1, 1, 16)
+    for row, length in enumerate(lengths.tokens.tolist()):
+        alone = attention(x[row : row + 1, :length])
+        torch.testing.assert_close(mixed[row : row + 1, :length], alone, rtol=1e-12, atol=1e-12)
+        if length > 1:
+            changed = x[row : row + 1, :length].clone()
+            changed[:, -1] += 1
+            assert (attention(changed) - alone)[:, 0].abs().max() > 1e-3
+
+
+def _cut_attention_matches_whole(kind: str, tensor: int, seq: int) -> None:
+    groups = groups_of(tensor=tensor, seq=seq)
+    x, lengths = padded_rows()
+    real, mine = lengths.mask[:, 0, 0, :, None], slice(groups.seq_rank * 16 // seq, (groups.seq_rank + 1) * 16 // seq)
+    whole, split = attention_of(kind), attention_of(kind, groups)
+    x.requires_grad_()
+    expected = whole(x, Documents(lengths=lengths))
+    (expected * real).square().sum().backward()
+    part = x.detach()[:, mine].requires_grad_()
+    mixed = split(part, Documents(lengths=lengths))
+    torch.testing.assert_close(mixed * real[:, mine], (expected * real)[:, mine], rtol=1e-12, atol=1e-12)
+    (mixed * real[:, mine]).square().sum().backward()
+    torch.testing.assert_close(part.grad, x.grad[:, mine], rtol=1e-10, atol=1e-12)
+    for name, weight in whole.named_parameters():
+        here = dict(split.named_parameters())[name]
+        full = take_shard(weight.grad, here.shard, groups.tensor_rank, tensor)
+        torch.testing.assert_close(_sum(here.grad, groups.seq), full, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("kind", "tensor", "seq"), [("gpt", 2, 2), ("gqa", 1, 2), ("mqa", 1, 2)])
+def test_attention_in_both_directions_in_a_layout(kind, tensor, seq):
+    run_ranks(tensor * seq, _cut_attention_matches_whole, kind, tensor, seq)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_flash_attention_is_given_the_real_tokens(kv_heads):
+    lengths = Lengths(torch.tensor([16, 9, 1]), 16)
+    generator = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(3, 16, n, 8, generator=generator).requires_grad_() for n in (4, kv_heads, kv_heads))
+    mixed = Flash(no_whole, varlen_by_definition).inside(lengths, q, k, v, 0.0, is_causal=False)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in (q, k, v)), attn_mask=lengths.mask, enable_gqa=True
+    ).transpose(1, 2)
+    real = lengths.mask[:, 0, 0, :, None, None]
+    torch.testing.assert_close(mixed, expected * real)
+    found, wanted = (torch.autograd.grad((y * real).square().sum(), (q, k, v)) for y in (mixed, expected))
+    torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize(
