@@ -30,7 +30,7 @@ def stage_steps(run: RunConfig) -> tuple[range, ...]:
     Raises:
         ConfigError: more stages than layers, or a list that does not fit.
     """
-    stages, layers = run.parallel.pipeline, run.model.num_layers
+    stages, layers = run.parallel.pipeline, spec_of(run.model).num_layers
     split = run.parallel.pipeline_split
     if split not in SPLITS:
         return _listed(split, stages, layers)
@@ -52,8 +52,7 @@ def step_parameters(model: ModelConfig, tensor: int = 1) -> list[int]:
     A tied output counts in the last step as well, where a copy is held when the two are on
     different stages.
     """
-    embedding, layer, output = spec_of(model).step_sizes(tensor)
-    return [embedding, *[layer] * model.num_layers, output]
+    return spec_of(model).step_sizes(tensor)
 
 
 def _too_many(stages: int, layers: int, most: int) -> ConfigError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from megads.families.spec import Parameter, Spec, column, norm, row, table
+from megads.families.spec import Parameter, Spec, Stack, column, norm, row, table
 
 
 class Decoder(Protocol):
@@ -79,7 +79,8 @@ def spec_of(model: Decoder) -> Spec:
     output = [*_norm("final_norm", model)]
     if not model.tied_embeddings:
         output.append(table("head", rows, width, "output"))
-    return Spec(model.num_layers, tuple(embedding), tuple(_layer(model)), tuple(output), model.tied_embeddings)
+    stack = Stack(model.num_layers, tuple(_layer(model)))
+    return Spec((stack,), tuple(embedding), tuple(output), model.tied_embeddings)
 
 
 def _layer(model: Decoder) -> Iterator[Parameter]:

@@ -1,7 +1,8 @@
 """The parameters of a model, described once. Counts, cuts, files, FLOPs and initial weights are derived from it.
 
 A model is a list of *steps*: 0 is the embedding, 1 .. L are the layers, L + 1 the final norm
-with the output projection. Layers are equal, so one is described for all.
+with the output projection. Equal layers that follow each other are a *stack*, of which one is described for
+all; a decoder is one stack.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Kind = Literal["matrix", "bias", "norm", "embedding", "positions", "output"]
 class Parameter:
     """One parameter, whole."""
 
-    name: str  # as in ``megads.models.gpt.GPT``; of a layer without ``layers.N.`` in :attr:`Spec.layer`
+    name: str  # as in ``megads.models.gpt.GPT``; of a layer without ``layers.N.`` in a :class:`Stack`
     shape: tuple[int, ...]  # one or two dimensions
     kind: Kind  # what it is
     dim: int | None = None  # the dimension that tensor-parallel ranks cut; None: each holds all of it
@@ -35,20 +36,55 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Stack:
+    """Equal layers that follow each other."""
+
+    num_layers: int
+    layer: tuple[Parameter, ...]  # of each of them
+
+
+@dataclass(frozen=True)
 class Spec:
     """A model's parameters in order."""
 
-    num_layers: int  # L
+    stacks: tuple[Stack, ...]  # their layers are counted on from one to the next
     embedding: tuple[Parameter, ...]  # of step 0
-    layer: tuple[Parameter, ...]  # of every layer
     output: tuple[Parameter, ...]  # of the last step, without a tied embedding
     is_tied: bool  # whether the output projection is the embedding
+
+    @property
+    def num_layers(self) -> int:
+        """L, the layers of all stacks."""
+        return sum(each.num_layers for each in self.stacks)
+
+    @property
+    def layer(self) -> tuple[Parameter, ...]:
+        """The parameters of a layer; with several stacks of the largest one."""
+        return max((each.layer for each in self.stacks), key=lambda layer: local_size(layer, 1))
+
+    def layers(self) -> Iterator[tuple[Parameter, ...]]:
+        """Yield the parameters of every layer, by their names within it."""
+        for stack in self.stacks:
+            yield from [stack.layer] * stack.num_layers
+
+    def layer_of(self, index: int) -> tuple[Parameter, ...]:
+        """Return the parameters of the layer with number ``index``, from 0 on.
+
+        Raises:
+            KeyError: the model has no such layer.
+        """
+        first = 0
+        for stack in self.stacks:
+            if first <= index < first + stack.num_layers:
+                return stack.layer
+            first += stack.num_layers
+        raise KeyError(index)
 
     def parameters(self) -> Iterator[Parameter]:
         """Yield every parameter of the model by its full name, with its step."""
         yield from self.embedding
-        for index in range(self.num_layers):
-            for each in self.layer:
+        for index, layer in enumerate(self.layers()):
+            for each in layer:
                 yield replace(each, name=f"layers.{index}.{each.name}", step=index + 1)
         for each in self.output:
             yield replace(each, step=self.num_layers + 1)
@@ -59,8 +95,10 @@ class Spec:
         Raises:
             KeyError: the model has none of this name.
         """
-        layer, _, key = name.partition(".")[2].partition(".")
-        return by_name(self.layer)[key] if layer.isdecimal() else by_name((*self.embedding, *self.output))[name]
+        index, _, key = name.partition(".")[2].partition(".")
+        if index.isdecimal():
+            return by_name(self.layer_of(int(index)))[key]
+        return by_name((*self.embedding, *self.output))[name]
 
     @property
     def tables(self) -> tuple[Parameter, ...]:
@@ -73,11 +111,11 @@ class Spec:
         return self.tables if self.is_tied else ()
 
     def matrices(self, module: str = "") -> list[Parameter]:
-        """Return the matrices of a layer; with ``module`` those of its ``attention`` or ``mlp``."""
+        """Return the matrices of :attr:`layer`; with ``module`` those of its ``attention`` or ``mlp``."""
         return [each for each in self.layer if each.kind == "matrix" and each.name.startswith(module)]
 
     def norms(self) -> Iterator[tuple[Parameter, bool]]:
-        """Yield the weight of every norm of the residual stream in a layer, and whether the norm has a bias."""
+        """Yield the weight of every norm of the residual stream in :attr:`layer`, and whether the norm has a bias."""
         names = {each.name for each in self.layer}
         for each in self.layer:
             if each.kind == "norm" and not each.name.startswith("attention."):
@@ -92,13 +130,13 @@ class Spec:
         queries, keys, _ = names["attention.qkv.weight"].parts
         return queries, keys
 
-    def step_sizes(self, tensor: int = 1) -> tuple[int, int, int]:
-        """Return the elements of the first step, of a layer and of the last step on one of ``tensor`` ranks.
+    def step_sizes(self, tensor: int = 1) -> list[int]:
+        """Return the elements of every step on one of ``tensor`` ranks.
 
         A tied embedding counts in the last step as well.
         """
-        last = (*self.output, *self.copied)
-        return local_size(self.embedding, tensor), local_size(self.layer, tensor), local_size(last, tensor)
+        layers = [size for each in self.stacks for size in [local_size(each.layer, tensor)] * each.num_layers]
+        return [local_size(self.embedding, tensor), *layers, local_size((*self.output, *self.copied), tensor)]
 
 
 def by_name(parameters: Iterable[Parameter]) -> dict[str, Parameter]:

@@ -131,10 +131,10 @@ class GPT(nn.Module):
         super().__init__()
         context = Context(groups, recompute or Recompute(), scatter_norms)
         self.config, self.group, self.context, self.recompute = model, groups.tensor, context, context.recompute
-        last = model.num_layers + 1
+        self.spec = spec_of(model)
+        last = self.spec.num_layers + 1
         mine = range(last + 1) if steps is None else steps
         self.has_embedding, self.has_head = 0 in mine, last in mine
-        self.spec = spec_of(model)
         rotary = Rotary(frequencies(model)) if model.position_embedding == "rope" else None
         (rows, width), *positions = (each.shape for each in self.spec.embedding)
         if self.has_embedding or (self.has_head and self.spec.is_tied):
@@ -143,8 +143,9 @@ class GPT(nn.Module):
             self.positions = Positions(positions[0][0], width, context)
         layers = [step - 1 for step in mine if 0 < step < last]
         # A dictionary, because a stage holds the layers of its numbers and none below.
-        layer, output = by_name(self.spec.layer), by_name(self.spec.output)
-        self.layers = nn.ModuleDict({str(index): Block(model, layer, context, rotary, index) for index in layers})
+        output = by_name(self.spec.output)
+        blocks = {index: Block(model, by_name(self.spec.layer_of(index)), context, rotary, index) for index in layers}
+        self.layers = nn.ModuleDict({str(index): block for index, block in blocks.items()})
         if self.has_head:
             self.final_norm = make_norm("final_norm", output, model.norm_epsilon, context)
             self.head = None if self.spec.is_tied else make_column("head", output, context)

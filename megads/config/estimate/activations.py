@@ -17,6 +17,7 @@ class Stage:
     layers: int
     has_embedding: bool
     has_head: bool
+    first: int = 0  # number of its first layer
 
 
 def rank_tokens(run: RunConfig) -> int:

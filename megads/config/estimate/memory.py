@@ -73,14 +73,15 @@ class Memory:
 
 def count_parameters(model: ModelConfig) -> int:
     """Return the parameters of the whole model, with the vocabulary padded. ``model`` is derived."""
-    return _parameters(model, 1, Stage(0, model.num_layers, has_embedding=True, has_head=True))
+    return _parameters(model, 1, Stage(0, spec_of(model).num_layers, has_embedding=True, has_head=True))
 
 
 def _parameters(model: ModelConfig, tensor: int, stage: Stage) -> int:
     """Return the parameters of one tensor-parallel rank of a stage."""
     spec = spec_of(model)
-    embedding, layer, output = spec.step_sizes(tensor)
-    count = stage.layers * layer + stage.has_embedding * embedding + stage.has_head * output
+    embedding, *layers, output = spec.step_sizes(tensor)
+    count = sum(layers[stage.first : stage.first + stage.layers])
+    count += stage.has_embedding * embedding + stage.has_head * output
     return count - (local_size(spec.copied, tensor) if stage.has_embedding and stage.has_head else 0)
 
 
@@ -88,11 +89,12 @@ def stages(run: RunConfig) -> Iterator[Stage]:
     """Yield the pipeline stages of a derived ``run``."""
     last = run.parallel.pipeline - 1
     if not last:
-        yield Stage(0, run.model.num_layers, has_embedding=True, has_head=True)
+        yield Stage(0, spec_of(run.model).num_layers, has_embedding=True, has_head=True)
         return
     for index, steps in enumerate(stage_steps(run)):
         layers = len(steps) - (index == 0) - (index == last)
-        yield Stage(index, layers, has_embedding=index == 0, has_head=index == last)
+        first = max(0, steps.start - 1)
+        yield Stage(index, layers, has_embedding=index == 0, has_head=index == last, first=first)
 
 
 def estimate(run: RunConfig, world_size: int) -> Memory:

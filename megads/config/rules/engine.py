@@ -9,6 +9,7 @@ from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree
 from megads.config.stages import stage_steps
 from megads.config.tree import env_name, value_of
+from megads.families.decoder import spec_of
 
 ZERO, PP, TP = "parallel.zero_stage", "parallel.pipeline", "parallel.tensor"
 HPZ = "deepspeed.hpz_partition_size"
@@ -91,7 +92,7 @@ def recompute(run: RunConfig, world_size: int) -> Iterator[Problem]:
         where = f"the {max(sizes)} layers of a stage" if len(sizes) > 1 else f"NLAYERS={max(sizes)}"
         largest = max(sizes)
     else:
-        largest = run.model.num_layers
+        largest = spec_of(run.model).num_layers
         where = f"NLAYERS={largest}"
     if given.num_layers > largest:
         yield Problem(
@@ -150,7 +151,7 @@ def _partition(run: RunConfig) -> Iterator[Problem]:
 
 
 def _layers(run: RunConfig, steps: range) -> int:
-    return sum(0 < step <= run.model.num_layers for step in steps)
+    return sum(0 < step <= spec_of(run.model).num_layers for step in steps)
 
 
 RULES = (hpz, offload, precision, recompute)

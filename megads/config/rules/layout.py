@@ -12,7 +12,7 @@ from megads.config.sizes import layout_text, model_degree
 from megads.config.stages import SPLITS, stage_steps
 from megads.config.tree import value_of
 from megads.errors import ConfigError
-from megads.families.decoder import padded_vocab_size
+from megads.families.decoder import padded_vocab_size, spec_of
 from megads.text.plural import plural
 
 TP, PP, SP, ZERO = "parallel.tensor", "parallel.pipeline", "parallel.sequence", "parallel.zero_stage"
@@ -88,7 +88,7 @@ def tensor(run: RunConfig, world_size: int) -> Iterator[Problem]:
 
 def stages(run: RunConfig, world_size: int) -> Iterator[Problem]:
     """Check that the layers can be cut into the pipeline's stages."""
-    count, layers, split = run.parallel.pipeline, run.model.num_layers, run.parallel.pipeline_split
+    count, layers, split = run.parallel.pipeline, spec_of(run.model).num_layers, run.parallel.pipeline_split
     fewer = nearest(count, range(1, min(layers, LARGEST_ADVICE) + 1))
     if count > layers:
         equal: Change = {} if split in SPLITS else {SPLIT: "layers"}
@@ -108,7 +108,7 @@ def stages(run: RunConfig, world_size: int) -> Iterator[Problem]:
 
 
 def _other_splits(run: RunConfig) -> Iterator[Change]:
-    count, layers, split = run.parallel.pipeline, run.model.num_layers, run.parallel.pipeline_split
+    count, layers, split = run.parallel.pipeline, spec_of(run.model).num_layers, run.parallel.pipeline_split
     words = [word.strip() for word in split.split(",")]
     if all(word.isascii() and word.isdigit() and len(word) < 5 for word in words):
         counts = [int(word) for word in words]
