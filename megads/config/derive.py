@@ -203,6 +203,9 @@ def _fill_model(values: Values, vocab_size: int) -> None:
         values.derive("model.head_dim", hidden // heads, "HIDDEN / HEADS")
     values.fill("model.ffn_hidden_size", *inner_width(values["model.activation"], hidden))
     values.fill("model.max_positions", values["model.seq_length"], "SEQ")
+    if FAMILIES[values["model.family"]].samples == "t5":
+        values.fill("model.decoder_layers", values["model.num_layers"], "NLAYERS")
+        values.fill("model.decoder_seq_length", -(-values["model.seq_length"] // 2), "SEQ / 2")
     padding, tensor = values.origins[PADDING], values["parallel.tensor"]
     if tensor > 1 and (padding.layer == MEGATRON_LAYER.layer or padding.detail == PADDING_FLAG):
         one, named = values[PADDING], PADDING_FLAG if padding.detail == PADDING_FLAG else MEGATRON_LAYER.detail

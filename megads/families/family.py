@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from megads.families.config_json import ConfigJson
 
@@ -45,3 +45,6 @@ class Family:
     # dotted setting -> its default in this family, below presets in precedence
     defaults: Mapping[str, Any] = field(default_factory=dict)
     init_std: float = 0.0  # of initial weights; 0: sqrt(2 / (5 HIDDEN))
+    # what it is trained on: every token from those before it, or the samples of ``megads.data.samples.masked``
+    samples: Literal["causal", "bert", "t5"] = "causal"
+    is_trained: bool = True  # whether there is a model to train

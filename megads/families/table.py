@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from megads.families.bert import BERT
 from megads.families.family import Family, HuggingFace
 from megads.families.gpt import GPT
 from megads.families.llama import LLAMA
 from megads.families.olmo2 import OLMO2
 from megads.families.qwen3 import QWEN3
+from megads.families.t5 import T5
 
-FamilyName = Literal["llama", "gpt", "qwen3", "olmo2"]
-FAMILIES: dict[FamilyName, Family] = {"llama": LLAMA, "gpt": GPT, "qwen3": QWEN3, "olmo2": OLMO2}
+FamilyName = Literal["llama", "gpt", "qwen3", "olmo2", "bert", "t5"]
+FAMILIES: dict[FamilyName, Family] = {
+    "llama": LLAMA,
+    "gpt": GPT,
+    "qwen3": QWEN3,
+    "olmo2": OLMO2,
+    "bert": BERT,
+    "t5": T5,
+}
 FAMILY_DEFAULTS: dict[str, Mapping[str, Any]] = {name: each.defaults for name, each in FAMILIES.items()}
 """Dotted setting -> its default in a family, below presets in precedence."""
 

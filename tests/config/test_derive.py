@@ -48,6 +48,14 @@ def test_batch_identity(env, batch):
     assert (train.micro_batch, train.grad_acc_steps, train.global_batch) == batch
 
 
+def test_a_decoder_is_as_deep_as_the_encoder_and_half_as_long():
+    model = _derive({"MODEL_FAMILY": "t5", "NLAYERS": "3", "SEQ": "101"}).run.model
+    assert (model.decoder_layers, model.decoder_seq_length) == (3, 51)
+    model = _derive({"MODEL_FAMILY": "t5", "DECODER_LAYERS": "2", "DECODER_SEQ": "40"}).run.model
+    assert (model.decoder_layers, model.decoder_seq_length) == (2, 40)
+    assert _derive({"MODEL_FAMILY": "bert"}).run.model.decoder_seq_length == 0
+
+
 def test_origins_tell_the_formula():
     origins = _derive({"GRAD_ACC_STEPS": "4", "TRAIN_ITERS": "10"}).origins
     assert str(origins["train.global_batch"]) == "derived MICRO_BATCH x GRAD_ACC_STEPS x DP"

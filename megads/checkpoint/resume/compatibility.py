@@ -40,6 +40,9 @@ SHAPE_SETTINGS = (
     "rope_low_freq_factor",
     "rope_high_freq_factor",
     "rope_original_positions",
+    "decoder_layers",
+    "token_types",
+    "binary_head",
 )
 """What decides the shape and the meaning of the weights."""
 
@@ -91,6 +94,8 @@ def meaningful(model: Mapping[str, Any]) -> list[str]:
         without |= {"rope_scaling_factor"}
     if scaling != "llama3":
         without |= {"rope_low_freq_factor", "rope_high_freq_factor", "rope_original_positions"}
+    if not model.get("token_types"):
+        without |= {"binary_head"}
     return [key for key in SHAPE_SETTINGS if key not in without]
 
 

@@ -14,6 +14,7 @@ from megads.config.schema import RunConfig
 from megads.config.settings.profile import profiled_ranks, profiled_steps
 from megads.config.sizes import data_degree
 from megads.errors import ConfigError
+from megads.families.table import FAMILIES
 
 Rule = Callable[[RunConfig, int], Iterator[Problem]]
 
@@ -45,6 +46,16 @@ def problem_of(run: RunConfig, world_size: int) -> Problem | None:
 
 def _shape(run: RunConfig, world_size: int) -> Iterator[Problem]:
     model = run.model
+    family = FAMILIES[model.family]
+    if not family.is_trained:
+        yield Problem(f"MODEL_FAMILY={model.family} has no model to train yet", [{"model.family": "gpt"}])
+    if family.samples != "t5" and (model.decoder_layers or model.decoder_seq_length):
+        yield Problem(
+            f"DECODER_LAYERS={model.decoder_layers} and DECODER_SEQ={model.decoder_seq_length} are for t5, and "
+            f"MODEL_FAMILY={model.family} has one stack of layers",
+            [{"model.decoder_layers": 0, "model.decoder_seq_length": 0}, {"model.family": "t5"}],
+            overridable=("model.decoder_layers", "model.decoder_seq_length"),
+        )
     if model.num_heads % model.num_kv_heads:
         yield Problem(
             f"HEADS={model.num_heads} cannot share NUM_KV_HEAD={model.num_kv_heads} key/value heads equally",
@@ -56,10 +67,14 @@ def _shape(run: RunConfig, world_size: int) -> Iterator[Problem]:
             f"HEAD_DIM={model.head_dim} is odd and rotary positions need an even one",
             [{"model.head_dim": model.head_dim + 1}, {"model.position_embedding": "learned"}],
         )
-    if model.position_embedding == "learned" and model.seq_length > model.max_positions:
+    longest = max(model.seq_length, model.decoder_seq_length)
+    if model.position_embedding == "learned" and longest > model.max_positions:
+        name, setting = (
+            ("SEQ", "model.seq_length") if longest == model.seq_length else ("DECODER_SEQ", "model.decoder_seq_length")
+        )
         yield Problem(
-            f"SEQ={model.seq_length} is longer than the table of MAX_POSITIONS={model.max_positions} learned positions",
-            [{"model.max_positions": model.seq_length}, {"model.seq_length": model.max_positions}],
+            f"{name}={longest} is longer than the table of MAX_POSITIONS={model.max_positions} learned positions",
+            [{"model.max_positions": longest}, {setting: model.max_positions}],
             overridable=("model.max_positions",),
         )
 

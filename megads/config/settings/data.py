@@ -6,7 +6,7 @@ import math
 import re
 from typing import Literal, NamedTuple
 
-from megads.config.setting import Section, setting
+from megads.config.setting import Section, fraction, setting
 from megads.errors import ConfigError
 
 TokenizerType = Literal[
@@ -114,6 +114,14 @@ class DataConfig(Section):
     )
     reset_attention_mask: bool = setting(
         False, "RESET_ATTENTION_MASK --reset-attention-mask", "a token attends to its own document only"
+    )
+    mask_prob: float = fraction(0.15, "MASK_PROB --mask-prob", "bert and t5: share of the tokens that is hidden")
+    short_seq_prob: float = setting(
+        0.1,
+        "SHORT_SEQ_PROB --short-seq-prob",
+        "bert and t5: share of the samples that are cut to a random length",
+        ge=0,
+        le=1,
     )
     num_workers: int = setting(
         2, "NUM_WORKERS --num-workers", "prefetch threads per rank; 0: none, the step reads its data", ge=0, le=64

@@ -9,16 +9,25 @@ from megads.families.table import FAMILIES, FamilyName
 
 
 class ModelConfig(Section):
-    """The shape of the decoder."""
+    """The shape of the model."""
 
     family: FamilyName = setting(
         "llama",
         "MODEL_FAMILY",
         "bundle of defaults: " + " or ".join(f"{name} ({each.summary})" for name, each in FAMILIES.items()),
         switches={"NO_LLAMA": "gpt"},
+        flags={
+            "--model-family": None,
+            "--model-type": Word({"GPT": "gpt", "BERT": "bert", "T5": "t5"}),
+            "--bert-no-binary-head": Weak("bert"),
+            "--decoder-seq-length": Weak("t5"),
+        },
     )
     num_layers: int = setting(
-        32, "NLAYERS NUM_LAYERS --num-layers --encoder-num-layers", "decoder layers", gt=0, le=100_000
+        32, "NLAYERS NUM_LAYERS --num-layers --encoder-num-layers", "layers; of t5, of its encoder", gt=0, le=100_000
+    )
+    decoder_layers: int = setting(
+        0, "DECODER_LAYERS --decoder-num-layers", "layers of t5's decoder; 0: NLAYERS", ge=0, le=100_000
     )
     hidden_size: int = setting(4096, "HIDDEN HIDDEN_SIZE --hidden-size", "width of the residual stream", gt=0, le=2**24)
     num_heads: int = setting(32, "HEADS NHEADS NUM_HEADS --num-attention-heads", "query heads", gt=0, le=2**20)
@@ -37,7 +46,18 @@ class ModelConfig(Section):
         ge=0,
     )
     seq_length: int = setting(
-        4096, "SEQ SEQ_LEN SEQ_LENGTH --seq-length --encoder-seq-length", "tokens per sample", unit="tokens", gt=0
+        4096,
+        "SEQ SEQ_LEN SEQ_LENGTH --seq-length --encoder-seq-length",
+        "tokens per sample; of t5, of its encoder",
+        unit="tokens",
+        gt=0,
+    )
+    decoder_seq_length: int = setting(
+        0,
+        "DECODER_SEQ DECODER_SEQ_LENGTH --decoder-seq-length",
+        "tokens per sample of t5's decoder; 0: SEQ / 2, which always holds what MASK_PROB=0.15 hides",
+        unit="tokens",
+        ge=0,
     )
     max_positions: int = setting(
         0, "MAX_POSITIONS --max-position-embeddings", "rows of a learned position table; 0: SEQ", ge=0
@@ -80,6 +100,19 @@ class ModelConfig(Section):
             "--position-embedding-type": Word({"learned_absolute": "learned", "absolute": "learned", "rotary": "rope"}),
             "--use-rotary-position-embeddings": "rope",
         },
+    )
+    token_types: int = setting(
+        0,
+        "TOKEN_TYPES",
+        "kinds of tokens with an embedding each; 2 for bert's two halves of a text, 0: none",
+        ge=0,
+        le=64,
+    )
+    binary_head: bool = setting(
+        True,
+        "BINARY_HEAD",
+        "bert: pooler and head that say whether the halves of a text are exchanged",
+        flags={"--bert-no-binary-head": False},
     )
     rope_theta: float = setting(
         50000.0, "ROPE_THETA --rotary-base --rotary-position-embeddings-theta", "base of the rotary frequencies", gt=0

@@ -9,6 +9,7 @@ from megads.config.optimizers import OPTIMIZERS
 from megads.config.setting import Origin
 from megads.config.sources.flags import Given, flags
 from megads.errors import ConfigError
+from megads.families.table import FAMILIES
 from megads.text.plural import listed
 
 SETTING = "defaults"
@@ -75,6 +76,8 @@ def defaults_for(value_of: Callable[[str], Any]) -> dict[str, Any]:
     if value_of("train.dtype") == "fp16":
         result |= OF_FP16
     has_data = value_of("data.path") or value_of("data.file_list")
+    if FAMILIES[value_of("model.family")].samples != "causal":
+        return result
     if value_of("data.vocab_file") or (has_data and not value_of("data.tokenizer_model")):
         result["data.tokenizer_type"] = "GPT2BPETokenizer"
     return result

@@ -54,7 +54,7 @@ def _options(table: Mapping[str, str], *, is_rejected: bool) -> dict[str, Option
     return found
 
 
-_GPT = "megads train trains GPT and Llama, not"
+_GPT = "megads train trains GPT, Llama, BERT and T5, not"
 
 
 HARMLESS = _options(
@@ -145,11 +145,9 @@ HARMLESS = _options(
 )
 REJECTED = _options(
     {
-        f"{_GPT} BERT or T5": """
-            --bert-no-binary-head --output-bert-embeddings --bert-embedder-type= --mask-prob= --short-seq-prob=
-            --decoder-num-layers= --decoder-seq-length= --pipeline-model-parallel-split-rank= --noise-density=
-            --mean-noise-span-length=
-        """,
+        f"{_GPT} embeddings of texts": "--output-bert-embeddings --bert-embedder-type=",
+        "use PIPELINE_SPLIT, a list of the layers of each stage": "--pipeline-model-parallel-split-rank=",
+        "use --mask-prob; spans have 1 to 10 words": "--noise-density= --mean-noise-span-length=",
         f"{_GPT} Retro": """
             --retro-add-retriever --retro-no-verify-neighbor-count --retro-return-doc-ids --retro-project-dir=
             --retro-workdir= --retro-cyclic-train-iters= --retro-encoder-layers= --retro-encoder-hidden-dropout=

@@ -30,8 +30,8 @@ def test_positions_have_the_words_of_other_toolkits(word, kind):
     assert given(("model.position_embedding",), {"--position-embedding-type": word}) == (kind,)
 
 
-def test_a_family_is_a_bundle_of_defaults_of_this_section():
-    fields = {f"model.{name}" for name in ModelConfig.model_fields}
+def test_a_family_is_a_bundle_of_defaults_of_this_section_and_its_tokenizer():
+    fields = {f"model.{name}" for name in ModelConfig.model_fields} | {"data.tokenizer_type", "data.vocab_extra_ids"}
     assert all(set(defaults) <= fields for defaults in FAMILY_DEFAULTS.values())
     assert given(("model.family", "model.bias"), NO_LLAMA="1") == ("gpt", True)
 
