@@ -26,7 +26,8 @@ from megads.storage.open_file import write_cure
 def evaluate(path: str, task: str, stride: int, is_strict: bool, target: str | None, **options: Any) -> None:
     """Score the texts in FILE with the model in SRC.
 
-    SRC is a run, a folder of checkpoints, a checkpoint of any layout, or a Hugging Face folder.
+    SRC is a run, a folder of checkpoints, a checkpoint of any layout, Megatron's
+    files, or a Hugging Face folder.
     """
     degrees = degrees_of(options)
     if target and not absolute(target).parent.is_dir():
@@ -40,7 +41,8 @@ def evaluate(path: str, task: str, stride: int, is_strict: bool, target: str | N
 
     session = open_session(session_request(options, degrees, num_slots=1), os.environ)
     if session.speaks:
-        click.echo(f"megads: {session.summary}", err=True)
+        for line in (*session.notes, session.summary):
+            click.echo(f"megads: {line}", err=True)
     runner = session.runner
     made = make_task(task, absolute(path), session.tokenizer, Options(runner.context, stride, is_strict))
     with bar("evaluating", "windows") as show:

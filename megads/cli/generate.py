@@ -87,7 +87,8 @@ def _reported_once(command: Callable[..., None]) -> Callable[..., None]:
 def generate(**options: Any) -> None:
     """Continue texts with the model in SRC.
 
-    SRC is a run, a folder of checkpoints, a checkpoint of any layout, or a Hugging Face folder.
+    SRC is a run, a folder of checkpoints, a checkpoint of any layout, Megatron's
+    files, or a Hugging Face folder.
     With --prompt the text is printed as it is generated; with --input or --num-samples a JSON line for every
     text. Without any of them prompts are read from the terminal.
     """
@@ -195,7 +196,8 @@ def _generate(degrees: dict[str, int], options: dict[str, Any]) -> None:
     slots = min(options["batch"], len(prompts)) if prompts else 1
     session = open_session(session_request(options, degrees, slots), os.environ)
     if session.speaks:
-        click.echo(f"megads: {session.summary}", err=True)
+        for line in (*session.notes, session.summary):
+            click.echo(f"megads: {line}", err=True)
     if _is_interactive(options):
         _converse(session, sampling)
     elif options["prompts"] and not options["target"]:

@@ -36,7 +36,8 @@ def serve(
     request_timeout: float,
     **options: Any,
 ) -> None:
-    """Serve the model in SRC: a run, a folder of checkpoints, a checkpoint of any layout, or a Hugging Face folder.
+    """Serve the model in SRC: a run, a folder of checkpoints, a checkpoint of any layout, Megatron's files, or a
+    Hugging Face folder.
 
     OpenAI's /v1/completions, /v1/chat/completions and /v1/models; Megatron-LM's PUT /api; /tokenize, /detokenize,
     /tokenizer_info, /health, /metrics; and a page at / to try it. Ctrl-C or SIGTERM finishes what has begun.
@@ -58,7 +59,8 @@ def serve(
     session = open_session(wanted, os.environ)
     start_log(session.groups.rank, "info", None)
     if session.speaks:
-        click.echo(f"megads: {session.summary}", err=True)
+        for line in (*session.notes, session.summary):
+            click.echo(f"megads: {line}", err=True)
     served = ServerOptions(host, port, name or wanted.source.name, key, max_waiting, max_body, request_timeout)
     folder = Path(session.tokenizer_path) if session.tokenizer_path else None
     serve_session(session, served, folder if folder is None or folder.is_dir() else folder.parent)

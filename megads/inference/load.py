@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from megads.checkpoint.convert.huggingface.dtypes import SHORT
 from megads.checkpoint.convert.huggingface.export import dtype_of
 from megads.checkpoint.convert.huggingface.import_ import HFModel, ends_of, tokenizer_type
-from megads.checkpoint.convert.megatron.merge import cut_out
-from megads.checkpoint.format.manifest import Manifest
+from megads.checkpoint.convert.megatron.model import TOKENIZER_FILES, MegatronModel
+from megads.checkpoint.format.folders import checkpoints_in
+from megads.checkpoint.format.manifest import MANIFEST, Manifest
 from megads.checkpoint.format.reader import Reader, Want
 from megads.checkpoint.format.shard_layout import ShardLayout, parameters_of
 from megads.checkpoint.resume.compatibility import HF, model_of
-from megads.checkpoint.resume.start_point import is_hf_folder, source_of
+from megads.checkpoint.resume.start_point import is_hf_folder, is_megatron_folder, source_of
 from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.stages import stage_steps
@@ -60,6 +61,9 @@ class Weights(Protocol):
     def read(self, name: str, cut: ShardLayout) -> NDArray[np.float32]:
         """Return the slice ``cut`` of a parameter, float32, in the shape of the slice."""
 
+    def notes(self) -> list[str]:
+        """Return lines worth showing, after reading."""
+
     def close(self) -> None:
         """Close the files."""
 
@@ -100,13 +104,17 @@ class CheckpointWeights:
         self._reader.fill([Want(name, "weight", cut, 0, out)])
         return out.reshape(cut.local_shape)
 
+    def notes(self) -> list[str]:
+        """Return a line for every newer checkpoint that was skipped."""
+        return list(self.broken)
+
     def close(self) -> None:
         """Close the files."""
         self._reader.close()
 
 
 class HFWeights:
-    """The weights of a Hugging Face folder, see :class:`Weights`. A rank holds one whole parameter at a time.
+    """The weights of a Hugging Face folder, see :class:`Weights`.
 
     Raises:
         CheckpointError: the folder is incomplete, or of a model that ours cannot compute.
@@ -132,31 +140,89 @@ class HFWeights:
 
     def read(self, name: str, cut: ShardLayout) -> NDArray[np.float32]:
         """Return the slice ``cut`` of a parameter."""
-        return cut_out(self._folder.read(name, cut.shape), cut, cut.rank, cut.degree)
+        return self._folder.read(name, cut)
+
+    def notes(self) -> list[str]:
+        """Return nothing: what is strange in such a folder is an error."""
+        return []
 
     def close(self) -> None:
         """Do nothing: files are open while they are read."""
 
 
+class MegatronWeights:
+    """The weights of Megatron's files, see :class:`Weights`: the numbers that their import would have.
+
+    Args:
+        place: a checkpoint of Megatron-LM or Megatron-DeepSpeed, or the folder with its tracker.
+        step: the iteration to take; None: the one that the tracker names.
+
+    Raises:
+        CheckpointError: it is incomplete, damaged, or of a model that ours cannot compute.
+    """
+
+    def __init__(self, place: Path, step: int | None = None):
+        try:
+            self._found = MegatronModel(place, step=step, are_tensors_verified=False)
+        except CheckpointError as error:
+            if "; state " not in str(error):
+                raise
+            raise CheckpointError(f"{error} of `megads checkpoint import-megatron {place} DST`") from None
+        self.path, self.model = self._found.source.path, self._found.model
+        self.context, self.longest = _limits(self.model, 0)
+        self.dtype = SHORT[str(self._found.about["torch_dtype"])]
+
+    def ends(self, eod: int) -> tuple[int, ...]:
+        """Return the token that ends a text."""
+        return (eod,)
+
+    def tokenizer(self) -> TokenizerSpec:
+        """Return the description of its tokenizer: the files that its arguments name, if they are here."""
+        about = self._found.about
+        if "tokenizer_type" not in about:
+            raise CheckpointError(
+                f"{self.path}: names no tokenizer whose files are here; pass its file or folder with --tokenizer"
+            )
+        model, vocab, merges = (str(about.get(name, "")) for name in TOKENIZER_FILES)
+        return TokenizerSpec(str(about["tokenizer_type"]), model, vocab, merges, self.model.vocab_size)
+
+    def read(self, name: str, cut: ShardLayout) -> NDArray[np.float32]:
+        """Return the slice ``cut`` of a parameter."""
+        return self._found.read(name, cut)
+
+    def notes(self) -> list[str]:
+        """Return what was assumed, and what is strange in that which was read."""
+        return self._found.notes()
+
+    def close(self) -> None:
+        """Do nothing: files are closed with the last of their tensors."""
+
+
 def open_weights(place: Path, step: int | None = None) -> Weights:
-    """Return the weights in ``place``: a run, a folder of checkpoints, a checkpoint or a Hugging Face folder.
+    """Return the weights in ``place``: a run, checkpoints of megads or Megatron, or a Hugging Face folder.
 
     Args:
         place: where they lie.
         step: the iteration to take; None: the newest that is valid.
 
     Raises:
-        CheckpointError: there are none, or they cannot be read.
+        CheckpointError: there are none, there are two kinds, or they cannot be read.
     """
     try:
-        is_hf = is_hf_folder(place)
+        is_hf, is_megatron, found = is_hf_folder(place), is_megatron_folder(place), checkpoints_in(place)
     except OSError:
-        is_hf = False  # the reader of checkpoints says what is wrong
-    if not is_hf:
-        return CheckpointWeights(place, step)
-    if step is not None:
-        raise CheckpointError(f"{place}: is a Hugging Face folder, which has no iterations; drop --step")
-    return HFWeights(place)
+        return CheckpointWeights(place, step)  # says what is wrong
+    ours = [each for each in found if (each / MANIFEST).is_file()]
+    if is_hf and ours and step is None:
+        raise CheckpointError(
+            f"{place}: holds a Hugging Face model and the checkpoint {ours[-1].name} of megads; use --step for a "
+            "checkpoint, or move config.json and its weights to a folder of their own"
+        )
+    if is_hf and not ours:
+        if step is not None:
+            raise CheckpointError(f"{place}: is a Hugging Face folder, which has no iterations; drop --step")
+        return HFWeights(place)
+    return MegatronWeights(place, step) if is_megatron else CheckpointWeights(place, step)
 
 
 def _limits(model: ModelConfig, window: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ class SessionRequest:
     """What to load, and how.
 
     Attributes:
-        source: a run, a folder of checkpoints, a checkpoint or a Hugging Face folder.
+        source: a run, a folder of checkpoints, a checkpoint, of Megatron too, or a Hugging Face folder.
         step: the iteration to take; None: the newest.
         tensor: tensor-parallel ranks.
         pipeline: pipeline stages.
@@ -53,6 +53,7 @@ class Session:
         eos: tokens that end a text.
         summary: what was loaded, in one line.
         tokenizer_path: file or folder of the tokenizer; empty: it has none.
+        notes: lines worth showing about the weights.
     """
 
     runner: Runner
@@ -61,6 +62,7 @@ class Session:
     eos: tuple[int, ...]
     summary: str
     tokenizer_path: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def speaks(self) -> bool:
@@ -84,13 +86,14 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     vendor, device, groups = join_ranks(run, info, env)
     dtype = wanted.dtype or weights.dtype
     module = load_model(weights, groups, device, DTYPES[dtype])
-    weights.close()
     runner = Runner(module, groups, context=context, num_slots=wanted.num_slots)
     size = sum(weight.numel() for weight in module.parameters())
     layout = f", TP={wanted.tensor} PP={wanted.pipeline} x {groups.data_size}" if info.world_size > 1 else ""
     held = f"{size / 1e6:.4g} M parameters per rank in {dtype} on {vendor.name}"
     summary = f"{weights.path}: {held}, context {context}{layout}"
-    return Session(runner, groups, tokenizer, weights.ends(tokenizer.eod), summary, spec.model)
+    notes = tuple(weights.notes()) if groups.rank == 0 else ()
+    weights.close()
+    return Session(runner, groups, tokenizer, weights.ends(tokenizer.eod), summary, spec.model, notes)
 
 
 def _layout(wanted: SessionRequest, info: RankInfo) -> RunConfig:

@@ -1,22 +1,28 @@
-"""Weights from a Hugging Face folder: the same slices and texts as from its import, and its own end of text."""
+"""Weights of Hugging Face and Megatron: the same slices and texts as from their import, and no more in memory."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from megads.checkpoint.convert.huggingface.read_tensors import Source
+from megads.checkpoint.convert.megatron.import_ import import_megatron
 from megads.checkpoint.format.shard_layout import parameters_of
 from megads.comm.grid import Grid
 from megads.errors import CheckpointError
 from megads.inference.engine import Engine
-from megads.inference.load import HFWeights, open_weights
+from megads.inference.load import CheckpointWeights, HFWeights, MegatronWeights, open_weights
 from megads.inference.sampling import Sampling
 from tests.checkpoint.convert.huggingface.models import their_module
+from tests.checkpoint.convert.megatron.megatron import arguments, model_tensors, save
 from tests.inference.test_engine import assert_as_theirs, expected
 from tests.inference.theirs import imported, prompts, runner_of
 from tests.ranks import run_ranks
@@ -145,9 +151,159 @@ def test_a_folder_without_a_tokenizer(folder):
         open_weights(folder).tokenizer()
 
 
+# Megatron's own files.
+
+MEGATRON = {
+    "old": dict(degree=2, pipe=1, version=None),
+    "middle": dict(degree=4, pipe=1, version=1.0),
+    "gpt": dict(degree=2, pipe=2, version=2.0),
+    "llama": dict(degree=2, pipe=2, version=3.0, groups=2, llama=True),
+    "alone": dict(degree=1, pipe=1, version=3.0, groups=2, llama=True),
+}
+
+
+def _megatron(kind: str, folder: Path) -> Path:
+    """Write a checkpoint of Megatron, and what its import makes of it in ``ours``."""
+    wanted: dict[str, Any] = {"groups": 4, "llama": False, **MEGATRON[kind]}
+    chunks = model_tensors(2, wanted["degree"], groups=wanted["groups"], llama=wanted["llama"])
+    save(folder / "theirs", chunks, pipe=wanted["pipe"], checkpoint_version=wanted["version"])
+    import_megatron(folder / "theirs", folder / "ours")
+    return folder
+
+
+def _texts(folder: Path, source: str, grid: Grid, rank: int) -> list[tuple[list[int], list[float]]]:
+    engine = Engine(runner_of("", grid, rank, folder=folder, source=source))
+    asked = Sampling(max_tokens=5, temperature=0, logprobs=0, prompt_logprobs=True)
+    requests = [engine.add(prompt, asked) for prompt in ([1], [5, 7, 2], [20, 0, 3, 3, 11])]
+    list(engine.run())
+    return [
+        (each.output, [one.logprob for one in (*each.prompt_scores[1:], *each.scores) if one.logprob is not None])
+        for each in requests
+    ]
+
+
+@pytest.mark.parametrize("kind", MEGATRON)
+def test_megatron_s_files_give_the_texts_of_their_import(kind, tmp_path):
+    folder = _megatron(kind, tmp_path)
+    assert isinstance(open_weights(folder / "theirs"), MegatronWeights)
+    wanted = _texts(folder, "ours", Grid(), 0)
+    assert all(len(output) == 5 and len(scores) >= 5 for output, scores in wanted)
+    assert _texts(folder, "theirs", Grid(), 0) == wanted
+    if kind in ("old", "llama"):
+        run_ranks(4, _check_megatron, folder, wanted)
+
+
+def _check_megatron(folder: Path, wanted: Any) -> None:
+    import torch.distributed as dist
+
+    found = _texts(folder, "theirs", Grid(tensor=2, pipe=2), dist.get_rank())
+    for (output, scores), (their_output, their_scores) in zip(found, wanted, strict=True):
+        assert output == their_output
+        assert scores == pytest.approx(their_scores, abs=1e-5)
+
+
+def test_what_is_said_of_megatron_s_files(tmp_path):
+    chunks = model_tensors(2, 2)
+    chunks[1][1]["input_layernorm.weight"] = chunks[1][0]["input_layernorm.weight"] + 0.5
+    args = arguments(tensor_model_parallel_size=2, tokenizer_type="NullTokenizer", vocab_size=20)
+    save(tmp_path / "theirs", chunks, args=args, checkpoint_version=3.0)
+    weights = open_weights(tmp_path / "theirs", 40)
+    assert (weights.context, weights.longest, weights.dtype, weights.ends(20)) == (12, 12, "fp32", (20,))
+    assert weights.tokenizer().type == "NullTokenizer"
+    assert weights.notes() == []
+    for name, cut in parameters_of(weights.model).items():
+        weights.read(name, cut)
+    assert len(weights.notes()) == 1
+    assert "differ by up to 0.5" in weights.notes()[0]
+    save(tmp_path / "other", chunks, checkpoint_version=3.0)
+    with pytest.raises(CheckpointError, match="names no tokenizer whose files are here; pass its file or folder with"):
+        open_weights(tmp_path / "other").tokenizer()
+
+
+def test_what_megatron_s_files_do_not_say_is_stated_to_the_import(tmp_path):
+    save(tmp_path, model_tensors(2, 1), args=None, checkpoint_version=3.0)
+    with pytest.raises(
+        CheckpointError, match=f"state it with --num-heads of `megads checkpoint import-meg.* {tmp_path}"
+    ):
+        open_weights(tmp_path)
+
+
 @pytest.mark.parametrize("file", ["mp_rank_00/model_optim_rng.pt", "mp_rank_00_model_states.pt"])
-def test_a_megatron_checkpoint_is_imported_first(tmp_path, file):
+def test_an_empty_megatron_file_is_one_line(tmp_path, file):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).touch()
-    with pytest.raises(CheckpointError, match=f"`megads checkpoint import-megatron {tmp_path} DST`"):
+    with pytest.raises(CheckpointError, match=f"{file}: not a readable file of torch.save") as error:
         open_weights(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+# Two kinds of files in one folder.
+
+
+def test_a_folder_with_both_kinds_of_weights_is_refused(folder):
+    shutil.copytree(imported("llama3") / "ours", folder, dirs_exist_ok=True)
+    with pytest.raises(
+        CheckpointError, match="holds a Hugging Face model and the checkpoint iter_0000000 of megads; use"
+    ):
+        open_weights(folder)
+    for place, step in ((folder, 0), (folder / "iter_0000000", None)):
+        weights = open_weights(place, step)
+        assert isinstance(weights, CheckpointWeights)
+        weights.close()
+
+
+# A rank holds its own part only.
+
+
+def _peak_of_reading(weights: Any, rank: int, degree: int) -> tuple[int, int]:
+    """Return the most bytes that reading held besides what it returned before, and the bytes of all slices."""
+    kept = []
+    tracemalloc.start()
+    try:
+        for name, cut in parameters_of(weights.model).items():
+            kept.append(weights.read(name, cut.of(rank, degree)))
+        return tracemalloc.get_traced_memory()[1], sum(each.nbytes for each in kept)
+    finally:
+        tracemalloc.stop()
+
+
+def _wide(kind: str) -> Any:
+    import transformers
+
+    if kind == "gpt2":
+        config = transformers.GPT2Config(n_embd=64, n_head=4, n_inner=8192, n_layer=1, vocab_size=64, n_positions=32)
+        return transformers.GPT2LMHeadModel(config)
+    sizes = {"hidden_size": 64, "intermediate_size": 8192, "num_hidden_layers": 1, "num_attention_heads": 4}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=64))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_rank_holds_its_own_slices_only(kind, dtype, tmp_path, monkeypatch):
+    piece = 1 << 14
+    monkeypatch.setattr("megads.checkpoint.convert.huggingface.read_tensors.PIECE", piece)
+    module = _wide(kind).to(getattr(torch, dtype))
+    module.save_pretrained(tmp_path / "safe")
+    shutil.copytree(tmp_path / "safe", tmp_path / "bin", ignore=shutil.ignore_patterns("*.safetensors"))
+    torch.save(module.state_dict(), tmp_path / "bin" / "pytorch_model.bin")
+    for place in (tmp_path / "safe", tmp_path / "bin"):
+        weights = open_weights(place)
+        _peak_of_reading(weights, 0, 4)  # modules that are imported late
+        peak, held = _peak_of_reading(weights, 1, 4)
+        assert peak < held + 16 * piece, place  # a whole matrix is 128 of them
+
+
+def test_a_slice_of_a_large_parameter_needs_no_whole_one(tmp_path, monkeypatch):
+    rows, width, piece = 4096, 512, 1 << 16
+    monkeypatch.setattr("megads.checkpoint.convert.huggingface.read_tensors.PIECE", piece)
+    matrix = torch.arange(rows * width).reshape(rows, width).remainder(251).bfloat16()
+    save_file({"m": matrix}, tmp_path / "model.safetensors")
+    source = Source(tmp_path)
+    for shape, row, column in (((rows // 8, width), 3584, 0), ((rows, width // 8), 0, 448), ((8, 8), 100, 7)):
+        out = np.zeros(shape, np.float32)
+        tracemalloc.start()
+        source.fill(out, "m", row, column)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert np.array_equal(out, matrix[row : row + shape[0], column : column + shape[1]].float().numpy())
+        assert peak < 6 * piece  # the whole is 64 of them

@@ -268,16 +268,37 @@ def _import_hint(place: Path, found: list[Path]) -> str:
         return ""
     if is_hf_folder(place):
         return f"a Hugging Face folder; `megads checkpoint import-hf {place} DST` makes a checkpoint of it"
+    program = _megatron_of(place)
+    if program == _TORCH_DIST:
+        return "a torch.distributed checkpoint; convert it to Megatron's torch format, which import-megatron reads"
+    if program == _LM:
+        return f"a Megatron-LM checkpoint; `megads checkpoint import-megatron {place} DST` makes one of megads of it"
+    if program:
+        return f"a Megatron-DeepSpeed folder; `megads checkpoint import-megatron {place} DST` makes a checkpoint of it"
+    return ""
+
+
+_TORCH_DIST, _LM, _DS = "torch_dist", "Megatron-LM", "Megatron-DeepSpeed"
+
+
+def _megatron_of(place: Path) -> str:
+    """Return which Megatron wrote ``place``, or that it did in the format torch_dist; empty: none. Names are read."""
     inside = [place, place / "release", *reversed(list_checkpoints(place)[-1:])]
     deepspeed = [place, *sorted(place.glob("global_step*"))[-1:]]
     tracked = (place / "latest_checkpointed_iteration.txt").is_file() or (place / "latest").is_file()
     if any(_any(each, (".metadata", "*.distcp")) for each in inside):
-        return "a torch.distributed checkpoint; convert it to Megatron's torch format, which import-megatron reads"
+        return _TORCH_DIST
     if any(_any(each, _MEGATRON) for each in inside):
-        return f"a Megatron-LM checkpoint; `megads checkpoint import-megatron {place} DST` makes one of megads of it"
-    if any(_any(each, _DEEPSPEED) for each in deepspeed) or tracked:
-        return f"a Megatron-DeepSpeed folder; `megads checkpoint import-megatron {place} DST` makes a checkpoint of it"
-    return ""
+        return _LM
+    return _DS if any(_any(each, _DEEPSPEED) for each in deepspeed) or tracked else ""
+
+
+def is_megatron_folder(place: Path) -> bool:
+    """Return whether ``place`` holds a checkpoint of Megatron-LM or Megatron-DeepSpeed, and none of megads."""
+    found = checkpoints_in(place)
+    if (found and (found[-1] / MANIFEST).exists()) or (place / MANIFEST).exists():
+        return False
+    return place.is_dir() and _megatron_of(place) in (_LM, _DS)
 
 
 def is_hf_folder(place: Path) -> bool:

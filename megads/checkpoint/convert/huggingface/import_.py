@@ -20,7 +20,7 @@ from megads.checkpoint.convert.huggingface.read_tensors import Source, read_json
 from megads.checkpoint.convert.writer import common_dtype, new_writer
 from megads.checkpoint.format.commit import new_folder
 from megads.checkpoint.format.folders import checkpoint_name
-from megads.checkpoint.format.shard_layout import parameters_of
+from megads.checkpoint.format.shard_layout import ShardLayout, boxes, parameters_of
 from megads.checkpoint.resume.compatibility import HF, shape_of
 from megads.errors import CheckpointError
 from megads.families.table import CLASSES
@@ -79,7 +79,7 @@ def import_folder(
         total, done = sum(cut.count for cut in tensors.values()), 0
         with new_writer(folder, tensors, shape_of(model), about) as writer:
             for name, cut in tensors.items():
-                tensor = found.read(name, cut.shape)
+                tensor = found.read(name, cut)
                 writer.add(name, tensor)
                 done += tensor.size
                 progress(done, total)
@@ -116,16 +116,25 @@ class HFModel:
         if (folder / GENERATION).is_file():
             self.about["generation"] = read_json(folder / GENERATION)
 
-    def read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """Return the whole of one of our parameters; zeros pad its rows to those of ``shape``.
+    def read(self, name: str, cut: ShardLayout) -> NDArray[np.float32]:
+        """Return the slice ``cut`` of one of our parameters, and read no more; zeros pad the vocabulary to its rows.
 
         Raises:
             CheckpointError: its file cannot be read.
         """
-        out = np.zeros(shape, np.float32)
+        out = np.zeros(cut.local_shape, np.float32)
+        matrix = out.reshape(len(out), -1)
         for part in self._parts[name]:
-            read = self._weights.read(self._stored_as[part.name])
-            out[part.first : part.first + part.rows] = read.T if part.transposed else read
+            for box in boxes(cut, 0, cut.count):
+                top, bottom = max(box.top, part.first), min(box.bottom, part.first + part.rows)
+                if top < bottom:
+                    row, column = divmod(box.at(top, box.left), box.stride)
+                    place = matrix[row : row + bottom - top, column : column + box.right - box.left]
+                    first, stored_as = top - part.first, self._stored_as[part.name]
+                    if part.transposed:
+                        self._weights.fill(place.T, stored_as, box.left, first)
+                    else:
+                        self._weights.fill(place, stored_as, first, box.left)
         return out
 
 
@@ -152,7 +161,7 @@ def _match(source: Path, description: ModelDescription, weights: Source, theirs:
     if description.model.tied_embeddings and "lm_head.weight" in unknown:
         unknown.remove("lm_head.weight")
         embedding = found[theirs[0].name]
-        if not np.array_equal(weights.read("lm_head.weight"), weights.read(embedding), equal_nan=True):
+        if not weights.have_equal_rows("lm_head.weight", embedding):
             raise CheckpointError(
                 f"{source}: {CONFIG} says tie_word_embeddings, but lm_head.weight is not {embedding}; "
                 "set tie_word_embeddings to false in it if they were trained apart"

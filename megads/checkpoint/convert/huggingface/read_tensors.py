@@ -27,6 +27,12 @@ PICKLE_INDEX = "pytorch_model.bin.index.json"
 KINDS = {stored: LONG[dtype] for dtype, stored in TYPES.items()}
 """Type of the numbers in safetensors files -> its name in torch; these can be read."""
 
+PIECE = 1 << 22
+"""Bytes that are read at a time."""
+
+_WORTH_A_SEEK = 1 << 16
+"""Bytes of a row that are read alone, instead of the whole row."""
+
 
 class Source:
     """The tensors of a Hugging Face folder, read when they are needed.
@@ -51,9 +57,32 @@ class Source:
         self.shapes = {tensor: file.shapes[tensor] for tensor, file in self._files.items()}
         self.kinds = {tensor: file.kinds[tensor] for tensor, file in self._files.items()}
 
-    def read(self, name: str) -> NDArray[np.float32]:
-        """Return a tensor in its own shape; CheckpointError when its file cannot be read."""
-        return self._files[name].read(name)
+    def fill(self, out: NDArray[np.float32], name: str, row: int = 0, column: int = 0) -> None:
+        """Read the rectangle of a tensor that begins at ``(row, column)`` and has the shape of the matrix ``out``.
+
+        A vector is one column. Besides ``out`` at most :data:`PIECE` bytes of numbers are in memory.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+        """
+        self._files[name].fill(out, name, row, column)
+
+    def have_equal_rows(self, name: str, other: str) -> bool:
+        """Return whether two matrices are the same; a part of each is in memory at a time."""
+        if self.shapes[name] != self.shapes[other]:
+            return False
+        rows, width = self.shapes[name]
+        step = max(1, PIECE // (4 * width))
+        for row in range(0, rows, step):
+            one, two = (self._rows(each, row, min(rows, row + step)) for each in (name, other))
+            if not np.array_equal(one, two, equal_nan=True):
+                return False
+        return True
+
+    def _rows(self, name: str, first: int, last: int) -> NDArray[np.float32]:
+        out = np.empty((last - first, self.shapes[name][1]), np.float32)
+        self.fill(out, name, first)
+        return out
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -135,16 +164,27 @@ class _SafeTensors:
             raise ValueError(f"{name} of shape {list(shape)} has {last - first} bytes")
         self.shapes[name], self.kinds[name], self._at[name] = shape, KINDS[kind], (start + first, kind)
 
-    def read(self, name: str) -> NDArray[np.float32]:
+    def fill(self, out: NDArray[np.float32], name: str, row: int, column: int) -> None:
         at, kind = self._at[name]
-        shape = self.shapes[name]
+        width, stored = math.prod(self.shapes[name][1:]), STORED[kind]
+        rows, wide = out.shape
+        # Few columns of many: rows are read one by one, and the others stay on disk.
+        is_narrow = wide * stored.itemsize >= _WORTH_A_SEEK and wide < width
+        step = 1 if is_narrow else max(1, PIECE // (width * stored.itemsize))
         try:
-            stored = np.fromfile(self.path, STORED[kind], math.prod(shape), offset=at)
+            with open_binary(self.path) as file:
+                for first in range(0, rows, step):
+                    count = min(step, rows - first)
+                    skipped = column if is_narrow else 0
+                    file.seek(at + ((row + first) * width + skipped) * stored.itemsize)
+                    wanted = wide if is_narrow else count * width
+                    read = np.fromfile(file, stored, wanted)
+                    if read.size != wanted:
+                        raise CheckpointError(f"{self.path}: ends within {name}")
+                    read = read.reshape(count, -1)
+                    out[first : first + count] = unpack(read if is_narrow else read[:, column : column + wide], kind)
         except OSError as error:
             raise CheckpointError(f"{self.path}: {error.strerror}") from None
-        if stored.size != math.prod(shape):
-            raise CheckpointError(f"{self.path}: ends within {name}")
-        return unpack(stored, kind).reshape(shape)
 
 
 class _Pickle:
@@ -175,13 +215,16 @@ class _Pickle:
             name: str(tensor.dtype).removeprefix("torch.") for name, tensor in self._tensors.items()
         }
 
-    def read(self, name: str) -> NDArray[np.float32]:
+    def fill(self, out: NDArray[np.float32], name: str, row: int, column: int) -> None:
+        import torch
+
         if self.kinds[name] not in LONG.values():
             raise CheckpointError(
                 f"{self.path}: {name} is of type {self.kinds[name]}; can read {', '.join(LONG.values())}"
             )
-        numbers: NDArray[np.float32] = self._tensors[name].float().contiguous().numpy()
-        return numbers
+        rows, wide = out.shape
+        matrix = self._tensors[name].detach().reshape(self.shapes[name][0], -1)
+        torch.from_numpy(out).copy_(matrix[row : row + rows, column : column + wide])
 
 
 _POINTER = b"version https://git-lfs"

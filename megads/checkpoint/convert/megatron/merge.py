@@ -12,6 +12,7 @@ Ours are ``[q | k | v]``. The two halves of a gated MLP are cut apart: a rank ha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,20 +20,11 @@ from numpy.typing import NDArray
 from megads.checkpoint.format.shard_layout import ShardLayout
 
 Floats = NDArray[np.float32]
+_Number = TypeVar("_Number", bound=np.generic)
 
 
-def join(shards: Sequence[Floats], cut: ShardLayout) -> Floats:
-    """Return the whole of a parameter that is cut as ``cut`` says, from its slices in rank order."""
-    if cut.dim is None:
-        return shards[0]
-    if len(cut.parts) < 2:
-        return np.concatenate(shards, axis=cut.dim) if len(shards) > 1 else shards[0]
-    slices = [np.split(shard, len(cut.parts), axis=0) for shard in shards]
-    return np.concatenate([each[part] for part in range(len(cut.parts)) for each in slices])
-
-
-def cut_out(whole: Floats, cut: ShardLayout, rank: int, degree: int) -> Floats:
-    """Return the slice of ``rank``, undoing :func:`join`."""
+def cut_out(whole: NDArray[_Number], cut: ShardLayout, rank: int, degree: int) -> NDArray[_Number]:
+    """Return the slice of ``rank``."""
     if cut.dim is None or degree == 1:
         return whole
     if cut.dim == 1:
@@ -41,13 +33,15 @@ def cut_out(whole: Floats, cut: ShardLayout, rank: int, degree: int) -> Floats:
     return np.concatenate([np.split(part, degree)[rank] for part in parts])
 
 
-def qkv_to_ours(shards: Sequence[Floats], version: float, heads: int, groups: int, width: int) -> Floats:
+def qkv_to_ours(
+    shards: Sequence[NDArray[_Number]], version: float, heads: int, groups: int, width: int
+) -> NDArray[_Number]:
     """Return rows ``[q | k | v]`` of the whole matrix, or of its bias, from its slices in rank order.
 
     ``version`` is the file's ``checkpoint_version``, 0 where it has none; ``groups`` are the key heads, before
     version 2 as many as the query ``heads``; ``width`` is the channels of a head.
     """
-    parts: tuple[Floats, ...]
+    parts: tuple[NDArray[_Number], ...]
     if version >= 2:
         rows = join_rows(shards)
         grouped = rows.reshape(groups, heads // groups + 2, width, *rows.shape[1:])
@@ -74,7 +68,7 @@ def qkv_to_theirs(rows: Floats, heads: int, groups: int, width: int) -> Floats:
     return np.concatenate(parts, axis=1).reshape(rows.shape)
 
 
-def join_rows(shards: Sequence[Floats]) -> Floats:
+def join_rows(shards: Sequence[NDArray[_Number]]) -> NDArray[_Number]:
     """Return the shards one below the other."""
     return np.concatenate(shards) if len(shards) > 1 else shards[0]
 

@@ -12,8 +12,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ _FILE = "model_optim_rng.pt"
 _TRACKERS = ("latest_checkpointed_iteration.txt", "latest")
 _CHECKPOINT = re.compile(r"iter_\d{7,}|release|global_step\d+")
 
+Read = Callable[[Path], Mapping[str, Any]]
 Chunk = list[tuple[Path, Mapping[str, Tensor]]]
 """Every tensor-parallel rank's file and its tensors by Megatron's names."""
 
@@ -48,21 +50,33 @@ class Source:
         """The tensor-parallel degree."""
         return len(self.chunks[0])
 
+    @property
+    def files(self) -> set[Path]:
+        """All files with tensors."""
+        return {file for chunk in self.chunks for file, _ in chunk}
 
-def open_source(place: Path) -> Source:
-    """Open the checkpoint ``place``, or the newest by its tracker; CheckpointError if it is incomplete or damaged."""
+
+def open_source(place: Path, step: int | None = None, *, are_tensors_verified: bool = True) -> Source:
+    """Open the checkpoint ``place``, or the one of iteration ``step`` in it; None: the newest by its tracker.
+
+    ``are_tensors_verified``: see ``megads.checkpoint.convert.torch_files.read.load``.
+
+    Raises:
+        CheckpointError: it does not exist, is incomplete or damaged.
+    """
     try:
-        path = _find(place)
+        path = _find(place) if step is None else _of_step(place, step)
         names = sorted(each.name for each in path.iterdir())
     except OSError as error:
         raise CheckpointError(f"{place}: {error.strerror}; use a folder that you can read") from None
+    read = partial(_content, are_tensors_verified=are_tensors_verified)
     if any(_LAYER.fullmatch(name) for name in names):
-        return _open_layers(path, names)
+        return _open_layers(path, names, read)
     if any(_STATES.fullmatch(name) for name in names):
         files = {(int(match[1]), 0): path / name for name in names if (match := _STATES.fullmatch(name))}
-        return _open_ranks(path, files, is_deepspeed=True)
+        return _open_ranks(path, files, read, is_deepspeed=True)
     if any(_RANK.fullmatch(name) for name in names):
-        return _open_ranks(path, _rank_files(path, names))
+        return _open_ranks(path, _rank_files(path, names), read)
     raise CheckpointError(f"{path}: {_missing(names)}")
 
 
@@ -96,13 +110,24 @@ def _find(place: Path) -> Path:
     return found_here[0] if found_here else place
 
 
+def _of_step(place: Path, step: int) -> Path:
+    names = (f"iter_{step:07d}", f"global_step{step}")
+    if place.name in names:
+        return place
+    found = next((place / name for name in names if _is_child(place, name)), None)
+    if found is None:
+        there = sorted(each.name for each in place.iterdir() if _CHECKPOINT.fullmatch(each.name))
+        raise CheckpointError(f"{place}: no checkpoint of iteration {step}; the newest are {', '.join(there[-5:])}")
+    return found
+
+
 def _is_child(place: Path, name: str) -> bool:
     return name not in ("", ".", "..") and "/" not in name and (place / name).is_dir()
 
 
-def _open_ranks(path: Path, files: Mapping[tuple[int, int], Path], *, is_deepspeed: bool = False) -> Source:
+def _open_ranks(path: Path, files: Mapping[tuple[int, int], Path], read: Read, *, is_deepspeed: bool = False) -> Source:
     """Open the ``files`` of every (tensor rank, pipeline rank), Megatron-LM's or DeepSpeed's without its pipeline."""
-    contents = {place: _content(files[place]) for place in sorted(files)}
+    contents = {place: read(files[place]) for place in sorted(files)}
     file, first = files[min(files)], contents[min(files)]
     args = _attributes(first.get("args"))
     degrees = _degree(args, "tensor_model_parallel_size", "model_parallel_size"), _degree(first, "mp_world_size")
@@ -151,13 +176,13 @@ def _model_keys(file: Path, content: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _open_layers(path: Path, names: list[str]) -> Source:
+def _open_layers(path: Path, names: list[str], read: Read) -> Source:
     """Open the files of DeepSpeed's pipeline engine, one of every layer and tensor rank."""
     files: dict[tuple[int, int], Path] = {}
     for name in names:
         if match := _LAYER.fullmatch(name):
             files[int(match[1]), int(match[2])] = path / name
-    source = _of_deepspeed(path, names)
+    source = _of_deepspeed(path, names, read)
     known = max(1, 1 + max(tensor for _, tensor in files), _degree(source.args, "tensor_model_parallel_size"))
     roles = _Roles()
     for layer in sorted({layer for layer, _ in files}):
@@ -167,7 +192,7 @@ def _open_layers(path: Path, names: list[str]) -> Source:
                 wanted = f"layer_{layer:02d}-model_{tensor:02d}-model_states.pt"
                 raise CheckpointError(f"{path}: {wanted} is missing, of TP={known} ranks")
             file = files[layer, tensor]
-            tensors = _tensors(file, _content(file))
+            tensors = _tensors(file, read(file))
             chunk.append((file, {roles.name(layer, key, file): each for key, each in tensors.items()}))
         source.chunks.append(chunk)
     return source
@@ -199,17 +224,17 @@ class _Roles:
         return f"language_model.encoder.layers.0.{key}"
 
 
-def _of_deepspeed(path: Path, names: list[str]) -> Source:
+def _of_deepspeed(path: Path, names: list[str], read: Read) -> Source:
     """Return what the pipeline engine keeps besides the layers' files."""
     name = next((name for name in names if _STATES.fullmatch(name)), None)
-    content = _content(path / name) if name else {}
+    content = read(path / name) if name else {}
     # DeepSpeed's pipeline is younger than version 2; where its rank files are missing, so is the number.
     version = _version(content) or 3.0
     return Source(path, args=_attributes(content.get("args")), version=version, iteration=_iteration(content))
 
 
-def _content(file: Path) -> Mapping[str, Any]:
-    content = load(file)
+def _content(file: Path, *, are_tensors_verified: bool) -> Mapping[str, Any]:
+    content = load(file, are_tensors_verified=are_tensors_verified)
     if not isinstance(content, Mapping):
         raise CheckpointError(f"{file}: holds a {type(content).__name__}; a checkpoint of Megatron is a dictionary")
     return content

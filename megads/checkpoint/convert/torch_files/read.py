@@ -12,6 +12,7 @@ import os
 import re
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -65,8 +66,10 @@ class StandIn:
         return self.arguments[-1] if self.arguments else None
 
 
-def load(path: Path) -> Any:
+def load(path: Path, *, are_tensors_verified: bool = True) -> Any:
     """Return the content of ``path``. Tensors of today's zip form are read from the file when they are used.
+
+    Checksums of tensors are compared here, or by :class:`TensorSums` when ``are_tensors_verified`` is False.
 
     Raises:
         CheckpointError: the file cannot be read, is damaged, or names code that is no part of a checkpoint.
@@ -76,7 +79,8 @@ def load(path: Path) -> Any:
     known: dict[str, type[StandIn]] = {}
     while True:
         try:
-            return load_plain(path, [(kind, name) for name, kind in known.items()])
+            named = [(kind, name) for name, kind in known.items()]
+            return load_plain(path, named, are_tensors_verified=are_tensors_verified)
         except CheckpointError:
             raise
         except OSError as error:
@@ -96,17 +100,17 @@ def load(path: Path) -> Any:
             known[name] = type("StandIn", (StandIn,), {"__module__": __name__})
 
 
-def load_plain(path: Path, named: Sequence[Any] = ()) -> Any:
+def load_plain(path: Path, named: Sequence[Any] = (), *, are_tensors_verified: bool = True) -> Any:
     """Return the tensors and plain values of ``path``, and of what else it names only ``named``.
 
-    ``named`` are classes and functions, each alone or with the name that the pickle gives it.
+    ``named`` are classes and functions, each alone or with the name that the pickle gives it. See :func:`load`.
 
     Raises:
         CheckpointError: a member of its zip is not what was written.
         Exception: of any kind; a damaged pickle fails in any way there is.
     """
     if zipped := is_zip(path):
-        verify_zip(path)
+        verify_zip(path, are_tensors_verified=are_tensors_verified)
     with warnings.catch_warnings(), _nothing_but(named):
         warnings.simplefilter("ignore")  # of old pickles, before the error that says what it is
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
@@ -139,7 +143,8 @@ def _is_known(name: str) -> bool:
 _THREADS = 4
 _MOST_PACKED = 1 << 28  # bytes of a compressed member; tensors are not compressed
 _PIECE = 1 << 22  # bytes read at a time
-_verified: set[tuple[int, ...]] = set()  # files that this process has read: device, inode, bytes, time
+_verified: set[tuple[int, ...]] = set()  # files that this process has read: device, inode, bytes, time, with tensors
+_TENSOR = re.compile(r"[^/]*/data/[^/]+")
 
 
 def is_zip(path: Path) -> bool:
@@ -148,20 +153,24 @@ def is_zip(path: Path) -> bool:
         return file.read(4) == b"PK\x03\x04"
 
 
-def verify_zip(path: Path) -> None:
+def verify_zip(path: Path, *, are_tensors_verified: bool = True) -> None:
     """Read every member of a zip and compare its CRC-32, which torch never does; once, unless the file changes.
+
+    With ``are_tensors_verified`` False the bytes of tensors are skipped.
 
     Raises:
         CheckpointError: one is not what was written; the line names it.
         OSError: the file cannot be read.
     """
     found = os.stat(path)
-    key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, are_tensors_verified)
     if key in _verified:
         return
     try:
         with zipfile.ZipFile(path) as archive:
             members = [member for member in archive.infolist() if member.file_size]
+            if not are_tensors_verified:
+                members = [member for member in members if not _TENSOR.fullmatch(member.filename)]
             # torch can be told to leave the sums out; then all of them are 0.
             if any(member.CRC for member in members):
                 with ThreadPoolExecutor(_THREADS) as pool:
@@ -200,3 +209,40 @@ def _damaged(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> str:
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError):
         return member.filename
     return "" if done == member.file_size else member.filename
+
+
+class TensorSums:
+    """Compares the CRC-32 of a file's tensors when they are used, each once.
+
+    Torch does not say which member of the zip a tensor's bytes are. Damaged bytes have a sum that no member of their
+    size has.
+
+    Args:
+        path: of the file, which :func:`load` has read; older forms than zip have no sums.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._sums: set[tuple[int, int]] = set()
+        self._verified: set[int] = set()
+        if is_zip(path):
+            with zipfile.ZipFile(path) as archive:
+                found = {(member.file_size, member.CRC) for member in archive.infolist()}
+            if any(crc for _, crc in found):
+                self._sums = found
+
+    def verify(self, name: str, tensor: torch.Tensor) -> None:
+        """Read the bytes that ``tensor`` and others of the file may share.
+
+        Raises:
+            CheckpointError: they changed since they were written; the line has the ``name``.
+        """
+        storage = tensor.untyped_storage()
+        if not self._sums or not storage.nbytes() or storage.data_ptr() in self._verified:
+            return
+        stored = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+        if (storage.nbytes(), zlib.crc32(stored.data)) not in self._sums:
+            raise CheckpointError(
+                f"{self.path}: {name} changed since it was written, its CRC-32 differs; restore a copy"
+            )
+        self._verified.add(storage.data_ptr())
