@@ -1,6 +1,6 @@
-"""The parameters of a decoder, from its settings. All families so far are decoders.
+"""The parameters of a decoder, from its settings, and of an encoder, whose layers are the same.
 
-The settings decide, not the family's name: any default of a family can be overridden, and a
+The settings decide, and of the family's name whether it is a decoder: any default of a family can be overridden, and a
 checkpoint of a model that was imported or overridden is described as well.
 """
 # ruff: noqa: D102
@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from megads.families.encoder import Encoder, embedding_of, has_final_norm, heads_of
 from megads.families.spec import Parameter, Spec, Stack, column, norm, row, table
+from megads.families.table import FAMILIES, FamilyName
 
 
-class Decoder(Protocol):
+class Decoder(Encoder, Protocol):
     """The settings that decide the parameters, declared in ``megads.config.settings.model``; derived."""
 
     @property
-    def num_layers(self) -> int: ...
+    def family(self) -> FamilyName: ...
     @property
-    def hidden_size(self) -> int: ...
+    def num_layers(self) -> int: ...
     @property
     def num_heads(self) -> int: ...
     @property
@@ -34,10 +36,6 @@ class Decoder(Protocol):
     def vocab_size(self) -> int: ...
     @property
     def vocab_multiple(self) -> int: ...
-    @property
-    def normalization(self) -> str: ...
-    @property
-    def norm_position(self) -> str: ...
     @property
     def qk_norm(self) -> str: ...
     @property
@@ -76,9 +74,14 @@ def spec_of(model: Decoder) -> Spec:
     embedding = [table("embedding", rows, width, "embedding")]
     if model.position_embedding == "learned":
         embedding.append(Parameter("positions.weight", (model.max_positions, width), "positions"))
-    output = [*_norm("final_norm", model)]
+    is_encoder = FAMILIES[model.family].samples == "bert"
+    if is_encoder:
+        embedding.extend(embedding_of(model))
+    output = [] if is_encoder and not has_final_norm(model) else [*_norm("final_norm", model)]
     if not model.tied_embeddings:
         output.append(table("head", rows, width, "output"))
+    if is_encoder:
+        output.extend(heads_of(model, rows))
     stack = Stack(model.num_layers, tuple(_layer(model)))
     return Spec((stack,), tuple(embedding), tuple(output), model.tied_embeddings)
 

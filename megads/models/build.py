@@ -14,6 +14,8 @@ from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.stages import stage_steps
 from megads.families.spec import Parameter
+from megads.families.table import FAMILIES
+from megads.models.bert import BERT
 from megads.models.gpt import GPT
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import Partition, Shard
@@ -26,6 +28,11 @@ def _not_partitioned(weight: nn.Parameter) -> None:
     return None
 
 
+def model_class(model: ModelConfig) -> type[GPT]:
+    """Return the module of a model's family."""
+    return BERT if FAMILIES[model.family].samples == "bert" else GPT
+
+
 def build_model(
     run: RunConfig, groups: Groups, recompute: Recompute | None = None, find_partition: FindPartition = _not_partitioned
 ) -> GPT:
@@ -34,7 +41,7 @@ def build_model(
     Raises:
         ConfigError, DependencyError: see :class:`megads.models.gpt.GPT`.
     """
-    module = GPT(
+    module = model_class(run.model)(
         run.model,
         groups,
         steps=stage_steps(run)[groups.pipe_rank],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +59,7 @@ class Positions(nn.Module):
 
 
 class Block(nn.Module):
-    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; or each norm behind what it is before here.
+    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``; or each norm behind what it is before here, or the sum.
 
     Its collectives, for B samples::
 
@@ -75,30 +75,46 @@ class Block(nn.Module):
     second that of the result.
     """
 
-    def __init__(self, model: ModelConfig, layer: Layer, context: Context, rotary: Rotary | None, index: int):
+    def __init__(
+        self,
+        model: ModelConfig,
+        layer: Layer,
+        context: Context,
+        rotary: Rotary | None,
+        index: int,
+        *,
+        is_causal: bool = True,
+    ):
         super().__init__()
         self.probability, self.context, self.layer = model.hidden_dropout, context, index
-        norm = partial(_norm_of, layer=layer, epsilon=model.norm_epsilon, context=context)
+        self.normalises_sums = model.norm_position == "behind_sum"
+        norm = partial(norm_of, layer=layer, epsilon=model.norm_epsilon, context=context)
         self.input_norm = norm("input_norm")
-        self.attention = Attention(model, layer, context, rotary, f"{index}.attention")
+        self.attention = Attention(model, layer, context, rotary, f"{index}.attention", is_causal=is_causal)
         self.attention_norm, self.post_norm = norm("attention_norm"), norm("post_norm")
         self.mlp = make_mlp(layer, context, model.activation)
         self.mlp_norm = norm("mlp_norm")
 
     def forward(self, x: Tensor, documents: Documents | None = None, draws: Draws | None = None) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence, see :class:`Attention`."""
+        mixed = self.attention(normed(self.input_norm, x), documents, draws)
+        x = self._added(x, mixed, self.attention_norm, draws, f"{self.layer}.out")
+        return self._added(x, self.mlp(normed(self.post_norm, x)), self.mlp_norm, draws, f"{self.layer}.mlp")
+
+    def _added(self, x: Tensor, change: Tensor, norm: nn.Module | None, draws: Draws | None, place: str) -> Tensor:
         probability = self.probability if self.training else 0.0
-        mixed = _normed(self.attention_norm, self.attention(_normed(self.input_norm, x), documents, draws))
-        x = x + self.context.dropout(mixed, probability, draws, f"{self.layer}.out")
-        changed = _normed(self.mlp_norm, self.mlp(_normed(self.post_norm, x)))
-        return x + self.context.dropout(changed, probability, draws, f"{self.layer}.mlp")
+        if self.normalises_sums:
+            return normed(norm, x + self.context.dropout(change, probability, draws, place))
+        return x + self.context.dropout(normed(norm, change), probability, draws, place)
 
 
-def _norm_of(name: str, layer: Layer, epsilon: float, context: Context) -> nn.Module | None:
+def norm_of(name: str, layer: Layer, epsilon: float, context: Context) -> nn.Module | None:
+    """Return the norm ``name``, of the width of the residual stream; None where ``layer`` has none."""
     return make_norm(name, layer, epsilon, context) if f"{name}.weight" in layer else None
 
 
-def _normed(norm: nn.Module | None, x: Tensor) -> Tensor:
+def normed(norm: nn.Module | None, x: Tensor) -> Tensor:
+    """Return ``norm(x)``; ``x`` where there is no norm."""
     return x if norm is None else norm(x)
 
 
@@ -114,10 +130,16 @@ class GPT(nn.Module):
         scatter_norms: Megatron's sequence parallelism (arXiv 2205.05198, section 4.2.2).
         recompute: what is computed again in the backward pass; None: nothing.
 
+    Attributes:
+        loss_names: of the terms that the loss is the sum of.
+
     Raises:
         ConfigError: a size cannot be split over the tensor-parallel ranks.
         DependencyError: an optional package that ``model`` asks for is missing.
     """
+
+    is_causal: ClassVar[bool] = True
+    loss_names: tuple[str, ...] = ("lm_loss",)
 
     def __init__(
         self,
@@ -144,11 +166,15 @@ class GPT(nn.Module):
         layers = [step - 1 for step in mine if 0 < step < last]
         # A dictionary, because a stage holds the layers of its numbers and none below.
         output = by_name(self.spec.output)
-        blocks = {index: Block(model, by_name(self.spec.layer_of(index)), context, rotary, index) for index in layers}
-        self.layers = nn.ModuleDict({str(index): block for index, block in blocks.items()})
+        self.layers = nn.ModuleDict({str(index): self.make_layer(index, rotary) for index in layers})
         if self.has_head:
-            self.final_norm = make_norm("final_norm", output, model.norm_epsilon, context)
+            self.final_norm = norm_of("final_norm", output, model.norm_epsilon, context)
             self.head = None if self.spec.is_tied else make_column("head", output, context)
+
+    def make_layer(self, index: int, rotary: Rotary | None) -> nn.Module:
+        """Return the layer with number ``index``."""
+        layer = by_name(self.spec.layer_of(index))
+        return Block(self.config, layer, self.context, rotary, index, is_causal=self.is_causal)
 
     def forward(
         self,
@@ -206,11 +232,16 @@ class GPT(nn.Module):
         x = self.embedding(tokens)
         if self.config.position_embedding == "learned":
             x = x + self.positions(length, documents.positions if documents else None)
+        x = self.finish_embedding(x, documents)
         return context.dropout(x, self.config.hidden_dropout if self.training else 0.0, draws, "embedding")
+
+    def finish_embedding(self, x: Tensor, documents: Documents | None) -> Tensor:
+        """Return ``x``, the sum of the embeddings of tokens and positions, with what else is done to it."""
+        return x
 
     def logits(self, x: Tensor) -> Tensor:
         """Map ``[B, s, H]`` to this rank's columns ``[B, S, V/t]`` of the logits."""
-        x = self.final_norm(x)
+        x = normed(self.final_norm, x)
         if self.head is not None:
             return self.head(x)
         return column_parallel_linear(x, self.embedding.weight, None, self.group, scattered=self.context.scatter_norms)

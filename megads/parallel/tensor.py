@@ -27,6 +27,7 @@ from megads.errors import ConfigError
 from megads.parallel.collectives import (
     Group,
     by_position,
+    copy_all_to_group,
     reduce_from_group,
     scatter_from_group,
     start_gather,
@@ -316,6 +317,26 @@ class RowParallelLinear(nn.Module):
         if self.scattered:
             return _ScatterLinear.apply(x, self.weight, self.bias, self.group)
         return _SplitLinear.apply(x, self.weight, self.bias, self.group, True)
+
+
+class WholeLinear(nn.Module):
+    """``y = x @ W.T + b``, whole on every rank.
+
+    ``scattered_over``: ranks that have a part of the tokens each, ``x`` being ``[B, S/t, D]``, and sum the
+    gradients of ``W`` and ``b``.
+    """
+
+    def __init__(self, in_features: int, width: int, scattered_over: Group = None):
+        super().__init__()
+        self.group = scattered_over
+        self.weight, self.bias = parameter((width, in_features), None), parameter((width,), None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output of this rank's tokens."""
+        if self.group is None:
+            return whole_linear(x, self.weight, self.bias)
+        weight, bias = copy_all_to_group((self.weight, self.bias), self.group)
+        return F.linear(x, weight, bias)
 
 
 class VocabParallelEmbedding(nn.Module):

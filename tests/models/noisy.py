@@ -9,7 +9,7 @@ import torch
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig
-from megads.models.build import initialise
+from megads.models.build import initialise, model_class
 from megads.models.gpt import GPT
 from megads.parallel.tensor import Shard, take_shard
 
@@ -18,7 +18,7 @@ ONE = Groups(Grid(), 0)
 
 def build(model: ModelConfig, groups: Groups = ONE, **more: object) -> GPT:
     """Return the float64 model; norms and biases are no ones and zeros, which would hide mistakes."""
-    module = GPT(model, groups, **more)
+    module = model_class(model)(model, groups, **more)
     initialise(module, 7, groups)
     module.double()
     for name, weight in module.named_parameters():

@@ -41,6 +41,16 @@ OLMO2 = LLAMA_GQA.model_copy(update={"family": "olmo2", "qk_norm": "all", "norm_
 FAMILIES = {"qwen3": QWEN3, "olmo2": OLMO2}
 KINDS = {"llama": LLAMA, "llama-gqa": LLAMA_GQA, "gpt": GPT, "mixed": MIXED}
 
+# Megatron's form, and the original.
+BERT = GPT.model_copy(update={"family": "bert", "activation": "gelu", "token_types": 2})
+BERT_ORIGINAL = BERT.model_copy(update={"norm_position": "behind_sum", "norm_epsilon": 1e-12})
+BERTS = {
+    "bert": BERT,
+    "bert-original": BERT_ORIGINAL,
+    "bert-tokens": BERT.model_copy(update={"binary_head": False}),
+    "bert-gqa": BERT.model_copy(update={"num_kv_heads": 4, "activation": "gelu_tanh"}),
+}
+
 # Sixteen tokens can be cut over sequence and tensor ranks; a longer table shows a wrong row.
 _CUT = {"seq_length": 16, "max_positions": 20}
 SEQUENCE_KINDS = {

@@ -15,10 +15,11 @@ from megads.comm.groups import Groups
 from megads.config.estimate.flops import flops_per_token, products
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.settings.engine import RecomputeConfig
+from megads.models.bert import PairLabels
 from megads.models.build import build_model
 from megads.parallel.recompute import Recompute
 from megads.train.profile.flops import counted
-from tests.models.shapes import GPT, LLAMA, LLAMA_GQA, MIXED, make_run
+from tests.models.shapes import BERTS, GPT, LLAMA, LLAMA_GQA, MIXED, make_run
 
 MODELS: dict[str, ModelConfig] = {
     "llama": LLAMA,
@@ -31,6 +32,7 @@ MODELS: dict[str, ModelConfig] = {
     "gpt-untied-swiglu": GPT.model_copy(update={"tied_embeddings": False, "activation": "swiglu"}),
     "gpt-one-layer": GPT.model_copy(update={"num_layers": 1, "seq_length": 7, "hidden_dropout": 0.1}),
     "mixed": MIXED,
+    **{kind: model.model_copy(update={"seq_length": 8}) for kind, model in BERTS.items()},
 }
 AGAIN: dict[str, dict[str, Any]] = {
     "none": {},
@@ -45,6 +47,11 @@ def _model(run: RunConfig) -> Any:
     return build_model(run, Groups(Grid(), 0), Recompute(given.granularity, given.method, given.num_layers))
 
 
+def _labels(model: ModelConfig, tokens: torch.Tensor) -> Any:
+    has_pairs = model.family == "bert" and model.binary_head
+    return PairLabels(tokens, tokens[:, 0]) if has_pairs else tokens
+
+
 @pytest.mark.parametrize("again", AGAIN)
 @pytest.mark.parametrize("kind", MODELS)
 def test_formula_equals_the_operations_that_run(kind, again):
@@ -54,7 +61,7 @@ def test_formula_equals_the_operations_that_run(kind, again):
     # The plain kernel, which computes the whole square and whose products the counter knows, and pieces
     # that are computed again whole.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), set_checkpoint_early_stop(False):
-        module(tokens, tokens).backward()
+        module(tokens, _labels(run.model, tokens)).backward()
     assert counter.get_total_flops() == flops_per_token(run).hardware * tokens.numel()
     assert (again == "none") == (flops_per_token(run).recomputed == 0)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.stages import stage_steps
 from megads.families.decoder import spec_of
+from megads.families.table import FAMILIES
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Products:
     projections: int  # to queries, keys and values, and of the output
     core: int  # the two products of attention
     mlp: int  # its matrices, two or with a gate three
-    logits: int  # over the padded vocabulary, tied or not
+    logits: int  # over the padded vocabulary, tied or not, with what an encoder's head does before
+    pooled: int = 0  # of an encoder's heads for a whole sample, per sample
 
     @property
     def layer(self) -> int:
@@ -50,16 +52,20 @@ def products(model: ModelConfig, seq_length: int, *, causal: bool = False) -> Pr
     Args:
         model: sizes; neither heads x head_dim nor the key/value heads need be what the width suggests.
         seq_length: tokens that a token attends to.
-        causal: half of them, instead of the full square. Kernels that skip what is
+        causal: half of them, instead of the full square, in a decoder. Kernels that skip what is
             masked compute about half; formulas in use (Megatron-LM 2024, arXiv 2205.05198) count all.
     """
     spec = spec_of(model)
+    causal = causal and FAMILIES[model.family].samples == "causal"
+    heads = {each.name: each.size for each in spec.output if each.kind == "matrix"}
+    transform = heads.pop("lm_head.dense.weight", 0)
     queries = model.num_heads * model.head_dim
     return Products(
         projections=sum(each.size for each in spec.matrices("attention")),
         core=queries * seq_length * (1 if causal else 2),
         mlp=sum(each.size for each in spec.matrices("mlp")),
-        logits=spec.tables[-1].size,
+        logits=spec.tables[-1].size + transform,
+        pooled=sum(heads.values()),
     )
 
 
@@ -73,7 +79,7 @@ def train_flops_per_token(model: ModelConfig, seq_length: int, *, causal: bool =
     its ``s`` is halved. Documents that are masked from each other count as one whole row.
     """
     parts = products(model, seq_length, causal=causal)
-    return 6.0 * (model.num_layers * parts.layer + parts.logits)
+    return 6.0 * (model.num_layers * parts.layer + parts.logits + parts.pooled / model.seq_length)
 
 
 def flops_per_token(run: RunConfig, *, core_again: int = 1) -> Flops:

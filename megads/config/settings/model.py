@@ -78,10 +78,11 @@ class ModelConfig(Section):
     )
     normalization: Literal["rmsnorm", "layernorm"] = setting("rmsnorm", "NORMALIZATION --normalization", "kind of norm")
     norm_epsilon: float = setting(1e-5, "NORM_EPSILON --norm-epsilon --layernorm-epsilon", "epsilon of the norms", gt=0)
-    norm_position: Literal["before", "after"] = setting(
+    norm_position: Literal["before", "after", "behind_sum"] = setting(
         "before",
         "NORM_POSITION",
-        "norms of a layer are before attention and MLP, or after each and before the sum (OLMo 2)",
+        "norms of a layer are before attention and MLP, after each and before the sum (OLMo 2), or behind the sum "
+        "(the original BERT, which normalises its embedding as well)",
     )
     qk_norm: Literal["none", "head", "all"] = setting(
         "none", "QK_NORM", "RMSNorm of queries and keys: of each head (Qwen 3), or of all heads together (OLMo 2)"
