@@ -21,6 +21,7 @@ from megads.config.settings.optimizer import OptimConfig
 from megads.config.settings.profile import ProfileConfig
 from megads.config.settings.schedule import LrFinderConfig
 from megads.config.settings.stability import StabilityConfig
+from megads.config.settings.tasks import TasksConfig
 
 __all__ = ["DataConfig", "ModelConfig", "OptimConfig", "ProfileConfig"]  # with those of this file
 
@@ -243,6 +244,7 @@ class RunConfig(Section):
     optim: OptimConfig = OptimConfig()
     lr_finder: LrFinderConfig = LrFinderConfig()
     data: DataConfig = DataConfig()
+    tasks: TasksConfig = TasksConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     times: TimesConfig = TimesConfig()

@@ -31,6 +31,14 @@ class StepResult:
 
 
 @dataclass(frozen=True)
+class Labelled:
+    """Rows whose counted tokens need not be all that follow others, whole on every rank of their model."""
+
+    tokens: Tensor  # [B, S] int64
+    labels: Tensor  # the same: the token that follows each; negative where none counts
+
+
+@dataclass(frozen=True)
 class ParameterState:
     """One parameter on this tensor-parallel rank.
 
@@ -153,6 +161,21 @@ class Engine(Protocol):
             counted tokens, in nats, and their number. Samples come as loaders deal them out:
             ``micro_batch`` of every data-parallel rank in turn for each of ``batches``. Dropout is
             off and no generator moves.
+        """
+
+    def eval_scores(self, batches: Sequence[Labelled]) -> Tensor:
+        """Return how well the model predicts rows of any length on all ranks, without gradients; documents are whole.
+
+        One all-reduce for any number of batches.
+
+        Args:
+            batches: of one number of rows, as many on every rank. Their lengths are multiples of SP, and of SP x TP
+                with ``scatter_norms``; the ranks of one model have the same rows.
+
+        Returns:
+            ``[rows, 2]`` float64, the same on every rank, in the order of :meth:`eval_losses`: of each row the
+            summed log-probability of its counted labels, and how many of them were not the most likely token.
+            Dropout is off and no generator moves.
         """
 
     def memory_usage(self) -> MemoryUsage:

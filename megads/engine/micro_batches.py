@@ -12,6 +12,7 @@ import megads.timing.collectives as dist
 from megads.comm.groups import Groups
 from megads.comm.rng import Draws, draws_of
 from megads.config.schema import RunConfig
+from megads.engine.base import Labelled
 from megads.engine.optim.sophia import uniforms
 from megads.errors import ConfigError
 from megads.parallel.documents import Documents, find_documents
@@ -57,6 +58,14 @@ class Splitter:
         if self.end is not None:
             documents = find_documents(batch[:, :-1], self.end, self.groups, **self.resets)
         return MicroBatch(tokens, labels, documents)
+
+    def labelled(self, batches: Sequence[Labelled]) -> list[MicroBatch]:
+        """Return this rank's part of batches that have labels; documents in them do not start over."""
+        return [MicroBatch(self._own(batch.tokens), self._own(batch.labels), None) for batch in batches]
+
+    def _own(self, rows: Tensor) -> Tensor:
+        length = rows.shape[1] // self.groups.seq_size
+        return rows[:, self.groups.seq_rank * length : (self.groups.seq_rank + 1) * length]
 
     def with_dropout(self, parts: Sequence[MicroBatch], first_sample: int, turn: int = 0) -> list[MicroBatch]:
         """Return the parts of a step with what their dropout draws from: their number in the run, on any rank.

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megads.evaluate.windows import Window, lengths_of
 from megads.inference.runner import Runner
 
 SCORED_AT_ONCE = 1 << 24
 """Logits that are looked at together."""
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Window:
-    """Tokens of which some are scored.
-
-    Attributes:
-        tokens: at most the model's context + 1; the last one is only a target.
-        scored: how many of them, at the end. The first token cannot be scored.
-    """
-
-    tokens: Sequence[int]
-    scored: int
 
 
 @torch.inference_mode()
@@ -46,7 +33,8 @@ def score(
         progress: called with how many of this replica's windows are done, and of how many.
     """
     groups = runner.groups
-    order = sorted(range(len(windows)), key=lambda place: -len(windows[place].tokens))
+    lengths = lengths_of(windows)
+    order = sorted(range(len(windows)), key=lambda place: -lengths[place])
     mine = order[groups.data_rank :: groups.data_size]
     found = torch.zeros(len(windows), 2, dtype=torch.float64)
     for first in range(0, len(mine), batch):
@@ -79,32 +67,6 @@ def _score_row(runner: Runner, hidden: Tensor, targets: Tensor) -> Tensor:
         total += float(logits.log_softmax(dim=-1).gather(1, part.unsqueeze(1)).double().sum())
         is_greedy = is_greedy and bool((logits.argmax(dim=-1) == part).all())
     return torch.tensor([total, is_greedy], dtype=torch.float64)
-
-
-def sliding(tokens: Sequence[int], context: int, stride: int) -> list[Window]:
-    """Return windows that score every token but the first once, each with as much before it as fits.
-
-    The first window scores all of its ``context`` targets, each later one the next ``stride``, as
-    Megatron-LM's ``--overlapping-eval`` does.
-    """
-    windows = [Window(tokens[: context + 1], len(tokens[: context + 1]) - 1)]
-    for last in range(context + 1, len(tokens), stride):
-        end = min(last + stride, len(tokens))
-        windows.append(Window(tokens[last + stride - context - 1 : end], end - last))
-    return windows
-
-
-def rolling(tokens: Sequence[int], context: int, prefix: int) -> list[Window]:
-    """Return windows that score every token once, each token in one window and the first behind ``prefix``.
-
-    A window scores ``context`` tokens, the last one fewer, and sees what precedes them as far as it fits.
-    """
-    whole = [prefix, *tokens]
-    windows = []
-    for first in range(1, len(whole), context):
-        end = min(first + context, len(whole))
-        windows.append(Window(whole[max(0, end - context - 1) : end], end - first))
-    return windows
 
 
 def progress_of(show: Progress, replicas: int) -> Progress:

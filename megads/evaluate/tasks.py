@@ -10,8 +10,11 @@ from pathlib import Path
 from megads.data.tokenizers.base import Tokenizer
 from megads.errors import ConfigError, DataError
 from megads.evaluate.detokenize import detokenizer_of
-from megads.evaluate.score import Window, rolling, sliding
+from megads.evaluate.windows import Span, Windows, rolling, sliding
 from megads.storage.reading import parse_json
+
+JSON_LINES = (".json", ".jsonl")
+"""A file of another suffix is one text."""
 
 Scores = Sequence[tuple[float, bool]]
 
@@ -26,7 +29,7 @@ class Task:
         line: the format of one line about them.
     """
 
-    windows: Sequence[Window]
+    windows: Windows
     result: Callable[[Scores], dict[str, float]]
     line: str
 
@@ -67,12 +70,13 @@ def wikitext103(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
         return {"loss": loss, "ppl": ppl, "adjusted_ppl": adjusted, "token_ratio": ratio}
 
     line = "loss {loss:.4f}, perplexity {ppl:.4f}, per word {adjusted_ppl:.4f} ({token_ratio:.4f} tokens per word)"
-    return Task(sliding(tokens, options.context, options.stride), result, line)
+    spans = sliding(len(tokens), options.context, options.stride)
+    return Task(Windows.of([(tokens, spans)]), result, line)
 
 
 def lambada(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
     """Accuracy of the last token of every text, or with ``is_strict`` of its last word (JSON lines with ``text``)."""
-    windows = []
+    windows: list[tuple[Sequence[int], Sequence[Span]]] = []
     for number, text in enumerate(_texts(path), start=1):
         if options.is_strict:
             word = text.split()[-1]
@@ -85,7 +89,8 @@ def lambada(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
             raise DataError(f"{path}:{number}: has nothing before its last word")
         if len(target) > options.context:
             raise DataError(f"{path}:{number}: its last word has {len(target)} tokens, the context {options.context}")
-        windows.append(Window([*before, *target][-options.context - 1 :], len(target)))
+        tokens = [*before, *target][-options.context - 1 :]
+        windows.append((tokens, [(0, len(tokens), len(target))]))
 
     def result(scores: Scores) -> dict[str, float]:
         correct = sum(is_greedy for _, is_greedy in scores)
@@ -93,7 +98,11 @@ def lambada(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
         ppl = math.exp(min(700, mean))
         return {"correct": correct, "total": len(scores), "accuracy": correct / len(scores), "ppl": ppl}
 
-    return Task(windows, result, "{correct:.0f} of {total:.0f} correct, accuracy {accuracy:.4f}, perplexity {ppl:.4f}")
+    return Task(
+        Windows.of(windows),
+        result,
+        "{correct:.0f} of {total:.0f} correct, accuracy {accuracy:.4f}, perplexity {ppl:.4f}",
+    )
 
 
 def loss(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
@@ -101,12 +110,12 @@ def loss(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
 
     Every token is scored once, the first of a text behind the end-of-text token.
     """
-    texts = list(_texts(path)) if path.suffix in (".json", ".jsonl") else [_text(path)]
+    texts = list(_texts(path)) if path.suffix in JSON_LINES else [_text(path)]
     encoded = [tokenizer.encode(text) for text in texts]
     count, size = sum(map(len, encoded)), sum(len(text.encode()) for text in texts)
     if not count:
         raise DataError(f"{path}: has no text")
-    windows = [window for tokens in encoded for window in rolling(tokens, options.context, tokenizer.eod)]
+    windows = Windows.of(([tokenizer.eod, *tokens], rolling(len(tokens) + 1, options.context)) for tokens in encoded)
 
     def result(scores: Scores) -> dict[str, float]:
         nats = -math.fsum(total for total, _ in scores)
@@ -131,6 +140,18 @@ def make_task(name: str, path: Path, tokenizer: Tokenizer, options: Options) -> 
     if name.lower() not in TASKS:
         raise ConfigError(f"--task {name}: no such task; the tasks are {', '.join(TASKS)}")
     return TASKS[name.lower()](path, tokenizer, options)
+
+
+def check_file(task: str, path: Path) -> None:
+    """Check that a file holds what ``task`` reads, as far as that shows without its tokens.
+
+    Raises:
+        DataError: it does not.
+    """
+    if task == "lambada" or (task == "loss" and path.suffix in JSON_LINES):
+        _texts(path)
+    elif len(_text(path).split()) < 2:
+        raise DataError(f"{path}: is too short to evaluate")
 
 
 def _text(path: Path) -> str:

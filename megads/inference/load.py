@@ -84,7 +84,7 @@ class CheckpointWeights:
         self.path, self.broken = found.path, found.broken
         self.manifest: Manifest = found.manifest
         self.model = model_of(found.path, found.manifest)
-        self.context, self.longest = _limits(self.model, self.manifest.about.get("max_seq_length", 0))
+        self.context, self.longest = limits(self.model, self.manifest.about.get("max_seq_length", 0))
         self.dtype = dtype_of(found.manifest)
         self._reader = Reader(found.path, found.manifest, in_use=True)
 
@@ -124,7 +124,7 @@ class HFWeights:
         self.path = folder
         self._folder = HFModel(folder)
         self.model = self._folder.description.model
-        self.context, self.longest = _limits(self.model, self._folder.description.longest)
+        self.context, self.longest = limits(self.model, self._folder.description.longest)
         self.dtype = SHORT[self._folder.dtype]
 
     def ends(self, eod: int) -> tuple[int, ...]:
@@ -225,7 +225,7 @@ def open_weights(place: Path, step: int | None = None) -> Weights:
     return MegatronWeights(place, step) if is_megatron else CheckpointWeights(place, step)
 
 
-def _limits(model: ModelConfig, window: int) -> tuple[int, int]:
+def limits(model: ModelConfig, window: int) -> tuple[int, int]:
     """Return context and longest of :class:`Weights`; ``window`` is that of its attention, 0: all of a sequence."""
     positions = model.max_positions if model.position_embedding == "learned" else 0
     longest = min((each for each in (window, positions) if each), default=0)

@@ -39,6 +39,7 @@ from megads.launch.preflight.checkpoint_start import (
 )
 from megads.launch.preflight.device_memory import check_here
 from megads.launch.preflight.process_limits import check_open_files
+from megads.launch.preflight.task_files import check_task_files
 from megads.launch.preflight.tracker_packages import choose_trackers
 from megads.launch.request import TrainRequest, folder_of_request, resolve_request
 from megads.launch.run_folder import claim, claim_checkpoints
@@ -170,6 +171,7 @@ def prepare(request: TrainRequest) -> Job:
     check_host(run, env)
     rank_variables(run, env)
     check_data(run, planned.vocab_size)
+    check_task_files(run)
     memory = estimate(run, world_size)
     on_cpu = run.machine == "cpu" or env.get("MEGADS_DEVICE") == "cpu"
     available = available_memory() if on_cpu else 0

@@ -21,7 +21,7 @@ from megads.models.layers import Context, Layer, make_column, make_mlp, make_nor
 from megads.models.rope import Rotary, frequencies
 from megads.parallel.collectives import copy_to_group, split_rows
 from megads.parallel.documents import Documents
-from megads.parallel.loss import draw_labels, vocab_parallel_cross_entropy
+from megads.parallel.loss import draw_labels, most_likely, vocab_parallel_cross_entropy
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import VocabParallelEmbedding, column_parallel_linear, parameter
 
@@ -265,6 +265,16 @@ class GPT(nn.Module):
         """
         losses = self._token_losses(logits, labels)
         return torch.stack([losses.sum(dim=1), (labels >= 0).sum(dim=1).to(losses)], dim=1)
+
+    def sample_scores(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return ``[B, 2]`` float64: of every sample its labels' summed log-probability, and how many are wrong.
+
+        Wrong: another token is the most likely one. Negative labels do not count. Of this sequence rank's tokens only.
+        """
+        found = -self._token_losses(logits, labels).double().sum(dim=1)
+        likely = most_likely(logits, self.group, self.config.vocab_size)
+        wrong = (likely != labels) & (labels >= 0)
+        return torch.stack([found, wrong.sum(dim=1).double()], dim=1)
 
     def _token_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         losses = vocab_parallel_cross_entropy(logits, labels.clamp(min=0), self.group, self.config.vocab_size)

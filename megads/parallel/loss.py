@@ -50,6 +50,27 @@ def _columns(logits: Tensor, group: Group, vocab_size: int) -> tuple[int, int]:
     return first, min(max(vocab_size - first, 0), logits.shape[-1])
 
 
+@torch.no_grad()
+def most_likely(logits: Tensor, group: Group, vocab_size: int) -> Tensor:
+    """Return every token's most likely successor, of equal ones the first; ``[...]`` int64, the same on every rank.
+
+    Arguments are those of :func:`vocab_parallel_cross_entropy`.
+    """
+    first, real = _columns(logits, group, vocab_size)
+    if real:
+        peak, place = logits[..., :real].max(dim=-1)
+    else:  # a rank with nothing but padding
+        peak = torch.full(logits.shape[:-1], -torch.inf, dtype=logits.dtype, device=logits.device)
+        place = torch.zeros(logits.shape[:-1], dtype=torch.int64, device=logits.device)
+    if group is None:
+        return place
+    peaks, places = (each.new_empty(group.size() * each.numel()) for each in (peak, place))
+    dist.all_gather_into_tensor(peaks, peak.flatten(), group=group)
+    dist.all_gather_into_tensor(places, (place + first).flatten(), group=group)
+    best = peaks.view(group.size(), -1).argmax(dim=0, keepdim=True)
+    return places.view(group.size(), -1).gather(0, best).view(place.shape)
+
+
 class _SplitCrossEntropy(Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, group: dist.ProcessGroup, first: int, real: int) -> Tensor:

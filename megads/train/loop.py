@@ -28,6 +28,7 @@ from megads.train.profile.profile import Probes
 from megads.train.saving import Saving
 from megads.train.setup import Training
 from megads.train.step_reporter import StepFacts, StepReporter
+from megads.train.tasks import RunTasks
 
 FORECAST_AFTER = 10  # steps; their speed shows whether the planned iterations fit into the allocation
 
@@ -63,6 +64,7 @@ class Loop:
         self.stepped_s = 0.0
         self.timing = Timing(training.run, training.groups, training.device, training.vendor.timeline)
         self.probes = Probes(training, self.reporter.memory if self.reporter else None)
+        self.tasks = RunTasks(training)
         self.guard = Guard(run, training.checkpoints)
         self.rollback = Rollback(training, self.saving)
         self.speed_of = SpeedOf(
@@ -83,10 +85,7 @@ class Loop:
             return self.evaluate()
         began = t.progress.iteration
         self.saving.prepare()
-        why = ""
-        if t.progress.owes_validation or (t.progress.iteration == 0 and train.eval_at_start):
-            why = self.validate()
-        why = why or self.why_stop()
+        why = self.tasks.measure_at_start(self) or self.why_stop()
         with t.batches("train", t.progress.consumed_samples) as batches:
             self.remaining.start()
             while (before := t.progress.iteration) < train.train_iters and not why:
@@ -98,7 +97,7 @@ class Loop:
                         if self.probes.tracer is not None:
                             self.settle()
                 iteration = t.progress.iteration
-                why = (self.validate() if self.validates_after(before, iteration) else "") or self.why_stop()
+                why = self.tasks.measure(self, before, iteration) or self.why_stop()
                 if not why and _reaches(before, iteration, train.exit_interval):
                     why = f"EXIT_INTERVAL={train.exit_interval}"
                 if iteration == train.train_iters or why:
@@ -121,7 +120,7 @@ class Loop:
 
     def evaluate(self) -> Outcome:
         """Validate and test, and change nothing. Collective."""
-        why = self.validate() or self.test()
+        why = self.validate() or self.tasks.score(self) or self.test()
         self.finish()
         iteration = self.training.progress.iteration
         if why:

@@ -201,6 +201,13 @@ class StepReporter:
         LOG.info("test %s", found.line())
         self.metrics.write({"iteration": self.training.progress.iteration, **found.row("test_loss")})
 
+    def task(self, line: str, numbers: Mapping[str, float]) -> None:
+        """Report the numbers of a task."""
+        self.settle()
+        done = self.training.progress
+        LOG.info("step %d: %s", done.iteration, line)
+        self.metrics.write({"iteration": done.iteration, **numbers, "consumed_samples": done.consumed_samples})
+
     def memory(self, found: MemoryFacts) -> None:
         """Report what rank 0's memory is used for, once a start."""
         self.settle()

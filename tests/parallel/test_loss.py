@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from megads.parallel.loss import vocab_parallel_cross_entropy
+from megads.parallel.loss import most_likely, vocab_parallel_cross_entropy
 from tests.ranks import groups_of, run_ranks
 
 
@@ -63,3 +63,17 @@ def _wrong_labels() -> None:
 @pytest.mark.parametrize("degree", [1, 2])
 def test_labels_outside_the_vocabulary_are_refused(degree):
     run_ranks(degree, _wrong_labels)
+
+
+def _finds_the_first_of_the_largest(vocab_size: int, padded: int) -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    # Few values, so that many tokens have several largest ones.
+    whole = torch.randint(0, 3, (4, 50, padded), generator=torch.Generator().manual_seed(1)).bfloat16()
+    whole[..., vocab_size:] = 1000.0
+    found = most_likely(whole.chunk(size, dim=-1)[rank], groups_of(tensor=size).tensor, vocab_size)
+    torch.testing.assert_close(found, whole[..., :vocab_size].argmax(dim=-1))
+
+
+@pytest.mark.parametrize(("ranks", "vocab_size"), [(1, 5), (2, 7), (2, 4), (2, 3)])
+def test_the_most_likely_token_is_that_of_one_rank(ranks, vocab_size):
+    run_ranks(ranks, _finds_the_first_of_the_largest, vocab_size, 8)

@@ -25,6 +25,7 @@ class Progress:
     first_loss: float | None = None
     last_loss: float | None = None
     owes_validation: bool = False  # the one after this iteration was given up for a stop request
+    owes_tasks: bool = False  # so were the tasks
     recent_losses: tuple[float, ...] = ()  # that the next one is judged by; empty unless the run looks for spikes
 
     @staticmethod

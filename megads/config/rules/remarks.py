@@ -33,6 +33,7 @@ def remarks(run: RunConfig, world_size: int) -> tuple[str, ...]:
             *_length(run),
             *_data(run),
             *_profile(run),
+            *_tasks(run),
         ]
     )
 
@@ -43,6 +44,12 @@ def _profile(run: RunConfig) -> Iterator[str]:
         yield f"PROFILE traces from step {steps[0]} on, and TRAIN_ITERS={last}: no trace will be written"
     if run.profile.flops and run.profile.flops_step > last:
         yield f"FLOPS_PROFILE_STEP={run.profile.flops_step} is after TRAIN_ITERS={last}: nothing will be counted"
+
+
+def _tasks(run: RunConfig) -> Iterator[str]:
+    interval, last = run.tasks.interval, run.train.train_iters
+    if interval > last and not run.train.evaluate_only:
+        yield f"EVAL_TASKS_INTERVAL={interval} is more than TRAIN_ITERS={last}: the tasks are scored at the end only"
 
 
 def bubble(run: RunConfig) -> float:

@@ -24,8 +24,9 @@ from megads.cluster.ranks import exported_local_rank
 from megads.comm.groups import Groups
 from megads.config.deepspeed.dictionary import deepspeed_config
 from megads.config.schema import RunConfig
-from megads.engine.base import MemoryUsage, StepResult
+from megads.engine.base import Labelled, MemoryUsage, StepResult
 from megads.engine.deepspeed.driver import Driver
+from megads.engine.deepspeed.evaluation import measured
 from megads.engine.deepspeed.memory_usage import memory_usage
 from megads.engine.deepspeed.norms import StepNumbers
 from megads.engine.deepspeed.package import Mpu, import_deepspeed, mark_counted, time_communication
@@ -174,23 +175,15 @@ class DeepSpeedEngine:
 
     def eval_losses(self, batches: Sequence[Tensor]) -> Tensor:
         """Return every sample's loss; see :class:`megads.engine.base.Engine`."""
-        self.module.eval()
-        groups = self.groups
-        shape = (len(batches), groups.data_size, len(batches[0]), 2)
-        sums = torch.zeros(shape, dtype=torch.float32, device=self.device)
-        with self.surroundings(), torch.no_grad(), self.driver.averaged():
-            for mine, part in zip(sums[:, groups.data_rank], self.split(batches), strict=True):
-                found = self.sample_losses(part)
-                # Every tensor rank finds the same; it is to be summed once.
-                if found is not None and groups.tensor_rank == 0:
-                    mine.copy_(found)
-        if groups.world is not None:
-            dist.all_reduce(sums, group=groups.world)
-        return sums.flatten(0, 2)
+        return measured(self, self.split(batches), self.module.sample_losses, torch.float32)
 
-    def sample_losses(self, part: MicroBatch) -> Tensor | None:
-        """Return sum and count of every sample's tokens on this rank, ``[micro_batch, 2]``; None: on another stage."""
-        return self.module.sample_losses(self.engine(part.tokens, documents=part.documents), part.labels)
+    def eval_scores(self, batches: Sequence[Labelled]) -> Tensor:
+        """Return every row's score; see :class:`megads.engine.base.Engine`."""
+        return measured(self, self.split.labelled(batches), self.module.sample_scores, torch.float64)
+
+    def eval_logits(self, part: MicroBatch) -> Tensor | None:
+        """Return this rank's logits of a micro-batch; None: another stage has them."""
+        return self.engine(part.tokens, documents=part.documents)
 
     def take_micro_batches(self, count: int) -> None:
         """Have the next step take ``count`` micro-batches: DeepSpeed scales by them and finds its last one by them."""

@@ -22,6 +22,7 @@ from megads.launch.job import refuse_secrets
 from megads.launch.plan_run import RunHosts, hosts_of_this_job, plan_run
 from megads.launch.preflight.checkpoint_start import find_start_point, settings_used_once
 from megads.launch.preflight.device_memory import constraint_of, device_memory
+from megads.launch.preflight.task_files import check_task_files
 from megads.launch.preflight.tracker_packages import choose_trackers
 from megads.launch.request import BESIDE_SETTINGS, TrainRequest, folder_of_request
 from megads.launch.run_folder import Folder
@@ -105,6 +106,7 @@ def prepare_submission(request: TrainRequest, options: JobOptions, cwd: Path) ->
     run = resolved.run
     # Whether the order of the samples fits is asked again on a host of the job; this one may be smaller.
     check_data(run.model_copy(update={"train": run.train.model_copy(update={"force": True})}), planned.vocab_size)
+    check_task_files(run)
     if not run.launch.walltime:
         raise LaunchError("a job needs its longest time; pass --walltime 6:00:00")
     folder = folder_of_request(request, asked.run, run, submits=True)

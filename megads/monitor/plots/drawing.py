@@ -25,7 +25,7 @@ from megads.monitor.plots.panels import (
 from megads.monitor.plots.source import Run
 
 FAR = 30.0  # times the median: from there on a logarithmic scale
-SPARSE = "valid_loss"  # keys that begin so: points of their own, which no hole divides
+SPARSE = ("valid_loss", "task/")  # keys that begin so: points of their own, which no hole divides
 OWN_COLOUR = {"lm_loss": 0, "valid_loss": 1}  # of one run, in every chart
 
 

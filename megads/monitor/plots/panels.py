@@ -47,6 +47,8 @@ PANELS = (
         spiky=True,
         large=True,
     ),
+    Panel("tasks", "Perplexity of tasks", "", ("task/*/ppl", "task/*/adjusted_ppl"), spiky=True),
+    Panel("accuracy", "Accuracy of tasks", "% correct", ("task/*/accuracy",), factor=100),
     Panel("lr", "Learning rate", "", ("learning_rate",), exact=True),
     Panel("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), spiky=True),
     Panel("params_norm", "Norm of the weights", "", ("params_norm",)),

@@ -131,7 +131,7 @@ class TensorBoard(Tracker):
                 yield f"throughput/{key}", value
             elif key.startswith("time/") and self.settings.log_timers:
                 yield f"{key.removeprefix('time/').removesuffix('_s')}-time", value
-            elif key in ENERGY:
+            elif key in ENERGY or key.startswith("task/"):
                 yield key, value
             elif key.startswith(("valid_loss", "test_loss")):
                 yield from self._held_out(key, value)

@@ -36,6 +36,20 @@ def test_chosen_keys_are_panels_or_keys_of_the_file(tmp_path):
         draw([run], keys=["los"], most=9)
 
 
+def test_tasks_have_panels_of_points_that_no_hole_divides(tmp_path):
+    rows = rows_of(60)
+    rows += [
+        {"iteration": step, "task/wikitext103/ppl": 9.0, "task/wikitext103/adjusted_ppl": 20.0} for step in (30, 60)
+    ]
+    rows += [{"iteration": 60, "task/lambada/accuracy": 0.25, "task/lambada/ppl": 7.0}]
+    drawing = draw([run_of(tmp_path, sorted(rows, key=lambda row: row["iteration"]))], most=700)
+    charts = dict(zip(names(drawing), drawing.charts, strict=True))
+    shown = {"task/wikitext103/ppl", "task/wikitext103/adjusted_ppl", "task/lambada/ppl"}
+    assert set(charts["tasks"].keys) == shown
+    assert charts["accuracy"].keys == ("task/lambada/accuracy",)
+    assert all(curve.sparse for curve in charts["tasks"].curves)
+
+
 def test_marks_stand_where_steps_were_skipped_or_taken_back_the_strongest_only(tmp_path):
     rows = rows_of(100, every=999)
     for row in rows:

@@ -49,10 +49,11 @@ def expected(rows: list[dict[str, Any]], key: str, axis: str = "iteration") -> l
 
 
 def test_tags_and_values_are_those_of_the_rows(tmp_path):
-    rows = run_of(10)
+    rows = [*run_of(10), {"iteration": 10, "task/lambada/accuracy": 0.25, "consumed_samples": 80}]
     written(tmp_path, rows, **ALL)
     found = points(tmp_path)
     names = {
+        "task/lambada/accuracy": "task/lambada/accuracy",
         "lm_loss": "lm loss",
         "learning_rate": "learning-rate",
         "weight_decay": "weight-decay",

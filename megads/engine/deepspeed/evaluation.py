@@ -1,0 +1,45 @@
+"""Numbers of an engine's model on samples, over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+import megads.timing.collectives as dist
+from megads.engine.micro_batches import MicroBatch
+
+if TYPE_CHECKING:
+    from megads.engine.deepspeed.engine import DeepSpeedEngine
+
+
+def measured(
+    engine: DeepSpeedEngine,
+    parts: Sequence[MicroBatch],
+    measure: Callable[[Tensor, Tensor], Tensor],
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return two sums over the counted tokens of every sample on all ranks, ``[samples, 2]``. Collective.
+
+    Args:
+        parts: of one number of samples, as many on every rank.
+        measure: returns the sums of this sequence rank's tokens, ``[micro_batch, 2]``, of logits and labels.
+    """
+    engine.module.eval()
+    groups = engine.groups
+    shape = (len(parts), groups.data_size, len(parts[0].tokens), 2)
+    sums = torch.zeros(shape, dtype=dtype, device=engine.device)
+    with engine.surroundings(), torch.no_grad(), engine.driver.averaged():
+        for mine, part in zip(sums[:, groups.data_rank], parts, strict=True):
+            logits = engine.eval_logits(part)
+            if logits is None:
+                continue
+            found = measure(logits, part.labels)
+            # Every tensor rank finds the same; it is to be summed once.
+            if groups.tensor_rank == 0:
+                mine.copy_(found)
+    if groups.world is not None:
+        dist.all_reduce(sums, group=groups.world)
+    return sums.flatten(0, 2)
