@@ -169,7 +169,7 @@ class MegatronWeights:
                 raise
             raise CheckpointError(f"{error} of `megads checkpoint import-megatron {place} DST`") from None
         self.path, self.model = self._found.source.path, self._found.model
-        self.context, self.longest = _limits(self.model, 0)
+        self.context, self.longest = limits(self.model, 0)
         self.dtype = SHORT[str(self._found.about["torch_dtype"])]
 
     def ends(self, eod: int) -> tuple[int, ...]:

@@ -90,7 +90,7 @@ class RunTasks:
         return why or (self.score(loop) if progress.owes_tasks else "")
 
     def measure(self, loop: Loop, before: int, iteration: int) -> str:
-        """Validate and score tasks if it is time after step ``iteration``; the last look was after ``before``. Collective.
+        """Validate and score tasks if it is time after step ``iteration``; ``before`` was the last look. Collective.
 
         Returns:
             Why either was given up, for a stop request; the run does it again on resume.
