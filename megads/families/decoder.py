@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from megads.families.encoder import Encoder, embedding_of, has_final_norm, heads_of
+from megads.families.encoder_decoder import has_decoder, has_output_bias, output_bias, stacks_of, tables_of
 from megads.families.spec import Parameter, Spec, Stack, column, norm, row, table
 from megads.families.table import FAMILIES, FamilyName
 
@@ -46,6 +47,10 @@ class Decoder(Encoder, Protocol):
     def bias(self) -> bool: ...
     @property
     def tied_embeddings(self) -> bool: ...
+    @property
+    def decoder_layers(self) -> int: ...
+    @property
+    def relative_buckets(self) -> int: ...
 
 
 def padded_vocab_size(model: Decoder) -> int:
@@ -55,7 +60,7 @@ def padded_vocab_size(model: Decoder) -> int:
 
 def is_gated(activation: str) -> bool:
     """Return whether an MLP with this activation has a gate, and so two matrices that widen."""
-    return activation == "swiglu"
+    return activation in ("swiglu", "geglu_tanh")
 
 
 def inner_width(activation: str, hidden: int) -> tuple[int, str]:
@@ -82,8 +87,13 @@ def spec_of(model: Decoder) -> Spec:
         output.append(table("head", rows, width, "output"))
     if is_encoder:
         output.extend(heads_of(model, rows))
-    stack = Stack(model.num_layers, tuple(_layer(model)))
-    return Spec((stack,), tuple(embedding), tuple(output), model.tied_embeddings)
+    layer = tuple(_layer(model))
+    stacks: tuple[Stack, ...] = (Stack(model.num_layers, layer),)
+    if has_decoder(model):
+        embedding += tables_of(model)
+        output += [output_bias(rows)] if has_output_bias(model) else []
+        stacks = stacks_of(model, layer)
+    return Spec(stacks, tuple(embedding), tuple(output), model.tied_embeddings)
 
 
 def _layer(model: Decoder) -> Iterator[Parameter]:

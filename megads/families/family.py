@@ -25,7 +25,8 @@ class HuggingFace:
     # what ``config.json`` says of a derived model, but for what all classes have in common; the second argument is
     # what was imported with it (max_position_embeddings, sliding_window)
     write: Callable[[Any, Mapping[str, Any]], dict[str, Any]]
-    outside: Mapping[str, str]  # our module outside the layers -> its name
+    # our module outside the layers -> its name; ``{last}`` stands for the number of the encoder's last layer
+    outside: Mapping[str, str]
     layers: str  # what the names of a layer begin with
     inside: Names  # of a layer
     # what else of a derived model it does not have, in words; empty: nothing
@@ -34,6 +35,8 @@ class HuggingFace:
     window: Callable[[ConfigJson], int | None] = lambda config: None
     is_transposed: bool = False  # whether it keeps the matrices of a layer as [in, out]
     prefix: str = ""  # that names may lack
+    decoder: str = ""  # of an encoder with a decoder: what the names of the decoder's layers begin with, from 0 on
+    inside_decoder: Names = ()  # of a layer of the decoder
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,7 @@ class Flash:
         Raises:
             DeviceError: the package does not work on this device or in this precision.
         """
-        if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16):
-            raise DeviceError(
-                f"ATTENTION=flash works on nvidia and amd devices in bf16 or fp16, not on {q.device.type} in "
-                f"{q.dtype}; use ATTENTION=sdpa (NO_FLASH_ATTN=1)"
-            )
+        _check_device(q)
         if within is None:
             return self.whole(q, k, v, dropout_p=dropout, causal=is_causal)
         return self.inside(within, q, k, v, dropout, is_causal)
@@ -59,6 +55,26 @@ class Flash:
         q, k, v = (within.pack(x) if isinstance(within, Lengths) else x.flatten(0, 1) for x in (q, k, v))
         mixed = self.packed(q, k, v, bounds, bounds, longest, longest, dropout_p=dropout, causal=is_causal)
         return within.unpack(mixed) if isinstance(within, Lengths) else mixed.unflatten(0, (rows, -1))
+
+    def across(self, q: Tensor, k: Tensor, v: Tensor, dropout: float, lengths: Lengths | None) -> Tensor:
+        """Return ``[B, D, heads, D]``: of every query over all keys ``[B, S, ...]`` of its row, or the real ones."""
+        _check_device(q)
+        if lengths is None:
+            return self.whole(q, k, v, dropout_p=dropout, causal=False)
+        rows, queries = q.shape[:2]
+        every = torch.arange(0, (rows + 1) * queries, queries, dtype=torch.int32, device=q.device)
+        packed = (q.flatten(0, 1), lengths.pack(k), lengths.pack(v))
+        longest = queries, lengths.longest
+        mixed = self.packed(*packed, every, lengths.bounds, *longest, dropout_p=dropout, causal=False)
+        return mixed.unflatten(0, (rows, queries))
+
+
+def _check_device(q: Tensor) -> None:
+    if q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16):
+        raise DeviceError(
+            f"ATTENTION=flash works on nvidia and amd devices in bf16 or fp16, not on {q.device.type} in "
+            f"{q.dtype}; use ATTENTION=sdpa (NO_FLASH_ATTN=1)"
+        )
 
 
 def load_flash() -> Flash:

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.stages import stage_steps
+from megads.families.encoder_decoder import has_decoder
 from megads.families.spec import Parameter
 from megads.families.table import FAMILIES
 from megads.models.bert import BERT
 from megads.models.gpt import GPT
+from megads.models.t5 import T5
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import Partition, Shard
 
@@ -29,7 +31,9 @@ def _not_partitioned(weight: nn.Parameter) -> None:
 
 
 def model_class(model: ModelConfig) -> type[GPT]:
-    """Return the module of a model's family."""
+    """Return the module of a derived ``model``."""
+    if has_decoder(model):
+        return T5
     return BERT if FAMILIES[model.family].samples == "bert" else GPT
 
 

@@ -90,15 +90,27 @@ class Block(nn.Module):
         self.normalises_sums = model.norm_position == "behind_sum"
         norm = partial(norm_of, layer=layer, epsilon=model.norm_epsilon, context=context)
         self.input_norm = norm("input_norm")
-        self.attention = Attention(model, layer, context, rotary, f"{index}.attention", is_causal=is_causal)
+        attention = self.attention_class(model)
+        self.attention = attention(model, layer, context, rotary, f"{index}.attention", is_causal=is_causal)
         self.attention_norm, self.post_norm = norm("attention_norm"), norm("post_norm")
         self.mlp = make_mlp(layer, context, model.activation)
         self.mlp_norm = norm("mlp_norm")
 
     def forward(self, x: Tensor, documents: Documents | None = None, draws: Draws | None = None) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence, see :class:`Attention`."""
+        return self.change(self.attend(x, documents, draws), draws)
+
+    def attention_class(self, model: ModelConfig) -> type[Attention]:
+        """Return the class of the layer's attention."""
+        return Attention
+
+    def attend(self, x: Tensor, documents: Documents | None, draws: Draws | None) -> Tensor:
+        """Do the layer's first half: attention."""
         mixed = self.attention(normed(self.input_norm, x), documents, draws)
-        x = self._added(x, mixed, self.attention_norm, draws, f"{self.layer}.out")
+        return self._added(x, mixed, self.attention_norm, draws, f"{self.layer}.out")
+
+    def change(self, x: Tensor, draws: Draws | None) -> Tensor:
+        """Do the layer's second half: the MLP."""
         return self._added(x, self.mlp(normed(self.post_norm, x)), self.mlp_norm, draws, f"{self.layer}.mlp")
 
     def _added(self, x: Tensor, change: Tensor, norm: nn.Module | None, draws: Draws | None, place: str) -> Tensor:
@@ -158,11 +170,12 @@ class GPT(nn.Module):
         mine = range(last + 1) if steps is None else steps
         self.has_embedding, self.has_head = 0 in mine, last in mine
         rotary = Rotary(frequencies(model)) if model.position_embedding == "rope" else None
-        (rows, width), *positions = (each.shape for each in self.spec.embedding)
+        embedding = by_name(self.spec.embedding)
+        (rows, width), positions = embedding["embedding.weight"].shape, embedding.get("positions.weight")
         if self.has_embedding or (self.has_head and self.spec.is_tied):
             self.embedding = VocabParallelEmbedding(rows, width, groups.tensor, scattered=scatter_norms)
         if self.has_embedding and positions:
-            self.positions = Positions(positions[0][0], width, context)
+            self.positions = Positions(positions.shape[0], width, context)
         layers = [step - 1 for step in mine if 0 < step < last]
         # A dictionary, because a stage holds the layers of its numbers and none below.
         output = by_name(self.spec.output)
@@ -175,6 +188,11 @@ class GPT(nn.Module):
         """Return the layer with number ``index``."""
         layer = by_name(self.spec.layer_of(index))
         return Block(self.config, layer, self.context, rotary, index, is_causal=self.is_causal)
+
+    def boundary(self, micro_batch: int, length: int) -> tuple[int, ...]:
+        """Return the shape of what passes between two stages for ``length`` tokens of a sequence rank."""
+        scattered_over = self.context.groups.tensor_size if self.context.scatter_norms else 1
+        return micro_batch, length // scattered_over, self.config.hidden_size
 
     def forward(
         self,

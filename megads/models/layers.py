@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -141,33 +142,38 @@ def make_row(name: str, layer: Layer, context: Context) -> RowParallelLinear:
 
 
 class GatedMLP(nn.Module):
-    """``down(silu(gate(x)) * up(x))`` (SwiGLU, arXiv 2002.05202); gate and up are one matrix."""
+    """``down(silu(gate(x)) * up(x))`` (SwiGLU, arXiv 2002.05202); gate and up are one matrix.
 
-    def __init__(self, layer: Layer, context: Context):
+    For ``geglu_tanh`` gelu, in its tanh approximation, takes the place of silu.
+    """
+
+    def __init__(self, layer: Layer, context: Context, activation: str = "swiglu"):
         super().__init__()
+        self.act = partial(F.gelu, approximate="tanh") if activation == "geglu_tanh" else F.silu
         self.gate_up = make_column("mlp.gate_up", layer, context)
         self.down = make_row("mlp.down", layer, context)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        return self.down(self.act(gate) * up)
 
 
 class MLP(nn.Module):
-    """``down(gelu(up(x)))``; gelu in its erf form, or for ``gelu_tanh`` its tanh approximation."""
+    """``down(gelu(up(x)))``; gelu in its erf form, or for ``gelu_tanh`` its tanh approximation; or relu."""
 
     def __init__(self, layer: Layer, context: Context, activation: str):
         super().__init__()
-        self.approximate = "tanh" if activation == "gelu_tanh" else "none"
+        gelu = partial(F.gelu, approximate="tanh" if activation == "gelu_tanh" else "none")
+        self.act = F.relu if activation == "relu" else gelu
         self.up = make_column("mlp.up", layer, context)
         self.down = make_row("mlp.down", layer, context)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``."""
-        return self.down(F.gelu(self.up(x), approximate=self.approximate))
+        return self.down(self.act(self.up(x)))
 
 
 def make_mlp(layer: Layer, context: Context, activation: str) -> nn.Module:
     """Return the MLP that ``layer`` describes."""
-    return GatedMLP(layer, context) if "mlp.gate_up.weight" in layer else MLP(layer, context, activation)
+    return GatedMLP(layer, context, activation) if "mlp.gate_up.weight" in layer else MLP(layer, context, activation)

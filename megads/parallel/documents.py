@@ -122,6 +122,9 @@ class Documents:
         cache: what the rows continue; None: they are whole.
         lengths: of the whole rows; None: nothing is padding.
         types: ``[B, S / SP]`` int64, the type of each of this sequence rank's tokens; None: they have none.
+        encoder_tokens: of an encoder with a decoder, whose tokens lie one behind the other: how many of this
+            sequence rank's are the encoder's, to which ``lengths`` belong; None: SEQ / SP.
+        relative: ``[buckets, heads / t]``, biases of relative positions; given by a layer to its attention.
     """
 
     positions: Tensor | None = None
@@ -129,6 +132,8 @@ class Documents:
     cache: Cache | None = None
     lengths: Lengths | None = None
     types: Tensor | None = None
+    encoder_tokens: int | None = None
+    relative: Tensor | None = None
 
 
 def find_documents(

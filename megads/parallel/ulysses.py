@@ -139,6 +139,16 @@ class HeadExchange:
         q, k, v = _ToHeads.apply(self.group, (self._queries, self._keys, self._keys), q, k, v)
         return q, k, v
 
+    def queries_to_heads(self, q: Tensor) -> Tensor:
+        """Do what :meth:`to_heads` does for queries alone: keys are of another sequence."""
+        (q,) = _ToHeads.apply(self.group, (self._queries,), q)
+        return q
+
+    def keys_to_heads(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Do what :meth:`to_heads` does for keys and values alone."""
+        k, v = _ToHeads.apply(self.group, (self._keys, self._keys), k, v)
+        return k, v
+
     def to_tokens(self, x: Tensor) -> Tensor:
         """Map this rank's query heads ``[B, S, heads, D]`` to all heads of its tokens, ``[B, S/SP, heads, D]``."""
         return _ToTokens.apply(self.group, (self._queries,), x)

@@ -18,7 +18,8 @@ PAGE = (ROOT / "docs/extending.md").read_text()
 
 def test_every_name_is_a_row_and_every_row_is_on_the_page():
     assert get_args(FamilyName) == tuple(FAMILIES)
-    rows = dict(re.findall(r"^\| `(\w+)` \|.*?\| (`\w+ForCausalLM`.*?|`\w+LMHeadModel`) \|", PAGE, re.MULTILINE))
+    kinds = r"(`\w+ForCausalLM`.*?|`\w+LMHeadModel`|`\w+ForConditionalGeneration`)"
+    rows = dict(re.findall(rf"^\| `(\w+)` \|.*?\| {kinds} \|", PAGE, re.MULTILINE))
     named = {name: re.findall(r"\w+", classes) for name, classes in rows.items()}
     assert named == {
         name: [each.name for each in family.classes] for name, family in FAMILIES.items() if family.classes

@@ -50,6 +50,26 @@ BERTS = {
     "bert-tokens": BERT.model_copy(update={"binary_head": False}),
     "bert-gqa": BERT.model_copy(update={"num_kv_heads": 4, "activation": "gelu_tanh"}),
 }
+# Megatron's T5, and transformers' in both versions; more layers in the encoder than in the decoder, and the reverse.
+T5 = GPT.model_copy(
+    update={"family": "t5", "decoder_layers": 3, "seq_length": 16, "decoder_seq_length": 8, "max_positions": 16}
+)
+T5_V11 = T5.model_copy(
+    update={
+        "normalization": "rmsnorm",
+        "activation": "geglu_tanh",
+        "position_embedding": "relative",
+        "relative_buckets": 8,
+        "relative_distance": 10,
+        "bias": False,
+        "tied_embeddings": False,
+        "num_layers": 3,
+        "decoder_layers": 2,
+        "head_dim": 6,
+    }
+)
+T5_V10 = T5_V11.model_copy(update={"activation": "relu", "tied_embeddings": True, "num_layers": 1})
+T5S = {"t5": T5, "t5-v1.1": T5_V11, "t5-v1.0": T5_V10}
 
 # Sixteen tokens can be cut over sequence and tensor ranks; a longer table shows a wrong row.
 _CUT = {"seq_length": 16, "max_positions": 20}

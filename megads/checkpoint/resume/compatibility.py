@@ -40,6 +40,8 @@ SHAPE_SETTINGS = (
     "rope_low_freq_factor",
     "rope_high_freq_factor",
     "rope_original_positions",
+    "relative_buckets",
+    "relative_distance",
     "decoder_layers",
     "token_types",
     "binary_head",
@@ -86,9 +88,11 @@ def meaningful(model: Mapping[str, Any]) -> list[str]:
     """
     kind, scaling = model.get("position_embedding"), model.get("rope_scaling", "none")
     without = {"vocab_multiple"}
-    if kind == "rope":
+    if kind != "learned":
         without |= {"max_positions"}
-    else:
+    if kind != "relative":
+        without |= {"relative_buckets", "relative_distance"}
+    if kind != "rope":
         without |= {key for key in SHAPE_SETTINGS if key.startswith("rope_")}
     if scaling == "none":
         without |= {"rope_scaling_factor"}

@@ -87,16 +87,16 @@ class ModelConfig(Section):
     qk_norm: Literal["none", "head", "all"] = setting(
         "none", "QK_NORM", "RMSNorm of queries and keys: of each head (Qwen 3), or of all heads together (OLMo 2)"
     )
-    activation: Literal["swiglu", "gelu", "gelu_tanh"] = setting(
+    activation: Literal["swiglu", "gelu", "gelu_tanh", "geglu_tanh", "relu"] = setting(
         "swiglu",
         "ACTIVATION",
-        "activation of the MLP; gelu is the exact erf form",
+        "activation of the MLP; gelu is the exact erf form; swiglu and geglu_tanh (T5 v1.1) have a gate",
         flags={"--swiglu": "swiglu", "--openai-gelu": "gelu_tanh", "--no-bias-gelu-fusion": Weak("gelu")},
     )
-    position_embedding: Literal["rope", "learned"] = setting(
+    position_embedding: Literal["rope", "learned", "relative"] = setting(
         "rope",
         "POSITION_EMBEDDING",
-        "kind of positions",
+        "kind of positions; relative: T5's biases, shared by the layers of encoder and of decoder",
         flags={
             "--position-embedding-type": Word({"learned_absolute": "learned", "absolute": "learned", "rotary": "rope"}),
             "--use-rotary-position-embeddings": "rope",
@@ -114,6 +114,20 @@ class ModelConfig(Section):
         "BINARY_HEAD",
         "bert: pooler and head that say whether the halves of a text are exchanged",
         flags={"--bert-no-binary-head": False},
+    )
+    relative_buckets: int = setting(
+        32,
+        "RELATIVE_BUCKETS --relative-attention-num-buckets",
+        "relative positions: entries of the table of biases",
+        ge=4,
+        le=65536,
+    )
+    relative_distance: int = setting(
+        128,
+        "RELATIVE_DISTANCE --relative-attention-max-distance",
+        "relative positions: from this distance on all share a bucket",
+        unit="tokens",
+        gt=0,
     )
     rope_theta: float = setting(
         50000.0, "ROPE_THETA --rotary-base --rotary-position-embeddings-theta", "base of the rotary frequencies", gt=0

@@ -29,8 +29,7 @@ class PipelineEngine(DeepSpeedEngine):
     """
 
     def __init__(self, module: GPT, run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None):
-        self.hidden, self.is_last = run.model.hidden_size, groups.pipe_rank == groups.pipe_size - 1
-        self.scattered_over = groups.tensor_size if run.parallel.scatter_norms else 1
+        self.is_last = groups.pipe_rank == groups.pipe_size - 1
         self.tied = tie(module, groups)
         if self.tied is not None:  # in DeepSpeed's norms the embedding counts once
             module.embedding.weight.ds_pipe_replicated = self.tied.is_copy  # type: ignore[attr-defined]
@@ -63,8 +62,7 @@ class PipelineEngine(DeepSpeedEngine):
 
     def boundary(self, tokens: Tensor) -> tuple[int, ...]:
         """Return the shape of what passes between two stages for these ``tokens``."""
-        micro_batch, length = tokens.shape
-        return micro_batch, length // self.scattered_over, self.hidden
+        return self.module.boundary(*tokens.shape)
 
     def eval_logits(self, part: MicroBatch) -> Tensor | None:
         """Pass a micro-batch through the stages; the last one returns its logits."""

@@ -37,8 +37,13 @@ TOKENIZER_FILES = (
 
 GENERATION = "generation_config.json"
 
-_TABLES = re.compile(r"rotary_emb\.inv_freq$|\battn\.(bias|masked_bias)$")
-"""Tables that older versions saved with the weights; they follow from the settings."""
+_TABLES = re.compile(
+    r"rotary_emb\.inv_freq$|\battn\.(bias|masked_bias)$|EncDecAttention\.relative_attention_bias\.weight$"
+)
+"""Tables that older versions saved with the weights; they follow from the settings, or nothing reads them."""
+
+_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+"""Names under which older versions saved an embedding again."""
 
 
 @dataclass(frozen=True)
@@ -158,13 +163,16 @@ def _match(source: Path, description: ModelDescription, weights: Source, theirs:
             )
     known = set(found.values())
     unknown = [name for name in weights.shapes if name not in known and not _TABLES.search(name)]
-    if description.model.tied_embeddings and "lm_head.weight" in unknown:
-        unknown.remove("lm_head.weight")
+    tied = ["lm_head.weight"] if description.model.tied_embeddings else []
+    for name in [each for each in (*tied, *_COPIES) if each in unknown]:
+        unknown.remove(name)
         embedding = found[theirs[0].name]
-        if not weights.have_equal_rows("lm_head.weight", embedding):
+        if not weights.have_equal_rows(name, embedding):
             raise CheckpointError(
-                f"{source}: {CONFIG} says tie_word_embeddings, but lm_head.weight is not {embedding}; "
+                f"{source}: {CONFIG} says tie_word_embeddings, but {name} is not {embedding}; "
                 "set tie_word_embeddings to false in it if they were trained apart"
+                if name in tied
+                else f"{source}: {name} is not {embedding}, and the model has one embedding"
             )
     if unknown:
         raise CheckpointError(

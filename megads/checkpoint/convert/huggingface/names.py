@@ -39,8 +39,14 @@ def tensors_of(model: ModelConfig, architecture: str) -> list[HFTensor]:
         for layer in range(model.num_layers)
         for theirs, ours, part in row.inside
     ]
-    before = [(theirs, ours, None) for ours, theirs in row.outside.items() if ours in ("embedding", "positions")]
-    after = [(theirs, ours, None) for ours, theirs in row.outside.items() if ours not in ("embedding", "positions")]
+    layers += [
+        (f"{row.decoder}.{layer}.{theirs}", f"layers.{model.num_layers + layer}.{ours}", part)
+        for layer in range(model.decoder_layers)
+        for theirs, ours, part in row.inside_decoder
+    ]
+    outside = {ours.format(last=model.num_layers - 1): theirs for ours, theirs in row.outside.items()}
+    before = [(theirs, ours, None) for ours, theirs in outside.items() if ours in ("embedding", "positions")]
+    after = [(theirs, ours, None) for ours, theirs in outside.items() if ours not in ("embedding", "positions")]
     parameters = parameters_of(model)
     return [tensor for names in (*before, *layers, *after) for tensor in _tensors(model, row, parameters, *names)]
 
