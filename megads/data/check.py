@@ -18,6 +18,7 @@ from megads.data.sources import demo
 from megads.data.sources.file_list import Shard
 from megads.data.token_files.scan import index_problems
 from megads.data.tokenizers.record_check import check_record
+from megads.data.tokenizers.word_pieces import load_word_pieces
 from megads.errors import ConfigError, DataError
 
 _LOOKED_AT = 4096  # tokens of a document
@@ -52,7 +53,8 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
     plans = make_plans(run, shards, files)
     prefixes = list(dict.fromkeys(recipe.prefix for plan in plans.values() if plan for recipe in plan.files()))
     check_record(run, prefixes)
-    _check_level(run, prefixes)
+    if load_word_pieces(run) is None:
+        _check_level(run, prefixes)
     for prefix in prefixes:
         for problem in index_problems(files.open(prefix), _INDEX_BUDGET // len(prefixes)):
             raise DataError(f"{problem}; restore a copy, or write the files again")

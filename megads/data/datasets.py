@@ -23,13 +23,16 @@ from megads.config.schedule.batches import planned_samples
 from megads.config.schema import RunConfig
 from megads.config.settings.data import HeldOut
 from megads.data.formats.token_file import TokenFile, open_dataset
-from megads.data.samples.gpt import GPTRecipe, Stamp
+from megads.data.samples.gpt import Stamp
 from megads.data.samples.index_cache.build import Team, build_together
 from megads.data.samples.index_cache.cache import Cache
-from megads.data.samples.mix import Mix, MixOptions, MixPlan, Source, plan_mix
+from megads.data.samples.masked.options import MaskedOptions
+from megads.data.samples.mix import FileRecipe, Mix, MixOptions, MixPlan, Source, plan_mix
 from megads.data.samples.split import split_documents
+from megads.data.sentence_files import check_has_sample, check_split_into_sentences, count_samples, holds_sample
 from megads.data.sources import demo
 from megads.data.sources.file_list import Shard, has_weights, parse_data_path, read_file_list
+from megads.data.tokenizers.word_pieces import load_word_pieces
 from megads.errors import ConfigError, DataError
 
 SPLITS = ("train", "valid", "test")
@@ -96,14 +99,14 @@ def build_splits(run: RunConfig, shards: Sequence[Shard], team: Team | None = No
             cache cannot be written; on every rank the same.
     """
     team = team or Team()
-    plans: Plans = team.from_first(lambda: make_plans(run, shards, Files()))
+    plans, pieces = team.from_first(lambda: (make_plans(run, shards, Files()), load_word_pieces(run)))
     cache = Cache.of(run)
     build_together([recipe for plan in plans.values() if plan for recipe in plan.recipes()], cache, team)
     files = Files()
     allow_open_files(
         _FILES_OF_SHARD * max((sum(1 for _ in plan.files()) for plan in plans.values() if plan), default=0)
     )
-    return {split: Mix(plan, cache.get, files.open) if plan else None for split, plan in plans.items()}
+    return {split: Mix(plan, cache.get, files.open, pieces) if plan else None for split, plan in plans.items()}
 
 
 class Files:
@@ -130,14 +133,16 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
     Raises:
         DataError: a file is broken, or a split has no documents or less than one sample.
     """
-    samples, data = samples_of(run), run.data
+    samples, data, masked = samples_of(run), run.data, MaskedOptions.of(run)
     options = MixOptions(
         run.model.seq_length,
         run.train.seed_of_data,
         data.last_epoch_cutoff,
         data.blend_in_corpus,
         data.shuffle_in_corpus,
-        vocab_size=run.model.vocab_size,
+        # What is hidden holds numbers that are not tokens; :class:`MaskedSamples` looks at the tokens.
+        vocab_size=0 if masked else run.model.vocab_size,
+        masked=masked,
     )
     plans: Plans = dict.fromkeys(SPLITS)
     held_out = [data.held_out(split) for split in SPLITS[1:]]
@@ -157,7 +162,7 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
         # Megatron-core ignores the weight of a single file where splits have paths of their own.
         weighted = not plain or (has_weights(name or data.path) and not (apart and len(given) == 1))
         if not weighted and len(used) > 1:
-            used = _with_samples(split, used, run.model.seq_length, files)
+            used = _with_samples(split, used, options, files)
         plans[split] = plan_mix(used, samples[split], replace(options, plain=plain, weighted=weighted))
     return plans
 
@@ -173,12 +178,16 @@ def read_held_out(own: HeldOut) -> list[Shard]:
     return read_file_list(Path(own.text), name=own.variable)
 
 
-def _with_samples(split: str, sources: Sequence[Source], seq_length: int, files: Files) -> list[Source]:
-    """Return those sources that hold a sample, with the exact number of their tokens.
+def _with_samples(split: str, sources: Sequence[Source], options: MixOptions, files: Files) -> list[Source]:
+    """Return those sources that hold a sample, with the exact number of their tokens, or samples of sentences.
 
     Raises:
         DataError: one to train on holds none.
     """
+    seq_length, masked = options.seq_length, options.masked
+    if masked:
+        holding = [each for each in sources if holds_sample(files.open(each.prefix), each.documents, masked)]
+        return [replace(each, samples=count_samples(each, masked, options.seed)) for each in holding]
     exact = [replace(source, tokens=_count_tokens([source], sys.maxsize, files)) for source in sources]
     short = [source for source in exact if source.tokens <= seq_length]
     if short and (split == "train" or len(short) == len(exact)):
@@ -194,12 +203,18 @@ def _sources(run: RunConfig, shards: Sequence[Shard], number: int | None, files:
     found = []
     for shard in shards:
         file = files.open(shard.prefix)
-        documents = range(len(file))
+        count = _count_documents(run, file)
+        documents = range(count)
         if number is not None:
-            documents = split_documents(run.data.shares(), len(file), run.data.split_rule)[number]
-        tokens = round(file.num_tokens * len(documents) / max(1, len(file)))
+            documents = split_documents(run.data.shares(), count, run.data.split_rule)[number]
+        tokens = round(file.num_tokens * len(documents) / max(1, count))
         found.append(Source(shard.weight, file.prefix, shard.corpus, Stamp.of(file.prefix), documents, tokens))
     return found
+
+
+def _count_documents(run: RunConfig, file: TokenFile) -> int:
+    """Return how many documents are split: of a causal model sequences, as in Megatron."""
+    return file.num_documents if MaskedOptions.of(run) else len(file)
 
 
 def allow_open_files(count: int) -> None:
@@ -226,13 +241,20 @@ def _check_split(run: RunConfig, split: str, sources: Sequence[Source], name: st
     more = f"raise {'its share in SPLIT' if run.data.split else setting}{cure}"
     empty = [source for source in sources if not source.documents]
     if empty and (split == "train" or len(empty) == len(sources)):
-        total = sum(len(files.open(source.prefix)) for source in sources)
+        total = sum(_count_documents(run, files.open(source.prefix)) for source in sources)
         first = empty[0].prefix
-        where = f"{first} ({len(files.open(first))} documents)" if split == "train" else f"{total} documents"
+        count = _count_documents(run, files.open(first))
+        where = f"{first} ({count} documents)" if split == "train" else f"{total} documents"
         raise DataError(
             f"{split}: {samples} samples are needed, but the {split_of} leaves no document of {where}; "
             f"{more}, or use files with more documents"
         )
+    if masked := MaskedOptions.of(run):
+        used = [source for source in sources if source.documents]
+        opened = [files.open(source.prefix) for source in used]
+        if not run.train.force:
+            check_split_into_sentences(opened, run.model.family)
+        return check_has_sample(split, used, masked, opened)
     least = run.model.seq_length + 1
     if (tokens := _count_tokens(sources, least, files)) < least:
         what = f"{name}: lower SEQ, or list more data" if name else f"{more}, lower SEQ, or use more data"
@@ -251,7 +273,7 @@ def _count_tokens(sources: Sequence[Source], enough: int, files: Files) -> int:
     return total
 
 
-def data_fingerprint(shards: Sequence[Shard], files: Iterable[GPTRecipe]) -> str:
+def data_fingerprint(shards: Sequence[Shard], files: Iterable[FileRecipe]) -> str:
     """Return what differs when a weight, a corpus, a file's name or a file's size does: a resumed run compares it.
 
     The folders and the times of the files do not count: data may be copied to a faster disk.

@@ -77,7 +77,7 @@ class Training:
             data_size=self.groups.data_size,
             consumed=consumed,
         )
-        return read_ahead(batches, run.data.num_workers, run.train.grad_acc_steps, run.model.seq_length)
+        return read_ahead(batches, run.data.num_workers, run.train.grad_acc_steps, self.splits[split].width)
 
 
 def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Training:

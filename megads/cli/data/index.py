@@ -72,7 +72,7 @@ def _recipes(run: RunConfig, cache: Cache) -> list[Recipe]:
 def _name(recipe: Recipe) -> str:
     """Return what an index is of, for people."""
     about = recipe.description()
-    if recipe.kind == "gpt":
+    if recipe.kind in ("gpt", "sentences"):
         return f"samples of {about['prefix']}, documents {about['first']}..{about['last']}"
     if recipe.kind == "blend":
         return f"blend of {len(about['weights'])}, {about['size']} samples"

@@ -49,7 +49,8 @@ class Batches:
         return self.micro_batch * self.data_size
 
     def read(self, consumed: int) -> torch.Tensor:
-        """Return the batch that comes when ``consumed`` samples are used, int64 [micro_batch, seq_length + 1].
+        """Return the batch that comes when ``consumed`` samples are used, int64 [micro_batch, width]:
+        a causal model's are seq_length + 1 tokens wide, for others see :mod:`megads.data.samples.masked.rows`.
 
         Raises:
             DataError: the dataset has no such block of samples.
@@ -142,7 +143,7 @@ class Prefetch:
             self._waiting.append(self._pool.submit(self.batches.read, first + len(self._waiting) * block))
 
 
-def read_ahead(batches: Batches, workers: int, per_step: int, seq_length: int) -> Prefetch:
-    """Return ``batches`` read ahead by two steps, or by as much of them as the memory for it holds."""
-    size = batches.micro_batch * (seq_length + 1) * 8
+def read_ahead(batches: Batches, workers: int, per_step: int, width: int) -> Prefetch:
+    """Return ``batches``, ``width`` numbers a sample, read ahead by two steps or by what the memory for it holds."""
+    size = batches.micro_batch * width * 8
     return Prefetch(batches, workers, min(2 * per_step, max(1, AHEAD_BYTES // size)))

@@ -157,6 +157,19 @@ class Stamp:
             found += [status.st_size, status.st_mtime_ns]
         return Stamp(*found)
 
+    def check(self, prefix: str) -> None:
+        """Refuse a file of other sizes than those that rank 0 saw.
+
+        Raises:
+            DataError: as said.
+        """
+        here = Stamp.of(prefix)
+        if (here.index_bytes, here.token_bytes) != (self.index_bytes, self.token_bytes):
+            raise DataError(
+                f"{prefix}: has {here.index_bytes} and {here.token_bytes} bytes (.idx and .bin), rank 0 saw "
+                f"{self.index_bytes} and {self.token_bytes}; the file changed, or this host has another copy"
+            )
+
 
 @dataclass(frozen=True)
 class GPTRecipe(Recipe):
@@ -206,13 +219,7 @@ class GPTRecipe(Recipe):
     def _read_lengths(self) -> npt.NDArray[np.int32]:
         """Return the tokens of each document, int32 [last - first]."""
         dataset = open_dataset(self.prefix)
-        here = Stamp.of(self.prefix)
-        if (here.index_bytes, here.token_bytes) != (self.stamp.index_bytes, self.stamp.token_bytes):
-            raise DataError(
-                f"{self.prefix}: has {here.index_bytes} and {here.token_bytes} bytes (.idx and .bin), rank 0 saw "
-                f"{self.stamp.index_bytes} and {self.stamp.token_bytes}; the file changed, or this host "
-                "has another copy"
-            )
+        self.stamp.check(self.prefix)
         return dataset.length_row.read(self.first, self.last)
 
     def _blocks(self, lengths: npt.NDArray[np.int32], epochs: Epochs) -> Iterator[npt.NDArray[Any]]:

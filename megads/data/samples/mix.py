@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +17,18 @@ from megads.data.formats.files import Row
 from megads.data.formats.token_file import TokenFile
 from megads.data.samples.blend import BlendRecipe, normalised, number_dtype
 from megads.data.samples.gpt import LAST_EPOCH_CUTOFF, GPTRecipe, GPTSamples, Stamp
+from megads.data.samples.masked.masking import WordPieces
+from megads.data.samples.masked.options import MaskedOptions, MaskedRows
+from megads.data.samples.masked.sentence_map import SentenceRecipe
 from megads.data.samples.recipe import ArrayStream, Columns, Recipe, Spec
 from megads.errors import DataError
 
 SURPLUS = 1.005
 """Megatron asks each file for half a percent more than its share, so that rounding never runs dry."""
+
+
+FileRecipe = GPTRecipe | SentenceRecipe
+"""The samples of one file."""
 
 
 def requested_samples(weights: Sequence[float], size: int) -> list[int]:
@@ -41,6 +49,7 @@ class Source:
     stamp: Stamp
     documents: range  # not empty
     tokens: int  # in the documents; about, but for files of a path without weights
+    samples: int | None = None  # of BERT or T5 in one epoch; only for files of a path without weights
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,12 @@ class MixOptions:
     plain: bool = False  # as Megatron's --data-path: every file is a corpus of its own
     weighted: bool = True  # with ``plain``: files have weights; else each weighs the samples it holds
     vocab_size: int = 0  # a sample with an id outside of 0..vocab_size-1 is refused; 0: not looked at
+    masked: MaskedOptions | None = None  # of BERT and T5
+
+    @property
+    def width(self) -> int:
+        """Numbers of a sample."""
+        return self.masked.parts.width if self.masked else self.seq_length + 1
 
 
 @dataclass(frozen=True)
@@ -93,7 +108,7 @@ class CorpusPlan:
     """The samples of one corpus: the first ``counts[f]`` of each file ``f``."""
 
     name: str
-    files: tuple[GPTRecipe, ...]
+    files: tuple[FileRecipe, ...]
     counts: tuple[int, ...]
     blend: BlendRecipe | None  # of the files; None: laid end to end
     order: OrderRecipe | None  # shuffled once; None: as they come
@@ -114,7 +129,7 @@ class MixPlan:
     names: tuple[str, ...]  # of the corpora, in the order of the data list
     options: MixOptions
 
-    def files(self) -> Iterator[GPTRecipe]:
+    def files(self) -> Iterator[FileRecipe]:
         """Yield what is drawn from each file."""
         for corpus in self.corpora:
             yield from corpus.files
@@ -182,15 +197,23 @@ def _path_requests(
     if not options.weighted:
         if len(sources) == 1:
             return [size], weights
-        weights = [max(0, source.tokens - 1) // options.seq_length for source in sources]
+        weights = [_samples_in(source, options) for source in sources]
         if size <= sum(weights):
             return [None] * len(sources), weights
     shares = _shares(weights)
     return [math.ceil(math.ceil(size * share) * SURPLUS) for share in shares], shares
 
 
-def _file_recipe(source: Source, count: int | None, options: MixOptions) -> GPTRecipe:
+def _samples_in(source: Source, options: MixOptions) -> int:
+    """Return how many samples one epoch of a file has."""
+    return max(0, source.tokens - 1) // options.seq_length if source.samples is None else source.samples
+
+
+def _file_recipe(source: Source, count: int | None, options: MixOptions) -> FileRecipe:
     """Return the samples of a file; ``count`` None: one epoch."""
+    if options.masked:
+        documents = source.documents
+        return options.masked.recipe(source.prefix, source.stamp, documents, source.tokens, count, options.seed)
     epochs = 1 if count is None else max(1, -(-(count * options.seq_length + 1) // max(1, source.tokens)))
     nbytes = 4 * epochs * len(source.documents) + 12 * max(count or 0, epochs * source.tokens // options.seq_length)
     first, last = source.documents.start, source.documents.stop
@@ -199,7 +222,7 @@ def _file_recipe(source: Source, count: int | None, options: MixOptions) -> GPTR
     )
 
 
-def _plan_corpus(name: str, files: Sequence[GPTRecipe], counts: Sequence[int], options: MixOptions) -> CorpusPlan:
+def _plan_corpus(name: str, files: Sequence[FileRecipe], counts: Sequence[int], options: MixOptions) -> CorpusPlan:
     total = sum(counts)
     shares = tuple((np.array(counts) / total).tolist())
     blend = BlendRecipe(shares, total) if options.blend_in_corpus and len(files) > 1 else None
@@ -214,22 +237,38 @@ def _shares(weights: Sequence[float]) -> tuple[float, ...]:
 
 
 class Mix:
-    """The samples of a :class:`MixPlan`. Files and arrays are opened when a sample needs them."""
+    """The samples of a :class:`MixPlan`. Files and arrays are opened when a sample needs them.
 
-    def __init__(self, plan: MixPlan, find: Callable[[Recipe], Columns], open_file: Callable[[str], TokenFile]):
+    ``pieces`` are those of the tokenizer, for the samples of BERT and T5.
+    """
+
+    def __init__(
+        self,
+        plan: MixPlan,
+        find: Callable[[Recipe], Columns],
+        open_file: Callable[[str], TokenFile],
+        pieces: WordPieces | None = None,
+    ):
         self.plan = plan
         self.corpora = list(plan.names)
-        self._parts = [_Corpus(corpus, find, open_file) for corpus in plan.corpora]
+        make = functools.partial(_samples_of, find=find, open_file=open_file, options=plan.options, pieces=pieces)
+        self._parts = [_Corpus(corpus, find, make) for corpus in plan.corpora]
         self._blend = find(plan.blend) if plan.blend is not None else None
+
+    @property
+    def width(self) -> int:
+        """Numbers of a sample."""
+        return self.plan.options.width
 
     def __len__(self) -> int:
         return self.plan.size
 
     def __getitem__(self, i: int) -> npt.NDArray[np.int64]:
-        """Return sample ``i``, int64 [seq_length + 1].
+        """Return sample ``i``, int64 [width].
 
         Raises:
-            DataError: the sample holds an id that the model does not know, or a file or index is broken.
+            DataError: the sample holds an id that the model does not know or does not fit it, or a file or index is
+                broken.
         """
         corpus, number = self._find(i)
         file, number = self._parts[corpus].find(number)
@@ -256,18 +295,38 @@ class Mix:
         return self._blend["dataset"][i], self._blend["sample"][i]
 
 
+FileSamples = GPTSamples | MaskedRows
+
+
+def _samples_of(
+    recipe: FileRecipe,
+    *,
+    find: Callable[[Recipe], Columns],
+    open_file: Callable[[str], TokenFile],
+    options: MixOptions,
+    pieces: WordPieces | None,
+) -> FileSamples:
+    """Return the samples of a file."""
+    dataset, columns = open_file(recipe.prefix), find(recipe)
+    if isinstance(recipe, GPTRecipe):
+        return GPTSamples(dataset, columns, recipe.seq_length)
+    if options.masked is None or pieces is None:
+        raise ValueError(f"samples of sentences of {recipe.prefix} need a vocabulary")
+    return options.masked.rows(dataset, columns, pieces, recipe.seed)
+
+
 class _Corpus:
     """Finds the samples of a corpus in its files."""
 
-    def __init__(self, plan: CorpusPlan, find: Callable[[Recipe], Columns], open_file: Callable[[str], TokenFile]):
+    def __init__(self, plan: CorpusPlan, find: Callable[[Recipe], Columns], make: Callable[[FileRecipe], FileSamples]):
         self._plan = plan
-        self._find, self._open_file = find, open_file
+        self._find, self._make = find, make
         self._starts = [0, *itertools.accumulate(plan.counts)]
-        self._files: list[GPTSamples | None] = [None] * len(plan.files)
+        self._files: list[FileSamples | None] = [None] * len(plan.files)
         self._order: Row | None = None
         self._blend: Columns | None = None
 
-    def find(self, i: int) -> tuple[GPTSamples, int]:
+    def find(self, i: int) -> tuple[FileSamples, int]:
         """Return the file that holds sample ``i`` of the corpus, and its number there."""
         if self._plan.order is not None:
             if self._order is None:
@@ -280,11 +339,9 @@ class _Corpus:
             self._blend = self._find(self._plan.blend)
         return self._file(self._blend["dataset"][i]), self._blend["sample"][i]
 
-    def _file(self, number: int) -> GPTSamples:
+    def _file(self, number: int) -> FileSamples:
         found = self._files[number]
         if found is None:
             # Two threads may both open it; the later one's is kept.
-            recipe = self._plan.files[number]
-            found = GPTSamples(self._open_file(recipe.prefix), self._find(recipe), recipe.seq_length)
-            self._files[number] = found
+            found = self._files[number] = self._make(self._plan.files[number])
         return found

@@ -165,8 +165,8 @@ def test_a_forked_process_reads_on_by_itself():
 
 def test_two_steps_are_read_ahead_unless_they_are_too_large():
     small = batches(Counting(0))
-    assert read_ahead(small, 2, 5, SEQ).ahead == 10
-    assert read_ahead(small, 16, 5, SEQ).ahead == 16
-    long = AHEAD_BYTES // (2 * 8 * 3) - 1
+    assert read_ahead(small, 2, 5, SEQ + 1).ahead == 10
+    assert read_ahead(small, 16, 5, SEQ + 1).ahead == 16
+    long = AHEAD_BYTES // (2 * 8 * 3)
     assert read_ahead(small, 2, 5, long).ahead == 3
     assert read_ahead(small, 1, 5, 10 * long).ahead == 1

@@ -75,6 +75,11 @@ def build_map(
     return rows[_shuffled(len(rows), seed + 1)]
 
 
+def has_sample(lengths: npt.NDArray[np.integer[Any]], documents: npt.NDArray[np.int64], min_sentences: int) -> bool:
+    """Return whether one of some documents gives a sample; arguments as of :func:`build_map`."""
+    return bool(_usable(lengths, documents, min_sentences)[0])
+
+
 def _usable(
     lengths: npt.NDArray[np.integer[Any]], documents: npt.NDArray[np.int64], min_sentences: int
 ) -> tuple[list[int], list[int]]:
@@ -222,6 +227,7 @@ class SentenceRecipe(Recipe):
             DataError: no document gives a sample, or the file is broken.
         """
         dataset = open_dataset(self.prefix)
+        self.stamp.check(self.prefix)
         try:
             rows = build_map(
                 dataset.length_row.read(0, len(dataset)),
