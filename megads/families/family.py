@@ -38,6 +38,10 @@ class HuggingFace:
     decoder: str = ""  # of an encoder with a decoder: what the names of the decoder's layers begin with, from 0 on
     inside_decoder: Names = ()  # of a layer of the decoder
 
+    def suits_all(self, model: Any) -> bool:
+        """Return whether it :attr:`suits` a derived model, and has as many stacks of layers."""
+        return bool(self.decoder) == bool(model.decoder_layers) and self.suits(model)
+
 
 @dataclass(frozen=True)
 class Family:

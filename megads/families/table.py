@@ -36,7 +36,7 @@ def described_by(model: Any) -> FamilyName:
     """
 
     def fits(each: HuggingFace) -> bool:
-        return each.suits(model) and all(getattr(model, name) in values for name, values in each.needs.items())
+        return each.suits_all(model) and all(getattr(model, name) in values for name, values in each.needs.items())
 
     names: tuple[FamilyName, ...] = (model.family, *FAMILIES)
     return next((name for name in names if any(map(fits, FAMILIES[name].classes))), names[0])

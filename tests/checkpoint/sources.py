@@ -95,7 +95,7 @@ def _share_ends(model: ModelConfig, grid: Grid, draw: random.Random) -> dict[tup
 def _stage(name: str, model: ModelConfig, stages: int) -> int:
     """Return a stage for every parameter; which is of no account to a reader."""
     layer = int(name.split(".")[1]) if name.startswith("layers.") else 0 if name.startswith(("e", "p")) else -1
-    return layer * stages // model.num_layers if layer >= 0 else stages - 1
+    return layer * stages // (model.num_layers + model.decoder_layers) if layer >= 0 else stages - 1
 
 
 def _manifest(

@@ -16,6 +16,7 @@ from megads.config.schema import RunConfig
 from megads.config.stages import stage_steps
 from megads.engine.deepspeed.package import Mpu, import_deepspeed
 from megads.errors import DeviceError
+from megads.families.decoder import spec_of
 from megads.parallel.recompute import Recompute, reentrant_checkpoint, torch_checkpoint
 
 LOG = logging.getLogger("megads")
@@ -38,7 +39,7 @@ def make_recompute(run: RunConfig, groups: Groups, device: torch.device) -> Reco
     if settings.engine == "torch":
         gathers = settings.granularity == "full" and effective_zero_stage(run) == 3
         return replace(plan, checkpoint=reentrant_checkpoint if gathers else torch_checkpoint)
-    layers = sum(0 < step <= run.model.num_layers for step in stage_steps(run)[groups.pipe_rank])
+    layers = sum(0 < step <= spec_of(run.model).num_layers for step in stage_steps(run)[groups.pipe_rank])
     # A stage begins this many micro-batches before the first of them comes back.
     in_flight = min(run.train.grad_acc_steps, groups.pipe_size - groups.pipe_rank)
     return replace(plan, checkpoint=DeepSpeedCheckpoint(run, groups, device, plan.segments(layers) * in_flight))

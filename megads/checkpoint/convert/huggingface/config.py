@@ -92,7 +92,7 @@ def architecture_of(model: ModelConfig, wanted: str = "") -> str:
     Raises:
         CheckpointError: none does, or not the wanted one.
     """
-    suiting = [name for name, each in CLASSES.items() if each.suits(model)]
+    suiting = [name for name, each in CLASSES.items() if each.suits_all(model)]
     chosen = CLASSES[wanted if wanted in suiting else suiting[0]]
     misfits = (
         f"{setting}={_text(getattr(model, setting))}, it has {' or '.join(map(_text, accepted))}"
