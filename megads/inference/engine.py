@@ -17,6 +17,7 @@ from megads.errors import ConfigError
 from megads.inference.request import Request, TokenScore
 from megads.inference.runner import Runner
 from megads.inference.sampling import Sampling, choose
+from megads.inference.tokenizer import special_tokens
 
 PREFILL_TOKENS = 4096
 """Tokens of prompts, padding included, that one step takes in; one prompt may be longer."""
@@ -39,6 +40,7 @@ class Engine:
         self.runner, self.tokenizer, self.eos = runner, tokenizer, tuple(eos)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # by slot
+        self._special = {} if tokenizer is None else special_tokens(tokenizer)
         self._count = 0
         self._entropy = secrets.token_hex(16)
         if runner.groups.world is not None:
@@ -68,7 +70,12 @@ class Engine:
         if sampling.seed is None:
             digest = hashlib.blake2b(f"{self._entropy}/{self._count}".encode(), digest_size=8).digest()
             sampling = replace(sampling, seed=int.from_bytes(digest, "little"))
-        request = Request(list(prompt), sampling, self._count)
+        if sampling.skip_special_tokens:
+            # The text has none of them, so one of these that is to stop it is looked for as a token.
+            ends = tuple(token for token, name in self._special.items() if name in sampling.stop)
+            sampling = replace(sampling, stop_token_ids=(*sampling.stop_token_ids, *ends))
+        hidden = self._special if sampling.skip_special_tokens else ()
+        request = Request(list(prompt), sampling, self._count, hidden=hidden)
         self._count += 1
         self.waiting.append(request)
         return request

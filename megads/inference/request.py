@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from megads.data.tokenizers.base import Tokenizer
@@ -42,6 +42,7 @@ class Request:
         prompt_scores: of the prompt's tokens, if asked for.
         scores: of the output's tokens, if asked for.
         finish_reason: ``stop``, ``length`` or ``abort``; empty: it is still running.
+        hidden: tokens that the text is without.
         stop_reason: the string or token that stopped it; None: the end of text, or it was not stopped.
     """
 
@@ -54,6 +55,7 @@ class Request:
     scores: list[TokenScore] = field(default_factory=list)
     finish_reason: str = ""
     stop_reason: str | int | None = None
+    hidden: Collection[int] = ()
     _decoded: int = 0  # tokens whose text is complete
     _text: str = ""  # of those tokens
     _passed: int = 0  # characters of it in which nothing may stop
@@ -93,6 +95,8 @@ class Request:
 
     def _extend_text(self, tokenizer: Tokenizer, tokens: Sequence[int], *, is_last: bool) -> None:
         """Decode the tokens of the output whose characters are complete; with ``is_last`` all."""
+        if self.hidden:
+            tokens = [each for each in tokens if each not in self.hidden]
         # Tokenizers write the first token of a text in another way, so some that are known come before.
         before = [*self.prompt[-BEFORE:], *tokens[: self._decoded]][-BEFORE:]
         known, whole = tokenizer.decode(before), tokenizer.decode([*before, *tokens[self._decoded :]])

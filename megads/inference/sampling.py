@@ -43,6 +43,7 @@ class Sampling:
         logprobs: how many of the most likely tokens are reported with each token; None: no log-probabilities.
         prompt_logprobs: report those of the prompt, too.
         banned_pairs: tokens, each with one that must not follow it.
+        skip_special_tokens: the text is without the tokenizer's special tokens.
 
     Raises:
         ConfigError: a value is out of range.
@@ -68,6 +69,7 @@ class Sampling:
     logprobs: int | None = None
     prompt_logprobs: bool = False
     banned_pairs: tuple[tuple[int, int], ...] = ()
+    skip_special_tokens: bool = False
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from megads.checkpoint.convert.huggingface.import_ import TOKENIZER, tokenizer_type
 from megads.checkpoint.format.manifest import Manifest
 from megads.config.schema import RunConfig
-from megads.data.tokenizers.base import TokenizerSpec
+from megads.data.tokenizers.base import Tokenizer, TokenizerSpec
 from megads.data.tokenizers.build import spec_of
 from megads.errors import CheckpointError, DataError
 
@@ -30,6 +30,23 @@ def spec_given(path: str) -> TokenizerSpec:
         f"--tokenizer {path}: pass a tokenizer.json, a .model of sentencepiece, or a folder with either or with "
         "vocab.json and merges.txt"
     )
+
+
+def name_of(tokenizer: Tokenizer, token: int) -> str:
+    """Return the text of one token; of a special token of sentencepiece, which has none, its name."""
+    processor = getattr(tokenizer, "processor", None)
+    return tokenizer.decode([token]) or (str(processor.id_to_piece(token)) if processor else "")
+
+
+def special_tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """Return the tokens that are no text, with their names."""
+    named = tokenizer.specials
+    places = (named.bos, named.eos, named.cls, named.sep, named.pad, named.mask, *named.extra)
+    found = {each for each in places if each is not None}
+    inner = getattr(tokenizer, "inner", None)
+    added = inner.get_added_tokens_decoder() if inner is not None else {}
+    found |= {token for token, about in added.items() if about.special}
+    return {token: name_of(tokenizer, token) for token in sorted(found)}
 
 
 def spec_of_checkpoint(path: Path, manifest: Manifest, cure: str = "pass one with --tokenizer") -> TokenizerSpec:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from megads.data.tokenizers.base import Specials
+
 LETTERS = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -12,9 +14,12 @@ class Letters:
 
     eod = 52
     vocab_size = 53
+    specials = Specials(eos=52)
 
     def encode(self, text: str) -> list[int]:
         return [LETTERS.index(letter) for letter in text]
+
+    encode_plain = encode
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(LETTERS[each] for each in ids)

@@ -61,6 +61,9 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """Return the ids of ``text`` as Megatron's tokenizer of this type gives them to preprocessing."""
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Return the ids of ``text`` as :meth:`encode`, without the tokens that it puts around a text."""
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``, special tokens included."""
 

@@ -41,6 +41,7 @@ class Common(BaseModel):
     min_tokens: Count = 0
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
+    skip_special_tokens: StrictBool = True
     return_tokens_as_token_ids: StrictBool = False
     user: StrictStr | None = None
 
@@ -64,6 +65,7 @@ class Common(BaseModel):
             ignore_eos=self.ignore_eos,
             logprobs=logprobs,
             prompt_logprobs=scores_prompt,
+            skip_special_tokens=self.skip_special_tokens,
         )
 
     @property

@@ -21,6 +21,7 @@ from megads.inference.server.chat import ChatTemplate
 from megads.inference.server.engine_loop import EngineLoop, Update
 from megads.inference.server.fields import ChatRequest, Common, CompletionRequest
 from megads.inference.server.requests import BadRequest, NotFound, all_of, read_json, while_connected
+from megads.inference.tokenizer import name_of
 from megads.monitor.log import LOG
 
 _Fields = TypeVar("_Fields", bound=BaseModel)
@@ -61,18 +62,21 @@ class OpenAI:
 
     async def tokenizer_info(self, request: Request) -> Response:
         """``GET /tokenizer_info``."""
-        eod = self.tokenizer.eod
-        eos = self.template.tokens.get("eos_token") or self.tokenizer.decode([eod])
-        found = {"eos_token": eos, "eos_token_id": eod, "vocab_size": self.tokenizer.vocab_size}
+        found: dict[str, Any] = {"eos_token_id": self.tokenizer.eod, "eos_token_ids": list(self.loop.session.eos)}
+        found["vocab_size"] = self.tokenizer.vocab_size
         template = {"chat_template": self.template.text} if self.template.text else {}
-        return JSONResponse({**found, **self.template.tokens, **template})
+        return JSONResponse({**found, **self._special_tokens(), **template})
 
     async def tokenize(self, request: Request) -> Response:
         """``POST /tokenize``."""
         body = await read_json(request)
-        if not isinstance(body.get("prompt"), str):
+        prompt, is_whole = body.get("prompt"), body.get("add_special_tokens", True)
+        if not isinstance(prompt, str):
             raise BadRequest("prompt must be a text", "prompt")
-        tokens = self.tokenizer.encode(body["prompt"])
+        if not isinstance(is_whole, bool):
+            raise BadRequest("add_special_tokens must be true or false", "add_special_tokens")
+        named = {text: token for text, token in self._ids_of_special_tokens() if text == prompt and not is_whole}
+        tokens = [named[prompt]] if named else self._encode(prompt, is_whole)
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": self.loop.session.runner.context})
 
     async def detokenize(self, request: Request) -> Response:
@@ -91,7 +95,7 @@ class OpenAI:
             raise BadRequest("suffix is not supported: the model continues texts", "suffix")
         if asked.best_of not in (None, asked.n):
             raise BadRequest(f"best_of={asked.best_of} is not supported; use n", "best_of")
-        jobs = self._jobs(asked.prompts(), _sampling(asked.sampling), asked.n)
+        jobs = self._jobs(asked.prompts(), _sampling(asked.sampling), asked.n, asked.add_special_tokens)
         answer = Answer("text_completion", self.model)
         if asked.stream:
             return self._stream(
@@ -107,7 +111,7 @@ class OpenAI:
         self._check(asked)
         messages = [each.plain() for each in asked.messages]
         text = self.template.render(messages, add_generation_prompt=asked.add_generation_prompt)
-        tokens = self.tokenizer.encode(text)
+        tokens = self._encode(text, False)  # the template has written what begins a text
         room = max(1, self.loop.session.runner.context - len(tokens))
         jobs = self._jobs([tokens], _sampling(lambda: asked.sampling(room)), asked.n)
         answer = Answer("chat.completion", self.model)
@@ -127,7 +131,26 @@ class OpenAI:
         if name != self.model:
             raise NotFound(f"the model {name!r:.100} does not exist; this server has {self.model!r}", "model")
 
-    def _jobs(self, prompts: Sequence[str | Sequence[int]], sampling: Sampling, n: int) -> list[_Job]:
+    def _encode(self, text: str, is_whole: bool) -> list[int]:
+        """Return the tokens of a text, with those that the tokenizer puts around one if it ``is_whole``."""
+        return self.tokenizer.encode(text) if is_whole else self.tokenizer.encode_plain(text)
+
+    def _special_tokens(self) -> dict[str, str]:
+        """Return the texts of the tokens that begin, end and fill up texts; there is always an end."""
+        named = self.tokenizer.specials
+        ids = {"bos_token": named.bos, "eos_token": self.tokenizer.eod, "pad_token": named.pad}
+        found = {name: name_of(self.tokenizer, token) for name, token in ids.items() if token is not None}
+        return {**found, **self.template.tokens}
+
+    def _ids_of_special_tokens(self) -> list[tuple[str, int]]:
+        """Return text and token of begin and end: some tokenizers take these texts for ordinary ones."""
+        texts, bos = self._special_tokens(), self.tokenizer.specials.bos
+        begin = [(texts["bos_token"], bos)] if bos is not None else []
+        return [*begin, (texts["eos_token"], self.tokenizer.eod)]
+
+    def _jobs(
+        self, prompts: Sequence[str | Sequence[int]], sampling: Sampling, n: int, is_whole: bool = True
+    ) -> list[_Job]:
         """Return a job for every prompt and every of its ``n`` texts, after checking that all can run."""
         if not prompts:
             raise BadRequest("prompt must not be empty", "prompt")
@@ -135,7 +158,7 @@ class OpenAI:
         jobs: list[_Job] = []
         for prompt in prompts:
             if isinstance(prompt, str):
-                text, tokens = prompt, self.tokenizer.encode(prompt) or [self.tokenizer.eod]
+                text, tokens = prompt, self._encode(prompt, is_whole) or [self.tokenizer.eod]
                 self.loop.check(tokens, sampling)
             else:
                 tokens = list(prompt)

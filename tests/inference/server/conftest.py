@@ -40,10 +40,18 @@ class Served:
 
 @contextmanager
 def running(
-    template: str = "", api_key: str = "", num_slots: int = 4, max_waiting: int = 64, timeout_s: float = 60
+    template: str = "",
+    api_key: str = "",
+    num_slots: int = 4,
+    max_waiting: int = 64,
+    timeout_s: float = 60,
+    session: Session | None = None,
 ) -> Iterator[Served]:
-    runner = runner_of("llama3", Grid(), 0, num_slots=num_slots)
-    loop = EngineLoop(Session(runner, runner.groups, Letters(), (52,), ""), max_waiting)
+    """Serve ``session``, or letters."""
+    if session is None:
+        runner = runner_of("llama3", Grid(), 0, num_slots=num_slots)
+        session = Session(runner, runner.groups, Letters(), (52,), "")
+    loop = EngineLoop(session, max_waiting)
     chats = ChatTemplate(None)
     chats.text = template
     app = make_app(loop, "tiny", chats, api_key=api_key, max_body=20_000, timeout_s=timeout_s)

@@ -98,6 +98,10 @@ class WordPieceTokenizer:
             ids += pieces(word, self.vocab, self.vocab["[UNK]"], LONGEST_WORD)
         return ids
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Return the ids of ``text``; nothing is put around it."""
+        return self.encode(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``: blanks between words, none before a piece that continues a word."""
         return " ".join(map(self._tokens.__getitem__, ids)).replace(" ##", "").strip()

@@ -45,6 +45,10 @@ class GPT2Tokenizer:
         """Return the ids of ``text``."""
         return list(self.inner.encode(text, add_special_tokens=False).ids)
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Return the ids of ``text``; nothing is put around it."""
+        return self.encode(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``."""
         return str(self.inner.decode(ids, skip_special_tokens=False))

@@ -72,6 +72,10 @@ class HFTokenizer:
         """Return the ids of ``text`` with what the post-processor puts around it."""
         return list(self.inner.encode(text).ids)
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Return the ids of ``text`` alone."""
+        return list(self.inner.encode(text, add_special_tokens=False).ids)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``, special tokens included."""
         return str(self.inner.decode(ids, skip_special_tokens=False))

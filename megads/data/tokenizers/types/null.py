@@ -45,6 +45,10 @@ class NullTokenizer:
             raise DataError(f"NullTokenizer: ids must be 0..{self.vocab_size - 1}, got {min(ids)}..{max(ids)}")
         return ids
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Return the ids of ``text``; nothing is put around it."""
+        return self.encode(text)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return ``ids`` with blanks between them."""
         return " ".join(map(str, ids))

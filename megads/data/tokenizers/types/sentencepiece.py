@@ -62,6 +62,10 @@ class SentencePieceTokenizer:
         ids += self.processor.encode(text[start:])
         return ids
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Return the ids of ``text`` without the begin of sentence."""
+        return self.encode(text)[len(self.prefix) :]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``; tokens that were added stand between blanks."""
         names = {number: token for token, number in self.found.items()}
