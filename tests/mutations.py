@@ -46,6 +46,11 @@ def documents(word: str) -> tuple[str, ...]:
     return ("tests/engine/test_micro_batches.py", "-k", word)
 
 
+def bert(word: str) -> tuple[str, ...]:
+    """Return the arguments that run the layouts of BERT whose id begins with ``word``."""
+    return ("tests/models/test_bert.py", "-k", f"test_a_cut_model_matches_one_rank and {word}")
+
+
 MUTATIONS = (
     Mutation(
         "the all-reduce behind a row-parallel layer is dropped",
@@ -130,6 +135,83 @@ MUTATIONS = (
         "copy_to_group(reduce_from_group(wide.square().sum(dim=-1, keepdim=True), self.group), self.group)",
         "reduce_from_group(wide.square().sum(dim=-1, keepdim=True), self.group)",
         ("tests/models/test_gpt.py", "-k", "test_split_model_matches_one_rank and olmo2-2"),
+    ),
+    Mutation(
+        "padding is a key of attention",
+        "megads/models/attention.py",
+        "mask = within.mask if within is not None and not self.is_causal else None",
+        "mask = None",
+        ("tests/models/test_attention.py", "-k", "test_padding_is_no_key and gqa"),
+    ),
+    Mutation(
+        "attention of an encoder is causal",
+        "megads/models/bert.py",
+        "is_causal: ClassVar[bool] = False",
+        "is_causal: ClassVar[bool] = True",
+        ("tests/models/test_bert.py", "-k", "test_megatrons_form_by_its_definition"),
+    ),
+    Mutation(
+        "the pooler takes each tensor rank's own first token",
+        "megads/models/bert.py",
+        "reduce_from_group(first if group.rank() == 0 else first * 0.0, group)",
+        "first",
+        bert("bert-2-1-True"),
+    ),
+    Mutation(
+        "the gradient of the pooled token counts once per tensor rank",
+        "megads/models/bert.py",
+        "reduce_from_group(first if group.rank() == 0 else first * 0.0, group)",
+        "copy_to_group(reduce_from_group(first if group.rank() == 0 else first * 0.0, group), group)",
+        bert("bert-2-1-True"),
+    ),
+    Mutation(
+        "the head's whole projection keeps the gradient of a rank's tokens",
+        "megads/parallel/tensor.py",
+        "weight, bias = copy_all_to_group((self.weight, self.bias), self.group)",
+        "weight, bias = self.weight, self.bias",
+        bert("bert-original-2-1-True"),
+    ),
+    Mutation(
+        "types of tokens are those of the first tensor rank",
+        "megads/models/bert.py",
+        "types = types.chunk(group.size(), dim=1)[group.rank()]",
+        "types = types.chunk(group.size(), dim=1)[0]",
+        bert("bert-2-1-True"),
+    ),
+    Mutation(
+        "the gradient of the types of tokens is that of a rank's tokens",
+        "megads/models/bert.py",
+        "F.embedding(types, copy_to_group(self.weight, group))",
+        "F.embedding(types, self.weight)",
+        bert("bert-2-1-True"),
+    ),
+    Mutation(
+        "every sequence rank counts the pairs, each of another token",
+        "megads/engine/micro_batches.py",
+        "if groups.seq_rank == 0 else torch.full_like(batch[:, row.is_random], -1)",
+        "",
+        ("tests/parity/test_bert_layouts.py", "-k", "test_each_term and sp2dp2"),
+    ),
+    Mutation(
+        "the loss of the pairs is a mean over sequence ranks too",
+        "megads/models/bert.py",
+        "found * (self.context.groups.seq_size / len(labels.pairs))",
+        "found / len(labels.pairs)",
+        bert("bert-2-2-True"),
+    ),
+    Mutation(
+        "types of tokens are those of the first sequence rank",
+        "megads/engine/micro_batches.py",
+        "types = batch[:, row.types][:, mine]",
+        "types = batch[:, row.types][:, : row.seq_length // groups.seq_size]",
+        ("tests/engine/test_micro_batches.py", "-k", "test_a_row_of_bert_in_parts"),
+    ),
+    Mutation(
+        "the terms of the loss are those of one stage's ranks",
+        "megads/engine/loss_terms.py",
+        'dist.all_reduce(found, group=groups.process_group("pipe"))',
+        "pass",
+        ("tests/parity/test_bert_layouts.py", "-k", "test_each_term and pp2"),
     ),
     Mutation(
         "whole parameters count in the gradient norm once per tensor rank",

@@ -8,7 +8,7 @@ elements of the model they are, in every layout. It resumes from what is written
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +28,7 @@ class StepResult:
     rejected: bool = False  # True when ``accepts`` returned False
     num_zeros: int | None = None  # in the gradient; None: not requested, or no update
     params_norm: float | None = None  # of all float32 weights after the step; None: not requested
+    losses: Mapping[str, Tensor] = field(default_factory=dict)  # terms of the loss by name, where it has several
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,10 @@ class Engine(Protocol):
         """The model, or this stage of it."""
 
     @property
+    def loss_names(self) -> tuple[str, ...]:
+        """Of the terms that the loss is the sum of; one of most models."""
+
+    @property
     def state(self) -> EngineState:
         """The weights and the optimizer."""
 
@@ -139,7 +144,8 @@ class Engine(Protocol):
         """Update the weights once.
 
         Args:
-            batches: one ``[micro_batch, seq_length + 1]`` int64 tensor per accumulation step.
+            batches: one ``[micro_batch, seq_length + 1]`` int64 tensor per accumulation step; for bert
+                and t5 of rows of ``megads.data.samples.masked.rows``.
             lr: learning rate of this step.
             first_sample: number of the step's first sample, counted from the start of the run; with
                 the seed it decides what dropout draws.
@@ -154,11 +160,12 @@ class Engine(Protocol):
         One all-reduce for any number of batches.
 
         Args:
-            batches: ``[micro_batch, seq_length + 1]`` int64 tensors of one size, as many on every rank.
+            batches: as those of :meth:`train_step`, as many on every rank.
 
         Returns:
             ``[samples, 2]`` float32, the same on every rank: of each sample the summed loss of its
-            counted tokens, in nats, and their number. Samples come as loaders deal them out:
+            counted tokens, in nats, and their number; then the same two of each further term of the loss.
+            Samples come as loaders deal them out:
             ``micro_batch`` of every data-parallel rank in turn for each of ``batches``. Dropout is
             off and no generator moves.
         """

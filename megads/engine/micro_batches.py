@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,11 +13,14 @@ import megads.timing.collectives as dist
 from megads.comm.groups import Groups
 from megads.comm.rng import Draws, draws_of
 from megads.config.schema import RunConfig
+from megads.data.samples.masked.rows import BertRow
 from megads.engine.base import Labelled
 from megads.engine.optim.sophia import uniforms
 from megads.errors import ConfigError
-from megads.parallel.documents import Documents, find_documents
-from megads.parallel.ulysses import split_batch
+from megads.families.table import FAMILIES
+from megads.models.bert import PairLabels
+from megads.parallel.documents import Documents, Lengths, find_documents
+from megads.parallel.ulysses import rank_tokens, split_batch
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,12 @@ class MicroBatch:
     labels: Tensor  # the same; negative where a token does not count
     documents: Documents | None  # None: nothing starts over inside the rows
     draws: Draws | None = None  # for dropout; None: it is off
+    pairs: Tensor | None = None  # [micro_batch] int64: labels of pairs of sentences, negative where none counts
+
+    @property
+    def target(self) -> Any:
+        """What the outputs are compared with."""
+        return self.labels if self.pairs is None else PairLabels(self.labels, self.pairs)
 
 
 class Splitter:
@@ -40,16 +50,19 @@ class Splitter:
         data = run.data
         self.groups, self.end = groups, end
         self.seed, self.dropout_seed = run.train.seed, run.train.seed_of_dropout
-        self.masks_loss = data.eod_mask_loss
+        self.model, self.samples = run.model, FAMILIES[run.model.family].samples
+        self.masks_loss = data.eod_mask_loss or self.samples != "causal"
         self.resets = {"reset_positions": data.reset_position_ids, "reset_attention": data.reset_attention_mask}
-        if end is None and (self.masks_loss or any(self.resets.values())):
+        if end is None and (data.eod_mask_loss or any(self.resets.values())):
             raise ConfigError(
                 "EOD_MASK_LOSS, RESET_POSITION_IDS and RESET_ATTENTION_MASK need the token that ends a document, "
                 "and none is known; leave them unset, or use a tokenizer that has one"
             )
 
     def __call__(self, batches: Sequence[Tensor]) -> list[MicroBatch]:
-        """Return this rank's part of every ``[micro_batch, S + 1]`` batch."""
+        """Return this rank's part of every batch: rows of ``S + 1`` tokens, or those of the family's samples."""
+        if self.samples == "bert":
+            return [self._hidden_part(batch) for batch in batches]
         return [self._part(batch) for batch in batches]
 
     def _part(self, batch: Tensor) -> MicroBatch:
@@ -66,6 +79,19 @@ class Splitter:
     def _own(self, rows: Tensor) -> Tensor:
         length = rows.shape[1] // self.groups.seq_size
         return rows[:, self.groups.seq_rank * length : (self.groups.seq_rank + 1) * length]
+
+    def _hidden_part(self, batch: Tensor) -> MicroBatch:
+        """Return this rank's part of rows of :class:`megads.data.samples.masked.rows.BertRow`."""
+        row, groups = BertRow(self.model.seq_length), self.groups
+        if batch.shape[1] != row.width:
+            raise ValueError(f"rows of {batch.shape[1]} numbers; those of SEQ={row.seq_length} have {row.width}")
+        mine = rank_tokens(row.seq_length, groups)
+        types = batch[:, row.types][:, mine] if self.model.token_types else None
+        documents = Documents(lengths=Lengths(batch[:, row.length].clamp(min=1), row.seq_length), types=types)
+        pairs = None
+        if self.model.binary_head:  # the first token of a sample is on the first rank
+            pairs = batch[:, row.is_random] if groups.seq_rank == 0 else torch.full_like(batch[:, row.is_random], -1)
+        return MicroBatch(batch[:, row.text][:, mine], batch[:, row.labels][:, mine], documents, pairs=pairs)
 
     def with_dropout(self, parts: Sequence[MicroBatch], first_sample: int, turn: int = 0) -> list[MicroBatch]:
         """Return the parts of a step with what their dropout draws from: their number in the run, on any rank.
@@ -84,6 +110,7 @@ class Splitter:
         """Return ``parts`` with numbers in [0, 1) for labels, from which the model's own labels are drawn.
 
         They follow from the seed, the step, and the place in the step's samples, not from the layout.
+        Pairs of sentences do not count.
         """
         made = []
         for i, part in enumerate(parts):
@@ -92,7 +119,8 @@ class Splitter:
             numbers = uniforms((self.seed, step), range(first, first + rows), at + length)[:, at:].to(
                 part.labels.device
             )
-            made.append(replace(part, labels=numbers.masked_fill(part.labels < 0, -1.0)))
+            pairs = None if part.pairs is None else torch.full_like(part.pairs, -1)
+            made.append(replace(part, labels=numbers.masked_fill(part.labels < 0, -1.0), pairs=pairs))
         return made
 
     def _first_row(self, index: int, part: MicroBatch) -> int:

@@ -95,9 +95,6 @@ class BERT(GPT):
 
     Layers are those of a decoder without the causal mask. ``norm_position`` "before" is Megatron's form, "behind_sum"
     the original, which normalises the embedding as well. See :class:`megads.models.gpt.GPT`.
-
-    Attributes:
-        losses: of the last call of :meth:`loss` with pairs, ``[2]``: its terms, by ``loss_names``.
     """
 
     is_causal: ClassVar[bool] = False
@@ -106,7 +103,6 @@ class BERT(GPT):
         super().__init__(*args, **kwargs)
         model, context = self.config, self.context
         width, output = model.hidden_size, by_name(self.spec.output)
-        self.losses: Tensor | None = None
         if model.binary_head:
             self.loss_names = ("lm_loss", "sop_loss")
         if self.has_embedding:

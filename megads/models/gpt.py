@@ -144,6 +144,7 @@ class GPT(nn.Module):
 
     Attributes:
         loss_names: of the terms that the loss is the sum of.
+        losses: the terms of the last loss, by those names; None where there is one.
 
     Raises:
         ConfigError: a size cannot be split over the tensor-parallel ranks.
@@ -152,6 +153,7 @@ class GPT(nn.Module):
 
     is_causal: ClassVar[bool] = True
     loss_names: tuple[str, ...] = ("lm_loss",)
+    losses: Tensor | None = None
 
     def __init__(
         self,

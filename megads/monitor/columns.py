@@ -24,7 +24,7 @@ BLOCK = 1 << 18  # bytes read and parsed at once; what fits the cache is parsed 
 WORTH_SPLITTING = 1 << 25  # bytes of a file, for several processes
 MOST_PROCESSES = 4
 
-MEANS = {"lm_loss_mean": "lm_loss"}
+MEANS = {"lm_loss_mean": "lm_loss", "sop_loss_mean": "sop_loss"}
 """Keys of rows with LOG_INTERVAL > 1 -> what they are the mean of, over the steps since the row before."""
 
 Wanted = Callable[[str], bool]

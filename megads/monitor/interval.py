@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 
 from megads.monitor.throughput import Speed
 from megads.text.units import count, duration, seconds
@@ -19,17 +21,27 @@ class Interval:
     skipped: int = 0
     nans: int = 0
     losses: list[float] = field(default_factory=list)  # of the steps that were not skipped
+    terms: list[Mapping[str, float]] = field(default_factory=list)  # of those losses, where they have several
     seconds: float = 0.0
     waited_s: float = 0.0  # for data
     speeds: list[Speed] = field(default_factory=list)
 
-    def add(self, loss: float, speed: Speed, *, skipped: bool, waited_s: float = 0.0) -> None:
+    def add(
+        self,
+        loss: float,
+        speed: Speed,
+        *,
+        skipped: bool,
+        waited_s: float = 0.0,
+        terms: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         """Take note of a step."""
         self.steps += 1
         self.skipped += skipped
         self.nans += not math.isfinite(loss)
         if not skipped:
             self.losses.append(loss)
+            self.terms.append(terms)
         self.seconds += speed.step_time_s
         self.waited_s += waited_s
         self.speeds.append(speed)
@@ -38,6 +50,12 @@ class Interval:
     def loss(self) -> float:
         """The mean over the steps that were not skipped, nan when all were."""
         return math.fsum(self.losses) / len(self.losses) if self.losses else math.nan
+
+    @property
+    def mean_terms(self) -> dict[str, float]:
+        """The mean of each term over the steps that were not skipped; empty where the loss is one term."""
+        names = self.terms[0] if self.terms else {}
+        return {name: math.fsum(each[name] for each in self.terms) / len(self.terms) for name in names}
 
     @property
     def speed(self) -> Speed:
@@ -65,6 +83,7 @@ def step_line(
     scale: float = 1.0,
     waited: float = 0.0,
     skipped: str = "",
+    terms: Mapping[str, float] = MappingProxyType({}),
 ) -> str:
     """Return the log line of one step; its columns are as wide in every step.
 
@@ -74,7 +93,7 @@ def step_line(
     """
     parts = [
         f"step {iteration:{len(str(train_iters))}d}/{train_iters}",
-        f"loss {loss:7.4f} | lr {lr:.2e} | grad norm {grad_norm:7.3f}",
+        f"loss {loss:7.4f}{_in_terms(terms)} | lr {lr:.2e} | grad norm {grad_norm:7.3f}",
         f"batch {batch}" if batch else "",
         f"scale {scale:g}" if scale != 1 else "",
         f"{count(speed.tokens_per_s):>5} tok/s | {seconds(speed.step_time_s):>6}",
@@ -84,6 +103,12 @@ def step_line(
         f"SKIPPED, {skipped}" if skipped else "",
     ]
     return " | ".join(filter(None, parts))
+
+
+def _in_terms(terms: Mapping[str, float]) -> str:
+    """Return `` (lm 6.9315, sop 0.6931)``; nothing where the loss is one term."""
+    shown = ", ".join(f"{name.removesuffix('_loss')} {value:.4f}" for name, value in terms.items())
+    return f" ({shown})" if shown else ""
 
 
 def megatron_line(
@@ -105,6 +130,7 @@ def megatron_line(
     it; the others are of the last step. Without a step that counted there is no loss.
     """
     speed, loss = interval.speed, interval.loss
+    losses = interval.mean_terms or ({"lm_loss": loss} if loss > 0 else {})
     parts = [
         f"iteration {iteration:8d}/{train_iters:8d}",
         f"consumed samples: {samples:12d}",
@@ -112,7 +138,7 @@ def megatron_line(
         f"throughput per GPU (TFLOP/s/GPU): {speed.tflops_per_device:.1f}",
         f"learning rate: {lr:.6E}",
         f"global batch size: {batch:5d}",
-        *([f"lm loss: {loss:.6E}"] if loss > 0 else []),
+        *(f"{name.replace('_', ' ')}: {value:.6E}" for name, value in losses.items()),
         f"loss scale: {loss_scale:.1f}",
         f"grad norm: {grad_norm:.3f}",
         *([f"num zeros: {num_zeros:.1f}"] if num_zeros is not None else []),
@@ -123,6 +149,10 @@ def megatron_line(
     return "".join(f" {part} |" for part in parts)
 
 
-def megatron_validation_line(iteration: int, loss: float, ppl: float) -> str:
-    """Return the line of a validation, as :func:`megatron_line`."""
-    return f" validation loss at iteration {iteration} | lm loss value: {loss:.6E} | lm loss PPL: {ppl:.6E} |"
+def megatron_validation_line(iteration: int, losses: Mapping[str, tuple[float, float]]) -> str:
+    """Return the line of a validation, as :func:`megatron_line`; ``losses`` are values and perplexities by name."""
+    parts = [f" validation loss at iteration {iteration} |"]
+    for name, (loss, ppl) in losses.items():
+        shown = name.replace("_", " ")
+        parts += [f"{shown} value: {loss:.6E} |", f"{shown} PPL: {ppl:.6E} |"]
+    return " ".join(parts)

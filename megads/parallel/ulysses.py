@@ -42,17 +42,26 @@ def split_batch(batch: Tensor, groups: Groups, eod: int | None = None) -> tuple[
         ConfigError: the sequence cannot be cut into equal parts.
     """
     tokens, labels = batch[:, :-1], batch[:, 1:]
-    whole, size = tokens.shape[1], groups.seq_size
+    mine = rank_tokens(tokens.shape[1], groups)
+    if eod is not None:
+        labels = labels.masked_fill(tokens == eod, NOT_COUNTED)
+    return tokens[:, mine], labels[:, mine]
+
+
+def rank_tokens(whole: int, groups: Groups) -> slice:
+    """Return which of the ``whole`` tokens of a row this sequence rank has.
+
+    Raises:
+        ConfigError: the sequence cannot be cut into equal parts.
+    """
+    size = groups.seq_size
     if whole % size:
         raise ConfigError(
             f"SEQ={whole} cannot be split over SP={size} ranks; use SEQ={-(-whole // size) * size} or an SP "
             f"that divides {whole}"
         )
-    if eod is not None:
-        labels = labels.masked_fill(tokens == eod, NOT_COUNTED)
     length = whole // size
-    mine = slice(groups.seq_rank * length, (groups.seq_rank + 1) * length)
-    return tokens[:, mine], labels[:, mine]
+    return slice(groups.seq_rank * length, (groups.seq_rank + 1) * length)
 
 
 @dataclass(frozen=True)

@@ -25,19 +25,27 @@ class HeldOut:
     ``loss`` is the mean over global batches of the mean over their counted tokens.
     ``corpora`` has for each corpus the mean over all of its counted tokens, in the order of
     the data list; a corpus without one is skipped, and so are all of them where there is
-    but one corpus.
+    but one corpus. ``terms`` are further terms of the training loss by name, each likewise.
     """
 
     loss: float
     corpora: Mapping[str, float] = field(default_factory=dict)
+    terms: Mapping[str, float] = field(default_factory=dict)
 
     def row(self, name: str) -> dict[str, float]:
         """Return the entries of a metrics row: ``name`` and ``name/<corpus>``."""
-        return {name: self.loss, **{f"{name}/{corpus}": loss for corpus, loss in self.corpora.items()}}
+        terms = {f"{name.removesuffix('loss')}{term}": loss for term, loss in self.terms.items()}
+        return {name: self.loss, **terms, **{f"{name}/{corpus}": loss for corpus, loss in self.corpora.items()}}
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The mean of every term, by the name that it has in training."""
+        return {"lm_loss": self.loss, **self.terms}
 
     def line(self) -> str:
         """Return ``loss 2.3456, perplexity 10.4 (books 2.1234, code 1.4321)``, of many corpora the worst."""
         text = f"loss {self.loss:.4f}, perplexity {four_digits(perplexity(self.loss))}"
+        text += "".join(f", {term.replace('_', ' ')} {loss:.4f}" for term, loss in self.terms.items())
         shown = list(self.corpora.items())
         if len(shown) > MOST_SHOWN:
             shown = sorted(shown, key=lambda each: -each[1])[: MOST_SHOWN - 1]
@@ -92,7 +100,7 @@ def evaluate(
         total: of ``steps``; 0: not known. Rank 0's log says now and then how far a long validation is.
         corpus_of: returns the corpus of a sample, counted from the first of ``steps`` over all ranks.
     """
-    losses: list[float] = []
+    losses: list[list[float]] = []  # of each global batch those of all terms
     sums = {corpus: [0.0, 0.0] for corpus in corpora}
     first = 0
     pace = _Pace(total)
@@ -101,13 +109,15 @@ def evaluate(
             return None
         pace.after(len(losses))
         found = engine.eval_losses([batch.to(device) for batch in batches])
-        total, count = found.sum(dim=0)
-        losses.append(float(total / count.clamp(min=1)))
+        sums_and_counts = found.sum(dim=0).view(-1, 2)
+        losses.append((sums_and_counts[:, 0] / sums_and_counts[:, 1].clamp(min=1)).tolist())
         if len(corpora) > 1:
-            for sample, (loss, tokens) in enumerate(found.tolist(), start=first):
+            for sample, (loss, tokens) in enumerate(found[:, :2].tolist(), start=first):
                 entry = sums[corpus_of(sample)]
                 entry[0] += loss
                 entry[1] += tokens
         first += len(found)
     means = {corpus: loss / tokens for corpus, (loss, tokens) in sums.items() if tokens}
-    return HeldOut(math.fsum(losses) / len(losses), means)
+    loss, *more = (math.fsum(each) / len(losses) for each in zip(*losses, strict=True))
+    names = engine.loss_names[1:] if more else ()
+    return HeldOut(loss, means, dict(zip(names, more, strict=True)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ class StepFacts:
     left_s: Callable[[], float]  # the run's, at the present speed; called before the next step
     times: Mapping[str, float]  # entries of the row: what the step's time was spent on
 
+    @cached_property
+    def terms(self) -> dict[str, float]:
+        """The terms of the loss by name; empty where it is one."""
+        return {name: float(each) for name, each in self.result.losses.items()}
+
 
 class StepReporter:
     """Reports the steps and validations of one run, on rank 0; the progress of ``training`` is that after them."""
@@ -61,16 +66,19 @@ class StepReporter:
         shown = due or facts.result.skipped
         t, takes = self.training, shown or self.metrics.wants(facts.done.iteration)
         # What the next step changes is looked at now.
+        _ = facts.terms
         left_s, memory = facts.left_s() if shown else 0.0, t.vendor.memory_bytes(t.device) if takes else 0
         self.metrics.background.soon(partial(self._step, facts, left_s, memory, due=due, shown=shown, takes=takes))
 
     def _step(self, facts: StepFacts, left_s: float, memory_bytes: int, *, due: bool, shown: bool, takes: bool) -> None:
-        self.interval.add(facts.loss, facts.speed, skipped=facts.result.skipped, waited_s=facts.waited_s)
+        terms = facts.terms
+        self.interval.add(facts.loss, facts.speed, skipped=facts.result.skipped, waited_s=facts.waited_s, terms=terms)
         if not takes:
             return
         row = {**self._row(facts), "memory_bytes": memory_bytes}
         if due and self.training.run.log.log_interval > 1:
-            row["lm_loss_mean"] = self.interval.loss
+            means = self.interval.mean_terms or {"lm_loss": self.interval.loss}
+            row |= {f"{name}_mean": value for name, value in means.items()}
         if shown:
             self._log(facts, left_s, due=due)
         self.metrics.write(row, reported=shown)
@@ -90,7 +98,7 @@ class StepReporter:
         interval = self.interval
         if not due:
             interval = Interval()
-            interval.add(facts.loss, facts.speed, skipped=False, waited_s=facts.waited_s)
+            interval.add(facts.loss, facts.speed, skipped=False, waited_s=facts.waited_s, terms=facts.terms)
         loss = interval.loss if interval.losses else facts.loss
         self.shown_loss = loss
         line = step_line(
@@ -105,6 +113,7 @@ class StepReporter:
             scale=result.loss_scale,
             waited=interval.waited_s / interval.seconds,
             skipped=_why_skipped(result),
+            terms=interval.mean_terms or facts.terms,
         )
         as_megatron = t.run.log.log_line == "megatron"
         if not due:
@@ -130,7 +139,7 @@ class StepReporter:
         return {
             "iteration": done.iteration,
             **self.consumed(done),
-            "lm_loss": facts.loss,
+            **({"loss": facts.loss, **facts.terms} if facts.terms else {"lm_loss": facts.loss}),
             "learning_rate": facts.rates.lr,
             "weight_decay": facts.rates.weight_decay,
             "grad_norm": facts.result.grad_norm,
@@ -190,7 +199,9 @@ class StepReporter:
         iteration = self.training.progress.iteration
         is_usual = self.training.run.log.log_line == "megads"
         LOG.info("step %d: validation %s", iteration, found.line())
-        line = megatron_validation_line(iteration, found.loss, perplexity(found.loss))
+        line = megatron_validation_line(
+            iteration, {name: (loss, perplexity(loss)) for name, loss in found.losses.items()}
+        )
         LOG.info("%s", line, extra=FILE if is_usual else None)
         row = {"iteration": iteration, **found.row("valid_loss"), "valid_ppl": perplexity(found.loss)}
         self.metrics.write({**row, "consumed_samples": self.training.progress.consumed_samples})

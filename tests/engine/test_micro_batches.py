@@ -268,3 +268,65 @@ EVALUATED = {
 def test_every_sample_of_all_ranks_is_evaluated(layout):
     grid, changes = EVALUATED[layout]
     run_ranks(math.prod(grid.values()), _every_sample_is_evaluated, grid, changes, timeout_s=180)
+
+
+# Rows of BERT
+
+
+def _rows_of_bert(seq: int, changes: dict[str, str]) -> None:
+    import torch
+
+    from megads.data.samples.masked.rows import BertRow
+    from megads.engine.micro_batches import Splitter
+    from tests.parity.layouts import Layout, batches
+
+    run, groups = Layout("bert", sp=seq).run(**changes), groups_of(seq=seq)
+    (batch, *_), row, length = batches(run, 0, 0), BertRow(16), 16 // seq
+    mine = slice(groups.seq_rank * length, (groups.seq_rank + 1) * length)
+    (part,) = Splitter(run, groups, None)([batch])
+    assert torch.equal(part.tokens, batch[:, row.text][:, mine])
+    assert torch.equal(part.labels, batch[:, row.labels][:, mine])
+    assert torch.equal(part.documents.lengths.tokens, batch[:, row.length])
+    assert part.documents.lengths.whole == 16
+    if run.model.token_types:
+        assert torch.equal(part.documents.types, batch[:, row.types][:, mine])
+    else:
+        assert part.documents.types is None
+    if not run.model.binary_head:
+        assert part.pairs is None
+        assert part.target is part.labels
+    else:
+        expected = batch[:, row.is_random] if groups.seq_rank == 0 else torch.full((2,), -1)
+        assert torch.equal(part.pairs, expected)
+        assert part.target.tokens is part.labels
+        assert part.target.pairs is part.pairs
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("seq", [1, 2])
+@pytest.mark.parametrize("changes", [{}, {"model.binary_head": "0"}, {"model.token_types": "0"}], ids=str)
+def test_a_row_of_bert_in_parts(seq, changes):
+    run_ranks(seq, _rows_of_bert, seq, changes)
+
+
+def test_the_weight_of_a_hidden_token_is_that_of_the_whole_step():
+    import torch
+
+    from megads.comm.grid import Grid
+    from megads.comm.groups import Groups
+    from megads.data.samples.masked.rows import BertRow
+    from megads.engine.micro_batches import Splitter
+    from tests.parity.layouts import Layout, batches
+
+    run, row = Layout("bert").run(), BertRow(16)
+    splitter = Splitter(run, Groups(Grid(), 0), None)
+    made = batches(run, 0, 0)
+    hidden = sum(int((batch[:, row.labels] >= 0).sum()) for batch in made)
+    assert float(splitter.token_weight(splitter(made))) == pytest.approx(len(made) / hidden)
+    drawn = splitter.with_random_labels(splitter(made), 3)
+    assert all(
+        torch.equal(part.labels >= 0, batch[:, row.labels] >= 0) for part, batch in zip(drawn, made, strict=True)
+    )
+    assert all((part.pairs == -1).all() for part in drawn)
+    with pytest.raises(ValueError, match="rows of 17 numbers; those of SEQ=16 have 50"):
+        splitter([torch.zeros(2, 17, dtype=torch.int64)])

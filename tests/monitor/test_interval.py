@@ -80,7 +80,7 @@ def test_without_a_step_that_counted_there_is_no_loss():
 
 
 def test_the_line_of_a_validation():
-    line = megatron_validation_line(100, 2.5, math.exp(2.5))
+    line = megatron_validation_line(100, {"lm_loss": (2.5, math.exp(2.5))})
     assert line == " validation loss at iteration 100 | lm loss value: 2.500000E+00 | lm loss PPL: 1.218249E+01 |"
 
 
@@ -124,3 +124,17 @@ def test_the_columns_of_steps_are_as_wide_in_every_step():
         )
     ]
     assert len({tuple(at for at, letter in enumerate(line) if letter == "|") for line in lines}) == 1
+
+
+def test_terms_of_a_loss_are_shown_and_stand_for_it():
+    interval = Interval()
+    for lm, sop in ((6.0, 0.5), (8.0, 1.0)):
+        terms = {"lm_loss": lm, "sop_loss": sop}
+        interval.add(lm + sop, Speed(0.5, 8192, 4096, 0.1, None), skipped=False, terms=terms)
+    interval.add(99.0, Speed(0.5, 8192, 4096, 0.1, None), skipped=True, terms={"lm_loss": 98.0, "sop_loss": 1.0})
+    assert interval.mean_terms == {"lm_loss": 7.0, "sop_loss": 0.75}
+    assert " lm loss: 7.000000E+00 | sop loss: 7.500000E-01 |" in line_of(interval)
+    line = step_line(7, 9, interval.loss, 2e-4, 1.25, interval.speed, 96.5, terms=interval.mean_terms)
+    assert line.startswith("step 7/9 | loss  7.7500 (lm 7.0000, sop 0.7500) | lr 2.00e-04 |")
+    line = megatron_validation_line(5, {"lm_loss": (2.0, 4.0), "sop_loss": (0.5, 1.5)})
+    assert line.endswith("PPL: 4.000000E+00 | sop loss value: 5.000000E-01 | sop loss PPL: 1.500000E+00 |")

@@ -11,6 +11,7 @@ from typing import Any
 from megads.config.derive import derive
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
+from megads.data.samples.masked.rows import BertRow
 from tests.engine.plain import let_fp16_run
 from tests.ranks import groups_of
 
@@ -42,6 +43,20 @@ KINDS: dict[str, dict[str, str]] = {
     "gpt-dropout": {"model.family": "gpt"},
     "qwen3": {"model.qk_norm": "head", "model.num_kv_heads": "4", "model.head_dim": "6"},
     "olmo2": {"model.qk_norm": "all", "model.norm_position": "after", "model.num_kv_heads": "4"},
+    "bert": {"model.family": "bert", "model.hidden_dropout": "0", "model.attention_dropout": "0"},
+    "bert-dropout": {"model.family": "bert"},
+    "bert-original": {
+        "model.family": "bert",
+        "model.hidden_dropout": "0",
+        "model.attention_dropout": "0",
+        "model.norm_position": "behind_sum",
+    },
+    "bert-tokens": {
+        "model.family": "bert",
+        "model.hidden_dropout": "0",
+        "model.attention_dropout": "0",
+        "model.binary_head": "false",
+    },
     "llama-tied": {"model.tied_embeddings": "true"},
     "gpt-untied": {
         "model.family": "gpt",
@@ -101,10 +116,52 @@ def batches(run: RunConfig, step: int, data_rank: int) -> list[Any]:
     import torch
 
     generator = torch.Generator().manual_seed(step)
-    samples = torch.randint(0, VOCAB, (SAMPLES, run.model.seq_length + 1), generator=generator)
-    samples[: SAMPLES // 2, : run.model.seq_length // 4 + step] = 7
+    if run.model.family == "bert":
+        samples = hidden_samples(run.model.seq_length, generator)
+    else:
+        samples = torch.randint(0, VOCAB, (SAMPLES, run.model.seq_length + 1), generator=generator)
+        samples[: SAMPLES // 2, : run.model.seq_length // 4 + step] = 7
     blocks = samples.view(run.train.grad_acc_steps, run.parallel.data, run.train.micro_batch, -1)
     return [block[data_rank] for block in blocks]
+
+
+def hidden_samples(length: int, generator: Any) -> Any:
+    """Return rows of BERT with unequal lengths and unequal numbers of hidden tokens, most of them in the first half."""
+    import torch
+
+    row, place = BertRow(length), torch.arange(length)
+    samples = torch.zeros(SAMPLES, row.width, dtype=torch.int64)
+    lengths = torch.randint(4, length + 1, (SAMPLES,), generator=generator)
+    real = place < lengths[:, None]
+    text, words = (torch.randint(1, VOCAB, (SAMPLES, length), generator=generator) for _ in range(2))
+    chance = torch.rand(SAMPLES, length, generator=generator) * (1 + 2 * (place >= length // 2))
+    hidden = real & (chance < torch.arange(SAMPLES)[:, None] / SAMPLES)
+    hidden[:, 1] = True
+    samples[:, row.text] = text * real
+    samples[:, row.types] = (place >= lengths[:, None] // 2) & real
+    samples[:, row.labels] = words.masked_fill(~hidden, -1)
+    samples[:, row.length] = lengths
+    samples[:, row.is_random] = torch.randint(0, 2, (SAMPLES,), generator=generator)
+    return samples
+
+
+def plain_loss(model: Any, run: RunConfig, batch: Any, masked: bool = False) -> Any:
+    """Return the loss of a whole global batch on one rank, by torch's own cross entropy."""
+    from torch.nn.functional import cross_entropy
+
+    from megads.parallel.documents import Documents, Lengths
+
+    if run.model.family == "bert":
+        row = BertRow(run.model.seq_length)
+        documents = Documents(lengths=Lengths(batch[:, row.length], row.seq_length), types=batch[:, row.types])
+        outputs = model(batch[:, row.text], documents=documents)
+        logits, pairs = outputs if run.model.binary_head else (outputs, None)
+        loss = cross_entropy(logits[..., :VOCAB].flatten(0, 1), batch[:, row.labels].flatten(), ignore_index=-1)
+        return loss if pairs is None else loss + cross_entropy(pairs, batch[:, row.is_random])
+    tokens, labels = batch[:, :-1], batch[:, 1:]
+    if masked:
+        labels = labels.masked_fill(tokens == 7, -100)
+    return cross_entropy(model(tokens)[..., :VOCAB].flatten(0, 1), labels.flatten())
 
 
 def rate(step: int) -> float:
@@ -142,11 +199,7 @@ def one_rank_and_weights(
         for group in optimizer.param_groups:
             group["lr"] = lr(step)
         (batch,) = batches(run, step, 0)
-        tokens, labels = batch[:, :-1], batch[:, 1:]
-        if masked:
-            labels = labels.masked_fill(tokens == 7, -100)
-        logits = model(tokens)[..., :VOCAB]
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss = plain_loss(model, run, batch, masked)
         loss.backward()
         losses.append(float(loss.detach()))
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), run.optim.clip_grad)))

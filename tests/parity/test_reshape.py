@@ -68,6 +68,14 @@ CHAINS = [
         Layout("llama-tied", dp=2, zero=1, more={"deepspeed.offload_optimizer": "cpu"}),
     ],
     [
+        Layout("bert", tp=2, dp=2, zero=1),
+        Layout("bert", pp=2, sp=2, zero=1),
+        Layout("bert", dp=2, zero=3, more=ALL),
+        Layout("bert", tp=4, zero=0, more={**SCATTER, **PADDED}),
+        Layout("bert", sp=2, dp=2, zero=2),
+        Layout("bert", pp=4, zero=1),
+    ],
+    [
         Layout("gpt-untied", tp=2, dp=2, zero=1),
         Layout("gpt-untied", pp=2, sp=2, zero=1),
         Layout("gpt-untied", dp=2, zero=2),
@@ -133,13 +141,13 @@ def _holds_the_same(engine: Any, groups: Any, folder: Path) -> None:
 
 
 def _of_rows(whole: Any, shard: Any) -> Any:
-    """Return a vocabulary's matrix with as much padding as this run's has; what is added is zero."""
+    """Return a vocabulary's matrix or bias with as much padding as this run's has; what is added is zero."""
     import torch
 
     if shard is None or shard.dim or sum(shard.parts) == len(whole):
         return whole
     missing = max(0, sum(shard.parts) - len(whole))
-    return torch.nn.functional.pad(whole, (0, 0, 0, missing))[: sum(shard.parts)]
+    return torch.nn.functional.pad(whole, (*[0, 0] * (whole.ndim - 1), 0, missing))[: sum(shard.parts)]
 
 
 def _goes_on(layout: Layout, folder: Path) -> None:

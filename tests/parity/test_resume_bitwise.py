@@ -17,7 +17,7 @@ import pytest
 from megads.checkpoint.resume.progress import Progress
 from tests.engine.plain import make_engine
 from tests.parity.checkpoints import load, save
-from tests.parity.layouts import VOCAB, Layout
+from tests.parity.layouts import SAMPLES, VOCAB, Layout, hidden_samples
 from tests.ranks import groups_of, run_ranks
 
 STEPS = 9
@@ -38,6 +38,7 @@ LAYOUTS = {
     "dp2-zero2": Layout("gpt", dp=2, zero=2, more=ONE),
     "dp2-zero3": Layout("llama", dp=2, zero=3, more={**ONE, **ALL, **LOWER}),
     "tp2-dp2": Layout("llama", tp=2, dp=2, zero=0, more=ONE),
+    "bert-pp2-tp2": Layout("bert", pp=2, tp=2, zero=1, more={**ONE, "parallel.scatter_norms": "true"}),
     # How often attention draws depends on the documents of a rank's own samples.
     "dp2-documents": Layout("gpt", dp=2, zero=1, more={**ONE, "data.reset_attention_mask": "true"}),
 }
@@ -46,18 +47,30 @@ TYPES = {
     "bf16": {"train.dtype": "bf16"},
     "fp16": {"train.dtype": "fp16", "optim.loss_scale_window": "2"},
 }
-QUICK = [("tp2-dp2", "fp32"), ("dp2-zero3", "bf16"), ("pp2", "fp16"), ("dp2-documents", "fp32")]
+QUICK = [
+    ("tp2-dp2", "fp32"),
+    ("dp2-zero3", "bf16"),
+    ("pp2", "fp16"),
+    ("dp2-documents", "fp32"),
+    ("bert-pp2-tp2", "bf16"),
+]
 
 
 class _Samples:
     """A dataset that needs no file."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
 
     def __len__(self) -> int:
         return 1000  # more than the run takes
 
     def __getitem__(self, i: int) -> Any:
         import numpy as np
+        import torch
 
+        if self.kind.startswith("bert"):
+            return hidden_samples(16, torch.Generator().manual_seed(i))[i % SAMPLES].numpy()
         return np.random.default_rng(i).integers(0, VOCAB, 17)
 
 
@@ -82,7 +95,7 @@ class _Run:
 
         groups, done, rows = self.groups, self.progress, self.run.train.micro_batch
         read = Batches(
-            _Samples(),
+            _Samples(self.run.model.family),
             micro_batch=rows,
             data_rank=groups.data_rank,
             data_size=groups.data_size,

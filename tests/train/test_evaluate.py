@@ -64,3 +64,15 @@ def test_of_many_corpora_a_line_has_the_worst():
     assert few.line() == "loss 2.0000, perplexity 7.389 (web 2.5000, code 1.2500)"
     many = HeldOut(2.0, {f"c{i}": i / 10 for i in range(14)})
     assert many.line().endswith("(c13 1.3000, c12 1.2000, c11 1.1000, c10 1.0000, c9 0.9000, 9 lower)")
+
+
+def test_further_terms_of_the_loss_have_means_of_their_own():
+    """Two batches; a sample has one pair, and the numbers of hidden tokens differ."""
+    engine = Losses([[4.0, 2.0, 0.5, 1.0], [9.0, 3.0, 0.7, 1.0]], [[1.0, 1.0, 0.9, 1.0], [6.0, 1.0, 0.1, 1.0]])
+    engine.loss_names = ("lm_loss", "sop_loss")
+    names = {0: "a", 1: "b", 2: "a", 3: "b"}
+    found = evaluate(engine, [[torch.zeros(2, 2)]] * 2, CPU, corpora=["a", "b"], corpus_of=names.__getitem__)
+    assert found.losses == {"lm_loss": pytest.approx((13 / 5 + 7 / 2) / 2), "sop_loss": pytest.approx(0.55)}
+    assert list(found.row("valid_loss")) == ["valid_loss", "valid_sop_loss", "valid_loss/a", "valid_loss/b"]
+    assert found.corpora == {"a": pytest.approx(5 / 3), "b": pytest.approx(15 / 4)}
+    assert HeldOut(2.0, {}, {"sop_loss": 0.69}).line() == "loss 2.0000, perplexity 7.389, sop loss 0.6900"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,24 @@ def test_tensorboard_has_its_own_interval_and_the_values_of_the_rows(tmp_path):
 def test_a_log_level_without_lines_still_has_rows(tmp_path, lines):
     assert lines(told_by(tmp_path).run, "warning") == ([], [])
     assert len([row for row in read_metrics(tmp_path / "metrics.jsonl") if "lm_loss" in row]) == 8
+
+
+def test_a_loss_of_several_terms_has_them_in_rows_and_lines(tmp_path, lines):
+    loop = told_by(tmp_path, **{"log.log_interval": "4"})
+    engine: Any = loop.training.engine
+    usual_step = engine.train_step
+
+    def train_step(batches: Any, lr: float, **rates: Any) -> StepResult:
+        result = usual_step(batches, lr, **rates)
+        return replace(result, losses={"lm_loss": result.loss - 0.5, "sop_loss": torch.tensor(0.5)})
+
+    engine.train_step = train_step
+    console, file = lines(loop.run)
+    assert any("loss  5.6250 (lm 5.1250, sop 0.5000) |" in line for line in console)
+    assert any(" lm loss: 5.125000E+00 | sop loss: 5.000000E-01 |" in line for line in file)
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "lm_loss" in row]
+    names = ("iteration", "loss", "lm_loss", "sop_loss", "lm_loss_mean", "sop_loss_mean")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (4, 4.5, 4.0, 0.5, 5.125, 0.5),
+        (8, 3.0, 2.5, 0.5, 4.375, 0.5),
+    ]

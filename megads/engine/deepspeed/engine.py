@@ -39,6 +39,7 @@ from megads.engine.deepspeed.zero import (
     set_second_partition_group,
     share_buffers,
 )
+from megads.engine.loss_terms import LossTerms
 from megads.engine.micro_batches import MicroBatch, Splitter
 from megads.engine.tied_embedding import TiedEmbedding
 from megads.errors import DeviceError
@@ -57,7 +58,7 @@ class DeepSpeedEngine:
     tied: TiedEmbedding | None = None
 
     def __init__(self, module: GPT, run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None):
-        self.groups, self.device = groups, device
+        self.groups, self.device, self.loss_names = groups, device, module.loss_names
         self.split = Splitter(run, groups, eod)
         self.config = deepspeed_config(run, groups.grid.world_size)
         fit_bucket(self.config, module)
@@ -125,11 +126,12 @@ class DeepSpeedEngine:
         self.module.train()
         skipped, scale = engine.skipped_steps, self.loss_scale
         weight = self.split.token_weight(parts)
-        total = torch.zeros((), device=self.device)
+        total, terms = torch.zeros((), device=self.device), LossTerms(self.module, self.device)
         for count, part in enumerate(parts, 1):
             with section(FORWARD):
-                loss = engine(part.tokens, part.labels, weight, documents=part.documents, draws=part.draws)
+                loss = engine(part.tokens, part.target, weight, documents=part.documents, draws=part.draws)
                 total += loss.detach()
+                terms.add()
             with section(BACKWARD):
                 engine.backward(loss)
             if count < len(parts):
@@ -137,7 +139,8 @@ class DeepSpeedEngine:
                     engine.step()  # counts the micro-batch
         mean = self.mean_over_data(total / len(parts))
         norm, rejected = self.update(engine.step, lambda: mean, accepts)
-        return StepResult(mean, norm, engine.skipped_steps > skipped, scale, rejected)
+        losses = terms.mean(len(parts), self.groups)
+        return StepResult(mean, norm, engine.skipped_steps > skipped, scale, rejected, losses=losses)
 
     def update(
         self, step: Callable[[], None], find_loss: Callable[[], Tensor], accepts: Callable[[float], bool] | None
@@ -175,7 +178,7 @@ class DeepSpeedEngine:
 
     def eval_losses(self, batches: Sequence[Tensor]) -> Tensor:
         """Return every sample's loss; see :class:`megads.engine.base.Engine`."""
-        return measured(self, self.split(batches), self.module.sample_losses, torch.float32)
+        return measured(self, self.split(batches), self.module.sample_losses, torch.float32, 2 * len(self.loss_names))
 
     def eval_scores(self, batches: Sequence[Labelled]) -> Tensor:
         """Return every row's score; see :class:`megads.engine.base.Engine`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,25 +18,26 @@ if TYPE_CHECKING:
 def measured(
     engine: DeepSpeedEngine,
     parts: Sequence[MicroBatch],
-    measure: Callable[[Tensor, Tensor], Tensor],
+    measure: Callable[[Tensor, Any], Tensor],
     dtype: torch.dtype,
+    columns: int = 2,
 ) -> Tensor:
-    """Return two sums over the counted tokens of every sample on all ranks, ``[samples, 2]``. Collective.
+    """Return sums over what counts in every sample on all ranks, ``[samples, columns]``. Collective.
 
     Args:
         parts: of one number of samples, as many on every rank.
-        measure: returns the sums of this sequence rank's tokens, ``[micro_batch, 2]``, of logits and labels.
+        measure: returns the sums of this sequence rank's tokens, ``[micro_batch, columns]``, of logits and labels.
     """
     engine.module.eval()
     groups = engine.groups
-    shape = (len(parts), groups.data_size, len(parts[0].tokens), 2)
+    shape = (len(parts), groups.data_size, len(parts[0].tokens), columns)
     sums = torch.zeros(shape, dtype=dtype, device=engine.device)
     with engine.surroundings(), torch.no_grad(), engine.driver.averaged():
         for mine, part in zip(sums[:, groups.data_rank], parts, strict=True):
             logits = engine.eval_logits(part)
             if logits is None:
                 continue
-            found = measure(logits, part.labels)
+            found = measure(logits, part.target)
             # Every tensor rank finds the same; it is to be summed once.
             if groups.tensor_rank == 0:
                 mine.copy_(found)

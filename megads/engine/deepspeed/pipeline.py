@@ -13,6 +13,7 @@ from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
 from megads.engine.base import StepResult
 from megads.engine.deepspeed.engine import DeepSpeedEngine
+from megads.engine.loss_terms import LossTerms
 from megads.engine.micro_batches import MicroBatch
 from megads.engine.optim.build import labels
 from megads.engine.tied_embedding import tie
@@ -55,10 +56,11 @@ class PipelineEngine(DeepSpeedEngine):
         engine.update, engine.shape = update, self.boundary(parts[0].tokens)
         # Only the last stage needs the weight of a token's loss.
         weight = self.split.token_weight(parts) if self.is_last else torch.zeros((), device=self.device)
-        engine.module.parts = iter(parts)
+        engine.module.parts, engine.module.terms = iter(parts), LossTerms(self.module, self.device)
         loss = engine.train_batch(iter([(part.tokens, (part.labels, weight)) for part in parts]))
         norm, rejected = found
-        return StepResult(loss, norm, engine.skipped_steps > skipped, scale, rejected)
+        losses = engine.module.terms.mean(len(parts), self.groups)
+        return StepResult(loss, norm, engine.skipped_steps > skipped, scale, rejected, losses=losses)
 
     def boundary(self, tokens: Tensor) -> tuple[int, ...]:
         """Return the shape of what passes between two stages for these ``tokens``."""

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 import megads.timing.collectives as dist
 from megads.comm.groups import Groups
 from megads.engine.deepspeed.package import Mpu
+from megads.engine.loss_terms import LossTerms
 from megads.engine.micro_batches import MicroBatch
 from megads.engine.tied_embedding import TiedEmbedding
 from megads.models.gpt import GPT
@@ -69,15 +70,21 @@ class StageModule(PipelineModule):
         self.activation_checkpoint_func = non_reentrant_checkpoint
         self.dynamic_shape = False
         self.parts: Iterator[MicroBatch] = iter(())
+        self.part: MicroBatch | None = None  # the one that forward was called for last
+        self.terms: LossTerms | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the stage's steps on the next micro-batch; they come in the order of :attr:`parts` at every stage."""
-        part = next(self.parts)
+        self.part = part = next(self.parts)
         return self.gpt(x, documents=part.documents, draws=part.draws)
 
-    def loss_fn(self, logits: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the loss of a micro-batch; ``target`` is its labels and the weight of a token."""
-        return self.gpt.loss(logits, *target)
+    def loss_fn(self, outputs: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the loss of the micro-batch that has just passed; ``target`` is its labels and a token's weight."""
+        assert self.part is not None
+        assert self.terms is not None
+        loss = self.gpt.loss(outputs, self.part.target, target[1])
+        self.terms.add()
+        return loss
 
 
 class StageEngine(PipelineEngine):
