@@ -34,6 +34,7 @@ from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.inference.engine import Engine
 from megads.inference.load import HFWeights, load_model
+from megads.inference.packed import pack
 from megads.inference.runner import Runner
 from megads.inference.sampling import Sampling
 from megads.inference.server.app import make_app
@@ -79,6 +80,7 @@ def make_folder(folder: Path, options: argparse.Namespace) -> Any:
 def runner_of(folder: Path, num_slots: int) -> Runner:
     groups, weights = Groups(Grid(), 0), HFWeights(folder)
     module = load_model(weights, groups, torch.device("cpu"), torch.float32)
+    pack(module, num_slots)
     return Runner(module, groups, context=weights.context, num_slots=num_slots)
 
 

@@ -41,64 +41,69 @@ class KeyValueCache:
     ):
         self.context, self.num_slots = context, num_slots
         self.capacity = min(context, FIRST_CAPACITY)
-        shape = (2, num_slots, num_kv_heads, self.capacity, head_dim)
+        shape = (num_slots, self.capacity, num_kv_heads, head_dim)
         # Zeros: a masked key has weight 0, and 0 times what memory happens to hold may be NaN.
-        self._of = {layer: torch.zeros(shape, dtype=dtype, device=device) for layer in layers}
+        self._keys = {layer: torch.zeros(shape, dtype=dtype, device=device) for layer in layers}
+        self._values = {layer: torch.zeros(shape, dtype=dtype, device=device) for layer in layers}
+        self._dtype, self._device = dtype, device
         self._slots = slice(0, 0)
         self._longest = 0
-        self._starts: Tensor | None = None
+        self._places: Tensor | None = None
         self._mask: Tensor | None = None
 
     def begin_prefill(self, first_slot: int, lengths: Sequence[int]) -> None:
         """The next forward pass is of whole prompts, padded at their ends, in slots from ``first_slot`` on."""
         self._slots, self._longest = slice(first_slot, first_slot + len(lengths)), max(lengths)
-        self._starts = self._mask = None
+        self._places = self._mask = None
         self._reserve(self._longest)
 
     def begin_decode(self, lengths: Tensor) -> None:
         """The next forward pass is of one token for each of the first slots, which follows ``lengths`` ``[B]``."""
-        self._slots, self._longest = slice(0, len(lengths)), int(lengths.max()) + 1
+        shortest, longest = (int(each) for each in lengths.aminmax())
+        self._slots, self._longest = slice(0, len(lengths)), longest + 1
         self._reserve(self._longest)
-        device = next(iter(self._of.values())).device if self._of else lengths.device
-        self._starts = lengths.to(device)
-        places = torch.arange(self._longest, device=device)
-        self._mask = (places <= self._starts.unsqueeze(1))[:, None, None]
-        if bool(self._mask.all()):
-            self._mask = None
+        # Made once for all layers: where the token goes, counted over the slots, and what it does not see.
+        self._places = (torch.arange(len(lengths)) * self.capacity + lengths.cpu()).to(self._device)
+        self._mask = None
+        if shortest < longest:
+            unseen = torch.arange(self._longest) > lengths.cpu().unsqueeze(1)
+            mask = torch.zeros(unseen.shape, dtype=self._dtype).masked_fill_(unseen, -torch.inf)
+            self._mask = mask[:, None, None].to(self._device)
 
     def attend(self, layer: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store ``k`` and ``v`` ``[B, S, kv heads, D]`` and return the attention of ``q``, ``[B, S, heads, D]``."""
-        keys, values = self._of[layer][:, self._slots]
-        if self._starts is None:
+        keys, values = self._keys[layer], self._values[layer]
+        if self._places is None:
             length = k.shape[1]
-            keys[:, :, :length], values[:, :, :length] = k.transpose(1, 2), v.transpose(1, 2)
+            keys[self._slots, :length], values[self._slots, :length] = k, v
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
             grouped = q.shape[1] != k.shape[1]
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped).transpose(1, 2)
-        rows = torch.arange(len(k), device=k.device)
-        keys[rows, :, self._starts], values[rows, :, self._starts] = k[:, 0], v[:, 0]
+        keys.flatten(0, 1).index_copy_(0, self._places, k[:, 0])
+        values.flatten(0, 1).index_copy_(0, self._places, v[:, 0])
         batch, _, heads, width = q.shape
         # Query heads that share a key head are the rows of one product: keys are read once and not repeated.
         grouped_q = q.view(batch, k.shape[2], heads // k.shape[2], width)
-        keys, values = keys[:, :, : self._longest], values[:, :, : self._longest]
+        keys, values = (each[self._slots, : self._longest].transpose(1, 2) for each in (keys, values))
         mixed = F.scaled_dot_product_attention(grouped_q, keys, values, attn_mask=self._mask)
         return mixed.reshape(batch, 1, heads, width)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Put the first ``length`` tokens of slot ``source`` into slot ``target``."""
-        for each in self._of.values():
-            each[:, target, :, :length] = each[:, source, :, :length]
+        for each in (*self._keys.values(), *self._values.values()):
+            each[target, :length] = each[source, :length]
 
     def reorder(self, sources: Tensor, length: int) -> None:
         """Let slot i hold what slot ``sources[i]`` holds, of the first ``length`` tokens."""
-        for each in self._of.values():
-            each[:, : len(sources), :, :length] = each[:, sources.to(each.device), :, :length]
+        for each in (*self._keys.values(), *self._values.values()):
+            each[: len(sources), :length] = each[sources.to(each.device), :length]
 
     def _reserve(self, length: int) -> None:
         if length <= self.capacity:
             return
         new = min(self.context, max(length, 2 * self.capacity))
-        for layer, old in self._of.items():
-            self._of[layer] = old.new_zeros(*old.shape[:3], new, old.shape[4])
-            self._of[layer][:, :, :, : self.capacity] = old
+        for held in (self._keys, self._values):
+            for layer, old in held.items():
+                held[layer] = old.new_zeros(old.shape[0], new, *old.shape[2:])
+                held[layer][:, : self.capacity] = old
         self.capacity = new

@@ -13,6 +13,7 @@ from megads.data.tokenizers.base import Tokenizer
 from megads.data.tokenizers.build import make_tokenizer
 from megads.errors import ConfigError
 from megads.inference.load import DTYPES, Weights, load_model, open_weights
+from megads.inference.packed import pack
 from megads.inference.runner import Runner
 from megads.inference.tokenizer import spec_given
 
@@ -86,6 +87,7 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     vendor, device, groups = join_ranks(run, info, env)
     dtype = wanted.dtype or weights.dtype
     module = load_model(weights, groups, device, DTYPES[dtype])
+    pack(module, wanted.num_slots)
     runner = Runner(module, groups, context=context, num_slots=wanted.num_slots)
     size = sum(weight.numel() for weight in module.parameters())
     layout = f", TP={wanted.tensor} PP={wanted.pipeline} x {groups.data_size}" if info.world_size > 1 else ""

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from megads.models.rope import Rotary, frequencies
+from megads.models.rope import Rotary, TokenPositions, frequencies
 from tests.models import shapes
 
 LLAMA3 = {"rope_scaling": "llama3", "rope_scaling_factor": 8.0, "rope_original_positions": 8192}
@@ -68,3 +68,14 @@ def test_the_three_bands_of_llama3_are_kept_mixed_and_divided():
 def test_frequencies_are_on_the_host_whatever_the_default_device():
     with torch.device("meta"):
         assert frequencies(shapes.LLAMA).device.type == "cpu"
+
+
+def test_single_tokens_without_a_gradient_are_rotated_as_others():
+    model = shapes.LLAMA_GQA
+    rotary, heads = Rotary(frequencies(model)), torch.randn(3, 1, 16, model.head_dim, dtype=torch.float64)
+    for positions in (torch.tensor([[1], [7], [7]]), torch.tensor([[2], [8], [0]])):
+        where = TokenPositions(0, 12, positions)
+        wanted = rotary(heads, 8, 4, where)
+        with torch.no_grad():
+            for _ in range(2):  # another layer asks for the same positions
+                torch.testing.assert_close(rotary(heads, 8, 4, where), wanted, rtol=0, atol=1e-15)
