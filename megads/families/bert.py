@@ -9,7 +9,7 @@ BERT = Family(
     (),
     {
         "model.normalization": "layernorm",
-        "model.activation": "gelu",
+        "model.activation": "gelu_tanh",
         "model.position_embedding": "learned",
         "model.bias": True,
         "model.tied_embeddings": True,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -193,7 +195,13 @@ def stream(session: Session, text: str, sampling: Sampling) -> Iterator[str]:
 
 
 def leave() -> None:
-    """Wait for the other ranks, so that none ends while another still talks to it."""
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()
+    """Wait for the other ranks, so that none ends while another still talks to it; of several ranks each ends here."""
+    if not dist.is_initialized():
+        return
+    is_alone = dist.get_world_size() == 1
+    dist.barrier()
+    dist.destroy_process_group()
+    if not is_alone:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # threads of the groups may still run, and an interpreter that ends under them aborts

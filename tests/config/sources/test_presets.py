@@ -11,6 +11,7 @@ from megads.config.sources.presets import presets, read_preset
 from megads.config.sources.resolve import resolve
 from megads.config.tree import fields
 from megads.errors import ConfigError
+from megads.families.table import FAMILIES
 from tests.config.advice import check
 
 GEMMA = 256_000
@@ -19,7 +20,8 @@ GEMMA = 256_000
 def _derived(preset: str, vocab_size: int = GEMMA) -> RunConfig:
     resolved = resolve(preset, env={}, machine="generic")
     ranks = resolved.run.parallel.tensor * resolved.run.parallel.pipeline
-    return derive(resolved, num_hosts=1, ranks_per_host=ranks, vocab_size=min(vocab_size, 32_000)).run
+    known = 30_522 if resolved.run.model.family in ("bert", "t5") else min(vocab_size, 32_000)
+    return derive(resolved, num_hosts=1, ranks_per_host=ranks, vocab_size=known).run
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,22 @@ def test_gpt2_sizes_are_named_by_their_parameters(name):
     assert run.model.head_dim in (100, 144, 128, 119)
 
 
-@pytest.mark.parametrize("name", sorted(presets()))
+def test_parameters_of_bert_and_t5():
+    """The vocabulary of BERT uncased, with [BOS] and [EOS] and for T5 100 tokens more, in rows of 128."""
+    width, rows = 1024, 30592
+    layers = 24 * (12 * width**2 + 13 * width) + 2 * width
+    heads = width**2 + 3 * width + rows + width**2 + 3 * width + 2
+    assert count_parameters(_derived("bert-345M").model) == (rows + 512 + 2) * width + layers + heads
+    width, rows = 768, 30720
+    layers = 12 * (12 * width**2 + 13 * width) + 12 * (16 * width**2 + 19 * width) + 4 * width
+    assert count_parameters(_derived("t5-220M").model) == (rows + 512) * width + layers + rows
+
+
+def _is_trained(name: str) -> bool:
+    return FAMILIES[read_preset(name).settings.get("model.family", "llama")].is_trained
+
+
+@pytest.mark.parametrize("name", sorted(filter(_is_trained, presets())))
 def test_every_preset_trains_on_a_cpu(name):
     for tensor in ("1", "2", "4"):
         resolved = resolve(name, env={"TP": tensor}, machine="cpu")
