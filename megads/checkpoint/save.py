@@ -187,6 +187,7 @@ class Saver:
     ):
         self.folder, self.groups, self.gives_up_later = folder, groups, gives_up_later
         self.keep, self.keep_every = keep, keep_every
+        self.pinned = 0  # the iteration of a checkpoint that stays; 0: none
         self.work_s = 0.0  # of the last save: what the slowest rank wrote for, and what made it a checkpoint
         self.copy = HostCopy()
         self._background: _Job | None = None
@@ -285,7 +286,7 @@ class Saver:
         """Have old checkpoints removed in the background: it may be a million files."""
         self.join_sweeper()
         try:
-            gone = gone + retire(surplus(self.folder, newest, self.keep, self.keep_every))
+            gone = gone + retire(surplus(self.folder, newest, self.keep, self.keep_every, self.pinned))
         except CheckpointError as error:
             # The others know that the new one is complete, and continue.
             LOG.warning("old checkpoints are kept for now: %s", error)

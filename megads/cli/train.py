@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from megads.cli.options.request import ignores_local_rank, settings_command, show_notes
-from megads.cli.submit import job_options, refuse_job_options, show_job, takes_job_options
+from megads.cli.options.request import settings_command, show_notes
+from megads.cli.options.run import run_options
+from megads.cli.submit import job_options, refuse_job_options, show_job
 from megads.errors import MegadsError
 from megads.text.plural import plural
 
@@ -24,14 +25,13 @@ if TYPE_CHECKING:
 
 
 @settings_command
-@click.option("--dry-run", is_flag=True, help="Print settings, DeepSpeed's dictionary and the command; start nothing.")
-@click.option("--prepare", "only_prepare", is_flag=True, help="Write the run folder only; say what starts ranks on it.")
-@click.option("--fresh", is_flag=True, help="Start a new run in a new folder, e.g. runs/7B-2; nothing is deleted.")
-@ignores_local_rank
-@click.option("--no-env", is_flag=True, help="Take no settings from the environment.")
-@click.option("--submit", is_flag=True, help="Submit a job for it; needs --walltime 6:00:00.")
-@takes_job_options
-def train(
+@run_options
+def train(**options: Any) -> None:
+    """Train a model. Settings: default < preset < machine < environment < --set."""
+    begin_run(**options)
+
+
+def begin_run(
     request: Callable[[], TrainRequest],
     dry_run: bool,
     no_env: bool,
@@ -40,7 +40,7 @@ def train(
     fresh: bool,
     **job: Any,
 ) -> None:
-    """Train a model. Settings: default < preset < machine < environment < --set."""
+    """Decide and start a run; in a process that the user started as a rank, become that rank."""
     from megads.launch.user_ranks.entry import become_rank, started_rank
 
     env = dict(os.environ)

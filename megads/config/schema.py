@@ -15,6 +15,7 @@ from megads.config.setting import DTYPES, Section, Word, in_steps, minutes, sett
 from megads.config.settings.checkpoint import CheckpointConfig
 from megads.config.settings.data import DataConfig
 from megads.config.settings.engine import DeepSpeedConfig, RecomputeConfig
+from megads.config.settings.finetune import FinetuneConfig
 from megads.config.settings.log import LogConfig, TimesConfig, TrackConfig
 from megads.config.settings.model import ModelConfig
 from megads.config.settings.optimizer import OptimConfig
@@ -245,6 +246,7 @@ class RunConfig(Section):
     lr_finder: LrFinderConfig = LrFinderConfig()
     data: DataConfig = DataConfig()
     tasks: TasksConfig = TasksConfig()
+    finetune: FinetuneConfig = FinetuneConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     times: TimesConfig = TimesConfig()

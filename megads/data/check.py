@@ -30,7 +30,8 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
     """Check that the run's data is there, is valid and fits its model and tokenizer, and that its indices find room.
 
     Reads headers and sizes of every file, its index or stretches of a large one, and the
-    beginnings of a few documents. A demo corpus that is not made yet is taken to be fine.
+    beginnings of a few documents. A demo corpus that is not made yet is taken to be fine. The files of a task
+    have been read already (``megads.data.tasks``).
 
     Raises:
         ConfigError: the tokenizer has more tokens than the model.
@@ -44,6 +45,8 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
             f"the tokenizer has {vocab_size} tokens, but VOCAB_SIZE={known}; "
             f"set VOCAB_SIZE to {vocab_size} or larger, or leave it unset"
         )
+    if run.finetune.task:
+        return
     shards = _shards(run)
     if not shards:
         for split, samples in samples_of(run).items():

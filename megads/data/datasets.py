@@ -64,8 +64,8 @@ def samples_of(run: RunConfig) -> dict[str, int]:
 
 
 def uses_demo(run: RunConfig) -> bool:
-    """Return whether the run names no data of its own."""
-    return not run.data.file_list and not run.data.path
+    """Return whether the run trains on the demo corpus: it names no data of its own, and no task."""
+    return not (run.data.file_list or run.data.path or run.finetune.task)
 
 
 def read_shards(run: RunConfig) -> list[Shard]:

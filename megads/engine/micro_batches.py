@@ -128,7 +128,7 @@ class Splitter:
 
         Loaders deal samples out: ``micro_batch`` to every data-parallel rank in turn, for each micro-batch.
         """
-        return (index * self.groups.data_size + self.groups.data_rank) * len(part.tokens)
+        return (index * self.groups.data_size + self.groups.data_rank) * len(part.labels)
 
     def counted_tokens(self, parts: Sequence[MicroBatch]) -> Tensor:
         """Return how many tokens of the step count, over all ranks, [] int64. Collective where not all do."""

@@ -70,7 +70,7 @@ class TiedEmbedding:
 def tie(module: GPT, groups: Groups) -> TiedEmbedding | None:
     """Return what this rank shares with the other end, None where it shares nothing."""
     is_end = groups.pipe_rank in (0, groups.pipe_size - 1)
-    if groups.pipe_size == 1 or not module.config.tied_embeddings or not is_end:
+    if groups.pipe_size == 1 or not module.spec.is_tied or not is_end:
         return None
     return TiedEmbedding(module.embedding.weight, groups)
 

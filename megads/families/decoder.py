@@ -12,7 +12,7 @@ from typing import Protocol
 
 from megads.families.encoder import Encoder, embedding_of, has_final_norm, heads_of
 from megads.families.encoder_decoder import has_decoder, has_output_bias, output_bias, stacks_of, tables_of
-from megads.families.spec import Parameter, Spec, Stack, column, norm, row, table
+from megads.families.spec import Parameter, Spec, Stack, classifier, column, norm, row, table
 from megads.families.table import FAMILIES, FamilyName
 
 
@@ -83,17 +83,19 @@ def spec_of(model: Decoder) -> Spec:
     if is_encoder:
         embedding.extend(embedding_of(model))
     output = [] if is_encoder and not has_final_norm(model) else [*_norm("final_norm", model)]
-    if not model.tied_embeddings:
+    if not (model.tied_embeddings or model.num_classes):
         output.append(table("head", rows, width, "output"))
     if is_encoder:
         output.extend(heads_of(model, rows))
+    elif model.num_classes:
+        output.extend(classifier(model.num_classes, width))
     layer = tuple(_layer(model))
     stacks: tuple[Stack, ...] = (Stack(model.num_layers, layer),)
     if has_decoder(model):
         embedding += tables_of(model)
         output += [output_bias(rows)] if has_output_bias(model) else []
         stacks = stacks_of(model, layer)
-    return Spec(stacks, tuple(embedding), tuple(output), model.tied_embeddings)
+    return Spec(stacks, tuple(embedding), tuple(output), model.tied_embeddings and not model.num_classes)
 
 
 def _layer(model: Decoder) -> Iterator[Parameter]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from megads.families.spec import Parameter, norm
+from megads.families.spec import Parameter, classifier, norm
 
 
 class Encoder(Protocol):
@@ -27,6 +27,8 @@ class Encoder(Protocol):
     def token_types(self) -> int: ...
     @property
     def binary_head(self) -> bool: ...
+    @property
+    def num_classes(self) -> int: ...
 
 
 def has_final_norm(model: Encoder) -> bool:
@@ -45,6 +47,10 @@ def embedding_of(model: Encoder) -> Iterator[Parameter]:
 def heads_of(model: Encoder, rows: int) -> Iterator[Parameter]:
     """Yield the parameters of the heads; ``rows`` are those of the embedding."""
     width = model.hidden_size
+    if model.num_classes:
+        yield from _dense("pooler.dense", width, width)
+        yield from classifier(model.num_classes, width)
+        return
     yield from _dense("lm_head.dense", width, width)
     yield from norm("lm_head.norm", width, bias=model.normalization == "layernorm")
     yield Parameter("lm_head.bias", (rows,), "bias", 0, (rows,))

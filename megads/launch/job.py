@@ -129,7 +129,7 @@ def summary(job: Job) -> str:
     from megads.data.sources.epochs import train_shares
 
     given = job.run.data.file_list or job.run.data.path
-    shares = train_shares(job.run, read_shards(job.run)) if given else ()
+    shares = train_shares(job.run, read_shards(job.run)) if given and not job.run.finetune.task else ()
     start = start_line(job.run, job.start_point)
     room = room_of(job)
     disk = room.line() if room else ""

@@ -123,6 +123,10 @@ def plan_run(
     allocation = where.allocate(asked.run, facts)
     hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
     derived = derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab_size, ranks_of=ranks_of)
+    if request.settle is not None:
+        more = request.settle(asked, derived.run)
+        settled = replace(request, pairs=(*request.pairs, *more), settle=None)
+        return plan_run(settled, where, vocab_size=vocab_size, check_rules=check_rules, finish=finish)
     resolved, attempt = finish(derived), attempts(asked, ranks_of, vocab_size)
     if check_rules:
         check(resolved.run, allocation.world_size, attempt)
@@ -242,6 +246,8 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
         MegadsError: the run folder cannot be used, a package is missing, or the data are broken.
     """
     from megads.data.check import check_data
+    from megads.data.datasets import uses_demo
+    from megads.data.tokenizers.build import uses_demo_tokenizer
     from megads.launch.preflight.packages import check_versions
 
     run, folder, env = job.run, job.folder.path, job.request.env
@@ -255,7 +261,7 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
     check_versions(run)
     check_open_files(job.allocation.world_size)
     with claim(folder), claim_checkpoints(run, folder) as checkpoints:
-        if not (run.data.file_list or run.data.path):
+        if uses_demo(run) or uses_demo_tokenizer(run):
             make_demo_with_bar(run, out)
             check_data(run, run.model.vocab_size)
         write_run_files(job)

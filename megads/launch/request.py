@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +35,8 @@ class TrainRequest:
     flags: tuple[tuple[str, str], ...] = ()  # options of megads.config.sources.flags, and the words that follow them
     started: Started | None = None  # ranks that the user started; None: ranks are to be started
     fresh: bool = False  # a new run, although the folder of that name has one
+    # of megads finetune: from the settings before and after derive, more pairs of --set
+    settle: Callable[[Resolved, RunConfig], tuple[str, ...]] | None = None
     model_of: Path | None = None  # run folder where USE_CHECKPOINT_ARGS looks first; None: that of the plain name
 
     def starting_fresh(self) -> TrainRequest:
@@ -102,7 +104,8 @@ def resolve_request(
 
     Args:
         num_hosts: by which a machine's batches differ.
-        needs_checkpoint: whether ``USE_CHECKPOINT_ARGS`` is followed; a check of hosts reads no checkpoint.
+        needs_checkpoint: whether ``USE_CHECKPOINT_ARGS`` is followed, and what is finetuned read; a check of hosts
+            reads no checkpoint.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -122,9 +125,15 @@ def resolve_request(
         )
 
     first = resolved()
-    if not (first.run.checkpoint.use_args and needs_checkpoint):
+    is_pretrained = bool(first.run.finetune.task and first.run.checkpoint.load)
+    if not needs_checkpoint or not (first.run.checkpoint.use_args or is_pretrained):
         return first
-    return resolved(checkpoint_layer(first.run, request.model_of or _folder_of_model(request, first.run)))
+    folder = request.model_of or _folder_of_model(request, first.run)
+    return resolved(checkpoint_layer(first.run, folder, with_length=is_pretrained and not _gives_length(first)))
+
+
+def _gives_length(resolved: Resolved) -> bool:
+    return resolved.origins["model.seq_length"].layer in ("config", "env", "cli")
 
 
 def _folder_of_model(request: TrainRequest, run: RunConfig) -> Path:

@@ -108,7 +108,7 @@ class BERT(GPT):
         if self.has_embedding:
             self.token_types = TokenTypes(model.token_types, width, context) if model.token_types else None
             self.embedding_norm = norm_of("embedding_norm", by_name(self.spec.embedding), model.norm_epsilon, context)
-        if self.has_head:
+        if self.has_head and not model.num_classes:
             is_megatron = model.norm_position == "before"
             self.lm_head = LMHead(output, context, model.norm_epsilon, model.activation, is_megatron=is_megatron)
             if model.binary_head:

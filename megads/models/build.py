@@ -17,6 +17,7 @@ from megads.families.encoder_decoder import has_decoder
 from megads.families.spec import Parameter
 from megads.families.table import FAMILIES
 from megads.models.bert import BERT
+from megads.models.classifier import DecoderClassifier, EncoderClassifier
 from megads.models.gpt import GPT
 from megads.models.t5 import T5
 from megads.parallel.recompute import Recompute
@@ -32,9 +33,12 @@ def _not_partitioned(weight: nn.Parameter) -> None:
 
 def model_class(model: ModelConfig) -> type[GPT]:
     """Return the module of a derived ``model``."""
+    is_encoder = FAMILIES[model.family].samples == "bert"
+    if model.num_classes:
+        return EncoderClassifier if is_encoder else DecoderClassifier
     if has_decoder(model):
         return T5
-    return BERT if FAMILIES[model.family].samples == "bert" else GPT
+    return BERT if is_encoder else GPT
 
 
 def build_model(

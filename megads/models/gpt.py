@@ -184,7 +184,7 @@ class GPT(nn.Module):
         self.layers = nn.ModuleDict({str(index): self.make_layer(index, rotary) for index in layers})
         if self.has_head:
             self.final_norm = norm_of("final_norm", output, model.norm_epsilon, context)
-            self.head = None if self.spec.is_tied else make_column("head", output, context)
+            self.head = make_column("head", output, context) if "head.weight" in output else None
 
     def make_layer(self, index: int, rotary: Rotary | None) -> nn.Module:
         """Return the layer with number ``index``."""
@@ -277,6 +277,11 @@ class GPT(nn.Module):
             labels = draw_labels(logits.detach(), labels, self.group, self.config.vocab_size)
         total = self._token_losses(logits, labels).sum()
         return total * weight if weight is not None else total / (labels >= 0).sum().clamp(min=1)
+
+    @property
+    def columns(self) -> int:
+        """How many numbers :meth:`sample_losses` gives of a sample: sum and count of every term of the loss."""
+        return 2 * len(self.loss_names)
 
     def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return ``[B, 2]``: of every sample the sum of its counted tokens' cross entropies, and their number.

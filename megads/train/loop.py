@@ -98,13 +98,13 @@ class Loop:
                             self.settle()
                 iteration = t.progress.iteration
                 why = self.tasks.measure(self, before, iteration) or self.why_stop()
-                if not why and _reaches(before, iteration, train.exit_interval):
+                if not why and reaches(before, iteration, train.exit_interval):
                     why = f"EXIT_INTERVAL={train.exit_interval}"
                 if iteration == train.train_iters or why:
                     with self.timing.saving():
                         self.saving.last()
                     self.report_energy()
-                elif _reaches(before, iteration, t.run.checkpoint.save_interval):
+                elif self.saves_after(before, iteration):
                     self.settle()
                     with self.timing.saving():
                         self.saving.interim()
@@ -142,7 +142,11 @@ class Loop:
         """Return whether the run validates after ``iteration`` steps, when it was at ``before`` the last time."""
         train = self.training.run.train
         is_last = iteration == train.train_iters
-        return bool(train.eval_interval) and (is_last or _reaches(before, iteration, train.eval_interval))
+        return bool(train.eval_interval) and (is_last or reaches(before, iteration, train.eval_interval))
+
+    def saves_after(self, before: int, iteration: int) -> bool:
+        """Return whether the run saves after ``iteration`` steps, when it was at ``before`` the last time."""
+        return reaches(before, iteration, self.training.run.checkpoint.save_interval)
 
     def why_stop(self) -> str:
         """Return why the run must stop now, the same on every rank; empty: there is time for a step. Collective.
@@ -337,6 +341,6 @@ def advance(progress: Progress, result: StepResult, loss: float, batch: int, win
     )
 
 
-def _reaches(before: int, iteration: int, interval: int) -> bool:
+def reaches(before: int, iteration: int, interval: int) -> bool:
     """Return whether a multiple of ``interval`` is behind ``before``, up to ``iteration``: steps may be skipped."""
     return interval > 0 and iteration // interval > before // interval

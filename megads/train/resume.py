@@ -139,14 +139,29 @@ def _read(training: Training, found: CheckpointRef, plan: RestorePlan) -> None:
     manifest = found.manifest
     kinds = manifest.kinds if plan.optimizer else ("weight",)
     # A new optimizer starts from the weights that are for use.
+    shards = training.engine.state.owned_shards()
+    if head := new_head(training, found, plan):
+        shards = (shard for shard in shards if shard.name not in head)
     with Reader(found.path, manifest, in_use=not plan.optimizer) as reader:
-        load_shards(reader, training.engine.state.owned_shards(), kinds)
+        load_shards(reader, shards, kinds)
         if plan.optimizer:
             training.engine.state.load_whole_states(
                 lambda name: tensors_of(reader.state(name, training.parameters[name]))
             )
         else:
             training.engine.state.reset_optimizer()
+
+
+def new_head(training: Training, found: CheckpointRef, plan: RestorePlan) -> list[str]:
+    """Return the parameters of a task's head that a pretrained checkpoint lacks; they keep their initial weights."""
+    if not training.run.finetune.task or plan.progress:
+        return []
+    there = found.manifest.tensors
+    return [
+        name
+        for name, cut in training.parameters.items()
+        if name.startswith(("classifier.", "pooler.")) and (name not in there or there[name].shape != cut.shape)
+    ]
 
 
 def tensors_of(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,6 +182,10 @@ def _apply(training: Training, found: CheckpointRef, plan: RestorePlan) -> None:
     if training.groups.rank != 0:
         return
     LOG.info("loaded   %s of %s, iteration %d", plan.text(), found.path, manifest.iteration)
+    if training.run.finetune.task and not plan.progress:
+        new = new_head(training, found, plan)
+        unused = [name for name in manifest.tensors if name not in training.parameters or name in new]
+        LOG.info("head     new: %s; unused: %s", ", ".join(new) or "nothing", ", ".join(unused) or "nothing")
     if not plan.progress or training.run.train.evaluate_only:
         return
     for line in resume_notes(manifest, training.run, training.device.type):

@@ -20,19 +20,17 @@ from megads.checkpoint.resume.progress import Progress
 from megads.cluster.hosts import this_host
 from megads.cluster.ranks import RankInfo
 from megads.comm.groups import Groups, group_timeout_s, join_ranks
-from megads.comm.messages import all_gather_values, broadcast_value
+from megads.comm.messages import all_gather_values
 from megads.comm.rng import seed_everything
 from megads.config.schema import RunConfig
-from megads.data.datasets import build_splits, data_fingerprint, read_shards, uses_demo
 from megads.data.loading.batches import Batches, Prefetch, read_ahead
-from megads.data.samples.index_cache.build import Team
-from megads.data.sources.demo import make_demo
 from megads.data.tokenizers.build import load_tokenizer
 from megads.device.determinism import make_deterministic
 from megads.device.peaks import peak_tflops
 from megads.device.vendor import Vendor
 from megads.engine.base import Engine
 from megads.engine.build import make_engine
+from megads.train.splits import index_team, read_splits, task_splits
 
 
 @dataclass
@@ -89,11 +87,8 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         row, device, groups = join_ranks(run, info, env, group_timeout_s(run.launch.timeout_s))
     seed_everything(run.train.seed)
     with timed(timings, "data"):
-        # Ranks find the demo corpus ready, unless another host made it: then this one makes its own.
-        shards = make_demo(run, lambda what, done, total: None) if uses_demo(run) else read_shards(run)
         hosts = all_gather_values(this_host())
-        splits: dict[str, Any] = dict(build_splits(run, shards, index_team(groups, hosts)))
-        data = data_fingerprint(shards, splits["train"].plan.files())
+        splits, data = task_splits(run) if run.finetune.task else read_splits(run, index_team(groups, hosts))
     with timed(timings, "engine"):
         gc.collect()
         gc.freeze()
@@ -116,17 +111,6 @@ def end_of_document(run: RunConfig) -> int | None:
     data = run.data
     is_needed = data.eod_mask_loss or data.reset_position_ids or data.reset_attention_mask
     return load_tokenizer(run).eod if is_needed else None
-
-
-def index_team(groups: Groups, hosts: Sequence[str]) -> Team:
-    """Return the ranks of ``groups``, which run on ``hosts``, as the team that builds sample indices.
-
-    Ranks of one host count in the order of their ranks, whatever the launcher called them.
-    """
-    if len(hosts) == 1:
-        return Team()
-    local_rank = list(hosts[: groups.rank]).count(hosts[groups.rank])
-    return Team(groups.rank, len(hosts), local_rank, share=broadcast_value, gather=all_gather_values)
 
 
 @contextmanager

@@ -84,9 +84,9 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
     there = [name for name in ("metrics.jsonl", "loss.png", "config.yaml") if (t.run_dir / name).is_file()]
     LOG.info("folder   %s (%s)", t.run_dir, ", ".join(there))
     command = t.run_dir / COMMAND
-    if command.is_file() and not t.run.train.evaluate_only:
+    stopped = outcome.exit_code != EXIT_DONE
+    if command.is_file() and not t.run.train.evaluate_only and (stopped or not t.run.finetune.task):
         line = command.read_text(encoding="utf8").strip()
-        stopped = outcome.exit_code != EXIT_DONE
         LOG.info("%s", f"resume   {line}" if stopped else f"longer   {longer(line, 2 * t.run.train.train_iters)}")
 
 

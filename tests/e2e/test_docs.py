@@ -36,6 +36,7 @@ def test_there_are_commands_to_try():
         "checkpoints",
         "inference",
         "evaluation",
+        "finetuning",
         "parallelism",
         "hangs",
         "clusters",

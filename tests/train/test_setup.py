@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from megads.data.samples.index_cache.build import Team
-from megads.train.setup import end_of_document, index_team, timed
+from megads.train.setup import end_of_document, timed
+from megads.train.splits import index_team
 from tests.engine.plain import settings
 
 

@@ -122,13 +122,15 @@ def candidates(found: list[Path]) -> Iterator[CheckpointRef]:
         )
 
 
-def surplus(folder: Path, newest: Path, keep: int, keep_every: int) -> list[Path]:
+def surplus(folder: Path, newest: Path, keep: int, keep_every: int, pinned: int = 0) -> list[Path]:
     """Return the checkpoints in ``folder`` that go now that ``newest`` is complete.
 
-    The ``keep`` newest ones stay (0: all), and those of multiples of iteration ``keep_every`` (0: none).
+    The ``keep`` newest ones stay (0: all), those of multiples of iteration ``keep_every`` (0: none), and that of
+    iteration ``pinned`` (0: none).
     """
     past = [path for path in list_checkpoints(folder) if iteration_of(path) <= iteration_of(newest)]
     old = past[:-keep] if keep else []
+    old = [path for path in old if iteration_of(path) != pinned or not pinned]
     return [path for path in old if not keep_every or iteration_of(path) % keep_every]
 
 

@@ -45,6 +45,7 @@ SHAPE_SETTINGS = (
     "decoder_layers",
     "token_types",
     "binary_head",
+    "num_classes",
 )
 """What decides the shape and the meaning of the weights."""
 
@@ -121,7 +122,9 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
     wanted, fields = shape_of(run), ModelConfig.model_fields
     # A setting that is newer than the checkpoint had its default then.
     stored = {key: manifest.model.get(key, fields[key].default) for key in SHAPE_SETTINGS}
-    differ = [key for key in meaningful(wanted) if stored[key] != wanted[key]]
+    # The head of a task is new.
+    compared = [key for key in meaningful(wanted) if is_own or key != "num_classes" or not wanted[key]]
+    differ = [key for key in compared if stored[key] != wanted[key]]
     if differ:
         had = " and ".join(f"{key}={stored[key]}" for key in differ[:NAMED])
         asks = " and ".join(str(wanted[key]) for key in differ[:NAMED])

@@ -38,7 +38,7 @@ def problem_of(run: RunConfig, world_size: int) -> Problem | None:
     data_degree(run, world_size)
     rules: tuple[Rule, ...] = (_shape, *encoder_decoder.RULES, *layout.RULES, *engine.RULES, _batch, _ramp, _skips)
     of_training = (*optimizer.RULES, *schedule_rules.RULES, *stability.RULES, *tasks.RULES)
-    for rule in (*rules, *of_training, _precision, _data, _names, _profile):
+    for rule in (*rules, *of_training, _precision, _data, _names, _profile, _task):
         for problem in rule(run, world_size):
             return replace(problem, rule=rule.__name__)
     return None
@@ -47,7 +47,7 @@ def problem_of(run: RunConfig, world_size: int) -> Problem | None:
 def _shape(run: RunConfig, world_size: int) -> Iterator[Problem]:
     model = run.model
     family = FAMILIES[model.family]
-    if not family.is_trained:
+    if not family.is_trained and not (run.finetune.task and family.samples == "bert"):
         yield Problem(f"MODEL_FAMILY={model.family} has no model to train yet", [{"model.family": "gpt"}])
     if family.samples != "t5" and (model.decoder_layers or model.decoder_seq_length):
         yield Problem(
@@ -154,7 +154,8 @@ def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
         text = f"{given if data.split else 'VAL_SPLIT=0'} leaves nothing to validate on (EVAL_ITERS={train.eval_iters})"
         fitting = {"data.split": "990,10,0"} if data.split else {"data.val_split": 10.0}
         yield Problem(text, [fitting, {"train.eval_iters": 0}], overridable=("train.eval_iters",))
-    if data.tokenizer_type == "NullTokenizer" and not data.file_list and not data.path:
+    has_files = data.file_list or data.path or run.finetune.task
+    if data.tokenizer_type == "NullTokenizer" and not has_files:
         text = "TOKENIZER_TYPE=NullTokenizer cannot read the demo corpus"
         yield Problem(text, otherwise="set DATA_FILE_LIST or leave it unset")
     asked = {
@@ -172,6 +173,25 @@ def _profile(run: RunConfig, world_size: int) -> Iterator[Problem]:
     profiled_steps(run.profile)
     profiled_ranks(run.profile, world_size)
     yield from ()
+
+
+def _task(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    if run.finetune.task and not run.model.num_classes:
+        yield Problem(f"TASK={run.finetune.task} is read by megads finetune only", [{"finetune.task": ""}])
+    if run.finetune.task and FAMILIES[run.model.family].samples == "t5":
+        text = f"TASK={run.finetune.task}: a model of MODEL_FAMILY={run.model.family} has no head that scores texts"
+        yield Problem(text, [{"model.family": "bert"}, {"model.family": "gpt"}])
+    if run.finetune.task and run.tasks.files:
+        text = (
+            f"EVAL_TASKS={run.tasks.files} scores texts, and TASK={run.finetune.task} trains a model that writes none"
+        )
+        yield Problem(text, [{"tasks.files": ""}])
+    if run.model.num_classes and not run.finetune.task:
+        yield Problem(
+            f"NUM_CLASSES={run.model.num_classes} is the head of a task, and none is named",
+            [{"model.num_classes": 0}],
+            "use megads finetune --task",
+        )
 
 
 def _names(run: RunConfig, world_size: int) -> Iterator[Problem]:

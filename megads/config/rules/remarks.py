@@ -204,7 +204,7 @@ def _length(run: RunConfig) -> Iterator[str]:
 
 def _data(run: RunConfig) -> Iterator[str]:
     data, train = run.data, run.train
-    if data.tokenizer_model and not data.file_list and not data.path:
+    if data.tokenizer_model and not (data.file_list or data.path or run.finetune.task):
         yield (
             f"TOKENIZER_MODEL={data.tokenizer_model} without data: the demo corpus has ids of its own tokenizer, which "
             "mean something else in this one; set DATA_FILE_LIST or DATA_PATH"

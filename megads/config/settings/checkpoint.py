@@ -25,10 +25,17 @@ class CheckpointConfig(Section):
         2, "MAX_FAILED_SAVES", "saves in a row that may fail before the run ends; the final one may not", ge=0
     )
     load: str = setting(
-        "", "LOAD --load", "run, folder of checkpoints or checkpoint to start from if the run has no checkpoint yet"
+        "",
+        "LOAD --load --pretrained-checkpoint",
+        "run, folder of checkpoints or checkpoint to start from if the run has no checkpoint yet",
     )
     step: int = in_steps(0, "CKPT_STEP --ckpt-step", "iteration of the checkpoint to resume from; 0: the newest")
-    finetune: bool = setting(False, "FINETUNE --finetune", "take only the weights of LOAD and start at iteration 0")
+    finetune: bool = setting(
+        False,
+        "FINETUNE --finetune",
+        "take only the weights of LOAD and start at iteration 0",
+        flags={"--pretrained-checkpoint": True},
+    )
     use_args: bool = setting(
         False,
         "USE_CHECKPOINT_ARGS --use-checkpoint-args",

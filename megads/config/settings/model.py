@@ -160,6 +160,13 @@ class ModelConfig(Section):
         "share the embedding with the output layer",
         flags={"--untie-embeddings-and-output-weights": False},
     )
+    num_classes: int = setting(
+        0,
+        "NUM_CLASSES",
+        "outputs of a classification head in place of the output layer, by megads finetune; 0: a language model",
+        ge=0,
+        le=100_000,
+    )
     hidden_dropout: float = fraction(
         0.0, "HIDDEN_DROPOUT --hidden-dropout", "dropout after embedding, attention and MLP"
     )

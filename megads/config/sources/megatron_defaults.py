@@ -44,8 +44,8 @@ OF_FP16: Mapping[str, Any] = {"optim.initial_loss_scale_power": 32}
 
 SHAPE = ("model.num_layers", "model.hidden_size", "model.num_heads")
 REQUIRED = (*SHAPE, "model.seq_length", "train.micro_batch", "optim.lr")
-"""Settings that Megatron-LM demands, and one of these lengths."""
-LENGTHS = {"train.train_iters", "train.train_samples", "train.train_tokens"}
+"""Settings that Megatron-LM demands, and one of these lengths; those of a task follow from its epochs."""
+LENGTHS = {"train.train_iters", "train.train_samples", "train.train_tokens", "finetune.task"}
 
 
 def is_megatron(has_preset: bool, given: Given, from_env: Given, from_file: Given) -> tuple[bool, Origin]:

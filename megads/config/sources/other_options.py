@@ -222,7 +222,6 @@ REJECTED = _options(
         "use --train-range-to-skip FIRST LAST": "--train-iters-to-skip=...",
         "use --zero-stage 3, which computes the same": "--use-mics",
         "use --finetune, which starts at iteration 0": "--reset-iteration",
-        "use --load with --finetune": "--pretrained-checkpoint=",
         "the model is described by options; drop it": "--spec=...",
         "pass the options themselves, or --set section.key=value": "--yaml-cfg=",
         "Megatron-LM dropped it; use --micro-batch-size": "--batch-size=",

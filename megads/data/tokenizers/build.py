@@ -109,7 +109,7 @@ def spec_of(run: RunConfig) -> TokenizerSpec:
         ConfigError: the settings name data but no tokenizer.
     """
     data = run.data
-    model = str(demo.demo_prefix(run).parent) if _uses_demo(run) else data.tokenizer_model
+    model = str(demo.demo_prefix(run).parent) if uses_demo_tokenizer(run) else data.tokenizer_model
     return TokenizerSpec(
         data.tokenizer_type, model, data.vocab_file, data.merge_file, run.model.vocab_size, data.vocab_extra_ids
     )
@@ -124,7 +124,7 @@ def vocab_size_of(run: RunConfig) -> int:
         MegadsError: as :func:`make_tokenizer`, or the settings name no tokenizer.
     """
     spec = spec_of(run)
-    if _uses_demo(run):
+    if uses_demo_tokenizer(run):
         check_spec(spec)
         return run.data.demo_vocab_size
     return vocab_size(spec)
@@ -132,7 +132,7 @@ def vocab_size_of(run: RunConfig) -> int:
 
 def load_tokenizer(run: RunConfig) -> Tokenizer:
     """Return the run's tokenizer; errors as in :func:`vocab_size_of`."""
-    if not _uses_demo(run):
+    if not uses_demo_tokenizer(run):
         return make_tokenizer(spec_of(run))
     demo.read_demo(run)
     tokenizer = make_tokenizer(spec_of(run))
@@ -141,7 +141,7 @@ def load_tokenizer(run: RunConfig) -> Tokenizer:
     return replace(tokenizer, vocab_size=run.data.demo_vocab_size)
 
 
-def _uses_demo(run: RunConfig) -> bool:
+def uses_demo_tokenizer(run: RunConfig) -> bool:
     """Return whether the run takes the demo corpus' tokenizer: it names neither data nor a tokenizer.
 
     Raises:

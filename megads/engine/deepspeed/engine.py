@@ -40,7 +40,8 @@ from megads.engine.deepspeed.zero import (
     share_buffers,
 )
 from megads.engine.loss_terms import LossTerms
-from megads.engine.micro_batches import MicroBatch, Splitter
+from megads.engine.micro_batches import MicroBatch
+from megads.engine.task_batches import make_splitter
 from megads.engine.tied_embedding import TiedEmbedding
 from megads.errors import DeviceError
 from megads.models.gpt import GPT
@@ -59,7 +60,7 @@ class DeepSpeedEngine:
 
     def __init__(self, module: GPT, run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None):
         self.groups, self.device, self.loss_names = groups, device, module.loss_names
-        self.split = Splitter(run, groups, eod)
+        self.split = make_splitter(run, groups, eod)
         self.config = deepspeed_config(run, groups.grid.world_size)
         fit_bucket(self.config, module)
         names = {parameter: name for name, parameter in module.named_parameters()}
@@ -178,7 +179,7 @@ class DeepSpeedEngine:
 
     def eval_losses(self, batches: Sequence[Tensor]) -> Tensor:
         """Return every sample's loss; see :class:`megads.engine.base.Engine`."""
-        return measured(self, self.split(batches), self.module.sample_losses, torch.float32, 2 * len(self.loss_names))
+        return measured(self, self.split(batches), self.module.sample_losses, torch.float32, self.module.columns)
 
     def eval_scores(self, batches: Sequence[Labelled]) -> Tensor:
         """Return every row's score; see :class:`megads.engine.base.Engine`."""

@@ -30,7 +30,7 @@ def measured(
     """
     engine.module.eval()
     groups = engine.groups
-    shape = (len(parts), groups.data_size, len(parts[0].tokens), columns)
+    shape = (len(parts), groups.data_size, len(parts[0].labels), columns)
     sums = torch.zeros(shape, dtype=dtype, device=engine.device)
     with engine.surroundings(), torch.no_grad(), engine.driver.averaged():
         for mine, part in zip(sums[:, groups.data_rank], parts, strict=True):

@@ -13,6 +13,7 @@ from megads.config.sources.megatron_defaults import MEGATRON
 from megads.data.datasets import read_held_out, read_shards, uses_demo
 from megads.data.sources.epochs import Share
 from megads.data.sources.file_list import Shard, repeated
+from megads.data.tasks.task import read_task
 from megads.families.decoder import padded_vocab_size
 from megads.families.table import described_by
 from megads.launch.schedulers.allocation import Allocation
@@ -99,6 +100,9 @@ def _memory_line(memory: Memory) -> str:
 
 
 def _data_rows(run: RunConfig, shares: Sequence[Share]) -> Iterator[tuple[str, str]]:
+    if run.finetune.task:
+        yield from _task_rows(run)
+        return
     given = run.data.file_list or run.data.path
     name = Path(run.data.file_list).name if run.data.file_list else given or DEMO
     readers = run.data.num_workers
@@ -106,6 +110,15 @@ def _data_rows(run: RunConfig, shares: Sequence[Share]) -> Iterator[tuple[str, s
     yield "data", f"{name}; {reading}"
     for line in corpora_lines(shares) if shares and given else ():
         yield "", line
+
+
+def _task_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
+    task = read_task(run.finetune)
+    valid = sum(len(file.examples) for file in task.valid)
+    what = f"{len(task.classes)} classes" if task.classes else f"{task.choices} choices"
+    scored = f"scored on {plural(valid, 'example')} of {plural(len(task.valid), 'file')}"
+    trained = f"{plural(task.num_train, 'example')} of {plural(len(task.train), 'file')}"
+    yield "task", f"{task.name}, {what}: {trained}, {plural(run.finetune.epochs, 'epoch')}; {scored}"
 
 
 def _layout_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
@@ -208,7 +221,9 @@ def list_notes(run: RunConfig) -> Iterator[str]:
     Raises:
         DataError: a list cannot be read.
     """
-    if uses_demo(run):
+    if run.finetune.task:
+        yield from read_task(run.finetune).notes
+    if uses_demo(run) or run.finetune.task:
         return
     train = _used(read_shards(run))
     if twice := repeated(train):

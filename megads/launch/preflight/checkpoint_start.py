@@ -70,12 +70,13 @@ def difference_lines(run: RunConfig, start_point: StartPoint | None) -> list[str
     return [f"checkpoint {line}" for line in resume_notes(start_point.found.manifest, run)]
 
 
-def checkpoint_layer(run: RunConfig, run_dir: Path | None = None) -> Layer:
+def checkpoint_layer(run: RunConfig, run_dir: Path | None = None, *, with_length: bool = False) -> Layer:
     """Return the settings that ``USE_CHECKPOINT_ARGS=1`` takes of the checkpoint that ``run`` starts from.
 
     Args:
         run: before ``derive``.
         run_dir: None for the folder that the plain name has.
+        with_length: take the length of its samples, too.
 
     Raises:
         CheckpointError: there is no checkpoint, or none that can be read.
@@ -88,8 +89,13 @@ def checkpoint_layer(run: RunConfig, run_dir: Path | None = None) -> Layer:
         )
     found = next(start.candidates())
     model = found.manifest.model
-    counts = {*meaningful(model), "vocab_multiple"}
+    # A head is the task's, and never what a checkpoint says.
+    counts = {*meaningful(model), "vocab_multiple"} - {"num_classes"}
     kept = {f"model.{key}": model[key] for key in SHAPE_SETTINGS if key in model and key in counts}
+    before = found.manifest.settings.get("model", {})
+    length = before.get("seq_length") or found.manifest.about.get("max_seq_length")
+    if with_length and length:
+        kept["model.seq_length"] = length
     return Layer(Origin("checkpoint", str(found.path)), {**kept, **_tokenizer(found)})
 
 

@@ -1,0 +1,35 @@
+"""Settings of ``megads finetune``: the task, its files and how often they are read."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from megads.config.setting import Section, setting
+
+
+class FinetuneConfig(Section):
+    """What a pretrained model is finetuned on."""
+
+    task: Literal["", "MNLI", "QQP", "RACE", "jsonl"] = setting(
+        "",
+        "TASK --task",
+        "task of megads finetune: MNLI, QQP, RACE, or jsonl for files of one's own; empty: none",
+        synonyms={"mnli": "MNLI", "qqp": "QQP", "race": "RACE", "JSONL": "jsonl", "json": "jsonl"},
+    )
+    train_data: str = setting(
+        "", "TASK_TRAIN_DATA --train-data", "files to finetune on, or folders of RACE; between blanks", words=True
+    )
+    valid_data: str = setting(
+        "",
+        "TASK_VALID_DATA --valid-data",
+        "files to score after each epoch, or folders of RACE; between blanks",
+        words=True,
+    )
+    epochs: int = setting(
+        3, "TASK_EPOCHS --epochs", "passes over the training files; 0: score the validation files only", ge=0
+    )
+    keep_last: bool = setting(
+        False,
+        "TASK_KEEP_LAST --keep-last",
+        "train on the last batch of an epoch, though it is not full; else it is dropped",
+    )

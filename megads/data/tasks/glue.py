@@ -1,0 +1,91 @@
+"""MNLI and QQP as GLUE publishes them: a head line, then one example per line, columns between tabs."""
+
+from __future__ import annotations
+
+from megads.data.tasks.examples import Example, TaskFile, clean_text, lines_of, require_examples
+from megads.errors import DataError
+from megads.text.plural import plural
+
+MNLI_CLASSES = ("contradiction", "entailment", "neutral")
+QQP_CLASSES = ("0", "1")
+
+_MNLI_TEST, _MNLI_LEAST = 10, 11  # columns of a file without labels; of one with labels at least
+_QQP_TEST, _QQP = 3, 6
+
+
+def read_mnli(path: str) -> TaskFile:
+    """Read MNLI: column 0 is a number, 8 and 9 are premise and hypothesis, the last one is the label.
+
+    Raises:
+        DataError: the file cannot be read, has no labels (10 columns), or a line is broken.
+    """
+    examples: list[Example] = []
+    for number, (where, line) in enumerate(lines_of(path)):
+        row = line.strip().split("\t")
+        if number == 0:
+            if len(row) == _MNLI_TEST:
+                raise DataError(f"{where}: {_MNLI_TEST} columns, a test file without labels; pass a dev or train file")
+            if len(row) < _MNLI_LEAST:
+                raise DataError(
+                    f"{where}: {plural(len(row), 'column')} between tabs; expected the head of an MNLI file, with "
+                    f"{_MNLI_LEAST} or more"
+                )
+            continue
+        if not line.strip():
+            continue
+        if len(row) < _MNLI_LEAST:
+            raise DataError(
+                f"{where}: {plural(len(row), 'column')} between tabs; expected {_MNLI_LEAST} or more, as index, ..., "
+                "premise (8), hypothesis (9), ..., label"
+            )
+        _check_number(where, row[0])
+        premise, hypothesis, label = clean_text(row[8].strip()), clean_text(row[9].strip()), row[-1].strip()
+        if not premise or not hypothesis:
+            raise DataError(f"{where}: the {'hypothesis' if premise else 'premise'} is empty")
+        if label not in MNLI_CLASSES:
+            raise DataError(f"{where}: label {label!r:.40}; expected {', '.join(MNLI_CLASSES)}")
+        examples.append(Example(((premise, hypothesis),), MNLI_CLASSES.index(label)))
+    require_examples(path, examples)
+    return TaskFile(path, examples)
+
+
+def read_qqp(path: str) -> TaskFile:
+    """Read QQP: column 0 is a number, 3 and 4 are the questions, 5 is 1 for duplicates and else 0.
+
+    As in Megatron-LM a line that has not six columns, or an empty question, is skipped: the published
+    files have some. A note says how many.
+
+    Raises:
+        DataError: the file cannot be read, has no labels (3 columns), or a label or number is wrong.
+    """
+    examples: list[Example] = []
+    skipped: list[str] = []
+    for number, (where, line) in enumerate(lines_of(path)):
+        row = line.strip().split("\t")
+        if number == 0:
+            if len(row) == _QQP_TEST:
+                raise DataError(f"{where}: {_QQP_TEST} columns, a test file without labels; pass a dev or train file")
+            if len(row) != _QQP:
+                raise DataError(
+                    f"{where}: {plural(len(row), 'column')} between tabs; expected the head of a QQP file, with {_QQP}"
+                )
+            continue
+        first, second = (clean_text(text.strip()) for text in row[3:5]) if len(row) == _QQP else ("", "")
+        if not first or not second:
+            skipped.append(where)
+            continue
+        _check_number(where, row[0])
+        label = row[5].strip()
+        if label not in QQP_CLASSES:
+            raise DataError(f"{where}: is_duplicate is {label!r:.40}; expected 0 or 1")
+        examples.append(Example(((first, second),), int(label)))
+    require_examples(path, examples)
+    why = f"not {_QQP} columns, or an empty question"
+    note = f"{path}: {plural(len(skipped), 'line')} skipped, {skipped[0]} first ({why})" if skipped else ""
+    return TaskFile(path, examples, (note,) if note else ())
+
+
+def _check_number(where: str, text: str) -> None:
+    number = text.strip()
+    if not (number.isascii() and number.isdecimal()):
+        raise DataError(f"{where}: the first column is {number!r:.40}; expected the number of the example")

@@ -1,0 +1,136 @@
+"""A user's own task: one JSON object per line.
+
+``{"text": ..., "label": ...}``                          one text to classify
+``{"premise": ..., "hypothesis": ..., "label": ...}``    two texts to classify
+``{"text": ..., "question": ..., "choices": [...], "label": 2}``    which choice is right; the question may be absent
+
+Labels of classes are texts, whole numbers or booleans; the label of choices is the number of the right one, from 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from megads.data.tasks.examples import Example, TaskFile, clean_text, lines_of, require_examples
+from megads.data.tasks.race import with_answer
+from megads.errors import DataError
+from megads.storage.reading import Bounds, parse_json
+from megads.text.plural import plural
+
+MOST_CLASSES = 10_000
+KEYS = "text; premise and hypothesis; or text, question and choices"
+
+
+class JsonRows(NamedTuple):
+    """The files of a task, read together."""
+
+    files: list[TaskFile]
+    classes: tuple[str, ...]  # names, in the order of their numbers; empty for choices
+    choices: int  # of every example; 1 for classes
+
+
+class _Row(NamedTuple):
+    where: str
+    pairs: tuple[tuple[str, str | None], ...]
+    label: str | int | bool
+    is_choice: bool
+
+
+def read_json_rows(train: list[str], valid: list[str]) -> JsonRows:
+    """Read the files of a task; the classes are those of the training files (of all files without one), sorted.
+
+    Raises:
+        DataError: a file cannot be read, a line is broken, or a label occurs in validation only.
+    """
+    rows = {path: _read(path) for path in dict.fromkeys([*train, *valid])}
+    every = [row for path in rows for row in rows[path]]
+    first = every[0]
+    for row in every:
+        if row.is_choice != first.is_choice or len(row.pairs) != len(first.pairs):
+            raise DataError(f"{row.where}: {_kind(row)}, and {first.where} {_kind(first)}; all must be alike")
+    if first.is_choice:
+        files = {
+            path: [Example(row.pairs, _number(row), cuts_first=True) for row in each] for path, each in rows.items()
+        }
+        return JsonRows([TaskFile(path, found) for path, found in files.items()], (), len(first.pairs))
+    classes = _classes([row for path in (train or valid) for row in rows[path]])
+    number = {name: at for at, name in enumerate(classes)}
+    for row in every:
+        if _name(row.label) not in number:
+            raise DataError(
+                f"{row.where}: label {_name(row.label)!r:.60} is not one of the training files' {len(classes)}: "
+                f"{', '.join(classes[:8])}"
+            )
+    files = {path: [Example(row.pairs, number[_name(row.label)]) for row in each] for path, each in rows.items()}
+    return JsonRows([TaskFile(path, found) for path, found in files.items()], classes, 1)
+
+
+def _kind(row: _Row) -> str:
+    return f"has {plural(len(row.pairs), 'choice')}" if row.is_choice else "has none"
+
+
+def _classes(rows: list[_Row]) -> tuple[str, ...]:
+    names = {_name(row.label) for row in rows}
+    if len(names) < 2:
+        raise DataError(f"{rows[0].where}: every label is {rows[0].label!r:.60}; a task has at least two classes")
+    if len(names) > MOST_CLASSES:
+        raise DataError(f"{rows[0].where}: {len(names)} classes; at most {MOST_CLASSES} are possible")
+    if all(name.isdecimal() for name in names):
+        return tuple(sorted(names, key=int))
+    return tuple(sorted(names))
+
+
+def _name(label: str | int | bool) -> str:
+    return str(label).lower() if isinstance(label, bool) else str(label)
+
+
+def _read(path: str) -> list[_Row]:
+    rows = [_row(where, line) for where, line in lines_of(path) if line.strip()]
+    require_examples(path, [Example(row.pairs, 0) for row in rows[:1]])
+    return rows
+
+
+def _row(where: str, line: str) -> _Row:
+    try:
+        found = parse_json(line)
+    except Bounds as error:
+        raise DataError(f"{where}: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(f'{where}: expected an object such as {{"text": ..., "label": ...}}')
+    label = found.get("label")
+    if not isinstance(label, (str, int)) or label == "":
+        raise DataError(f"{where}: label is {label!r:.40}; expected a text, a whole number, true or false")
+    if "choices" in found:
+        return _Row(where, _choices(where, found), label, is_choice=True)
+    if "premise" in found or "hypothesis" in found:
+        pair: tuple[str, str | None] = (_text(where, found, "premise"), _text(where, found, "hypothesis"))
+    elif "text" in found:
+        pair = (_text(where, found, "text"), None)
+    else:
+        raise DataError(f"{where}: has {', '.join(map(str, found))[:80]}; expected label, and {KEYS}")
+    return _Row(where, (pair,), label, is_choice=False)
+
+
+def _choices(where: str, found: dict[str, Any]) -> tuple[tuple[str, str | None], ...]:
+    choices = found["choices"]
+    if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(each, str) and each for each in choices):
+        raise DataError(f"{where}: choices are not two or more texts")
+    question = _text(where, found, "question") if "question" in found else ""
+    context = _text(where, found, "text") if "text" in found else None
+    if not question and context is None:
+        raise DataError(f"{where}: choices without a text or a question")
+    return tuple((with_answer(question, each) if question else clean_text(each), context) for each in choices)
+
+
+def _text(where: str, found: dict[str, Any], name: str) -> str:
+    text = found.get(name)
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(f"{where}: {name} is {text!r:.40}; expected a text")
+    return clean_text(text.strip())
+
+
+def _number(row: _Row) -> int:
+    label, count = row.label, len(row.pairs)
+    if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < count:
+        raise DataError(f"{row.where}: label {label!r:.40}; expected the number of the right choice, 0 to {count - 1}")
+    return label

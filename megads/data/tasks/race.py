@@ -1,0 +1,78 @@
+"""RACE as it is published: a folder of .txt files, each with one article, its questions and four options per question.
+
+A file holds one JSON object per line: ``{"article": ..., "questions": [...], "options": [[4 texts], ...],
+"answers": ["A", ...]}``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from megads.data.tasks.examples import Example, TaskFile, clean_text, lines_of, require_examples
+from megads.errors import DataError
+from megads.storage.reading import Bounds, parse_json
+
+CHOICES = 4
+MAX_QUESTION = 128
+"""Tokens of a question with its answer; the article gets what is left of the sample."""
+
+
+def read_race(path: str) -> TaskFile:
+    """Read every ``.txt`` file of a folder, in the order of their names.
+
+    (Megatron-LM takes them in the order of the file system, which differs from host to host.)
+
+    Raises:
+        DataError: a folder or file is missing, or a line is broken.
+    """
+    if not os.path.isdir(path):
+        raise DataError(f"{path}: not a folder; RACE is a folder of .txt files, e.g. RACE/train/middle")
+    names = sorted(name for name in os.listdir(path) if name.endswith(".txt"))
+    if not names:
+        raise DataError(f"{path}: holds no .txt file; RACE is a folder of them, e.g. RACE/train/middle")
+    examples: list[Example] = []
+    for name in names:
+        for where, line in lines_of(os.path.join(path, name)):
+            if line.strip():
+                examples += _examples(where, line)
+    require_examples(path, examples)
+    return TaskFile(path, examples)
+
+
+def with_answer(question: str, answer: str) -> str:
+    """Return a question with its answer: in place of ``_``, else behind it."""
+    return clean_text(question.replace("_", answer) if "_" in question else f"{question} {answer}")
+
+
+def _examples(where: str, line: str) -> Iterator[Example]:
+    try:
+        found = parse_json(line)
+    except Bounds as error:
+        raise DataError(f"{where}: {error}") from None
+    article = found.get("article") if isinstance(found, dict) else None
+    if not isinstance(article, str):
+        raise DataError(f"{where}: no text under 'article'; expected an object of RACE")
+    questions, options, answers = (_list(where, found, name) for name in ("questions", "options", "answers"))
+    if not len(questions) == len(options) == len(answers):
+        raise DataError(
+            f"{where}: {len(questions)} questions, {len(options)} lists of options and {len(answers)} answers"
+        )
+    context = clean_text(article)
+    for number, (question, choices, answer) in enumerate(zip(questions, options, answers, strict=True), 1):
+        if not isinstance(question, str):
+            raise DataError(f"{where}: question {number} is not a text")
+        if not isinstance(choices, list) or len(choices) != CHOICES or not all(isinstance(c, str) for c in choices):
+            raise DataError(f"{where}: the options of question {number} are not {CHOICES} texts")
+        if answer not in ("A", "B", "C", "D"):
+            raise DataError(f"{where}: the answer of question {number} is {answer!r:.40}; expected A, B, C or D")
+        pairs = tuple((with_answer(question, choice), context) for choice in choices)
+        yield Example(pairs, ord(answer) - ord("A"), cuts_first=True)
+
+
+def _list(where: str, found: dict[str, Any], name: str) -> list[Any]:
+    value = found.get(name)
+    if not isinstance(value, list):
+        raise DataError(f"{where}: no list under {name!r}; expected an object of RACE")
+    return value

@@ -1,0 +1,76 @@
+"""What ``megads finetune`` adds to a request: the name of the run, the head, and the steps that the epochs take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from megads.checkpoint.format.folders import iteration_of
+from megads.checkpoint.resume.compatibility import checkpoint_folder
+from megads.checkpoint.resume.start_point import names_own
+from megads.cluster.machine import machine_name
+from megads.config.schema import RunConfig
+from megads.config.sources.resolve import LENGTHS, Resolved
+from megads.data.tasks.samples import steps_per_epoch
+from megads.data.tasks.task import read_task
+from megads.errors import ConfigError
+from megads.launch.preflight.checkpoint_start import plain_folder
+from megads.launch.request import TrainRequest, resolve_request
+
+GIVEN = ("config", "env", "cli")
+"""Layers of settings that are the user's."""
+
+
+def finetune_request(request: TrainRequest) -> TrainRequest:
+    """Return ``request`` as one that finetunes.
+
+    Raises:
+        ConfigError: it names no task, or settings that finetuning does not have.
+        DataError: a file of the task is missing or broken.
+    """
+    found = resolve_request(request, machine_name(request.hostname, request.env, request.root), needs_checkpoint=False)
+    run = found.run
+    read_task(run.finetune)
+    pairs = list(request.pairs)
+    if not (run.name or run.dir or run.checkpoint.dir or run.preset):
+        pairs.append(f"name={_name(run)}")
+        run = run.model_copy(update={"name": _name(run)})
+    load = run.checkpoint.load
+    if load and not run.checkpoint.finetune and not names_own(load, checkpoint_folder(run, plain_folder(run))):
+        if found.origins["checkpoint.finetune"].layer in GIVEN:
+            raise ConfigError(f"FINETUNE=0: megads finetune takes the weights of LOAD={load} only; drop it")
+        pairs.append("checkpoint.finetune=true")
+    return replace(request, pairs=tuple(pairs), settle=settle)
+
+
+def _name(run: RunConfig) -> str:
+    """Return the name of a run: of what it starts from, and the task."""
+    task, load = run.finetune.task.lower(), run.checkpoint.load
+    parts = list(Path(load).absolute().parts[1:]) if load else []
+    while parts and (iteration_of(Path(parts[-1])) >= 0 or parts[-1] in ("checkpoints", "release")):
+        parts.pop()
+    return f"{parts[-1]}-{task}"[:100] if parts else task
+
+
+def settle(asked: Resolved, run: RunConfig) -> tuple[str, ...]:
+    """Return what follows from the files of the task and the batch of the derived ``run``, as ``--set`` takes it.
+
+    Args:
+        asked: the settings before any value was derived.
+
+    Raises:
+        ConfigError: an epoch has no step, or a setting does not go with finetuning.
+    """
+    task = read_task(run.finetune)
+    if run.train.rampup_batch_size:
+        text = f"RAMPUP_BATCH_SIZE={run.train.rampup_batch_size!r}"
+        raise ConfigError(f"{text}: all steps of an epoch have as many samples; leave it unset")
+    if run.optim.optimizer == "sophiag":
+        raise ConfigError("OPTIMIZER=sophiag draws labels from the vocabulary, which a task has none of; use adamw")
+    pairs = [f"model.num_classes={task.num_outputs}"]
+    if not run.finetune.epochs:
+        return (*pairs, "train.evaluate_only=true")
+    steps = steps_per_epoch(task.num_train, run.train.global_batch, keep_last=run.finetune.keep_last)
+    if not any(asked.origins[name].layer in GIVEN for name in LENGTHS):
+        pairs.append(f"train.train_iters={run.finetune.epochs * steps}")
+    return tuple(pairs)
