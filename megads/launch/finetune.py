@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
+from megads.checkpoint.convert.huggingface.import_ import import_folder
 from megads.checkpoint.format.folders import iteration_of
 from megads.checkpoint.resume.compatibility import checkpoint_folder
-from megads.checkpoint.resume.start_point import names_own
+from megads.checkpoint.resume.start_point import is_hf_folder, names_own
 from megads.cluster.machine import machine_name
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import LENGTHS, Resolved
@@ -16,7 +19,9 @@ from megads.data.tasks.task import read_task
 from megads.errors import ConfigError
 from megads.launch.preflight.checkpoint_start import plain_folder
 from megads.launch.request import TrainRequest, resolve_request
+from megads.launch.supervise.watch import say
 
+LOADS = ("--load", "--pretrained-checkpoint")
 GIVEN = ("config", "env", "cli")
 """Layers of settings that are the user's."""
 
@@ -36,11 +41,28 @@ def finetune_request(request: TrainRequest) -> TrainRequest:
         pairs.append(f"name={_name(run)}")
         run = run.model_copy(update={"name": _name(run)})
     load = run.checkpoint.load
+    if load and is_hf_folder(Path(load)):
+        return replace(_from_hugging_face(request, run, pairs), settle=settle)
     if load and not run.checkpoint.finetune and not names_own(load, checkpoint_folder(run, plain_folder(run))):
         if found.origins["checkpoint.finetune"].layer in GIVEN:
             raise ConfigError(f"FINETUNE=0: megads finetune takes the weights of LOAD={load} only; drop it")
         pairs.append("checkpoint.finetune=true")
     return replace(request, pairs=tuple(pairs), settle=settle)
+
+
+def _from_hugging_face(request: TrainRequest, run: RunConfig, pairs: list[str]) -> TrainRequest:
+    """Return the request with LOAD naming a checkpoint that is made of a Hugging Face folder, once, in the cache."""
+    folder = Path(run.checkpoint.load).absolute()
+    stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())]
+    digest = hashlib.blake2b(repr((str(folder), stamps)).encode(), digest_size=6).hexdigest()
+    final = Path(os.path.expanduser(run.data.cache_dir)).absolute() / "pretrained" / f"{folder.name}-{digest}"
+    if not final.exists():
+        import_folder(folder, final, vocab_multiple=run.model.vocab_multiple)
+        say(f"{folder}: imported as {final}")
+    kept = [pair for pair in pairs if not pair.startswith("checkpoint.load=")]
+    flags = tuple(each for each in request.flags if each[0] not in LOADS)
+    more = (f"checkpoint.load={final}", "checkpoint.finetune=true")
+    return replace(request, pairs=(*kept, *more), flags=flags)
 
 
 def _name(run: RunConfig) -> str:
@@ -73,4 +95,6 @@ def settle(asked: Resolved, run: RunConfig) -> tuple[str, ...]:
     steps = steps_per_epoch(task.num_train, run.train.global_batch, keep_last=run.finetune.keep_last)
     if not any(asked.origins[name].layer in GIVEN for name in LENGTHS):
         pairs.append(f"train.train_iters={run.finetune.epochs * steps}")
+    if asked.origins["checkpoint.save_interval"].layer not in GIVEN:
+        pairs.append(f"checkpoint.save_interval={steps}")
     return tuple(pairs)

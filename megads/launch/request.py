@@ -129,7 +129,8 @@ def resolve_request(
     if not needs_checkpoint or not (first.run.checkpoint.use_args or is_pretrained):
         return first
     folder = request.model_of or _folder_of_model(request, first.run)
-    return resolved(checkpoint_layer(first.run, folder, with_length=is_pretrained and not _gives_length(first)))
+    with_length = is_pretrained and not _gives_length(first)
+    return resolved(checkpoint_layer(first.run, folder, pretrained=is_pretrained, with_length=with_length))
 
 
 def _gives_length(resolved: Resolved) -> bool:

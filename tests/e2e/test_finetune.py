@@ -2,10 +2,14 @@
 
 import json
 import random
+import re
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from megads.data.formats.writer import IndexedWriter
 from tests.data.tasks.files import write_json_rows
 
 ROOT = Path(__file__).parents[2]
@@ -71,3 +75,59 @@ def test_a_task_is_learnt_scored_and_resumed_in_the_middle_of_an_epoch_bitwise(m
     assert scores(megads, "parts") == found
     again = finetune(megads, "whole", "--epochs", "2", **dropout)
     assert "whole is complete (24 iterations)" in again.stderr
+
+
+def topics():
+    """Return two sets of words; a text is of one of them, and that is its label."""
+    words = list(range(3, 203))
+    random.Random(7).shuffle(words)
+    return words[:100], words[100:]
+
+
+def test_from_a_pretrained_checkpoint_a_task_is_learnt_faster_than_from_random_weights(megads):
+    """Pretraining sees which words go together, the few examples to train on do not show all of them."""
+    drawn = random.Random(8)
+    with IndexedWriter(str(megads.folder / "corpus"), np.uint16) as writer:
+        for number in range(3000):
+            writer.add_document(np.array(drawn.choices(topics()[number % 2], k=17)))
+        writer.finalize()
+    for name, count in (("train", 48), ("valid", 101)):
+        texts = [(drawn.choices(topics()[number % 2], k=8), number % 2) for number in range(count)]
+        rows = [{"text": " ".join(map(str, words)), "label": ("even", "odd")[label]} for words, label in texts]
+        write_json_rows(megads.folder / f"{name}.jsonl", rows)
+    model = {**MODEL, "VOCAB_SIZE": "256", "MICRO_BATCH": "16", "SAVE_INTERVAL": "0"}
+    lm = {**model, "DATA_PATH": "corpus", "GLOBAL_BATCH": "32", "LR": "0.01", "EVAL_INTERVAL": "0"}
+    done = megads.train("lm", **{**lm, "TRAIN_ITERS": "80", "VAL_SPLIT": "0", "EVAL_ITERS": "0"})
+    assert done.returncode == 0, done.stderr
+    words = ("--task", "jsonl", "--train-data", "train.jsonl", "--valid-data", "valid.jsonl", "--epochs", "4")
+    found = {}
+    for name, more in (("random", ()), ("pretrained", ("--pretrained-checkpoint", "lm"))):
+        done = megads("finetune", *words, *more, RUN_DIR=name, **model)
+        assert done.returncode == 0, done.stderr
+        found[name] = [row["valid_accuracy"] for row in scores(megads, name)][1:]
+    for name, found_there in found.items():
+        sys.stdout.write(f"{name}: {', '.join(f'{accuracy:.1%}' for accuracy in found_there)}\n")
+    assert "head     new: classifier.weight, classifier.bias; unused: head.weight\n" in done.stderr
+    assert max(found["pretrained"]) > 0.95
+    assert max(found["pretrained"][:3]) > max(found["random"]) + 0.05
+    scored = megads("finetune", *words[:2], *words[4:6], "--epochs", "0", RUN_DIR="scored", LOAD="pretrained", **model)
+    assert scored.returncode == 0, scored.stderr
+    assert [row["valid_accuracy"] for row in scores(megads, "scored")] == found["pretrained"][-1:]
+    for command, why in REFUSED:
+        done = megads(*command, **model)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        (line,) = done.stderr.splitlines()
+        assert re.fullmatch(why, line.removeprefix("megads: ")), line
+
+
+JSONL = ("finetune", "--task", "jsonl", "--train-data", "train.jsonl")
+REFUSED = [
+    (("finetune",), "no task is named; pass --task MNLI, QQP, RACE or jsonl"),
+    (("finetune", "--task", "SQUAD"), "--task: .*SQUAD.*"),
+    (("finetune", "--task", "MNLI", "--train-data", "none.tsv"), "none.tsv: no such file; pass the file of the task"),
+    ((*JSONL, "--set", "train.global_batch=64"), "GLOBAL_BATCH=64 is larger than the 48 examples to train on; .*"),
+    ((*JSONL, "--set", "train.rampup_batch_size=16,16,64"), "RAMPUP_BATCH_SIZE='16,16,64': all steps of an epoch .*"),
+    (("train", "--task", "jsonl"), "TASK=jsonl is read by megads finetune only; .*"),
+    (("generate", "pretrained", "--prompt", "3"), ".*iter_0000012: a finetuned model, which scores texts .*"),
+    (("checkpoint", "export-hf", "pretrained", "out"), ".*iter_0000012: a finetuned model, which scores texts .*"),
+]

@@ -252,7 +252,16 @@ def run_of(settings: Mapping[str, Any]) -> RunConfig | None:
 
 
 def model_of(path: Path, manifest: Manifest) -> ModelConfig:
-    """Return the model of a checkpoint, derived; CheckpointError for settings of another version of megads."""
+    """Return the language model of a checkpoint, derived.
+
+    Raises:
+        CheckpointError: its settings are those of another version of megads, or it scores texts and writes none.
+    """
+    if outputs := manifest.model.get("num_classes"):
+        raise CheckpointError(
+            f"{path}: a finetuned model, which scores texts (NUM_CLASSES={outputs}) and has no output layer; "
+            "`megads finetune --epochs 0 --load RUN` scores files with it"
+        )
     settings = manifest.settings.get("model", {})
     settings = {key: value for key, value in settings.items() if key in ModelConfig.model_fields}
     if not settings:

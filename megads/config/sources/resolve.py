@@ -170,8 +170,8 @@ def _stacked(
     Megatron-LM's defaults, where they hold (``megads.config.sources.megatron_defaults``), are above ours.
     """
     stack, (preset, machine, checkpoint) = Values(notes=list(notes)), layers
-    of_preset, of_machine = (layer.given if layer else {} for layer in (preset, machine))
-    _put_defaults(stack, (of_preset, of_machine, from_file, user), by_megatron)
+    of_preset, of_machine, kept = (layer.given if layer else {} for layer in layers)
+    _put_defaults(stack, (of_preset, of_machine, from_file, user, kept), by_megatron)
     if machine:
         _put_by_hosts(stack, machine, preset, num_hosts or user.get("launch.num_hosts", (0,))[0] or 1)
     stack.put_all(of_preset)

@@ -10,7 +10,14 @@ from typing import Any
 
 from megads.checkpoint.format.folders import CheckpointRef, iteration_of, list_checkpoints
 from megads.checkpoint.format.manifest import Manifest
-from megads.checkpoint.resume.compatibility import SHAPE_SETTINGS, checkpoint_folder, meaningful, resume_notes, run_of
+from megads.checkpoint.resume.compatibility import (
+    HF,
+    SHAPE_SETTINGS,
+    checkpoint_folder,
+    meaningful,
+    resume_notes,
+    run_of,
+)
 from megads.checkpoint.resume.start_point import RestorePlan, StartCheckpoints, check_start, find_start, names_own
 from megads.config.run_folder import CONFIG, load_config, note_saved, save_config
 from megads.config.schedule.batches import BatchSchedule, planned_samples
@@ -70,12 +77,15 @@ def difference_lines(run: RunConfig, start_point: StartPoint | None) -> list[str
     return [f"checkpoint {line}" for line in resume_notes(start_point.found.manifest, run)]
 
 
-def checkpoint_layer(run: RunConfig, run_dir: Path | None = None, *, with_length: bool = False) -> Layer:
+def checkpoint_layer(
+    run: RunConfig, run_dir: Path | None = None, *, pretrained: bool = False, with_length: bool = False
+) -> Layer:
     """Return the settings that ``USE_CHECKPOINT_ARGS=1`` takes of the checkpoint that ``run`` starts from.
 
     Args:
         run: before ``derive``.
         run_dir: None for the folder that the plain name has.
+        pretrained: take its family, too, which decides what of it a head reads.
         with_length: take the length of its samples, too.
 
     Raises:
@@ -92,8 +102,13 @@ def checkpoint_layer(run: RunConfig, run_dir: Path | None = None, *, with_length
     # A head is the task's, and never what a checkpoint says.
     counts = {*meaningful(model), "vocab_multiple"} - {"num_classes"}
     kept = {f"model.{key}": model[key] for key in SHAPE_SETTINGS if key in model and key in counts}
-    before = found.manifest.settings.get("model", {})
-    length = before.get("seq_length") or found.manifest.about.get("max_seq_length")
+    about = found.manifest.about
+    before = found.manifest.settings.get("model") or about.get(HF, {}).get("settings", {})
+    # An imported model has no settings of a run; only an encoder has a pooler or this head.
+    is_encoder = not found.manifest.tensors.keys().isdisjoint(("pooler.dense.weight", "lm_head.dense.weight"))
+    if pretrained and (family := before.get("family") or (is_encoder and "bert")):
+        kept["model.family"] = family
+    length = before.get("seq_length") or about.get("max_seq_length")
     if with_length and length:
         kept["model.seq_length"] = length
     return Layer(Origin("checkpoint", str(found.path)), {**kept, **_tokenizer(found)})
