@@ -38,9 +38,12 @@ class HuggingFace:
     decoder: str = ""  # of an encoder with a decoder: what the names of the decoder's layers begin with, from 0 on
     inside_decoder: Names = ()  # of a layer of the decoder
 
+    is_encoder: bool = False  # whether its tokens attend in both directions, in a single stack of layers
+
     def suits_all(self, model: Any) -> bool:
-        """Return whether it :attr:`suits` a derived model, and has as many stacks of layers."""
-        return bool(self.decoder) == bool(model.decoder_layers) and self.suits(model)
+        """Return whether it :attr:`suits` a derived model, has as many stacks of layers, and is an encoder if it is."""
+        is_alike = bool(self.decoder) == bool(model.decoder_layers) and self.is_encoder == (model.family == "bert")
+        return is_alike and self.suits(model)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from megads.checkpoint.format.blocks import Entry, write_file
 from megads.checkpoint.format.manifest import File, Manifest, write_manifest
 from megads.checkpoint.format.runs import Contents, with_files
 from megads.checkpoint.format.shard_layout import parameters_of
-from megads.checkpoint.resume.compatibility import SHAPE_SETTINGS
+from megads.checkpoint.resume.compatibility import shape_of
 from megads.comm.grid import Grid
 from megads.config.schema import ModelConfig
 
@@ -114,5 +114,5 @@ def _manifest(
         "about": {"megads": "0"},
         **more,
     }
-    shape = {key: getattr(model, key) for key in SHAPE_SETTINGS}
+    shape = shape_of(model)
     return with_files(Manifest(iteration, tuple(kinds), layout, shape, parameters_of(model), {}, {}, **facts), files)

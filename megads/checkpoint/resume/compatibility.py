@@ -15,6 +15,7 @@ from megads.config.schedule.rates import Schedule
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.setting import Section
 from megads.errors import CheckpointError
+from megads.families.table import FAMILIES
 
 SHAPE_SETTINGS = (
     "num_layers",
@@ -49,6 +50,8 @@ SHAPE_SETTINGS = (
 )
 """What decides the shape and the meaning of the weights."""
 
+ENCODERS = tuple(name for name, family in FAMILIES.items() if family.samples == "bert")
+
 FREE = {
     *("force", "exit_interval", "exit_duration_min", "eval_at_start", "evaluate_only", "max_skipped"),
     *("micro_batch", "grad_acc_steps", "train_samples", "train_tokens", "samples_offset"),
@@ -76,9 +79,13 @@ def checkpoint_folder(run: RunConfig, run_dir: Path) -> Path:
 
 
 def shape_of(run: RunConfig | ModelConfig) -> dict[str, Any]:
-    """Return the settings that decide the shape and the meaning of the weights; ``run`` is derived."""
+    """Return the settings that decide the shape and the meaning of the weights; ``run`` is derived.
+
+    Of the family whether it is an encoder, whose tokens attend in both directions.
+    """
     model = (run.model if isinstance(run, RunConfig) else run).model_dump()
-    return {key: model[key] for key in SHAPE_SETTINGS}
+    named = {"family": model["family"]} if model["family"] in ENCODERS else {}
+    return {**named, **{key: model[key] for key in SHAPE_SETTINGS}}
 
 
 def meaningful(model: Mapping[str, Any]) -> list[str]:
@@ -122,6 +129,13 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
     wanted, fields = shape_of(run), ModelConfig.model_fields
     # A setting that is newer than the checkpoint had its default then.
     stored = {key: manifest.model.get(key, fields[key].default) for key in SHAPE_SETTINGS}
+    kinds = [each.get("family", "gpt") for each in (manifest.model, wanted)]
+    if kinds[0] != kinds[1]:
+        had, asks = ("an encoder, bert" if kind in ENCODERS else "no encoder" for kind in kinds)
+        raise CheckpointError(
+            f"{path}: the checkpoint's model is {had}, this run's is {asks}; set MODEL_FAMILY, or start with "
+            f"{_starts_new(run, is_own)}"
+        )
     # The head of a task is new.
     compared = [key for key in meaningful(wanted) if is_own or key != "num_classes" or not wanted[key]]
     differ = [key for key in compared if stored[key] != wanted[key]]

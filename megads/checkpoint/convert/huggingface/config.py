@@ -92,6 +92,11 @@ def architecture_of(model: ModelConfig, wanted: str = "") -> str:
     Raises:
         CheckpointError: none does, or not the wanted one.
     """
+    if model.num_classes:
+        raise CheckpointError(
+            f"no class of transformers here has the head of a task (num_classes={model.num_classes}); "
+            "export the checkpoint that it was finetuned from"
+        )
     suiting = [name for name, each in CLASSES.items() if each.suits_all(model)]
     chosen = CLASSES[wanted if wanted in suiting else suiting[0]]
     misfits = (

@@ -42,8 +42,11 @@ _TABLES = re.compile(
 )
 """Tables that older versions saved with the weights; they follow from the settings, or nothing reads them."""
 
-_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "cls.predictions.decoder.weight")
 """Names under which older versions saved an embedding again."""
+
+_BIASES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}
+"""Names under which they saved a bias again -> its own."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,7 @@ def _match(source: Path, description: ModelDescription, weights: Source, theirs:
     prefix = CLASSES[description.architecture].prefix
     bare = prefix and not any(name.startswith(prefix) for name in weights.shapes)
     found = {each.name: each.name.removeprefix(prefix) if bare else each.name for each in theirs}
+    found = {name: _old_name(stored, weights.shapes) for name, stored in found.items()}
     missing = [name for name in found.values() if name not in weights.shapes]
     if missing:
         raise CheckpointError(
@@ -174,12 +178,21 @@ def _match(source: Path, description: ModelDescription, weights: Source, theirs:
                 if name in tied
                 else f"{source}: {name} is not {embedding}, and the model has one embedding"
             )
+    for name, own in _BIASES.items():
+        if name in unknown and own in known and weights.have_equal_rows(name, own):
+            unknown.remove(name)
     if unknown:
         raise CheckpointError(
             f"{source}: has {unknown[0]}, which {description.architecture} as {CONFIG} describes it has not; "
             f"{len(unknown)} tensors would be lost"
         )
     return found
+
+
+def _old_name(name: str, stored: Mapping[str, Any]) -> str:
+    """Return ``name``, or what the first folders of BERT call it."""
+    old = name.replace(".LayerNorm.weight", ".LayerNorm.gamma").replace(".LayerNorm.bias", ".LayerNorm.beta")
+    return old if name not in stored and old in stored else name
 
 
 def _dtype(weights: Source, found: dict[str, str]) -> str:

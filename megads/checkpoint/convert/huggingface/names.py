@@ -10,6 +10,9 @@ from megads.config.schema import ModelConfig
 from megads.families.family import HuggingFace
 from megads.families.table import CLASSES
 
+FIRST = ("embedding", "positions", "token_types", "embedding_norm")
+"""Modules of the first step."""
+
 
 @dataclass(frozen=True)
 class HFTensor:
@@ -45,8 +48,8 @@ def tensors_of(model: ModelConfig, architecture: str) -> list[HFTensor]:
         for theirs, ours, part in row.inside_decoder
     ]
     outside = {ours.format(last=model.num_layers - 1): theirs for ours, theirs in row.outside.items()}
-    before = [(theirs, ours, None) for ours, theirs in outside.items() if ours in ("embedding", "positions")]
-    after = [(theirs, ours, None) for ours, theirs in outside.items() if ours not in ("embedding", "positions")]
+    before = [(theirs, ours, None) for ours, theirs in outside.items() if ours in FIRST]
+    after = [(theirs, ours, None) for ours, theirs in outside.items() if ours not in FIRST]
     parameters = parameters_of(model)
     return [tensor for names in (*before, *layers, *after) for tensor in _tensors(model, row, parameters, *names)]
 
@@ -61,7 +64,7 @@ def _tensors(
             continue
         cut = parameters[name]
         first, rows = (0, cut.shape[0]) if part is None else (sum(cut.parts[:part]), cut.parts[part])
-        if ours in ("embedding", "head"):
+        if ours in ("embedding", "head", "lm_head"):
             rows = model.vocab_size
         # GPT-2's linear layers are convolutions, which keep [in, out]; its tables are not.
         transposed = row.is_transposed and len(cut.shape) == 2 and ours.startswith("layers.")

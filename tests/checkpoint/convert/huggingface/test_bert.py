@@ -1,0 +1,149 @@
+"""The four classes of BERT in and out: the same logits, the weights bit by bit, and no other model takes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from megads.checkpoint.convert.huggingface.import_ import import_folder
+from megads.checkpoint.convert.reshard import reshape, target_of
+from megads.checkpoint.format.reader import Reader
+from megads.checkpoint.resume.compatibility import check_model, model_of, shape_of
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
+from megads.config.schema import ModelConfig
+from megads.errors import CheckpointError
+from megads.models.bert import BERT
+from megads.parallel.documents import Documents, Lengths
+from tests.checkpoint.convert.huggingface.models import exported, write_checkpoint
+from tests.families.test_bert import FORMS
+from tests.models.shapes import make_run
+
+GRIDS = (Grid(), Grid(tensor=2), Grid(pipe=2, tensor=2, data=2), Grid(data=3))
+SIZES = {
+    **{"vocab_size": 53, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"intermediate_size": 48, "max_position_embeddings": 14, "initializer_range": 0.2},
+}
+
+
+def our_module(path: Path, model: ModelConfig) -> BERT:
+    module = BERT(model.model_copy(update={"hidden_dropout": 0.0, "attention_dropout": 0.0}), Groups(Grid(), 0))
+    with Reader(path) as reader:
+        module.load_state_dict({name: torch.from_numpy(reader.whole(name)) for name in reader.manifest.tensors})
+    return module.eval()
+
+
+def assert_same_outputs(ours: BERT, theirs: torch.nn.Module) -> None:
+    generator = torch.Generator().manual_seed(1)
+    text, types = (torch.randint(most, (3, 12), generator=generator) for most in (53, 2))
+    lengths = Lengths(torch.tensor([12, 5, 1]), 12)
+    real = lengths.mask[:, 0, 0]
+    with torch.no_grad():
+        expected = theirs.eval()(text, attention_mask=real.long(), token_type_ids=types)
+        found = ours(text, documents=Documents(lengths=lengths, types=types))
+    if ours.config.binary_head:
+        found, pairs = found
+        torch.testing.assert_close(pairs, expected.seq_relationship_logits, rtol=2e-5, atol=2e-5)
+    logits = expected.prediction_logits if ours.config.binary_head else expected.logits
+    assert logits.abs().max() > 0.1
+    torch.testing.assert_close(found[..., :53][real], logits[real], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_outputs_of_what_is_exported_are_ours_and_the_layout_changes_no_byte(tmp_path, name):
+    files = set()
+    for i, grid in enumerate(GRIDS):
+        path = write_checkpoint(tmp_path / f"ours-{i}", FORMS[name], grid, zero_stage=3 if grid.data == 3 else 0)
+        done = exported(path, tmp_path / f"theirs-{i}", dtype="fp32")
+        files.add((tmp_path / f"theirs-{i}" / "model.safetensors").read_bytes())
+    assert len(files) == 1
+    assert done.architecture == name
+    theirs = getattr(transformers, name).from_pretrained(tmp_path / "theirs-0", dtype=torch.float32)
+    assert_same_outputs(our_module(path, FORMS[name]), theirs)
+
+
+def theirs_in(folder: Path, name: str) -> torch.nn.Module:
+    """Save a random model of transformers; no norm is one and no bias zero."""
+    torch.manual_seed(0)
+    config = (transformers.MegatronBertConfig if name.startswith("M") else transformers.BertConfig)(**SIZES)
+    module = getattr(transformers, name)(config)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    module.save_pretrained(folder)
+    return module
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_what_is_imported_computes_the_same_and_comes_out_bit_by_bit(tmp_path, name):
+    theirs = theirs_in(tmp_path / "theirs", name)
+    done = import_folder(tmp_path / "theirs", tmp_path / "ours", vocab_multiple=8)
+    with Reader(done.path) as reader:
+        model = model_of(done.path, reader.manifest)
+        assert reader.manifest.model == shape_of(model)
+    assert (model.family, model.binary_head) == ("bert", name.endswith("PreTraining"))
+    assert_same_outputs(our_module(done.path, model), theirs)
+    exported(done.path, tmp_path / "again")
+    before, after = (load_file(tmp_path / each / "model.safetensors") for each in ("theirs", "again"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[each], after[each]) for each in before)
+    first, second = (getattr(transformers, name).from_pretrained(tmp_path / each) for each in ("theirs", "again"))
+    same = set(SIZES) | {"hidden_act", "type_vocab_size", "layer_norm_eps", "hidden_dropout_prob", "architectures"}
+    assert all(getattr(first.config, each) == getattr(second.config, each) for each in same)
+
+
+def test_the_encoder_alone_is_read_by_transformers(tmp_path):
+    name = "BertForPreTraining"
+    exported(write_checkpoint(tmp_path / "ours", FORMS[name], Grid()), tmp_path / "theirs", dtype="fp32")
+    whole = getattr(transformers, name).from_pretrained(tmp_path / "theirs", dtype=torch.float32)
+    alone = transformers.BertModel.from_pretrained(tmp_path / "theirs", dtype=torch.float32)
+    for key, tensor in whole.bert.state_dict().items():
+        assert torch.equal(tensor, alone.state_dict()[key]), key
+
+
+def test_copies_in_old_files(tmp_path):
+    """They are read if they are copies, and refused if they are not."""
+    theirs = theirs_in(tmp_path / "theirs", "BertForPreTraining")
+    file = tmp_path / "theirs" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()
+    tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"].clone()
+    tensors["bert.embeddings.position_ids"] = torch.arange(14)[None]
+    for old, new in (("gamma", "weight"), ("beta", "bias")):
+        tensors[f"bert.embeddings.LayerNorm.{old}"] = tensors.pop(f"bert.embeddings.LayerNorm.{new}")
+    save_file(tensors, file, {"format": "pt"})
+    done = import_folder(tmp_path / "theirs", tmp_path / "ours", vocab_multiple=8)
+    with Reader(done.path) as reader:
+        assert_same_outputs(our_module(done.path, model_of(done.path, reader.manifest)), theirs)
+    tensors["cls.predictions.decoder.bias"][3] += 1
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"has cls\.predictions\.decoder\.bias, which BertForPreTraining as"):
+        import_folder(tmp_path / "theirs", tmp_path / "refused", vocab_multiple=8)
+
+
+def test_a_decoder_takes_no_encoders_checkpoint(tmp_path):
+    theirs_in(tmp_path / "theirs", "MegatronBertForMaskedLM")
+    done = import_folder(tmp_path / "theirs", tmp_path / "ours", vocab_multiple=8)
+    with Reader(done.path) as reader:
+        model = model_of(done.path, reader.manifest)
+        check_model(done.path, reader.manifest, make_run(model))
+        gpt = make_run(model.model_copy(update={"family": "gpt"}))
+        told = "the checkpoint's model is an encoder, bert, this run's is no encoder; set MODEL_FAMILY, or start with"
+        with pytest.raises(CheckpointError, match=told):
+            check_model(done.path, reader.manifest, gpt)
+
+
+def test_what_is_resharded_has_all_tensors(tmp_path):
+    theirs = theirs_in(tmp_path / "theirs", "BertForPreTraining")
+    done = import_folder(tmp_path / "theirs", tmp_path / "ours", vocab_multiple=8)
+    with Reader(done.path) as reader:
+        model = model_of(done.path, reader.manifest)
+        manifest = reader.manifest
+    made = reshape(done.path, manifest, tmp_path / "cut", target_of(manifest, tensor=2, pipeline=2))
+    assert made.manifest.layout["tensor"] == 2
+    assert_same_outputs(our_module(made.path, model), theirs)
