@@ -111,7 +111,7 @@ def degrees_of(options: Mapping[str, Any]) -> dict[str, int]:
     """Return tensor and pipeline degree, after checking that the model is named."""
     if not (options["source"] or options["load"]) or (options["source"] and options["load"]):
         raise ConfigError("pass the model once, as the first word, e.g. runs/7B")
-    return {name: options[name] or _from_environment(f"parallel.{name}") for name in ("tensor", "pipeline")}
+    return {name: options[name] or degree_of(f"parallel.{name}") for name in ("tensor", "pipeline")}
 
 
 def session_request(options: Mapping[str, Any], degrees: Mapping[str, int], num_slots: int) -> SessionRequest:
@@ -144,8 +144,8 @@ def _is_interactive(options: dict[str, Any]) -> bool:
     return not any(options[key] for key in _WAYS.values())
 
 
-def _from_environment(setting: str) -> int:
-    """Return the degree that the environment gives a setting, else 1."""
+def degree_of(setting: str, default: int = 1) -> int:
+    """Return the degree that the environment gives a setting, else ``default``."""
     from megads.config.tree import names_of
 
     for name in names_of(setting):
@@ -153,7 +153,7 @@ def _from_environment(setting: str) -> int:
             if not text.isdecimal() or int(text) < 1:
                 raise ConfigError(f"{name}={text}: expected an integer of 1 or more")
             return int(text)
-    return 1
+    return default
 
 
 def is_rank() -> bool:

@@ -6,11 +6,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from megads.data.formats.prefix import strip_suffix
+from megads.data.formats.token_file import open_dataset
 from megads.data.tokenizers.base import Tokenizer
+from megads.data.tokenizers.types.null import NullTokenizer
 from megads.errors import ConfigError, DataError
 from megads.evaluate.detokenize import detokenizer_of
-from megads.evaluate.windows import Span, Windows, rolling, sliding
+from megads.evaluate.windows import Span, Windows, rolling, samples, sliding
 from megads.storage.reading import parse_json
 
 JSON_LINES = (".json", ".jsonl")
@@ -42,11 +49,15 @@ class Options:
         context: most tokens that a target sees, itself left out.
         stride: wikitext103: targets of every window but the first.
         is_strict: lambada: all tokens of the last word must be right, not the last token only.
+        vocab_size: ids that the model knows; 0: not compared.
+        documents: token files: which documents to score, of how many; None: all.
     """
 
     context: int
     stride: int = 32
     is_strict: bool = False
+    vocab_size: int = 0
+    documents: Callable[[int], range] | None = None
 
 
 def wikitext103(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
@@ -106,10 +117,12 @@ def lambada(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
 
 
 def loss(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
-    """Loss, perplexity and bits per byte of texts: JSON lines with ``text``, or a file that is one text.
+    """Loss, perplexity and bits per byte of texts: JSON lines with ``text``, a file that is one text, or token files.
 
-    Every token is scored once, the first of a text behind the end-of-text token.
+    Every token is scored once, the first of a text behind the end-of-text token. Token files: see :func:`_of_tokens`.
     """
+    if is_token_file(path):
+        return _of_tokens(path, tokenizer, options)
     texts = list(_texts(path)) if path.suffix in JSON_LINES else [_text(path)]
     encoded = [tokenizer.encode(text) for text in texts]
     count, size = sum(map(len, encoded)), sum(len(text.encode()) for text in texts)
@@ -127,6 +140,52 @@ def loss(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
     return Task(windows, result, line)
 
 
+def _of_tokens(path: Path, tokenizer: Tokenizer, options: Options) -> Task:
+    """Loss of token files as training reads them: documents end to end, cut into samples of ``context`` targets.
+
+    A sample begins with the last token of the one before, and sees nothing else of it; the last one may be shorter.
+    Bits per byte only where decoding and encoding the first document gives the same ids again.
+    """
+    dataset = open_dataset(str(path))
+    bounds = dataset.document_row
+    chosen = options.documents(dataset.num_documents) if options.documents else range(dataset.num_documents)
+    texts = [dataset.get(i) for document in chosen for i in range(bounds[document], bounds[document + 1])]
+    tokens = np.concatenate(texts).astype(np.int32) if texts else np.zeros(0, np.int32)
+    if len(tokens) < 2:
+        raise DataError(f"{strip_suffix(str(path))}: has {len(tokens)} tokens in {len(chosen)} documents; 2 are needed")
+    spans = samples(len(tokens), options.context)
+    count, size = len(tokens) - 1, _bytes(texts, tokenizer)
+
+    def result(scores: Scores) -> dict[str, float]:
+        nats = -math.fsum(total for total, _ in scores)
+        mean = nats / count
+        bits = {"bits_per_byte": nats / math.log(2) / size, "bytes": size} if size else {}
+        return {"loss": mean, "ppl": math.exp(min(700, mean)), **bits, "tokens": count, "samples": len(spans)}
+
+    bits = ", {bits_per_byte:.4f} bits per byte" if size else ""
+    line = f"loss {{loss:.4f}}, perplexity {{ppl:.4f}}{bits}, {{tokens:.0f}} tokens in {{samples:.0f}} samples of "
+    return Task(Windows.of([(tokens, spans)]), result, f"{line}{options.context}")
+
+
+def _bytes(texts: Sequence[NDArray[Any]], tokenizer: Tokenizer) -> int:
+    """Return the bytes of the texts; 0 where the tokenizer cannot give them back."""
+    if isinstance(tokenizer, NullTokenizer):
+        return 0
+    total = 0
+    for text in texts:
+        ids = [token for token in text.tolist() if token != tokenizer.eod]
+        decoded = tokenizer.decode(ids)
+        if not total and tokenizer.encode(decoded) != ids:
+            return 0
+        total += len(decoded.encode())
+    return total
+
+
+def is_token_file(path: Path) -> bool:
+    """Return whether ``path`` names token files, by their prefix or by one of them."""
+    return Path(f"{strip_suffix(str(path))}.idx").is_file()
+
+
 TASKS = {"wikitext103": wikitext103, "lambada": lambada, "loss": loss}
 
 
@@ -137,18 +196,33 @@ def make_task(name: str, path: Path, tokenizer: Tokenizer, options: Options) -> 
         ConfigError: there is none of this name, or an option does not fit.
         DataError: the file cannot be used.
     """
+    task = _known(name)(path, tokenizer, options)
+    largest = int(task.windows.tokens.max())
+    if options.vocab_size and largest >= options.vocab_size:
+        raise DataError(
+            f"{path}: has token {largest}, but the model knows {options.vocab_size}; use the tokenizer that the model "
+            "was trained with"
+        )
+    return task
+
+
+def _known(name: str) -> Callable[[Path, Tokenizer, Options], Task]:
     if name.lower() not in TASKS:
         raise ConfigError(f"--task {name}: no such task; the tasks are {', '.join(TASKS)}")
-    return TASKS[name.lower()](path, tokenizer, options)
+    return TASKS[name.lower()]
 
 
 def check_file(task: str, path: Path) -> None:
     """Check that a file holds what ``task`` reads, as far as that shows without its tokens.
 
     Raises:
+        ConfigError: there is no such task.
         DataError: it does not.
     """
-    if task == "lambada" or (task == "loss" and path.suffix in JSON_LINES):
+    _known(task)
+    if task == "loss" and is_token_file(path):
+        open_dataset(str(path))
+    elif task == "lambada" or (task == "loss" and path.suffix in JSON_LINES):
         _texts(path)
     elif len(_text(path).split()) < 2:
         raise DataError(f"{path}: is too short to evaluate")

@@ -38,7 +38,7 @@ class Windows(Sequence[Window]):
         self.tokens, self.spans = tokens, spans
 
     @staticmethod
-    def of(texts: Iterable[tuple[Sequence[int], Sequence[Span]]]) -> Windows:
+    def of(texts: Iterable[tuple[Sequence[int] | NDArray[np.int32], Sequence[Span]]]) -> Windows:
         """Return the windows of texts; the spans of each count from its own first token."""
         parts, spans, begin = [], [], 0
         for tokens, own in texts:

@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 from megads.comm.groups import Groups
@@ -24,17 +25,12 @@ class Runner:
 
     Args:
         module: this rank's part of the model, in evaluation mode, on its device, in its dtype.
-        groups: pipeline and tensor axes are used; the others have one rank.
+        groups: of the model; with sequence parallelism whole sequences can be run, not text generated.
         context: most tokens of a sequence.
         num_slots: sequences that the cache holds.
-
-    Raises:
-        ConfigError: the layout has sequence parallelism.
     """
 
     def __init__(self, module: GPT, groups: Groups, *, context: int, num_slots: int):
-        if groups.seq_size > 1:
-            raise ConfigError(f"SP={groups.seq_size}: text is generated without sequence parallelism; use SP=1")
         self.module, self.groups, self.context, self.num_slots = module, groups, context, num_slots
         first = next(module.parameters())
         self.device, self.dtype = first.device, first.dtype
@@ -63,7 +59,12 @@ class Runner:
 
         Returns:
             ``[B, S, H]`` for :meth:`logits`, S the longest prompt; what is behind a shorter one has no meaning.
+
+        Raises:
+            ConfigError: the layout has sequence parallelism.
         """
+        if self.groups.seq_size > 1:
+            raise ConfigError(f"SP={self.groups.seq_size}: text is generated without sequence parallelism; use SP=1")
         self.cache.begin_prefill(first_slot, [len(each) for each in prompts])
         tokens = self._padded(prompts)
         positions = torch.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
@@ -71,7 +72,16 @@ class Runner:
 
     def run(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Run whole sequences and keep nothing of them; return ``[B, S, H]`` as :meth:`prefill` does."""
-        return self._forward(self._padded(rows), Documents())
+        tokens, groups = self._padded(rows), self.groups
+        if groups.seq is None:
+            return self._forward(tokens, Documents())
+        # Each sequence rank runs its part of every row; all of them have the whole result.
+        width = -(-tokens.shape[1] // groups.seq_size)
+        tokens = F.pad(tokens, (0, width * groups.seq_size - tokens.shape[1]))
+        mine = self._forward(tokens[:, groups.seq_rank * width :][:, :width], Documents()).contiguous()
+        parts = [torch.empty_like(mine) for _ in range(groups.seq_size)]
+        dist.all_gather(parts, mine, group=groups.seq)
+        return torch.cat(parts, dim=1)
 
     def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
         longest = max(map(len, rows))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megads.cluster.ranks import RankInfo, find_ranks
 from megads.comm.groups import Groups, join_ranks
 from megads.config.schema import RunConfig
-from megads.data.tokenizers.base import Tokenizer
+from megads.data.tokenizers.base import Tokenizer, TokenizerSpec
 from megads.data.tokenizers.build import make_tokenizer
 from megads.errors import ConfigError
 from megads.inference.load import DTYPES, Weights, load_model, open_weights
@@ -28,9 +28,11 @@ class SessionRequest:
         tensor: tensor-parallel ranks.
         pipeline: pipeline stages.
         dtype: fp32, bf16 or fp16; empty: the one of training.
-        tokenizer: file or folder; empty: the model's own.
+        tokenizer: file or folder, or what it is made of; empty: the model's own.
         num_slots: sequences at a time, on every replica.
         context: most tokens of a sequence; 0: as in training.
+        sequence: ranks that share every sequence (Ulysses); more than one can score texts, not generate.
+        replicas: of the model; 0: as many as the ranks that started make.
     """
 
     source: Path
@@ -38,9 +40,11 @@ class SessionRequest:
     tensor: int = 1
     pipeline: int = 1
     dtype: str = ""
-    tokenizer: str = ""
+    tokenizer: str | TokenizerSpec = ""
     num_slots: int = 16
     context: int = 0
+    sequence: int = 1
+    replicas: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     """
     info = find_ranks(env)
     weights = open_weights(wanted.source, wanted.step)
-    spec = spec_given(wanted.tokenizer) if wanted.tokenizer else weights.tokenizer()
+    spec = _spec(wanted.tokenizer, weights)
     tokenizer = make_tokenizer(spec)
     context = _context(wanted.context, weights)
     run = _layout(wanted, info)
@@ -90,7 +94,8 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     pack(module, wanted.num_slots)
     runner = Runner(module, groups, context=context, num_slots=wanted.num_slots)
     size = sum(weight.numel() for weight in module.parameters())
-    layout = f", TP={wanted.tensor} PP={wanted.pipeline} x {groups.data_size}" if info.world_size > 1 else ""
+    shares = f" SP={wanted.sequence}" if wanted.sequence > 1 else ""
+    layout = f", TP={wanted.tensor} PP={wanted.pipeline}{shares} x {groups.data_size}" if info.world_size > 1 else ""
     held = f"{size / 1e6:.4g} M parameters per rank in {dtype} on {vendor.name}"
     summary = f"{weights.path}: {held}, context {context}{layout}"
     notes = tuple(weights.notes()) if groups.rank == 0 else ()
@@ -98,16 +103,29 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     return Session(runner, groups, tokenizer, weights.ends(tokenizer.eod), summary, spec.model, notes)
 
 
+def _spec(wanted: str | TokenizerSpec, weights: Weights) -> TokenizerSpec:
+    if isinstance(wanted, TokenizerSpec):
+        # Only a tokenizer without files needs to be told how many ids there are.
+        return replace(wanted, vocab_size=weights.model.vocab_size) if wanted.type == "NullTokenizer" else wanted
+    return spec_given(wanted) if wanted else weights.tokenizer()
+
+
 def _layout(wanted: SessionRequest, info: RankInfo) -> RunConfig:
-    model_ranks = wanted.tensor * wanted.pipeline
+    model_ranks = wanted.tensor * wanted.pipeline * wanted.sequence
+    shares = f" x SP={wanted.sequence}" if wanted.sequence > 1 else ""
     replicas, rest = divmod(info.world_size, model_ranks)
     if rest:
         raise ConfigError(
-            f"TP={wanted.tensor} x PP={wanted.pipeline} does not divide the {info.world_size} ranks that started; "
-            f"start a multiple of {model_ranks}"
+            f"TP={wanted.tensor} x PP={wanted.pipeline}{shares} does not divide the {info.world_size} ranks that "
+            f"started; start a multiple of {model_ranks}"
+        )
+    if wanted.replicas and replicas != wanted.replicas:
+        raise ConfigError(
+            f"DP={wanted.replicas} x TP={wanted.tensor} x PP={wanted.pipeline}{shares} are "
+            f"{wanted.replicas * model_ranks} ranks, and {info.world_size} started; start as many, or leave DP unset"
         )
     plain = RunConfig()
-    axes = {"tensor": wanted.tensor, "pipeline": wanted.pipeline, "data": replicas, "sequence": 1}
+    axes = {"tensor": wanted.tensor, "pipeline": wanted.pipeline, "data": replicas, "sequence": wanted.sequence}
     return plain.model_copy(update={"parallel": plain.parallel.model_copy(update=axes)})
 
 

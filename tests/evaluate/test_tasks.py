@@ -5,23 +5,33 @@ from __future__ import annotations
 import json
 import math
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from megads.comm.grid import Grid
+from megads.data.formats.token_file import open_dataset
+from megads.data.tokenizers.types.null import NullTokenizer
 from megads.errors import ConfigError, DataError
 from megads.evaluate.score import score
 from megads.evaluate.tasks import Options, make_task
 from tests.checkpoint.convert.huggingface.models import their_module
+from tests.data.factory import write_dataset
 from tests.inference.letters import LETTERS, Letters
 from tests.inference.theirs import imported, runner_of
 from tests.ranks import run_ranks
 
 CONTEXT = 12
 ONE = Grid()
-LAYOUTS = {"tp2": Grid(tensor=2), "pp2": Grid(pipe=2), "dp2": Grid(data=2), "tp2-dp2": Grid(tensor=2, data=2)}
+LAYOUTS = {
+    "tp2": Grid(tensor=2),
+    "pp2": Grid(pipe=2),
+    "dp3": Grid(data=3),
+    "sp2-pp2": Grid(seq=2, pipe=2),
+    "tp2-dp2": Grid(tensor=2, data=2),
+}
 
 
 def _words(count: int, seed: int = 0) -> str:
@@ -135,6 +145,50 @@ def test_every_layout_equals_one_rank(tmp_path, layout):
     path = _lambada_file(tmp_path)
     grid = LAYOUTS[layout]
     run_ranks(grid.world_size, _check, path, grid, imported("llama3"), _result(path, "loss"))
+
+
+def test_token_files_are_samples_of_the_context(tmp_path):
+    prefix = write_dataset(tmp_path, [7, 30, 3], vocab=52)
+    tokens = [token for document in range(3) for token in open_dataset(prefix).get(document).tolist()]
+    nats = 0.0
+    for first in range(0, len(tokens) - 1, CONTEXT):
+        part = tokens[first : first + CONTEXT + 1]
+        scores = _their_scores(part[:-1])
+        nats -= sum(float(scores[place, token]) for place, token in enumerate(part[1:]))
+    # Letters give no text back with the ids of a Z, which is 52; here is none.
+    wanted = {"loss": nats / 39, "bits_per_byte": nats / math.log(2) / 40}
+    for path in (prefix, f"{prefix}.bin", f"{prefix}.idx"):
+        result = _result(Path(path), "loss")
+        assert {name: result[name] for name in wanted} == pytest.approx(wanted, rel=1e-5)
+        assert (result["tokens"], result["samples"], result["bytes"]) == (39, 4, 40)
+    part = make_task("loss", Path(prefix), Letters(), Options(CONTEXT, documents=lambda n: range(1, n)))
+    assert part.windows.tokens.tolist() == tokens[7:]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "vocab", "options", "words"),
+    [
+        ([1], 52, {}, "data: has 1 tokens in 1 documents; 2 are needed"),
+        ([5, 5], 52, {"documents": lambda n: range(0)}, "data: has 0 tokens in 0 documents"),
+        ([50], 500, {"vocab_size": 53}, "has token .*, but the model knows 53"),
+    ],
+)
+def test_token_files_that_cannot_be_scored(tmp_path, lengths, vocab, options, words):
+    prefix = write_dataset(tmp_path, lengths, vocab=vocab)
+    with pytest.raises(DataError, match=words):
+        make_task("loss", Path(prefix), NullTokenizer(vocab), Options(CONTEXT, **options))
+
+
+def test_bits_per_byte_need_a_tokenizer_that_gives_the_text_back(tmp_path):
+    prefix = Path(write_dataset(tmp_path, [20], vocab=52))
+    assert "bits per byte" not in make_task("loss", prefix, NullTokenizer(53), Options(CONTEXT)).line
+
+    class Lower(Letters):
+        def decode(self, ids):
+            return super().decode(ids).lower()
+
+    assert "bits per byte" not in make_task("loss", prefix, Lower(), Options(CONTEXT)).line
+    assert "bits per byte" in make_task("loss", prefix, Letters(), Options(CONTEXT)).line
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 from megads.errors import DataError
 from megads.inference.load import load_model, open_weights
 from megads.inference.runner import Runner
+from tests.data.factory import write_dataset
 from tests.parity.layouts import VOCAB, Layout
 from tests.parity.loops import loop_of, state_of
 from tests.ranks import run_ranks
@@ -111,6 +112,26 @@ def test_numbers_are_those_of_the_checkpoint_and_the_training_is_the_same(tmp_pa
     assert {numbers["task/lambada/correct"] for numbers in rows.values()} == {1}
     for step, numbers in rows.items():
         assert numbers == pytest.approx(_evaluated(tmp_path / "scored", step, tasks), rel=1e-6)
+
+
+def _validates(layout: Layout, folder: Path, prefix: str) -> None:
+    held_out = {"data.valid_path": prefix, "train.eval_interval": "3", "train.eval_iters": "2", "tasks.interval": "0"}
+    loop = loop_of(layout, folder / "run", **SETTINGS | held_out | {"tasks.files": f"loss:{prefix}"})
+    loop.run()
+    if loop.reporter is not None:
+        loop.reporter.metrics.close()
+
+
+def test_the_loss_of_token_files_is_the_validation_loss_of_the_same_samples(tmp_path):
+    # One document of two global batches of eight samples: the order of documents leaves the samples as they are.
+    prefix = write_dataset(tmp_path, [2 * 8 * CONTEXT + 1], seed=5, name="held_out")
+    run_ranks(2, _validates, Layout("llama", dp=2), tmp_path, prefix)
+    ((step, numbers),) = _rows(tmp_path / "run").items()
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    (valid,) = (row["valid_loss"] for row in map(json.loads, lines) if "valid_loss" in row)
+    assert numbers["task/loss/samples"] == 16
+    assert numbers["task/loss/loss"] == pytest.approx(valid, rel=1e-6)
+    assert numbers == pytest.approx(_evaluated(tmp_path / "run", step, f"loss:{prefix}"), rel=1e-6)
 
 
 def _gives_up_and_owes(layout: Layout, folder: Path, tasks: str) -> None:

@@ -49,8 +49,10 @@ class TasksConfig(Section):
         return parse_tasks(self.files)
 
 
-def parse_tasks(text: str) -> list[TaskFile]:
+def parse_tasks(text: str, name: str = "EVAL_TASKS=") -> list[TaskFile]:
     """Return the tasks of ``wikitext103:FILE,loss:FILE``; a file name may contain commas and colons.
+
+    ``name`` is what the user wrote in front of it.
 
     Raises:
         ConfigError: the text is not that.
@@ -59,14 +61,14 @@ def parse_tasks(text: str) -> list[TaskFile]:
         return []
     found = list(_NAMED.finditer(text))
     if not found or found[0].start():
-        raise ConfigError(f"EVAL_TASKS={text}: expected TASK:FILE,..., e.g. wikitext103:wiki.test.tokens")
+        raise ConfigError(f"{name}{text}: expected TASK:FILE,..., e.g. wikitext103:wiki.test.tokens")
     ends = [each.start() for each in found[1:]] + [len(text)]
     named = [(each[1].lower(), text[each.end() : end].strip()) for each, end in zip(found, ends, strict=True)]
     for task, path in named:
         if task not in TASKS:
-            raise ConfigError(f"EVAL_TASKS={text}: no task is called {task}; the tasks are {', '.join(TASKS)}")
+            raise ConfigError(f"{name}{text}: no task is called {task}; the tasks are {', '.join(TASKS)}")
         if not path:
-            raise ConfigError(f"EVAL_TASKS={text}: {task} has no file; write {task}:FILE")
+            raise ConfigError(f"{name}{text}: {task} has no file; write {task}:FILE")
     tasks = [task for task, _ in named]
     files = [
         TaskFile(task, Path(path), f"{task}.{Path(path).stem}" if tasks.count(task) > 1 else task)
@@ -75,6 +77,6 @@ def parse_tasks(text: str) -> list[TaskFile]:
     labels = [each.label for each in files]
     if same := next((each for each in files if labels.count(each.label) > 1), None):
         raise ConfigError(
-            f"EVAL_TASKS={text}: two files would be reported as {same.label}; name files of one task differently"
+            f"{name}{text}: two files would be reported as {same.label}; name files of one task differently"
         )
     return files
