@@ -1,4 +1,6 @@
-"""Make the demo corpus of Python's own library: ``python -m megads.data.stdlib_corpus FOLDER VOCAB BYTES``.
+"""Make the demo corpus of Python's own library: ``python -m megads.data.stdlib_corpus FOLDER VOCAB BYTES [TYPE]``.
+
+TYPE is that of a WordPiece tokenizer, for a corpus of sentences; else documents are whole, with a byte-level BPE.
 
 Run by ``megads.data.sources.demo``, which reads one line per step from its output:
 ``progress<TAB>what<TAB>done<TAB>total``, or ``error<TAB>message`` before it leaves with 2.
@@ -17,11 +19,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from megads.cluster.parent import end_with
 from megads.data.formats.dtypes import best_dtype
 from megads.data.formats.writer import IndexedWriter
-from megads.data.sources.demo import FILES, FORMAT, crc_of
-from megads.data.tokenizers.train import EOD, train_bpe
+from megads.data.sources.demo import FILES, FORMAT, SENTENCE_FILES, crc_of
+from megads.data.tokenizers.train import EOD, train_bpe, train_word_piece
 from megads.errors import DataError, MegadsError
 from megads.storage.open_file import write_cure
 
@@ -73,8 +77,8 @@ def read_texts(paths: Iterable[Path]) -> Iterator[str]:
             continue
 
 
-def make(folder: Path, vocab_size: int, most_bytes: int, progress: Progress) -> None:
-    """Write tokenizer, token files and ``info.json`` into ``folder``.
+def make(folder: Path, vocab_size: int, most_bytes: int, progress: Progress, word_piece: str = "") -> None:
+    """Write tokenizer, token files and ``info.json`` into ``folder``; of sentences for a type of ``word_piece``.
 
     Raises:
         DataError: no source is found, or the files cannot be written.
@@ -91,14 +95,20 @@ def make(folder: Path, vocab_size: int, most_bytes: int, progress: Progress) -> 
     sizes = itertools.accumulate(len(text) for text in texts)
     part = [text for text, size in zip(texts, sizes, strict=True) if size <= _TRAINED_BYTES] or texts[:1]
     progress("training its tokenizer", 0, 1)
-    tokenizer = train_bpe(part, vocab_size)
-    (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
+    if word_piece:
+        tokenizer = train_word_piece(part, vocab_size, lower_case=word_piece == "BertWordPieceLowerCase")
+        vocab = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+        (folder / "vocab.txt").write_text("".join(f"{token}\n" for token, _ in vocab), encoding="utf-8")
+    else:
+        tokenizer = train_bpe(part, vocab_size)
+        (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
     progress("training its tokenizer", 1, 1)
-    tokens = write_tokens(folder / "corpus", tokenizer, texts, vocab_size, progress)
+    write, names = (write_lines, SENTENCE_FILES) if word_piece else (write_tokens, FILES)
+    tokens = write(folder / "corpus", tokenizer, texts, vocab_size, progress)
     info = {
         "format": FORMAT,
-        "files": {name: (folder / name).stat().st_size for name in FILES},
-        "crc32": {name: crc_of(folder / name) for name in FILES},
+        "files": {name: (folder / name).stat().st_size for name in names},
+        "crc32": {name: crc_of(folder / name) for name in names},
         "documents": len(texts),
         "tokens": tokens,
         "characters": sum(map(len, texts)),
@@ -125,19 +135,36 @@ def write_tokens(prefix: Path, tokenizer: Any, texts: list[str], vocab_size: int
     return count
 
 
+def write_lines(prefix: Path, tokenizer: Any, texts: list[str], vocab_size: int, progress: Progress) -> int:
+    """Write one document per text, each of its lines a sequence, and return the number of tokens."""
+    count = 0
+    with IndexedWriter(prefix, best_dtype(vocab_size)) as writer:
+        for number, text in enumerate(texts):
+            if number % _BATCH == 0:
+                progress("tokenizing it", number, len(texts))
+            encoded = tokenizer.encode_batch(text.splitlines(), add_special_tokens=False)
+            lines = [each.ids for each in encoded if each.ids]
+            lengths = np.array([len(line) for line in lines], np.int32)
+            writer.add_batch(np.array([*itertools.chain(*lines)]), lengths, np.array([len(lines)], np.int64))
+            count += int(lengths.sum())
+        writer.finalize()
+    progress("tokenizing it", len(texts), len(texts))
+    return count
+
+
 def _report(*fields: object) -> None:
     sys.stdout.write("\t".join(map(str, fields)) + "\n")
     sys.stdout.flush()
 
 
-def main(folder: str, vocab_size: str, most_bytes: str) -> int:
+def main(folder: str, vocab_size: str, most_bytes: str, word_piece: str = "") -> int:
     """Make the corpus and return the exit code."""
     end_with(os.getppid())
     # Read by the tokenizers library. Only this process is meant, which never forks.
     os.putenv("TOKENIZERS_PARALLELISM", "true")
     os.putenv("RAYON_NUM_THREADS", str(_THREADS))
     try:
-        make(Path(folder), int(vocab_size), int(most_bytes), lambda *step: _report("progress", *step))
+        make(Path(folder), int(vocab_size), int(most_bytes), lambda *step: _report("progress", *step), word_piece)
     except MegadsError as error:
         _report("error", error)
     except BrokenPipeError:

@@ -155,5 +155,4 @@ BERT = Family(
     },
     init_std=0.02,
     samples="bert",
-    is_trained=False,
 )

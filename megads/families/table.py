@@ -38,7 +38,11 @@ def described_by(model: Any) -> FamilyName:
     def fits(each: HuggingFace) -> bool:
         return each.suits_all(model) and all(getattr(model, name) in values for name, values in each.needs.items())
 
-    names: tuple[FamilyName, ...] = (model.family, *FAMILIES)
+    samples = FAMILIES[model.family].samples
+    names: tuple[FamilyName, ...] = (
+        model.family,
+        *(name for name, family in FAMILIES.items() if family.samples == samples),
+    )
     return next((name for name in names if any(map(fits, FAMILIES[name].classes))), names[0])
 
 

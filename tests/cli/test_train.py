@@ -330,6 +330,7 @@ def files(tmp_path_factory):
     words = [*map(chr, letters), "<|endoftext|>"]
     (folder / "gpt2-vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
     (folder / "gpt2-merges.txt").write_text("#version: 0.2\n")
+    (folder / "bert-vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword\n")
     (folder / "bin").mkdir()
     (folder / "bin/megads").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m megads "$@"\n')
     (folder / "bin/megads").chmod(0o755)
@@ -341,6 +342,8 @@ def test_a_script_is_previewed_to_its_end(example, files):
     """On Polaris, whose 40 GB hold every one of them, the 175B model's 128 x 8 ranks too."""
     script, hosts, per_host = example
     places = {name: value for name, value in PLACES.items() if name not in OF_ONE_SCRIPT or script == SINGLE_NODE}
+    if "gpt" not in script:
+        places |= {"VOCAB_FILE": "bert-vocab.txt", "MERGE_FILE": ""} if script.startswith("pretrain") else {}
     env = {
         **{"PATH": f"{files / 'bin'}:{os.environ['PATH']}", "HOME": str(files), "PYTHONPATH": str(ROOT), **places},
         **{"LAUNCHER": "", "MEGADS_STRICT": "1", "MACHINE": "polaris", "NHOSTS": str(hosts)},

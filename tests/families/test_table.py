@@ -12,6 +12,7 @@ from megads.config.schema import RunConfig
 from megads.config.tree import fields
 from megads.families.table import CLASSES, FAMILIES, FAMILY_DEFAULTS, FamilyName, described_by, family_of
 
+BERT_PARTS = {"position_embedding": "learned", "normalization": "layernorm", "bias": True, "activation": "gelu_tanh"}
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/extending.md").read_text()
 
@@ -54,3 +55,5 @@ def test_a_model_is_called_what_its_parts_say():
     assert described_by(qwen3) == "qwen3"
     assert described_by(qwen3.model_copy(update={"family": "qwen3"})) == "qwen3"
     assert described_by(qwen3.model_copy(update={"norm_position": "after"})) == "llama"  # no class has both
+    bert = RunConfig.model_validate({"model": {"family": "bert", **BERT_PARTS}}).model
+    assert described_by(bert) == "bert"  # and not gpt, which has the same layers

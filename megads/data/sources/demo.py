@@ -6,6 +6,10 @@ It is the source of Python's own standard library, with a byte-level BPE trained
                            tokenizer.json           of the tokenizers library
                            info.json                CRC-32 and size of the others, counts, where it came from
 
+For BERT and T5 each line is a sentence, and a WordPiece vocabulary takes the place of the BPE::
+
+                           vocab.txt                in place of tokenizer.json
+
 ``megads.data.stdlib_corpus`` makes it, in a process of its own: the tokenizers library starts
 threads, and a process that has started them complains at every later fork.
 """
@@ -27,6 +31,7 @@ from pathlib import Path
 from megads.config.schema import RunConfig
 from megads.data.sources.file_list import Shard
 from megads.errors import DataError
+from megads.families.table import FAMILIES
 from megads.storage.reading import read_bytes, read_json
 
 Progress = Callable[[str, int, int], None]
@@ -36,9 +41,15 @@ FORMAT = 1
 """Version of what is made; raise it when the same inputs give another corpus."""
 
 FILES = ("corpus.bin", "corpus.idx", "tokenizer.json")
+SENTENCE_FILES = ("corpus.bin", "corpus.idx", "vocab.txt")
 CORPUS = "python-stdlib"
 _MOST = 1 << 30  # bytes of a file
 _LOG = logging.getLogger("megads")
+
+
+def word_piece_type(run: RunConfig) -> str:
+    """Return which WordPiece tokenizer a run's demo corpus of sentences is for; empty for one of whole documents."""
+    return "" if FAMILIES[run.model.family].samples == "causal" else run.data.tokenizer_type
 
 
 def demo_prefix(run: RunConfig) -> Path:
@@ -48,6 +59,8 @@ def demo_prefix(run: RunConfig) -> Path:
     from, the sizes asked for, and :data:`FORMAT`.
     """
     decides = [FORMAT, sys.version, sys.base_prefix, run.data.demo_vocab_size, run.data.demo_bytes]
+    if kind := word_piece_type(run):
+        decides.append(kind)
     key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:12]
     return Path(os.path.expanduser(run.data.cache_dir)).absolute() / f"demo-{key}" / "corpus"
 
@@ -81,7 +94,7 @@ def make_demo(run: RunConfig, progress: Progress) -> list[Shard]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temp, ignore_errors=True)
         temp.mkdir()
-        _run_maker(temp, run.data.demo_vocab_size, run.data.demo_bytes, progress)
+        _run_maker(temp, [str(run.data.demo_vocab_size), str(run.data.demo_bytes), word_piece_type(run)], progress)
         _publish(temp, folder)
     except OSError as error:
         raise DataError(
@@ -102,7 +115,8 @@ def _is_complete(folder: Path) -> bool:
     """Return whether the corpus is there and what was written; a few MB are read."""
     try:
         crcs = read_json(folder / "info.json", _MOST)["crc32"]
-        if all(crc_of(folder / name) == crcs[name] for name in FILES):
+        names = SENTENCE_FILES if SENTENCE_FILES[-1] in crcs else FILES
+        if all(crc_of(folder / name) == crcs[name] for name in names):
             return True
         _LOG.warning("demo corpus %s: changed since it was written, its CRC-32 differs; rebuilding it", folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -125,10 +139,10 @@ def _publish(temp: Path, folder: Path) -> None:
     temp.rename(folder)
 
 
-def _run_maker(folder: Path, vocab_size: int, size: int, progress: Progress) -> None:
+def _run_maker(folder: Path, given: list[str], progress: Progress) -> None:
     """Run ``megads.data.stdlib_corpus`` and pass its progress on."""
     maker = subprocess.Popen(
-        [sys.executable, "-m", "megads.data.stdlib_corpus", str(folder), str(vocab_size), str(size)],
+        [sys.executable, "-m", "megads.data.stdlib_corpus", str(folder), *filter(None, given)],
         cwd=Path(__file__).parents[3],  # where `-m megads` finds this same package
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

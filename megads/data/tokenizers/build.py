@@ -109,9 +109,15 @@ def spec_of(run: RunConfig) -> TokenizerSpec:
         ConfigError: the settings name data but no tokenizer.
     """
     data = run.data
-    model = str(demo.demo_prefix(run).parent) if uses_demo_tokenizer(run) else data.tokenizer_model
+    model, vocab_file = data.tokenizer_model, data.vocab_file
+    if uses_demo_tokenizer(run):
+        folder = demo.demo_prefix(run).parent
+        if demo.word_piece_type(run):
+            vocab_file = str(folder / demo.SENTENCE_FILES[-1])
+        else:
+            model = str(folder)
     return TokenizerSpec(
-        data.tokenizer_type, model, data.vocab_file, data.merge_file, run.model.vocab_size, data.vocab_extra_ids
+        data.tokenizer_type, model, vocab_file, data.merge_file, run.model.vocab_size, data.vocab_extra_ids
     )
 
 
@@ -126,7 +132,8 @@ def vocab_size_of(run: RunConfig) -> int:
     spec = spec_of(run)
     if uses_demo_tokenizer(run):
         check_spec(spec)
-        return run.data.demo_vocab_size
+        added = len(bert.ADDED) + run.data.vocab_extra_ids if demo.word_piece_type(run) else 0
+        return run.data.demo_vocab_size + added
     return vocab_size(spec)
 
 
@@ -136,6 +143,8 @@ def load_tokenizer(run: RunConfig) -> Tokenizer:
         return make_tokenizer(spec_of(run))
     demo.read_demo(run)
     tokenizer = make_tokenizer(spec_of(run))
+    if demo.word_piece_type(run):
+        return tokenizer
     # A small corpus may yield fewer tokens than were asked for.
     assert isinstance(tokenizer, huggingface.HFTokenizer)
     return replace(tokenizer, vocab_size=run.data.demo_vocab_size)
@@ -149,6 +158,9 @@ def uses_demo_tokenizer(run: RunConfig) -> bool:
         DataError: its list of data cannot be read.
     """
     data = run.data
+    if demo.word_piece_type(run):
+        named = data.tokenizer_model or data.vocab_file or data.file_list or data.path
+        return data.tokenizer_type.startswith("BertWordPiece") and not named
     if data.tokenizer_type not in ("HFTokenizer", "PretrainedFromHF") or data.tokenizer_model:
         return False
     for setting, value in (("DATA_FILE_LIST", data.file_list), ("DATA_PATH", data.path)):

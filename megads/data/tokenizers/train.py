@@ -1,10 +1,12 @@
-"""Makes a byte-level BPE of GPT-2's kind."""
+"""Makes a byte-level BPE of GPT-2's kind, and a WordPiece vocabulary of BERT's for the demo corpus."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,13 @@ from typing import Any
 import orjson
 
 from megads.data.preprocess.input.files import find_inputs, read_lines
+from megads.data.tokenizers.types.bert import LONGEST_WORD
 from megads.errors import DataError
 
 EOD = "<|endoftext|>"
+WORD_PIECE_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LETTERS = 150
+"""Of a WordPiece vocabulary, each of which may begin and continue a word."""
 SMALLEST = 257
 """Tokens of a vocabulary that knows every byte and the end of a document."""
 LARGEST = 10_000_000
@@ -53,6 +59,36 @@ def train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[st
         show_progress=False,  # its bars do not know how much is to come
     )
     tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def train_word_piece(texts: Sequence[str], vocab_size: int, *, lower_case: bool) -> Any:
+    """Return BERT's tokenizer (``tokenizers.Tokenizer``) with a vocabulary of about ``vocab_size`` tokens, at most.
+
+    The same texts give the same tokenizer. Its rules are those of ``BertWordPieceLowerCase``, or of
+    ``BertWordPieceCase``. Ids begin with ``[PAD] [UNK] [CLS] [SEP] [MASK]``; then come the pieces in the order of their
+    letters. Rare letters are unknown.
+    """
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    rules = normalizers.BertNormalizer(lowercase=lower_case)
+    counts = Counter(itertools.chain.from_iterable(map(rules.normalize_str, texts)))
+    found = sorted((letter for letter in counts if not letter.isspace()), key=lambda each: (-counts[each], each))
+    letters = sorted(found[:LETTERS])
+    # The library numbers letters inside of words in a random order, and breaks ties by number; not those it is given.
+    given = [*WORD_PIECE_SPECIALS, *letters, *(f"##{letter}" for letter in letters)]
+    learner = Tokenizer(models.WordPiece(unk_token=WORD_PIECE_SPECIALS[1], max_input_chars_per_word=LONGEST_WORD))
+    others = "".join(f"\\x{{{ord(letter):x}}}" for letter in letters)
+    learner.normalizer = normalizers.Sequence([rules, normalizers.Replace(Regex(f"[^{others}]"), " ")])
+    learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=given, show_progress=False)
+    learner.train_from_iterator(texts, trainer)
+    pieces = sorted(set(learner.get_vocab()) - {*WORD_PIECE_SPECIALS})
+    numbers = {token: number for number, token in enumerate((*WORD_PIECE_SPECIALS, *pieces))}
+    tokenizer = Tokenizer(
+        models.WordPiece(numbers, unk_token=WORD_PIECE_SPECIALS[1], max_input_chars_per_word=LONGEST_WORD)
+    )
+    tokenizer.normalizer, tokenizer.pre_tokenizer = rules, pre_tokenizers.BertPreTokenizer()
     return tokenizer
 
 

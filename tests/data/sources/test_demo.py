@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from megads.data.formats.token_file import IndexedDataset
+from megads.data.formats.token_file import IndexedDataset, open_dataset
 from megads.data.sources.demo import FILES, demo_prefix, make_demo
-from megads.data.tokenizers.build import load_tokenizer
+from megads.data.tokenizers.build import load_tokenizer, vocab_size_of
 from megads.errors import DataError
 from tests.data.factory import make_run
 
@@ -61,6 +61,25 @@ def test_corpus_is_the_standard_library_and_decodes_to_it(cache):
         assert ids[-1] == tokenizer.eod
         assert tokenizer.eod not in ids[:-1]
         assert tokenizer.decode(ids[:-1]) in texts
+
+
+def test_a_corpus_for_bert_is_of_lines_in_pieces_of_words(tmp_path):
+    model = {"family": "bert", "seq_length": 64, "vocab_size": 0}
+    given = {"tokenizer_type": "BertWordPieceLowerCase", "demo_vocab_size": 600, "demo_bytes": 60_000}
+    run = make_run(model=model, data={**given, "cache_dir": str(tmp_path)})
+    (shard,) = make_demo(run, lambda *step: None)
+    data, tokenizer = open_dataset(shard.prefix), load_tokenizer(run)
+    assert 500 < tokenizer.vocab_size <= vocab_size_of(run) == 602
+    info = json.loads(Path(shard.prefix).with_name("info.json").read_text())
+    assert (info["documents"], info["tokens"]) == (data.num_documents, data.num_tokens)
+    assert len(data) > 10 * data.num_documents
+    unknown = tokenizer.vocab["[UNK]"]
+    lines = [ids for ids in (data.get(i).tolist() for i in range(300)) if unknown not in ids]
+    assert len(lines) > 200
+    assert all(tokenizer.encode(tokenizer.decode(ids)) == ids for ids in lines)
+    assert any(tokenizer.decode(ids).startswith("def ") for ids in lines)
+    whole = make_run(data={**given, "cache_dir": str(tmp_path)})
+    assert demo_prefix(run).parent != demo_prefix(whole).parent
 
 
 def test_second_time_is_read_from_the_cache_at_once(cache):

@@ -31,6 +31,9 @@ IDEOGRAPHS = (
 )
 """Characters that are words of their own."""
 
+ADDED = ("[BOS]", "[EOS]")
+"""Tokens behind every vocabulary, before those that VOCAB_EXTRA_IDS counts."""
+
 _NEEDED = ("[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]")
 _WHAT = "a vocab.txt of BERT: one token per line"
 
@@ -153,7 +156,7 @@ def make(spec: TokenizerSpec) -> WordPieceTokenizer:
         vocab[line.strip()] = number
     if absent := [token for token in _NEEDED if token not in vocab]:
         raise DataError(f"{path}: has no {', '.join(absent)}; expected {_WHAT}")
-    for token in ("[BOS]", "[EOS]", *(f"<extra_id_{number}>" for number in range(spec.extra_ids))):
+    for token in (*ADDED, *(f"<extra_id_{number}>" for number in range(spec.extra_ids))):
         vocab.setdefault(token, len(vocab))
     roles = {name: vocab[f"[{name.upper()}]"] for name in ("bos", "eos", "cls", "sep", "pad", "mask")}
     extra = tuple(vocab[f"<extra_id_{number}>"] for number in range(spec.extra_ids))
