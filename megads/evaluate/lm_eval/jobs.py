@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from megads.comm.messages import broadcast_value, gather_values
+from megads.errors import MegadsError
 from megads.evaluate.score import score
 from megads.evaluate.windows import Window
 from megads.inference.engine import Engine
@@ -177,12 +178,12 @@ class Ranks:
                 self._ended.set()  # the others are somewhere in the job: nothing that is sent now would fit
                 raise
 
-    def close(self) -> None:
-        """Have the other ranks return from :func:`follow`."""
+    def close(self, error: MegadsError | None = None) -> None:
+        """Have the other ranks return from :func:`follow`, or raise ``error`` there."""
         with self._turn:
             if not (self._is_alone or self._ended.is_set()):
                 self._ended.set()
-                broadcast_value([False, None])
+                broadcast_value([False, error])
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_S):
@@ -192,9 +193,15 @@ class Ranks:
 
 
 def follow(session: Session) -> None:
-    """Do what rank 0 does, until it closes its :class:`Ranks`."""
-    goes_on, job = broadcast_value(None)
+    """Do what rank 0 does, until it closes its :class:`Ranks`.
+
+    Raises:
+        MegadsError: with which rank 0 ends.
+    """
+    goes_on, found = broadcast_value(None)
     while goes_on:
-        if job is not None:
-            job.run(session)
-        goes_on, job = broadcast_value(None)
+        if found is not None:
+            found.run(session)
+        goes_on, found = broadcast_value(None)
+    if found is not None:
+        raise found

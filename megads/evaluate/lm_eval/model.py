@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import lm_eval.utils
+import torch.distributed as dist
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 from tqdm import tqdm
 
-from megads.errors import ConfigError
+from megads.errors import ConfigError, MegadsError
 from megads.evaluate.lm_eval.jobs import Generation, Ranks, follow, scoring_jobs
 from megads.inference.generate import leave
 from megads.inference.sampling import Sampling
@@ -27,6 +28,8 @@ BATCH = 16
 """Rows at a time where the user names no number."""
 BATCHES = 8
 """Batches of every replica that are one job, after which the bar moves."""
+OPEN: list[MegadsLM] = []
+"""Models that were made by their arguments, on rank 0."""
 SAMPLED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Settings of generation that are the same here as there."""
 
@@ -77,17 +80,24 @@ class MegadsLM(TemplateLM):
                 follow(session)
                 leave()
                 raise SystemExit(0)
-            atexit.register(self.close)
+            OPEN.append(self)
+            atexit.register(self._end)
         self.session, self.max_gen_toks = session, int(max_gen_toks)
         self.max_length = session.runner.context
         self.ranks = Ranks(session)
         folder = Path(session.tokenizer_path) if session.tokenizer_path else None
         self._template = ChatTemplate(folder if folder is None or folder.is_dir() else folder.parent)
 
-    def close(self) -> None:
-        """Let the other ranks end."""
+    def close(self, error: MegadsError | None = None) -> None:
+        """Let the other ranks end, with ``error`` if there is one."""
+        self.ranks.close(error)
+        atexit.unregister(self._end)
+
+    def _end(self) -> None:
+        """End with the interpreter, of a program that has not closed the model."""
         self.ranks.close()
-        atexit.unregister(self.close)
+        if dist.is_initialized():
+            dist.barrier()  # the others still talk to this rank
 
     @property
     def eot_token_id(self) -> int:

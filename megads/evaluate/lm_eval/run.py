@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megads.errors import ConfigError, DataError, DependencyError
+from megads.errors import ConfigError, DataError, DependencyError, MegadsError
 from megads.evaluate.lm_eval.jobs import follow
 from megads.inference.session import Session
 
@@ -53,10 +53,16 @@ def evaluate(session: Session, wanted: HarnessOptions) -> dict[str, Any] | None:
     from megads.evaluate.lm_eval.model import MegadsLM
 
     model = MegadsLM(session=session, batch_size=wanted.batch)
+    error: MegadsError | None = MegadsError("rank 0 has failed")
     try:
-        return _evaluate(model, wanted)
+        results = _evaluate(model, wanted)
+        error = None
+    except MegadsError as problem:
+        error = problem
+        raise
     finally:
-        model.close()
+        model.close(error)
+    return results
 
 
 def check_package() -> None:

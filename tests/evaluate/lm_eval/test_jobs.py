@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from megads.errors import ConfigError, MegadsError
 from megads.evaluate.lm_eval import jobs
 from megads.evaluate.lm_eval.jobs import Choosing, Generation, Ranks, Scoring, follow, scoring_jobs
 from megads.inference.sampling import Sampling
@@ -49,6 +50,25 @@ def test_what_ended_a_text_is_no_part_of_it():
     ended = Sampling(max_tokens=6, temperature=0, stop_token_ids=(free[3],), ignore_eos=True)
     first = free.index(free[3])
     assert Generation([[1, 2]], [ended]).run(session) == [free[:first]]
+
+
+def _check_end(folder: Path, error: MegadsError | None) -> None:
+    session = session_of(folder, groups_of(data=2))
+    if dist.get_rank() == 0:
+        ranks = Ranks(session)
+        ranks.close(error)
+        ranks.close()
+    elif error is None:
+        follow(session)
+    else:
+        with pytest.raises(ConfigError, match="no such task"):
+            follow(session)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("error", [None, ConfigError("no such task")])
+def test_all_ranks_end_as_rank_0(error):
+    run_ranks(2, _check_end, model_folder("llama3"), error)
 
 
 def _check(degrees: dict[str, int], folder: Path, wanted: dict[str, Any]) -> None:

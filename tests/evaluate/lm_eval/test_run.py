@@ -34,7 +34,9 @@ def _evaluate(*tasks: str, **more: Any) -> Any:
 def test_results_as_a_table_and_as_json():
     results = _evaluate("tiny_choice", "tiny_text", limit=3, log_samples=True)
     text = table(results)
-    assert "|tiny_choice" in text
+    header, _, first = text.splitlines()[:3]
+    assert [word.strip() for word in header.split("|")[1:6]] == ["Tasks", "Version", "Filter", "n-shot", "Metric"]
+    assert first.startswith("|tiny_choice")
     assert "|bits_per_byte" in text
     found = json.loads(as_json(results))
     assert found["n-samples"]["tiny_choice"] == {"original": 10, "effective": 3}

@@ -261,8 +261,12 @@ def test_overload_is_429_and_time_is_limited(serve):
     server = serve(num_slots=1, max_waiting=1, timeout_s=0.001)
     assert server.post("/v1/completions", {"prompt": ["a", "b", "c"]}).status_code == 400  # never fits
     server.loop.max_waiting, body = 0, {"prompt": "a", "max_tokens": 60, "ignore_eos": True, "stream": True}
+    goes_on, step = threading.Event(), server.loop.engine.step
+    server.loop.engine.step = lambda: step() if goes_on.wait(60) else []
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body):
         assert server.post("/v1/completions", {"prompt": "a"}).status_code == 429
+        goes_on.set()
+    assert _is_idle(server)
     slow = server.post("/v1/completions", {"prompt": "a", "max_tokens": 50, "ignore_eos": True})
     assert slow.status_code == 504
     assert "--request-timeout" in slow.json()["error"]["message"]
