@@ -51,6 +51,11 @@ def bert(word: str) -> tuple[str, ...]:
     return ("tests/models/test_bert.py", "-k", f"test_a_cut_model_matches_one_rank and {word}")
 
 
+def t5(word: str) -> tuple[str, ...]:
+    """Return the arguments that run the layouts of T5 whose id begins with ``word``."""
+    return ("tests/models/test_t5.py", "-k", f"test_a_cut_model_is_the_whole_one and {word}")
+
+
 MUTATIONS = (
     Mutation(
         "the all-reduce behind a row-parallel layer is dropped",
@@ -212,6 +217,69 @@ MUTATIONS = (
         'dist.all_reduce(found, group=groups.process_group("pipe"))',
         "pass",
         ("tests/parity/test_bert_layouts.py", "-k", "test_each_term and pp2"),
+    ),
+    Mutation(
+        "relative positions of every sequence rank are those of the first heads",
+        "megads/models/cross_attention.py",
+        "table = table[:, mine.start : mine.stop]",
+        "table = table[:, : mine.stop - mine.start]",
+        t5("t5-v1.1-1-2"),
+    ),
+    Mutation(
+        "the decoder has the encoder's relative positions",
+        "megads/models/t5.py",
+        "numbers.view(shape)[int(self.is_causal)]",
+        "numbers.view(shape)[0]",
+        ("tests/models/test_t5.py", "-k", "those_of_transformers and v1.1"),
+    ),
+    Mutation(
+        "padding of the encoder is seen, with relative positions",
+        "megads/models/relative.py",
+        "    if real is not None:\n",
+        "    if False:\n",
+        ("tests/models/test_t5.py", "-k", "those_of_transformers and v1.1"),
+    ),
+    Mutation(
+        "padding of the encoder is seen by the decoder",
+        "megads/models/cross_attention.py",
+        "mask = lengths.mask if lengths else None",
+        "mask = None",
+        ("tests/models/test_t5.py", "-k", "test_megatrons_form_is_its_reference"),
+    ),
+    Mutation(
+        "tensor ranks scatter the two texts as one",
+        "megads/models/t5.py",
+        "return torch.cat([share for of_rank in shares for share in of_rank], dim=1)",
+        "return tokens",
+        t5("t5-v1.0-2-1-True"),
+    ),
+    Mutation(
+        "the decoder's tokens all have the first learned position",
+        "megads/models/t5.py",
+        "(first + 1) * each, device=x.device) for each",
+        "(first + 1) * each, device=x.device) * (each != decoder) for each",
+        ("tests/models/test_t5.py", "-k", "test_megatrons_form_is_its_reference"),
+    ),
+    Mutation(
+        "keys of the encoder are exchanged as if they were as many as the queries",
+        "megads/parallel/ulysses.py",
+        "k, v = _ToHeads.apply(self.group, (self._keys, self._keys), k, v)",
+        "v, k = _ToHeads.apply(self.group, (self._keys, self._keys), k, v)",
+        t5("t5-1-2"),
+    ),
+    Mutation(
+        "the encoder's output is normalised in no stage",
+        "megads/models/t5.py",
+        "mine = mine if self.encoder_norm is None else self.encoder_norm(mine)",
+        "mine = mine if self.encoder_norm is None else mine + 0 * self.encoder_norm(mine)",
+        ("tests/models/test_t5.py", "-k", "test_megatrons_form_is_its_reference"),
+    ),
+    Mutation(
+        "of the rows of T5 every sequence rank reads the decoder's first",
+        "megads/engine/micro_batches.py",
+        "batch[:, row.text_dec][:, said]",
+        "batch[:, row.text_dec][:, : said.stop - said.start]",
+        ("tests/engine/test_micro_batches.py", "-k", "test_a_row_of_t5_in_parts"),
     ),
     Mutation(
         "whole parameters count in the gradient norm once per tensor rank",

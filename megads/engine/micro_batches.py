@@ -13,7 +13,7 @@ import megads.timing.collectives as dist
 from megads.comm.groups import Groups
 from megads.comm.rng import Draws, draws_of
 from megads.config.schema import RunConfig
-from megads.data.samples.masked.rows import BertRow
+from megads.data.samples.masked.rows import BertRow, T5Row
 from megads.engine.base import Labelled
 from megads.engine.optim.sophia import uniforms
 from megads.errors import ConfigError
@@ -27,8 +27,8 @@ from megads.parallel.ulysses import rank_tokens, split_batch
 class MicroBatch:
     """This rank's part of one micro-batch."""
 
-    tokens: Tensor  # [micro_batch, S / SP] int64
-    labels: Tensor  # the same; negative where a token does not count
+    tokens: Tensor  # [micro_batch, S / SP] int64; of an encoder with a decoder those of either, one behind the other
+    labels: Tensor  # the same, of its decoder; negative where a token does not count
     documents: Documents | None  # None: nothing starts over inside the rows
     draws: Draws | None = None  # for dropout; None: it is off
     pairs: Tensor | None = None  # [micro_batch] int64: labels of pairs of sentences, negative where none counts
@@ -63,6 +63,8 @@ class Splitter:
         """Return this rank's part of every batch: rows of ``S + 1`` tokens, or those of the family's samples."""
         if self.samples == "bert":
             return [self._hidden_part(batch) for batch in batches]
+        if self.samples == "t5":
+            return [self._cut_out_part(batch) for batch in batches]
         return [self._part(batch) for batch in batches]
 
     def _part(self, batch: Tensor) -> MicroBatch:
@@ -92,6 +94,18 @@ class Splitter:
         if self.model.binary_head:  # the first token of a sample is on the first rank
             pairs = batch[:, row.is_random] if groups.seq_rank == 0 else torch.full_like(batch[:, row.is_random], -1)
         return MicroBatch(batch[:, row.text][:, mine], batch[:, row.labels][:, mine], documents, pairs=pairs)
+
+    def _cut_out_part(self, batch: Tensor) -> MicroBatch:
+        """Return this rank's part of rows of :class:`megads.data.samples.masked.rows.T5Row`, of either text."""
+        row, groups = T5Row(self.model.seq_length, self.model.decoder_seq_length), self.groups
+        if batch.shape[1] != row.width:
+            parts = f"SEQ={row.encoder_length} and DECODER_SEQ={row.decoder_length}"
+            raise ValueError(f"rows of {batch.shape[1]} numbers; those of {parts} have {row.width}")
+        mine, said = rank_tokens(row.encoder_length, groups), rank_tokens(row.decoder_length, groups, "DECODER_SEQ")
+        tokens = torch.cat([batch[:, row.text_enc][:, mine], batch[:, row.text_dec][:, said]], dim=1)
+        lengths = Lengths(batch[:, row.length_enc].clamp(min=1), row.encoder_length)
+        documents = Documents(lengths=lengths, encoder_tokens=mine.stop - mine.start)
+        return MicroBatch(tokens, batch[:, row.labels][:, said], documents)
 
     def with_dropout(self, parts: Sequence[MicroBatch], first_sample: int, turn: int = 0) -> list[MicroBatch]:
         """Return the parts of a step with what their dropout draws from: their number in the run, on any rank.

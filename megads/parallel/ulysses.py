@@ -48,8 +48,8 @@ def split_batch(batch: Tensor, groups: Groups, eod: int | None = None) -> tuple[
     return tokens[:, mine], labels[:, mine]
 
 
-def rank_tokens(whole: int, groups: Groups) -> slice:
-    """Return which of the ``whole`` tokens of a row this sequence rank has.
+def rank_tokens(whole: int, groups: Groups, name: str = "SEQ") -> slice:
+    """Return which of the ``whole`` tokens of a row, the value of ``name``, this sequence rank has.
 
     Raises:
         ConfigError: the sequence cannot be cut into equal parts.
@@ -57,7 +57,7 @@ def rank_tokens(whole: int, groups: Groups) -> slice:
     size = groups.seq_size
     if whole % size:
         raise ConfigError(
-            f"SEQ={whole} cannot be split over SP={size} ranks; use SEQ={-(-whole // size) * size} or an SP "
+            f"{name}={whole} cannot be split over SP={size} ranks; use {name}={-(-whole // size) * size} or an SP "
             f"that divides {whole}"
         )
     length = whole // size

@@ -309,6 +309,36 @@ def test_a_row_of_bert_in_parts(seq, changes):
     run_ranks(seq, _rows_of_bert, seq, changes)
 
 
+def _rows_of_t5(seq: int) -> None:
+    import torch
+
+    from megads.data.samples.masked.rows import T5Row
+    from megads.engine.micro_batches import Splitter
+    from tests.parity.layouts import Layout, batches
+
+    run, groups = Layout("t5", sp=seq).run(), groups_of(seq=seq)
+    (batch, *_), row = batches(run, 0, 0), T5Row(16, 8)
+    splitter = Splitter(run, groups, None)
+    (part,) = splitter([batch])
+    text, start, labels = (
+        batch[:, each].chunk(seq, dim=1)[groups.seq_rank] for each in (row.text_enc, row.text_dec, row.labels)
+    )
+    assert torch.equal(part.tokens, torch.cat([text, start], dim=1))
+    assert torch.equal(part.labels, labels)
+    assert torch.equal(part.documents.lengths.tokens, batch[:, row.length_enc])
+    assert (part.documents.lengths.whole, part.documents.encoder_tokens) == (16, 16 // seq)
+    counted = int((batch[:, row.labels] >= 0).sum())
+    assert int(splitter.counted_tokens([part])) == counted
+    with pytest.raises(ValueError, match="rows of 17 numbers; those of SEQ=16 and DECODER_SEQ=8 have 34"):
+        splitter([torch.zeros(2, 17, dtype=torch.int64)])
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("seq", [1, 2])
+def test_a_row_of_t5_in_parts(seq):
+    run_ranks(seq, _rows_of_t5, seq)
+
+
 def test_the_weight_of_a_hidden_token_is_that_of_the_whole_step():
     import torch
 

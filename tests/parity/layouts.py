@@ -11,7 +11,7 @@ from typing import Any
 from megads.config.derive import derive
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
-from megads.data.samples.masked.rows import BertRow
+from megads.data.samples.masked.rows import BertRow, T5Row
 from tests.engine.plain import let_fp16_run
 from tests.ranks import groups_of
 
@@ -33,6 +33,19 @@ SIZES = {
     "train.dtype": "fp32",
     "optim.clip_grad": "0.3",
     "optim.weight_decay": "0.1",
+}
+T5 = {"model.family": "t5", "model.decoder_layers": "2", "model.decoder_seq_length": "8", "data.vocab_extra_ids": "0"}
+T5_RELATIVE = {
+    **T5,
+    "model.hidden_dropout": "0",
+    "model.attention_dropout": "0",
+    "model.normalization": "rmsnorm",
+    "model.activation": "geglu_tanh",
+    "model.position_embedding": "relative",
+    "model.relative_buckets": "8",
+    "model.relative_distance": "12",
+    "model.bias": "false",
+    "model.tied_embeddings": "false",
 }
 KINDS: dict[str, dict[str, str]] = {
     "llama": {},
@@ -57,6 +70,10 @@ KINDS: dict[str, dict[str, str]] = {
         "model.attention_dropout": "0",
         "model.binary_head": "false",
     },
+    "t5": {**T5, "model.hidden_dropout": "0", "model.attention_dropout": "0"},
+    "t5-dropout": T5,
+    "t5-v1.1": T5_RELATIVE,
+    "t5-v1.0": {**T5_RELATIVE, "model.activation": "relu", "model.tied_embeddings": "true"},
     "llama-tied": {"model.tied_embeddings": "true"},
     "gpt-untied": {
         "model.family": "gpt",
@@ -118,6 +135,8 @@ def batches(run: RunConfig, step: int, data_rank: int) -> list[Any]:
     generator = torch.Generator().manual_seed(step)
     if run.model.family == "bert":
         samples = hidden_samples(run.model.seq_length, generator)
+    elif run.model.family == "t5":
+        samples = cut_out_samples(run.model.seq_length, run.model.decoder_seq_length, generator)
     else:
         samples = torch.randint(0, VOCAB, (SAMPLES, run.model.seq_length + 1), generator=generator)
         samples[: SAMPLES // 2, : run.model.seq_length // 4 + step] = 7
@@ -145,6 +164,23 @@ def hidden_samples(length: int, generator: Any) -> Any:
     return samples
 
 
+def cut_out_samples(encoder: int, decoder: int, generator: Any) -> Any:
+    """Return rows of T5 with unequal lengths of either text."""
+    import torch
+
+    row = T5Row(encoder, decoder)
+    samples = torch.zeros(SAMPLES, row.width, dtype=torch.int64)
+    lengths, said = (torch.randint(2, n + 1, (SAMPLES,), generator=generator) for n in (encoder, decoder))
+    text, start, words = (
+        torch.randint(1, VOCAB, (SAMPLES, n), generator=generator) for n in (encoder, decoder, decoder)
+    )
+    samples[:, row.text_enc] = text * (torch.arange(encoder) < lengths[:, None])
+    samples[:, row.text_dec] = start * (torch.arange(decoder) < said[:, None])
+    samples[:, row.labels] = words.masked_fill(torch.arange(decoder) >= said[:, None], -1)
+    samples[:, row.length_enc], samples[:, row.length_dec] = lengths, said
+    return samples
+
+
 def plain_loss(model: Any, run: RunConfig, batch: Any, masked: bool = False) -> Any:
     """Return the loss of a whole global batch on one rank, by torch's own cross entropy."""
     from torch.nn.functional import cross_entropy
@@ -158,6 +194,11 @@ def plain_loss(model: Any, run: RunConfig, batch: Any, masked: bool = False) -> 
         logits, pairs = outputs if run.model.binary_head else (outputs, None)
         loss = cross_entropy(logits[..., :VOCAB].flatten(0, 1), batch[:, row.labels].flatten(), ignore_index=-1)
         return loss if pairs is None else loss + cross_entropy(pairs, batch[:, row.is_random])
+    if run.model.family == "t5":
+        t5 = T5Row(run.model.seq_length, run.model.decoder_seq_length)
+        documents = Documents(lengths=Lengths(batch[:, t5.length_enc], t5.encoder_length))
+        logits = model(batch[:, : t5.labels.start], documents=documents)
+        return cross_entropy(logits[..., :VOCAB].flatten(0, 1), batch[:, t5.labels].flatten(), ignore_index=-1)
     tokens, labels = batch[:, :-1], batch[:, 1:]
     if masked:
         labels = labels.masked_fill(tokens == 7, -100)

@@ -76,6 +76,19 @@ CHAINS = [
         Layout("bert", pp=4, zero=1),
     ],
     [
+        Layout("t5-v1.1", tp=2, dp=2, zero=1),
+        Layout("t5-v1.1", pp=4, zero=1),
+        Layout("t5-v1.1", dp=2, zero=3, more=ALL),
+        Layout("t5-v1.1", tp=4, zero=0, more={**SCATTER, **PADDED}),
+        Layout("t5-v1.1", sp=2, pp=2, zero=0),
+    ],
+    [
+        Layout("t5", pp=2, tp=2, zero=1),
+        Layout("t5", sp=2, zero=2),
+        Layout("t5", pp=4, zero=0, more=PADDED),
+        Layout("t5", tp=2, zero=3, more=ALL),
+    ],
+    [
         Layout("gpt-untied", tp=2, dp=2, zero=1),
         Layout("gpt-untied", pp=2, sp=2, zero=1),
         Layout("gpt-untied", dp=2, zero=2),

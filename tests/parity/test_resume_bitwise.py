@@ -17,7 +17,7 @@ import pytest
 from megads.checkpoint.resume.progress import Progress
 from tests.engine.plain import make_engine
 from tests.parity.checkpoints import load, save
-from tests.parity.layouts import SAMPLES, VOCAB, Layout, hidden_samples
+from tests.parity.layouts import SAMPLES, VOCAB, Layout, cut_out_samples, hidden_samples
 from tests.ranks import groups_of, run_ranks
 
 STEPS = 9
@@ -39,6 +39,8 @@ LAYOUTS = {
     "dp2-zero3": Layout("llama", dp=2, zero=3, more={**ONE, **ALL, **LOWER}),
     "tp2-dp2": Layout("llama", tp=2, dp=2, zero=0, more=ONE),
     "bert-pp2-tp2": Layout("bert", pp=2, tp=2, zero=1, more={**ONE, "parallel.scatter_norms": "true"}),
+    "t5-pp2-tp2": Layout("t5-v1.1", pp=2, tp=2, zero=1, more={**ONE, "parallel.scatter_norms": "true"}),
+    "t5-sp2-zero3": Layout("t5", sp=2, zero=3, more={**ONE, **ALL}),
     # How often attention draws depends on the documents of a rank's own samples.
     "dp2-documents": Layout("gpt", dp=2, zero=1, more={**ONE, "data.reset_attention_mask": "true"}),
 }
@@ -53,6 +55,7 @@ QUICK = [
     ("pp2", "fp16"),
     ("dp2-documents", "fp32"),
     ("bert-pp2-tp2", "bf16"),
+    ("t5-pp2-tp2", "fp32"),
 ]
 
 
@@ -71,6 +74,8 @@ class _Samples:
 
         if self.kind.startswith("bert"):
             return hidden_samples(16, torch.Generator().manual_seed(i))[i % SAMPLES].numpy()
+        if self.kind == "t5":
+            return cut_out_samples(16, 8, torch.Generator().manual_seed(i))[i % SAMPLES].numpy()
         return np.random.default_rng(i).integers(0, VOCAB, 17)
 
 

@@ -27,7 +27,7 @@ from megads.checkpoint.format.whole_state import STATES
 from megads.config.optimizers import OPTIMIZERS
 from megads.errors import CheckpointError
 
-VOCABULARY = ("embedding.weight", "head.weight", "lm_head.bias")
+VOCABULARY = ("embedding.weight", "head.weight", "lm_head.bias", "output_bias.bias")
 """Their last rows may be padding, of which another run may have more or fewer."""
 
 ITERATE = "z"
