@@ -1,11 +1,18 @@
-"""Tokens per second of the engine against transformers' generate, and what the server costs.
+"""Tokens per second of the engine against transformers' generate, the limit of a step, and what the server costs.
 
-    python benchmarks/inference.py [--hidden 512] [--layers 8] [--tokens 64] [--rounds 5]
+    python benchmarks/inference.py [--hidden 512] [--prompt 32] [--tokens 64] [--batches 1 8 64] [--threads 2]
 
-A small Llama with random weights, fp32 on the CPU, with as many torch threads as cores. For every batch the engine and
-transformers continue the same prompts greedily, in turns; then the same requests go to a server on loopback from
-another process. Printed are median tokens per second, their ratios, the milliseconds that HTTP adds to a
-batch, and how many texts are equal.
+A small Llama with random weights, fp32 on the CPU, with as many torch threads as cores unless told. For every batch the
+engine and transformers continue the same prompts greedily, in turns; with ``--http`` the same requests also go to a
+server on loopback from another process. Printed are
+
+* median tokens per second of both, their ratio, and the ratio of the CPU seconds, which other programs on the machine
+  change less;
+* milliseconds of a decode step, and those of reading as many bytes as the weights have once (a
+  matrix-vector product of that size);
+* the rate of a prefill of the prompts over that of the same layers in training's layout;
+* with ``--http``: its rate over the engine's, and the milliseconds that it adds to a batch;
+* how many texts are equal.
 """
 
 from __future__ import annotations
@@ -20,7 +27,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +40,7 @@ import uvicorn
 
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
+from megads.data.tokenizers.base import Specials
 from megads.inference.engine import Engine
 from megads.inference.load import HFWeights, load_model
 from megads.inference.packed import pack
@@ -49,6 +58,7 @@ class Characters:
     """Tokens are characters."""
 
     eod = 0
+    specials = Specials(eos=0)
     vocab_size = VOCABULARY
 
     def encode(self, text: str) -> list[int]:
@@ -77,10 +87,11 @@ def make_folder(folder: Path, options: argparse.Namespace) -> Any:
     return module
 
 
-def runner_of(folder: Path, num_slots: int) -> Runner:
+def runner_of(folder: Path, num_slots: int, *, packs: bool = True) -> Runner:
     groups, weights = Groups(Grid(), 0), HFWeights(folder)
     module = load_model(weights, groups, torch.device("cpu"), torch.float32)
-    pack(module, num_slots)
+    if packs:
+        pack(module, num_slots)
     return Runner(module, groups, context=weights.context, num_slots=num_slots)
 
 
@@ -141,17 +152,77 @@ def serving(runner: Runner) -> Iterator[str]:
         listener.close()
 
 
-def compare(ways: dict[str, Callable[[], list[list[int]]]], rounds: int) -> tuple[dict[str, float], int]:
-    """Return median tokens per second of every way, taken in turns after a first round, and how many texts agree."""
+@dataclass(frozen=True)
+class Rate:
+    """Medians of a way to generate: tokens per second, and CPU seconds of this process."""
+
+    speed: float
+    cpu_s: float
+
+
+def compare(ways: dict[str, Callable[[], list[list[int]]]], rounds: int) -> tuple[dict[str, Rate], int]:
+    """Return the rate of every way, taken in turns after a first round, and how many texts agree."""
     texts = {name: way() for name, way in ways.items()}
-    speeds: dict[str, list[float]] = {name: [] for name in ways}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            started = time.perf_counter()
+            started, used = time.perf_counter(), time.process_time()
             count = sum(map(len, way()))
-            speeds[name].append(count / (time.perf_counter() - started))
+            found[name].append((count / (time.perf_counter() - started), time.process_time() - used))
     agree = sum(all(each == one[0] for each in one) for one in zip(*texts.values(), strict=True))
-    return {name: statistics.median(found) for name, found in speeds.items()}, agree
+    return {name: Rate(*map(statistics.median, zip(*each, strict=True))) for name, each in found.items()}, agree
+
+
+def seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    """Return the median seconds of every call, taken in turns."""
+    found: list[list[float]] = [[] for _ in calls]
+    for number in range(rounds + 1):
+        for call, times in zip(calls, found, strict=True):
+            started = time.perf_counter()
+            call()
+            if number:
+                times.append(time.perf_counter() - started)
+    return [statistics.median(times) for times in found]
+
+
+@torch.inference_mode()
+def limits(folder: Path, prompts: list[list[int]], rounds: int) -> tuple[float, float, float]:
+    """Return the seconds of a decode step, those of reading the weights once, and prefill's rate over training's."""
+    runner, plain = runner_of(folder, len(prompts)), runner_of(folder, len(prompts), packs=False)
+    lengths, last = [len(each) for each in prompts], [each[-1] for each in prompts]
+    weights = sum(each.numel() for each in runner.module.layers.parameters()) + plain.module.head.weight.numel()
+    matrix, vector = torch.ones(weights // 1024, 1024), torch.ones(1024)
+    runner.prefill(prompts)
+    calls = (lambda: runner.logits(runner.decode(last, lengths)), lambda: torch.mv(matrix, vector))
+    step, read = seconds(calls, 4 * rounds)
+    prefill, forward = seconds((lambda: runner.prefill(prompts), lambda: plain.run(prompts)), rounds)
+    return step, read, forward / prefill
+
+
+def measure(folder: Path, module: Any, prompts: list[list[int]], client: Any, options: argparse.Namespace) -> str:
+    """Return the line of one batch."""
+    tokens, batch = options.tokens, len(prompts)
+    engine = Engine(runner_of(folder, batch), tokenizer=Characters())
+    ways = {
+        "engine": lambda: by_engine(engine, prompts, tokens),
+        "transformers": lambda: by_transformers(module, prompts, tokens),
+    }
+    with ExitStack() as stack:
+        if client is not None:
+            url = stack.enter_context(serving(runner_of(folder, batch)))
+            ways["http"] = lambda: client.apply(by_http, (url, prompts, tokens))
+        found, agree = compare(ways, options.rounds)
+    ours, theirs = found["engine"], found["transformers"]
+    step, read, prefill = limits(folder, prompts, options.rounds)
+    line = (
+        f"{options.hidden:6} {options.prompt:6} {tokens:6} {batch:5} {ours.speed:8.0f} {theirs.speed:12.0f} "
+        f"{ours.speed / theirs.speed:6.2f} {theirs.cpu_s / ours.cpu_s:6.2f} "
+        f"{1e3 * step:8.2f} {1e3 * read:8.2f} {prefill:8.2f} {f'{agree}/{batch}':>7}"
+    )
+    if client is None:
+        return line
+    served = found["http"].speed
+    return f"{line} {served / ours.speed:6.2f} {1e3 * batch * tokens * (1 / served - 1 / ours.speed):8.1f}"
 
 
 def main() -> None:
@@ -162,28 +233,23 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="generated for every prompt")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--http", action="store_true", help="measure the server, too")
     options = parser.parse_args()
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(options.threads)
     draw = torch.Generator().manual_seed(1)
-    print(f"batch {'engine':>8} {'transformers':>12}  ratio {'HTTP':>8} of engine {'adds ms':>8} {'equal':>7}")
-    with tempfile.TemporaryDirectory() as folder, multiprocessing.get_context("spawn").Pool(1) as client:
-        module = make_folder(Path(folder), options)
+    print(
+        f"hidden prompt tokens batch {'engine':>8} {'transformers':>12}  ratio    CPU  step ms  read ms  prefill "
+        f"{'equal':>7}" + ("   HTTP  adds ms" if options.http else ""),
+        flush=True,
+    )
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(1)) if options.http else None
+        module = make_folder(folder, options)
         for batch in options.batches:
             prompts = torch.randint(1, VOCABULARY, (batch, options.prompt), generator=draw).tolist()
-            engine = Engine(runner_of(Path(folder), batch), tokenizer=Characters())
-            with serving(runner_of(Path(folder), batch)) as url:
-                ways = {
-                    "engine": lambda: by_engine(engine, prompts, options.tokens),  # noqa: B023
-                    "transformers": lambda: by_transformers(module, prompts, options.tokens),  # noqa: B023
-                    "http": lambda: client.apply(by_http, (url, prompts, options.tokens)),  # noqa: B023
-                }
-                found, agree = compare(ways, options.rounds)
-            ours, theirs, served = found.values()
-            print(
-                f"{batch:5} {ours:8.0f} {theirs:12.0f} {ours / theirs:6.2f} {served:8.0f} {served / ours:9.2f} "
-                f"{1e3 * batch * options.tokens * (1 / served - 1 / ours):8.1f} {f'{agree}/{batch}':>7}",
-                flush=True,
-            )
+            print(measure(folder, module, prompts, pool, options), flush=True)
 
 
 if __name__ == "__main__":
