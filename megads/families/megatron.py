@@ -53,6 +53,16 @@ LAYER = {
 OUTSIDE = {
     "embedding": "embedding.word_embeddings",
     "positions": "embedding.position_embeddings",
+    "token_types": "embedding.tokentype_embeddings",
+    "pooler.dense": "pooler.dense",
     "head": "output_layer",
 }
 """Modules outside the layers, in legacy files within ``language_model``, besides ``final_layernorm``."""
+
+HEADS = {
+    "lm_head.dense": "lm_head.dense",
+    "lm_head.norm": "lm_head.layernorm",
+    "lm_head": "lm_head",
+    "binary_head": "binary_head",
+}
+"""Modules of BERT in legacy files, besides ``language_model``."""

@@ -163,7 +163,7 @@ def test_outputs_losses_and_gradients_equal_transformers(kind, changes, dtype, t
 # Megatron's form by its definition
 
 
-def _by_definition(model: ModelConfig, w: dict[str, Tensor], text: Tensor, documents: Documents) -> tuple[Tensor, Any]:
+def by_definition(model: ModelConfig, w: dict[str, Tensor], text: Tensor, documents: Documents) -> tuple[Tensor, Any]:
     """Return logits and pair logits, token by token where it can be: an S x S mask, heads one by one."""
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -203,7 +203,7 @@ def test_megatrons_form_by_its_definition():
     text, documents, labels = batch()
     real = documents.lengths.mask[:, 0, 0]
     weights = {name: weight.detach().clone().requires_grad_() for name, weight in ours.named_parameters()}
-    logits, pairs = _by_definition(model, weights, text, documents)
+    logits, pairs = by_definition(model, weights, text, documents)
     found, found_pairs = ours(text, documents=documents)
     _assert_near(found[real], logits[real], 1e-10, "logits")
     _assert_near(found_pairs, pairs, 1e-10, "pairs")

@@ -54,6 +54,9 @@ class ShapeFacts:
     bias: bool
     norm_bias: bool
     has_head: bool
+    is_encoder: bool = False  # a masked-LM head is there
+    token_types: int = 0
+    binary_head: bool = False
 
 
 def model_of(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, Any]) -> tuple[ModelConfig, list[str]]:
@@ -82,6 +85,9 @@ def model_of(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, A
     }
     values["vocab_size"] = _vocabulary(args, shapes, stated, notes)
     values["family"] = "llama" if values["position_embedding"] == ROPE else "gpt"
+    if shapes.is_encoder:
+        heads = {"token_types": shapes.token_types, "binary_head": shapes.binary_head}
+        values |= {"family": "bert", "tied_embeddings": True, **heads}
     values |= {key: value for key, value in stated.items() if key != "num_kv_heads"}
     values["max_positions"] = shapes.positions or values["seq_length"]
     if not args:
@@ -101,9 +107,9 @@ def model_of(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, A
 def _reject(args: Mapping[str, Any], shapes: ShapeFacts) -> None:
     for name, what in _UNSUPPORTED.items():
         if args.get(name):
-            raise CheckpointError(f"has {name}, {what}, which megads has not; it imports GPT and Llama models")
+            raise CheckpointError(f"has {name}, {what}, which megads has not; it imports GPT, Llama and BERT models")
     if args.get("num_experts") not in (None, 0, 1, [1]):
-        raise CheckpointError(f"has num_experts={args['num_experts']}; megads imports GPT and Llama models")
+        raise CheckpointError(f"has num_experts={args['num_experts']}; megads imports GPT, Llama and BERT models")
     if (args.get("rotary_percent") or 1.0) != 1.0:
         raise CheckpointError(
             f"has rotary_percent={args['rotary_percent']}; megads rotates all channels of a head only"

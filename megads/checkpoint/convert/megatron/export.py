@@ -25,6 +25,9 @@ from megads.errors import CheckpointError
 from megads.families.decoder import spec_of
 from megads.storage.durable import sync, write_synced
 
+_FOLDERS = {"language_model.encoder.": 2, "language_model.pooler.": 2, "lm_head.": 1, "binary_head.": 1}
+"""Beginning of a legacy name -> in how many dictionaries within each other it lies."""
+
 _WITH_STATE = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "output_layer")
 """Modules of Megatron-core that look for ``_extra_state``, which is None without fp8."""
 
@@ -61,6 +64,7 @@ def check_target(model: ModelConfig, target: Target) -> None:
             raise CheckpointError(
                 f"export to Megatron has no {setting}={found}, only {setting}={has}; use `megads checkpoint export-hf`"
             )
+    _check_heads(model, target)
     if target.style != "legacy" and model.activation == "gelu_tanh" and not model.bias:
         raise CheckpointError("Megatron-core has no tanh GELU without biases; use --names legacy")
     if model.rope_scaling == "llama3":
@@ -75,6 +79,13 @@ def check_target(model: ModelConfig, target: Target) -> None:
             f"Megatron scales rotary positions by integers, not by {model.rope_scaling_factor:g}; "
             "this model cannot be exported"
         )
+
+
+def _check_heads(model: ModelConfig, target: Target) -> None:
+    if model.num_classes:
+        raise CheckpointError(f"export to Megatron has no head of a task, as num_classes={model.num_classes} asks for")
+    if target.style != "legacy" and model.family == "bert":
+        raise CheckpointError("BERT is exported by Megatron's legacy names only; use --names legacy")
 
 
 @dataclass(frozen=True)
@@ -154,7 +165,7 @@ def _stage(model: ModelConfig, target: Target, number: int) -> list[ExportedTens
     for each in spec_of(model).parameters():
         name, cut = each.name, ShardLayout(each.shape, each.dim, each.parts)
         if name in VOCABULARY:
-            cut = ShardLayout((rows, model.hidden_size), 0, (rows,))
+            cut = ShardLayout((rows, *each.shape[1:]), 0, (rows,))
         if ".attention.qkv." in name:
             # Its groups of heads follow one another, so that it is cut like a matrix of one part.
             cut = ShardLayout(cut.shape, 0, cut.shape[:1])
@@ -196,8 +207,9 @@ def _nested(stage: list[ExportedTensor], places: list[Placeholder], style: Style
             if kind == "weight" and module.endswith(_WITH_STATE):
                 model[f"{module}._extra_state"] = None
             continue
-        # A name within the encoder is one key.
-        *folders, key = each.theirs.split(".", 2 if each.theirs.startswith("language_model.encoder.") else -1)
+        # A name within the encoder, the pooler or a head is one key.
+        inside = next((inside for start, inside in _FOLDERS.items() if each.theirs.startswith(start)), -1)
+        *folders, key = each.theirs.split(".", inside)
         inner = model
         for folder in folders:
             inner = inner.setdefault(folder, {})
@@ -244,6 +256,7 @@ def namespace(model: ModelConfig, target: Target, manifest: Manifest) -> argpars
         virtual_pipeline_model_parallel_size=None,
         num_layers_per_virtual_pipeline_stage=None,
         data_parallel_random_init=False,
+        **({"bert_binary_head": model.binary_head} if model.family == "bert" else {}),
         **{key: settings[key] for key in ("hidden_dropout", "attention_dropout") if key in settings},
         ckpt_format="torch",
         use_distributed_optimizer=False,

@@ -24,7 +24,7 @@ from megads.config.settings.data import TokenizerType
 from megads.errors import CheckpointError
 
 TOKENIZER_FILES = ("tokenizer_model", "vocab_file", "merge_file")
-VOCABULARY = ("embedding.weight", "head.weight", TIED_COPY)
+VOCABULARY = ("embedding.weight", "head.weight", "lm_head.bias", TIED_COPY)
 _ROWS = 1024
 """Rows of queries, keys and values that are put in order together."""
 
@@ -249,6 +249,9 @@ def _shape_facts(sharded: Mapping[str, Sharded]) -> ShapeFacts:
         bias="layers.0.attention.qkv.bias" in sharded,
         norm_bias="layers.0.input_norm.bias" in sharded,
         has_head="head.weight" in sharded,
+        is_encoder="lm_head.dense.weight" in sharded,
+        token_types=sharded["token_types.weight"].shape[0] if "token_types.weight" in sharded else 0,
+        binary_head="binary_head.weight" in sharded,
     )
 
 

@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from megads.errors import CheckpointError
-from megads.families.megatron import LAYER, OUTSIDE
+from megads.families.megatron import HEADS, LAYER, OUTSIDE
 
 Style = Literal["legacy", "core", "core-te"]
 
@@ -15,13 +15,15 @@ TIED_COPY = "tied"
 
 _OURS = {theirs: ours for ours, each in LAYER.items() for theirs in (*each[:3], *each.imported) if theirs}
 _OUTSIDE = {f"{theirs}.weight": f"{ours}.weight" for ours, theirs in OUTSIDE.items()}
+_OUTSIDE["pooler.dense.bias"] = "pooler.dense.bias"
+_HEADS = {f"{theirs}.{kind}": f"{ours}.{kind}" for ours, theirs in HEADS.items() for kind in ("weight", "bias")}
 _STACK = r"(?:language_model\.(?:encoder|transformer)|decoder)\."
 _IN_LAYER = re.compile(_STACK + r"layers\.(\d+)\.(.+?)(weight|bias)")
 _FINAL_NORM = re.compile(_STACK + r"final_(?:layer)?norm\.(weight|bias)")
 _IGNORED = re.compile(r"(.*\.)?(_extra_state|inv_freq|masked_bias)")
 _FOREIGN = (
     (r"language_model\.decoder\.|.*\b(inter|cross)_attention\.|.*cross_attn", "of a T5 model"),
-    (r"(language_model\.)?(pooler|lm_head|binary_head)\.|.*tokentype_embeddings", "of a BERT model"),
+    (r"(classification|multichoice)_head\.", "of a model that was finetuned for a task"),
     (r".*\b(local_)?experts?\.|.*\brouter\.|.*deepspeed_moe", "of a mixture of experts"),
     (r".*word_embeddings\.norm\.|.*embed_layernorm", "a norm of the embedding, as BLOOM has"),
     (r".*\b([qk]_(layer)?norm(alization)?)\.", "a norm of queries and keys"),
@@ -44,10 +46,12 @@ def ours_of(name: str) -> tuple[str, int | None] | None:
         return f"final_norm.{match[1]}", None
     if name == "word_embeddings_for_head.weight":
         return TIED_COPY, None
+    if found := _HEADS.get(name.replace(".norm.", ".layernorm.")):
+        return found, None
     if found := _OUTSIDE.get(name.removeprefix("language_model.")):
         return found, None
     kind = next((kind for pattern, kind in _FOREIGN if re.match(pattern, name)), "a parameter that no GPT or Llama has")
-    raise CheckpointError(f"{name} is {kind}; megads imports GPT and Llama models")
+    raise CheckpointError(f"{name} is {kind}; megads imports GPT, Llama and BERT models")
 
 
 def theirs_of(name: str, style: Style, layer: int | None, *, copy: bool = False) -> str:
@@ -67,4 +71,6 @@ def theirs_of(name: str, style: Style, layer: int | None, *, copy: bool = False)
         return "word_embeddings_for_head.weight" if legacy else "output_layer.weight"
     if module == "final_norm":
         return f"{stack}.final_layernorm.{kind}"
-    return f"{'language_model.' if legacy else ''}{OUTSIDE[module]}.weight"
+    if module in HEADS:
+        return f"{HEADS[module]}.{kind}"
+    return f"{'language_model.' if legacy else ''}{OUTSIDE[module]}.{kind}"

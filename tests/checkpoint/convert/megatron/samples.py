@@ -14,7 +14,7 @@ from megads.checkpoint.convert.megatron.import_ import Imported
 from megads.checkpoint.convert.writer import new_writer
 from megads.checkpoint.format.reader import Reader
 from megads.checkpoint.format.shard_layout import parameters_of
-from megads.checkpoint.resume.compatibility import SHAPE_SETTINGS
+from megads.checkpoint.resume.compatibility import shape_of
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig
@@ -41,8 +41,7 @@ def random_weights(model: ModelConfig, seed: int = 7) -> dict[str, np.ndarray]:
 
 def save_ours(folder: Path, model: ModelConfig, seed: int = 7) -> Path:
     """Write a checkpoint of random weights into ``folder``."""
-    values = model.model_dump()
-    with new_writer(folder, parameters_of(model), {key: values[key] for key in SHAPE_SETTINGS}, {}) as writer:
+    with new_writer(folder, parameters_of(model), shape_of(model), {}) as writer:
         for name, numbers in random_weights(model, seed).items():
             writer.add(name, numbers)
     return writer.final

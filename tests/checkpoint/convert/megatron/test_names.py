@@ -36,7 +36,7 @@ def test_names_of_old_versions_and_of_transformer_engine(theirs, ours):
 
 FOREIGN = {
     "language_model.decoder.layers.0.input_layernorm.weight": "of a T5 model",
-    "language_model.pooler.dense.weight": "of a BERT model",
+    "classification_head.weight": "of a model that was finetuned for a task",
     "decoder.layers.0.mlp.experts.linear_fc1.weight": "of a mixture of experts",
     "decoder.layers.0.self_attention.q_layernorm.weight": "a norm of queries and keys",
     "decoder.layers.0.something.weight": "a parameter that no GPT or Llama has",
