@@ -47,7 +47,10 @@ class LiveModel:
 
 
 def score_live(
-    model: LiveModel, windows: Sequence[Window], give_up: Callable[[], object] = lambda: False
+    model: LiveModel,
+    windows: Sequence[Window],
+    give_up: Callable[[], object] = lambda: False,
+    after: Callable[[int], None] = lambda done: None,
 ) -> list[tuple[float, bool]] | None:
     """Return of every window the sum of its scored tokens' log-probabilities, and whether each was the most likely one.
 
@@ -58,11 +61,13 @@ def score_live(
         model: whose micro-batches all have the same number of rows; those without a window count nothing.
         windows: in any order; those of similar length run together.
         give_up: asked before each group of micro-batches but the first, the same on every rank; then None is returned.
+        after: called with how many windows are done.
     """
     groups = model.groups
     lengths = lengths_of(windows)
     order = sorted(range(len(windows)), key=lambda place: -lengths[place])
     scores: list[tuple[float, bool]] = [(0.0, True)] * len(windows)
+    done = 0
     for turn, places in enumerate(_turns(order, model)):
         if turn and give_up():
             return None
@@ -75,6 +80,8 @@ def score_live(
         found = model.engine.eval_scores(batches).tolist()
         for place, (total, wrong) in zip(places, found, strict=False):
             scores[place] = (total, not wrong)
+        done += len(places)
+        after(done)
     return scores
 
 

@@ -231,8 +231,20 @@ def check_file(task: str, path: Path) -> None:
 def _text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: {getattr(error, 'strerror', '') or error}") from None
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise DataError(f"{path}: is not UTF-8 text (byte {error.start} is 0x{byte:02x}); convert it") from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text consists of characters: JSON can also hold halves of some."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _texts(path: Path) -> list[str]:
@@ -247,6 +259,8 @@ def _texts(path: Path) -> list[str]:
         text = found.get("text") if isinstance(found, dict) else None
         if not isinstance(text, str) or not text.strip():
             raise DataError(f'{path}:{number}: expected an object with "text"')
+        if not _is_unicode(text):
+            raise DataError(f"{path}:{number}: its text has half of a surrogate pair, which is no character")
         texts.append(text)
     if not texts:
         raise DataError(f"{path}: has no text")

@@ -12,6 +12,7 @@ from megads.config.schema import RunConfig
 from megads.data.tokenizers.base import Tokenizer, TokenizerSpec
 from megads.data.tokenizers.build import make_tokenizer
 from megads.errors import ConfigError
+from megads.families.table import FAMILIES
 from megads.inference.load import DTYPES, Weights, load_model, open_weights
 from megads.inference.packed import pack
 from megads.inference.runner import Runner
@@ -84,6 +85,11 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     """
     info = find_ranks(env)
     weights = open_weights(wanted.source, wanted.step)
+    if FAMILIES[weights.model.family].samples != "causal":
+        raise ConfigError(
+            f"{weights.path}: a model of the family {weights.model.family} does not predict a text from its beginning; "
+            "use a decoder, such as gpt or llama"
+        )
     spec = _spec(wanted.tokenizer, weights)
     tokenizer = make_tokenizer(spec)
     context = _context(wanted.context, weights)

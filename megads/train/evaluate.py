@@ -60,21 +60,21 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if not loss > 700 else math.inf
 
 
-class _Pace:
-    """Says how far a long validation is."""
+class Pace:
+    """Says how far a long validation is, or what else ``what`` names."""
 
-    def __init__(self, total: int):
-        self.total, self.began = total, time.monotonic()
+    def __init__(self, total: int, what: str = "validation"):
+        self.total, self.what, self.began = total, what, time.monotonic()
         self.next_s = FIRST_S
 
     def after(self, done: int) -> None:
-        """Say so if it is time, ``done`` global batches being done."""
+        """Say so if it is time, ``done`` global batches or windows being done."""
         passed = time.monotonic() - self.began
         if not done or passed < self.next_s:
             return
         self.next_s = passed + EVERY_S
         of = f" of {self.total}, ETA {duration(passed / done * max(0, self.total - done))}" if self.total else ""
-        LOG.info("validation: %d%s", done, of)
+        LOG.info("%s: %d%s", self.what, done, of)
 
 
 def evaluate(
@@ -103,7 +103,7 @@ def evaluate(
     losses: list[list[float]] = []  # of each global batch those of all terms
     sums = {corpus: [0.0, 0.0] for corpus in corpora}
     first = 0
-    pace = _Pace(total)
+    pace = Pace(total)
     for batches in steps:
         if losses and give_up():
             return None

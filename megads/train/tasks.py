@@ -18,6 +18,7 @@ from megads.evaluate.tasks import Options, Task, make_task
 from megads.evaluate.windows import Windows
 from megads.inference.load import limits
 from megads.monitor.log import LOG
+from megads.train.evaluate import Pace
 from megads.train.setup import Training
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ class RunTasks:
         t = self.training
         scattered = t.run.parallel.scatter_norms
         model = LiveModel(t.engine, t.groups, t.device, t.run.train.micro_batch, self.context, scattered)
-        scores = score_live(model, prepared.windows(), give_up)
+        windows = prepared.windows()
+        scores = score_live(model, windows, give_up, Pace(len(windows), prepared.label).after)
         if scores is not None and loop.reporter:
             task = self.tasks[place]
             numbers = task.result(scores)

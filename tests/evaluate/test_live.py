@@ -45,14 +45,15 @@ def test_scores_come_in_the_order_of_the_windows():
 
 
 def test_it_is_given_up_between_groups_of_micro_batches():
-    asked, engine = [], Sums()
+    asked, told, engine = [], [], Sums()
 
     def give_up():
         asked.append(len(engine.shapes))
         return len(asked) == 2
 
-    assert score_live(_model(engine, rows=1), [WINDOWS[0]] * (3 * AT_ONCE), give_up) is None
+    assert score_live(_model(engine, rows=1), [WINDOWS[0]] * (3 * AT_ONCE), give_up, told.append) is None
     assert asked == [1, 2]
+    assert told == [AT_ONCE, 2 * AT_ONCE]
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,14 @@ def _check(path: Any, grid: Grid, folder: Any, wanted: dict[str, float]) -> None
     assert _result(path, "loss", grid, dist.get_rank(), folder) == pytest.approx(wanted, rel=1e-6)
 
 
+@pytest.mark.parametrize(("layout", "texts"), [("dp3", 1), ("sp2-pp2", 1), ("dp3", 2)])
+def test_fewer_windows_than_ranks(tmp_path, layout, texts):
+    path = tmp_path / "few.jsonl"
+    path.write_text("".join(json.dumps({"text": _words(place + 1)[:2]}) + "\n" for place in range(texts)))
+    grid = LAYOUTS[layout]
+    run_ranks(grid.world_size, _check, path, grid, imported("llama3"), _result(path, "loss"))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_equals_one_rank(tmp_path, layout):
     path = _lambada_file(tmp_path)

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import tokenizers
+import transformers
 
 from megads.errors import ConfigError, MegadsError
 from megads.inference.generate import Prompt, generate, leave
@@ -52,3 +53,18 @@ def test_a_tokenizer_that_was_not_fetched_is_one_line(folder):
         open_session(SessionRequest(folder), {})
     assert str(folder) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_layout_of_other_ranks_is_rejected(folder):
+    with pytest.raises(ConfigError, match="DP=2 x TP=1 x PP=1 are 2 ranks, and 1 started; start as many, or leave DP"):
+        open_session(SessionRequest(folder, replicas=2), {})
+    with pytest.raises(ConfigError, match="TP=1 x PP=1 x SP=2 does not divide the 1 ranks that started; start a mult"):
+        open_session(SessionRequest(folder, sequence=2), {})
+
+
+def test_an_encoder_predicts_no_text(tmp_path):
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(**sizes, intermediate_size=32, max_position_embeddings=16)
+    transformers.BertForMaskedLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="a model of the family bert does not predict a text from its beginning"):
+        open_session(SessionRequest(tmp_path), {})

@@ -6,6 +6,7 @@ import pytest
 
 from megads.config.derive import derive
 from megads.config.rules.remarks import remarks
+from megads.config.rules.tasks import _tasks
 from megads.config.sources.resolve import resolve
 from megads.errors import ConfigError
 from tests.config.advice import check
@@ -42,3 +43,10 @@ def test_an_interval_that_never_comes_is_remarked():
         _run(EVAL_TASKS="loss:a", OVERLAPPING_EVAL="5000"),
     ):
         assert not any("TASKS" in line for line in remarks(run, 1))
+
+
+@pytest.mark.parametrize("env", [{"TASK": "MNLI", "TASK_TRAIN_DATA": "a"}, {"MODEL_FAMILY": "bert"}])
+def test_only_models_that_predict_a_text_are_scored(env):
+    asked = resolve("tiny", env={"TRAIN_ITERS": "10", "EVAL_TASKS": "loss:a", **env}, machine="generic")
+    (problem,) = _tasks(asked.run, 1)
+    assert "does not predict a text from its beginning" in problem.text
