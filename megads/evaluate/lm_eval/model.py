@@ -44,7 +44,9 @@ class MegadsLM(TemplateLM):
     Args:
         checkpoint: a run, a folder of checkpoints, a checkpoint or a Hugging Face folder.
         tensor_parallel: ranks that share every layer.
-        pipeline_parallel: stages. Ranks beyond tensor x pipeline are replicas.
+        pipeline_parallel: stages.
+        sequence_parallel: ranks that share every text (Ulysses); they score, and do not generate. Ranks beyond tensor x
+            pipeline x sequence are replicas.
         dtype: fp32, bf16 or fp16; empty: the one of training.
         tokenizer: file or folder; empty: the model's own.
         step: the iteration to take; None: the newest.
@@ -59,6 +61,7 @@ class MegadsLM(TemplateLM):
         checkpoint: str = "",
         tensor_parallel: int = 1,
         pipeline_parallel: int = 1,
+        sequence_parallel: int = 1,
         dtype: str = "",
         tokenizer: str = "",
         step: int | None = None,
@@ -73,8 +76,17 @@ class MegadsLM(TemplateLM):
         self.batch = BATCH if str(batch_size).startswith("auto") else int(batch_size)
         if session is None:
             place = Path(os.path.abspath(os.path.expanduser(checkpoint)))
-            layout = (int(tensor_parallel), int(pipeline_parallel), dtype)
-            wanted = SessionRequest(place, step, *layout, tokenizer, self.batch, int(max_length))
+            wanted = SessionRequest(
+                place,
+                step,
+                tensor=int(tensor_parallel),
+                pipeline=int(pipeline_parallel),
+                sequence=int(sequence_parallel),
+                dtype=dtype,
+                tokenizer=tokenizer,
+                num_slots=self.batch,
+                context=int(max_length),
+            )
             session = open_session(wanted, os.environ)
             if not session.speaks:
                 follow(session)
@@ -119,6 +131,7 @@ class MegadsLM(TemplateLM):
         """Return what the results say about the model."""
         runner, groups = self.session.runner, self.session.groups
         layout = {"tensor_parallel": groups.tensor_size, "pipeline_parallel": groups.pipe_size}
+        layout["sequence_parallel"] = groups.seq_size
         return {
             "model_summary": self.session.summary,
             "model_dtype": str(runner.dtype),
@@ -174,7 +187,13 @@ class MegadsLM(TemplateLM):
         return results
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Return the text behind every context, up to the first of its stop strings."""
+        """Return the text behind every context, up to the first of its stop strings.
+
+        Raises:
+            ConfigError: the settings of generation or the layout do not allow it.
+        """
+        if (size := self.session.groups.seq_size) > 1:
+            raise ConfigError(f"SP={size}: tasks that generate text run without sequence parallelism; use SP=1")
         eos = self.session.tokenizer.decode([self.eot_token_id])
         plans = [self._plan(each.args[0], each.args[1], eos, place) for place, each in enumerate(requests)]
         texts: dict[int, str] = {}

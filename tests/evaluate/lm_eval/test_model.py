@@ -11,7 +11,7 @@ import torch.distributed as dist
 from megads.comm.groups import Groups
 from megads.errors import ConfigError
 from megads.evaluate.lm_eval.jobs import follow
-from tests.evaluate.lm_eval.tiny import model_folder, run, session_of, tasks_folder
+from tests.evaluate.lm_eval.tiny import TASKS, model_folder, run, session_of, tasks_folder
 from tests.ranks import groups_of, run_ranks
 
 LAYOUTS = {"tp2": {"tensor": 2}, "pp2": {"pipe": 2}, "dp2": {"data": 2}}
@@ -77,6 +77,25 @@ def test_layouts_give_the_same_numbers(layout, hf):
     wanted = {name: wanted[name] for name in ("results", "samples")}
     folders = (model_folder("llama3", begins=True), tasks_folder())
     run_ranks(2, _check_layout, LAYOUTS[layout], *folders, wanted)
+
+
+def _check_sequence(model: Path, tasks: Path, wanted: dict[str, Any]) -> None:
+    groups = groups_of(seq=2)
+    if dist.get_rank():
+        follow(session_of(model, groups))
+        return
+    made = model_of("llama3", groups=groups, folder=model)
+    same(run(made, *wanted["results"], folder=tasks), wanted)
+    with pytest.raises(ConfigError, match="SP=2: tasks that generate text run without sequence parallelism; use SP=1"):
+        made.generate_until([])
+    made.close()
+
+
+@pytest.mark.dist
+def test_ranks_that_share_every_text_score_as_one(hf):
+    found = hf("llama3", 64, begins=True)
+    wanted = {part: {task: found[part][task] for task in TASKS[:3]} for part in ("results", "samples")}
+    run_ranks(2, _check_sequence, model_folder("llama3", begins=True), tasks_folder(), wanted)
 
 
 def _request(*args: Any) -> Any:
