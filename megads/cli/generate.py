@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -126,6 +127,7 @@ def session_request(options: Mapping[str, Any], degrees: Mapping[str, int], num_
         tokenizer=options["tokenizer"] or "",
         num_slots=num_slots,
         context=options["context"] or 0,
+        timeout_s=_timeout_s(),
     )
 
 
@@ -142,6 +144,19 @@ _WAYS = {"--prompt": "prompts", "--input": "source_file", "--num-samples": "num_
 
 def _is_interactive(options: dict[str, Any]) -> bool:
     return not any(options[key] for key in _WAYS.values())
+
+
+def _timeout_s() -> float:
+    """Return the longest wait for another rank that the environment gives, 0 without."""
+    from megads.config.tree import names_of
+
+    for name in names_of("launch.timeout_s"):
+        if text := os.environ.get(name):
+            with suppress(ValueError):
+                if 0 < float(text) <= 1e6:
+                    return float(text)
+            raise ConfigError(f"{name}={text}: expected seconds, above 0")
+    return 0.0
 
 
 def degree_of(setting: str, default: int = 1) -> int:

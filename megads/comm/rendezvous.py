@@ -72,6 +72,16 @@ def connect_again(env: Mapping[str, str], rank: int, timeout_s: float = 5.0) -> 
     return dist.PrefixStore(store_prefix(env), store)
 
 
+def store_listens(env: Mapping[str, str], rank: int, timeout_s: float = 2.0) -> bool:
+    """Return whether somebody listens where the store of the run is; torch prints pages where nobody does."""
+    host = "127.0.0.1" if holds_store(rank, env) else env["MASTER_ADDR"]
+    try:
+        socket.create_connection((host, int(env["MASTER_PORT"])), timeout_s).close()
+    except OSError:
+        return False
+    return True
+
+
 def store_prefix(env: Mapping[str, str]) -> str:
     """Return what every key of the run begins with in its store: this launch's secret, and its attempt.
 

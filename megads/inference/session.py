@@ -34,6 +34,7 @@ class SessionRequest:
         context: most tokens of a sequence; 0: as in training.
         sequence: ranks that share every sequence (Ulysses); more than one can score texts, not generate.
         replicas: of the model; 0: as many as the ranks that started make.
+        timeout_s: longest wait for another rank; 0: the default.
     """
 
     source: Path
@@ -46,6 +47,7 @@ class SessionRequest:
     context: int = 0
     sequence: int = 1
     replicas: int = 0
+    timeout_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Session:
         summary: what was loaded, in one line.
         tokenizer_path: file or folder of the tokenizer; empty: it has none.
         notes: lines worth showing about the weights.
+        timeout_s: longest wait for another rank.
     """
 
     runner: Runner
@@ -69,6 +72,7 @@ class Session:
     summary: str
     tokenizer_path: str = ""
     notes: tuple[str, ...] = ()
+    timeout_s: float = 600.0
 
     @property
     def speaks(self) -> bool:
@@ -106,7 +110,8 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     summary = f"{weights.path}: {held}, context {context}{layout}"
     notes = tuple(weights.notes()) if groups.rank == 0 else ()
     weights.close()
-    return Session(runner, groups, tokenizer, weights.ends(tokenizer.eod), summary, spec.model, notes)
+    ends = weights.ends(tokenizer.eod)
+    return Session(runner, groups, tokenizer, ends, summary, spec.model, notes, run.launch.timeout_s)
 
 
 def _spec(wanted: str | TokenizerSpec, weights: Weights) -> TokenizerSpec:
@@ -132,7 +137,9 @@ def _layout(wanted: SessionRequest, info: RankInfo) -> RunConfig:
         )
     plain = RunConfig()
     axes = {"tensor": wanted.tensor, "pipeline": wanted.pipeline, "data": replicas, "sequence": wanted.sequence}
-    return plain.model_copy(update={"parallel": plain.parallel.model_copy(update=axes)})
+    wait = {"timeout_s": wanted.timeout_s or plain.launch.timeout_s}
+    sections = {"parallel": plain.parallel.model_copy(update=axes), "launch": plain.launch.model_copy(update=wait)}
+    return plain.model_copy(update=sections)
 
 
 def _context(wanted: int, weights: Weights) -> int:

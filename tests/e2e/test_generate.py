@@ -102,20 +102,59 @@ def test_evaluation_is_the_same_on_two_ranks(run):
     assert two == pytest.approx(one, rel=1e-6)
 
 
-@pytest.mark.parametrize("tensor", ["1", "2"])
-def test_a_server_finishes_what_has_begun_and_exits_with_0(run, tensor):
+def _served(run, **settings):
+    """Return a server that listens, and its address."""
     import re
-    import signal
 
-    import httpx
-
-    server = run.start("serve", "run", "--port", "0", "--batch", "2", TP=tensor)
+    server = run.start("serve", "run", "--port", "0", "--batch", "2", **settings)
     lines = []
     while not lines or not (found := re.search(r"http://127\.0\.0\.1:\d+", lines[-1])):
         lines.append(server.stderr.readline())
         assert lines[-1], "".join(lines)
+    return server, found[0]
+
+
+def test_an_idle_server_outlives_the_time_out_and_names_a_rank_that_is_killed(run):
+    import socket
+    import time
+
+    import httpx
+    import psutil
+
+    wait_s = 8.0
+    server, url = _served(run, TP="2", DIST_TIMEOUT=str(wait_s))
+    time.sleep(wait_s + 1)
+    body = {"prompt": "import os", "max_tokens": 2}
+    assert httpx.post(f"{url}/v1/completions", json=body, timeout=60).status_code == 200
+    processes = psutil.Process(server.pid).children(recursive=True)
+    ranks = sorted((each for each in processes if not each.children()), key=lambda each: (each.create_time(), each.pid))
+    assert len(ranks) == 2
+    ranks[1].kill()
+    _, err = server.communicate(timeout=60)
+    assert server.returncode not in (0, 2), err
+    assert f"megads: rank 1 on {socket.gethostname()} is gone (" in err
+    assert len(err.splitlines()) == 1, err
+
+
+def test_an_idle_server_of_two_ranks_ends_with_0(run):
+    import signal
+
+    server, _ = _served(run, TP="2")
+    server.send_signal(signal.SIGTERM)
+    _, err = server.communicate(timeout=60)
+    assert server.returncode == 0, err
+    assert "stopped: 0 tokens generated" in err
+
+
+@pytest.mark.parametrize("tensor", ["1", "2"])
+def test_a_server_finishes_what_has_begun_and_exits_with_0(run, tensor):
+    import signal
+
+    import httpx
+
+    server, url = _served(run, TP=tensor)
     body = {"prompt": "import os", "max_tokens": 20, "stream": True, "n": 6, "ignore_eos": True}
-    with httpx.stream("POST", f"{found[0]}/v1/completions", json=body, timeout=60) as answer:
+    with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
         text = answer.iter_lines()
         first = next(text)
         server.send_signal(signal.SIGTERM)

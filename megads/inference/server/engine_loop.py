@@ -10,6 +10,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
 from megads.comm.messages import broadcast_value
+from megads.comm.presence import LostRanks, Presence
 from megads.errors import ConfigError, MegadsError
 from megads.inference.beam import Beam, beam_search
 from megads.inference.engine import Engine
@@ -18,8 +19,7 @@ from megads.inference.sampling import Sampling
 from megads.inference.session import Session
 
 HEARTBEAT_S = 5.0
-"""Between two commands to the other ranks of an idle server: they wait in a collective, which has a time limit."""
-
+"""At most between two commands to the other ranks of an idle server: they wait in a collective with a time limit."""
 
 FAILED = "the engine has failed; see the server's log"
 
@@ -88,6 +88,7 @@ class BeamJob:
 
 @dataclass(frozen=True)
 class _BeamClient:
+    number: int  # counts beam searches and other requests
     job: BeamJob
     found: concurrent.futures.Future[list[Beam]]
 
@@ -98,10 +99,12 @@ class EngineLoop:
     Args:
         session: the model; one replica.
         max_waiting: requests that wait for a slot; more are refused.
+        presence: tells which rank is gone; None: there is one rank, or nobody asks.
     """
 
-    def __init__(self, session: Session, max_waiting: int):
-        self.session, self.max_waiting = session, max_waiting
+    def __init__(self, session: Session, max_waiting: int, presence: Presence | None = None):
+        self.session, self.max_waiting, self.presence = session, max_waiting, presence
+        self.heartbeat_s = min(HEARTBEAT_S, session.timeout_s / 3)
         self.engine = Engine(session.runner, tokenizer=session.tokenizer, eos=session.eos)
         self.failure: BaseException | None = None
         self.generated = 0  # tokens
@@ -174,7 +177,7 @@ class EngineLoop:
                 update = await client.updates.get()
                 if isinstance(update, BaseException):
                     is_finished = True
-                    raise MegadsError(FAILED) from update
+                    raise MegadsError(_reason(update)) from update
                 is_finished = bool(update.finish_reason)
                 yield update
         finally:
@@ -199,15 +202,16 @@ class EngineLoop:
         return Update(text, tuple(tokens), tuple(scores), prompt_scores, reason)
 
     async def beam_search(self, job: BeamJob) -> list[Beam]:
-        """Return the best continuations. It runs alone: requests that come later wait.
+        """Return the best continuations. It runs alone, when the requests before it have ended; later ones wait.
 
         Raises:
             ConfigError: see :func:`megads.inference.beam.beam_search`.
         """
-        client = _BeamClient(job, concurrent.futures.Future())
         with self._changed:
             if self.failure or self._is_ending:
                 raise MegadsError("the server is stopping")
+            client = _BeamClient(self._count, job, concurrent.futures.Future())
+            self._count += 1
             self._beams.append(client)
             self._changed.notify()
         return await asyncio.wrap_future(client.found)
@@ -216,14 +220,15 @@ class EngineLoop:
         try:
             while self._step():
                 pass
-        except BaseException as error:
+        except BaseException as found:
+            error = _lost_rank(found, self.presence) or found
             with self._changed:  # nobody queues a request that nobody answers
                 self.failure = error
                 for client in self._clients.values():
                     client.send(error)
                 for each in self._beams:
-                    if each.found.set_running_or_notify_cancel():
-                        each.found.set_exception(MegadsError(FAILED))
+                    if each.found.running() or each.found.set_running_or_notify_cancel():
+                        each.found.set_exception(MegadsError(_reason(error)))
             self._on_failure()
 
     def _step(self) -> bool:
@@ -252,16 +257,17 @@ class EngineLoop:
         with self._changed:
             is_waiting = not (self._new or self._aborted or self._beams or self._is_ending)
             if is_waiting and self.engine.is_idle:
-                self._changed.wait(HEARTBEAT_S)
+                self._changed.wait(self.heartbeat_s)
             self._beams = [each for each in self._beams if not each.found.cancelled()]
-            beam = self._beams.pop(0) if self._beams and self.engine.is_idle else None
-            if beam and not beam.found.set_running_or_notify_cancel():  # the client has left just now
-                beam = None
-            new: list[tuple[int, _Client]] = []
-            if not self._beams:  # a search that waits has its turn as soon as what runs is finished
-                new, self._new = self._new, []
             aborted, self._aborted = self._aborted, []
             self._new = [each for each in self._new if each[0] not in aborted]
+            # In the order of their coming: a search waits for what came before it, and what comes after it waits.
+            turn = self._beams[0].number if self._beams else self._count
+            new = [each for each in self._new if each[0] < turn]
+            self._new = self._new[len(new) :]
+            beam = self._beams.pop(0) if self._beams and self.engine.is_idle and not new else None
+            if beam and not beam.found.set_running_or_notify_cancel():  # the client has left just now
+                beam = None
             is_last = self._is_ending and not (new or beam or self._beams) and self.engine.is_idle
         return new, aborted, beam, is_last
 
@@ -271,7 +277,7 @@ class EngineLoop:
         except MegadsError as error:  # of the request, the same on every rank
             beam.found.set_exception(error)
         except BaseException:
-            beam.found.set_exception(MegadsError(FAILED))
+            self._beams.insert(0, beam)  # answered when the reason is known
             raise
 
     def _report(self, client: _Client, request: Request) -> bool:
@@ -289,8 +295,32 @@ class EngineLoop:
         return bool(request.finish_reason)
 
 
-def follow(session: Session) -> None:
-    """Do what rank 0 does, until it ends; on the other ranks of the model."""
+def _lost_rank(error: BaseException, presence: Presence | None) -> BaseException | None:
+    """Return an error that names the ranks that are gone; None where ``error`` has another cause."""
+    if presence is None or not isinstance(error, RuntimeError):
+        return None
+    return presence.error()
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) if isinstance(error, LostRanks) else FAILED
+
+
+def follow(session: Session, presence: Presence | None = None) -> None:
+    """Do what rank 0 does, until it ends; on the other ranks of the model.
+
+    Raises:
+        LostRanks: other ranks are gone.
+    """
+    try:
+        _follow(session)
+    except RuntimeError as error:
+        if lost := _lost_rank(error, presence):
+            raise lost from None
+        raise
+
+
+def _follow(session: Session) -> None:
     engine = Engine(session.runner, tokenizer=session.tokenizer, eos=session.eos)
     requests: dict[int, Request] = {}
     is_last = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, field_validator
 
 from megads.inference.sampling import Sampling
 
@@ -112,11 +112,20 @@ class Message(BaseModel):
     role: StrictStr
     content: StrictStr | list[dict[str, Any]] | None = None
 
+    @field_validator("content")
+    @classmethod
+    def _is_text(cls, content: Any) -> Any:
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type", "text")
+            if kind != "text" or not isinstance(part.get("text"), str):
+                raise ValueError(f"parts of type text with a text are supported, not {str(kind)[:40]!r}")
+        return content
+
     def plain(self) -> dict[str, Any]:
         """Return it as chat templates expect it; parts of text become one text."""
         content = self.content
         if isinstance(content, list):
-            content = "".join(str(part.get("text", "")) for part in content)
+            content = "".join(part["text"] for part in content)
         return {**(self.model_extra or {}), "role": self.role, "content": content or ""}
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from megads.errors import ConfigError
+from megads.errors import ConfigError, MegadsError
 from megads.inference.sampling import Sampling
 from megads.inference.server.answers import FINISH, Answer, chat_logprobs, completion_logprobs, usage_of
 from megads.inference.server.chat import ChatTemplate
@@ -210,10 +210,15 @@ class OpenAI:
     def _stream(self, answer: Answer, jobs: Sequence[_Job], asked: Common, part: Any) -> Response:
         async def events() -> AsyncGenerator[bytes, None]:
             counts = [0] * len(jobs)
-            async with aclosing(self._merged(jobs)) as updates:
-                async for job, update, is_first in updates:
-                    counts[job.index] += len(update.tokens)
-                    yield _event(answer.chunk(part(job, update, is_first)))
+            try:
+                async with aclosing(self._merged(jobs)) as updates:
+                    async for job, update, is_first in updates:
+                        counts[job.index] += len(update.tokens)
+                        yield _event(answer.chunk(part(job, update, is_first)))
+            except MegadsError as error:  # the status has been sent; clients raise for this event
+                problem = {"message": str(error), "type": "server_error", "param": None, "code": 503}
+                yield _event({"error": problem})
+                return
             if asked.reports_usage:
                 usage = usage_of(sum(len(job.tokens) for job in jobs[:: asked.n]), sum(counts))
                 yield _event(answer.chunk(None, usage))

@@ -6,9 +6,15 @@ import ipaddress
 import math
 import signal
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from megads.cluster.hosts import this_host
+from megads.comm.messages import all_gather_values
+from megads.comm.presence import Presence
+from megads.comm.rendezvous import connect_again, store_listens
 from megads.errors import ConfigError, DependencyError
 from megads.inference.server.chat import ChatTemplate
 from megads.inference.server.engine_loop import EngineLoop, follow
@@ -39,12 +45,15 @@ class ServerOptions:
     timeout_s: float = 600.0
 
 
-def serve(session: Session, options: ServerOptions, tokenizer_folder: Path | None) -> None:
+def serve(
+    session: Session, options: ServerOptions, tokenizer_folder: Path | None, presence: Presence | None = None
+) -> None:
     """Serve a model on rank 0 until SIGTERM or SIGINT; the other ranks follow it. All ranks call it.
 
     Raises:
         ConfigError: the layout has replicas, or the address cannot be used.
         DependencyError: a package of the extra ``serve`` is missing.
+        LostRanks: other ranks are gone, by what ``presence`` knows.
     """
     if session.groups.data_size > 1:
         raise ConfigError(
@@ -53,7 +62,7 @@ def serve(session: Session, options: ServerOptions, tokenizer_folder: Path | Non
     if not session.speaks:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # rank 0 ends it
-        follow(session)
+        follow(session, presence)
         return
     try:
         import uvicorn
@@ -62,7 +71,7 @@ def serve(session: Session, options: ServerOptions, tokenizer_folder: Path | Non
     except ImportError as problem:
         raise DependencyError(f"megads serve needs {problem.name}; pip install -e '.[serve]' in the checkout") from None
     listener = _listen(options.host, options.port)
-    loop = EngineLoop(session, options.max_waiting)
+    loop = EngineLoop(session, options.max_waiting, presence)
     app = make_app(
         loop,
         options.model,
@@ -109,3 +118,14 @@ def _listen(host: str, port: int) -> socket.socket:
             f"--host {host} --port {port}: {error.strerror}; use another one, --port 0 for a free one"
         ) from None
     return listener
+
+
+def watch_ranks(session: Session, env: Mapping[str, str]) -> Presence | None:
+    """Return what names a rank that is gone, started; None for one rank. All ranks call it."""
+    if session.groups.world is None:
+        return None
+    hosts = all_gather_values(this_host())
+    rank = session.groups.rank
+    presence = Presence(partial(connect_again, env, rank), rank, hosts, partial(store_listens, env, rank))
+    presence.start()
+    return presence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import replace
 
 import httpx
 import openai
@@ -231,6 +232,28 @@ def test_other_answers_than_200(served):
     assert served.post("/v1/chat/completions", {"messages": [{"role": "user"}], "top_logprobs": 21}).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (
+            {"type": "image_url", "image_url": {"url": "data:,"}},
+            "are supported, not 'image_url'",
+        ),
+        ({"type": "input_audio", "input_audio": {}}, "not 'input_audio'"),
+        ({"type": "text"}, "parts of type text with a text"),
+        ({"type": "text", "text": 5}, "parts of type text with a text"),
+    ],
+)
+def test_parts_of_a_message_that_are_no_text_are_refused(served, part, words):
+    messages = [{"role": "user", "content": [{"type": "text", "text": "hello"}, part]}]
+    answer = served.post("/v1/chat/completions", {"messages": messages})
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == "messages"
+    messages[0]["content"][1] = {"type": "text", "text": "you"}
+    assert served.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1}).status_code == 200
+
+
 def test_unknown_fields_are_ignored(served):
     assert served.post("/v1/completions", {"prompt": "a", "guided_regex": "x", "max_tokens": 1}).status_code == 200
 
@@ -242,6 +265,10 @@ def test_tokenizer_routes(served):
     assert served.post("/tokenize", {"prompt": 3}).status_code == 400
     info = httpx.get(f"{served.url}/tokenizer_info").json()
     assert (info["eos_token"], info["eos_token_id"]) == ("Z", 52)
+    served.loop.session = replace(served.loop.session, eos=(52, 3))
+    info = httpx.get(f"{served.url}/tokenizer_info").json()
+    assert (info["eos_token"], info["eos_token_ids"]) == ("Z", [52, 3])
+    served.loop.session = replace(served.loop.session, eos=(52,))
 
 
 def test_the_key_guards_what_generates(serve):

@@ -1,0 +1,65 @@
+"""A rank that gives no sign any more is named, with its host."""
+
+from __future__ import annotations
+
+import socket
+import time
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from megads.comm.presence import LostRanks, Presence
+from megads.comm.rendezvous import store_listens
+
+HOSTS = ("a", "b", "c")
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    monkeypatch.setattr("megads.comm.presence.BEAT_S", 0.01)
+    monkeypatch.setattr("megads.comm.presence.SILENT_S", 1.0)
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def connect():
+        return dist.TCPStore("127.0.0.1", server.port, wait_for_workers=False, timeout=timedelta(seconds=10))
+
+    found = [Presence(connect, rank, HOSTS) for rank in range(3)]
+    for each in found:
+        each.start()
+    for rank in range(3):
+        while server.add(f"presence/{rank}", 0) == 0:
+            time.sleep(0.01)
+    yield found
+    for each in found:
+        each.stop()
+
+
+def test_the_silent_rank_is_named(ranks):
+    assert ranks[0].error() is None
+    ranks[1].stop()
+    assert ranks[0].gone() == ranks[2].gone() == [1]
+    error = ranks[0].error()
+    assert isinstance(error, LostRanks)
+    assert str(error) == "rank 1 on b is gone (killed, failed, or the host is down); start it again"
+    ranks[2].stop()
+    assert str(ranks[0].error()).startswith("rank 1 on b, rank 2 on c are gone (")
+
+
+def test_the_store_is_gone_with_rank_0():
+    def connect():
+        raise RuntimeError("refused")
+
+    assert Presence(connect, 2, HOSTS).gone() == [0]
+    assert Presence(connect, 0, HOSTS).gone() == []
+
+
+def test_torch_is_not_asked_where_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
+        assert store_listens(env, 1)
+    assert not store_listens(env, 1)
+    asked: list[str] = []
+    presence = Presence(lambda: asked.append("store"), 1, HOSTS, lambda: store_listens(env, 1))
+    assert str(presence.error()).startswith("rank 0 on a is gone")
+    assert not asked
