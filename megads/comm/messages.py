@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -25,7 +26,7 @@ from megads.errors import MegadsError
 def broadcast_value(value: Any, src: int = 0) -> Any:
     """Return rank ``src``'s ``value`` on every rank. Collective.
 
-    A value is a number, a text, bytes, a path, a range, a record or an error of megads, or a list,
+    A value is a number, a text, bytes, a path, a range, an array of numbers, a record or an error of megads, or a list,
     a tuple or a dictionary of values.
 
     Raises:
@@ -137,6 +138,7 @@ _FORMS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     bytes: ("bytes", lambda value: base64.b64encode(value).decode()),
     Path: ("path", str),
     range: ("range", lambda value: [value.start, value.stop, value.step]),
+    np.ndarray: ("array", lambda value: [value.dtype.str, list(value.shape), _plain(value.tobytes())]),
 }
 """What JSON has no form for: its kind there, and how it is written."""
 
@@ -155,6 +157,9 @@ def _built(value: Any) -> Any:
         return base64.b64decode(content)
     if kind in ("path", "range"):
         return Path(content) if kind == "path" else range(*content)
+    if kind == "array":
+        dtype, shape, data = content
+        return np.frombuffer(_built(data), np.dtype(dtype)).reshape(shape).copy()
     found = _class(kind)
     if issubclass(found, MegadsError):
         return found(content)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from megads.checkpoint.format.manifest import File, Run
 from megads.comm.messages import all_gather_values, broadcast_value, decode, encode, gather_values
+from megads.data.samples.masked.masking import WordPieces
 from megads.errors import CheckpointError
 from tests.ranks import run_ranks
 
@@ -90,3 +91,26 @@ def test_what_is_no_value_is_not_sent():
         encode([threading.Lock()])
     with pytest.raises(ValueError, match="is not a message record"):
         decode(encode(Stranger()))
+
+
+@pytest.mark.parametrize(
+    "array", [np.arange(5), np.eye(2, dtype=np.float32), np.array([True, False]), np.zeros((0, 3))]
+)
+def test_arrays_of_numbers_arrive_as_they_are(array):
+    found = decode(encode((array, 1)))[0]
+    assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+
+
+def test_arrays_of_objects_are_not_made():
+    with pytest.raises(ValueError, match=r"itemsize cannot be zero in type|cannot create an OBJECT array from memory"):
+        decode('{"array":["|O",[1],{"bytes":"AAAAAAAAAAA="}]}')
+
+
+def test_the_pieces_of_a_vocabulary_arrive():
+    """Rank 0 loads the tokenizer of BERT or T5, and all ranks draw samples."""
+    pieces = WordPieces(np.arange(4), np.array([False, True, False, True]), 0, 1, 2, 3, sentinels=(7, 8))
+    found = decode(encode(pieces))
+    assert isinstance(found, WordPieces)
+    assert (found.cls, found.pad, found.sentinels) == (0, 3, (7, 8))
+    assert found.ids.tolist() == [0, 1, 2, 3]
+    assert found.continues.tolist() == [False, True, False, True]
