@@ -19,7 +19,7 @@ from megads.models.bert import PairLabels
 from megads.models.build import build_model
 from megads.parallel.recompute import Recompute
 from megads.train.profile.flops import counted
-from tests.models.shapes import BERTS, GPT, LLAMA, LLAMA_GQA, MIXED, make_run
+from tests.models.shapes import BERTS, GPT, LLAMA, LLAMA_GQA, MIXED, T5S, make_run
 
 MODELS: dict[str, ModelConfig] = {
     "llama": LLAMA,
@@ -33,6 +33,7 @@ MODELS: dict[str, ModelConfig] = {
     "gpt-one-layer": GPT.model_copy(update={"num_layers": 1, "seq_length": 7, "hidden_dropout": 0.1}),
     "mixed": MIXED,
     **{kind: model.model_copy(update={"seq_length": 8}) for kind, model in BERTS.items()},
+    **T5S,
 }
 AGAIN: dict[str, dict[str, Any]] = {
     "none": {},
@@ -56,12 +57,13 @@ def _labels(model: ModelConfig, tokens: torch.Tensor) -> Any:
 @pytest.mark.parametrize("kind", MODELS)
 def test_formula_equals_the_operations_that_run(kind, again):
     run = make_run(MODELS[kind]).model_copy(update={"recompute": RecomputeConfig(**AGAIN[again])})
-    tokens = torch.zeros(2, run.model.seq_length, dtype=torch.int64)
+    tokens, said = (torch.zeros(2, n, dtype=torch.int64) for n in (run.model.seq_length, run.model.decoder_seq_length))
     module = _model(run)
     # The plain kernel, which computes the whole square and whose products the counter knows, and pieces
     # that are computed again whole.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH), set_checkpoint_early_stop(False):
-        module(tokens, _labels(run.model, tokens)).backward()
+        labels = said if run.model.decoder_layers else _labels(run.model, tokens)
+        module(torch.cat([tokens, said], dim=1), labels).backward()
     assert counter.get_total_flops() == flops_per_token(run).hardware * tokens.numel()
     assert (again == "none") == (flops_per_token(run).recomputed == 0)
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from megads.config.estimate.encoder_decoder import again_products, layer_products, logit_products
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.stages import stage_steps
 from megads.families.decoder import spec_of
+from megads.families.encoder_decoder import has_decoder
 from megads.families.table import FAMILIES
 
 
@@ -76,8 +78,12 @@ def train_flops_per_token(model: ModelConfig, seq_length: int, *, causal: bool =
     ``12 L h^2 [(1 + g/a + s/h) (k a / h) + (f/h) (3/2 if swiglu else 1) + V / (2 L h)]``
     for ``L`` layers of width ``h``, ``a`` heads and ``g`` key/value heads of width ``k``,
     inner width ``f``, sequence length ``s`` and padded vocabulary ``V``; with ``causal``
-    its ``s`` is halved. Documents that are masked from each other count as one whole row.
+    its ``s`` is halved. Documents that are masked from each other count as one whole row. Of an encoder with a
+    decoder a token is one of the encoder's, and costs its share of a sample.
     """
+    if has_decoder(model):
+        total = sum(each.whole for each in layer_products(model, causal=causal)) + logit_products(model)
+        return 6.0 * total / model.seq_length
     parts = products(model, seq_length, causal=causal)
     return 6.0 * (model.num_layers * parts.layer + parts.logits + parts.pooled / model.seq_length)
 
@@ -96,6 +102,9 @@ def flops_per_token(run: RunConfig, *, core_again: int = 1) -> Flops:
     """
     model, given = run.model, run.recompute
     causal = run.profile.flops_causal
+    if has_decoder(model):
+        computed_again = again_products(run, layer_products(model, causal=causal)) / model.seq_length
+        return Flops(train_flops_per_token(model, model.seq_length, causal=causal), 2.0 * computed_again)
     parts = products(model, model.seq_length, causal=causal)
     again = 0
     if given.granularity == "selective":

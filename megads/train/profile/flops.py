@@ -14,9 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from megads.comm.groups import Groups
+from megads.config.estimate.encoder_decoder import again_products, layer_products, logit_products
 from megads.config.estimate.flops import products
 from megads.config.schema import RunConfig
 from megads.config.stages import stage_steps
+from megads.families.encoder_decoder import has_decoder
 from megads.text.units import count
 
 Formula = Callable[..., int]
@@ -169,6 +171,8 @@ class Expected:
 def expected(run: RunConfig, groups: Groups, batch: int) -> Expected:
     """Return what the formula of ``megads.config.estimate.flops`` gives this rank for a step of ``batch`` samples."""
     model, given = run.model, run.recompute
+    if has_decoder(model):
+        return _expected_of_both(run, groups, batch)
     parts = products(model, model.seq_length)
     steps = stage_steps(run)[groups.pipe_rank]
     layers = sum(0 < step <= model.num_layers for step in steps)
@@ -181,6 +185,16 @@ def expected(run: RunConfig, groups: Groups, batch: int) -> Expected:
     share = batch * model.seq_length / groups.data_size / groups.seq_size / groups.tensor_size
     forward = 2 * share * (layers * parts.layer + head)
     return Expected(forward, 2 * share * again, 2 * forward)
+
+
+def _expected_of_both(run: RunConfig, groups: Groups, batch: int) -> Expected:
+    """Return what an encoder with a decoder should compute."""
+    layers, steps = layer_products(run.model), stage_steps(run)[groups.pipe_rank]
+    mine = sum(layers[step - 1].whole for step in steps if 0 < step <= len(layers))
+    head = logit_products(run.model) if len(layers) + 1 in steps else 0
+    share = batch / groups.data_size / groups.seq_size / groups.tensor_size
+    forward = 2 * share * (mine + head)
+    return Expected(forward, 2 * share * again_products(run, layers, [steps]), 2 * forward)
 
 
 def profile_text(found: Counted, formula: Expected, depth: int, title: str) -> str:
