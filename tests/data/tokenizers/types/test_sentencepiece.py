@@ -24,6 +24,7 @@ def test_sentencepiece_types_are_the_library(specs):
         ids = library.encode(text)
         assert plain.encode(text) == ids
         assert llama.encode(text) == [library.bos_id(), *ids], "Llama 2 begins every text"
+        assert plain.encode_plain(text) == llama.encode_plain(text) == ids
         assert plain.decode(ids) == library.decode(ids)
     assert plain.eod == llama.eod == library.eos_id() == plain.specials.eos
     assert plain.vocab_size == llama.vocab_size == vocab_size(specs["llama2"]) == len(library)
