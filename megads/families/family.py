@@ -57,4 +57,3 @@ class Family:
     init_std: float = 0.0  # of initial weights; 0: sqrt(2 / (5 HIDDEN))
     # what it is trained on: every token from those before it, or the samples of ``megads.data.samples.masked``
     samples: Literal["causal", "bert", "t5"] = "causal"
-    is_trained: bool = True  # whether there is a model to train

@@ -146,5 +146,4 @@ T5 = Family(
     },
     init_std=0.02,
     samples="t5",
-    is_trained=False,
 )

@@ -46,10 +46,7 @@ def problem_of(run: RunConfig, world_size: int) -> Problem | None:
 
 def _shape(run: RunConfig, world_size: int) -> Iterator[Problem]:
     model = run.model
-    family = FAMILIES[model.family]
-    if not family.is_trained and not (run.finetune.task and family.samples == "bert"):
-        yield Problem(f"MODEL_FAMILY={model.family} has no model to train yet", [{"model.family": "gpt"}])
-    if family.samples != "t5" and (model.decoder_layers or model.decoder_seq_length):
+    if FAMILIES[model.family].samples != "t5" and (model.decoder_layers or model.decoder_seq_length):
         yield Problem(
             f"DECODER_LAYERS={model.decoder_layers} and DECODER_SEQ={model.decoder_seq_length} are for t5, and "
             f"MODEL_FAMILY={model.family} has one stack of layers",

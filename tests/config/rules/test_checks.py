@@ -33,7 +33,6 @@ ENVIRONMENT = [
     ({"ZERO_STAGE": "5"}, ["env ZERO_STAGE: '5' is not one of 0, 1, 2, 3"]),
     ({"ADD_BIAS": "maybe"}, ["env ADD_BIAS: 'maybe' is not a switch", "1/true/yes/on or 0/false/no/off"]),
     ({"NO_FLASH_ATTN": "2"}, ["env NO_FLASH_ATTN: '2' is not a switch"]),
-    ({"MODEL_FAMILY": "t5"}, ["MODEL_FAMILY=t5 has no model to train yet"]),
     ({"DECODER_SEQ": "64"}, ["DECODER_LAYERS=0 and DECODER_SEQ=64 are for t5, and MODEL_FAMILY="]),
     # names
     ({"HEADS": "8", "NHEADS": "4"}, ["env HEADS=8 and NHEADS=4", "model.num_heads", "unset one"]),

@@ -11,7 +11,6 @@ from megads.config.sources.presets import presets, read_preset
 from megads.config.sources.resolve import resolve
 from megads.config.tree import fields
 from megads.errors import ConfigError
-from megads.families.table import FAMILIES
 from tests.config.advice import check
 
 GEMMA = 256_000
@@ -62,11 +61,7 @@ def test_parameters_of_bert_and_t5():
     assert count_parameters(_derived("t5-220M").model) == (rows + 512) * width + layers + rows
 
 
-def _is_trained(name: str) -> bool:
-    return FAMILIES[read_preset(name).settings.get("model.family", "llama")].is_trained
-
-
-@pytest.mark.parametrize("name", sorted(filter(_is_trained, presets())))
+@pytest.mark.parametrize("name", sorted(presets()))
 def test_every_preset_trains_on_a_cpu(name):
     for tensor in ("1", "2", "4"):
         resolved = resolve(name, env={"TP": tensor}, machine="cpu")
