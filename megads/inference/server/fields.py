@@ -12,6 +12,16 @@ Count = Annotated[StrictInt, Field(ge=0)]
 Number = Annotated[float, Field(strict=True)]
 
 
+UNSUPPORTED = {
+    "prompt_logprobs": "echo with logprobs gives those of the prompt",
+    "tools": "describe them in a message",
+    "functions": "describe them in a message",
+    "audio": "the model writes text",
+    "use_beam_search": "PUT /api has beam_width",
+}
+"""Fields whose meaning an answer without them would miss -> what to do instead."""
+
+
 class StreamOptions(BaseModel):
     """``stream_options``."""
 
@@ -67,6 +77,14 @@ class Common(BaseModel):
             prompt_logprobs=scores_prompt,
             skip_special_tokens=self.skip_special_tokens,
         )
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _has_tokens(cls, bias: dict[str, float] | None) -> dict[str, float] | None:
+        wrong = [name for name in bias or {} if not name.isdecimal()]
+        if wrong:
+            raise ValueError(f"expected token numbers, not {wrong[0][:40]!r}")
+        return bias
 
     @property
     def reports_usage(self) -> bool:

@@ -19,7 +19,7 @@ from megads.inference.sampling import Sampling
 from megads.inference.server.answers import FINISH, Answer, chat_logprobs, completion_logprobs, usage_of
 from megads.inference.server.chat import ChatTemplate
 from megads.inference.server.engine_loop import EngineLoop, Update
-from megads.inference.server.fields import ChatRequest, Common, CompletionRequest
+from megads.inference.server.fields import UNSUPPORTED, ChatRequest, Common, CompletionRequest
 from megads.inference.server.requests import BadRequest, NotFound, all_of, read_json, while_connected
 from megads.inference.tokenizer import name_of
 from megads.monitor.log import LOG
@@ -124,6 +124,9 @@ class OpenAI:
     def _check(self, asked: Common) -> None:
         if asked.model is not None:
             self._check_model(asked.model)
+        for name, cure in UNSUPPORTED.items():
+            if (asked.model_extra or {}).get(name) not in (None, False, []):
+                raise BadRequest(f"{name} is not supported: {cure}", name)
         if asked.unknown:
             LOG.warning("request with fields that are ignored: %s", ", ".join(asked.unknown)[:200])
 

@@ -194,7 +194,7 @@ BAD = {
     "max_tokens": ({"prompt": "a", "max_tokens": -1}, "max_tokens"),
     "max_tokens fraction": ({"prompt": "a", "max_tokens": 1.5}, "max_tokens"),
     "logprobs": ({"prompt": "a", "logprobs": -1}, "logprobs"),
-    "bias": ({"prompt": "a", "logit_bias": {"x": 1}}, "invalid literal"),
+    "bias": ({"prompt": "a", "logit_bias": {"x": 1}}, "expected token numbers, not 'x'"),
     "bias token": ({"prompt": "a", "logit_bias": {"99": 1}}, "logit_bias"),
     "stop": ({"prompt": "a", "stop": 5}, "stop"),
     "best_of": ({"prompt": "a", "best_of": 3}, "best_of=3 is not supported"),
