@@ -65,11 +65,14 @@ def evaluate(flags: Sequence[tuple[str, str]], **options: Any) -> None:
     named = bool(options["paths"]) or ":" in options["task"]
     degrees = {
         **degrees_of(options),
-        "sequence": options["sequence"] or degree_of("parallel.sequence"),
+        # Tasks of lm-eval also generate.
+        "sequence": options["sequence"] or (1 if options["tasks"] else degree_of("parallel.sequence")),
         "replicas": options["data"] or degree_of("parallel.data", 0),
     }
     if named == bool(options["tasks"]):
         raise ConfigError("pass --data FILE with a text, or --tasks NAME,NAME to run tasks of lm-eval")
+    if options["tasks"] and degrees["sequence"] > 1:
+        raise ConfigError(f"--sp {degrees['sequence']}: tasks of lm-eval run with --tp, --pp and --dp")
     files = [] if options["tasks"] else _files(options)
     given = read_model_flags(flags)
     documents = _documents(options["part"], given.split, files)

@@ -30,6 +30,7 @@ def folder(tmp_path, monkeypatch):
         ("run", "pass --data FILE with a text, or --tasks NAME,NAME"),
         ("run --data a.jsonl --task loss:a.jsonl", "--task loss:a.jsonl and --data: pass the files with one"),
         ("run --data a.jsonl --tasks sst2", "pass --data FILE with a text, or --tasks"),
+        ("run --tasks sst2 --sp 2", "--sp 2: tasks of lm-eval run with --tp, --pp and --dp"),
         ("run --task x,loss:a.jsonl", "--task x,loss:a.jsonl: expected TASK:FILE"),
         ("run --task race --data a.jsonl", "--task race: no such task; the tasks are wikitext103, lambada, loss"),
         ("run --data nothing.txt", "nothing.txt: No such file or directory"),
