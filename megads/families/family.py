@@ -33,6 +33,8 @@ class HuggingFace:
     misfit: Callable[[Any], str] = lambda model: ""
     # how many tokens its attention sees, by a ``config.json``; None: all
     window: Callable[[ConfigJson], int | None] = lambda config: None
+    # what it computes a little otherwise, in words; empty: nothing
+    differs: Callable[[Any], str] = lambda model: ""
     is_transposed: bool = False  # whether it keeps the matrices of a layer as [in, out]
     prefix: str = ""  # that names may lack
     decoder: str = ""  # of an encoder with a decoder: what the names of the decoder's layers begin with, from 0 on

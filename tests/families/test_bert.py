@@ -66,7 +66,7 @@ def test_what_megads_does_not_do_is_refused(name, content, told):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"activation": "gelu_tanh"}, "MegatronBertForPreTraining has no activation=gelu_tanh, it has gelu"),
+        ({"activation": "swiglu"}, "MegatronBertForPreTraining has no activation=swiglu, it has gelu or gelu_tanh"),
         ({"token_types": 0}, "has no token_types=0, it has 1 or more"),
         ({"num_kv_heads": 4}, "has no num_kv_heads=4"),
         ({"num_classes": 3}, r"has the head of a task \(num_classes=3\)"),

@@ -62,7 +62,7 @@ def export_hf_command(
     final = absolute(target)
     with Reader(found.path, found.manifest, in_use=True) as reader, bar("exporting") as progress:
         done = export(reader, final, dtype=dtype or "", limit=limit, tokenizer=save, progress=progress)
-    for note in notes:
+    for note in (*notes, *([done.note] if done.note else [])):
         click.echo(f"megads: {note}", err=True)
     files = f"{len(done.files)} files" if len(done.files) > 1 else done.files[0]
     click.echo(

@@ -48,7 +48,7 @@ def import_megatron_command(src: str, dst: str, version: float | None, **stated:
     """Make a checkpoint of Megatron-LM's or Megatron-DeepSpeed's weights, for LOAD.
 
     SRC is the folder with latest_checkpointed_iteration.txt (or latest), or one iter_*, release or global_step*
-    folder in it: GPT and Llama models of any TP x PP, with Megatron's old or new (core) names, and DeepSpeed's
+    folder in it: GPT, Llama and BERT models of any TP x PP, with Megatron's old or new (core) names, and DeepSpeed's
     layer_* or mp_rank_* files with any ZeRO stage but 3. DST is a folder of checkpoints, in which iter_0000000 is
     made. Weights only: a run that LOADs it starts with a new optimizer.
 

@@ -246,7 +246,7 @@ BAD = {
     "experts in it": (_named("layers.0.mlp.local_experts.0.weight"), "mixture of experts"),
     "norm of queries": (_named("layers.0.self_attention.q_layernorm.weight"), "a norm of queries and keys"),
     "T5": (_t5, "of a T5 model"),
-    "BERT": (_bert, "of a BERT model"),
+    "half a BERT": (_bert, "binary_head.weight has no place in the model that the rest is of"),
     "no parameter": (_no_parameter, "holds no final_norm.bias"),
     "no layer": (_no_layer, "layer 0 is missing"),
     "no model": (_no_model, "holds no model"),

@@ -22,6 +22,7 @@ from megads.checkpoint.format.reader import Reader
 from megads.checkpoint.resume.compatibility import HF, model_of
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
+from megads.families.table import CLASSES
 
 BAND = 1 << 20
 """Elements that are read and written together."""
@@ -38,6 +39,7 @@ class Exported:
     dtype: str
     files: list[str]
     parameters: int
+    note: str = ""  # what the class computes otherwise than ours
 
 
 def export(
@@ -78,7 +80,8 @@ def export(
         _write_json(folder / "generation_config.json", generation)
         outgoing = [Outgoing(each.name, each.shape, partial(_bands, reader, each, dtype)) for each in theirs]
         files = write_shards(folder, outgoing, dtype, limit, progress)
-    return Exported(architecture, dtype, files, sum(each.rows * each.width for each in theirs))
+    note = CLASSES[architecture].differs(model)
+    return Exported(architecture, dtype, files, sum(each.rows * each.width for each in theirs), note)
 
 
 def _length(model: ModelConfig, more: Mapping[str, Any]) -> int:

@@ -97,6 +97,24 @@ def test_what_is_imported_computes_the_same_and_comes_out_bit_by_bit(tmp_path, n
     assert all(getattr(first.config, each) == getattr(second.config, each) for each in same)
 
 
+def test_a_head_that_transformers_computes_otherwise_is_said(tmp_path):
+    """Megatron's layers with the tanh form of gelu: the encoder is the same, the head's gelu is the layers' there."""
+    name = "MegatronBertForMaskedLM"
+    model = FORMS[name].model_copy(update={"activation": "gelu_tanh"})
+    path = write_checkpoint(tmp_path / "ours", model, Grid())
+    done = exported(path, tmp_path / "theirs", dtype="fp32")
+    assert "transformers' the tanh form of the layers" in done.note
+    theirs = getattr(transformers, name).from_pretrained(tmp_path / "theirs", dtype=torch.float32).eval()
+    ours = our_module(path, model)
+    text = torch.randint(53, (2, 12), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected, found = theirs(text).logits, ours(text)[..., :53]
+        assert 1e-5 < (expected - found).abs().max() / expected.abs().max() < 1e-2
+        ours.lm_head.approximate = "tanh"
+        torch.testing.assert_close(ours(text)[..., :53], expected, rtol=2e-5, atol=2e-5)
+    assert exported(write_checkpoint(tmp_path / "exact", FORMS[name], Grid()), tmp_path / "same").note == ""
+
+
 def test_the_encoder_alone_is_read_by_transformers(tmp_path):
     name = "BertForPreTraining"
     exported(write_checkpoint(tmp_path / "ours", FORMS[name], Grid()), tmp_path / "theirs", dtype="fp32")
