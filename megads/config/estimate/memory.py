@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
-from megads.config.estimate.activations import Stage, rank_tokens, recomputing_bytes, saved_bytes
+from megads.config.estimate.activations import Stage
+from megads.config.estimate.stacks import head_tokens, recomputing_bytes, saved_bytes
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.rules.advice import LARGEST_ADVICE, Attempt, Change, divisors, each_of, shown
 from megads.config.schema import ModelConfig, RunConfig
@@ -133,7 +134,7 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
         weights = 0
     if is_whole:
         optimizer += whole_state_bytes(run, stage, sharers * run.parallel.tensor)
-    logits = 3 * 4 * rank_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor if stage.has_head else 0
+    logits = 3 * 4 * head_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor if stage.has_head else 0
     # A recomputed piece is worked on when the logits are gone.
     activations = saved_bytes(run, stage) + max(0, recomputing_bytes(run, stage) - logits)
     buffers, copy = _buffers(run, count, sharers), 0 if moves else copied_bytes(run, count // sharers)
