@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from megads.checkpoint.convert.huggingface.import_ import import_folder
@@ -21,6 +22,8 @@ from megads.launch.preflight.checkpoint_start import plain_folder
 from megads.launch.request import TrainRequest, resolve_request
 from megads.launch.supervise.watch import say
 
+ANY_LENGTH = "train.train_iters=1"
+"""Stands for the steps of all epochs until the batch is known."""
 LOADS = ("--load", "--pretrained-checkpoint")
 GIVEN = ("config", "env", "cli")
 """Layers of settings that are the user's."""
@@ -41,13 +44,16 @@ def finetune_request(request: TrainRequest) -> TrainRequest:
         pairs.append(f"name={_name(run)}")
         run = run.model_copy(update={"name": _name(run)})
     load = run.checkpoint.load
+    has_length = any(found.origins[name].layer in GIVEN for name in LENGTHS)
+    pairs += [] if has_length else [ANY_LENGTH]
+    settled = partial(settle, has_length=has_length)
     if load and is_hf_folder(Path(load)):
-        return replace(_from_hugging_face(request, run, pairs), settle=settle)
+        return replace(_from_hugging_face(request, run, pairs), settle=settled)
     if load and not run.checkpoint.finetune and not names_own(load, checkpoint_folder(run, plain_folder(run))):
         if found.origins["checkpoint.finetune"].layer in GIVEN:
             raise ConfigError(f"FINETUNE=0: megads finetune takes the weights of LOAD={load} only; drop it")
         pairs.append("checkpoint.finetune=true")
-    return replace(request, pairs=tuple(pairs), settle=settle)
+    return replace(request, pairs=tuple(pairs), settle=settled)
 
 
 def _from_hugging_face(request: TrainRequest, run: RunConfig, pairs: list[str]) -> TrainRequest:
@@ -74,11 +80,13 @@ def _name(run: RunConfig) -> str:
     return f"{parts[-1]}-{task}"[:100] if parts else task
 
 
-def settle(asked: Resolved, run: RunConfig) -> tuple[str, ...]:
-    """Return what follows from the files of the task and the batch of the derived ``run``, as ``--set`` takes it.
+def settle(asked: Resolved, run: RunConfig, given: tuple[str, ...], *, has_length: bool) -> tuple[str, ...]:
+    """Return the pairs of ``--set`` with what follows from the files of the task and the batch of the derived ``run``.
 
     Args:
         asked: the settings before any value was derived.
+        given: the pairs so far.
+        has_length: whether the user says how long the run is.
 
     Raises:
         ConfigError: an epoch has no step, or a setting does not go with finetuning.
@@ -89,11 +97,12 @@ def settle(asked: Resolved, run: RunConfig) -> tuple[str, ...]:
         raise ConfigError(f"{text}: all steps of an epoch have as many samples; leave it unset")
     if run.optim.optimizer == "sophiag":
         raise ConfigError("OPTIMIZER=sophiag draws labels from the vocabulary, which a task has none of; use adamw")
-    pairs = [f"model.num_classes={task.num_outputs}"]
+    pairs = [each for each in given if has_length or each != ANY_LENGTH]
+    pairs.append(f"model.num_classes={task.num_outputs}")
     if not run.finetune.epochs:
-        return (*pairs, "train.evaluate_only=true")
+        return (*pairs, *([] if has_length else [ANY_LENGTH]), "train.evaluate_only=true")
     steps = steps_per_epoch(task.num_train, run.train.global_batch, keep_last=run.finetune.keep_last)
-    if not any(asked.origins[name].layer in GIVEN for name in LENGTHS):
+    if not has_length:
         pairs.append(f"train.train_iters={run.finetune.epochs * steps}")
     if asked.origins["checkpoint.save_interval"].layer not in GIVEN:
         pairs.append(f"checkpoint.save_interval={steps}")

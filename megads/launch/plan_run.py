@@ -124,8 +124,7 @@ def plan_run(
     hosts, per_host = len(allocation.hosts), allocation.ranks_per_host
     derived = derive(asked, num_hosts=hosts, ranks_per_host=per_host, vocab_size=vocab_size, ranks_of=ranks_of)
     if request.settle is not None:
-        more = request.settle(asked, derived.run)
-        settled = replace(request, pairs=(*request.pairs, *more), settle=None)
+        settled = replace(request, pairs=request.settle(asked, derived.run, request.pairs), settle=None)
         return plan_run(settled, where, vocab_size=vocab_size, check_rules=check_rules, finish=finish)
     resolved, attempt = finish(derived), attempts(asked, ranks_of, vocab_size)
     if check_rules:

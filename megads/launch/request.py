@@ -35,8 +35,8 @@ class TrainRequest:
     flags: tuple[tuple[str, str], ...] = ()  # options of megads.config.sources.flags, and the words that follow them
     started: Started | None = None  # ranks that the user started; None: ranks are to be started
     fresh: bool = False  # a new run, although the folder of that name has one
-    # of megads finetune: from the settings before and after derive, more pairs of --set
-    settle: Callable[[Resolved, RunConfig], tuple[str, ...]] | None = None
+    # of megads finetune: the pairs, from the settings before and after derive and the pairs so far
+    settle: Callable[[Resolved, RunConfig, tuple[str, ...]], tuple[str, ...]] | None = None
     model_of: Path | None = None  # run folder where USE_CHECKPOINT_ARGS looks first; None: that of the plain name
 
     def starting_fresh(self) -> TrainRequest:

@@ -23,7 +23,6 @@ BERT = {
 SCATTER = {"parallel.scatter_norms": "true"}
 PARTITIONED = {"deepspeed.param_persistence_threshold": "0"}
 LAYOUTS = [
-    Layout("gqa", tp=2, zero=0, more=CLASSES),
     Layout("gpt", sp=2, dp=2, more=CLASSES),
     Layout("gpt", tp=2, sp=2, more={**SCATTER, **CHOICES}),
     Layout("llama", pp=2, dp=2, more=CHOICES),
@@ -31,7 +30,6 @@ LAYOUTS = [
     Layout("gpt", pp=2, tp=2, zero=1, more={**SCATTER, **CLASSES}),
     Layout("llama", tp=2, sp=2, zero=2, more={**BERT, **SCATTER, **CLASSES}),
     Layout("llama", pp=2, sp=2, more={**BERT, **CHOICES}),
-    Layout("llama", dp=2, zero=3, more={**BERT, **PARTITIONED, **CHOICES}),
 ]
 
 

@@ -178,11 +178,6 @@ def _task(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if run.finetune.task and FAMILIES[run.model.family].samples == "t5":
         text = f"TASK={run.finetune.task}: a model of MODEL_FAMILY={run.model.family} has no head that scores texts"
         yield Problem(text, [{"model.family": "bert"}, {"model.family": "gpt"}])
-    if run.finetune.task and run.tasks.files:
-        text = (
-            f"EVAL_TASKS={run.tasks.files} scores texts, and TASK={run.finetune.task} trains a model that writes none"
-        )
-        yield Problem(text, [{"tasks.files": ""}])
     if run.model.num_classes and not run.finetune.task:
         yield Problem(
             f"NUM_CLASSES={run.model.num_classes} is the head of a task, and none is named",
