@@ -69,7 +69,7 @@ def _reported_once(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @model_options
 @click.option("--prompt", "prompts", multiple=True, help="A text to continue; several times for several.")
-@click.option("--input", "--sample-input-file", "source_file", metavar="FILE", help="Prompts: JSON lines, or texts.")
+@click.option("--input", "--sample-input-file", "source_file", metavar="FILE", help="JSON lines, or texts; -: a pipe.")
 @click.option("--output", "--sample-output-file", "--genfile", "target", metavar="FILE", help="For JSON lines.")
 @click.option("--num-samples", "--num_samples", type=_COUNT, default=0, help="Texts without a prompt.")
 @click.option("--max-tokens", "--out-seq-length", type=_COUNT, default=64, show_default=True, help="At most generated.")
@@ -103,7 +103,9 @@ def generate(**options: Any) -> None:
     ranks = degrees["tensor"] * degrees["pipeline"]
     if ranks > 1 and not is_rank():
         if _is_interactive(options):
-            raise ConfigError("prompts from the terminal need one rank; pass --prompt or --input, or use TP=1 PP=1")
+            raise ConfigError(
+                "prompts from the terminal need one rank; pass --prompt, --input FILE or --input - (a pipe)"
+            )
         sys.exit(start_ranks(ranks))
     _generate(degrees, options)
 
@@ -201,18 +203,22 @@ def _sampling(options: dict[str, Any]) -> Sampling:
 def _generate(degrees: dict[str, int], options: dict[str, Any]) -> None:
     """Load the model on this rank, and generate."""
     sampling = _sampling(options)
-    from megads.inference.generate import Prompt, leave, read_prompts
+    from megads.comm.messages import broadcast_value
+    from megads.inference.generate import Prompt, leave, prompts_of, read_prompts
     from megads.inference.session import open_session
 
     prompts = [Prompt(text, number) for number, text in enumerate(options["prompts"])]
-    if options["source_file"]:
+    is_piped = options["source_file"] == "-"
+    if options["source_file"] and not is_piped:
         prompts = read_prompts(absolute(options["source_file"]))
     prompts += [Prompt("", number) for number in range(options["num_samples"])]
-    slots = min(options["batch"], len(prompts)) if prompts else 1
+    slots = min(options["batch"], len(prompts)) if prompts else options["batch"] if is_piped else 1
     session = open_session(session_request(options, degrees, slots), os.environ)
     if session.speaks:
         for line in (*session.notes, session.summary):
             click.echo(f"megads: {line}", err=True)
+    if is_piped:  # rank 0 has the pipe
+        prompts = prompts_of(broadcast_value(sys.stdin.buffer.read() if session.speaks else None))
     if _is_interactive(options):
         _converse(session, sampling)
     elif options["prompts"] and not options["target"]:

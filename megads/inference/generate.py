@@ -59,18 +59,34 @@ def read_prompts(path: Path) -> list[Prompt]:
         DataError: the file cannot be read, or a line is wrong.
     """
     try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"--input {path}: {error.strerror}") from None
+    return _prompts(content, str(path), is_json=path.suffix in (".json", ".jsonl"))
+
+
+def prompts_of(content: bytes) -> list[Prompt]:
+    """Return the prompts that standard input had: objects if it begins with one, else one text a line.
+
+    Raises:
+        DataError: a line is wrong, see :func:`read_prompts`.
+    """
+    return _prompts(content, "-", is_json=content.lstrip().startswith(b"{"))
+
+
+def _prompts(content: bytes, name: str, *, is_json: bool) -> list[Prompt]:
+    try:
         # Not splitlines: JSON strings may have separators of lines that are not line feeds.
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"--input {path}: {getattr(error, 'strerror', '') or error}") from None
-    is_json = path.suffix in (".json", ".jsonl")
+        lines = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"--input {name}: {error}") from None
     prompts = [
-        _parsed(line, f"{path}:{number + 1}", number) if is_json else Prompt(line, number)
+        _parsed(line, f"{name}:{number + 1}", number) if is_json else Prompt(line, number)
         for number, line in enumerate(lines)
         if line.strip()
     ]
     if not prompts:
-        raise DataError(f"--input {path}: has no prompt")
+        raise DataError(f"--input {name}: has no prompt")
     return prompts
 
 

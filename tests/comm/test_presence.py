@@ -18,7 +18,7 @@ HOSTS = ("a", "b", "c")
 @pytest.fixture
 def ranks(monkeypatch):
     monkeypatch.setattr("megads.comm.presence.BEAT_S", 0.01)
-    monkeypatch.setattr("megads.comm.presence.SILENT_S", 1.0)
+    monkeypatch.setattr("megads.comm.presence.SILENT_S", 0.4)
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     def connect():

@@ -121,7 +121,7 @@ def test_an_idle_server_outlives_the_time_out_and_names_a_rank_that_is_killed(ru
     import httpx
     import psutil
 
-    wait_s = 8.0
+    wait_s = 6.0
     server, url = _served(run, TP="2", DIST_TIMEOUT=str(wait_s))
     time.sleep(wait_s + 1)
     body = {"prompt": "import os", "max_tokens": 2}

@@ -8,7 +8,7 @@ import pytest
 
 from megads.comm.grid import Grid
 from megads.errors import ConfigError, DataError
-from megads.inference.generate import Prompt, generate, read_prompts, stream
+from megads.inference.generate import Prompt, generate, prompts_of, read_prompts, stream
 from megads.inference.sampling import Sampling
 from megads.inference.session import Session
 from tests.inference.letters import Letters
@@ -117,3 +117,11 @@ def test_a_stream_is_the_text_of_the_record(session):
     pieces = list(stream(session, "Hello", sampling))
     assert "".join(pieces) == made["text"]
     assert len(pieces) > 1
+
+
+def test_what_a_pipe_has():
+    assert prompts_of(b"one\r\n\n{two}\n") == [Prompt("one", 0), Prompt("{two}", 2)]
+    assert prompts_of(b'\n {"prompt": "one", "id": 7}\n{"text": "two"}') == [Prompt("one", 7), Prompt("two", 2)]
+    for content, words in ((b"\xff", "can't decode byte 0xff"), (b" \n", "has no prompt"), (b"{a\n", "-:1: ")):
+        with pytest.raises(DataError, match=f"{'' if words[0] == '-' else '--input -: .*'}{words}"):
+            prompts_of(content)

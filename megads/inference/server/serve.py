@@ -89,9 +89,10 @@ def serve(
         timeout_graceful_shutdown=math.ceil(options.timeout_s),
     )
     server = uvicorn.Server(config)
-    # uvicorn ends on these two and then raises them again, which must not end the process before it has finished.
+    # uvicorn ends on these two and then raises them again, which must not end the process before it has finished;
+    # one that comes before uvicorn listens to them counts, too.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: None)
+        signal.signal(number, lambda number, frame: setattr(server, "should_exit", True))
     loop.start(on_failure=lambda: setattr(server, "should_exit", True))
     host, port = listener.getsockname()[:2]
     LOG.info("serving %s at http://%s:%d (Ctrl-C to stop)", options.model, f"[{host}]" if ":" in host else host, port)
