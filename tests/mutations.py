@@ -326,8 +326,8 @@ MUTATIONS = (
     Mutation(
         "stages take the documents of another micro-batch",
         "megads/engine/deepspeed/pipeline.py",
-        "engine.module.parts = iter(parts)",
-        "engine.module.parts = iter(parts[::-1])",
+        "engine.module.parts, engine.module.terms = iter(parts), ",
+        "engine.module.parts, engine.module.terms = iter(parts[::-1]), ",
         documents("like_documents_alone and pp2-full"),
     ),
     Mutation(
@@ -367,9 +367,9 @@ MUTATIONS = (
     ),
     Mutation(
         "every tensor rank adds its loss of a sample",
-        "megads/engine/deepspeed/engine.py",
-        "found is not None and groups.tensor_rank == 0",
-        "found is not None",
+        "megads/engine/deepspeed/evaluation.py",
+        "if groups.tensor_rank == 0:",
+        "if groups:",
         documents("evaluated and tp2-sp2"),
     ),
     Mutation(
