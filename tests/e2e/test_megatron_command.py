@@ -11,6 +11,7 @@ import pytest
 
 from megads.data.formats.writer import IndexedWriter
 from megads.monitor.metrics import read_metrics
+from tests.data.samples.masked.corpora import TOKENS, write_sentence_file, write_vocab
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,3 +60,47 @@ def test_a_command_of_megatron_deepspeed_trains_as_it_is_written(tmp_path):
     again = subprocess.run(short, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert "is complete (4 iterations)" in again.stdout + again.stderr
+
+
+SMALL = {
+    "bert": "",
+    "t5": "--kv-channels 16 --ffn-hidden-size 64",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SMALL)
+def test_megatrons_commands_of_masked_models_train_and_resume(family, tmp_path):
+    """The scripts as they are written, their model made small; stopped after two of four steps."""
+    write_sentence_file(tmp_path, 2000)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "megads").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m megads "$@"\n')
+    (programs / "megads").chmod(0o755)
+    env = {
+        **{"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        **{"MACHINE": "cpu", "OMP_NUM_THREADS": "1", "DATA_PATH": "data_text_sentence"},
+        **{"VOCAB_FILE": write_vocab(tmp_path).name, "CHECKPOINT_PATH": "checkpoints/small"},
+    }
+    command = ["bash", str(ROOT / f"examples/pretrain_{family}.sh"), *SMALL[family].split()]
+    command += ["--num-layers", "1", "--hidden-size", "32", "--num-attention-heads", "2", "--micro-batch-size", "2"]
+    command += [
+        "--global-batch-size",
+        "4",
+        "--train-iters",
+        "4",
+        "--lr-decay-iters",
+        "4",
+        "--eval-iters",
+        "1",
+        "--log-interval",
+        "1",
+    ]
+    command += ["--initial-loss-scale", "4096"]
+    for more, code in (["--exit-interval", "2"], 75), ([], 0):
+        done = subprocess.run([*command, *more], cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == code, done.stdout + done.stderr
+    rows = [row for row in read_metrics(tmp_path / "runs/small/metrics.jsonl") if "lm_loss" in row]
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert all(abs(row["lm_loss"] - np.log(len(TOKENS) + 2 + 100 * (family == "t5"))) < 0.3 for row in rows)
+    assert all(("sop_loss" in row) == (family == "bert") for row in rows)

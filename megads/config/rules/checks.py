@@ -16,6 +16,9 @@ from megads.config.sizes import data_degree
 from megads.errors import ConfigError
 from megads.families.table import FAMILIES
 
+SHORTEST_MASKED = 8
+"""Tokens of a sample of BERT or T5, of which three are special."""
+
 Rule = Callable[[RunConfig, int], Iterator[Problem]]
 
 
@@ -52,6 +55,12 @@ def _shape(run: RunConfig, world_size: int) -> Iterator[Problem]:
             f"MODEL_FAMILY={model.family} has one stack of layers",
             [{"model.decoder_layers": 0, "model.decoder_seq_length": 0}, {"model.family": "t5"}],
             overridable=("model.decoder_layers", "model.decoder_seq_length"),
+        )
+    if FAMILIES[model.family].samples != "causal" and model.seq_length < SHORTEST_MASKED:
+        yield Problem(
+            f"SEQ={model.seq_length} leaves no text between the special tokens, MODEL_FAMILY={model.family}",
+            [{"model.seq_length": SHORTEST_MASKED}],
+            f"SEQ={SHORTEST_MASKED} or more",
         )
     if model.num_heads % model.num_kv_heads:
         yield Problem(
@@ -161,6 +170,9 @@ def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
         "RESET_ATTENTION_MASK": data.reset_attention_mask,
     }
     needs_end = " ".join(f"{name}=1" for name, is_on in asked.items() if is_on)
+    if needs_end and FAMILIES[run.model.family].samples != "causal":
+        text = f"{needs_end} is for samples of whole documents, and MODEL_FAMILY={run.model.family} reads sentences"
+        yield Problem(text, [{f"data.{name.lower()}": False for name, is_on in asked.items() if is_on}])
     if needs_end and data.tokenizer_type.startswith("BertWordPiece"):
         text = f"{needs_end}: a TOKENIZER_TYPE={data.tokenizer_type} has no end-of-document token"
         yield Problem(text, otherwise="use another tokenizer, or leave it unset")

@@ -33,6 +33,8 @@ ENVIRONMENT = [
     ({"ZERO_STAGE": "5"}, ["env ZERO_STAGE: '5' is not one of 0, 1, 2, 3"]),
     ({"ADD_BIAS": "maybe"}, ["env ADD_BIAS: 'maybe' is not a switch", "1/true/yes/on or 0/false/no/off"]),
     ({"NO_FLASH_ATTN": "2"}, ["env NO_FLASH_ATTN: '2' is not a switch"]),
+    ({"MODEL_FAMILY": "bert", "SEQ": "4"}, ["SEQ=4 leaves no text between the special tokens", "SEQ=8 or more"]),
+    ({"MODEL_FAMILY": "t5", "EOD_MASK_LOSS": "1"}, ["EOD_MASK_LOSS=1 is for samples of whole documents, and MODEL_"]),
     ({"DECODER_SEQ": "64"}, ["DECODER_LAYERS=0 and DECODER_SEQ=64 are for t5, and MODEL_FAMILY="]),
     # names
     ({"HEADS": "8", "NHEADS": "4"}, ["env HEADS=8 and NHEADS=4", "model.num_heads", "unset one"]),
