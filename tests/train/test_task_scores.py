@@ -18,7 +18,7 @@ from megads.train.task_scores import Score, TaskScores, score_files
 class _Words:
     specials = Specials(cls=1, sep=2, pad=0)
 
-    def encode(self, text: str) -> list[int]:
+    def encode_plain(self, text: str) -> list[int]:
         return [int(text)]
 
 

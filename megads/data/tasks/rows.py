@@ -81,7 +81,7 @@ class Packer:
 
     def __init__(self, tokenizer: Tokenizer, row: TaskRow):
         self.row, self.marks = row, Marks.of(tokenizer)
-        self.encode = functools.lru_cache(CACHED)(tokenizer.encode)
+        self.encode = functools.lru_cache(CACHED)(tokenizer.encode_plain)
 
     def __call__(self, example: Example) -> Row:
         """Return the row of an example."""

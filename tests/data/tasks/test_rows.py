@@ -57,6 +57,9 @@ def tokenizer(specials, eod=None):
             return eod
 
         def encode(self, text):
+            return [1, *self.encode_plain(text), 2]  # as a tokenizer.json of BERT does
+
+        def encode_plain(self, text):
             return list(map(int, text.split()))
 
     return Words()

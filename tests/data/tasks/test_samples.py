@@ -13,7 +13,7 @@ from megads.errors import ConfigError
 class Words:
     specials = Specials(cls=1, sep=2, pad=0)
 
-    def encode(self, text):
+    def encode_plain(self, text):
         return [int(text)]
 
 
