@@ -32,11 +32,11 @@ def saved_bytes(run: RunConfig, stage: Stage) -> int:
     if given.granularity == "none":
         return in_flight * layers * layer
     if given.granularity == "selective":
-        return in_flight * layers * (layer - _core_bytes(run))
+        return in_flight * layers * (layer - core_bytes(run))
     if given.method == "block":
         again = min(given.num_layers, layers)
-        return in_flight * (again * _input_bytes(run) + (layers - again) * layer)
-    return in_flight * -(-layers // given.num_layers) * _input_bytes(run)
+        return in_flight * (again * input_bytes(run) + (layers - again) * layer)
+    return in_flight * -(-layers // given.num_layers) * input_bytes(run)
 
 
 def recomputing_bytes(run: RunConfig, stage: Stage) -> int:
@@ -45,7 +45,7 @@ def recomputing_bytes(run: RunConfig, stage: Stage) -> int:
     if given.granularity == "none" or not stage.layers:
         return 0
     if given.granularity == "selective":
-        return _core_bytes(run)
+        return core_bytes(run)
     return layer_bytes(run) * (1 if given.method == "block" else min(given.num_layers, stage.layers))
 
 
@@ -86,7 +86,7 @@ def _size(run: RunConfig) -> int:
     return 4 if run.train.dtype == "fp32" else 2
 
 
-def _most_heads(run: RunConfig) -> HeadCount:
+def most_heads(run: RunConfig) -> HeadCount:
     """Return the heads of the rank that keeps most."""
     shares = heads_of_rank(run.model, run.parallel.tensor, run.parallel.sequence)
     return max(shares, key=lambda share: (share.queries, not share.is_even, share.keys))
@@ -96,7 +96,7 @@ def _head_bytes(run: RunConfig) -> int:
     """Return the bytes of the queries, keys and values that a layer's attention keeps."""
     model, tensor = run.model, run.parallel.tensor
     if run.parallel.sequence > 1:
-        most = _most_heads(run)
+        most = most_heads(run)
         count = most.queries + 2 * most.keys
     else:
         turned = 2 if model.position_embedding == "rope" or spec_of(model).head_widths[0] else 1
@@ -112,11 +112,11 @@ def _attention_bytes(run: RunConfig) -> int:
     """Return what attention keeps: of its inputs, and in its core, which keeps copies of them where it stacks them."""
     heads, plain = _head_bytes(run), _plain_core_bytes(run)
     if run.recompute.granularity == "selective":
-        return heads + _core_bytes(run)
+        return heads + core_bytes(run)
     return max(heads + plain, _stacked_core_bytes(run))
 
 
-def _core_bytes(run: RunConfig) -> int:
+def core_bytes(run: RunConfig) -> int:
     """Return what the attention core keeps besides its inputs, of rows that are whole or cut into segments."""
     return max(_plain_core_bytes(run), _stacked_core_bytes(run))
 
@@ -125,13 +125,13 @@ def _stacked_core_bytes(run: RunConfig) -> int:
     """Return what the core keeps of segments that are stacked: its inputs and its result, filling included."""
     if not run.data.reset_attention_mask or run.model.attention == "flash":
         return 0
-    model, most = run.model, _most_heads(run)
+    model, most = run.model, most_heads(run)
     keys = most.keys if most.is_even else most.queries
-    numbers = 2 * (most.queries + keys) * model.head_dim * _size(run) + most.queries * _weights_bytes(run)
+    numbers = 2 * (most.queries + keys) * model.head_dim * _size(run) + most.queries * weights_bytes(run)
     return int(run.train.micro_batch * model.seq_length * numbers / SHORTEST_IN_STACK)
 
 
-def _weights_bytes(run: RunConfig) -> int:
+def weights_bytes(run: RunConfig) -> int:
     """Return what the core keeps of a query's weights: one float32, and on a CPU with dropout all of them."""
     on_cpu = run.model.attention_dropout and run.machine == "cpu"
     return 4 + (CPU_WEIGHTS * 4 * run.model.seq_length if on_cpu else 0)
@@ -144,9 +144,9 @@ def _plain_core_bytes(run: RunConfig) -> int:
     copy. Keys and values that serve unequal numbers of queries are repeated for them.
     """
     model = run.model
-    most = _most_heads(run)
+    most = most_heads(run)
     tokens = run.train.micro_batch * model.seq_length
-    numbers = _weights_bytes(run)
+    numbers = weights_bytes(run)
     if run.parallel.sequence > 1:
         numbers += model.head_dim * _size(run) * (1 if most.is_even else 3)
     return tokens * most.queries * numbers
@@ -156,7 +156,7 @@ CPU_WEIGHTS = 3
 """Float32 matrices S x S of a head that torch keeps on a CPU: softmax, what dropout multiplies by, the product."""
 
 
-def _input_bytes(run: RunConfig) -> int:
+def input_bytes(run: RunConfig) -> int:
     """Return the bytes of a layer's input, kept for what is computed again."""
     given, grid = run.recompute, run.parallel
     if given.cpu_checkpointing and run.machine != "cpu":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megads.config.estimate import activations
-from megads.config.estimate.activations import CPU_WEIGHTS, Stage, layer_bytes
+from megads.config.estimate.activations import Stage, layer_bytes
 from megads.config.schema import RunConfig
 from megads.families.encoder_decoder import has_decoder
 
@@ -17,26 +17,67 @@ def saved_bytes(run: RunConfig, stage: Stage) -> int:
     """Return what a stage keeps of all micro-batches that are in flight when most are (1F1B)."""
     if not has_decoder(run.model):
         return activations.saved_bytes(run, stage)
-    of_encoder = max(0, min(run.model.num_layers, stage.first + stage.layers) - stage.first)
-    parts = [
-        (run, Stage(stage.index, of_encoder, stage.has_embedding, stage.has_head, stage.first), 0),
-        (_decoder_alone(run), Stage(stage.index, stage.layers - of_encoder, False, stage.has_head), _cross_bytes(run)),
-    ]
-    in_flight = min(run.train.grad_acc_steps, run.parallel.pipeline - stage.index)
-    keeps_cross = run.recompute.granularity != "full"
-    return sum(
-        activations.saved_bytes(part, some) + in_flight * some.layers * cross * keeps_cross
-        for part, some, cross in parts
-        if some.layers
-    )
+    given, layers = run.recompute, _layers(run, stage)
+    # The input of a layer that is computed again is one tensor with the tokens of both texts.
+    both = run.model.seq_length + run.model.decoder_seq_length
+    kept = activations.input_bytes(run) * both // run.model.seq_length
+    if given.granularity == "none":
+        found = sum(layer for layer, _ in layers)
+    elif given.granularity == "selective":
+        found = sum(layer - core for layer, core in layers)
+    elif given.method == "block":
+        again = min(given.num_layers, stage.layers)
+        found = again * kept + sum(layer for layer, _ in layers[again:])
+    else:
+        found = -(-stage.layers // given.num_layers) * kept
+    return min(run.train.grad_acc_steps, run.parallel.pipeline - stage.index) * found
 
 
 def recomputing_bytes(run: RunConfig, stage: Stage) -> int:
     """Return what the largest piece of a stage that is computed again holds while it is."""
-    found = activations.recomputing_bytes(run, stage)
-    if not has_decoder(run.model) or run.recompute.granularity == "none" or not stage.layers:
-        return found
-    return max(found, layer_bytes(_decoder_alone(run)) + _cross_bytes(run))
+    given = run.recompute
+    if not has_decoder(run.model) or given.granularity == "none" or not stage.layers:
+        return activations.recomputing_bytes(run, stage)
+    layers = _layers(run, stage)
+    if given.granularity == "selective":
+        return max(core for _, core in layers)
+    return max(layer for layer, _ in layers) * (1 if given.method == "block" else min(given.num_layers, stage.layers))
+
+
+def _layers(run: RunConfig, stage: Stage) -> list[tuple[int, int]]:
+    """Return the bytes that every layer of a stage keeps, and how many of them are its attention cores'.
+
+    The input of a layer is a part of one tensor with both texts, all of which is kept.
+    """
+    model, grid = run.model, run.parallel
+    scattered = grid.tensor if grid.scatter_norms else 1
+    alone = [_alone(run, length) for length in (model.seq_length, model.decoder_seq_length)]
+    found = []
+    for part, other in zip(alone, reversed(alone), strict=True):
+        beside = activations.rank_tokens(other) * model.hidden_size * _size(run) // scattered
+        bias = _bias_bytes(part)
+        found.append((layer_bytes(part) + beside + bias, activations.core_bytes(part) + bias))
+    seen, core = _cross_bytes(run)
+    found[1] = found[1][0] + seen + core, found[1][1] + core
+    return [found[number >= model.num_layers] for number in range(stage.first, stage.first + stage.layers)]
+
+
+def _alone(run: RunConfig, length: int) -> RunConfig:
+    """Return a run on one of the two texts, without attention to the other."""
+    return run.model_copy(update={"model": run.model.model_copy(update={"decoder_layers": 0, "seq_length": length})})
+
+
+def _size(run: RunConfig) -> int:
+    return 4 if run.train.dtype == "fp32" else 2
+
+
+def _bias_bytes(run: RunConfig) -> int:
+    """Return what the relative positions of one text keep in a core at most: the bias, on a CPU torch's weights too."""
+    model = run.model
+    if model.position_embedding != "relative":
+        return 0
+    square = activations.most_heads(run).queries * model.seq_length**2 * _size(run)
+    return square * (1 + (run.train.micro_batch if run.machine == "cpu" and not model.attention_dropout else 0))
 
 
 def _decoder_alone(run: RunConfig) -> RunConfig:
@@ -44,19 +85,19 @@ def _decoder_alone(run: RunConfig) -> RunConfig:
     return run.model_copy(update={"model": run.model.model_copy(update={"seq_length": run.model.decoder_seq_length})})
 
 
-def _cross_bytes(run: RunConfig) -> int:
-    """Return what the attention of a decoder layer to the encoder's text keeps, with its norm.
+def _cross_bytes(run: RunConfig) -> tuple[int, int]:
+    """Return what the attention of a decoder layer to the encoder's text keeps, with its norm: outside and in its core.
 
     Of each of the decoder's tokens: input and output of the norm, the dropout mask, the query and the result; of each
-    of the encoder's: key and value. The encoder's output is kept once, with the encoder.
+    of the encoder's: key and value.
     """
-    model, grid = run.model, run.parallel
-    size, widened = (4, 0) if run.train.dtype == "fp32" else (2, 4)
-    own = activations.rank_tokens(_decoder_alone(run))
-    seen = activations.rank_tokens(run)
-    width = model.hidden_size // (grid.tensor if grid.scatter_norms else 1)
-    whole = width * ((2 if model.normalization == "layernorm" else 3) * size + widened)
-    whole += width * size if model.hidden_dropout else 0
-    heads = model.num_heads * model.head_dim // grid.tensor
-    core = 4 + (CPU_WEIGHTS * 4 * model.seq_length if model.attention_dropout and run.machine == "cpu" else 0)
-    return own * (whole + 2 * size * heads + core * model.num_heads // grid.tensor) + seen * 2 * size * heads
+    model, grid, size = run.model, run.parallel, _size(run)
+    own, seen = activations.rank_tokens(_decoder_alone(run)), activations.rank_tokens(run)
+    widened = 0 if run.train.dtype == "fp32" else 4
+    whole = model.hidden_size * ((2 if model.normalization == "layernorm" else 3) * size + widened)
+    whole += model.hidden_size * size if model.hidden_dropout else 0
+    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    outside = own * whole // (grid.tensor if grid.scatter_norms else 1)
+    outside += 2 * size * (own * queries + seen * keys) // grid.tensor
+    heads = activations.most_heads(run).queries * run.train.micro_batch * model.decoder_seq_length
+    return outside, heads * activations.weights_bytes(run)

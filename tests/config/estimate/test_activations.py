@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from megads.config.derive import derive
-from megads.config.estimate.activations import Stage, layer_bytes, recomputing_bytes, saved_bytes
+from megads.config.estimate.activations import Stage, layer_bytes
 from megads.config.estimate.memory import (
     count_parameters,
 )
+from megads.config.estimate.stacks import recomputing_bytes, saved_bytes
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
 
@@ -35,6 +36,8 @@ def test_recomputation_trades_kept_activations_for_work():
     assert saved_bytes(moved, stage) == 0
 
 
+T5 = {"MODEL_FAMILY": "t5", "DECODER_SEQ": "64", "VOCAB_EXTRA_IDS": "0", "MAX_POSITIONS": "256"}
+RELATIVE = {"POSITION_EMBEDDING": "relative", "NORMALIZATION": "rmsnorm", "ADD_BIAS": "0", "HIDDEN_DROPOUT": "0"}
 # (ranks along the axes, settings); what autograd keeps is measured on one or several real ranks.
 MEASURED = [
     ({}, {}),
@@ -65,6 +68,12 @@ MEASURED = [
     ({}, {"RESET_ATTENTION_MASK": "1", "NO_LLAMA": "1", "RECOMPUTE": "selective"}),
     ({"seq": 2}, {"SP": "2", "NUM_KV_HEAD": "2", "RESET_ATTENTION_MASK": "1", "DTYPE": "bf16"}),
     ({"seq": 3}, {"SP": "3", "SEQ": "126", "HEADS": "8", "NUM_KV_HEAD": "4", "RESET_ATTENTION_MASK": "1"}),
+    ({}, {**T5, "HIDDEN_DROPOUT": "0"}),
+    ({}, {**T5, "HIDDEN_DROPOUT": "0.1", "DECODER_SEQ": "192"}),
+    ({"tensor": 2}, {**T5, "HIDDEN_DROPOUT": "0", "TP": "2", "SCATTER_NORMS": "1"}),
+    ({"seq": 2}, {**T5, "HIDDEN_DROPOUT": "0", "SP": "2", "RECOMPUTE": "selective"}),
+    ({}, {**T5, "HIDDEN_DROPOUT": "0", "RECOMPUTE": "full"}),
+    ({}, {**T5, **RELATIVE}),
 ]
 
 
@@ -87,7 +96,7 @@ def _measure(axes: dict[str, int], env: dict[str, str], ranks: int) -> None:
     saved = []
     for layers in (1, 3):
         run = _run({**env, "NLAYERS": str(layers), "MACHINE": "cpu"}, ranks=ranks, machine="cpu")
-        stage = Stage(0, layers, has_embedding=True, has_head=True)
+        stage = Stage(0, layers + run.model.decoder_layers, has_embedding=True, has_head=True)
         saved.append((_kept_by_autograd(run, groups), saved_bytes(run, stage)))
     measured, estimated = (torch.tensor(large - small) for small, large in zip(*saved, strict=True))
     # The estimate is of the rank that keeps most.
@@ -98,11 +107,11 @@ def _measure(axes: dict[str, int], env: dict[str, str], ranks: int) -> None:
 def _kept_by_autograd(run: RunConfig, groups: Any) -> int:
     import torch
 
-    from megads.models.gpt import GPT
+    from megads.models.build import model_class
     from megads.parallel.recompute import Recompute
 
     again = Recompute(run.recompute.granularity, run.recompute.method, run.recompute.num_layers)
-    model = GPT(run.model, groups, scatter_norms=run.parallel.scatter_norms, recompute=again)
+    model = model_class(run.model)(run.model, groups, scatter_norms=run.parallel.scatter_norms, recompute=again)
     if groups.grid.world_size == 1:
         assert sum(weight.numel() for weight in model.parameters()) == count_parameters(run.model)
     for weight in model.parameters():
@@ -112,7 +121,9 @@ def _kept_by_autograd(run: RunConfig, groups: Any) -> int:
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     kept: dict[int, int] = {}
     alive = []
-    tokens = torch.zeros(run.train.micro_batch, run.model.seq_length // groups.seq_size, dtype=torch.long)
+    lengths = (run.model.seq_length, run.model.decoder_seq_length)
+    tokens, said = (torch.zeros(run.train.micro_batch, n // groups.seq_size, dtype=torch.long) for n in lengths)
+    labels = said if run.model.decoder_layers else tokens
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -122,7 +133,7 @@ def _kept_by_autograd(run: RunConfig, groups: Any) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = model(tokens, tokens, documents=_documents(run, groups))
+        loss = model(torch.cat([tokens, said], dim=1), labels, documents=_documents(run, groups))
     assert loss.isfinite()
     return sum(kept.values())
 

@@ -68,10 +68,11 @@ def test_a_decoder_counts_its_own_tokens():
     encoder = saved_bytes(run, Stage(0, 12, True, False))
     decoder = saved_bytes(run, Stage(0, 12, False, True, first=12))
     assert encoder + decoder == saved_bytes(run, whole)
-    assert encoder == saved_bytes(short, Stage(0, 12, True, False))
-    # Keys and values of the encoder's tokens stay whatever the decoder's length.
-    seen = 12 * 2 * 512 * 2 * 768 * 2
-    assert 2 * (saved_bytes(short, whole) - encoder - seen) == decoder - seen
+    # A layer's input is a part of one tensor with both texts: the encoder's keep the decoder's 64 tokens more.
+    assert encoder - saved_bytes(short, Stage(0, 12, True, False)) == 12 * 2 * 64 * 768 * 2
+    # Keys, values and the encoder's part of the input stay, for every length of the decoder.
+    seen = 12 * 2 * 512 * 3 * 768 * 2
+    assert 2 * (saved_bytes(short, Stage(0, 12, False, True, first=12)) - seen) == decoder - seen
     bert = _run("bert-345M", ranks=1, MICRO_BATCH="2", GLOBAL_BATCH="2")
     assert head_tokens(bert) == 2 * 512
 
@@ -79,7 +80,7 @@ def test_a_decoder_counts_its_own_tokens():
 def test_recomputation_keeps_inputs_and_holds_the_largest_layer():
     full = _run("t5-220M", ranks=1, MICRO_BATCH="2", GLOBAL_BATCH="2", RECOMPUTE="full")
     whole = Stage(0, 24, has_embedding=True, has_head=True)
-    assert saved_bytes(full, whole) == 12 * 2 * (512 + 128) * 768 * 2
+    assert saved_bytes(full, whole) == 24 * 2 * (512 + 128) * 768 * 2
     plain = _run("t5-220M", ranks=1, MICRO_BATCH="2", GLOBAL_BATCH="2")
     assert recomputing_bytes(plain, whole) == 0
     assert recomputing_bytes(full, whole) >= saved_bytes(plain, Stage(0, 1, True, False))
