@@ -62,16 +62,13 @@ def test_a_command_of_megatron_deepspeed_trains_as_it_is_written(tmp_path):
     assert "is complete (4 iterations)" in again.stdout + again.stderr
 
 
-SMALL = {
-    "bert": "",
-    "t5": "--kv-channels 16 --ffn-hidden-size 64",
-}
+SMALL = {"bert": "", "t5": "--kv-channels 16 --ffn-hidden-size 64"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", SMALL)
-def test_megatrons_commands_of_masked_models_train_and_resume(family, tmp_path):
-    """The scripts as they are written, their model made small; stopped after two of four steps."""
+def test_megatrons_commands_of_masked_models_train(family, tmp_path):
+    """The scripts as they are written, their model made small."""
     write_sentence_file(tmp_path, 2000)
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -84,23 +81,11 @@ def test_megatrons_commands_of_masked_models_train_and_resume(family, tmp_path):
     }
     command = ["bash", str(ROOT / f"examples/pretrain_{family}.sh"), *SMALL[family].split()]
     command += ["--num-layers", "1", "--hidden-size", "32", "--num-attention-heads", "2", "--micro-batch-size", "2"]
-    command += [
-        "--global-batch-size",
-        "4",
-        "--train-iters",
-        "4",
-        "--lr-decay-iters",
-        "4",
-        "--eval-iters",
-        "1",
-        "--log-interval",
-        "1",
-    ]
-    command += ["--initial-loss-scale", "4096"]
-    for more, code in (["--exit-interval", "2"], 75), ([], 0):
-        done = subprocess.run([*command, *more], cwd=tmp_path, env=env, capture_output=True, text=True)
-        assert done.returncode == code, done.stdout + done.stderr
+    command += ["--global-batch-size", "4", "--train-iters", "2", "--lr-decay-iters", "2", "--eval-iters", "1"]
+    command += ["--log-interval", "1", "--initial-loss-scale", "4096"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
     rows = [row for row in read_metrics(tmp_path / "runs/small/metrics.jsonl") if "lm_loss" in row]
-    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert [row["iteration"] for row in rows] == [1, 2]
     assert all(abs(row["lm_loss"] - np.log(len(TOKENS) + 2 + 100 * (family == "t5"))) < 0.3 for row in rows)
     assert all(("sop_loss" in row) == (family == "bert") for row in rows)
