@@ -283,6 +283,8 @@ FLAGS = [
         "recompute.engine=deepspeed recompute.partition_activations=true",
     ),
     ("--profile_steps 2,3", "profile.steps=2,3"),
+    ("--relative-attention-num-buckets 16", "model.relative_buckets=16"),
+    ("--relative-attention-max-distance 64", "model.relative_distance=64"),
 ]
 
 
