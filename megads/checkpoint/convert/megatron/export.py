@@ -51,6 +51,8 @@ class Target:
 
 def check_target(model: ModelConfig, target: Target) -> None:
     """Raise CheckpointError, with what would work, for what Megatron's format or its models cannot express."""
+    if model.decoder_layers:
+        raise CheckpointError("a T5 is not exported to Megatron's files; models with relative positions have export-hf")
     for what, size, degree, option in (
         ("key/value heads", model.num_kv_heads, target.tensor, "--tp"),
         ("channels of the MLP", model.ffn_hidden_size, target.tensor, "--tp"),

@@ -175,6 +175,7 @@ def test_the_files_lie_as_megatron_reads_them(tmp_path):
 @pytest.mark.parametrize(
     ("model", "target", "told"),
     [
+        (shapes.T5, {}, "a T5 is not exported to Megatron's files"),
         (OURS, {"style": "core"}, "BERT is exported by Megatron's legacy names only; use --names legacy"),
         (shapes.BERT_ORIGINAL, {}, "export to Megatron has no norm_position=behind_sum"),
     ],
