@@ -90,7 +90,7 @@ def make_folder(folder: Path, options: argparse.Namespace) -> Any:
 def runner_of(folder: Path, num_slots: int, *, packs: bool = True) -> Runner:
     groups, weights = Groups(Grid(), 0), HFWeights(folder)
     module = load_model(weights, groups, torch.device("cpu"), torch.float32)
-    if packs:
+    if packs and torch.get_num_threads() == 1:  # as megads.inference.session does
         pack(module, num_slots)
     return Runner(module, groups, context=weights.context, num_slots=num_slots)
 

@@ -1,9 +1,8 @@
 """Weights in panels, for the CPU's matrix products of few rows.
 
-MKL, which ``torch.nn.functional.linear`` calls, copies the weight into panels in every product; with few rows that
-takes as long as the product. Here the copy is made once, when the model is loaded, and replaces the weight: a panel is
-``width`` rows of the weight, transposed, and a batched product multiplies the input with all of them. The
-batched product copies nothing. What it costs by model and batch: ``benchmarks/inference.py``.
+For 4 to 100 rows MKL's product with a weight as it lies, ``[F, D]``, takes up to twice as long as a batched product
+with the same weight in panels: a panel is ``width`` rows of the weight, transposed. The panels are made once, when the
+model is loaded, and replace the weight. What they bring by model and batch: docs/inference.md.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from megads.parallel.collectives import Group
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear
 
 FEWEST_SLOTS = 4
-"""Rows of a decode step from which panels are faster; MKL reads fewer without a copy."""
+"""Rows of a decode step from which panels are faster."""
 WIDTHS = ((32, 256), (FEWEST_SLOTS, 32))
 """Slots, and the width of a panel that is fastest with so many or more."""
 LEAST_WIDTH = 16

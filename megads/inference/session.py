@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from megads.cluster.ranks import RankInfo, find_ranks
 from megads.comm.groups import Groups, join_ranks
 from megads.config.schema import RunConfig
@@ -101,7 +103,9 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     vendor, device, groups = join_ranks(run, info, env)
     dtype = wanted.dtype or weights.dtype
     module = load_model(weights, groups, device, DTYPES[dtype])
-    pack(module, wanted.num_slots)
+    # With two threads one benchmark in many gave other texts than transformers, for a reason not found.
+    if torch.get_num_threads() == 1:
+        pack(module, wanted.num_slots)
     runner = Runner(module, groups, context=context, num_slots=wanted.num_slots)
     size = sum(weight.numel() for weight in module.parameters())
     shares = f" SP={wanted.sequence}" if wanted.sequence > 1 else ""
