@@ -50,6 +50,8 @@ def _layout(case: dict[str, Any]) -> Layout:
 # The first set has every two values; of a second one as many as make the number whole.
 CASES = [*pairs(VALUES, allowed=_is_allowed), *pairs(VALUES, allowed=_is_allowed, seed=SEED + 1)]
 DRAWN = sorted(dict.fromkeys(map(_layout, CASES[:COUNT])), key=lambda layout: layout.ranks)
+# Every third: each form of the model, each degree and each ZeRO stage; the others in the long matrix.
+QUICK = DRAWN[::3]
 LAYERS = "2"  # of the encoder, and as many of the decoder
 
 
@@ -57,6 +59,9 @@ def test_the_layouts_hold_every_two_values():
     assert len(pairs(VALUES, allowed=_is_allowed)) <= COUNT
     assert len({str(layout) for layout in DRAWN}) >= 24
     assert {layout.ranks for layout in DRAWN} == {2, 4}
+    assert {each.kind for each in QUICK} == set(VALUES["kind"])
+    assert {each.zero for each in QUICK} == {0, 1, 2, 3}
+    assert all(max(getattr(each, axis) for each in QUICK) > 1 for axis in DEGREES)
 
 
 @cache
@@ -101,6 +106,9 @@ def _equals_one_rank(layout: Layout) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("layout", DRAWN, ids=str)
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow, id=str(each)) for each in DRAWN],
+)
 def test_a_layout_trains_like_one_rank(layout):
     run_ranks(layout.ranks, _equals_one_rank, layout)
