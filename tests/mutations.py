@@ -498,7 +498,7 @@ def is_caught(mutation: Mutation, folder: Path, pytests: subprocess.Popen[str]) 
 
 
 _UNCHANGED = "TokenPositions(self.seq_rank"
-NO_BUG = Mutation("no bug", "megads/models/attention.py", _UNCHANGED, _UNCHANGED, ())
+NO_BUG = Mutation("no bug", "megads/models/attention.py", _UNCHANGED, _UNCHANGED, layout("llama-tp1pp1sp2dp1-z1"))
 """What must not be caught."""
 
 
