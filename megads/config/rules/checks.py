@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import gcd
 
-from megads.config.rules import encoder_decoder, engine, layout, optimizer, stability, tasks
+from megads.config.rules import encoder, encoder_decoder, engine, layout, optimizer, stability, tasks
 from megads.config.rules import schedule as schedule_rules
 from megads.config.rules.advice import Attempt, Change, Problem, divisors, each_of, nearest, refusal
 from megads.config.schedule.batches import BatchSchedule, SkipRanges
@@ -39,7 +39,16 @@ def check(run: RunConfig, world_size: int, attempt: Attempt) -> None:
 def problem_of(run: RunConfig, world_size: int) -> Problem | None:
     """Return the first rule that a derived ``run`` breaks."""
     data_degree(run, world_size)
-    rules: tuple[Rule, ...] = (_shape, *encoder_decoder.RULES, *layout.RULES, *engine.RULES, _batch, _ramp, _skips)
+    rules: tuple[Rule, ...] = (
+        _shape,
+        *encoder.RULES,
+        *encoder_decoder.RULES,
+        *layout.RULES,
+        *engine.RULES,
+        _batch,
+        _ramp,
+        _skips,
+    )
     of_training = (*optimizer.RULES, *schedule_rules.RULES, *stability.RULES, *tasks.RULES)
     for rule in (*rules, *of_training, _precision, _data, _names, _profile, _task):
         for problem in rule(run, world_size):

@@ -14,6 +14,7 @@ from megads.config.schema import RunConfig
 from megads.config.settings.profile import profiled_steps
 from megads.config.sizes import data_degree, heads_of_rank
 from megads.config.tree import env_name, fields, value_of
+from megads.families.table import FAMILIES
 
 LARGEST_BUBBLE = 0.2
 
@@ -146,7 +147,11 @@ def _unread(run: RunConfig) -> Iterator[str]:
     others = {name for each in OPTIMIZERS.values() for name in each.settings} - set(row.settings)
     of_optim = [name for name in fields() if name.startswith("optim.")]
     scales = [name for name in of_optim if "loss_scale" in name]
+    samples = FAMILIES[run.model.family].samples
+    of_pairs, of_masks = ["model.token_types", "model.binary_head"], ["data.mask_prob", "data.short_seq_prob"]
     never = {
+        f"MODEL_FAMILY={run.model.family}": {"bert": [], "t5": of_pairs}.get(samples, of_pairs + of_masks),
+        f"POSITION_EMBEDDING={run.model.position_embedding}": ["model.relative_buckets", "model.relative_distance"],
         f"OPT={row.name}": [name for name in of_optim if env_name(name) in others],
         f"DTYPE={run.train.dtype}": scales if run.train.dtype != "fp16" else [],
         "ON_SPIKE=none": [f"stability.spike_{what}" for what in ("factor", "window", "after")],
@@ -157,6 +162,7 @@ def _unread(run: RunConfig) -> Iterator[str]:
         ],
         "WEIGHT_DECAY_INCR_STYLE=constant": [f"optim.weight_decay_{unit}" for unit in COUNTED],
     }
+    never.pop("POSITION_EMBEDDING=relative", None)
     if run.stability.on_spike != "none":
         del never["ON_SPIKE=none"]
     if optim.weight_decay_incr_style != "constant":

@@ -57,6 +57,13 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
         ),
         (1, {"OPT": "lion", "ADAM_BETA2": "0.5"}, "ADAM_BETA2=0.5: ignored with OPT=lion"),
         (1, {"LION_BETA1": "0.5"}, "LION_BETA1=0.5: ignored with OPT=adamw"),
+        (1, {"TOKEN_TYPES": "2"}, "TOKEN_TYPES=2: ignored with MODEL_FAMILY=llama"),
+        (
+            1,
+            {"MASK_PROB": "0.3", "BINARY_HEAD": "0"},
+            "BINARY_HEAD=False, MASK_PROB=0.3: ignored with MODEL_FAMILY=",
+        ),
+        (1, {"RELATIVE_BUCKETS": "8"}, "RELATIVE_BUCKETS=8: ignored with POSITION_EMBEDDING=rope"),
         (1, {"LOSS_SCALE_WINDOW": "7"}, "LOSS_SCALE_WINDOW=7: ignored with DTYPE=fp32"),
         (1, {"SPIKE_FACTOR": "3"}, "SPIKE_FACTOR=3.0: ignored with ON_SPIKE=none"),
         (
