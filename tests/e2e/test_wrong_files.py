@@ -15,6 +15,9 @@ from tests.data.factory import write_dataset, write_list
 from tests.e2e.conftest import Command
 from tests.e2e.refused import DATA, TINY, limit_files, one_line, refused, run, tree
 
+WIDER = {"HIDDEN": "32"}
+"""Of the runs that are continued: a rank's tensors take more room than the settings."""
+
 
 @pytest.fixture(scope="session")
 def tokens(tmp_path_factory) -> Path:
@@ -190,7 +193,7 @@ def trained(tmp_path_factory, tokens) -> Path:
     """The folder of a run that stopped after one step on one rank."""
     megads = Command(tmp_path_factory.mktemp("trained"), tokens)
     settings = {**TINY, **DATA, "DATA_FILE_LIST": str(write_list(tokens / "list.txt", "1 data text"))}
-    done = run(megads, "train", RUN_DIR="r", EXIT_INTERVAL="1", **settings)
+    done = run(megads, "train", RUN_DIR="r", EXIT_INTERVAL="1", **settings | WIDER)
     assert done.returncode == 75, done.stderr
     return megads.folder / "r"
 
@@ -199,7 +202,7 @@ def trained(tmp_path_factory, tokens) -> Path:
 def stopped(megads, trained, data) -> dict[str, str]:
     """Settings of a run that continues in a copy of ``trained``."""
     shutil.copytree(trained, megads.folder / "r")
-    return {**data, "RUN_DIR": "r"}
+    return {**data, **WIDER, "RUN_DIR": "r"}
 
 
 @pytest.mark.parametrize(
