@@ -60,7 +60,7 @@ class ShapeFacts:
 
 
 def model_of(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, Any]) -> tuple[ModelConfig, list[str]]:
-    """Return the model, and a line for everything that had to be assumed.
+    """Return the model, and a line per assumption.
 
     ``stated`` are settings of the model that the user gave.
 
