@@ -12,16 +12,12 @@ import pytest
 
 from tests.pairs import SEED, pairs
 from tests.parity.layouts import SAMPLES, VOCAB, Layout, batches, engine_of, one_rank_and_weights, train_on
+from tests.parity.masked_layouts import RECOMPUTE, is_allowed, layout_of
 from tests.ranks import run_ranks
 
 STEPS = 2
 COUNT = 26
 DEGREES = {"tp": (1, 2, 4), "pp": (1, 2), "sp": (1, 2, 4), "dp": (1, 2)}
-RECOMPUTE: dict[str, dict[str, str]] = {
-    "none": {},
-    "selective": {"recompute.granularity": "selective"},
-    "full": {"recompute.granularity": "full", "recompute.num_layers": "1"},
-}
 VALUES: dict[str, Any] = {
     "kind": ("bert", "bert-original", "bert-tokens"),
     **DEGREES,
@@ -32,24 +28,9 @@ VALUES: dict[str, Any] = {
 }
 
 
-def _is_allowed(tp: int, pp: int, sp: int, dp: int, zero: int, scatter: bool, micro_batch: int, **_: Any) -> bool:
-    fits = SAMPLES % (dp * micro_batch) == 0 and (tp > 1 or not scatter) and (pp == 1 or zero < 2)
-    return fits and 1 < tp * pp * sp * dp <= 4
-
-
-def _layout(case: dict[str, Any]) -> Layout:
-    more = {"train.micro_batch": str(case["micro_batch"]), **RECOMPUTE[case["recompute"]]}
-    if case["scatter"]:
-        more["parallel.scatter_norms"] = "true"
-    if case["zero"] == 3:
-        more["deepspeed.param_persistence_threshold"] = "0"
-    degrees = {name: case[name] for name in DEGREES}
-    return Layout(case["kind"], **degrees, zero=case["zero"], more=more)
-
-
 # The first set has every two values; of a second one as many as make the number whole.
-COVERING = [*map(_layout, pairs(VALUES, allowed=_is_allowed))]
-MORE = [_layout(case) for case in pairs(VALUES, allowed=_is_allowed, seed=SEED + 1)[: max(0, COUNT - len(COVERING))]]
+COVERING = [*map(layout_of, pairs(VALUES, allowed=is_allowed))]
+MORE = [layout_of(case) for case in pairs(VALUES, allowed=is_allowed, seed=SEED + 1)[: max(0, COUNT - len(COVERING))]]
 DRAWN = sorted({str(layout): layout for layout in [*COVERING, *MORE]}.values(), key=lambda layout: layout.ranks)
 
 

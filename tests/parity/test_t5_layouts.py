@@ -12,16 +12,13 @@ import pytest
 
 from tests.pairs import SEED, pairs
 from tests.parity.layouts import SAMPLES, VOCAB, Layout, batches, engine_of, one_rank_and_weights, train_on
+from tests.parity.masked_layouts import RECOMPUTE, is_allowed, layout_of
 from tests.ranks import run_ranks
 
 STEPS = 2
 COUNT = 25
 DEGREES = {"tp": (1, 2, 4), "pp": (1, 2, 4), "sp": (1, 2), "dp": (1, 2)}
-RECOMPUTE: dict[str, dict[str, str]] = {
-    "none": {},
-    "selective": {"recompute.granularity": "selective"},
-    "full": {"recompute.granularity": "full", "recompute.num_layers": "2"},
-}
+RECOMPUTE_OF_T5 = RECOMPUTE | {"full": {"recompute.granularity": "full", "recompute.num_layers": "2"}}
 VALUES: dict[str, Any] = {
     "kind": ("t5", "t5-v1.1", "t5-v1.0"),
     **DEGREES,
@@ -32,31 +29,18 @@ VALUES: dict[str, Any] = {
 }
 
 
-def _is_allowed(tp: int, pp: int, sp: int, dp: int, zero: int, scatter: bool, micro_batch: int, **_: Any) -> bool:
-    fits = SAMPLES % (dp * micro_batch) == 0 and (tp > 1 or not scatter) and (pp == 1 or zero < 2)
-    return fits and 1 < tp * pp * sp * dp <= 4
-
-
-def _layout(case: dict[str, Any]) -> Layout:
-    more = {"train.micro_batch": str(case["micro_batch"]), **RECOMPUTE[case["recompute"]]}
-    if case["scatter"]:
-        more["parallel.scatter_norms"] = "true"
-    if case["zero"] == 3:
-        more["deepspeed.param_persistence_threshold"] = "0"
-    degrees = {name: case[name] for name in DEGREES}
-    return Layout(case["kind"], **degrees, zero=case["zero"], more=more)
-
-
 # The first set has every two values; of a second one as many as make the number whole.
-CASES = [*pairs(VALUES, allowed=_is_allowed), *pairs(VALUES, allowed=_is_allowed, seed=SEED + 1)]
-DRAWN = sorted(dict.fromkeys(map(_layout, CASES[:COUNT])), key=lambda layout: layout.ranks)
+CASES = [*pairs(VALUES, allowed=is_allowed), *pairs(VALUES, allowed=is_allowed, seed=SEED + 1)]
+DRAWN = sorted(
+    dict.fromkeys(layout_of(case, RECOMPUTE_OF_T5) for case in CASES[:COUNT]), key=lambda layout: layout.ranks
+)
 # Every third: each form of the model, each degree and each ZeRO stage; the others in the long matrix.
 QUICK = DRAWN[::3]
 LAYERS = "2"  # of the encoder, and as many of the decoder
 
 
 def test_the_layouts_hold_every_two_values():
-    assert len(pairs(VALUES, allowed=_is_allowed)) <= COUNT
+    assert len(pairs(VALUES, allowed=is_allowed)) <= COUNT
     assert len({str(layout) for layout in DRAWN}) >= 24
     assert {layout.ranks for layout in DRAWN} == {2, 4}
     assert {each.kind for each in QUICK} == set(VALUES["kind"])

@@ -1,0 +1,425 @@
+"""The bugs that `tests/mutations.py` plants, and the tests that must notice each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LAYOUT = "tests/parity/test_layouts.py::test_a_layout_trains_like_one_rank"
+LONG = "tests/parity/test_layouts.py::test_every_layout_trains_like_one_rank"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A bug: ``old``, which stands once in ``file``, becomes ``new``; ``tests`` must notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def layout(word: str, where: str = LAYOUT) -> tuple[str, ...]:
+    """Return the arguments that run the layouts of the matrix whose id holds ``word``."""
+    return (where, "-k", word)
+
+
+def documents(word: str) -> tuple[str, ...]:
+    """Return the arguments that run the tests of packed documents whose id holds ``word``."""
+    return ("tests/engine/test_micro_batches.py", "-k", word)
+
+
+def bert(word: str) -> tuple[str, ...]:
+    """Return the arguments that run the layouts of BERT whose id begins with ``word``."""
+    return ("tests/models/test_bert.py", "-k", f"test_a_cut_model_matches_one_rank and {word}")
+
+
+def t5(word: str) -> tuple[str, ...]:
+    """Return the arguments that run the layouts of T5 whose id begins with ``word``."""
+    return ("tests/models/test_t5.py", "-k", f"test_a_cut_model_is_the_whole_one and {word}")
+
+
+MUTATIONS = (
+    Mutation(
+        "the all-reduce behind a row-parallel layer is dropped",
+        "megads/parallel/tensor.py",
+        "        dist.all_reduce(y, group=group)\n",
+        "",
+        layout("llama-tp2pp1sp1dp1-z0"),
+    ),
+    Mutation(
+        "the gradient of a column-parallel layer's input is not summed",
+        "megads/parallel/tensor.py",
+        "work = dist.all_reduce(grad_x, group=ctx.group, async_op=True)",
+        "pass",
+        layout("llama-tp2pp1sp1dp1-z0"),
+    ),
+    Mutation(
+        "the sums of the split cross entropy stay local",
+        "megads/parallel/loss.py",
+        "        dist.all_reduce(sums, group=group)\n",
+        "",
+        layout("llama-tp2pp1sp1dp1-z0"),
+    ),
+    Mutation(
+        "rotary positions are local to a sequence rank",
+        "megads/models/attention.py",
+        "TokenPositions(self.seq_rank * length, ",
+        "TokenPositions(0, ",
+        layout("llama-tp1pp1sp2dp1-z1"),
+    ),
+    Mutation(
+        "learned positions are local to a sequence rank",
+        "megads/models/gpt.py",
+        "first = groups.seq_rank * length",
+        "first = 0",
+        layout("gpt-tp1pp2sp2dp1-z0", LONG),
+    ),
+    Mutation(
+        "key heads go to the sequence ranks in the opposite order",
+        "megads/parallel/ulysses.py",
+        "self._keys = tuple(share.keys for share in shares)",
+        "self._keys = tuple(share.keys for share in reversed(shares))",
+        layout("gqa-tp1pp2sp2dp1-z1"),
+    ),
+    Mutation(
+        "labels are the tokens themselves",
+        "megads/parallel/ulysses.py",
+        "tokens, labels = batch[:, :-1], batch[:, 1:]",
+        "tokens, labels = batch[:, :-1], batch[:, :-1]",
+        layout("llama-tp1pp1sp2dp1-z1"),
+    ),
+    Mutation(
+        "gradients average over the data axis and not over the sequence axis",
+        "megads/engine/deepspeed/package.py",
+        '"data_parallel": "data_seq",',
+        '"data_parallel": "data",',
+        layout("gqa-tp1pp2sp2dp1-z1"),
+    ),
+    Mutation(
+        "the loss is a mean over ranks of means over their tokens",
+        "megads/engine/micro_batches.py",
+        "dist.all_reduce(found, group=self.groups.data_seq)",
+        "found *= self.groups.data_seq_size",
+        layout("eod_mask_loss"),
+    ),
+    Mutation(
+        "the gradients of norms are not summed under scatter_norms",
+        "megads/models/layers.py",
+        "copy_all_to_group((self.weight, self.bias), self.group)",
+        "(self.weight, self.bias)",
+        layout("gpt-tp2pp1sp1dp1-z1-scatter_norms"),
+    ),
+    Mutation(
+        "the gradient of a norm of heads is that of this rank's heads",
+        "megads/models/layers.py",
+        "return kind(weight.size, epsilon, context.groups.tensor)",
+        "return kind(weight.size, epsilon, context.groups.tensor if weight.dim == 0 else None)",
+        ("tests/models/test_gpt.py", "-k", "test_split_model_matches_one_rank and qwen3-2"),
+    ),
+    Mutation(
+        "the gradient of the squares of a norm over all heads stays local",
+        "megads/models/layers.py",
+        "copy_to_group(reduce_from_group(wide.square().sum(dim=-1, keepdim=True), self.group), self.group)",
+        "reduce_from_group(wide.square().sum(dim=-1, keepdim=True), self.group)",
+        ("tests/models/test_gpt.py", "-k", "test_split_model_matches_one_rank and olmo2-2"),
+    ),
+    Mutation(
+        "padding is a key of attention",
+        "megads/models/attention.py",
+        "mask = within.mask if within is not None and not self.is_causal else None",
+        "mask = None",
+        ("tests/models/test_attention.py", "-k", "test_padding_is_no_key and gqa"),
+    ),
+    Mutation(
+        "attention of an encoder is causal",
+        "megads/models/bert.py",
+        "is_causal: ClassVar[bool] = False",
+        "is_causal: ClassVar[bool] = True",
+        ("tests/models/test_bert.py", "-k", "test_megatrons_form_by_its_definition"),
+    ),
+    Mutation(
+        "the pooler takes each tensor rank's own first token",
+        "megads/models/bert.py",
+        "reduce_from_group(first if group.rank() == 0 else first * 0.0, group)",
+        "first",
+        bert("bert-2-1-True"),
+    ),
+    Mutation(
+        "the gradient of the pooled token counts once per tensor rank",
+        "megads/models/bert.py",
+        "reduce_from_group(first if group.rank() == 0 else first * 0.0, group)",
+        "copy_to_group(reduce_from_group(first if group.rank() == 0 else first * 0.0, group), group)",
+        bert("bert-2-1-True"),
+    ),
+    Mutation(
+        "the head's whole projection keeps the gradient of a rank's tokens",
+        "megads/parallel/tensor.py",
+        "weight, bias = copy_all_to_group((self.weight, self.bias), self.group)",
+        "weight, bias = self.weight, self.bias",
+        bert("bert-original-2-1-True"),
+    ),
+    Mutation(
+        "types of tokens are those of the first tensor rank",
+        "megads/models/bert.py",
+        "types = types.chunk(group.size(), dim=1)[group.rank()]",
+        "types = types.chunk(group.size(), dim=1)[0]",
+        bert("bert-2-1-True"),
+    ),
+    Mutation(
+        "the gradient of the types of tokens is that of a rank's tokens",
+        "megads/models/bert.py",
+        "F.embedding(types, copy_to_group(self.weight, group))",
+        "F.embedding(types, self.weight)",
+        bert("bert-2-1-True"),
+    ),
+    Mutation(
+        "every sequence rank counts the pairs, each of another token",
+        "megads/engine/micro_batches.py",
+        "if groups.seq_rank == 0 else torch.full_like(batch[:, row.is_random], -1)",
+        "",
+        ("tests/parity/test_bert_layouts.py", "-k", "test_each_term and sp2dp2"),
+    ),
+    Mutation(
+        "the loss of the pairs is a mean over sequence ranks too",
+        "megads/models/bert.py",
+        "found * (self.context.groups.seq_size / len(labels.pairs))",
+        "found / len(labels.pairs)",
+        bert("bert-2-2-True"),
+    ),
+    Mutation(
+        "types of tokens are those of the first sequence rank",
+        "megads/engine/micro_batches.py",
+        "types = batch[:, row.types][:, mine]",
+        "types = batch[:, row.types][:, : row.seq_length // groups.seq_size]",
+        ("tests/engine/test_micro_batches.py", "-k", "test_a_row_of_bert_in_parts"),
+    ),
+    Mutation(
+        "the terms of the loss are those of one stage's ranks",
+        "megads/engine/loss_terms.py",
+        'dist.all_reduce(found, group=groups.process_group("pipe"))',
+        "pass",
+        ("tests/parity/test_bert_layouts.py", "-k", "test_each_term and pp2"),
+    ),
+    Mutation(
+        "relative positions of every sequence rank are those of the first heads",
+        "megads/models/cross_attention.py",
+        "table = table[:, mine.start : mine.stop]",
+        "table = table[:, : mine.stop - mine.start]",
+        t5("t5-v1.1-1-2"),
+    ),
+    Mutation(
+        "the decoder has the encoder's relative positions",
+        "megads/models/t5.py",
+        "numbers.view(shape)[int(self.is_causal)]",
+        "numbers.view(shape)[0]",
+        ("tests/models/test_t5.py", "-k", "those_of_transformers and v1.1"),
+    ),
+    Mutation(
+        "padding of the encoder is seen, with relative positions",
+        "megads/models/relative.py",
+        "    if real is not None:\n",
+        "    if False:\n",
+        ("tests/models/test_t5.py", "-k", "those_of_transformers and v1.1"),
+    ),
+    Mutation(
+        "padding of the encoder is seen by the decoder",
+        "megads/models/cross_attention.py",
+        "mask = lengths.mask if lengths else None",
+        "mask = None",
+        ("tests/models/test_t5.py", "-k", "test_megatrons_form_is_its_reference"),
+    ),
+    Mutation(
+        "tensor ranks scatter the two texts as one",
+        "megads/models/t5.py",
+        "return torch.cat([share for of_rank in shares for share in of_rank], dim=1)",
+        "return tokens",
+        t5("t5-v1.0-2-1-True"),
+    ),
+    Mutation(
+        "the decoder's tokens all have the first learned position",
+        "megads/models/t5.py",
+        "(first + 1) * each, device=x.device) for each",
+        "(first + 1) * each, device=x.device) * (each != decoder) for each",
+        ("tests/models/test_t5.py", "-k", "test_megatrons_form_is_its_reference"),
+    ),
+    Mutation(
+        "keys of the encoder are exchanged as if they were as many as the queries",
+        "megads/parallel/ulysses.py",
+        "k, v = _ToHeads.apply(self.group, (self._keys, self._keys), k, v)",
+        "v, k = _ToHeads.apply(self.group, (self._keys, self._keys), k, v)",
+        t5("t5-1-2"),
+    ),
+    Mutation(
+        "the encoder's output is normalised in no stage",
+        "megads/models/t5.py",
+        "mine = mine if self.encoder_norm is None else self.encoder_norm(mine)",
+        "mine = mine if self.encoder_norm is None else mine + 0 * self.encoder_norm(mine)",
+        ("tests/models/test_t5.py", "-k", "test_megatrons_form_is_its_reference"),
+    ),
+    Mutation(
+        "of the rows of T5 every sequence rank reads the decoder's first",
+        "megads/engine/micro_batches.py",
+        "batch[:, row.text_dec][:, said]",
+        "batch[:, row.text_dec][:, : said.stop - said.start]",
+        ("tests/engine/test_micro_batches.py", "-k", "test_a_row_of_t5_in_parts"),
+    ),
+    Mutation(
+        "whole parameters count in the gradient norm once per tensor rank",
+        "megads/engine/deepspeed/package.py",
+        "sharded or tensor_rank == 0",
+        "True",
+        layout("llama-tp2pp1sp1dp1-z0"),
+    ),
+    Mutation(
+        "the gradient of the tied output does not reach the embedding",
+        "megads/engine/deepspeed/stage.py",
+        "            self.tied.add_gradients()\n",
+        "            self.tied._collected = None\n",
+        layout("gpt-tp2pp2sp1dp1-z1"),
+    ),
+    Mutation(
+        "the tied output keeps its old weight",
+        "megads/engine/deepspeed/stage.py",
+        "            self.tied.share()\n",
+        "            pass\n",
+        layout("gpt-tp2pp2sp1dp1-z1"),
+    ),
+    Mutation(
+        "micro-batches of a pipeline are summed, not averaged",
+        "megads/engine/deepspeed/stage.py",
+        "loss = self.loss / self.gradient_accumulation_steps()",
+        "loss = self.loss",
+        layout("llama-tp1pp2sp1dp1-z1"),
+    ),
+    Mutation(
+        "the first layer of every stage attends across documents",
+        "megads/models/gpt.py",
+        "[partial(layer, **kept) for layer in self.layers.values()]",
+        "[partial(layer, **(kept if i else {})) for i, layer in enumerate(self.layers.values())]",
+        documents("like_documents_alone and pp2-full"),
+    ),
+    Mutation(
+        "the last stage is told of no documents",
+        "megads/engine/deepspeed/stage.py",
+        "documents=part.documents, ",
+        "documents=None if self.stage_id else part.documents, ",
+        documents("like_documents_alone and pp2-full"),
+    ),
+    Mutation(
+        "stages take the documents of another micro-batch",
+        "megads/engine/deepspeed/pipeline.py",
+        "engine.module.parts, engine.module.terms = iter(parts), ",
+        "engine.module.parts, engine.module.terms = iter(parts[::-1]), ",
+        documents("like_documents_alone and pp2-full"),
+    ),
+    Mutation(
+        "every data rank draws the dropout of the first one's samples",
+        "megads/engine/micro_batches.py",
+        "(index * self.groups.data_size + self.groups.data_rank) * len",
+        "index * self.groups.data_size * len",
+        ("tests/parity/test_drawn_layouts.py::test_dropout_is_the_same_on_every_data_rank_and_stage", "-k", "dp2"),
+    ),
+    Mutation(
+        "an end token belongs to the document that follows",
+        "megads/parallel/documents.py",
+        "begins[:, 1:] = here[:, :-1] == end",
+        "begins[:, 1:] = here[:, 1:] == end",
+        documents("like_documents_alone and one"),
+    ),
+    Mutation(
+        "sequence ranks all take the first one's positions in documents",
+        "megads/parallel/documents.py",
+        "dim=1)[groups.seq_rank]",
+        "dim=1)[0]",
+        documents("like_documents_alone and sp2 and not pp2"),
+    ),
+    Mutation(
+        "the gradients of learned positions in documents are not summed under scatter_norms",
+        "megads/models/gpt.py",
+        "copy_to_group(self.weight, scattered_over)",
+        "self.weight",
+        documents("like_documents_alone and tp2-sp2"),
+    ),
+    Mutation(
+        "the repeated tokens behind a segment are taken for its own",
+        "megads/parallel/documents.py",
+        "place[source[own]] = laid + own.flatten().nonzero().squeeze(1)",
+        "place[source.flatten()] = laid + torch.arange(source.numel())",
+        documents("like_documents_alone and one"),
+    ),
+    Mutation(
+        "every tensor rank adds its loss of a sample",
+        "megads/engine/deepspeed/evaluation.py",
+        "if groups.tensor_rank == 0:",
+        "if groups:",
+        documents("evaluated and tp2-sp2"),
+    ),
+    Mutation(
+        "a data rank reads the samples of its neighbour",
+        "megads/data/loading/batches.py",
+        "first = consumed + self.data_rank * self.micro_batch",
+        "first = consumed",
+        ("tests/data/loading/test_batches.py",),
+    ),
+    Mutation(
+        "a moment of a checkpoint is not taken",
+        "megads/checkpoint/load.py",
+        "            if kind not in kinds:\n",
+        '            if kind not in kinds or kind == "exp_avg_sq":\n',
+        ("tests/parity/test_resume_bitwise.py", "-k", "every_step and fp32"),
+    ),
+    Mutation(
+        "the weights in half precision do not follow what was loaded",
+        "megads/engine/deepspeed/state.py",
+        "            self.engine.optimizer.update_lp_params()\n",
+        "            pass\n",
+        ("tests/engine/deepspeed/test_state.py", "-k", "is_everywhere"),
+    ),
+    Mutation(
+        "a fused part is looked for where the one before it is",
+        "megads/checkpoint/format/shard_layout.py",
+        "            local, whole = local + size, whole + part\n",
+        "            local, whole = local + size, whole\n",
+        ("tests/checkpoint/format/test_shard_layout.py",),
+    ),
+    Mutation(
+        "blocks of a checkpoint are not compared with their checksums",
+        "megads/checkpoint/format/blocks.py",
+        "            if zlib.crc32(out[at : at + self.block_bytes]) != self.checksums[number]:\n",
+        "            if False:\n",
+        ("tests/checkpoint/format/test_blocks.py",),
+    ),
+    Mutation(
+        "a step that is left out moves the loss scale",
+        "megads/engine/deepspeed/skipped_step.py",
+        "        else:\n            self._update(has_overflow)\n",
+        "            self._update(True)\n        else:\n            self._update(has_overflow)\n",
+        ("tests/engine/deepspeed/test_skipped_step.py", "-k", "dp2-zero1-fp16"),
+    ),
+    Mutation(
+        "patience with the loss scale comes back with every good step",
+        "megads/engine/deepspeed/skipped_step.py",
+        "        scaler.cur_hysteresis = scaler.delayed_shift\n",
+        "    if not overflow:\n        scaler.cur_hysteresis = scaler.delayed_shift\n",
+        ("tests/engine/deepspeed/test_loss_scale.py", "-k", "the_scale_follows"),
+    ),
+    Mutation(
+        "a rollback trains on the data of the bad step again",
+        "megads/train/loop.py",
+        'self.skip_to(min(last, t.run.train.train_iters), batches, "the rollback")',
+        "batches.seek(t.progress.consumed_samples)",
+        ("tests/train/fault/test_rollback.py", "-k", "rollback_is_told"),
+    ),
+    Mutation(
+        "the losses that a run judges by are forgotten on resume",
+        "megads/checkpoint/resume/progress.py",
+        'tuple(progress.get("recent_losses", ()))',
+        "()",
+        ("tests/train/fault/test_anomaly.py", "-k", "after_a_resume"),
+    ),
+)
+
+_UNCHANGED = "TokenPositions(self.seq_rank"
+NO_BUG = Mutation("no bug", "megads/models/attention.py", _UNCHANGED, _UNCHANGED, layout("llama-tp1pp1sp2dp1-z1"))
+"""What must not be caught."""
