@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WHY = 60  # characters of a reason, where there is no terminal that says how wide
 WORDS = {"run", "state", "model", "layout", "optimizer"}  # at the left of their column
 # Columns that a narrow terminal drops, the first one first.
-DROPPED = ("layout", "optimizer", "model", "mfu", "tokens", "age", "lr", "valid", "tok/s", "loss")
+DROPPED = ("layout", "optimizer", "model", "causal", "mfu", "tokens", "age", "lr", "valid", "tok/s", "loss")
 SORTS = ("name", "step", "loss", "valid", "tok/s", "tokens", "lr", "age", "state")
 COLOURS = {"running": "green", "starting": "cyan", "hung": "yellow", "lost": "red", "failed": "red", "broken": "red"}
 NARROWEST = 12  # characters of a name that a narrow terminal cuts
@@ -115,6 +115,7 @@ def table(found: Sequence[RunFacts], width: int | None) -> list[str]:
             "tokens": known(each.tokens, count),
             "tok/s": known(each.tokens_per_s, count),
             "mfu": known(each.mfu, "{:.1%}".format),
+            "causal": known(each.mfu_causal, "{:.1%}".format),
             "age": known(each.age_s, duration),
             "model": each.model,
             "layout": each.layout,

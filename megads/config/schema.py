@@ -73,7 +73,8 @@ class ParallelConfig(Section):
     ddp_impl: Literal["local", "torch"] = setting(
         "local",
         "DDP_IMPL --DDP-impl",
-        "gradients are reduced after the backward pass (local) or while it runs (torch; ZeRO 1 to 3, PP=1)",
+        "gradients are reduced after the backward pass (local) or while it runs (torch; PP=1 and ZeRO 1 to 3, "
+        "in bf16 ZeRO 2 or 3)",
         flags={"--overlap-grad-reduce": "torch"},
     )
 

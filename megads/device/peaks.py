@@ -36,6 +36,8 @@ class Peak:
 # rates of Hopper and Blackwell with sparsity; here is half of that.
 PEAKS = (
     Peak("GH200", 989.0, 989.0, 494.0, 67.0, 132, "NVIDIA GH200 Grace Hopper data sheet; half the sparse figures"),
+    Peak("GB300", 2500.0, 2500.0, 1250.0, 80.0, 0, "NVIDIA GB300 NVL72 data sheet / 72 GPUs; half the sparse figures"),
+    Peak("B300", 2250.0, 2250.0, 1125.0, 75.0, 0, "NVIDIA HGX B300 data sheet / 8 GPUs; half the sparse figures"),
     Peak("GB200", 2500.0, 2500.0, 1250.0, 80.0, 0, "NVIDIA GB200 NVL72 data sheet, per GPU; half the sparse figures"),
     Peak("B200", 2250.0, 2250.0, 1125.0, 75.0, 0, "NVIDIA DGX B200 data sheet / 8 GPUs; half the sparse figures"),
     Peak("H200 NVL", 835.0, 835.0, 417.0, 60.0, 132, "NVIDIA H200 data sheet, NVL column; half the sparse figures"),
@@ -43,11 +45,18 @@ PEAKS = (
     Peak("H100 PCIe", 756.0, 756.0, 378.0, 51.0, 114, "NVIDIA H100 data sheet, PCIe column; half the sparse figures"),
     Peak("H100 NVL", 835.0, 835.0, 417.0, 60.0, 132, "NVIDIA H100 data sheet, NVL column; half the sparse figures"),
     Peak("H100", 989.0, 989.0, 494.0, 67.0, 132, "NVIDIA H100 data sheet, SXM column; half the sparse figures"),
+    Peak("H800 PCIe", 756.0, 756.0, 378.0, 51.0, 114, "NVIDIA H800 data sheet, PCIe column; half the sparse figures"),
+    Peak("H800", 989.0, 989.0, 494.0, 67.0, 132, "NVIDIA H800 data sheet, SXM column; half the sparse figures"),
+    Peak("H20", 148.0, 148.0, 74.0, 44.0, 78, "NVIDIA H20 data sheet, dense; the same for 96 and 141 GB"),
+    Peak("A800", 312.0, 312.0, 156.0, 19.5, 108, "NVIDIA A800 data sheet; an A100 with a slower NVLink"),
     Peak("A100", 312.0, 312.0, 156.0, 19.5, 108, "NVIDIA A100 data sheet; the same for 40 and 80 GB, SXM and PCIe"),
     Peak("L40S", 362.05, 362.05, 183.0, 91.6, 142, "NVIDIA L40S data sheet; the first of each pair is dense"),
+    Peak("L40", 181.05, 181.05, 90.5, 90.5, 142, "NVIDIA L40 data sheet; the first of each pair is dense"),
     Peak("A40", 149.7, 149.7, 74.8, 37.4, 84, "NVIDIA A40 data sheet; the first of each pair is dense"),
     Peak("V100 PCIE", None, 112.0, None, 14.0, 80, "NVIDIA V100 data sheet, PCIe column"),
     Peak("V100", None, 125.0, None, 15.7, 80, "NVIDIA V100 data sheet, SXM2 column"),
+    Peak("MI355X", 2516.6, 2516.6, None, 157.3, 256, "AMD Instinct MI355X data sheet, matrix; TF32 is emulated"),
+    Peak("MI350X", 2306.9, 2306.9, None, 144.2, 256, "AMD Instinct MI350X data sheet, matrix; TF32 is emulated"),
     Peak("MI325X", 1307.4, 1307.4, 653.7, 163.4, 304, "AMD Instinct MI325X data sheet, matrix"),
     Peak("MI300X", 1307.4, 1307.4, 653.7, 163.4, 304, "AMD Instinct MI300X data sheet, matrix"),
     Peak("MI300A", 980.6, 980.6, 490.3, 122.6, 228, "AMD Instinct MI300A data sheet, matrix"),
@@ -83,6 +92,24 @@ def peak_tflops(device_name: str, dtype: str, env: Mapping[str, str], units: int
     if peak is None or rate is None or units > peak.units > 0 or (peak.name in NEEDS_UNITS and not units):
         return None
     return rate * units / peak.units if units and peak.units else rate
+
+
+def slow_fp32(device_name: str, dtype: str) -> str:
+    """Return how much slower than in TF32 or bf16 a device computes products of ``dtype`` fp32; else nothing.
+
+    Args:
+        dtype: as of :func:`peak_tflops`; ``tf32`` where torch rounds to it.
+    """
+    peak = _find(device_name)
+    if dtype != "fp32" or peak is None or peak.fp32 is None:
+        return ""
+    faster = {
+        "DTYPE=bf16": peak.bf16,
+        "DTYPE=fp16": None if peak.bf16 else peak.fp16,
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 (TF32)": peak.tf32,
+    }
+    times = [f"{rate / peak.fp32:.2g} times as fast with {how}" for how, rate in faster.items() if rate]
+    return f"products in fp32 without TF32; the peak is {' and '.join(times)}" if times else ""
 
 
 def _find(device_name: str) -> Peak | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
-from megads.monitor.throughput import Speed
+from megads.monitor.throughput import Speed, mfu_text
 from megads.text.units import count, duration, seconds
 
 STALL_SHOWN = 0.05  # of a step's time, from where on a data stall is shown
@@ -97,7 +97,7 @@ def step_line(
         f"batch {batch}" if batch else "",
         f"scale {scale:g}" if scale != 1 else "",
         f"{count(speed.tokens_per_s):>5} tok/s | {seconds(speed.step_time_s):>6}",
-        f"mfu {speed.mfu:.1%}" if speed.mfu is not None else "",
+        mfu_text(speed.mfu, speed.mfu_full, speed.mfu_causal),
         f"data stall {waited:.0%}" if waited > STALL_SHOWN else "",
         f"ETA {duration(eta_s):>6}",
         f"SKIPPED, {skipped}" if skipped else "",

@@ -18,7 +18,9 @@ class Speed:
     Model FLOPs (``tflops_per_device``, ``mfu``) are those of one forward and backward pass;
     hardware FLOPs (``hardware_tflops_per_device``, ``hfu``) also what was computed again. A
     step whose update was skipped has done them all the same. ``mfu`` and ``hfu``, shares of
-    the device's peak, are None when that is not known.
+    the device's peak, are None when that is not known. ``mfu`` is one of ``mfu_full``, which counts the
+    full square of causal attention, and ``mfu_causal``, which counts half of it: the one that
+    ``FLOPS_CAUSAL`` names.
     """
 
     step_time_s: float
@@ -28,6 +30,8 @@ class Speed:
     mfu: float | None
     hardware_tflops_per_device: float = 0.0
     hfu: float | None = None
+    mfu_full: float | None = None
+    mfu_causal: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,22 @@ class SpeedOf:
         """Return the speed of a step of ``step_tokens`` tokens over all ranks that took ``step_time_s`` seconds."""
         tokens = step_tokens / step_time_s
         on_each = tokens / self.num_devices
-        model, hardware = (on_each * flops / 1e12 for flops in (self.flops.model, self.flops.hardware))
-        mfu, hfu = (done / self.peak_tflops if self.peak_tflops else None for done in (model, hardware))
-        return Speed(step_time_s, tokens, on_each, model, mfu, hardware, hfu)
+        flops, counted = self.flops, (self.flops.full, self.flops.causal)
+        of_token = (flops.model, flops.hardware, *(flops.model if each is None else each for each in counted))
+        model, hardware, full, causal = (on_each * each / 1e12 for each in of_token)
+        done = (model, hardware, full, causal)
+        mfu, hfu, mfu_full, mfu_causal = (each / self.peak_tflops if self.peak_tflops else None for each in done)
+        return Speed(step_time_s, tokens, on_each, model, mfu, hardware, hfu, mfu_full, mfu_causal)
+
+
+def mfu_text(mfu: float | None, full: float | None, causal: float | None) -> str:
+    """Return ``mfu 41.2% (causal 38.9%)``: the share by either way to count attention; empty where it is not known."""
+    if mfu is None:
+        return ""
+    shown = f"mfu {mfu:.1%}"
+    if full is None or causal is None or full == causal:
+        return shown
+    return f"{shown} (full {full:.1%})" if mfu == causal else f"{shown} (causal {causal:.1%})"
 
 
 class Remaining:

@@ -12,12 +12,13 @@ from megads.config.estimate.flops import basis
 from megads.config.run_folder import COMMAND
 from megads.config.sources.flags import flags
 from megads.config.tree import env_name, extra, fields
+from megads.device.peaks import slow_fp32
 from megads.errors import EXIT_DONE
 from megads.monitor.interval import STALL_SHOWN
 from megads.monitor.log import FILE, LOG
 from megads.monitor.plots.sketch import loss_sketch, read_losses
 from megads.monitor.run_state.outcome import Outcome
-from megads.monitor.throughput import SPEED_STEPS, Speed
+from megads.monitor.throughput import SPEED_STEPS, Speed, mfu_text
 from megads.text.plural import plural
 from megads.text.units import count, size
 from megads.text.units import seconds as measured
@@ -35,6 +36,8 @@ def announce(training: Training, resumed: Path | None, seconds: float) -> None:
     LOG.info("device   %s x %d, backend %s, torch %s", name, ranks, vendor.backend, torch.__version__)
     kind = vendor.product_dtype(run.train.dtype)
     LOG.info("mfu      %s", f"of {peak:.4g} TFLOP/s per rank in {kind}; {basis(run)}" if peak else UNKNOWN_PEAK)
+    if note := slow_fp32(name, kind):
+        LOG.info("note     %s", note)
     LOG.info("set up   in %s (%s)", measured(seconds), parts)
     # Without a checkpoint the banner has said with which weights it starts.
     if resumed is None:
@@ -95,7 +98,8 @@ def speed_line(speed: Speed, steps: str = "the last steps") -> str:
     text = f"{count(speed.tokens_per_s)} tokens/s, {speed.tflops_per_device:.3g} TFLOP/s per device (median of {steps})"
     if speed.mfu is None or speed.hfu is None:
         return text
-    return f"{text}, mfu {speed.mfu:.1%}" + (f", hfu {speed.hfu:.1%}" if speed.hfu > speed.mfu else "")
+    mfu = mfu_text(speed.mfu, speed.mfu_full, speed.mfu_causal)
+    return f"{text}, {mfu}" + (f", hfu {speed.hfu:.1%}" if speed.hfu > speed.mfu else "")
 
 
 def last_steps(steps: int) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from megads.device.peaks import PEAKS, peak_tflops
+from megads.device.peaks import PEAKS, peak_tflops, slow_fp32
 from megads.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,19 @@ ROOT = Path(__file__).parents[2]
         ("Intel(R) Data Center GPU Max 1550", "bf16", None),
         ("NVIDIA A10", "bf16", None),
         ("NVIDIA A1000", "bf16", None),
-        ("NVIDIA L40", "bf16", None),
+        ("NVIDIA L40", "bf16", 181.05),
+        ("NVIDIA L40", "fp32", 90.5),
+        ("NVIDIA L4", "bf16", None),
+        ("NVIDIA H20", "bf16", 148.0),
+        ("NVIDIA H20-3e", "bf16", 148.0),
+        ("NVIDIA H800", "bf16", 989.0),
+        ("NVIDIA H800 PCIe", "bf16", 756.0),
+        ("NVIDIA A800-SXM4-80GB", "bf16", 312.0),
+        ("NVIDIA B300 SXM6 AC", "bf16", 2250.0),
+        ("NVIDIA GB300", "fp32", 80.0),
+        ("AMD Instinct MI350X", "bf16", 2306.9),
+        ("AMD Instinct MI355X", "bf16", 2516.6),
+        ("AMD Instinct MI355X", "tf32", None),
         ("cpu", "fp32", None),
     ],
 )
@@ -94,6 +106,30 @@ def test_the_user_knows_better():
     assert peak_tflops("cpu", "fp32", {"MEGADS_PEAK_TFLOPS": "0.05"}) == 0.05
     assert peak_tflops("NVIDIA A100-SXM4-40GB", "bf16", {"MEGADS_PEAK_TFLOPS": "300"}) == 300.0
     assert peak_tflops("NVIDIA A100-SXM4-40GB", "bf16", {"MEGADS_PEAK_TFLOPS": "300"}, units=42) == 300.0
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "note"),
+    [
+        (
+            "NVIDIA A100-SXM4-40GB",
+            "fp32",
+            "products in fp32 without TF32; the peak is 16 times as fast with DTYPE=bf16 and 8 times as fast with "
+            "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 (TF32)",
+        ),
+        ("AMD Instinct MI250X", "fp32", "products in fp32 without TF32; the peak is 4 times as fast with DTYPE=bf16"),
+        (
+            "Tesla V100-SXM2-16GB",
+            "fp32",
+            "products in fp32 without TF32; the peak is 8 times as fast with DTYPE=fp16",
+        ),
+        ("NVIDIA A100-SXM4-40GB", "tf32", ""),
+        ("NVIDIA A100-SXM4-40GB", "bf16", ""),
+        ("cpu", "fp32", ""),
+    ],
+)
+def test_fp32_without_tf32_is_said_to_be_slow(name, dtype, note):
+    assert slow_fp32(name, dtype) == note
 
 
 @pytest.mark.parametrize("given", ["fast", "0", "-1", "inf", "nan"])

@@ -55,7 +55,7 @@ def _tells_the_speed_of_each_step(megads):
         assert row["tflops_per_device"] == pytest.approx(row["tokens_per_s"] / 2 * flops.model / 1e12)
         assert row["hardware_tflops_per_device"] == pytest.approx(row["tokens_per_s"] / 2 * flops.hardware / 1e12)
         assert (row["mfu"], row["hfu"]) == (row["tflops_per_device"] / 0.5, row["hardware_tflops_per_device"] / 0.5)
-        assert row["hfu"] > row["mfu"] > 0
+        assert row["hfu"] > row["mfu"] == row["mfu_full"] > row["mfu_causal"] > 0
 
 
 def _tells_of_memory_once(megads, output):

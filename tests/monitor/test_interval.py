@@ -8,7 +8,7 @@ import re
 import pytest
 
 from megads.monitor.interval import Interval, megatron_line, megatron_validation_line, step_line
-from megads.monitor.throughput import Speed
+from megads.monitor.throughput import Speed, mfu_text
 
 FIELDS = re.compile(r"([A-Za-z/()][\w /()-]*?): +([-+.\dEen]+)(?: \||$)")
 
@@ -94,6 +94,15 @@ def test_loss_scale_and_mfu_are_shown_when_they_mean_something():
     line = step_line(7, 200, 5.4, 2e-4, 1.25, Speed(0.5, 8192, 4096, 0.1, 0.412), 96, scale=65536.0)
     assert "| scale 65536 |" in line
     assert "| mfu 41.2% |" in line
+
+
+def test_both_conventions_of_the_mfu_are_shown():
+    assert mfu_text(None, None, None) == ""
+    assert mfu_text(0.412, 0.412, 0.389) == "mfu 41.2% (causal 38.9%)"
+    assert mfu_text(0.389, 0.412, 0.389) == "mfu 38.9% (full 41.2%)"
+    assert mfu_text(0.412, 0.412, 0.412) == "mfu 41.2%"  # an encoder's attention is not causal
+    speed = Speed(0.5, 8192, 4096, 0.1, 0.412, mfu_full=0.412, mfu_causal=0.389)
+    assert "| mfu 41.2% (causal 38.9%) |" in step_line(7, 200, 5.4, 2e-4, 1.25, speed, 96)
 
 
 def test_a_batch_that_grows_is_shown():

@@ -34,6 +34,16 @@ def effective_zero_stage(run: RunConfig) -> int:
     return max(1, run.parallel.zero_stage) if run.train.dtype != "fp32" else run.parallel.zero_stage
 
 
+def is_bf16_optimizer(run: RunConfig) -> bool:
+    """Return whether DeepSpeed takes its ``BF16_Optimizer``, which sums gradients after the backward pass only."""
+    return (
+        run.train.dtype == "bf16"
+        and effective_zero_stage(run) == 1
+        and run.deepspeed.grad_accum_dtype == "fp32"
+        and run.deepspeed.offload_optimizer == "none"
+    )
+
+
 def deepspeed_config(run: RunConfig, world_size: int) -> dict[str, Any]:
     """Return DeepSpeed's config for a derived ``run`` on ``world_size`` ranks.
 

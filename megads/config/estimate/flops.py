@@ -25,6 +25,8 @@ class Flops:
 
     model: float  # forward and backward, whatever is computed twice (for MFU)
     recomputed: float  # forward passes of what is computed again in the backward pass
+    full: float | None = None  # as ``model``, with the full square of causal attention; None: ``model``
+    causal: float | None = None  # with the half of it that the mask leaves; None: ``model``
 
     @property
     def hardware(self) -> float:
@@ -102,16 +104,18 @@ def flops_per_token(run: RunConfig, *, core_again: int = 1) -> Flops:
     """
     model, given = run.model, run.recompute
     causal = run.profile.flops_causal
+    full, half = (train_flops_per_token(model, model.seq_length, causal=each) for each in (False, True))
+    counted = half if causal else full
     if has_decoder(model):
         computed_again = again_products(run, layer_products(model, causal=causal)) / model.seq_length
-        return Flops(train_flops_per_token(model, model.seq_length, causal=causal), 2.0 * computed_again)
+        return Flops(counted, 2.0 * computed_again, full, half)
     parts = products(model, model.seq_length, causal=causal)
     again = 0
     if given.granularity == "selective":
         again = model.num_layers * parts.core * core_again
     elif given.granularity == "full":
         again = recomputed_layers(run) * parts.layer
-    return Flops(train_flops_per_token(model, model.seq_length, causal=causal), 2.0 * again)
+    return Flops(counted, 2.0 * again, full, half)
 
 
 def recomputed_layers(run: RunConfig) -> int:
@@ -127,5 +131,10 @@ def recomputed_layers(run: RunConfig) -> int:
 
 def basis(run: RunConfig) -> str:
     """Return in a few words what the MFU of ``run`` counts."""
-    text = "causal attention counted half" if run.profile.flops_causal else "causal attention counted in full"
+    if FAMILIES[run.model.family].samples == "bert":
+        text = "attention counted in full"
+    elif run.profile.flops_causal:
+        text = "causal attention counted half, in full as mfu_full"
+    else:
+        text = "causal attention counted in full, half as mfu_causal"
     return text + (", each row as one document" if run.data.reset_attention_mask else "")

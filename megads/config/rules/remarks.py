@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from megads.config.deepspeed.dictionary import effective_zero_stage
+from megads.config.deepspeed.dictionary import effective_zero_stage, is_bf16_optimizer
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.rules.advice import divisors, nearest
 from megads.config.schedule.batches import BatchSchedule, SkipRanges
@@ -98,6 +98,11 @@ def _without_effect(run: RunConfig, world_size: int) -> Iterator[str]:
             yield "DDP_IMPL=torch has no effect with ZERO_STAGE=0: DeepSpeed sums gradients after the backward pass"
         elif grid.pipeline > 1:
             yield f"DDP_IMPL=torch has no effect with PP={grid.pipeline}: a pipeline sums gradients at its end"
+        elif is_bf16_optimizer(run):
+            yield (
+                f"DDP_IMPL=torch has no effect with DTYPE=bf16 and ZERO_STAGE={grid.zero_stage}: DeepSpeed's "
+                f"BF16_Optimizer sums gradients after the backward pass; ZERO_STAGE=2 sums them while it runs"
+            )
     if run.deepspeed.wall_clock_breakdown and grid.pipeline > 1:
         yield f"WALL_CLOCK_BREAKDOWN=1 has no effect with PP={grid.pipeline}: its timers do not work there"
     # Ranks of DP x SP are TP apart, and a host's are neighbours.

@@ -50,6 +50,7 @@ class RunFacts:
     lr: float | None = None  # peak
     optimizer: str = ""
     tokens: float | None = None  # trained on so far
+    mfu_causal: float | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
         valid_loss=number(validation, "valid_loss"),
         tokens_per_s=_median(steps, "tokens_per_s"),
         mfu=_median(steps, "mfu"),
+        mfu_causal=_median(steps, "mfu_causal"),
         age_s=max(0.0, now - last) if last else None,
         model=_model(settings),
         layout=_layout(settings),

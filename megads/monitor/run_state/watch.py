@@ -17,6 +17,7 @@ from megads.monitor.run_state import runs
 from megads.monitor.run_state.follow import Follower
 from megads.monitor.run_state.outcome import read_outcome
 from megads.monitor.run_state.runs import DONE, FAILED, LOST, STARTING, STOPPED, WAITING, State, number
+from megads.monitor.throughput import mfu_text
 from megads.storage.open_file import open_binary
 from megads.text.units import clock, count, duration, seconds, size
 
@@ -160,10 +161,11 @@ class Watch:
         return parts
 
     def _speeds(self) -> list[str]:
-        tokens, mfu, step_s = (self.rows.median(key) for key in ("tokens_per_s", "mfu", "step_time_s"))
+        tokens, step_s = (self.rows.median(key) for key in ("tokens_per_s", "step_time_s"))
+        mfu = mfu_text(*(self.rows.median(key) for key in ("mfu", "mfu_full", "mfu_causal")))
         memory = number(self.step(), "memory_bytes")
         parts = [f"{count(tokens)} tok/s"] if tokens else []
-        parts += [f"mfu {mfu:.1%}"] if mfu else []
+        parts += [mfu] if mfu else []
         parts += [f"{seconds(step_s)} per step"] if step_s else []
         return [*parts, *([f"memory {size(memory)}"] if memory else [])]
 

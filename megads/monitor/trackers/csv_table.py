@@ -20,7 +20,7 @@ COLUMNS = (
     *("time/data_s", "time/forward_s", "time/backward_s", "time/communication_s", "time/optimizer_s", "time/other_s"),
     *("time/save_s", "valid_loss", "valid_ppl", "test_loss", "save_s", "save_pause_s", "energy_kwh", "co2_kg"),
     *("energy_estimated_kwh", "straggler_rank", "straggler_ratio", "passed_over_iterations", "rolled_back_to"),
-    *("rollback_reason", "rejected_loss"),
+    *("rollback_reason", "rejected_loss", "mfu_full", "mfu_causal"),
 )
 """Always there, in this order; others follow in the order in which they first came."""
 

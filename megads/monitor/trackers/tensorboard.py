@@ -48,7 +48,8 @@ SWITCHES = {
 ENERGY = ("energy_kwh", "co2_kg")
 ON_ITERATIONS = ("mem-max-allocated-bytes", "world-size", "throughput/", *ENERGY)  # not over samples
 THROUGHPUT = {
-    *("tokens_per_s", "tokens_per_s_per_device", "tflops_per_device", "hardware_tflops_per_device", "mfu", "hfu")
+    *("tokens_per_s", "tokens_per_s_per_device", "tflops_per_device", "hardware_tflops_per_device", "mfu", "hfu"),
+    *("mfu_full", "mfu_causal"),
 }
 FLUSH_S = 10  # longest time until a point is in the file
 

@@ -82,15 +82,34 @@ def test_the_setting_halves_attention_and_nothing_else():
     core = 2 * 2 * 4 * 16 * whole.model.seq_length  # layers, products, heads, width
     assert flops_per_token(whole).model - flops_per_token(half).model == 6 * core / 2
     assert (flops_per_token(whole).recomputed, flops_per_token(half).recomputed) == (2 * core, core)
-    assert basis(whole) == "causal attention counted in full"
-    assert basis(half) == "causal attention counted half"
-    assert flops_per_token(_run(1)) == Flops(flops_per_token(whole).model, 0.0)
+    assert basis(whole) == "causal attention counted in full, half as mfu_causal"
+    assert basis(half) == "causal attention counted half, in full as mfu_full"
+    plain = flops_per_token(_run(1))
+    assert (plain.model, plain.recomputed) == (flops_per_token(whole).model, 0.0)
+
+
+def test_either_way_to_count_attention_is_reported_whatever_the_setting():
+    by_setting = {word: flops_per_token(_run(1, FLOPS_CAUSAL=word)) for word in ("0", "1")}
+    assert {(each.full, each.causal) for each in by_setting.values()} == {
+        (by_setting["0"].model, by_setting["1"].model)
+    }
+    for word, key in (("0", "mfu_full"), ("1", "mfu_causal")):
+        speed = SpeedOf(by_setting[word], 1, A100)(4096, 0.5)
+        assert getattr(speed, key) == speed.mfu
+        assert speed.mfu_full > speed.mfu_causal > 0
+
+
+def test_an_encoder_has_one_way_to_count_attention():
+    bert = _run(1, MODEL_FAMILY="bert", NUM_KV_HEAD="4")
+    speed = SpeedOf(flops_per_token(bert), 1, A100)(4096, 0.5)
+    assert speed.mfu == speed.mfu_full == speed.mfu_causal
+    assert basis(bert) == "attention counted in full"
 
 
 def test_documents_count_as_one_row_and_that_is_said():
     packed = _run(1, RESET_ATTENTION_MASK="1")
     assert flops_per_token(packed) == flops_per_token(_run(1))
-    assert basis(packed) == "causal attention counted in full, each row as one document"
+    assert basis(packed) == "causal attention counted in full, half as mfu_causal, each row as one document"
 
 
 @pytest.mark.parametrize(

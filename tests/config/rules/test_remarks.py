@@ -35,6 +35,11 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
         (1, {"SCATTER_NORMS": "1"}, "SCATTER_NORMS=1 has no effect with TP=1"),
         (2, {"DDP_IMPL": "torch", "ZERO_STAGE": "0"}, "DDP_IMPL=torch has no effect with ZERO_STAGE=0"),
         (2, {"DDP_IMPL": "torch", "PP": "2", "GRAD_ACC_STEPS": "9"}, "DDP_IMPL=torch has no effect with PP=2"),
+        (
+            2,
+            {"DDP_IMPL": "torch", "DTYPE": "bf16", "ZERO_STAGE": "1"},
+            "DDP_IMPL=torch has no effect with DTYPE=bf16 and ZERO_STAGE=1: DeepSpeed's BF16_Optimizer",
+        ),
         (2, {"WALL_CLOCK_BREAKDOWN": "1", "PP": "2", "GRAD_ACC_STEPS": "9"}, "BREAKDOWN=1 has no effect with PP=2"),
         (4, {"ZERO_STAGE": "3", "ZERO_HPZ_PARTITION_SIZE": "4"}, "ZERO_HPZ_PARTITION_SIZE=4 is all of DP x SP"),
         (

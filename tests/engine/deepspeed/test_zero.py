@@ -69,6 +69,27 @@ def test_reducing_while_the_backward_pass_runs(kind):
     run_ranks(2, trains_like_one_rank, GRIDS["dp2"], {**KINDS[kind], "parallel.ddp_impl": "torch"})
 
 
+def _is_taken_where_the_remark_says() -> None:
+    from megads.config.deepspeed.dictionary import is_bf16_optimizer
+
+    for changes in (
+        {"train.dtype": "bf16", "parallel.zero_stage": "0"},
+        {"train.dtype": "bf16", "parallel.zero_stage": "1"},
+        {"train.dtype": "bf16", "parallel.zero_stage": "1", "deepspeed.grad_accum_dtype": "bf16"},
+        {"train.dtype": "bf16", "parallel.zero_stage": "2"},
+        {"train.dtype": "fp32", "parallel.zero_stage": "1"},
+    ):
+        run = settings({"data": 2}, **changes, **{"parallel.ddp_impl": "torch"})
+        optimizer = make_engine(run, groups_of(data=2)).engine.optimizer
+        assert (type(optimizer).__name__ == "BF16_Optimizer") == is_bf16_optimizer(run), changes
+        assert is_bf16_optimizer(run) == (not getattr(optimizer, "overlap_comm", False)), changes
+
+
+@pytest.mark.dist
+def test_the_optimizer_that_cannot_overlap_is_known_before_the_start():
+    run_ranks(2, _is_taken_where_the_remark_says)
+
+
 @pytest.mark.dist
 @pytest.mark.parametrize("kind", ["zero1", "zero2", "zero3"])
 def test_reducing_to_every_rank(kind):

@@ -29,6 +29,7 @@ SUMMARY: dict[str, tuple[str, Callable[[np.ndarray], float], Callable[[float], s
     "best validation loss": ("valid_loss", np.min, "{:.4f}".format),
     "tokens/s (median)": ("tokens_per_s", np.median, count),
     "MFU (median)": ("mfu", np.median, "{:.1%}".format),
+    "MFU with half of causal attention (median)": ("mfu_causal", np.median, "{:.1%}".format),
 }
 MOST_MARKS = 400  # of one kind, of one run
 
