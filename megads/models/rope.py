@@ -101,7 +101,7 @@ class Rotary:
         """
         if self._recent is None or self._recent[0] is not positions:
             cos, sin = _rows(*self._tables_at(heads, where), positions)
-            self._recent = positions, torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+            self._recent = positions, cos, torch.cat([-sin, sin], dim=-1)
         _, cos, sin = self._recent
         return (heads * cos).addcmul_(heads.roll(heads.shape[-1] // 2, dims=-1), sin)
 
@@ -110,22 +110,30 @@ class Rotary:
         return self.tables(heads.device, heads.dtype, count, first)
 
     def tables(self, device: torch.device, dtype: torch.dtype, length: int, first: int = 0) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine of the positions ``first .. first + length - 1``, each ``[length, 1, D/2]``."""
+        """Return what positions ``first .. first + length - 1`` are rotated by: cosines ``[length, 1, D]``, for both
+        halves of the channels, and sines ``[length, 1, D/2]``.
+        """
         key = (device, dtype, length, first)
         if key not in self._tables:
             wide = torch.float64 if dtype == torch.float64 else torch.float32
             # Like Hugging Face: the frequencies are float32 numbers also in a float64 model.
             positions = torch.arange(first, first + length, dtype=wide)
             angle = torch.outer(positions, self.frequencies.to(wide)).unsqueeze(1)
-            self._tables[key] = (angle.cos().to(device, dtype), angle.sin().to(device, dtype))
+            cos = angle.cos().to(dtype)
+            self._tables[key] = (torch.cat([cos, cos], dim=-1).to(device), angle.sin().to(device, dtype))
         return self._tables[key]
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: float, out: Tensor) -> None:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: float) -> Tensor:
+    """Return ``x`` rotated, of three kernels.
+
+    Nothing is written with ``out=`` into a slice: torch's compiler ends a graph there.
+    """
     half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
-    torch.mul(first, cos, out=out[..., :half]).addcmul_(second, sin, value=-direction)
-    torch.mul(second, cos, out=out[..., half:]).addcmul_(first, sin, value=direction)
+    out = x * cos
+    out[..., :half].addcmul_(x[..., half:], sin, value=-direction)
+    out[..., half:].addcmul_(x[..., :half], sin, value=direction)
+    return out
 
 
 def _rows(cos: Tensor, sin: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -138,23 +146,18 @@ class _Rotate(Function):
     @staticmethod
     def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None) -> Tensor:
         ctx.save_for_backward(cos, sin, positions)
-        out = torch.empty_like(heads)
-        _rotate(heads, *_rows(cos, sin, positions), 1.0, out=out)
-        return out
+        return _rotate(heads, *_rows(cos, sin, positions), 1.0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        out = torch.empty_like(grad)
-        _rotate(grad, *_rows(*ctx.saved_tensors), -1.0, out=out)
-        return out, None, None, None
+        return _rotate(grad, *_rows(*ctx.saved_tensors), -1.0), None, None, None
 
 
 class _SplitAndRotate(Function):
-    """One function, so that neither the rotation nor the split allocates what it throws away.
+    """One function, so that autograd keeps only the tables, and which of their rows are used where not all are.
 
-    The gradient is the rotation back, written straight into the fused gradient; only the
-    tables are kept, and which of their rows are used where that is not all of them.
+    The gradient is rotated back and joined in one copy.
     """
 
     @staticmethod
@@ -162,23 +165,13 @@ class _SplitAndRotate(Function):
         ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, num_heads: int, num_kv_heads: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(cos, sin, positions)
-        cos, sin = _rows(cos, sin, positions)
-        ctx.sizes = (num_heads, num_kv_heads)
-        batch, length, _, width = heads.shape
         rotated = num_heads + num_kv_heads
-        qk = heads.new_empty(batch, length, rotated, width)
-        _rotate(heads[:, :, :rotated], cos, sin, 1.0, out=qk)
+        qk = _rotate(heads[:, :, :rotated], *_rows(cos, sin, positions), 1.0)
         return qk[:, :, :num_heads], qk[:, :, num_heads:], heads[:, :, rotated:]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> tuple[Tensor | None, ...]:
-        cos, sin = _rows(*ctx.saved_tensors)
-        num_heads, num_kv_heads = ctx.sizes
-        rotated = num_heads + num_kv_heads
-        batch, length, _, width = grad_q.shape
-        grad = grad_q.new_empty(batch, length, rotated + num_kv_heads, width)
-        _rotate(grad_q, cos, sin, -1.0, out=grad[:, :, :num_heads])
-        _rotate(grad_k, cos, sin, -1.0, out=grad[:, :, num_heads:rotated])
-        grad[:, :, rotated:] = grad_v
+        tables = _rows(*ctx.saved_tensors)
+        grad = torch.cat([_rotate(grad_q, *tables, -1.0), _rotate(grad_k, *tables, -1.0), grad_v], dim=2)
         return grad, None, None, None, None, None

@@ -53,7 +53,7 @@ def test_frequencies_and_tables_equal_transformers_bit_by_bit(change, head_dim, 
     cos, sin = theirs(torch.zeros(1), torch.arange(first, first + count)[None])
     ours = Rotary(frequencies(model)).tables(torch.device("cpu"), torch.float32, count, first)
     half = head_dim // 2
-    assert torch.equal(ours[0].squeeze(1), cos[0, :, :half])
+    assert torch.equal(ours[0].squeeze(1), cos[0])
     assert torch.equal(ours[1].squeeze(1), sin[0, :, :half])
 
 
