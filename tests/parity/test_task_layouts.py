@@ -1,4 +1,4 @@
-"""A task in every layout: losses, gradient norms, weights and scores are those of a plain loop on one rank."""
+"""Tasks in drawn layouts: losses, gradient norms, weights, accuracy and F1 are those of a plain loop on one rank."""
 
 from __future__ import annotations
 
@@ -8,63 +8,95 @@ from typing import Any
 import numpy as np
 import pytest
 
-from megads.data.tasks.rows import TaskRow
-from tests.parity.layouts import SAMPLES, STEPS, Layout, engine_of, rate
+from megads.data.tasks.examples import Example, TaskFile
+from megads.data.tasks.rows import Packer, TaskRow
+from megads.data.tasks.samples import FileSamples
+from megads.data.tokenizers.base import Specials
+from tests.pairs import pairs
+from tests.parity.layouts import SAMPLES, Layout, engine_of, rate
+from tests.parity.masked_layouts import RECOMPUTE, is_allowed, layout_of
 from tests.ranks import run_ranks
 
-CLASSES = {"model.num_classes": "3"}
-CHOICES = {"model.num_classes": "1"}
-BERT = {
-    "model.family": "bert",
-    "model.hidden_dropout": "0",
-    "model.attention_dropout": "0",
-    "model.ffn_hidden_size": "64",
+STEPS = 2
+SEQ = 16
+HELD_OUT = 13  # examples; no number of ranks or rows divides it
+HEADS = {"classes": "2", "choices": "1"}
+LAYERS = {"model.num_layers": "2"}
+VALUES: dict[str, Any] = {
+    "kind": ("bert", "gpt", "llama"),
+    "head": tuple(HEADS),
+    "tp": (1, 2),
+    "pp": (1, 2),
+    "sp": (1, 2),
+    "dp": (1, 2),
+    "zero": (0, 1, 2, 3),
+    "scatter": (False, True),
+    "recompute": tuple(RECOMPUTE),
+    "micro_batch": (1, 2, 4),
 }
-SCATTER = {"parallel.scatter_norms": "true"}
-PARTITIONED = {"deepspeed.param_persistence_threshold": "0"}
-LAYOUTS = [
-    Layout("gpt", sp=2, dp=2, more=CLASSES),
-    Layout("gpt", tp=2, sp=2, more={**SCATTER, **CHOICES}),
-    Layout("llama", pp=2, dp=2, more=CHOICES),
-    Layout("llama", dp=2, zero=3, more={**PARTITIONED, **CLASSES}),
-    Layout("gpt", pp=2, tp=2, zero=1, more={**SCATTER, **CLASSES}),
-    Layout("llama", tp=2, sp=2, zero=2, more={**BERT, **SCATTER, **CLASSES}),
-    Layout("llama", pp=2, sp=2, more={**BERT, **CHOICES}),
-]
+
+
+def _layout(case: dict[str, Any]) -> Layout:
+    layout = layout_of(case)
+    layout.more["model.num_classes"] = HEADS[case["head"]]
+    return layout
+
+
+DRAWN = sorted(map(_layout, pairs(VALUES, allowed=is_allowed)), key=lambda layout: layout.ranks)
+
+
+class _Words:
+    """A tokenizer of texts that are numbers."""
+
+    specials = Specials(cls=1, sep=2, pad=0)
+
+    def encode_plain(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()]
 
 
 def _choices(layout: Layout) -> int:
-    return 2 if layout.more["model.num_classes"] == "1" else 1
+    return 3 if layout.more["model.num_classes"] == "1" else 1
+
+
+def examples(layout: Layout, seed: int, count: int) -> list[Example]:
+    """Return examples with texts of any length, some of them too long for a sample."""
+    drawn, choices = np.random.RandomState(seed), _choices(layout)
+
+    def text() -> str:
+        return " ".join(map(str, drawn.randint(3, 100, drawn.randint(1, 10))))
+
+    def second() -> str | None:
+        return text() if drawn.randint(3) else None
+
+    return [
+        Example(tuple((text(), second()) for _ in range(choices)), int(drawn.randint(choices if choices > 1 else 2)))
+        for _ in range(count)
+    ]
+
+
+def packer(layout: Layout) -> Packer:
+    return Packer(_Words(), TaskRow(SEQ, _choices(layout)))  # type: ignore[arg-type]
 
 
 def rows(layout: Layout, step: int) -> Any:
-    """Return the samples of a step, ``[SAMPLES, W]``; texts of any length, and in a step one that does not count."""
-    drawn, size, choices = np.random.RandomState(step), 16, _choices(layout)
-    row = TaskRow(size, choices)
-    found = np.zeros((SAMPLES, row.width), np.int64)
-    for sample in found:
-        for choice in range(choices):
-            length, at = drawn.randint(1, size + 1), choice * row.part
-            sample[at : at + length] = drawn.randint(1, 100, length)
-            sample[at + size + length // 2 : at + size + length] = 1
-            sample[at + 2 * size] = length
-        sample[-1] = drawn.randint(0, 3 if choices == 1 else choices)
+    """Return the samples of a step, ``[SAMPLES, W]``; in the second one some do not count, more on one rank."""
+    found = np.stack([*map(packer(layout), examples(layout, step, SAMPLES))])
     if step == 1:
-        found[3, -1] = -1
+        found[[1, 5, 6, 7], -1] = -1
     return found
 
 
-def _scores(model: Any, batch: Any, choices: int) -> Any:
+def _scores(model: Any, batch: Any) -> Any:
     """Return the scores of every sample, from the definition."""
     import torch
 
     from megads.parallel.documents import Documents, Lengths
 
-    flat = torch.from_numpy(batch[:, :-1].reshape(-1, 33))
+    flat = torch.from_numpy(batch[:, :-1].reshape(-1, 2 * SEQ + 1))
     lengths = flat[:, -1]
     is_encoder = model.config.family == "bert"
-    documents = Documents(lengths=Lengths(lengths, 16), types=flat[:, 16:32] if is_encoder else None)
-    x = flat[:, :16]
+    documents = Documents(lengths=Lengths(lengths, SEQ), types=flat[:, SEQ : 2 * SEQ] if is_encoder else None)
+    x = flat[:, :SEQ]
     for step in model.steps(documents)[:-1]:
         x = step(x)
     x = model.final_norm(x)
@@ -77,8 +109,8 @@ def _scores(model: Any, batch: Any, choices: int) -> Any:
 
 
 @cache
-def one_rank(layout: Layout, more: tuple[tuple[str, str], ...]) -> tuple[list[float], list[float], dict[str, Any], Any]:
-    """Return losses, norms and weights of a plain torch loop, and the scores of the first samples after it."""
+def one_rank(kind: str, classes: str) -> tuple[list[float], list[float], dict[str, Any], Any, Any]:
+    """Return losses, norms and weights of a plain torch loop, and the scores of two sets of samples after it."""
     import torch
 
     from megads.comm.grid import Grid
@@ -86,8 +118,8 @@ def one_rank(layout: Layout, more: tuple[tuple[str, str], ...]) -> tuple[list[fl
     from megads.models.build import build_model
     from tests.engine.plain import plain_optimizer
 
-    alone = {key: value for key, value in more if not key.startswith(("parallel", "deepspeed"))}
-    run = Layout(layout.kind, more=alone).run(**{"train.micro_batch": str(SAMPLES)})
+    layout = Layout(kind, more={"model.num_classes": classes, **LAYERS})
+    run = layout.run(**{"train.micro_batch": str(SAMPLES)})
     model = build_model(run, Groups(Grid(), 0))
     optimizer = plain_optimizer(model, run)
     losses, norms = [], []
@@ -97,15 +129,15 @@ def one_rank(layout: Layout, more: tuple[tuple[str, str], ...]) -> tuple[list[fl
         batch = rows(layout, step)
         labels = torch.from_numpy(batch[:, -1])
         counted = labels >= 0
-        loss = torch.nn.functional.cross_entropy(_scores(model, batch, _choices(layout))[counted], labels[counted])
+        loss = torch.nn.functional.cross_entropy(_scores(model, batch)[counted], labels[counted])
         loss.backward()
         losses.append(float(loss.detach()))
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), run.optim.clip_grad)))
         optimizer.step()
         optimizer.zero_grad()
+    held_out = np.stack([*map(packer(layout), examples(layout, STEPS, HELD_OUT))])
     with torch.no_grad():
-        scores = _scores(model, rows(layout, 1), _choices(layout))
-    return losses, norms, dict(model.named_parameters()), scores
+        return losses, norms, dict(model.named_parameters()), _scores(model, rows(layout, 1)), _scores(model, held_out)
 
 
 def _mine(layout: Layout, run: Any, groups: Any, step: int) -> list[Any]:
@@ -121,8 +153,8 @@ def _equals_one_rank(layout: Layout) -> None:
 
     from megads.parallel.tensor import take_shard
 
-    losses, norms, weights, scores = one_rank(layout, tuple(layout.more.items()))
-    engine, run, groups = engine_of(layout)
+    losses, norms, weights, scores, held_out = one_rank(layout.kind, layout.more["model.num_classes"])
+    engine, run, groups = engine_of(layout, **LAYERS)
     results = [engine.train_step(_mine(layout, run, groups, step), rate(step)) for step in range(STEPS)]
     assert [float(r.loss) for r in results] == pytest.approx(losses, rel=1e-5)
     assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)
@@ -139,9 +171,37 @@ def _equals_one_rank(layout: Layout) -> None:
     torch.testing.assert_close(found[:, 0], wanted * counted, rtol=1e-4, atol=1e-5)
     assert found[:, 1].tolist() == counted.float().tolist()
     assert found[:, 2].tolist() == (scores.argmax(dim=1) * counted).float().tolist()
+    _is_scored_as_by_one_rank(layout, engine, run, groups, held_out)
+
+
+def _is_scored_as_by_one_rank(layout: Layout, engine: Any, run: Any, groups: Any, scores: Any) -> None:
+    import torch
+
+    from megads.train.task_scores import score_files
+
+    file = TaskFile("held_out", examples(layout, STEPS, HELD_OUT))
+    samples = FileSamples(file, packer(layout), run.train.micro_batch * run.parallel.data)
+    classes = 2 if _choices(layout) == 1 else 0
+    found = score_files(
+        engine, [samples], groups, torch.device("cpu"), workers=0, has_f1=bool(classes), classes=classes
+    )  # fmt: skip
+    assert found is not None
+    labels, predicted = np.array([example.label for example in file.examples]), scores.argmax(dim=1).numpy()
+    losses = torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels))
+    row = found.row()
+    assert row["valid_loss"] == pytest.approx(float(losses), rel=1e-4)
+    assert row["valid_accuracy"] == np.mean(labels == predicted)
+    if classes:
+        both = np.sum((labels == 1) & (predicted == 1))
+        assert row["valid_f1"] == 2 * both / (labels.sum() + predicted.sum())
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_a_task_trains_like_one_rank_in_every_layout(layout):
+@pytest.mark.parametrize("layout", DRAWN, ids=str)
+def test_a_task_trains_and_is_scored_like_one_rank(layout):
     run_ranks(layout.ranks, _equals_one_rank, layout)
+
+
+def test_enough_is_drawn():
+    assert len(DRAWN) >= 12
+    assert {layout.kind for layout in DRAWN} == set(VALUES["kind"])

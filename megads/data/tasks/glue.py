@@ -20,9 +20,12 @@ def read_mnli(path: str) -> TaskFile:
         DataError: the file cannot be read, has no labels (10 columns), or a line is broken.
     """
     examples: list[Example] = []
+    columns = 0
     for number, (where, line) in enumerate(lines_of(path)):
-        row = line.strip().split("\t")
+        row = line.split("\t")
         if number == 0:
+            columns = len(row)
+            _check_head(where, row[0])
             if len(row) == _MNLI_TEST:
                 raise DataError(f"{where}: {_MNLI_TEST} columns, a test file without labels; pass a dev or train file")
             if len(row) < _MNLI_LEAST:
@@ -33,10 +36,10 @@ def read_mnli(path: str) -> TaskFile:
             continue
         if not line.strip():
             continue
-        if len(row) < _MNLI_LEAST:
+        if len(row) != columns:
             raise DataError(
-                f"{where}: {plural(len(row), 'column')} between tabs; expected {_MNLI_LEAST} or more, as index, ..., "
-                "premise (8), hypothesis (9), ..., label"
+                f"{where}: {plural(len(row), 'column')} between tabs; expected {columns} as in the head line, with "
+                "premise (8), hypothesis (9), and the label at the end"
             )
         _check_number(where, row[0])
         premise, hypothesis, label = clean_text(row[8].strip()), clean_text(row[9].strip()), row[-1].strip()
@@ -63,6 +66,7 @@ def read_qqp(path: str) -> TaskFile:
     for number, (where, line) in enumerate(lines_of(path)):
         row = line.strip().split("\t")
         if number == 0:
+            _check_head(where, row[0])
             if len(row) == _QQP_TEST:
                 raise DataError(f"{where}: {_QQP_TEST} columns, a test file without labels; pass a dev or train file")
             if len(row) != _QQP:
@@ -83,6 +87,11 @@ def read_qqp(path: str) -> TaskFile:
     why = f"not {_QQP} columns, or an empty question"
     note = f"{path}: {plural(len(skipped), 'line')} skipped, {skipped[0]} first ({why})" if skipped else ""
     return TaskFile(path, examples, (note,) if note else ())
+
+
+def _check_head(where: str, text: str) -> None:
+    if text.strip().isdecimal():
+        raise DataError(f"{where}: an example in place of the head line; begin the file with the names of its columns")
 
 
 def _check_number(where: str, text: str) -> None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from megads.data.tasks.examples import Example, TaskFile, clean_text, lines_of, require_examples
+from megads.data.tasks.examples import Example, TaskFile, clean_text, lines_of, object_of, require_examples
 from megads.data.tasks.race import with_answer
 from megads.errors import DataError
-from megads.storage.reading import Bounds, parse_json
 from megads.text.plural import plural
 
 MOST_CLASSES = 10_000
@@ -75,13 +74,13 @@ def _classes(rows: list[_Row]) -> tuple[str, ...]:
         raise DataError(f"{rows[0].where}: every label is {rows[0].label!r:.60}; a task has at least two classes")
     if len(names) > MOST_CLASSES:
         raise DataError(f"{rows[0].where}: {len(names)} classes; at most {MOST_CLASSES} are possible")
-    if all(name.isdecimal() for name in names):
-        return tuple(sorted(names, key=int))
+    if all(name.isascii() and name.isdecimal() for name in names):
+        return tuple(sorted(names, key=lambda name: (len(name.lstrip("0")), name.lstrip("0"), name)))
     return tuple(sorted(names))
 
 
 def _name(label: str | int | bool) -> str:
-    return str(label).lower() if isinstance(label, bool) else str(label)
+    return str(label).lower() if isinstance(label, bool) else clean_text(str(label)).strip()
 
 
 def _read(path: str) -> list[_Row]:
@@ -91,15 +90,13 @@ def _read(path: str) -> list[_Row]:
 
 
 def _row(where: str, line: str) -> _Row:
-    try:
-        found = parse_json(line)
-    except Bounds as error:
-        raise DataError(f"{where}: {error}") from None
-    if not isinstance(found, dict):
-        raise DataError(f'{where}: expected an object such as {{"text": ..., "label": ...}}')
+    found = object_of(where, line, 'an object such as {"text": ..., "label": ...}')
     label = found.get("label")
-    if not isinstance(label, (str, int)) or label == "":
+    if not isinstance(label, (str, int)) or not str(label).strip():
         raise DataError(f"{where}: label is {label!r:.40}; expected a text, a whole number, true or false")
+    others = [name for name in ("premise", "hypothesis") if name in found]
+    if others and ("text" in found or "choices" in found):
+        raise DataError(f"{where}: has {others[0]} besides text or choices; expected {KEYS}")
     if "choices" in found:
         return _Row(where, _choices(where, found), label, is_choice=True)
     if "premise" in found or "hypothesis" in found:

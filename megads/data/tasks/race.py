@@ -10,9 +10,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from megads.data.tasks.examples import Example, TaskFile, clean_text, lines_of, require_examples
+from megads.data.tasks.examples import Example, TaskFile, clean_text, lines_of, object_of, require_examples
 from megads.errors import DataError
-from megads.storage.reading import Bounds, parse_json
 
 CHOICES = 4
 MAX_QUESTION = 128
@@ -47,11 +46,8 @@ def with_answer(question: str, answer: str) -> str:
 
 
 def _examples(where: str, line: str) -> Iterator[Example]:
-    try:
-        found = parse_json(line)
-    except Bounds as error:
-        raise DataError(f"{where}: {error}") from None
-    article = found.get("article") if isinstance(found, dict) else None
+    found = object_of(where, line, "an object of RACE")
+    article = found.get("article")
     if not isinstance(article, str):
         raise DataError(f"{where}: no text under 'article'; expected an object of RACE")
     questions, options, answers = (_list(where, found, name) for name in ("questions", "options", "answers"))

@@ -22,7 +22,14 @@ def test_mnli_has_premise_hypothesis_and_the_last_column(tmp_path):
 BROKEN = [
     ("\t".join("abcdefghij"), 1, "10 columns, a test file without labels; pass a dev or train file"),
     ("a\tb", 1, "2 columns between tabs; expected the head of an MNLI file, with 11 or more"),
-    (f"{MNLI_HEAD}\nx", 2, "1 column between tabs; expected 11 or more, as index, .*"),
+    (f"{MNLI_HEAD}\nx", 2, "1 column between tabs; expected 12 as in the head line, .*"),
+    (
+        f"{MNLI_HEAD}\n{mnli_line(0, 'a', 'b', 'neutral')}".removesuffix("neutral"),
+        2,
+        "label ''; expected contradiction, entailment, neutral",
+    ),
+    (f"{MNLI_HEAD}\n{mnli_line(0, 'a', 'b', 'neutral')}\t", 2, "13 columns between tabs; expected 12 .*"),
+    (mnli_line(0, "a", "b", "neutral"), 1, "an example in place of the head line; begin the file with .*"),
     (f"{MNLI_HEAD}\n{mnli_line(0, 'a', 'b', '-')}", 2, "label '-'; expected contradiction, entailment, neutral"),
     (
         f"{MNLI_HEAD}\n{mnli_line(0, 'a', 'b', 'neutral')}\n{mnli_line(1, '', 'b', 'neutral')}",
@@ -64,6 +71,7 @@ QQP_HEAD = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
 @pytest.mark.parametrize(
     ("text", "line", "why"),
     [
+        ("0\t1\t2\ta\tb\t1", 1, "an example in place of the head line; begin the file with .*"),
         ("id\ta\tb", 1, "3 columns, a test file without labels; pass a dev or train file"),
         ("id\ta", 1, "2 columns between tabs; expected the head of a QQP file, with 6"),
         (f"{QQP_HEAD}\n0\t1\t2\ta\tb\t2", 2, "is_duplicate is '2'; expected 0 or 1"),
