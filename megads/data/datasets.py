@@ -140,8 +140,7 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
         data.last_epoch_cutoff,
         data.blend_in_corpus,
         data.shuffle_in_corpus,
-        # What is hidden holds numbers that are not tokens; :class:`MaskedSamples` looks at the tokens.
-        vocab_size=0 if masked else run.model.vocab_size,
+        vocab_size=run.model.vocab_size,
         masked=masked,
     )
     plans: Plans = dict.fromkeys(SPLITS)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from megads.comm.groups import Groups
 from megads.engine.base import Engine, Labelled
+from megads.errors import DataError
 from megads.evaluate.windows import Window, lengths_of
 from megads.parallel.ulysses import NOT_COUNTED
 
@@ -28,6 +29,7 @@ class LiveModel:
         rows: windows of a micro-batch.
         context: most tokens that a window's last target sees.
         scatter_norms: whether the layout has Megatron's sequence parallelism.
+        vocab_size: tokens that the model knows.
     """
 
     engine: Engine
@@ -36,6 +38,7 @@ class LiveModel:
     rows: int
     context: int
     scatter_norms: bool = False
+    vocab_size: int = 2**62
 
     def width(self, length: int) -> int:
         """Return to how many tokens rows of up to ``length`` tokens are padded."""
@@ -92,7 +95,11 @@ def _turns(order: list[int], model: LiveModel) -> Iterator[list[int]]:
 
 
 def _batch(windows: Sequence[Window], model: LiveModel, width: int) -> Labelled:
-    """Return windows as rows of ``width`` tokens, with rows that count nothing behind them."""
+    """Return windows as rows of ``width`` tokens, with rows that count nothing behind them.
+
+    Raises:
+        DataError: a token is outside of the model's vocabulary.
+    """
     tokens = torch.zeros(model.rows, width, dtype=torch.int64)
     labels = torch.full((model.rows, width), NOT_COUNTED, dtype=torch.int64)
     for row, window in enumerate(windows):
@@ -100,4 +107,8 @@ def _batch(windows: Sequence[Window], model: LiveModel, width: int) -> Labelled:
         end = len(whole) - 1
         tokens[row, :end] = whole[:-1]
         labels[row, end - window.scored : end] = whole[len(whole) - window.scored :]
+    if not 0 <= int(tokens.min()) <= int(max(tokens.max(), labels.max())) < model.vocab_size:
+        raise DataError(
+            f"a text has a token that is not one of the model's 0 to {model.vocab_size - 1}; use the model's tokenizer"
+        )
     return Labelled(tokens.to(model.device), labels.to(model.device))

@@ -127,7 +127,8 @@ class RunTasks:
     def _score(self, place: int, prepared: Prepared, loop: Loop, give_up: Callable[[], object]) -> bool:
         t = self.training
         scattered = t.run.parallel.scatter_norms
-        model = LiveModel(t.engine, t.groups, t.device, t.run.train.micro_batch, self.context, scattered)
+        rows, known = t.run.train.micro_batch, t.run.model.vocab_size
+        model = LiveModel(t.engine, t.groups, t.device, rows, self.context, scattered, known)
         windows = prepared.windows()
         scores = score_live(model, windows, give_up, Pace(len(windows), prepared.label).after)
         if scores is not None and loop.reporter:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
+from megads.errors import DataError
 from megads.evaluate.live import AT_ONCE, LiveModel, score_live
 from megads.evaluate.windows import Window
 from megads.parallel.ulysses import NOT_COUNTED
@@ -70,3 +73,11 @@ def test_it_is_given_up_between_groups_of_micro_batches():
 )
 def test_rows_are_as_wide_as_their_layout_can_cut(length, degrees, width):
     assert _model(Sums(), **degrees).width(length) == width
+
+
+def test_a_token_that_the_model_does_not_know_is_refused_on_the_host():
+    model = replace(_model(Sums()), vocab_size=80)
+    assert score_live(model, WINDOWS) == score_live(_model(Sums()), WINDOWS)
+    for wrong in ([1, 80, 2], [1, 2, 80], [1, -1, 2]):
+        with pytest.raises(DataError, match="a token that is not one of the model's 0 to 79"):
+            score_live(model, [Window(wrong, 1)])

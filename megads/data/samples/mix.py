@@ -16,6 +16,7 @@ import numpy.typing as npt
 from megads.data.formats.files import Row
 from megads.data.formats.token_file import TokenFile
 from megads.data.samples.blend import BlendRecipe, normalised, number_dtype
+from megads.data.samples.bounds import bounds_of
 from megads.data.samples.gpt import LAST_EPOCH_CUTOFF, GPTRecipe, GPTSamples, Stamp
 from megads.data.samples.masked.masking import WordPieces
 from megads.data.samples.masked.options import MaskedOptions, MaskedRows
@@ -253,6 +254,8 @@ class Mix:
         self.corpora = list(plan.names)
         make = functools.partial(_samples_of, find=find, open_file=open_file, options=plan.options, pieces=pieces)
         self._parts = [_Corpus(corpus, find, make) for corpus in plan.corpora]
+        masked, size = plan.options.masked, plan.options.vocab_size
+        self._bounds = bounds_of(size, masked.parts if masked else None) if size else ()
         self._blend = find(plan.blend) if plan.blend is not None else None
 
     @property
@@ -272,15 +275,14 @@ class Mix:
         """
         corpus, number = self._find(i)
         file, number = self._parts[corpus].find(number)
-        tokens = file[number]
-        known = self.plan.options.vocab_size
-        if known and not (tokens.min() >= 0 and tokens.max() < known):
-            wrong = tokens[(tokens < 0) | (tokens >= known)][0]
-            raise DataError(
-                f"{file.dataset.prefix}: holds token {wrong}, but the model knows {known} tokens; "
-                "use the tokenizer the file was made with, and its VOCAB_SIZE"
-            )
-        return tokens
+        row = file[number]
+        for bound in self._bounds:
+            if problem := bound.problem(row):
+                raise DataError(
+                    f"{file.dataset.prefix}: its sample {number} holds {problem}; "
+                    "use the tokenizer the file was made with, and its VOCAB_SIZE"
+                )
+        return row
 
     def corpus_of(self, i: int) -> str:
         """Return the name of the corpus that sample ``i`` is of."""

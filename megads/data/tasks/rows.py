@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from megads.data.samples.bounds import bounds_of
 from megads.data.tasks.examples import Example
 from megads.data.tasks.race import MAX_QUESTION
 from megads.data.tokenizers.base import Tokenizer
-from megads.errors import ConfigError
+from megads.errors import ConfigError, DataError
 
 Row = npt.NDArray[np.int64]
 
@@ -77,10 +78,20 @@ class Marks:
 
 
 class Packer:
-    """Makes rows of examples."""
+    """Makes rows of examples.
 
-    def __init__(self, tokenizer: Tokenizer, row: TaskRow):
+    Args:
+        vocab_size: tokens that the model knows; 0: not looked at.
+        labels: different labels that there may be; 0: not looked at.
+
+    Raises:
+        DataError: of a call: a token or a label is outside of what the model knows.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, row: TaskRow, vocab_size: int = 0, labels: int = 0):
         self.row, self.marks = row, Marks.of(tokenizer)
+        self.vocab_size, self.labels = vocab_size, labels
+        (self.bound,) = bounds_of(vocab_size, None)
         self.encode = functools.lru_cache(CACHED)(tokenizer.encode_plain)
 
     def __call__(self, example: Example) -> Row:
@@ -94,6 +105,10 @@ class Packer:
             row[at : at + size] = [*text, *[self.marks.pad] * fill]
             row[at + size : at + 2 * size] = [*types, *[0] * fill]
             row[at + 2 * size] = len(text)
+            if self.vocab_size and (problem := self.bound.problem(row[at : at + size])):
+                raise DataError(f"the text {first[:60]!r} gives {problem}; use the tokenizer of the model")
+        if self.labels and not -1 <= example.label < self.labels:
+            raise DataError(f"an example has the label {example.label}, which is not one of -1 to {self.labels - 1}")
         row[-1] = example.label
         return row
 

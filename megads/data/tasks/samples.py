@@ -99,7 +99,8 @@ class TaskSplits:
 
 def build_task(run: RunConfig, task: Task, tokenizer: Tokenizer) -> TaskSplits:
     """Return the samples of a derived ``run``."""
-    packer = Packer(tokenizer, TaskRow(run.model.seq_length, task.choices))
+    labels = task.choices if task.choices > 1 else run.model.num_classes
+    packer = Packer(tokenizer, TaskRow(run.model.seq_length, task.choices), run.model.vocab_size, labels)
     batch, block = run.train.global_batch, run.train.micro_batch * run.parallel.data
     train = None
     if task.train and not run.train.evaluate_only:

@@ -135,5 +135,5 @@ def test_nothing_is_opened_before_a_sample_needs_it(tmp_path):
 
 def test_id_the_model_does_not_know(tmp_path):
     mix = _mix(_sources(tmp_path, [1], "a"), 100, replace(MANNER, vocab_size=1))
-    with pytest.raises(DataError, match=r"f0: holds token \d+, but the model knows 1 tokens"):
+    with pytest.raises(DataError, match=r"f0: its sample \d+ holds token \d+, but the model knows 1 tokens"):
         mix[0]

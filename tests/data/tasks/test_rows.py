@@ -9,7 +9,7 @@ from megads.data.tasks.examples import Example
 from megads.data.tasks.race import MAX_QUESTION
 from megads.data.tasks.rows import Marks, Packer, TaskRow, layout
 from megads.data.tokenizers.base import Specials
-from megads.errors import ConfigError
+from megads.errors import ConfigError, DataError
 
 BERT = Marks(1, 2, 0)
 NONE = Marks(None, None, 0)
@@ -92,3 +92,14 @@ def test_a_question_with_its_answer_leaves_room_for_the_article():
     assert cut[: MAX_QUESTION + 6].tolist() == [1, *[5] * MAX_QUESTION, 2, 7, 8, 2, 0]
     assert pack(Example(((words, "7 8"),), 0))[:205].tolist() == [1, *[5] * 200, 2, 7, 8, 2][:205]
     assert SimpleNamespace(**vars(pack.marks)).pad == 0
+
+
+def test_what_the_model_does_not_know_is_refused():
+    words = tokenizer(Specials(cls=1, sep=2, pad=0))
+    pack = Packer(words, TaskRow(6), vocab_size=8, labels=3)
+    assert pack(Example((("5", "7"),), 2))[-1] == 2
+    assert pack(Example((("5", "7"),), -1))[-1] == -1
+    with pytest.raises(DataError, match="the text '5' gives token 8, but the model knows 8 tokens; use the tokenizer"):
+        pack(Example((("5", "8"),), 2))
+    with pytest.raises(DataError, match="an example has the label 3, which is not one of -1 to 2"):
+        pack(Example((("5", "7"),), 3))

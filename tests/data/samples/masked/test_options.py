@@ -16,7 +16,7 @@ from megads.data.samples.masked.options import MaskedOptions
 from megads.data.samples.masked.rows import BertRow, T5Row
 from megads.data.tokenizers.build import load_tokenizer
 from megads.errors import DataError
-from tests.data.samples.masked.corpora import TOKENS, masked_run, write_sentence_file, write_vocab
+from tests.data.samples.masked.corpora import FIRST, TOKENS, masked_run, write_sentence_file, write_vocab
 from tests.data.samples.upstream import megatron_core
 
 BLENDS = {
@@ -149,3 +149,13 @@ def test_what_does_not_fit_names_the_file(files, folder):
     few = masked_run("bert", files[0], write_vocab(folder))
     known = build_splits(few, read_shards(few))["train"]
     assert known[0].max() < len(TOKENS)
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_a_model_that_knows_fewer_tokens_than_a_row_holds_is_refused(files, folder, family):
+    run = masked_run(family, files[0], write_vocab(folder), {"vocab_size": FIRST})
+    data = build_splits(run, read_shards(run))["train"]
+    with pytest.raises(
+        DataError, match=rf"{files[0]}: its sample \d+ holds token \d+, but the model knows {FIRST} tok"
+    ):
+        data[0]
