@@ -1,4 +1,4 @@
-"""Megatron's names of a decoder's parameters.
+"""Megatron's names of the parameters of GPT and Llama, BERT and T5.
 
 ::
 
@@ -8,6 +8,9 @@
     layers.N.*              language_model.encoder.layers.N.*            decoder.layers.N.*
     final_norm              language_model.encoder.final_layernorm       decoder.final_layernorm
     head.weight             language_model.output_layer                  output_layer
+
+In legacy files the layers of BERT have the names of GPT's. Core's stack of BERT, and that of T5's encoder, is
+``encoder``. T5's decoder is ``language_model.decoder`` in legacy files and ``decoder`` in core.
 
 Versions before 2022 say ``transformer`` for ``encoder`` and ``attention`` for ``self_attention``, later
 ones ``norm`` for ``layernorm``. With Transformer Engine core keeps the norms of a layer in
@@ -50,6 +53,21 @@ LAYER = {
 }
 """Modules of a layer; a gated MLP's ``mlp.gate_up`` has the name of ``mlp.up``."""
 
+DECODER_LAYER = {
+    **LAYER,
+    "cross_norm": LayerName(
+        "post_attention_layernorm.", "pre_cross_attn_layernorm.", imported=("post_attention_norm.",)
+    ),
+    "cross_attention.q": LayerName("inter_attention.query.", "cross_attention.linear_q."),
+    "cross_attention.kv": LayerName("inter_attention.key_value.", "cross_attention.linear_kv."),
+    "cross_attention.out": LayerName("inter_attention.dense.", "cross_attention.linear_proj."),
+    "post_norm": LayerName(
+        *("post_inter_attention_layernorm.", "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"),
+        ("post_inter_attention_norm.", "layernorm_mlp.layer_norm_"),
+    ),
+}
+"""Modules of a layer of T5's decoder: the norm behind its own attention is that before the attention to the encoder."""
+
 OUTSIDE = {
     "embedding": "embedding.word_embeddings",
     "positions": "embedding.position_embeddings",
@@ -59,10 +77,27 @@ OUTSIDE = {
 }
 """Modules outside the layers, in legacy files within ``language_model``, besides ``final_layernorm``."""
 
+
+class HeadName(NamedTuple):
+    """A module of a head, besides ``language_model`` in legacy files."""
+
+    legacy: str
+    core: str
+    imported: tuple[str, ...] = ()  # of other versions, and copies
+
+
 HEADS = {
-    "lm_head.dense": "lm_head.dense",
-    "lm_head.norm": "lm_head.layernorm",
-    "lm_head": "lm_head",
-    "binary_head": "binary_head",
+    "bert": {
+        "lm_head.dense": HeadName("lm_head.dense", "lm_head.dense"),
+        "lm_head.norm": HeadName("lm_head.layernorm", "lm_head.layer_norm", ("lm_head.norm",)),
+        "lm_head": HeadName("lm_head", "output_layer"),
+        "binary_head": HeadName("binary_head", "binary_head"),
+    },
+    "t5": {
+        "output_bias": HeadName("lm_head", "lm_head.output_layer", ("output_layer",)),
+    },
 }
-"""Modules of BERT in legacy files, besides ``language_model``."""
+"""Heads of a family."""
+
+SECOND_NAMES = {"lm_head.output_layer": "output_layer", "embedding.position_embeddings": "position_embeddings"}
+"""Modules that core's T5 has again under another name."""

@@ -133,7 +133,8 @@ def _hugging_face(model: ModelConfig) -> str:
 
 
 def _megatron(model: ModelConfig, style: Any) -> str:
-    from megads.checkpoint.convert.megatron.export import Target, _stage
+    from megads.checkpoint.convert.megatron.export import _stage
+    from megads.checkpoint.convert.megatron.target import Target
 
     pipe = next(degree for degree in (3, 2, 1) if model.num_layers % degree == 0)
     stages = [_stage(model, Target(pipe=pipe, style=style), number) for number in range(pipe)]

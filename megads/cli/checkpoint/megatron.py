@@ -48,9 +48,9 @@ def import_megatron_command(src: str, dst: str, version: float | None, **stated:
     """Make a checkpoint of Megatron-LM's or Megatron-DeepSpeed's weights, for LOAD.
 
     SRC is the folder with latest_checkpointed_iteration.txt (or latest), or one iter_*, release or global_step*
-    folder in it: GPT, Llama and BERT models of any TP x PP, with Megatron's old or new (core) names, and DeepSpeed's
-    layer_* or mp_rank_* files with any ZeRO stage but 3. DST is a folder of checkpoints, in which iter_0000000 is
-    made. Weights only: a run that LOADs it starts with a new optimizer.
+    folder in it: GPT, Llama, BERT and T5 models of any TP x PP, with Megatron's old or new (core) names, and
+    DeepSpeed's layer_* or mp_rank_* files with any ZeRO stage but 3. DST is a folder of checkpoints, in which
+    iter_0000000 is made. Weights only: a run that LOADs it starts with a new optimizer.
 
     The options say what old files do not, or correct them. No code that is in a file is ever run.
     """
@@ -84,6 +84,11 @@ def import_megatron_command(src: str, dst: str, version: float | None, **stated:
     help="Pipeline stages.",
 )
 @click.option(
+    *("--split-rank", "--pipeline-model-parallel-split-rank", "split_rank"),
+    type=_COUNT,
+    help="First stage of T5's decoder; default: the most even one.",
+)
+@click.option(
     "--names",
     "style",
     type=click.Choice(["legacy", "core", "core-te"]),
@@ -104,7 +109,8 @@ def export_megatron_command(ckpt: str, dst: str, step: int | None, **target: Any
     Megatron's --load, with latest_checkpointed_iteration.txt. There is no optimizer in it: load it as a release
     or with --finetune, or with --no-load-optim --no-load-rng.
     """
-    from megads.checkpoint.convert.megatron.export import Target, export_megatron
+    from megads.checkpoint.convert.megatron.export import export_megatron
+    from megads.checkpoint.convert.megatron.target import Target
     from megads.checkpoint.format.reader import Reader
 
     found = find_checkpoint(absolute(ckpt), step)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from megads.checkpoint.convert.megatron.names import IMPORTED
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
 from megads.families.decoder import is_gated
@@ -44,7 +45,7 @@ _UNSUPPORTED = {
 class ShapeFacts:
     """What the shapes of the whole tensors say."""
 
-    num_layers: int
+    num_layers: int  # of T5 the encoder's
     hidden_size: int
     vocab_rows: int
     positions: int | None
@@ -54,7 +55,9 @@ class ShapeFacts:
     bias: bool
     norm_bias: bool
     has_head: bool
-    is_encoder: bool = False  # a masked-LM head is there
+    is_encoder: bool = False  # BERT's
+    decoder_layers: int = 0  # T5's
+    is_single: bool = True  # one pipeline stage
     token_types: int = 0
     binary_head: bool = False
 
@@ -88,6 +91,8 @@ def model_of(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, A
     if shapes.is_encoder:
         heads = {"token_types": shapes.token_types, "binary_head": shapes.binary_head}
         values |= {"family": "bert", "tied_embeddings": True, **heads}
+    if shapes.decoder_layers:
+        values |= _encoder_decoder(args, shapes, values)
     values |= {key: value for key, value in stated.items() if key != "num_kv_heads"}
     values["max_positions"] = shapes.positions or values["seq_length"]
     if not args:
@@ -107,14 +112,17 @@ def model_of(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, A
 def _reject(args: Mapping[str, Any], shapes: ShapeFacts) -> None:
     for name, what in _UNSUPPORTED.items():
         if args.get(name):
-            raise CheckpointError(f"has {name}, {what}, which megads has not; it imports GPT, Llama and BERT models")
+            raise CheckpointError(f"has {name}, {what}, which megads has not; it imports {IMPORTED}")
     if args.get("num_experts") not in (None, 0, 1, [1]):
-        raise CheckpointError(f"has num_experts={args['num_experts']}; megads imports GPT, Llama and BERT models")
+        raise CheckpointError(f"has num_experts={args['num_experts']}; megads imports {IMPORTED}")
     if (args.get("rotary_percent") or 1.0) != 1.0:
         raise CheckpointError(
             f"has rotary_percent={args['rotary_percent']}; megads rotates all channels of a head only"
         )
-    for name, found in (("num_layers", shapes.num_layers), ("hidden_size", shapes.hidden_size)):
+    sizes = {"num_layers": shapes.num_layers, "hidden_size": shapes.hidden_size}
+    if shapes.decoder_layers:
+        sizes["decoder_num_layers"] = shapes.decoder_layers
+    for name, found in sizes.items():
         if args.get(name) not in (None, found):
             raise CheckpointError(
                 f"its arguments say {name}={args[name]}, its files hold {found}; the checkpoint is incomplete"
@@ -127,9 +135,28 @@ def _number(args: Mapping[str, Any], *names: str, default: float) -> Any:
 
 def _is_tied(args: Mapping[str, Any], shapes: ShapeFacts) -> bool:
     untied = args.get("untie_embeddings_and_output_weights")
+    # Of one stage core has an output weight only where it is not tied.
+    if shapes.is_encoder and (untied or (untied is None and shapes.has_head and shapes.is_single)):
+        raise CheckpointError("has an output_layer of its own, and a BERT of megads ties it to the embedding")
     if untied is True and not shapes.has_head:
         raise CheckpointError("has no output_layer, although its arguments say that it is not tied")
     return not (untied if isinstance(untied, bool) else shapes.has_head)
+
+
+def _encoder_decoder(args: Mapping[str, Any], shapes: ShapeFacts, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what T5 has otherwise than ``values``."""
+    if values["position_embedding"] != LEARNED:
+        raise CheckpointError(f"has {values['position_embedding']} positions; of Megatron's T5 megads has learned ones")
+    if values["num_kv_heads"] != values["num_heads"]:
+        raise CheckpointError(f"has {values['num_kv_heads']} key/value heads of {values['num_heads']}; T5 shares none")
+    length = _number(args, "encoder_seq_length", default=values["seq_length"])
+    decoder = _number(args, "decoder_seq_length", default=-(-length // 2))
+    return {
+        "family": "t5",
+        "decoder_layers": shapes.decoder_layers,
+        "seq_length": length,
+        "decoder_seq_length": decoder,
+    }
 
 
 def _normalization(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, Any]) -> str:

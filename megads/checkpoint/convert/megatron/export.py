@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from megads.checkpoint.convert.megatron.merge import Floats, cut_out, qkv_to_theirs, with_rows
-from megads.checkpoint.convert.megatron.names import Style, theirs_of
+from megads.checkpoint.convert.megatron.merge import Floats, cut_out, kv_to_theirs, qkv_to_theirs, with_rows
+from megads.checkpoint.convert.megatron.names import Kind, Style, theirs_of
+from megads.checkpoint.convert.megatron.target import Target, check_target, split_rank_of, stage_layers
 from megads.checkpoint.convert.torch_files.write import DTYPES, Placeholder, TorchFile
 from megads.checkpoint.format.commit import new_folder
 from megads.checkpoint.format.manifest import Manifest
@@ -23,71 +24,17 @@ from megads.checkpoint.resume.compatibility import model_of
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
 from megads.families.decoder import spec_of
+from megads.families.megatron import SECOND_NAMES
 from megads.storage.durable import sync, write_synced
 
-_FOLDERS = {"language_model.encoder.": 2, "language_model.pooler.": 2, "lm_head.": 1, "binary_head.": 1}
+_FOLDERS = {
+    **dict.fromkeys(("language_model.encoder.", "language_model.decoder.", "language_model.pooler."), 2),
+    **dict.fromkeys(("lm_head.", "binary_head."), 1),
+}
 """Beginning of a legacy name -> in how many dictionaries within each other it lies."""
 
-_WITH_STATE = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "output_layer")
+_WITH_STATE = (*("linear_qkv", "linear_q", "linear_kv", "linear_proj", "linear_fc1", "linear_fc2", "output_layer"),)
 """Modules of Megatron-core that look for ``_extra_state``, which is None without fp8."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """Layout, names and type of an export."""
-
-    tensor: int = 1  # tensor-parallel degree
-    pipe: int = 1  # pipeline stages
-    style: Style = "legacy"
-    dtype: str = "fp32"  # or bf16, fp16
-    iteration: int | None = None  # None: it is a ``release``
-    vocab_multiple: int | None = None  # rows are padded to a multiple of this times ``tensor``; None: the model's
-
-    def vocab_rows(self, model: ModelConfig) -> int:
-        """Return the rows of the padded vocabulary."""
-        unit = (self.vocab_multiple or model.vocab_multiple) * self.tensor
-        return -(-model.vocab_size // unit) * unit
-
-
-def check_target(model: ModelConfig, target: Target) -> None:
-    """Raise CheckpointError, with what would work, for what Megatron's format or its models cannot express."""
-    if model.decoder_layers:
-        raise CheckpointError("a T5 is not exported to Megatron's files; models with relative positions have export-hf")
-    for what, size, degree, option in (
-        ("key/value heads", model.num_kv_heads, target.tensor, "--tp"),
-        ("channels of the MLP", model.ffn_hidden_size, target.tensor, "--tp"),
-        ("layers", model.num_layers, target.pipe, "--pp"),
-    ):
-        if size % degree:
-            fitting = ", ".join(str(each) for each in range(1, size + 1) if size % each == 0 and each <= 64)
-            raise CheckpointError(f"{option} {degree} does not divide the {size} {what}; use one of {fitting}")
-    for setting, has in (("qk_norm", "none"), ("norm_position", "before")):
-        if (found := getattr(model, setting)) != has:
-            raise CheckpointError(
-                f"export to Megatron has no {setting}={found}, only {setting}={has}; use `megads checkpoint export-hf`"
-            )
-    _check_heads(model, target)
-    if target.style != "legacy" and model.activation == "gelu_tanh" and not model.bias:
-        raise CheckpointError("Megatron-core has no tanh GELU without biases; use --names legacy")
-    if model.rope_scaling == "llama3":
-        fixed = (model.rope_low_freq_factor, model.rope_high_freq_factor, model.rope_original_positions)
-        if target.style == "legacy" or fixed != (1.0, 4.0, 8192):
-            raise CheckpointError(
-                "Megatron knows llama3's rope scaling with factors 1 and 4 of 8192 positions only, in its core models; "
-                "use --names core for such a model"
-            )
-    if model.rope_scaling == "linear" and model.rope_scaling_factor != int(model.rope_scaling_factor):
-        raise CheckpointError(
-            f"Megatron scales rotary positions by integers, not by {model.rope_scaling_factor:g}; "
-            "this model cannot be exported"
-        )
-
-
-def _check_heads(model: ModelConfig, target: Target) -> None:
-    if model.num_classes:
-        raise CheckpointError(f"export to Megatron has no head of a task, as num_classes={model.num_classes} asks for")
-    if target.style != "legacy" and model.family == "bert":
-        raise CheckpointError("BERT is exported by Megatron's legacy names only; use --names legacy")
 
 
 @dataclass(frozen=True)
@@ -160,27 +107,40 @@ def _write(
 
 def _stage(model: ModelConfig, target: Target, number: int) -> list[ExportedTensor]:
     """Return what pipeline stage ``number`` holds."""
-    count = model.num_layers // target.pipe
-    mine, last = range(number * count, (number + 1) * count), number == target.pipe - 1
+    mine, split = stage_layers(model, target)[number], split_rank_of(model, target)
+    kind, last = _kind(model), number == target.pipe - 1
+    # The first stage of T5's decoder embeds its tokens with a copy of the tables.
+    is_first = number in (0, split)
     stage: list[ExportedTensor] = []
     rows = target.vocab_rows(model)
     for each in spec_of(model).parameters():
         name, cut = each.name, ShardLayout(each.shape, each.dim, each.parts)
         if name in VOCABULARY:
             cut = ShardLayout((rows, *each.shape[1:]), 0, (rows,))
-        if ".attention.qkv." in name:
+        if _is_of_heads(name):
             # Its groups of heads follow one another, so that it is cut like a matrix of one part.
             cut = ShardLayout(cut.shape, 0, cut.shape[:1])
         layer = each.step - 1
         if layer in mine:
-            rest = name.split(".", 2)[2]
-            stage.append(ExportedTensor(theirs_of(rest, target.style, layer - mine.start), name, cut))
-        elif last if layer == model.num_layers else layer < 0 and number == 0:
-            stage.append(ExportedTensor(theirs_of(name, target.style, None), name, cut))
-    if model.tied_embeddings and last and target.pipe > 1:
-        copy = theirs_of("embedding.weight", target.style, None, copy=True)
+            rest, stack = name.split(".", 2)[2], int(bool(model.decoder_layers) and layer >= model.num_layers)
+            local = layer - max(mine.start, stack * model.num_layers)
+            theirs = theirs_of(rest, target.style, local, kind=kind, stack=stack)
+            stage.append(ExportedTensor(theirs, name, cut))
+        elif last if layer == spec_of(model).num_layers else layer < 0 and is_first:
+            theirs = theirs_of(name, target.style, None, kind=kind, stack=int(kind == "t5"))
+            stage.append(ExportedTensor(theirs, name, cut))
+    if model.tied_embeddings and last and not is_first:
+        copy = theirs_of("embedding.weight", target.style, None, copy=True, kind=kind)
         stage.append(ExportedTensor(copy, "embedding.weight", ShardLayout((rows, model.hidden_size), 0, (rows,))))
     return stage
+
+
+def _kind(model: ModelConfig) -> Kind:
+    return "t5" if model.decoder_layers else "bert" if model.family == "bert" else "decoder"
+
+
+def _is_of_heads(name: str) -> bool:
+    return ".attention.qkv." in name or ".cross_attention.kv." in name
 
 
 def _whole(reader: Reader, model: ModelConfig, tensor: ExportedTensor) -> Floats:
@@ -190,6 +150,8 @@ def _whole(reader: Reader, model: ModelConfig, tensor: ExportedTensor) -> Floats
         return with_rows(found, tensor.cut.shape[0])
     if ".attention.qkv." in tensor.ours:
         return qkv_to_theirs(found, model.num_heads, model.num_kv_heads, model.head_dim)
+    if ".cross_attention.kv." in tensor.ours:
+        return kv_to_theirs(found, model.num_heads, model.head_dim)
     return found
 
 
@@ -202,12 +164,17 @@ def _check_range(tensor: Floats, name: str, dtype: str) -> None:
 def _nested(stage: list[ExportedTensor], places: list[Placeholder], style: Style) -> dict[str, Any]:
     """Return the model as Megatron keeps it: core flat, legacy in dictionaries of embedding, encoder and head."""
     model: dict[str, Any] = {}
+    is_t5 = any(".cross_attention." in each.theirs for each in stage)
     for each, place in zip(stage, places, strict=True):
         if style != "legacy":
             model[each.theirs] = place
             module, _, kind = each.theirs.rpartition(".")
-            if kind == "weight" and module.endswith(_WITH_STATE):
-                model[f"{module}._extra_state"] = None
+            if module.endswith(_WITH_STATE):
+                model.setdefault(f"{module}._extra_state", None)
+            if again := SECOND_NAMES.get(module) if is_t5 else None:
+                model[f"{again}.{kind}"] = place
+                if again.endswith(_WITH_STATE):
+                    model[f"{again}._extra_state"] = None
             continue
         # A name within the encoder, the pooler or a head is one key.
         inside = next((inside for start, inside in _FOLDERS.items() if each.theirs.startswith(start)), -1)
@@ -226,6 +193,7 @@ def namespace(model: ModelConfig, target: Target, manifest: Manifest) -> argpars
     return argparse.Namespace(
         num_layers=model.num_layers,
         encoder_num_layers=model.num_layers,
+        **_encoder_decoder(model, target, settings.get("decoder_seq_length", 0)),
         hidden_size=model.hidden_size,
         ffn_hidden_size=model.ffn_hidden_size,
         num_attention_heads=model.num_heads,
@@ -273,6 +241,17 @@ def namespace(model: ModelConfig, target: Target, manifest: Manifest) -> argpars
         consumed_train_samples=int(progress.get("consumed_samples", 0)),
         consumed_valid_samples=0,
     )
+
+
+def _encoder_decoder(model: ModelConfig, target: Target, length: int) -> Mapping[str, Any]:
+    if not model.decoder_layers:
+        return {}
+    return {
+        "decoder_num_layers": model.decoder_layers,
+        "encoder_seq_length": model.seq_length,
+        "decoder_seq_length": length or -(-model.seq_length // 2),
+        "pipeline_model_parallel_split_rank": split_rank_of(model, target) or None,
+    }
 
 
 def _positions(model: ModelConfig) -> Mapping[str, Any]:

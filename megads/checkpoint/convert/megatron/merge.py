@@ -6,6 +6,8 @@ The rows of the fused projection, with ``np`` heads of ``hn`` channels and ``t``
     version 1    [np, hn, 3]
     version 2+   [groups, np/groups + 2, hn]: the queries of a group, its key, its value
 
+Keys and values of T5's attention to its encoder likewise, with 2 for 3 and no queries.
+
 Ours are ``[q | k | v]``. The two halves of a gated MLP are cut apart: a rank has ``[gate; up]`` of its own.
 """
 
@@ -54,6 +56,23 @@ def qkv_to_ours(
         own = [shard.reshape(3, -1, *shard.shape[1:]) for shard in shards]
         parts = tuple(join_rows([each[part] for each in own]) for part in range(3))
     return np.concatenate([part.reshape(-1, *shards[0].shape[1:]) for part in parts])
+
+
+def kv_to_ours(shards: Sequence[NDArray[_Number]], version: float, heads: int, width: int) -> NDArray[_Number]:
+    """Return rows ``[k | v]`` of the whole matrix of keys and values, or of its bias; see :func:`qkv_to_ours`."""
+    tail = shards[0].shape[1:]
+    if version >= 1:
+        rows = join_rows(shards)
+        shape, axis = ((heads, 2, width), 1) if version >= 2 else ((heads, width, 2), 2)
+        return np.concatenate([part.reshape(-1, *tail) for part in np.moveaxis(rows.reshape(*shape, *tail), axis, 0)])
+    own = [shard.reshape(2, -1, *tail) for shard in shards]
+    return np.concatenate([each[part] for part in range(2) for each in own])
+
+
+def kv_to_theirs(rows: Floats, heads: int, width: int) -> Floats:
+    """Return the rows of ``[k | v]`` in the order of version 2 and later, to be cut evenly over ranks."""
+    parts = rows.reshape(2, heads, width, *rows.shape[1:])
+    return np.ascontiguousarray(np.moveaxis(parts, 0, 1)).reshape(rows.shape)
 
 
 def qkv_to_theirs(rows: Floats, heads: int, groups: int, width: int) -> Floats:

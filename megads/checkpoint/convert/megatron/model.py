@@ -13,18 +13,21 @@ import torch
 from torch import Tensor
 
 from megads.checkpoint.convert.megatron.architecture import ShapeFacts, model_of
-from megads.checkpoint.convert.megatron.merge import Floats, cut_out, qkv_to_ours
-from megads.checkpoint.convert.megatron.names import TIED_COPY, ours_of
+from megads.checkpoint.convert.megatron.merge import Floats, cut_out, kv_to_ours, qkv_to_ours
+from megads.checkpoint.convert.megatron.names import ENCODER_NORM, TIED_COPY, Kind, Place, kind_of, ours_of
 from megads.checkpoint.convert.megatron.read_files import Chunk, Source, open_source
 from megads.checkpoint.convert.torch_files.read import TensorSums
 from megads.checkpoint.convert.writer import common_dtype
+from megads.checkpoint.format.reader import VOCABULARY as _PADDED
 from megads.checkpoint.format.shard_layout import ShardLayout, boxes, meet, parameters_of
 from megads.config.schema import ModelConfig
 from megads.config.settings.data import TokenizerType
 from megads.errors import CheckpointError
 
 TOKENIZER_FILES = ("tokenizer_model", "vocab_file", "merge_file")
-VOCABULARY = ("embedding.weight", "head.weight", "lm_head.bias", TIED_COPY)
+_COPIED = ("embedding.weight", "positions.weight", "output_bias.bias", "head.weight")
+"""What T5's first stage of the decoder, and core's T5 under a second name, hold again."""
+
 _ROWS = 1024
 """Rows of queries, keys and values that are put in order together."""
 
@@ -96,9 +99,10 @@ class MegatronModel:
         self.source = source = open_source(place, step, are_tensors_verified=are_tensors_verified)
         if version is not None:
             source.version = version
-        self._sharded = dict(_collect(source))
+        self._found = found = _collect(source)
+        self._sharded = found.tensors
         try:
-            self.model, self._notes = model_of(source.args, _shape_facts(self._sharded), stated or {})
+            self.model, self._notes = model_of(source.args, _shape_facts(found), stated or {})
         except CheckpointError as error:
             raise CheckpointError(f"{source.path}: {error}") from None
         if source.version < 2 and self.model.num_kv_heads != self.model.num_heads:
@@ -125,17 +129,17 @@ class MegatronModel:
                 tensor.name, [self._of(tensor, rank).to(torch.float32).numpy() for rank in range(self.source.tensor)]
             )
         out = np.zeros(cut.local_shape, np.float32)
-        if ".attention.qkv." in name:
-            self._fill_qkv(out, tensor, cut)
+        if ".attention.qkv." in name or ".cross_attention.kv." in name:
+            self._fill_heads(out, tensor, cut)
             return out
         rows = tensor.shape[0] * self.source.tensor
-        theirs = ShardLayout((rows, *cut.shape[1:]), 0, (rows,)) if name in VOCABULARY else cut
+        theirs = ShardLayout((rows, *cut.shape[1:]), 0, (rows,)) if name in _PADDED else cut
         self._fill(out.reshape(len(out), -1), tensor, theirs, cut)
         return out
 
     def notes(self) -> list[str]:
         """Return lines worth showing: what was assumed, and what is strange in that which was read."""
-        found = (*self._notes, *_notes(self._drift, self._sharded, self.model))
+        found = (*self._notes, *_notes(self._drift, self._found, self.model))
         return [f"{self.source.path}: {note}" for note in found]
 
     def _of(self, tensor: Sharded, rank: int) -> Tensor:
@@ -163,11 +167,14 @@ class MegatronModel:
                 read = self._of(tensor, rank).reshape(part.local_shape[0], -1)[row : row + high, column : column + wide]
                 torch.from_numpy(out[to : to + high, at : at + wide]).copy_(read)
 
-    def _fill_qkv(self, out: Floats, tensor: Sharded, cut: ShardLayout) -> None:
-        """Copy to ``out``, rows of queries, keys and values, each row from where the source has it."""
-        model, degree = self.model, self.source.tensor
+    def _fill_heads(self, out: Floats, tensor: Sharded, cut: ShardLayout) -> None:
+        """Copy to ``out``, rows of (queries,) keys and values, each row from where the source has it."""
+        model, degree, version = self.model, self.source.tensor, self.source.version
         rows = np.split(np.arange(cut.shape[0]), degree)
-        order = qkv_to_ours(rows, self.source.version, model.num_heads, model.num_kv_heads, model.head_dim)
+        if len(cut.parts) == 2:
+            order = kv_to_ours(rows, version, model.num_heads, model.head_dim)
+        else:
+            order = qkv_to_ours(rows, version, model.num_heads, model.num_kv_heads, model.head_dim)
         wanted = cut_out(order, cut, cut.rank, cut.degree)
         ranks, places = np.divmod(wanted, cut.shape[0] // degree)
         into = torch.from_numpy(out)
@@ -178,30 +185,62 @@ class MegatronModel:
                 into[torch.from_numpy(part)] = read.to(torch.float32)
 
 
-def _collect(source: Source) -> Iterator[tuple[str, Sharded]]:
-    """Yield every tensor by our name, layers counted through all chunks."""
-    before, seen = 0, set()
+@dataclass
+class Collected:
+    """The tensors of all stages."""
+
+    kind: Kind
+    tensors: dict[str, Sharded] = field(default_factory=dict)  # by our names, layers counted through all chunks
+    copies: list[tuple[str, Sharded]] = field(default_factory=list)  # of some of them, with the names of these
+    num_layers: list[int] = field(default_factory=lambda: [0, 0])  # of the stacks
+    num_chunks: int = 1
+
+    def add(self, name: str, tensor: Sharded) -> None:
+        """Add a tensor by our name; CheckpointError when it is there twice and no copy."""
+        if name in self.tensors and (name == "embedding.weight" or (self.kind == "t5" and name in _COPIED)):
+            self.copies.append((name, tensor))
+        elif name == TIED_COPY:
+            self.copies.append(("embedding.weight", tensor))
+        elif name in self.tensors:
+            raise CheckpointError(f"{tensor.file}: {tensor.name} is there twice; is this a checkpoint of one model?")
+        else:
+            self.tensors[name] = tensor
+
+
+def _collect(source: Source) -> Collected:
+    """Return every tensor by our name."""
+    kind = kind_of(name for chunk in source.chunks for name in chunk[0][1])
+    found = Collected(kind, num_chunks=len(source.chunks))
+    if kind == "t5" and len(source.chunks) > 1 and any(each.startswith("encoder.") for each in source.chunks[0][0][1]):
+        raise CheckpointError(
+            f"{source.path}: is of Megatron-core's T5 in {len(source.chunks)} pipeline stages, whose stages hold heads "
+            "that are not used; save it again with one"
+        )
+    later: list[tuple[Place, int, Sharded]] = []  # of T5's decoder, counted on from the encoder's layers
     for chunk in source.chunks:
-        file = chunk[0][0]
-        layers: set[int] = set()
-        for name, kind, layer in _names(chunk):
-            if layer is not None:
-                layers.add(layer)
-            full = kind if layer is None else f"layers.{before + layer}.{kind}"
-            if full == "embedding.weight" and full in seen:
-                full = TIED_COPY
-            if full in seen and full != TIED_COPY:
-                raise CheckpointError(f"{file}: {name} is there twice; is this a checkpoint of one model?")
-            seen.add(full)
-            yield full, _of_all_ranks(name, chunk)
-        if layers != set(range(len(layers))):
-            missing = min(set(range(max(layers) + 1)) - layers)
-            raise CheckpointError(f"{file}: layer {missing} is missing between others")
-        before += len(layers)
+        layers: tuple[set[int], set[int]] = (set(), set())
+        for name, place in _names(chunk, kind):
+            tensor = _of_all_ranks(name, chunk)
+            if place.layer is not None:
+                layers[place.stack].add(place.layer)
+                later.append((place, found.num_layers[place.stack] + place.layer, tensor))
+            elif place.name.startswith(f"{ENCODER_NORM}."):
+                later.append((place, -1, tensor))
+            else:
+                found.add(place.name, tensor)
+        for stack, numbers in enumerate(layers):
+            if numbers != set(range(len(numbers))):
+                missing = min(set(range(max(numbers) + 1)) - numbers)
+                raise CheckpointError(f"{chunk[0][0]}: layer {missing} is missing between others")
+            found.num_layers[stack] += len(numbers)
+    for place, number, tensor in later:
+        index = number + found.num_layers[0] if place.stack or number < 0 else number
+        found.add(f"layers.{index}.{place.name}", tensor)
+    return found
 
 
-def _names(chunk: Chunk) -> Iterator[tuple[str, str, int | None]]:
-    """Yield Megatron's name of every tensor, ours, and the layer in the chunk that it is of."""
+def _names(chunk: Chunk, kind: Kind) -> Iterator[tuple[str, Place]]:
+    """Yield Megatron's name of every tensor, and where it is among ours."""
     file, first = chunk[0]
     for other, tensors in chunk[1:]:
         differing = sorted(set(first) ^ set(tensors))
@@ -209,11 +248,11 @@ def _names(chunk: Chunk) -> Iterator[tuple[str, str, int | None]]:
             raise CheckpointError(f"{other}: {differing[0]} is in one of it and {file}, not in both")
     for name in first:
         try:
-            ours = ours_of(name)
+            place = ours_of(name, kind)
         except CheckpointError as error:
             raise CheckpointError(f"{file}: {error}") from None
-        if ours is not None:
-            yield name, *ours
+        if place is not None:
+            yield name, place
 
 
 def _of_all_ranks(name: str, chunk: Chunk) -> Sharded:
@@ -227,8 +266,9 @@ def _of_all_ranks(name: str, chunk: Chunk) -> Sharded:
     return Sharded(tuple(tensors[name] for _, tensors in chunk), tuple(file for file, _ in chunk), name)
 
 
-def _shape_facts(sharded: Mapping[str, Sharded]) -> ShapeFacts:
+def _shape_facts(found: Collected) -> ShapeFacts:
     """Return what the shapes say of the model; CheckpointError when a tensor that every model has is missing."""
+    sharded = found.tensors
     for name in ("embedding.weight", *(f"layers.0.{each}.weight" for each in ("attention.qkv", "mlp.up", "mlp.down"))):
         if name not in sharded:
             raise CheckpointError(f"holds no {name}; is the checkpoint complete?")
@@ -239,7 +279,8 @@ def _shape_facts(sharded: Mapping[str, Sharded]) -> ShapeFacts:
     rows, hidden = sharded["embedding.weight"].shape
     degree = len(sharded["embedding.weight"].slices)
     return ShapeFacts(
-        num_layers=1 + max(int(name.split(".")[1]) for name in sharded if name.startswith("layers.")),
+        num_layers=found.num_layers[0],
+        decoder_layers=found.num_layers[1],
         hidden_size=hidden,
         vocab_rows=rows * degree,
         positions=sharded["positions.weight"].shape[0] if "positions.weight" in sharded else None,
@@ -249,7 +290,8 @@ def _shape_facts(sharded: Mapping[str, Sharded]) -> ShapeFacts:
         bias="layers.0.attention.qkv.bias" in sharded,
         norm_bias="layers.0.input_norm.bias" in sharded,
         has_head="head.weight" in sharded,
-        is_encoder="lm_head.dense.weight" in sharded,
+        is_encoder=found.kind == "bert",
+        is_single=found.num_chunks == 1,
         token_types=sharded["token_types.weight"].shape[0] if "token_types.weight" in sharded else 0,
         binary_head="binary_head.weight" in sharded,
     )
@@ -266,12 +308,12 @@ def _check(source: Source, sharded: Mapping[str, Sharded], tensors: Mapping[str,
     if missing:
         raise CheckpointError(f"{source.path}: holds no {missing[0]}; it is incomplete, or of another kind of model")
     for name, each in sharded.items():
-        if name in (TIED_COPY, "head.weight") and name not in wanted:
+        if name == "head.weight" and name not in wanted:
             continue
         if name not in wanted:
             raise CheckpointError(f"{each.file}: {each.name} has no place in the model that the rest is of")
         cut = wanted[name].of(0, source.tensor)
-        rows = [each.shape[0]] if name in VOCABULARY else list(cut.local_shape[:1])
+        rows = [each.shape[0]] if name in _PADDED else list(cut.local_shape[:1])
         shape = [*rows, *cut.local_shape[1:]]
         if list(each.shape) != shape:
             raise CheckpointError(f"{each.file}: {each.name} has shape {list(each.shape)}, of this model it is {shape}")
@@ -301,15 +343,19 @@ def _tokenizer(args: Mapping[str, Any]) -> dict[str, str]:
     return {"tokenizer_type": str(kind), **{name: os.path.abspath(path) for name, path in files.items()}}
 
 
-def _notes(drift: Drift, sharded: Mapping[str, Sharded], model: ModelConfig) -> list[str]:
+def _notes(drift: Drift, found: Collected, model: ModelConfig) -> list[str]:
     notes = []
     if drift.names:
         notes.append(
             f"{len(drift.names)} tensors that should be the same on every tensor-parallel rank differ by up to "
             f"{drift.farthest:.3g} ({drift.names[0]}{', ...' if len(drift.names) > 1 else ''}); their mean was taken"
         )
-    copy = sharded.get(TIED_COPY) or (sharded.get("head.weight") if model.tied_embeddings else None)
-    table = sharded["embedding.weight"]
-    if copy is not None and not (copy.shape == table.shape and all(map(torch.equal, copy.slices, table.slices))):
-        notes.append(f"{copy.name} of its last stage differs from the embedding that it is tied to, which was taken")
+    copies = list(found.copies)
+    if model.tied_embeddings and "head.weight" in found.tensors:
+        copies.append(("embedding.weight", found.tensors["head.weight"]))
+    for name, copy in copies:
+        own = found.tensors[name]
+        if not (copy.shape == own.shape and all(map(torch.equal, copy.slices, own.slices))):
+            what = "the embedding that it is tied to" if name == "embedding.weight" else f"{own.name} of another one"
+            notes.append(f"{copy.name} of its last stage differs from {what}, which was taken")
     return notes

@@ -157,9 +157,7 @@ def _rank_files(path: Path, names: list[str]) -> dict[tuple[int, int], Path]:
         match = _RANK.fullmatch(name)
         if match and (path / name / _FILE).exists():
             if match[3] is not None and int(match[3]):
-                raise CheckpointError(
-                    f"{path / name}: is of an expert-parallel rank; megads imports GPT and Llama models"
-                )
+                raise CheckpointError(f"{path / name}: is of an expert-parallel rank; megads has no experts")
             files[int(match[1]), int(match[2] or 0)] = path / name / _FILE
     if not files:
         raise CheckpointError(f"{path}: no folder mp_rank_* holds {_FILE}; pass a checkpoint with its weights")

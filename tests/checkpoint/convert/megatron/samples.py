@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megads.checkpoint.convert.megatron.export import Target, export_megatron
+from megads.checkpoint.convert.megatron.export import export_megatron
 from megads.checkpoint.convert.megatron.import_ import Imported
+from megads.checkpoint.convert.megatron.target import Target
 from megads.checkpoint.convert.writer import new_writer
 from megads.checkpoint.format.reader import Reader
 from megads.checkpoint.format.shard_layout import parameters_of

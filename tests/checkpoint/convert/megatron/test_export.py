@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from megads.checkpoint.convert.megatron.export import Target, export_megatron
+from megads.checkpoint.convert.megatron.export import export_megatron
 from megads.checkpoint.convert.megatron.import_ import import_megatron
+from megads.checkpoint.convert.megatron.target import Target
 from megads.checkpoint.format.manifest import read_manifest
 from megads.checkpoint.format.reader import Reader
 from megads.comm.grid import Grid

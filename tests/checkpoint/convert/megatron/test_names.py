@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from megads.checkpoint.convert.megatron.names import TIED_COPY, ours_of, theirs_of
+from megads.checkpoint.convert.megatron.names import TIED_COPY, Place, kind_of, ours_of, theirs_of
 from megads.errors import CheckpointError
-from megads.families.megatron import LAYER
+from megads.families.megatron import DECODER_LAYER, HEADS, LAYER
 
 
 @pytest.mark.parametrize("style", ["legacy", "core", "core-te"])
-def test_what_is_written_is_read_as_the_same(style):
-    for module in LAYER:
-        for kind in ("weight", "bias"):
-            assert ours_of(theirs_of(f"{module}.{kind}", style, 3)) == (f"{module}.{kind}", 3)
-    for name in ("embedding.weight", "positions.weight", "final_norm.weight", "final_norm.bias", "head.weight"):
-        assert ours_of(theirs_of(name, style, None)) == (name, None)
+@pytest.mark.parametrize("kind", ["decoder", "bert", "t5"])
+def test_what_is_written_is_read_as_the_same(kind, style):
+    for stack, table in enumerate([LAYER, DECODER_LAYER][: 1 + (kind == "t5")]):
+        written = {}
+        for module in table:
+            for end in ("weight", "bias"):
+                theirs = theirs_of(f"{module}.{end}", style, 3, kind=kind, stack=stack)
+                assert ours_of(theirs, kind) == Place(f"{module}.{end}", 3, stack)
+                written[theirs] = module
+        assert len(written) == 2 * len(table)
+    outside = ["embedding.weight", "positions.weight", "head.weight"]
+    outside += [f"{each}.bias" for each in HEADS.get(kind, {})]
+    for name in outside:
+        assert ours_of(theirs_of(name, style, None, kind=kind), kind) == Place(name)
+    for end in ("weight", "bias"):
+        last = theirs_of(f"final_norm.{end}", style, None, kind=kind, stack=int(kind == "t5"))
+        assert ours_of(last, kind) == Place(f"final_norm.{end}", None, int(kind == "t5"))
+        if kind == "t5":
+            assert ours_of(theirs_of(f"encoder_norm.{end}", style, 3, kind=kind), kind) == Place(f"encoder_norm.{end}")
 
 
 NAMES = {
@@ -31,7 +44,37 @@ NAMES = {
 
 @pytest.mark.parametrize(("theirs", "ours"), NAMES.items(), ids=NAMES)
 def test_names_of_old_versions_and_of_transformer_engine(theirs, ours):
-    assert ours_of(theirs) == ours
+    assert ours_of(theirs) == (None if ours is None else Place(*ours))
+
+
+OF_HEADS = {
+    ("bert", "encoder.layers.1.mlp.linear_fc1.layer_norm_bias"): Place("post_norm.bias", 1),
+    ("bert", "lm_head.layer_norm.weight"): Place("lm_head.norm.weight"),
+    ("bert", "lm_head.layernorm.weight"): Place("lm_head.norm.weight"),
+    ("bert", "output_layer.bias"): Place("lm_head.bias"),
+    ("bert", "output_layer.weight"): Place("head.weight"),
+    ("t5", "encoder.layers.0.pre_mlp_layernorm.bias"): Place("post_norm.bias", 0, 0),
+    ("t5", "decoder.layers.0.pre_mlp_layernorm.bias"): Place("post_norm.bias", 0, 1),
+    ("t5", "language_model.decoder.layers.0.post_attention_norm.bias"): Place("cross_norm.bias", 0, 1),
+    ("t5", "language_model.encoder.layers.0.post_attention_norm.bias"): Place("post_norm.bias", 0, 0),
+    ("t5", "output_layer.bias"): Place("output_bias.bias"),
+    ("t5", "output_layer.weight"): Place("head.weight"),
+    ("t5", "lm_head.output_layer.weight"): Place("head.weight"),
+}
+
+
+@pytest.mark.parametrize(("kind", "theirs"), OF_HEADS)
+def test_names_of_encoders(kind, theirs):
+    assert ours_of(theirs, kind) == OF_HEADS[kind, theirs]
+
+
+def test_what_the_names_are_of():
+    assert kind_of(["decoder.layers.0.mlp.linear_fc1.weight"]) == "decoder"
+    assert kind_of(["language_model.encoder.layers.0.mlp.dense_h_to_4h.weight"]) == "decoder"
+    assert kind_of(["lm_head.dense.weight", "language_model.encoder.layers.0.mlp.dense_h_to_4h.weight"]) == "bert"
+    assert kind_of(["encoder.layers.0.mlp.linear_fc1.weight"]) == "bert"
+    assert kind_of(["encoder.layers.0.mlp.a", "decoder.layers.0.cross_attention.linear_q.weight"]) == "t5"
+    assert kind_of(["language_model.decoder.layers.0.input_layernorm.weight"]) == "t5"
 
 
 FOREIGN = {
