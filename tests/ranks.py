@@ -22,7 +22,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_pools: dict[int, Ranks] = {}
+Start = Callable[[int], str]
+"""What a rank does first, given how many there are; it returns the backend of their collectives."""
+
+_pools: dict[tuple[int, Start | None], Ranks] = {}
 
 RUNS_OF_A_POOL = 80
 """Then it is made again: every group ever made keeps its threads."""
@@ -31,7 +34,7 @@ RUNS_OF_A_POOL = 80
 class Ranks:
     """A pool of ``size`` processes joined in one process group."""
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, start: Start | None = None):
         self.folder = tempfile.mkdtemp(prefix="megads-ranks-")
         # fork: the children share what this process imported, so a pool starts in about a
         # tenth of the time spawn needs. Safe as long as torch has started no threads here,
@@ -43,7 +46,7 @@ class Ranks:
         self.processes: list[Any] = []
         for rank in range(size):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, size, self.folder, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, size, self.folder, theirs, start), daemon=True)
             process.start()
             theirs.close()
             self.pipes.append(mine)
@@ -80,16 +83,22 @@ class Ranks:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def run_ranks(size: int, check: Callable[..., None], *args: Any, timeout_s: float = 60) -> None:
-    """Call ``check(*args)`` on ``size`` ranks; raise the first failing rank's traceback."""
-    for other in [each for each in _pools if each != size and each > 4]:
+def run_ranks(
+    size: int, check: Callable[..., None], *args: Any, timeout_s: float = 60, start: Start | None = None
+) -> None:
+    """Call ``check(*args)`` on ``size`` ranks; raise the first failing rank's traceback.
+
+    Ranks that were begun by another ``start`` are others.
+    """
+    key = (size, start)
+    for other in [each for each in _pools if each != key and each[0] > 4]:
         _pools.pop(other).close()
-    if size in _pools and _pools[size].runs >= RUNS_OF_A_POOL:
-        _pools.pop(size).close()
-    if size not in _pools or not _pools[size].is_alive:
-        _pools[size] = Ranks(size)
-    _pools[size].runs += 1
-    _pools[size].run(check, *args, timeout_s=timeout_s)
+    if key in _pools and _pools[key].runs >= RUNS_OF_A_POOL:
+        _pools.pop(key).close()
+    if key not in _pools or not _pools[key].is_alive:
+        _pools[key] = Ranks(size, start)
+    _pools[key].runs += 1
+    _pools[key].run(check, *args, timeout_s=timeout_s)
 
 
 def close_pools() -> None:
@@ -148,7 +157,7 @@ def _share_gloo_threads() -> None:
     distributed_c10d.ProcessGroupGloo = Sharing
 
 
-def _serve(rank: int, size: int, folder: str, pipe: Any) -> None:
+def _serve(rank: int, size: int, folder: str, pipe: Any, start: Start | None) -> None:
     """Run what comes through the pipe until it closes; answer "" or a traceback."""
     import torch
     import torch.distributed as dist
@@ -161,7 +170,8 @@ def _serve(rank: int, size: int, folder: str, pipe: Any) -> None:
     groups_of.cache_clear()
     _share_gloo_threads()
     store = dist.FileStore(str(Path(folder) / "store"), size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    backend = start(size) if start is not None else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
     postpone_compiler()  # before a loop to compare with makes its optimizer, which would import the compiler
     import_deepspeed()
     while True:

@@ -16,6 +16,7 @@ if [[ "${CI:-}" == true ]]; then
   command -v mpiexec.hydra >/dev/null || missing+=(mpich)
   command -v slurmctld >/dev/null || missing+=(slurm-wlm)
   command -v chromium >/dev/null || missing+=(chromium)
+  command -v g++ >/dev/null || missing+=(g++) # tests/simgpu
   if ((${#missing[@]})); then
     sudo=()
     ((EUID == 0)) || sudo=(sudo)

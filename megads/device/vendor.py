@@ -21,7 +21,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from megads.device.names import BACKENDS, wanted_backend, wanted_device
+from megads.device.names import BACKENDS, Backends, wanted_backend, wanted_device
 from megads.device.timeline import DeviceTimeline, HostTimeline, Timeline
 from megads.errors import DependencyError, DeviceError
 
@@ -169,13 +169,20 @@ def _row(name: str, device_type: str, present: Callable[[], bool]) -> Vendor:
     return Vendor(name, device_type, BACKENDS[name].own, present, BACKENDS[name].accepts)
 
 
-VENDORS = (
+VENDORS: tuple[Vendor, ...] = (
     _row("nvidia", "cuda", lambda: torch.cuda.is_available() and torch.version.hip is None),
     # torch calls AMD's devices "cuda".
     _row("amd", "cuda", lambda: torch.cuda.is_available() and torch.version.hip is not None),
     _row("intel", "xpu", lambda: torch.xpu.is_available()),
     _row("cpu", "cpu", lambda: True),
 )
+
+
+def register(row: Vendor) -> None:
+    """Add a device that is looked for before all others, in this process; a row of the same name gives way."""
+    global VENDORS
+    VENDORS = (row, *(each for each in VENDORS if each.name != row.name))
+    BACKENDS[row.name] = Backends(row.backends, row.accepts)
 
 
 def vendor(env: Mapping[str, str] | None = None) -> Vendor:

@@ -145,3 +145,15 @@ def test_a_real_device_does_arithmetic():
     memory = row.memory_now(device)
     assert memory is not None
     assert 32 <= memory.allocated <= memory.peak <= memory.reserved
+
+
+def test_a_registered_device_is_taken_before_all_others(monkeypatch):
+    monkeypatch.setattr(rows, "VENDORS", rows.VENDORS)
+    monkeypatch.setattr(rows, "BACKENDS", dict(rows.BACKENDS))
+    new = Vendor("other", "meta", ("gloo",), lambda: True)
+    rows.register(new)
+    rows.register(new)
+    assert vendor({}) is new
+    assert vendor({"MEGADS_DEVICE": "cpu"}) is CPU
+    assert [row.name for row in rows.VENDORS].count("other") == 1
+    assert vendor({"MEGADS_BACKEND": "gloo"}).backends == ("gloo",)

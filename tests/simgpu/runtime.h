@@ -1,0 +1,162 @@
+// Devices, streams, events and random numbers of the simulated device, and the functions that Python calls.
+#pragma once
+
+namespace sim {
+namespace {
+
+// Random numbers: those that the CPU draws from the same seed, from a state of the device's own.
+struct DeviceGenerator final : c10::GeneratorImpl {
+  explicit DeviceGenerator(at::Generator host)
+      : GeneratorImpl(c10::Device(kType, 0), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)), host(std::move(host)) {}
+  void set_current_seed(uint64_t seed) override { host.set_current_seed(seed); }
+  void set_offset(uint64_t offset) override { host.set_offset(offset); }
+  uint64_t get_offset() const override { return host.get_offset(); }
+  uint64_t current_seed() const override { return host.current_seed(); }
+  uint64_t seed() override { return host.seed(); }
+  void set_state(const c10::TensorImpl& state) override { host.unsafeGetGeneratorImpl()->set_state(state); }
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return host.unsafeGetGeneratorImpl()->get_state(); }
+  DeviceGenerator* clone_impl() const override { return new DeviceGenerator(host.clone()); }
+  at::Generator host;
+};
+
+at::Generator new_generator() {
+  return at::make_generator<DeviceGenerator>(at::detail::createCPUGenerator());
+}
+
+at::Generator& default_generator() {
+  static at::Generator generator = new_generator();
+  return generator;
+}
+
+const at::Generator& host_of(const at::Generator& generator) {
+  return static_cast<DeviceGenerator*>(generator.unsafeGetGeneratorImpl())->host;
+}
+
+const at::Generator& host_generator(const IValue& wanted) {
+  return host_of(wanted.isNone() ? default_generator() : wanted.toGenerator());
+}
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(device_count); }
+  c10::DeviceIndex getCurrentDevice() const override { return static_cast<c10::DeviceIndex>(current_device); }
+  void setCurrentDevice(c10::DeviceIndex device) const override { current_device = device; }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override { return default_generator(); }
+  at::Generator getNewGenerator(c10::DeviceIndex) const override { return new_generator(); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator; }
+  bool isPinnedPtr(const void* data) const override { return PinnedAllocator::holds(data); }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override {
+    resize_bytes(storage.unsafeGetStorageImpl(), nbytes);
+  }
+};
+
+thread_local int64_t current_stream = 0;
+std::atomic<int64_t> last_stream{0};
+
+struct EventRecord {
+  std::chrono::steady_clock::time_point at;
+};
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return kType; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device before = getDevice();
+    setDevice(device);
+    return before;
+  }
+  c10::Device getDevice() const override { return {kType, static_cast<c10::DeviceIndex>(current_device)}; }
+  void setDevice(c10::Device device) const override {
+    TORCH_CHECK(device.index() < device_count, "no device ", device, ": there are ", device_count);
+    uncheckedSetDevice(device);
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.index() >= 0) current_device = device.index();
+  }
+  c10::Stream getStream(c10::Device device) const override { return stream(device, current_stream); }
+  c10::Stream getDefaultStream(c10::Device device) const override { return stream(device, 0); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return stream(device, ++last_stream); }
+  c10::Stream getNewStream(c10::Device device, int) const override { return stream(device, ++last_stream); }
+  c10::Stream exchangeStream(c10::Stream wanted) const override {
+    const c10::Stream before = getStream(wanted.device());
+    current_stream = wanted.id();
+    return before;
+  }
+  c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device_count); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<EventRecord*>(event);
+  }
+  void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
+    if (!*event) *event = new EventRecord;
+    static_cast<EventRecord*>(*event)->at = std::chrono::steady_clock::now();
+  }
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  bool queryStream(const c10::Stream&) const override { return true; }
+  void synchronizeStream(const c10::Stream&) const override { tell("synchronize", "stream"); }
+  void synchronizeEvent(void*) const override { tell("synchronize", "event"); }
+  void synchronizeDevice(const c10::DeviceIndex) const override { tell("synchronize", "device"); }
+  double elapsedTime(void* first, void* last, const c10::DeviceIndex) const override {
+    const auto took = static_cast<EventRecord*>(last)->at - static_cast<EventRecord*>(first)->at;
+    return std::chrono::duration<double, std::milli>(took).count();
+  }
+
+ private:
+  static c10::Stream stream(c10::Device device, int64_t id) {
+    const auto index = device.index() < 0 ? static_cast<c10::DeviceIndex>(current_device) : device.index();
+    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, index), id);
+  }
+};
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
+
+// A host tensor over the same bytes, for collectives.
+Tensor host_alias(const Tensor& self) {
+  return over(alias_of(self.storage()), self, c10::DispatchKey::CPU);
+}
+
+TORCH_LIBRARY(simgpu, m) {
+  m.def("host_alias(Tensor self) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(simgpu, PrivateUse1, m) {
+  m.impl("host_alias", &host_alias);
+}
+
+}  // namespace
+}  // namespace sim
+
+extern "C" {
+
+void simgpu_start(int devices, void (*on_event)(const char*, const char*)) {
+  static sim::Hooks hooks;
+  sim::device_count = devices;
+  sim::on_event = on_event;
+  if (!at::isPrivateUse1HooksRegistered()) at::RegisterPrivateUse1HooksInterface(&hooks);
+}
+
+void simgpu_set_capacity(size_t bytes) { sim::capacity = bytes; }
+
+void simgpu_counts(int64_t* into) {
+  auto& c = sim::counts;
+  int64_t at = 0;
+  for (auto* each : {&c.kernels, &c.kernel_bytes, &c.uploads, &c.upload_bytes, &c.downloads, &c.download_bytes,
+                     &c.allocated, &c.peak, &c.reserved, &c.allocations})
+    into[at++] = each->load();
+}
+
+void simgpu_forget_peak() { sim::counts.peak = sim::counts.allocated.load(); }
+
+// Lines "name count", and how many bytes they take; those that fit are written.
+size_t simgpu_names(char* into, size_t room) {
+  std::lock_guard<std::mutex> hold(sim::names_mutex);
+  std::string text;
+  for (auto& [name, count] : sim::by_name) text += name + " " + std::to_string(count) + "\n";
+  std::memcpy(into, text.data(), std::min(room, text.size()));
+  return text.size();
+}
+
+void simgpu_synchronize() { sim::tell("synchronize", "device"); }
+void simgpu_seed(uint64_t seed) { sim::default_generator().set_current_seed(seed); }
+}
