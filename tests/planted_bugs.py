@@ -418,6 +418,20 @@ MUTATIONS = (
         "()",
         ("tests/train/fault/test_anomaly.py", "-k", "after_a_resume"),
     ),
+    Mutation(
+        "the marks of parameters are lost where a move makes new ones",
+        "megads/engine/marks.py",
+        "            vars(parameter).update(vars(before[name]))\n",
+        "            pass\n",
+        ("tests/engine/test_marks.py", "-k", "keep_their_marks"),
+    ),
+    Mutation(
+        "ZeRO 3 gathers weights before the update has changed them",
+        "megads/engine/deepspeed/engine.py",
+        "        self.state.weights_changed()\n",
+        "",
+        ("tests/engine/deepspeed/test_zero.py", "-k", "gathers_of_a_queue"),
+    ),
 )
 
 _UNCHANGED = "TokenPositions(self.seq_rank"

@@ -44,6 +44,15 @@ def is_bf16_optimizer(run: RunConfig) -> bool:
     )
 
 
+def overlaps(run: RunConfig) -> bool:
+    """Return whether DeepSpeed gathers and reduces in queues of their own, parallel to the computation.
+
+    ZeRO 3 does on every machine with accelerators, as DeepSpeed's own default is: in the queue of the
+    computation each all-gather of weights would stop it. A CPU has one queue.
+    """
+    return run.parallel.ddp_impl == "torch" or (effective_zero_stage(run) == 3 and run.machine != "cpu")
+
+
 def deepspeed_config(run: RunConfig, world_size: int) -> dict[str, Any]:
     """Return DeepSpeed's config for a derived ``run`` on ``world_size`` ranks.
 
@@ -60,7 +69,7 @@ def deepspeed_config(run: RunConfig, world_size: int) -> dict[str, Any]:
         tables.append(ZERO)
         # Reducing each slice to its owner sends half of what reducing it to all would.
         put(config, "zero_optimization.use_multi_rank_bucket_allreduce", False)
-        put(config, "zero_optimization.overlap_comm", run.parallel.ddp_impl == "torch")
+        put(config, "zero_optimization.overlap_comm", overlaps(run))
     if stage == 3:
         tables.append(ZERO_3)
         # It would replace torch.nn.functional.linear for the whole process.

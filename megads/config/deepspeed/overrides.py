@@ -63,6 +63,10 @@ def adopt(resolved: Resolved) -> Resolved:
     return Resolved(RunConfig.model_validate(nested(values)), origins, resolved.notes)
 
 
+OVERLAP = "zero_optimization.overlap_comm"
+"""Follows from settings; under ZeRO 3 it may be switched off, where a fabric or driver needs that."""
+
+
 def merge(config: dict[str, Any], text: str) -> None:
     """Merge the overrides ``text`` (JSON, or the name of a file) into DeepSpeed's dictionary.
 
@@ -80,6 +84,9 @@ def merge(config: dict[str, Any], text: str) -> None:
         for place in (at for at, letter in enumerate(ours) if letter == "."):
             if ours[:place] in SETTING_OF or not isinstance(get(config, ours[:place]), (dict, type(None))):
                 raise ConfigError(f"{shown}: {ours[:place]} is an object, not one value")
+        if key == OVERLAP and isinstance(value, bool) and get(config, "zero_optimization.stage") == 3:
+            put(config, key, value)
+            continue
         if key in FOLLOWS and get(config, ours) != value:
             now = get(config, ours)
             raise ConfigError(f"{shown}: {key} is {json.dumps(value)}, but the settings give {now}; use {FOLLOWS[key]}")

@@ -40,6 +40,7 @@ from megads.engine.deepspeed.zero import (
     share_buffers,
 )
 from megads.engine.loss_terms import LossTerms
+from megads.engine.marks import check_same, move
 from megads.engine.micro_batches import MicroBatch
 from megads.engine.task_batches import make_splitter
 from megads.engine.tied_embedding import TiedEmbedding
@@ -63,9 +64,9 @@ class DeepSpeedEngine:
         self.split = make_splitter(run, groups, eod)
         self.config = deepspeed_config(run, groups.grid.world_size)
         fit_bucket(self.config, module)
+        is_partitioned = any(hasattr(parameter, "ds_id") for parameter in module.parameters())
+        self.module: GPT = module if is_partitioned else move(module, device)
         names = {parameter: name for name, parameter in module.named_parameters()}
-        is_partitioned = any(hasattr(parameter, "ds_id") for parameter in names)
-        self.module: GPT = module if is_partitioned else module.to(device)
         mark_counted(module, groups.tensor_rank)
         self.driver = Driver(run, module)
         deepspeed = import_deepspeed()
@@ -80,6 +81,7 @@ class DeepSpeedEngine:
         with quiet, exported_local_rank(device.index or 0), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.engine = self._initialize(deepspeed, module, self.driver.optimizer)
+        check_same(names, module)
         self.rejection = StepRejection(self.engine.optimizer)
         scale_by_rules(self.engine.optimizer)
         share_buffers(self.engine.optimizer)
@@ -162,6 +164,7 @@ class DeepSpeedEngine:
                 return norm, rejected
         with section(OPTIMIZER), self.rejection if rejected else contextlib.nullcontext():
             step()
+        self.state.weights_changed()
         if self.state.holds_plain_gradients:
             return norm, rejected
         found = self.rejection.norm if rejected else self.engine.get_global_grad_norm()

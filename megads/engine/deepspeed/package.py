@@ -69,7 +69,7 @@ def mark_counted(module: nn.Module, tensor_rank: int) -> None:
     nothing says so.
     """
     for parameter in module.parameters():
-        sharded = getattr(parameter, "shard", None) is not None
+        sharded = parameter.shard is not None  # type: ignore[attr-defined]
         counted = (sharded or tensor_rank == 0) and not is_copy(parameter)
         parameter.tensor_model_parallel = counted  # type: ignore[attr-defined]
 

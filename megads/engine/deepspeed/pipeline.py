@@ -14,6 +14,7 @@ from megads.config.schema import RunConfig
 from megads.engine.base import StepResult
 from megads.engine.deepspeed.engine import DeepSpeedEngine
 from megads.engine.loss_terms import LossTerms
+from megads.engine.marks import move
 from megads.engine.micro_batches import MicroBatch
 from megads.engine.optim.build import labels
 from megads.engine.tied_embedding import tie
@@ -31,7 +32,7 @@ class PipelineEngine(DeepSpeedEngine):
 
     def __init__(self, module: GPT, run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None):
         self.is_last = groups.pipe_rank == groups.pipe_size - 1
-        self.tied = tie(module, groups)
+        self.tied = tie(move(module, device), groups)
         if self.tied is not None:  # in DeepSpeed's norms the embedding counts once
             module.embedding.weight.ds_pipe_replicated = self.tied.is_copy  # type: ignore[attr-defined]
         self.parameter_groups = len(labels(run))

@@ -19,7 +19,7 @@ from megads.checkpoint.owned_shard import OwnedShard
 from megads.comm.groups import Groups
 from megads.config.optimizers import Optimizer
 from megads.engine.base import ParameterState, is_copy, whole_shape
-from megads.engine.deepspeed.zero import forget_second_partitions
+from megads.engine.deepspeed.zero import changes_before_gathers, forget_second_partitions
 from megads.engine.optim.exchange import Slot
 from megads.engine.optim.whole_parameters import Call, WholeOptimizer
 from megads.engine.tied_embedding import TiedEmbedding
@@ -51,6 +51,8 @@ class DeepSpeedState:
         self.whole = optimizer if isinstance(optimizer, WholeOptimizer) else None
         self.kinds = ("weight", *row.state)
         self.parameters = [p for p in engine.module.parameters() if p.requires_grad and not is_copy(p)]
+        self.weights_changed = changes_before_gathers(engine.optimizer)
+        self.weights_changed()  # by those who filled them
 
     @property
     def holds_plain_gradients(self) -> bool:
@@ -90,6 +92,7 @@ class DeepSpeedState:
                 parameter.partition()
                 parameter.ds_tensor.copy_(self._partition(parameter, "weight"))
             forget_second_partitions(self.engine.module)
+            self.weights_changed()
         else:
             self.engine.optimizer.update_lp_params()
         if self.tied is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -93,6 +93,22 @@ def set_second_partition_group(run: RunConfig, groups: Groups) -> None:
         everyone = [line[i : i + size] for line in lines for i in range(0, len(line), size)]
         mine = next(ranks for ranks in everyone if groups.rank in ranks)
         theirs._ZERO_PARAM_INTRA_PARALLEL_GROUP = join(mine, lambda: everyone, group_timeout_s(run.launch.timeout_s))
+
+
+def changes_before_gathers(optimizer: Any) -> Callable[[], None]:
+    """Return what is called after weights were changed: all-gathers in a queue of their own wait for it.
+
+    They begin as soon as the next pass asks, and with ``overlap_comm`` DeepSpeed 0.19.8 lets them wait for
+    nothing: they are right only where the host has waited for the update in between.
+    """
+    offload = getattr(optimizer, "parameter_offload", None)  # ZeRO 3
+    # An attribute that is missing in another version must not pass unseen.
+    stream = offload._DeepSpeedZeRoOffload__allgather_stream if offload is not None else None
+    if stream is None:  # also on a CPU
+        return lambda: None
+    from deepspeed.accelerator import get_accelerator
+
+    return lambda: stream.wait_stream(get_accelerator().current_stream())
 
 
 def forget_second_partitions(module: nn.Module) -> None:

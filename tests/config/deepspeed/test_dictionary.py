@@ -108,7 +108,8 @@ CHANGED = {
 @pytest.mark.parametrize("name", CHANGED)
 def test_every_key_is_a_setting(name):
     key, value = CHANGED[name]
-    base = {**EVERY_OFFLOAD, "DTYPE": "bf16"}
+    # Under ZeRO 3 it changes nothing on accelerators.
+    base = {"DTYPE": "bf16"} if name == "DDP_IMPL" else {**EVERY_OFFLOAD, "DTYPE": "bf16"}
     assert get(deepspeed_config(_run(base), 4), key) != value
     given = "torch" if name == "DDP_IMPL" else str(value)
     assert get(deepspeed_config(_run({**base, name: given}), 4), key) == value
@@ -127,3 +128,28 @@ def test_offload_stands_only_where_it_works():
 
 
 # DS_CONFIG_OVERRIDES
+
+
+@pytest.mark.parametrize(
+    ("machine", "stage", "ddp", "expected"),
+    [
+        ("polaris", 3, "local", True),
+        ("aurora", 3, "local", True),
+        ("generic", 3, "local", True),
+        ("cpu", 3, "local", False),
+        ("cpu", 3, "torch", True),
+        ("polaris", 2, "local", False),
+        ("polaris", 2, "torch", True),
+    ],
+)
+def test_zero_3_overlaps_on_accelerators(machine, stage, ddp, expected):
+    resolved = resolve("tiny", env={"ZERO_STAGE": str(stage), "DDP_IMPL": ddp}, machine=machine)
+    run = derive(resolved, num_hosts=1, ranks_per_host=2, vocab_size=100).run
+    assert deepspeed_config(run, 2)["zero_optimization"]["overlap_comm"] is expected
+
+
+def test_who_does_not_want_zero_3_to_overlap_says_so():
+    env = {"ZERO_STAGE": "3", "DS_CONFIG_OVERRIDES": '{"zero_optimization": {"overlap_comm": false}}'}
+    resolved = resolve("tiny", env=env, machine="polaris")
+    run = derive(resolved, num_hosts=1, ranks_per_host=2, vocab_size=100).run
+    assert deepspeed_config(run, 2)["zero_optimization"]["overlap_comm"] is False

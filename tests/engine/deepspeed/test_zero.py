@@ -270,3 +270,42 @@ def _evaluates_between_steps(changes: dict[str, str]) -> None:
 @pytest.mark.parametrize("kind", SHARING)
 def test_validation_between_steps(kind):
     run_ranks(2, _evaluates_between_steps, KINDS[kind])
+
+
+class _Queue:
+    """Stands for the device's queue of all-gathers; notes the weights at each of its waits."""
+
+    def __init__(self) -> None:
+        self.optimizer: Any = None
+        self.seen: list[float] = []
+
+    def wait_stream(self, other: object) -> None:
+        self.seen.append(float(sum(flat.double().sum() for flat in self.optimizer.fp16_partitioned_groups_flat)))
+
+
+def _gathers_wait_for_changes() -> None:
+    from megads.engine.deepspeed.zero import changes_before_gathers
+
+    run, groups = settings({"data": 2}, **{"parallel.zero_stage": "3"}), groups_of(data=2)
+    engine = make_engine(run, groups)
+    optimizer, queue = engine.engine.optimizer, _Queue()
+    queue.optimizer = optimizer
+    optimizer.parameter_offload._DeepSpeedZeRoOffload__allgather_stream = queue
+    engine.state.weights_changed = changes_before_gathers(optimizer)
+
+    def now() -> float:
+        return float(sum(flat.double().sum() for flat in optimizer.fp16_partitioned_groups_flat))
+
+    for step in range(2):
+        engine.train_step(batches(run, step, groups.data_rank), 1e-2)
+        assert queue.seen[step:] == [now()]
+    for shard in engine.state.owned_shards():
+        shard.tensors["weight"].mul_(2)
+    engine.state.sync_from_masters()
+    assert queue.seen[2:] == [now()]
+    assert len(set(queue.seen)) == 3
+
+
+@pytest.mark.dist
+def test_gathers_of_a_queue_of_their_own_wait_for_changes_of_the_weights():
+    run_ranks(2, _gathers_wait_for_changes)
