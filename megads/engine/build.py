@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from megads.comm.groups import Groups
-from megads.config.deepspeed.dictionary import deepspeed_config
 from megads.config.schema import RunConfig
 from megads.engine.base import Engine
-from megads.engine.deepspeed.compiler import postpone_compiler
+from megads.engine.deepspeed.compiler import may_postpone, postpone_compiler
 from megads.engine.deepspeed.engine import DeepSpeedEngine
 from megads.engine.deepspeed.package import import_deepspeed
 from megads.engine.deepspeed.pipeline import PipelineEngine
@@ -25,7 +24,7 @@ def make_engine(run: RunConfig, groups: Groups, device: torch.device, eod: int |
     Raises:
         ConfigError, DependencyError, DeviceError: see the model and the engine.
     """
-    if run.deepspeed.torch_compiler == "when_used" and "compile" not in deepspeed_config(run, groups.grid.world_size):
+    if may_postpone(run, groups.grid.world_size):
         postpone_compiler()
     import_deepspeed()
     with partitioned(run, groups, device):

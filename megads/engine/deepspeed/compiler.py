@@ -2,11 +2,13 @@
 
 torch 2.13 imports it (1,500 modules, read from a shared file system by every rank) only to say
 that an optimizer's methods are not to be compiled; DeepSpeed 0.19.8 does the same under ZeRO 3,
-and compiles a Muon that this run does not use. TORCH_COMPILER decides.
+and compiles a Muon that this run does not use. TORCH_COMPILER decides, before DeepSpeed or an
+optimizer is imported; a run that is known to compile something imports it at its start.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -14,8 +16,11 @@ from contextlib import suppress
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+from megads.config.deepspeed.dictionary import deepspeed_config
+from megads.config.schema import RunConfig
 
 NAME = "torch._dynamo"
 
@@ -27,10 +32,14 @@ class PostponedCompiler(ModuleType):
     def graph_break(msg: str = "") -> None:
         """Do nothing: no graph is being recorded."""
 
-    @staticmethod
-    def disable(fn: Any = None, recursive: bool = True, **_: Any) -> Any:
-        """Return ``fn``, or the decorator that does; it is never compiled."""
-        return _same if fn is None else fn
+    def disable(self, fn: Any = None, recursive: bool = True, **more: Any) -> Any:
+        """Return what calls ``fn``, or the decorator that does; it is not compiled, also by one who compiles later."""
+        if fn is None:
+            return functools.partial(self.disable, recursive=recursive, **more)
+        if isinstance(fn, FunctionType | MethodType | BuiltinFunctionType):
+            return _excluded(fn, recursive, more)
+        self.import_it()  # of classes and modules it makes something else
+        return sys.modules[NAME].disable(fn, recursive, **more)  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
         self.import_it()
@@ -67,6 +76,16 @@ def is_postponed() -> bool:
     return isinstance(sys.modules.get(NAME), PostponedCompiler)
 
 
+def compiles(run: RunConfig, world_size: int) -> bool:
+    """Return whether a run is known to compile something: DeepSpeed's section ``compile``."""
+    return "compile" in deepspeed_config(run, world_size)
+
+
+def may_postpone(run: RunConfig, world_size: int) -> bool:
+    """Return whether the compiler's import can wait until something uses it."""
+    return run.deepspeed.torch_compiler == "when_used" and not compiles(run, world_size)
+
+
 def postpone_compiler() -> None:
     """Put a :class:`PostponedCompiler` in the compiler's place, unless that is imported. Call it before DeepSpeed."""
     spec = None if NAME in sys.modules else find_spec(NAME)
@@ -91,6 +110,23 @@ def import_muon_uncompiled() -> None:
             importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
         finally:
             compiler.compile = compiling  # type: ignore[attr-defined]
+
+
+def _excluded(function: Callable[..., Any], recursive: bool, more: dict[str, Any]) -> Callable[..., Any]:
+    """Return what calls ``function`` as it is, and from the compiler's import on as the compiler excludes it."""
+    by_compiler: Callable[..., Any] | None = None
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal by_compiler
+        if by_compiler is None:
+            compiler = sys.modules.get(NAME)
+            if compiler is None or isinstance(compiler, PostponedCompiler) or not hasattr(compiler, "disable"):
+                return function(*args, **kwargs)
+            by_compiler = compiler.disable(function, recursive, **more)
+        return by_compiler(*args, **kwargs)
+
+    return call
 
 
 def _same(function: Any) -> Any:

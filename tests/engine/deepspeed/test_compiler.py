@@ -85,6 +85,25 @@ print(sys.modules["torch._dynamo"] is stand_in, torch._dynamo.is_compiling(), to
 from torch._dynamo.utils import counters
 print(counters["stats"]["unique_graphs"])
 """
+# What is excluded before the compiler is imported, and what torch's own decorators have kept, stays out of graphs.
+EXCLUDED = """
+import sys, torch
+import torch._dynamo
+def half(x): return x / 2
+kept = torch._dynamo.disable(half)
+class Twice:
+    @torch._compile._disable_dynamo
+    def __call__(self, x): return 2 * x
+twice = Twice()
+assert (kept(torch.ones(1)).item(), twice(torch.ones(1)).item()) == (0.5, 2.0)
+assert kept.__name__ == "half"
+print(type(sys.modules["torch._dynamo"]).__name__)
+def both(x): return twice(kept(x) + 3) + 4
+print(torch.compile(both, backend="eager")(torch.ones(1)).item())
+explained = torch._dynamo.explain(both)(torch.ones(1))
+seen = [node.target.__name__ for graph in explained.graphs for node in graph.graph.nodes if node.op == "call_function"]
+print(seen.count("truediv"), seen.count("mul"))
+"""
 LOOK = "import importlib.util; assert importlib.util.find_spec('torch._dynamo.utils')"
 PARTS = ["import torch._dynamo.config", "from torch._dynamo import utils", "import torch._inductor", LOOK]
 PART = """
@@ -122,12 +141,12 @@ print(sys.modules["torch._dynamo"] is before)
 def imported(tmp_path_factory):
     """What each code prints where DeepSpeed was imported as ranks do."""
     runs = [ENGINE.format(zero=z, dtype=dtype, more={}, folder=tmp_path_factory.mktemp("run")) for z, dtype in KINDS]
-    codes = [*runs, ASKS, INSPECT, *(PART.format(what=what) for what in PARTS)]
+    codes = [*runs, ASKS, INSPECT, EXCLUDED, *(PART.format(what=what) for what in PARTS)]
     import_it = (
         "from megads.engine.deepspeed.compiler import postpone_compiler; postpone_compiler()\n"
         "from megads.engine.deepspeed.package import import_deepspeed; import_deepspeed()"
     )
-    return dict(zip([*KINDS, "asks", "inspect", *PARTS], outputs(import_it, codes), strict=True))
+    return dict(zip([*KINDS, "asks", "inspect", "excluded", *PARTS], outputs(import_it, codes), strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -154,6 +173,10 @@ def test_who_asks_for_more_gets_the_compiler(imported):
 
 def test_who_looks_for_sources_leaves_it_where_it_is(imported):
     assert imported["inspect"].splitlines()[-1] == "PostponedCompiler"
+
+
+def test_what_was_excluded_before_its_import_is_compiled_by_nobody(imported):
+    assert imported["excluded"].splitlines()[-3:] == ["PostponedCompiler", "11.0", "0 0"]
 
 
 @pytest.mark.parametrize("what", PARTS)
