@@ -39,7 +39,7 @@ class PostponedCompiler(ModuleType):
         if isinstance(fn, FunctionType | MethodType | BuiltinFunctionType):
             return _excluded(fn, recursive, more)
         self.import_it()  # of classes and modules it makes something else
-        return sys.modules[NAME].disable(fn, recursive, **more)  # type: ignore[attr-defined]
+        return sys.modules[NAME].disable(fn, recursive, **more)
 
     def __getattr__(self, name: str) -> Any:
         self.import_it()
