@@ -14,6 +14,9 @@ from megads.engine.deepspeed.pipeline import PipelineEngine
 from megads.engine.deepspeed.recompute import make_recompute
 from megads.engine.deepspeed.zero import find_partition, forget_second_partitions, partitioned
 from megads.models.build import build_model
+from megads.parallel.tensor import placed
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make_engine(run: RunConfig, groups: Groups, device: torch.device, eod: int | None = None) -> Engine:
@@ -27,7 +30,8 @@ def make_engine(run: RunConfig, groups: Groups, device: torch.device, eod: int |
     if may_postpone(run, groups.grid.world_size):
         postpone_compiler()
     import_deepspeed()
-    with partitioned(run, groups, device):
+    # No rank holds the model in the host's memory, and a device never holds it in float32 for a run in bf16.
+    with placed(device, DTYPES[run.train.dtype]), partitioned(run, groups, device):
         module = build_model(run, groups, make_recompute(run, groups, device), find_partition)
     forget_second_partitions(module)
     engine = PipelineEngine if groups.pipe_size > 1 else DeepSpeedEngine

@@ -44,7 +44,9 @@ def model_class(model: ModelConfig) -> type[GPT]:
 def build_model(
     run: RunConfig, groups: Groups, recompute: Recompute | None = None, find_partition: FindPartition = _not_partitioned
 ) -> GPT:
-    """Return this rank's part of the model, float32 on the CPU, with its initial weights.
+    """Return this rank's part of the model with its initial weights.
+
+    They are float32 on the CPU, or what :func:`megads.parallel.tensor.placed` says.
 
     Raises:
         ConfigError, DependencyError: see :class:`megads.models.gpt.GPT`.
@@ -60,6 +62,9 @@ def build_model(
     return module
 
 
+AT_ONCE = 1 << 24
+"""Elements of a matrix that the host draws, in float32, before they go to their place."""
+
 TILE = 64
 """Rows and columns of a matrix that are drawn together, from a generator of their own."""
 
@@ -71,13 +76,22 @@ def initialise(module: GPT, seed: int, groups: Groups, find_partition: FindParti
     A rank draws little more than its own part, one parameter at a time: its slice over the
     tensor axis, and of a partitioned parameter the rows that its partition touches. Norms are 1,
     biases 0, matrices normal with ``init_std``, and the projections back into the residual stream
-    narrower by ``sqrt(2 num_layers)`` (GPT-2's rule). Drawn in float32 on the CPU.
+    narrower by ``sqrt(2 num_layers)`` (GPT-2's rule). Drawn in float32 on the CPU, at most :data:`AT_ONCE`
+    elements before they are rounded to the parameter's type and copied to its device.
     """
     for name, weight in module.named_parameters():
         if partition := find_partition(weight):
             _fill_partition(partition, weight, name, module, seed, groups)
         else:
-            weight.copy_(_rows(weight, weight.shape, name, module, seed, groups, range(weight.shape[0])))
+            for rows in _blocks(weight.shape):
+                weight[rows.start : rows.stop].copy_(_rows(weight, weight.shape, name, module, seed, groups, rows))
+
+
+def _blocks(shape: Sequence[int]) -> Iterator[range]:
+    """Yield the rows of a parameter in blocks of whole tiles, of about :data:`AT_ONCE` elements."""
+    step = max(TILE, AT_ONCE // max(1, math.prod(shape[1:])) // TILE * TILE)
+    for first in range(0, shape[0], step):
+        yield range(first, min(first + step, shape[0]))
 
 
 def _fill_partition(

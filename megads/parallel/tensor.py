@@ -12,7 +12,9 @@ is not kept but gathered once more in the backward pass, in parallel to a matrix
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,12 +116,29 @@ def is_partitioned(weight: Tensor) -> bool:
     return hasattr(weight, "whole_shape")
 
 
+_PLACE: ContextVar[tuple[torch.device, torch.dtype]] = ContextVar("place")
+
+
+@contextmanager
+def placed(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Have every :func:`parameter` made in the block lie on ``device`` in ``dtype`` at once: the host holds no copy."""
+    token = _PLACE.set((device, dtype))
+    try:
+        yield
+    finally:
+        _PLACE.reset(token)
+
+
 def parameter(shape: Sequence[int], shard: Shard | None, group: Group = None) -> nn.Parameter:
-    """Return this rank's uninitialised slice of a parameter of the full ``shape``, which carries its ``shard``."""
+    """Return this rank's uninitialised slice of a parameter of the full ``shape``, which carries its ``shard``.
+
+    It is float32 on the CPU, except where :func:`placed` says otherwise.
+    """
     local = list(shape)
     if shard is not None:
         local[shard.dim] = sum(shard.local_parts(1 if group is None else group.size()))
-    made = nn.Parameter(torch.empty(local))
+    device, dtype = _PLACE.get((torch.device("cpu"), torch.float32))
+    made = nn.Parameter(torch.empty(local, device=device, dtype=dtype))
     made.shard = shard  # type: ignore[attr-defined]
     return made
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
+from megads.models import build
 from megads.models.build import build_model, draw
-from megads.parallel.tensor import join_shards
+from megads.parallel.tensor import join_shards, placed
 from tests.models import shapes
 from tests.models.shapes import KINDS, make_run
 from tests.ranks import groups_of, run_ranks
@@ -91,3 +94,59 @@ def test_the_numbers_do_not_change_between_versions():
     """A change here changes every new run; torch documents no guarantee, so we keep our own."""
     numbers = draw("layers.0.mlp.down.weight", 1234, 1.0, range(4), range(8)).flatten()[[0, 1, 31]]
     torch.testing.assert_close(numbers, torch.tensor([-0.8003091, -0.6831996, -0.4556776]), rtol=1e-5, atol=1e-6)
+
+
+class PeakBytes(TorchDispatchMode):
+    """Counts the bytes of every storage that an operation makes, from then until it is freed."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.peak = 0
+        self.known = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and (storage := result.untyped_storage()) not in self.known:
+            self.known.add(storage)
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self.freed, storage.nbytes())
+        return result
+
+    def freed(self, nbytes: int) -> None:
+        self.now -= nbytes
+
+
+def test_a_bf16_model_is_built_in_its_own_bytes(monkeypatch):
+    """Float32 weights that are cast when all are there take 6 bytes a parameter; here it is 2 and some rows."""
+    monkeypatch.setattr(build, "AT_ONCE", 64 * 128)
+    model = shapes.LLAMA.model_copy(update={"hidden_size": 128, "ffn_hidden_size": 512, "num_layers": 4})
+    with PeakBytes() as counted, placed(torch.device("cpu"), torch.bfloat16):
+        module = build_model(make_run(model), ONE)
+    count = sum(weight.numel() for weight in module.parameters())
+    drawn = 3 * 4 * 64 * 512  # rows, as tiles and as fused parts
+    assert 2 * count <= counted.peak <= 2 * count + drawn
+    assert counted.peak < 3 * count
+    for name, weight in build_model(make_run(model), ONE).named_parameters():
+        assert torch.equal(weight.bfloat16(), module.get_parameter(name)), name
+        assert module.get_parameter(name).shard == weight.shard
+
+
+def _blocks_of_rows_are_the_whole(kind: str) -> None:
+    groups = groups_of(tensor=dist.get_world_size())
+    before = build.AT_ONCE, build.TILE
+    build.TILE = 4
+    try:
+        whole = dict(build_model(make_run(KINDS[kind]), groups).named_parameters())
+        build.AT_ONCE = 64
+        blocks = dict(build_model(make_run(KINDS[kind]), groups).named_parameters())
+        assert max(len(list(build._blocks(weight.shape))) for weight in whole.values()) > 4
+    finally:
+        build.AT_ONCE, build.TILE = before
+    assert all(torch.equal(blocks[name], whole[name]) for name in whole)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("kind", ["llama", "gpt"])
+def test_parameters_are_drawn_block_by_block(kind):
+    run_ranks(2, _blocks_of_rows_are_the_whole, kind)

@@ -53,7 +53,7 @@ class DeepSpeedEngine:
     """An :class:`megads.engine.base.Engine` on DeepSpeed.
 
     Args:
-        module: the model, float32 on the CPU, or already partitioned (``megads.engine.deepspeed.zero``).
+        module: the model on its device, in the precision of the run, or partitioned (``megads.engine.deepspeed.zero``).
         eod: the token that ends a document; None where no setting of ``run.data`` needs it.
     """
 
