@@ -367,3 +367,13 @@ def exported_local_rank(index: int) -> Iterator[None]:
     finally:
         del os.environ["LOCAL_RANK"]
         os.environ.update(before)
+
+
+def export_place(info: RankInfo) -> None:
+    """Set ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE`` for the rest of this process, for oneCCL's bindings of torch.
+
+    Where they are not set and no MPI has started the ranks, the bindings take each new group's rank
+    and size for the host's, and the second group ends in an exception of oneCCL.
+    """
+    os.environ["LOCAL_RANK"] = str(info.local_rank)
+    os.environ["LOCAL_WORLD_SIZE"] = str(info.local_size)

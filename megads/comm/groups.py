@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from megads.cluster.ranks import RankInfo
+from megads.cluster.ranks import RankInfo, export_place
 from megads.comm.grid import AXES, Grid
 from megads.comm.rendezvous import find_local, meet
 from megads.config.schema import RunConfig
@@ -219,7 +219,10 @@ def join_ranks(
     wait_s = wait_s or run.launch.timeout_s
     row = vendor(env)
     store = meet(info, run.launch.timeout_s, env)
-    device = row.device(find_local(info, store).local_rank)
+    info = find_local(info, store)
+    device = row.device(info.local_rank)
+    if row.backend == "ccl":
+        export_place(info)
     init_distributed(row.backend, info, wait_s, device=device, store=store)
     grid = Grid(run.parallel.pipeline, run.parallel.data, run.parallel.sequence, run.parallel.tensor)
     return row, device, make_groups(grid, info.rank, timeout_s=wait_s)

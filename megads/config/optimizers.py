@@ -144,7 +144,7 @@ _IPEX_LAMB = _per_tensor(
     "ipex.lamb",
     "LAMB of Intel's extension",
     "intel_extension_for_pytorch.optim._lamb.Lamb",
-    devices=("intel",),
+    devices=("intel", "cpu"),
     needs=(_IPEX,),
     instead="lamb",
     constants={"fused": False},

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from megads.cluster.ranks import UNKNOWN, RankInfo
+from megads.comm import groups
 from megads.comm.grid import Grid
 from megads.comm.groups import GROUPS, make_groups
+from megads.config.schema import RunConfig
 from megads.errors import ConfigError
 from tests.ranks import groups_of, run_ranks
 
@@ -146,3 +152,19 @@ def test_several_ranks_meet_in_a_file(tmp_path):
         subprocess.Popen([sys.executable, "-c", code, str(r), str(tmp_path / "store")], cwd=ROOT) for r in (0, 1)
     ]
     assert [process.wait(60) for process in started] == [0, 0]
+
+
+def test_bindings_of_oneccl_find_the_place_of_a_rank(monkeypatch):
+    """They take a group's rank and size for the host's where these two variables are missing."""
+    seen = []
+    row = SimpleNamespace(backend="ccl", device=lambda local_rank: torch.device("cpu"))
+    names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    for name in names:
+        monkeypatch.setenv(name, "")  # so that the end of the test takes them back
+    monkeypatch.setattr(groups, "vendor", lambda env: row)
+    monkeypatch.setattr(groups, "meet", lambda *rest: None)
+    monkeypatch.setattr(groups, "find_local", lambda info, store: replace(info, local_rank=3, local_size=4))
+    monkeypatch.setattr(groups, "init_distributed", lambda *rest, **more: seen.append([os.environ[n] for n in names]))
+    monkeypatch.setattr(groups, "make_groups", lambda *rest, **more: None)
+    groups.join_ranks(RunConfig(parallel={"data": 1}), RankInfo(7, 8, UNKNOWN, 0, "slurm"), {})
+    assert seen == [["3", "4"]]

@@ -65,8 +65,6 @@ ELSEWHERE = {
     "saved so that another number of ranks resumes from it, and it replaces ZeRO's gradient reduction; use OPT=lamb",
     "apex.adam": "OPT=apex.adam runs on nvidia devices, not on cpu; use OPT=adamw",
     "apex.sgd": "OPT=apex.sgd runs on nvidia devices, not on cpu; use OPT=sgd",
-    "ipex.lamb": "OPT=ipex.lamb runs on intel devices, not on cpu; use OPT=lamb",
-    "ipex.fusedlamb": "OPT=ipex.fusedlamb runs on intel devices, not on cpu; use OPT=lamb",
 }
 """What each optimizer that needs more than a CPU and Python packages says on a CPU."""
 

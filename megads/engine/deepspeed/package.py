@@ -7,6 +7,7 @@ import warnings
 from functools import cache, partial
 from typing import Any, ClassVar
 
+import torch.distributed as dist
 from torch import nn
 
 from megads.comm.groups import Groups
@@ -57,7 +58,21 @@ def import_deepspeed() -> Any:
     # ZeRO 3 asks in every backward pass, and on a CPU the answer takes a process of its own: numactl.
     if not hasattr(accelerator.device_count, "cache_info"):
         accelerator.device_count = cache(accelerator.device_count)
+    _communicate_through_torch()
     return deepspeed
+
+
+def _communicate_through_torch() -> None:
+    """Let DeepSpeed use the process groups that exist, whatever their backend.
+
+    Otherwise it asks its accelerator for a backend. Where oneccl_bindings_for_pytorch can be imported, as in Aurora's
+    modules, the CPU's answer is ccl, also under gloo, and DeepSpeed compiles a second oneCCL of its own.
+    """
+    from deepspeed.comm import comm
+    from deepspeed.comm.torch import TorchBackend
+
+    if comm.cdb is None and dist.is_initialized():
+        comm.cdb = TorchBackend(dist.get_backend(), None, None)
 
 
 def mark_counted(module: nn.Module, tensor_rank: int) -> None:

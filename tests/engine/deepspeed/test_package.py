@@ -184,3 +184,27 @@ def _ramp(grid, changes) -> None:
 @pytest.mark.dist
 def test_a_step_of_more_micro_batches_has_more_passes():
     run_ranks(2, _ramp, {"data": 2}, {})
+
+
+def _uses_the_groups_that_exist() -> None:
+    import deepspeed
+    from deepspeed.comm import comm
+
+    from megads.engine.deepspeed.package import import_deepspeed
+
+    before, accelerator = comm.cdb, deepspeed.get_accelerator()
+    name = accelerator.communication_backend_name()
+    comm.cdb, accelerator._communication_backend_name = None, "ccl"
+    try:
+        import_deepspeed()
+        deepspeed.comm.init_distributed(dist_init_required=False)
+        assert comm.cdb.name == "torch"
+        assert comm.cdb.get_world_size() == 2
+    finally:
+        comm.cdb, accelerator._communication_backend_name = before, name
+
+
+@pytest.mark.dist
+def test_installed_bindings_of_oneccl_do_not_replace_the_backend():
+    """Where they can be imported, DeepSpeed's answer for a CPU is ccl, and it would compile an oneCCL of its own."""
+    run_ranks(2, _uses_the_groups_that_exist)
