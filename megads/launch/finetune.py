@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,8 @@ def finetune_request(request: TrainRequest) -> TrainRequest:
     """
     found = resolve_request(request, machine_name(request.hostname, request.env, request.root), needs_checkpoint=False)
     run = found.run
-    read_task(run.finetune)
+    if run.finetune.epochs or not run.finetune.task:  # else the checkpoint may say which classes there are
+        read_task(run.finetune)
     pairs = list(request.pairs)
     if not (run.name or run.dir or run.checkpoint.dir or run.preset):
         pairs.append(f"name={_name(run)}")
@@ -99,6 +101,8 @@ def settle(asked: Resolved, run: RunConfig, given: tuple[str, ...], *, has_lengt
         raise ConfigError("OPTIMIZER=sophiag draws labels from the vocabulary, which a task has none of; use adamw")
     pairs = [each for each in given if has_length or each != ANY_LENGTH]
     pairs.append(f"model.num_classes={task.num_outputs}")
+    if task.classes and not run.finetune.classes:
+        pairs.append(f"finetune.classes={shlex.join(task.classes)}")
     if not run.finetune.epochs:
         return (*pairs, *([] if has_length else [ANY_LENGTH]), "train.evaluate_only=true")
     steps = steps_per_epoch(task.num_train, run.train.global_batch, keep_last=run.finetune.keep_last)

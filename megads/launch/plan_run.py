@@ -31,7 +31,7 @@ from megads.launch.preflight.banner import list_notes
 from megads.launch.preflight.capabilities import backend_note, check_host
 from megads.launch.preflight.checkpoint_start import (
     Saved,
-    check_tokenizer,
+    check_fits_task,
     find_start_point,
     keep_schedule,
     plan_end,
@@ -189,7 +189,7 @@ def prepare(request: TrainRequest) -> Job:
     if folder.note and run.checkpoint.use_args and request.model_of is None:
         return prepare(replace(request, model_of=folder.run_dir(run)))
     start_point = find_start_point(run, folder.path)
-    check_tokenizer(run, start_point)
+    check_fits_task(run, start_point)
     resolved = choose_trackers(keep_schedule(plan_end(resolved, start_point), start_point), env)
     run = resolved.run
     refuse_secrets(run, env)

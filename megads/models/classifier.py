@@ -45,8 +45,8 @@ class Classifier(nn.Module):
         return copy_to_group(reduce_from_group(F.linear(state, self.weight), group), group) + self.bias
 
 
-def class_losses(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cross entropy of every row, 0 where its label is negative, and the class with the highest score.
+def class_losses(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return of every row the cross entropy, 0 where its label is negative, its likeliest class, and how likely it is.
 
     Args:
         scores: ``[B, K]``; or ``[B * C, 1]`` where a row has C choices, and the label is that of the right one.
@@ -55,7 +55,8 @@ def class_losses(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     found = scores.view(len(labels), -1)
     wide = found if found.dtype == torch.float64 else found.float()
     losses = F.cross_entropy(wide, labels.clamp(min=0), reduction="none")
-    return losses.masked_fill(labels < 0, 0.0), wide.argmax(dim=1)
+    likely, best = wide.softmax(dim=1).max(dim=1)
+    return losses.masked_fill(labels < 0, 0.0), best, likely
 
 
 class RowScores(GPT):
@@ -94,13 +95,13 @@ class RowScores(GPT):
     @property
     def columns(self) -> int:
         """How many numbers :meth:`sample_losses` gives of a row."""
-        return 3
+        return 4
 
     def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return ``[B, 3]``: of every row the cross entropy, whether it counts, and the class that it is given."""
-        losses, best = class_losses(logits, labels)
+        """Return ``[B, 4]``: of every row the cross entropy, whether it counts, its likeliest class, and how likely."""
+        losses, best, likely = class_losses(logits, labels)
         counts = (labels >= 0).to(losses)
-        return torch.stack([losses, counts, best.to(losses) * counts], dim=1)
+        return torch.stack([losses, counts, best.to(losses) * counts, likely.to(losses) * counts], dim=1)
 
 
 class DecoderClassifier(RowScores):

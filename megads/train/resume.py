@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import torch
 from megads.checkpoint.format.folders import ASIDE, CheckpointRef, iteration_of
 from megads.checkpoint.format.reader import Reader
 from megads.checkpoint.load import load_shards
-from megads.checkpoint.resume.compatibility import check_model, resume_notes
+from megads.checkpoint.resume.compatibility import check_model, classes_of, resume_notes
 from megads.checkpoint.resume.progress import Progress
 from megads.checkpoint.resume.start_point import RestorePlan, StartCheckpoints, find_start, restore_plan
 from megads.comm.messages import all_gather_values, broadcast_value
@@ -153,14 +154,20 @@ def _read(training: Training, found: CheckpointRef, plan: RestorePlan) -> None:
 
 
 def new_head(training: Training, found: CheckpointRef, plan: RestorePlan) -> list[str]:
-    """Return the parameters of a task's head that a pretrained checkpoint lacks; they keep their initial weights."""
+    """Return the parameters of a task's head that a pretrained checkpoint lacks; they keep their initial weights.
+
+    A head of other classes is another one.
+    """
     if not training.run.finetune.task or plan.progress:
         return []
     there = found.manifest.tensors
+    names = classes_of(found.manifest)
+    is_other = bool(names) and " ".join(names) != " ".join(shlex.split(training.run.finetune.classes))
     return [
         name
         for name, cut in training.parameters.items()
-        if name.startswith(("classifier.", "pooler.")) and (name not in there or there[name].shape != cut.shape)
+        if name.startswith(("classifier.", "pooler."))
+        and (name not in there or there[name].shape != cut.shape or (is_other and name.startswith("classifier.")))
     ]
 
 

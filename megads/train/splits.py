@@ -26,7 +26,7 @@ def task_splits(run: RunConfig) -> tuple[dict[str, Any], str]:
         make_demo(run, lambda what, done, total: None)
     task = read_task(run.finetune)
     found = build_task(run, task, load_tokenizer(run))
-    return {"train": found.train, "valid": found.valid, "test": None}, task.fingerprint()
+    return {"train": found.train, "valid": found.valid, "test": found.test}, task.fingerprint()
 
 
 def read_splits(run: RunConfig, team: Team) -> tuple[dict[str, Any], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from megads.checkpoint.format.folders import checkpoint_name
@@ -11,9 +12,11 @@ from megads.data.tasks.task import Task, read_task
 from megads.errors import EXIT_DONE
 from megads.monitor.log import LOG
 from megads.monitor.run_state.outcome import Outcome
+from megads.text.plural import plural
 from megads.train.loop import Loop, reaches
+from megads.train.predictions import prediction_files, write_predictions
 from megads.train.setup import Training
-from megads.train.task_scores import TaskScores, best_row, score_files
+from megads.train.task_scores import TaskScores, answers_of, best_row, score_files
 
 
 class TaskLoop(Loop):
@@ -72,21 +75,52 @@ class TaskLoop(Loop):
             self._pin()
         if self.reporter:
             self._report(found)
-        return ""
+        if t.progress.iteration and t.progress.best_iteration == t.progress.iteration:
+            why = self._predict()
+            t.progress = replace(t.progress, owes_validation=bool(why))
+        return why
 
     def test(self) -> str:
-        """Do nothing: a task is scored by its validation files."""
+        """Predict the test files where validation did not: it has no files, or nothing is trained. Collective.
+
+        Returns:
+            Why it was given up.
+        """
+        if self.training.run.train.evaluate_only:
+            return self._predict()
+        if not self.training.splits["valid"]:
+            self._predict(gives_up=False)  # the run is complete, and a later start would not do it
         return ""
+
+    def _give_up(self, why: list[str]) -> str:
+        """Return why scoring is to end now, and keep it in ``why``. Collective."""
+        if self.watch is not None:
+            self.watch.come_further()
+        why[0] = self.stop.agreed(step=False)
+        return why[0]
+
+    def _predict(self, *, gives_up: bool = True) -> str:
+        """Predict every test file and write the answers; return why it was given up. Collective."""
+        t, why = self.training, [""]
+        files = t.splits["test"] or ()
+        for path, samples in zip(prediction_files(t.run_dir, files), files, strict=True):
+            answers = answers_of(
+                t.engine,
+                samples,
+                t.groups,
+                t.device,
+                workers=t.run.data.num_workers,
+                give_up=partial(self._give_up, why) if gives_up else lambda: False,
+            )
+            if answers is None:
+                break
+            if t.groups.rank == 0:
+                write_predictions(path, self.task, samples, answers)
+                LOG.info("predicted %s: %s", plural(len(answers), "example"), path)
+        return why[0]
 
     def _score(self) -> tuple[TaskScores | None, str]:
         t, why = self.training, [""]
-
-        def give_up() -> str:
-            if self.watch is not None:
-                self.watch.come_further()
-            why[0] = self.stop.agreed(step=False)
-            return why[0]
-
         found = score_files(
             t.engine,
             t.splits["valid"],
@@ -95,7 +129,7 @@ class TaskLoop(Loop):
             workers=t.run.data.num_workers,
             has_f1=self.task.has_f1,
             classes=len(self.task.classes),
-            give_up=give_up,
+            give_up=partial(self._give_up, why),
         )
         return found, why[0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -103,26 +103,56 @@ def score_files(
     """
     found: dict[str, Score] = {}
     for name, samples in zip(short_names([each.file.path for each in files]), files, strict=True):
-        score = Score(0, 0, 0.0)
-        micro_batch = samples.block // groups.data_size
-        batches = Batches(samples, micro_batch, groups.data_rank, groups.data_size)  # type: ignore[arg-type]
-        with read_ahead(batches, workers, AT_ONCE, samples.width) as reader:
-            for first in range(0, samples.blocks, AT_ONCE):
-                if (found or first) and give_up():
-                    return None
-                count = min(AT_ONCE, samples.blocks - first)
-                table = engine.eval_losses([next(reader).to(device) for _ in range(count)])
-                score += _score(table.tolist(), samples, first * samples.block, classes - 1)
-        found[name] = score
+        if found and give_up():
+            return None
+        answers = answers_of(engine, samples, groups, device, workers=workers, give_up=give_up)
+        if answers is None:
+            return None
+        found[name] = _score(answers, samples, classes - 1)
     return TaskScores(found, has_f1)
 
 
-def _score(table: list[list[float]], samples: FileSamples, first: int, last_class: int) -> Score:
-    """Return the score of rows (loss, counts, prediction) that begin with the example ``first``."""
-    counted: list[tuple[float, int, int]] = []
-    for (loss, counts, predicted), example in zip(table, samples.file.examples[first:], strict=False):
-        assert counts == 1, "an example was scored no time or twice"
-        counted.append((loss, example.label, round(predicted)))
+class Answer(NamedTuple):
+    """What a model makes of an example."""
+
+    loss: float  # in nats
+    predicted: int  # number of the class or choice
+    probability: float  # of it
+
+
+def answers_of(
+    engine: Engine,
+    samples: FileSamples,
+    groups: Groups,
+    device: torch.device,
+    *,
+    workers: int,
+    give_up: Callable[[], object] = lambda: False,
+) -> list[Answer] | None:
+    """Return the answer to every example of a file, the same on every rank; None when it was given up. Collective."""
+    found: list[Answer] = []
+    micro_batch = samples.block // groups.data_size
+    batches = Batches(samples, micro_batch, groups.data_rank, groups.data_size)  # type: ignore[arg-type]
+    with read_ahead(batches, workers, AT_ONCE, samples.width) as reader:
+        for first in range(0, samples.blocks, AT_ONCE):
+            if first and give_up():
+                return None
+            count = min(AT_ONCE, samples.blocks - first)
+            table = engine.eval_losses([next(reader).to(device) for _ in range(count)]).tolist()
+            left = len(samples.file.examples) - len(found)
+            for number, (loss, counts, predicted, probability) in enumerate(table):
+                assert counts == (number < left), "an example was scored no time or twice"
+                if counts:
+                    found.append(Answer(loss, round(predicted), probability))
+    assert len(found) == len(samples.file.examples)
+    return found
+
+
+def _score(answers: Sequence[Answer], samples: FileSamples, last_class: int) -> Score:
+    """Return the score of the answers to all examples of a file."""
+    counted = [
+        (each.loss, example.label, each.predicted) for each, example in zip(answers, samples.file.examples, strict=True)
+    ]
     is_last = [(label == last_class, predicted == last_class) for _, label, predicted in counted]
     return Score(
         sum(label == predicted for _, label, predicted in counted),

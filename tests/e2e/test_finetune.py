@@ -78,6 +78,11 @@ def test_a_task_is_learnt_scored_and_resumed_in_the_middle_of_an_epoch_bitwise(m
     assert scores(megads, "parts") == found
 
 
+def predictions(megads, name, file):
+    path = megads.folder / name / "predictions" / f"{file}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def topics():
     """Return two sets of words; a text is of one of them, and that is its label."""
     words = list(range(3, 203))
@@ -101,8 +106,11 @@ def test_from_a_pretrained_checkpoint_a_task_is_learnt_faster_than_from_random_w
     done = megads.train("lm", **{**lm, "TRAIN_ITERS": "80", "VAL_SPLIT": "0", "EVAL_ITERS": "0"})
     assert done.returncode == 0, done.stderr
     words = ("--task", "jsonl", "--train-data", "train.jsonl", "--valid-data", "valid.jsonl", "--epochs", "4")
+    write_json_rows(megads.folder / "blind.jsonl", [{"text": row["text"]} for row in rows])
+    write_json_rows(megads.folder / "odd.jsonl", [row for row in rows if row["label"] == "odd"])
     found = {}
-    for name, more in (("random", ()), ("pretrained", ("--pretrained-checkpoint", "lm"))):
+    pretrained = ("--pretrained-checkpoint", "lm", "--test-data", "blind.jsonl")
+    for name, more in (("random", ()), ("pretrained", pretrained)):
         done = megads("finetune", *words, *more, RUN_DIR=name, **model)
         assert done.returncode == 0, done.stderr
         found[name] = [row["valid_accuracy"] for row in scores(megads, name)][1:]
@@ -111,9 +119,25 @@ def test_from_a_pretrained_checkpoint_a_task_is_learnt_faster_than_from_random_w
     assert "head     new: classifier.weight, classifier.bias; unused: head.weight\n" in done.stderr
     assert max(found["pretrained"]) > 0.95
     assert max(found["pretrained"][:3]) > max(found["random"]) + 0.05
-    scored = megads("finetune", *words[:2], *words[4:6], "--epochs", "0", RUN_DIR="scored", LOAD="pretrained", **model)
+    best = predictions(megads, "pretrained", "blind")  # of the best checkpoint, which the scores say
+    right = [row["label"] == each["predicted"] for row, each in zip(rows, best, strict=True)]
+    assert sum(right) / len(right) == max(found["pretrained"])
+    assert sorted(best[0]) == ["index", "predicted", "probability"]
+    assert [each["index"] for each in best] == list(range(101))
+    last = ("--load", "pretrained", "--epochs", "0")
+    given = ("--valid-data", "valid.jsonl", "odd.jsonl", "--test-data", "valid.jsonl", "blind.jsonl")
+    more = {**model, "MICRO_BATCH": "7", "GLOBAL_BATCH": ""}
+    scored = megads("finetune", *words[:2], *last, *given, RUN_DIR="scored", **more)
     assert scored.returncode == 0, scored.stderr
-    assert [row["valid_accuracy"] for row in scores(megads, "scored")] == found["pretrained"][-1:]
+    (row,) = scores(megads, "scored")  # odd.jsonl has one of two classes: which there are, the checkpoint knows
+    assert row["valid_accuracy/valid.jsonl"] == found["pretrained"][-1]
+    labelled, unlabelled = (predictions(megads, "scored", name) for name in ("valid", "blind"))
+    assert [each.pop("label") for each in labelled] == [row["label"] for row in rows]
+    assert labelled == unlabelled
+    odd = [each["predicted"] == "odd" for each, row in zip(labelled, rows, strict=True) if row["label"] == "odd"]
+    assert row["valid_accuracy/odd.jsonl"] == sum(odd) / len(odd)
+    assert all(0.5 <= each["probability"] <= 1 for each in labelled)
+    write_json_rows(megads.folder / "numbers.jsonl", [{"text": "5", "label": label} for label in (0, 1)])
     for command, why in REFUSED:
         done = megads(*command, **model)
         assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -128,6 +152,31 @@ REFUSED = [
     (("finetune", "--task", "MNLI", "--train-data", "none.tsv"), "none.tsv: no such file; pass the file of the task"),
     ((*JSONL, "--set", "train.global_batch=64"), "GLOBAL_BATCH=64 is larger than the 48 examples to train on; .*"),
     ((*JSONL, "--set", "train.rampup_batch_size=16,16,64"), "RAMPUP_BATCH_SIZE='16,16,64': all steps of an epoch .*"),
+    (
+        ("finetune", "--task", "jsonl", "--epochs", "0"),
+        "TASK=jsonl has no files to score; pass .*",
+    ),
+    (
+        ("finetune", "--task", "jsonl", "--epochs", "0", "--valid-data", "valid.jsonl"),
+        "--epochs 0 scores a finetuned checkpoint, and there is none; pass --load RUN",
+    ),
+    (
+        ("finetune", "--task", "jsonl", "--epochs", "0", "--load", "lm", "--valid-data", "valid.jsonl"),
+        ".*iter_0000080: has no head of a task, TASK=jsonl needs 2; --epochs 0 scores a finetuned checkpoint, .*",
+    ),
+    (
+        (*JSONL[:3], "--epochs", "0", "--load", "lm", "--test-data", "blind.jsonl"),
+        "blind.jsonl:1: no file has labels, so the classes are not known; pass --load RUN, or set TASK_CLASSES",
+    ),
+    ((*JSONL, "--class-names", "a", "b"), "train.jsonl:1: label 'even' is not one of the classes, which are a, b"),
+    (
+        (*JSONL[:3], "--epochs", "0", "--load", "pretrained", "--valid-data", "numbers.jsonl"),
+        "numbers.jsonl:1: label '0' is not one of the classes, which are even, odd",
+    ),
+    (
+        (*JSONL, "--set", "dir=pretrained", "--class-names", "odd", "even"),
+        ".*: its classes are even odd, .*",
+    ),
     (("train", "--task", "jsonl"), "TASK=jsonl is read by megads finetune only; .*"),
     (("generate", "pretrained", "--prompt", "3"), ".*iter_0000012: a finetuned model, which scores texts .*"),
     (("checkpoint", "export-hf", "pretrained", "out"), ".*iter_0000012: a finetuned model, which scores texts .*"),

@@ -35,7 +35,7 @@ class _Engine:
         if self.asked >= len(found):
             self.asked, self.file = 0, "b" if self.file == "a" else ""
         counts = [float(row[-1] >= 0) for row in mine]
-        return torch.tensor([[row[1] / 10 * c, c, row[1] % 2 * c] for row, c in zip(mine, counts, strict=True)])
+        return torch.tensor([[row[1] / 10 * c, c, row[1] % 2 * c, c / 2] for row, c in zip(mine, counts, strict=True)])
 
 
 def _files(block: int) -> dict[str, FileSamples]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from megads.config.schema import ModelConfig, RunConfig
 from megads.config.setting import Section
 from megads.errors import CheckpointError
 from megads.families.table import FAMILIES
+from megads.text.plural import plural
 
 SHAPE_SETTINGS = (
     "num_layers",
@@ -153,6 +155,36 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
         raise CheckpointError(
             f"{path}: the model has a context of {longest} tokens, and SEQ={run.model.seq_length}; "
             f"use SEQ={longest} or less"
+        )
+
+
+def classes_of(manifest: Manifest) -> tuple[str, ...]:
+    """Return the names of the classes that the head of a checkpoint scores; empty where it scores none, or choices."""
+    if names := manifest.about.get("classes"):
+        return tuple(names)
+    return tuple(shlex.split(manifest.settings.get("finetune", {}).get("classes", "")))
+
+
+def check_head(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool) -> None:
+    """Reject a checkpoint without the head of the task where nothing would train it, or whose classes are others.
+
+    Raises:
+        CheckpointError: scores would be those of random weights, or of other classes.
+    """
+    if not run.finetune.task:
+        return
+    outputs, names = manifest.model.get("num_classes", 0), classes_of(manifest)
+    classes = tuple(shlex.split(run.finetune.classes))
+    if run.train.evaluate_only and outputs != run.model.num_classes:
+        has = f"a head with {plural(outputs, 'output')}" if outputs else "no head of a task"
+        raise CheckpointError(
+            f"{path}: has {has}, TASK={run.finetune.task} needs {run.model.num_classes}; --epochs 0 scores a finetuned "
+            "checkpoint, pass --epochs 1 or more to train the head"
+        )
+    if (is_own or run.train.evaluate_only) and names and classes != names:
+        raise CheckpointError(
+            f"{path}: its classes are {' '.join(names):.80}, this run's {' '.join(classes):.80}; set TASK_CLASSES to "
+            "the checkpoint's, or use another RUN_NAME for a new run"
         )
 
 

@@ -25,6 +25,18 @@ class FinetuneConfig(Section):
         "files to score after each epoch, or folders of RACE; between blanks",
         words=True,
     )
+    test_data: str = setting(
+        "",
+        "TASK_TEST_DATA --test-data",
+        "files to predict, with or without labels, or folders of RACE; between blanks",
+        words=True,
+    )
+    classes: str = setting(
+        "",
+        "TASK_CLASSES --class-names",
+        "names of the classes of jsonl, in order; empty: the checkpoint's with --epochs 0, else those of the labels",
+        words=True,
+    )
     epochs: int = setting(
         3, "TASK_EPOCHS --epochs", "passes over the training files; 0: score the validation files only", ge=0
     )

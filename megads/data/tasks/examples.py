@@ -27,7 +27,7 @@ class Example:
     """One labelled example: a pair of texts to classify, or one pair for every choice."""
 
     pairs: tuple[tuple[str, str | None], ...]  # the second text is None where there is only one
-    label: int  # number of the class, or of the right choice
+    label: int  # number of the class, or of the right choice; 0 in a file without labels
     cuts_first: bool = False  # whether the first text has a limit of its own, as a question with its answer has
 
 
@@ -38,6 +38,7 @@ class TaskFile:
     path: str
     examples: list[Example]
     notes: tuple[str, ...] = ()  # lines worth showing to the user
+    has_labels: bool = True
 
 
 def clean_text(text: str) -> str:

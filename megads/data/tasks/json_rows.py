@@ -5,10 +5,12 @@
 ``{"text": ..., "question": ..., "choices": [...], "label": 2}``    which choice is right; the question may be absent
 
 Labels of classes are texts, whole numbers or booleans; the label of choices is the number of the right one, from 0.
+Files to predict may lack it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from megads.data.tasks.examples import Example, TaskFile, clean_text, lines_of, object_of, require_examples
@@ -23,7 +25,7 @@ KEYS = "text; premise and hypothesis; or text, question and choices"
 class JsonRows(NamedTuple):
     """The files of a task, read together."""
 
-    files: list[TaskFile]
+    files: list[TaskFile]  # with labels, then those to predict
     classes: tuple[str, ...]  # names, in the order of their numbers; empty for choices
     choices: int  # of every example; 1 for classes
 
@@ -31,44 +33,70 @@ class JsonRows(NamedTuple):
 class _Row(NamedTuple):
     where: str
     pairs: tuple[tuple[str, str | None], ...]
-    label: str | int | bool
+    label: str | int | bool | None  # None: it has none
     is_choice: bool
 
 
-def read_json_rows(train: list[str], valid: list[str]) -> JsonRows:
-    """Read the files of a task; the classes are those of the training files (of all files without one), sorted.
+class _File(NamedTuple):
+    path: str
+    rows: list[_Row]
+
+
+def read_json_rows(
+    train: Sequence[str], valid: Sequence[str], test: Sequence[str] = (), classes: tuple[str, ...] = ()
+) -> JsonRows:
+    """Read the files of a task.
+
+    Args:
+        train: files with labels.
+        valid: files with labels, too; one that is in both is read once.
+        test: files that need none.
+        classes: their names; empty: the labels of the training files (of all files without one), sorted.
 
     Raises:
-        DataError: a file cannot be read, a line is broken, or a label occurs in validation only.
+        DataError: a file cannot be read, a line is broken, or a label is not one of the classes.
     """
-    rows = {path: _read(path) for path in dict.fromkeys([*train, *valid])}
-    every = [row for path in rows for row in rows[path]]
+    labelled = list(dict.fromkeys([*train, *valid]))
+    files = [_File(path, _read(path, needs_labels=True)) for path in labelled]
+    files += [_File(path, _read(path, needs_labels=False)) for path in test]
+    every = [row for file in files for row in file.rows]
     first = every[0]
     for row in every:
         if row.is_choice != first.is_choice or len(row.pairs) != len(first.pairs):
             raise DataError(f"{row.where}: {_kind(row)}, and {first.where} {_kind(first)}; all must be alike")
     if first.is_choice:
-        files = {
-            path: [Example(row.pairs, _number(row), cuts_first=True) for row in each] for path, each in rows.items()
-        }
-        return JsonRows([TaskFile(path, found) for path, found in files.items()], (), len(first.pairs))
-    classes = _classes([row for path in (train or valid) for row in rows[path]])
+        return JsonRows([_numbered(file, _number, cuts_first=True) for file in files], (), len(first.pairs))
+    chosen = [*(train or valid or test)]
+    given = [row for file in files for row in file.rows if file.path in chosen and row.label is not None]
+    what = "the classes, which are" if classes else "the training files', which are"
+    classes = classes or _classes(given, first)
     number = {name: at for at, name in enumerate(classes)}
-    for row in every:
-        if _name(row.label) not in number:
-            raise DataError(
-                f"{row.where}: label {_name(row.label)!r:.60} is not one of the training files' {len(classes)}: "
-                f"{', '.join(classes[:8])}"
-            )
-    files = {path: [Example(row.pairs, number[_name(row.label)]) for row in each] for path, each in rows.items()}
-    return JsonRows([TaskFile(path, found) for path, found in files.items()], classes, 1)
+
+    def number_of(row: _Row) -> int:
+        name = _name(row.label)
+        if name not in number:
+            raise DataError(f"{row.where}: label {name!r:.60} is not one of {what} {', '.join(classes[:8])}")
+        return number[name]
+
+    return JsonRows([_numbered(file, number_of, cuts_first=False) for file in files], classes, 1)
+
+
+def _numbered(file: _File, number_of: Callable[[_Row], int], *, cuts_first: bool) -> TaskFile:
+    """Return a file with the numbers of its labels."""
+    has_labels = file.rows[0].label is not None
+    found = [Example(row.pairs, number_of(row) if has_labels else 0, cuts_first=cuts_first) for row in file.rows]
+    return TaskFile(file.path, found, has_labels=has_labels)
 
 
 def _kind(row: _Row) -> str:
     return f"has {plural(len(row.pairs), 'choice')}" if row.is_choice else "has none"
 
 
-def _classes(rows: list[_Row]) -> tuple[str, ...]:
+def _classes(rows: list[_Row], first: _Row) -> tuple[str, ...]:
+    if not rows:
+        raise DataError(
+            f"{first.where}: no file has labels, so the classes are not known; pass --load RUN, or set TASK_CLASSES"
+        )
     names = {_name(row.label) for row in rows}
     if len(names) < 2:
         raise DataError(f"{rows[0].where}: every label is {rows[0].label!r:.60}; a task has at least two classes")
@@ -79,20 +107,28 @@ def _classes(rows: list[_Row]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _name(label: str | int | bool) -> str:
+def _name(label: str | int | bool | None) -> str:
     return str(label).lower() if isinstance(label, bool) else clean_text(str(label)).strip()
 
 
-def _read(path: str) -> list[_Row]:
-    rows = [_row(where, line) for where, line in lines_of(path) if line.strip()]
+def _read(path: str, *, needs_labels: bool) -> list[_Row]:
+    rows: list[_Row] = []
+    for where, line in lines_of(path):
+        if line.strip():
+            row = _row(where, line, needs_label=needs_labels)
+            if rows and (row.label is None) != (rows[0].label is None):
+                has, others = ("no label", "have one") if row.label is None else ("a label", "have none")
+                raise DataError(f"{where}: has {has}, and the lines before it {others}; give all of a file, or none")
+            rows.append(row)
     require_examples(path, [Example(row.pairs, 0) for row in rows[:1]])
     return rows
 
 
-def _row(where: str, line: str) -> _Row:
+def _row(where: str, line: str, *, needs_label: bool) -> _Row:
     found = object_of(where, line, 'an object such as {"text": ..., "label": ...}')
     label = found.get("label")
-    if not isinstance(label, (str, int)) or not str(label).strip():
+    has_none = not needs_label and label is None
+    if not has_none and (not isinstance(label, (str, int)) or not str(label).strip()):
         raise DataError(f"{where}: label is {label!r:.40}; expected a text, a whole number, true or false")
     others = [name for name in ("premise", "hypothesis") if name in found]
     if others and ("text" in found or "choices" in found):

@@ -18,13 +18,13 @@ MAX_QUESTION = 128
 """Tokens of a question with its answer; the article gets what is left of the sample."""
 
 
-def read_race(path: str) -> TaskFile:
+def read_race(path: str, *, needs_labels: bool = True) -> TaskFile:
     """Read every ``.txt`` file of a folder, in the order of their names.
 
     (Megatron-LM takes them in the order of the file system, which differs from host to host.)
 
     Raises:
-        DataError: a folder or file is missing, or a line is broken.
+        DataError: a folder or file is missing, a line is broken, or has no answers where they are needed or others do.
     """
     if not os.path.isdir(path):
         raise DataError(f"{path}: not a folder; RACE is a folder of .txt files, e.g. RACE/train/middle")
@@ -32,12 +32,15 @@ def read_race(path: str) -> TaskFile:
     if not names:
         raise DataError(f"{path}: holds no .txt file; RACE is a folder of them, e.g. RACE/train/middle")
     examples: list[Example] = []
+    has_labels: bool | None = True if needs_labels else None
     for name in names:
         for where, line in lines_of(os.path.join(path, name)):
             if line.strip():
-                examples += _examples(where, line)
+                found = object_of(where, line, "an object of RACE")
+                has_labels = "answers" in found if has_labels is None else has_labels
+                examples += _examples(where, found, has_labels)
     require_examples(path, examples)
-    return TaskFile(path, examples)
+    return TaskFile(path, examples, has_labels=bool(has_labels))
 
 
 def with_answer(question: str, answer: str) -> str:
@@ -45,12 +48,14 @@ def with_answer(question: str, answer: str) -> str:
     return clean_text(question.replace("_", answer) if "_" in question else f"{question} {answer}")
 
 
-def _examples(where: str, line: str) -> Iterator[Example]:
-    found = object_of(where, line, "an object of RACE")
+def _examples(where: str, found: dict[str, Any], has_labels: bool) -> Iterator[Example]:
+    if not has_labels and "answers" in found:
+        raise DataError(f"{where}: has answers, and those before it have none; give all of a folder, or none")
     article = found.get("article")
     if not isinstance(article, str):
         raise DataError(f"{where}: no text under 'article'; expected an object of RACE")
-    questions, options, answers = (_list(where, found, name) for name in ("questions", "options", "answers"))
+    questions, options = (_list(where, found, name) for name in ("questions", "options"))
+    answers = _list(where, found, "answers") if has_labels else ["A"] * len(questions)
     if not len(questions) == len(options) == len(answers):
         raise DataError(
             f"{where}: {len(questions)} questions, {len(options)} lists of options and {len(answers)} answers"

@@ -95,6 +95,7 @@ class TaskSplits:
 
     train: TrainSamples | None
     valid: tuple[FileSamples, ...]
+    test: tuple[FileSamples, ...] = ()  # and those that it predicts
 
 
 def build_task(run: RunConfig, task: Task, tokenizer: Tokenizer) -> TaskSplits:
@@ -112,4 +113,5 @@ def build_task(run: RunConfig, task: Task, tokenizer: Tokenizer) -> TaskSplits:
             seed=run.train.seed_of_data,
             samples=run.train.train_iters * batch,
         )
-    return TaskSplits(train, tuple(FileSamples(each, packer, block) for each in task.valid))
+    valid, test = (tuple(FileSamples(each, packer, block) for each in files) for files in (task.valid, task.test))
+    return TaskSplits(train, valid, test)

@@ -27,6 +27,7 @@ class Task:
     valid: tuple[TaskFile, ...]
     classes: tuple[str, ...]  # names; empty for choices
     choices: int  # pairs of texts of every example; 1 for classes
+    test: tuple[TaskFile, ...] = ()  # to predict; their labels, where they have some, are not used
 
     @property
     def num_outputs(self) -> int:
@@ -46,7 +47,7 @@ class Task:
     @property
     def notes(self) -> tuple[str, ...]:
         """Lines worth showing to the user."""
-        return tuple(note for each in (*self.train, *self.valid) for note in each.notes)
+        return tuple(note for each in (*self.train, *self.valid, *self.test) for note in each.notes)
 
     def fingerprint(self) -> str:
         """Return what differs when a file's name or an example does: a resumed run compares it."""
@@ -62,7 +63,7 @@ class Task:
 class _Published:
     """A task with a format of its own."""
 
-    read: Callable[[str], TaskFile]
+    read: Callable[..., TaskFile]
     classes: tuple[str, ...] = ()
     choices: int = 1
 
@@ -86,34 +87,46 @@ def read_task(given: FinetuneConfig) -> Task:
     """Read the files that a run names.
 
     Raises:
-        ConfigError: it names no task, or no files.
+        ConfigError: it names no task, no files, or other classes than the task has.
         DataError: a file is missing or broken.
     """
     if not given.task:
         raise ConfigError("no task is named; pass --task MNLI, QQP, RACE or jsonl")
-    train, valid = paths_of(given.train_data), paths_of(given.valid_data)
+    train, valid, test = (paths_of(text) for text in (given.train_data, given.valid_data, given.test_data))
     if not train and given.epochs:
         raise ConfigError(f"TASK={given.task} has no files to train on; pass --train-data FILE, or --epochs 0")
-    if not train and not valid:
-        raise ConfigError(f"TASK={given.task} has no files; pass --valid-data FILE")
-    twice = [path for paths in (train, valid) for path in paths if paths.count(path) > 1]
+    if not (train and given.epochs) and not valid and not test:
+        raise ConfigError(f"TASK={given.task} has no files to score; pass --valid-data FILE or --test-data FILE")
+    twice = [path for paths in (train, valid, test) for path in paths if paths.count(path) > 1]
     if twice:
         raise ConfigError(f"{twice[0]} is named twice; name every file once")
-    return _read(given.task, train, valid)
+    classes = paths_of(given.classes)
+    if (twice := [name for name in classes if classes.count(name) > 1]) or len(classes) == 1:
+        what = f"{twice[0]} is named twice" if twice else "a task has at least two classes"
+        raise ConfigError(f"TASK_CLASSES={given.classes}: {what}; name every class once")
+    found = _read(given.task, train, valid, test, classes)
+    if classes and classes != found.classes:
+        has = f"has the classes {' '.join(found.classes)}" if found.classes else "has choices, no classes"
+        raise ConfigError(f"TASK_CLASSES={given.classes:.80}: TASK={given.task} {has}; leave it unset")
+    return found
 
 
 @functools.lru_cache(maxsize=1)
-def _read(name: str, train: tuple[str, ...], valid: tuple[str, ...]) -> Task:
+def _read(
+    name: str, train: tuple[str, ...], valid: tuple[str, ...], test: tuple[str, ...], classes: tuple[str, ...]
+) -> Task:
     """Read the files, once in a process: the launcher asks several times."""
     if name == "jsonl":
-        rows = read_json_rows(list(train), list(valid))
-        found = {each.path: each for each in rows.files}
-        classes, choices = rows.classes, rows.choices
+        rows = read_json_rows(train, valid, test, classes)
+        files = rows.files[: len(rows.files) - len(test)]
+        found = {each.path: each for each in files}
+        tests, classes, choices = tuple(rows.files[len(files) :]), rows.classes, rows.choices
     else:
         row = PUBLISHED[name]
         found = {path: row.read(path) for path in dict.fromkeys((*train, *valid))}
+        tests = tuple(row.read(path, needs_labels=False) for path in test)
         classes, choices = row.classes, row.choices
-    return Task(name, _of(found, train), _of(found, valid), classes, choices)
+    return Task(name, _of(found, train), _of(found, valid), classes, choices, tests)
 
 
 def _of(found: dict[str, TaskFile], paths: Sequence[str]) -> tuple[TaskFile, ...]:

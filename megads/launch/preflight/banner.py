@@ -118,7 +118,9 @@ def _task_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
     what = f"{len(task.classes)} classes" if task.classes else f"{task.choices} choices"
     scored = f"scored on {plural(valid, 'example')} of {plural(len(task.valid), 'file')}"
     trained = f"{plural(task.num_train, 'example')} of {plural(len(task.train), 'file')}"
-    yield "task", f"{task.name}, {what}: {trained}, {plural(run.finetune.epochs, 'epoch')}; {scored}"
+    predicted = sum(len(file.examples) for file in task.test)
+    more = f"; predicts {plural(predicted, 'example')} of {plural(len(task.test), 'file')}" if task.test else ""
+    yield "task", f"{task.name}, {what}: {trained}, {plural(run.finetune.epochs, 'epoch')}; {scored}{more}"
 
 
 def _layout_rows(run: RunConfig) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,9 @@ from megads.checkpoint.format.manifest import Manifest
 from megads.checkpoint.resume.compatibility import (
     HF,
     SHAPE_SETTINGS,
+    check_head,
     checkpoint_folder,
+    classes_of,
     meaningful,
     resume_notes,
     run_of,
@@ -111,6 +114,8 @@ def checkpoint_layer(
     length = before.get("seq_length") or about.get("max_seq_length")
     if with_length and length:
         kept["model.seq_length"] = length
+    if run.finetune.task == "jsonl" and not run.finetune.epochs and (names := classes_of(found.manifest)):
+        kept["finetune.classes"] = shlex.join(names)
     return Layer(Origin("checkpoint", str(found.path)), {**kept, **_tokenizer(found)})
 
 
@@ -285,6 +290,20 @@ def resume_from_saved(run_dir: Path, resolved: Resolved) -> None:
     run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update=plain.get("checkpoint", {}))})
     save_config(run, resolved.origins, run_dir / CONFIG)
     note_saved(run_dir)
+
+
+def check_fits_task(run: RunConfig, start_point: StartPoint | None) -> None:
+    """Compare a checkpoint's tokenizer and the head of its task with the run's.
+
+    Raises:
+        ConfigError: the tokenizers differ, or there is no checkpoint that ``--epochs 0`` could score.
+        CheckpointError: nothing would train its head, or it is of other classes.
+    """
+    check_tokenizer(run, start_point)
+    if start_point is not None:
+        check_head(start_point.found.path, start_point.found.manifest, run, is_own=start_point.start.is_own)
+    elif run.finetune.task and run.train.evaluate_only:
+        raise ConfigError("--epochs 0 scores a finetuned checkpoint, and there is none; pass --load RUN")
 
 
 def check_tokenizer(run: RunConfig, start_point: StartPoint | None) -> None:

@@ -20,7 +20,11 @@ def test_mnli_has_premise_hypothesis_and_the_last_column(tmp_path):
 
 
 BROKEN = [
-    ("\t".join("abcdefghij"), 1, "10 columns, a test file without labels; pass a dev or train file"),
+    (
+        "\t".join("abcdefghij"),
+        1,
+        "10 columns, a test file without labels; pass it with --test-data, .*",
+    ),
     ("a\tb", 1, "2 columns between tabs; expected the head of an MNLI file, with 11 or more"),
     (f"{MNLI_HEAD}\nx", 2, "1 column between tabs; expected 12 as in the head line, .*"),
     (
@@ -72,7 +76,7 @@ QQP_HEAD = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
     ("text", "line", "why"),
     [
         ("0\t1\t2\ta\tb\t1", 1, "an example in place of the head line; begin the file with .*"),
-        ("id\ta\tb", 1, "3 columns, a test file without labels; pass a dev or train file"),
+        ("id\ta\tb", 1, "3 columns, a test file without labels; pass it with --test-data, .*"),
         ("id\ta", 1, "2 columns between tabs; expected the head of a QQP file, with 6"),
         (f"{QQP_HEAD}\n0\t1\t2\ta\tb\t2", 2, "is_duplicate is '2'; expected 0 or 1"),
         (f"{QQP_HEAD}\nx\t1\t2\ta\tb\t1", 2, "the first column is 'x'; expected the number of the example"),
@@ -83,3 +87,19 @@ def test_a_broken_qqp_file_is_refused_by_its_line(tmp_path, text, line, why):
     path.write_text(text)
     with pytest.raises(DataError, match=f"^{path}:{line}: {why}$"):
         read_qqp(str(path))
+
+
+def test_a_file_without_labels_is_read_where_none_are_needed(tmp_path):
+    line = mnli_line(0, "a  b", "c", "neutral")
+    mnli, qqp = tmp_path / "m.tsv", tmp_path / "q.tsv"
+    mnli.write_text("".join("\t".join(text.split("\t")[:10]) + "\n" for text in (MNLI_HEAD, line)))
+    qqp.write_text("id\tquestion1\tquestion2\n0\twho  ?\twhat\n1\t\tb\n")
+    found = read_mnli(str(mnli), needs_labels=False)
+    assert (found.examples, found.has_labels) == ([Example((("a b", "c"),), 0)], False)
+    found = read_qqp(str(qqp), needs_labels=False)  # every line needs an answer, that with an empty question, too
+    assert (found.examples, found.has_labels) == ([Example((("who ?", "what"),), 0), Example((("", "b"),), 0)], False)
+    qqp.write_text("id\tquestion1\tquestion2\n0\twho\n")
+    with pytest.raises(DataError, match=f"^{qqp}:2: 2 columns between tabs; expected 3 as in the head line$"):
+        read_qqp(str(qqp), needs_labels=False)
+    labelled = write_mnli(tmp_path / "l.tsv", [("a", "b", "neutral")])
+    assert read_mnli(labelled, needs_labels=False) == read_mnli(labelled)

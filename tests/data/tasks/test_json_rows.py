@@ -70,8 +70,33 @@ def test_labels_that_make_no_task_are_refused(tmp_path):
         read_json_rows([one], [])
     train = write_json_rows(tmp_path / "t.jsonl", [GOOD, {**GOOD, "label": "y"}])
     other = write_json_rows(tmp_path / "v.jsonl", [GOOD, {**GOOD, "label": "z"}])
-    with pytest.raises(DataError, match=f"^{other}:2: label 'z' is not one of the training files' 2: x, y$"):
+    with pytest.raises(DataError, match=f"^{other}:2: label 'z' is not one of the training files', which are x, y$"):
         read_json_rows([train], [other])
     choices = write_json_rows(tmp_path / "c.jsonl", [{"text": "t", "choices": ["a", "b"], "label": 2}])
     with pytest.raises(DataError, match=f"^{choices}:1: label 2; expected the number of the right choice, 0 to 1$"):
         read_json_rows([choices], [])
+
+
+def test_files_to_predict_need_no_labels(tmp_path):
+    train = write_json_rows(tmp_path / "t.jsonl", [{"text": "a", "label": "y"}, {"text": "b", "label": "x"}])
+    blind = write_json_rows(tmp_path / "b.jsonl", [{"text": "c"}, {"text": "d", "label": None}])
+    found = read_json_rows([train], [], [blind, train])
+    assert [(file.path, file.has_labels) for file in found.files] == [(train, True), (blind, False), (train, True)]
+    assert [example.label for example in found.files[1].examples] == [0, 0]
+    assert found.files[2] == found.files[0]
+    mixed = write_json_rows(tmp_path / "m.jsonl", [{"text": "c"}, {"text": "d", "label": "x"}])
+    with pytest.raises(DataError, match=f"^{mixed}:2: has a label, and the lines before it have none; give all .*$"):
+        read_json_rows([train], [], [mixed])
+    choices = write_json_rows(tmp_path / "c.jsonl", [{"text": "t", "choices": ["a", "b"]}])
+    found = read_json_rows([], [], [choices])
+    assert (found.choices, found.files[0].has_labels, found.files[0].examples[0].label) == (2, False, 0)
+
+
+def test_names_of_classes_decide_their_numbers(tmp_path):
+    one = write_json_rows(tmp_path / "t.jsonl", [{"text": "a", "label": "x"}])
+    found = read_json_rows([], [one], (), ("y", "x"))
+    assert (found.classes, found.files[0].examples[0].label) == (("y", "x"), 1)
+    blind = write_json_rows(tmp_path / "b.jsonl", [{"text": "c"}])
+    assert read_json_rows([], [], [blind], ("y", "x")).classes == ("y", "x")
+    with pytest.raises(DataError, match=f"^{blind}:1: no file has labels, so the classes are not known; pass --load"):
+        read_json_rows([], [], [blind])

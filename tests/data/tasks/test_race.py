@@ -52,3 +52,14 @@ def test_what_is_no_folder_of_texts_is_refused(tmp_path):
     folder = write_race(tmp_path / "r", {"1.txt": "{"})
     with pytest.raises(DataError, match=rf"^{folder}/1.txt:1: is not JSON \(line 1, column 2: "):
         read_race(folder)
+
+
+def test_a_folder_without_answers_is_read_where_none_are_needed(tmp_path):
+    bare = {key: value for key, value in race_object().items() if key != "answers"}
+    found = read_race(write_race(tmp_path / "r", {"1.txt": bare, "2.txt": bare}), needs_labels=False)
+    assert (len(found.examples), found.has_labels) == (4, False)
+    folder = write_race(tmp_path / "m", {"1.txt": bare, "2.txt": race_object()})
+    with pytest.raises(DataError, match=f"^{folder}/2.txt:1: has answers, and those before it have none; give all "):
+        read_race(folder, needs_labels=False)
+    with pytest.raises(DataError, match=f"^{folder}/1.txt:1: no list under 'answers'; expected an object of RACE$"):
+        read_race(folder)

@@ -43,7 +43,10 @@ def test_another_example_or_name_has_another_fingerprint(tmp_path):
     [
         ({}, "no task is named; pass --task MNLI, QQP, RACE or jsonl"),
         ({"task": "MNLI"}, "TASK=MNLI has no files to train on; pass --train-data FILE, or --epochs 0"),
-        ({"task": "MNLI", "epochs": 0}, "TASK=MNLI has no files; pass --valid-data FILE"),
+        ({"task": "MNLI", "epochs": 0}, "TASK=MNLI has no files to score; pass --valid-data FILE or --test-data FILE"),
+        ({"task": "MNLI", "epochs": 0, "test_data": "a a"}, "a is named twice; name every file once"),
+        ({"task": "jsonl", "train_data": "a", "classes": "x y x"}, "TASK_CLASSES=x y x: x is named twice; .*"),
+        ({"task": "jsonl", "train_data": "a", "classes": "x"}, "TASK_CLASSES=x: a task has at least two classes; .*"),
         ({"task": "MNLI", "train_data": "a b a"}, "a is named twice; name every file once"),
         ({"task": "MNLI", "train_data": "'a"}, "'a: no closing quotation; quote a path with blanks"),
     ],
@@ -60,3 +63,14 @@ def test_files_have_short_names_that_differ():
     ]
     assert short_names(["RACE/dev/middle", "RACE/test/middle/"]) == ["dev/middle", "test/middle"]
     assert paths_of("a 'b c'") == ("a", "b c")
+
+
+def test_files_to_predict_and_names_of_classes(tmp_path):
+    mnli = write_mnli(tmp_path / "m.tsv", [("a", "b", "neutral")])
+    task = read_task(FinetuneConfig(task="MNLI", epochs=0, test_data=mnli))
+    assert [file.path for file in task.test] == [mnli]
+    with pytest.raises(ConfigError, match=r"^TASK_CLASSES=a b: TASK=MNLI has the classes contradiction "):
+        read_task(FinetuneConfig(task="MNLI", epochs=0, test_data=mnli, classes="a b"))
+    race = write_race(tmp_path / "r", {"1.txt": race_object()})
+    with pytest.raises(ConfigError, match=r"^TASK_CLASSES=a b: TASK=RACE has choices, no classes; leave it unset$"):
+        read_task(FinetuneConfig(task="RACE", epochs=0, test_data=race, classes="a b"))
