@@ -125,7 +125,7 @@ class Layout:
 
 
 def batches(run: RunConfig, step: int, data_rank: int) -> list[Any]:
-    """Return a data rank's micro-batches of ``step``: every layout gets the same samples.
+    """Return a data rank's micro-batches of ``step``: every layout gets the same samples, :data:`SAMPLES` at most.
 
     Documents end unevenly (token 7), so that with ``eod_mask_loss`` the counted tokens differ
     from rank to rank.
@@ -140,6 +140,7 @@ def batches(run: RunConfig, step: int, data_rank: int) -> list[Any]:
     else:
         samples = torch.randint(0, VOCAB, (SAMPLES, run.model.seq_length + 1), generator=generator)
         samples[: SAMPLES // 2, : run.model.seq_length // 4 + step] = 7
+    samples = samples[: run.train.global_batch]
     blocks = samples.view(run.train.grad_acc_steps, run.parallel.data, run.train.micro_batch, -1)
     return [block[data_rank] for block in blocks]
 
@@ -222,9 +223,17 @@ def one_rank(
 
 @cache
 def one_rank_and_weights(
-    kind: str, masked: bool = False, steps: int = STEPS, lr: Callable[[int], float] = rate, layers: str = "4"
+    kind: str,
+    masked: bool = False,
+    steps: int = STEPS,
+    lr: Callable[[int], float] = rate,
+    layers: str = "4",
+    more: tuple[tuple[str, str], ...] = (),
 ) -> tuple[list[float], list[float], dict[str, Any]]:
-    """Return what :func:`one_rank` does, and the weights by name; not to be changed: they are kept."""
+    """Return what :func:`one_rank` does, and the weights by name; not to be changed: they are kept.
+
+    ``more`` are further settings; one micro-batch is the global batch.
+    """
     import torch
 
     from megads.comm.grid import Grid
@@ -232,7 +241,8 @@ def one_rank_and_weights(
     from megads.models.build import build_model
     from tests.engine.plain import plain_optimizer
 
-    run = Layout(kind).run(**{"train.micro_batch": str(SAMPLES), "model.num_layers": layers})
+    sizes = {"model.num_layers": layers, "train.micro_batch": str(SAMPLES), **dict(more)}
+    run = Layout(kind).run(**sizes)
     model = build_model(run, Groups(Grid(), 0))
     optimizer = plain_optimizer(model, run)
     losses, norms = [], []

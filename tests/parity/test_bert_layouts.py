@@ -10,13 +10,19 @@ from typing import Any
 
 import pytest
 
-from tests.pairs import SEED, pairs
-from tests.parity.layouts import SAMPLES, VOCAB, Layout, batches, engine_of, one_rank_and_weights, train_on
-from tests.parity.masked_layouts import RECOMPUTE, is_allowed, layout_of
+from tests.parity.layouts import VOCAB, Layout, batches, engine_of, train_on
+from tests.parity.masked_layouts import (
+    BATCH,
+    RECOMPUTE,
+    SIZES,
+    STEPS,
+    draw,
+    of_one_rank,
+    train_like_one_rank,
+    whole_batch,
+)
 from tests.ranks import run_ranks
 
-STEPS = 2
-COUNT = 26
 DEGREES = {"tp": (1, 2, 4), "pp": (1, 2), "sp": (1, 2, 4), "dp": (1, 2)}
 VALUES: dict[str, Any] = {
     "kind": ("bert", "bert-original", "bert-tokens"),
@@ -24,14 +30,11 @@ VALUES: dict[str, Any] = {
     "zero": (0, 1, 2, 3),
     "scatter": (False, True),
     "recompute": tuple(RECOMPUTE),
-    "micro_batch": (1, 2, 4),
+    "accumulation": (1, 2),
 }
 
 
-# The first set has every two values; of a second one as many as make the number whole.
-COVERING = [*map(layout_of, pairs(VALUES, allowed=is_allowed))]
-MORE = [layout_of(case) for case in pairs(VALUES, allowed=is_allowed, seed=SEED + 1)[: max(0, COUNT - len(COVERING))]]
-DRAWN = sorted({str(layout): layout for layout in [*COVERING, *MORE]}.values(), key=lambda layout: layout.ranks)
+DRAWN = draw(VALUES)
 
 
 def test_the_layouts_hold_every_two_values():
@@ -51,9 +54,9 @@ def _held_out(kind: str) -> Any:
     from megads.models.build import build_model
     from megads.parallel.documents import Documents, Lengths
 
-    run = Layout(kind).run(**{"train.micro_batch": str(SAMPLES), "model.num_layers": "2"})
+    run = whole_batch(kind).run(**SIZES)
     model = build_model(run, Groups(Grid(), 0))
-    model.load_state_dict(one_rank_and_weights(kind, steps=STEPS, layers="2")[2])
+    model.load_state_dict(of_one_rank(kind)[2])
     (batch,) = batches(run, STEPS, 0)
     row = BertRow(run.model.seq_length)
     documents = Documents(lengths=Lengths(batch[:, row.length], row.seq_length), types=batch[:, row.types])
@@ -64,43 +67,27 @@ def _held_out(kind: str) -> Any:
         words = cross_entropy(logits[..., :VOCAB].transpose(1, 2), labels, ignore_index=-1, reduction="none")
         columns = [words.sum(dim=1), (labels >= 0).sum(dim=1)]
         if exchanged is not None:
-            columns += [cross_entropy(exchanged, batch[:, row.is_random], reduction="none"), torch.ones(SAMPLES)]
+            columns += [cross_entropy(exchanged, batch[:, row.is_random], reduction="none"), torch.ones(BATCH)]
     return torch.stack(columns, dim=1)
 
 
 def _equals_one_rank(layout: Layout) -> None:
-    import torch
-
-    from megads.parallel.tensor import take_shard
-
-    losses, norms, weights = one_rank_and_weights(layout.kind, steps=STEPS, layers="2")
-    engine, run, groups = engine_of(layout, **{"model.num_layers": "2"})
-    results = train_on(engine, run, groups, range(STEPS))
-    assert [float(r.loss) for r in results] == pytest.approx(losses, rel=1e-5)
-    assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)
+    run, results = train_like_one_rank(layout, _held_out(layout.kind))
     names = ("lm_loss", "sop_loss") if run.model.binary_head else ()
     assert all(tuple(r.losses) == names for r in results)
     for result in results if names else ():
         assert float(sum(result.losses.values())) == pytest.approx(float(result.loss), rel=1e-6)
         assert float(result.losses["lm_loss"]) > 2 * float(result.losses["sop_loss"]) > 0
-    for state in engine.state.by_parameter():
-        wanted = take_shard(weights[state.name].detach(), state.parameter.shard, groups.tensor_rank, groups.tensor_size)
-        torch.testing.assert_close(state.tensors["weight"], wanted, rtol=1e-4, atol=2e-6)
-    found = engine.eval_losses(batches(run, STEPS, groups.data_rank))
-    torch.testing.assert_close(found, _held_out(layout.kind), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(
-    "layout",
-    [pytest.param(each, marks=() if each in COVERING else pytest.mark.slow, id=str(each)) for each in DRAWN],
-)
+@pytest.mark.parametrize("layout", DRAWN, ids=str)
 def test_a_layout_trains_like_one_rank(layout):
     run_ranks(layout.ranks, _equals_one_rank, layout)
 
 
 def _terms(layout: Layout) -> list[dict[str, float]]:
-    engine, run, groups = engine_of(layout, **{"model.num_layers": "2"})
+    engine, run, groups = engine_of(layout, **SIZES)
     results = train_on(engine, run, groups, range(STEPS))
     return [{name: float(each) for name, each in result.losses.items()} for result in results]
 
@@ -114,7 +101,7 @@ def _keep_terms(path: str) -> None:
     import json
     from pathlib import Path
 
-    Path(path).write_text(json.dumps(_terms(Layout("bert", more={"train.micro_batch": str(SAMPLES)}))))
+    Path(path).write_text(json.dumps(_terms(whole_batch("bert"))))
 
 
 @pytest.mark.dist

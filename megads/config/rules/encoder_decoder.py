@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from megads.config.estimate.spans import hidden_tokens, needed_decoder_length, needed_spans
 from megads.config.rules.advice import Change, Problem, multiples
 from megads.config.schema import RunConfig
 from megads.families.encoder_decoder import has_decoder
@@ -51,4 +52,31 @@ def parts(run: RunConfig, world_size: int) -> Iterator[Problem]:
         yield Problem(f"DECODER_SEQ={length} cannot be split over {how} ranks", ways)
 
 
-RULES = (positions, parts)
+def spans(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    """Check that no sample is expected in the run whose spans do not fit the decoder, or have no token each."""
+    model, data, train = run.model, run.data, run.train
+    hidden = hidden_tokens(run)
+    fits = 2 * hidden + 1 <= model.decoder_seq_length and not 0 < data.vocab_extra_ids < hidden
+    if not has_decoder(model) or train.force or fits:
+        return
+    samples = max(1, train.train_iters * train.global_batch)
+    needed, ends = needed_decoder_length(run, samples), "would end the run; FORCE=1 starts anyway"
+    if needed > model.decoder_seq_length:
+        text = (
+            f"DECODER_SEQ={model.decoder_seq_length} is too short for SEQ={model.seq_length} and "
+            f"MASK_PROB={data.mask_prob:g}: {hidden} hidden tokens, one for each span and one more are up to {needed}, "
+            f"and a sample that does not fit {ends}"
+        )
+        scattered = run.parallel.tensor if run.parallel.scatter_norms else 1
+        degree = run.parallel.sequence * scattered
+        yield Problem(text, [{"model.decoder_seq_length": -(-needed // degree) * degree}])
+    most = needed_spans(run, samples)
+    if 0 < data.vocab_extra_ids < most:
+        text = (
+            f"VOCAB_EXTRA_IDS={data.vocab_extra_ids} is too few for SEQ={model.seq_length} and "
+            f"MASK_PROB={data.mask_prob:g}: samples have up to {most} spans, and one with more spans than tokens {ends}"
+        )
+        yield Problem(text, [{"data.vocab_extra_ids": most}])
+
+
+RULES = (positions, parts, spans)

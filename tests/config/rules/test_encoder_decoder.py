@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megads.config.rules.advice import put
-from megads.config.rules.encoder_decoder import RULES
+from megads.config.rules.encoder_decoder import RULES, spans
 from megads.config.schema import RunConfig
 from tests.models.shapes import GPT, T5S
 
@@ -32,6 +32,16 @@ RELATIVE, PLAIN = (RunConfig(model=T5S[kind]) for kind in ("t5-v1.1", "t5"))
             {"parallel.sequence": 2, "parallel.tensor": 8, "parallel.scatter_norms": True},
             "DECODER_SEQ=8 cannot be split over SP=2 x TP=8 ranks",
         ),
+        (
+            PLAIN,
+            {"data.mask_prob": 0.5},
+            "DECODER_SEQ=8 is too short for SEQ=16 and MASK_PROB=0.5: 7 hidden tokens, one",
+        ),
+        (
+            PLAIN,
+            {"model.decoder_seq_length": 16, "data.mask_prob": 0.5, "data.vocab_extra_ids": 1},
+            "VOCAB_EXTRA_IDS=1 is too few for SEQ=16 and MASK_PROB=0.5: samples have up to",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_and_every_way_works(run, changes, told):
@@ -41,6 +51,15 @@ def test_what_cannot_work_is_refused_and_every_way_works(run, changes, told):
     assert problem.ways
     for way in problem.ways:
         assert not [each for rule in RULES for each in rule(put(broken, way), 1)], way
+
+
+def test_more_samples_need_a_longer_decoder():
+    """Of 90 tokens for 512, where most samples have 76 + 18 + 1."""
+    run = put(PLAIN, {"model.seq_length": 512, "train.global_batch": 1})
+    for length, iterations, is_accepted in ((90, 1, False), (96, 1, True), (96, 1000, False), (128, 10**6, True)):
+        changed = put(run, {"model.decoder_seq_length": length, "train.train_iters": iterations})
+        assert (not [*spans(changed, 1)]) == is_accepted, (length, iterations)
+        assert not [*spans(put(changed, {"train.force": True}), 1)]
 
 
 @pytest.mark.parametrize("run", [RELATIVE, PLAIN, RunConfig(model=GPT)])

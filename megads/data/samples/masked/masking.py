@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from megads.config.estimate.spans import GEOMETRIC
 from megads.errors import DataError
-
-GEOMETRIC = 0.2
-"""Of the lengths of n-grams in T5 (arXiv 1907.10529, section 3.1)."""
 
 
 @dataclass(frozen=True)

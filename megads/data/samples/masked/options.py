@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from megads.config.estimate.spans import SPECIALS
 from megads.config.schema import RunConfig
 from megads.data.formats.token_file import TokenFile
 from megads.data.samples.gpt import Stamp
@@ -20,7 +21,7 @@ from megads.errors import DataError
 from megads.families.table import FAMILIES
 
 _ROW_BYTES = 12  # of the sample map
-_SPECIALS = {"bert": 3, "t5": 2}  # tokens of a sample that are not text
+_SPECIALS = {"bert": 3, "t5": SPECIALS}  # tokens of a sample that are not text
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from megads.config.estimate.spans import SPAN_WORDS
 from megads.data.formats.token_file import TokenFile
 from megads.data.samples.masked.masking import Masked, WordPieces, mask_tokens
 from megads.data.samples.recipe import Columns
 from megads.errors import DataError
 
-BERT_LONGEST_NGRAM, T5_LONGEST_NGRAM = 3, 10
+BERT_LONGEST_NGRAM = 3
 
 Sample = dict[str, npt.NDArray[np.int64] | int]
 
@@ -166,7 +167,7 @@ class T5Samples(_MaskedSamples):
             self.pieces,
             rng,
             replace=lambda token: self.pieces.mask,
-            longest=T5_LONGEST_NGRAM,
+            longest=SPAN_WORDS,
             probability=self.probability,
             geometric=True,
         )
