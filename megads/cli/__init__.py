@@ -27,6 +27,7 @@ COMMANDS = {
     "config": ("megads.cli.config", "Show every setting: value, unit, origin, help."),
     "optimizers": ("megads.cli.optimizers", "List the optimizers: rule, library, devices, needs, settings."),
     "doctor": ("megads.cli.doctor", "Check hosts, versions, devices, network and disks; or a layout's gradients."),
+    "bench": ("megads.cli.bench", "Measure devices: right numbers first, then rates, tokens/s, MFU."),
     "data": ("megads.cli.data", "Token files: preprocess, merge, info, check, index, train-tokenizer."),
     "checkpoint": ("megads.cli.checkpoint", "Checkpoints: list, verify, inspect, reshape, import and export."),
     "evaluate": ("megads.cli.evaluate", "Perplexity and accuracy of a trained model on texts."),

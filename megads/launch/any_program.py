@@ -49,22 +49,38 @@ def plan_program(
     Raises:
         MegadsError: a setting is wrong, the program is not there, or the ranks cannot be started.
     """
-    given = dict(overrides or {})
-    machine = given.get("machine") or machine_name(hostname, env, root)
-    known = {name for setting, _ in settings() if setting.startswith("launch.") for name in names_of(setting)}
-    asked = {name: value for name, value in env.items() if name in known}
-    run = resolve(None, env=asked, overrides=given, machine=machine, root=root).run
-    facts = read_machine(machine, root).facts
+    run, facts = _launch_settings(env, hostname, root, dict(overrides or {}))
     allocation = allocate_ranks(run.launch, env, facts, ranks)
     if any(is_here(host, env) for host in allocation.hosts):
         _require_program(command[0], env)
-    only_launch = RunConfig(machine=machine, launch=run.launch)
+    only_launch = RunConfig(machine=run.machine, launch=run.launch)
     # DeepSpeed's agents read the list of hosts on every host; only this folder may be shared.
     shared = Path.cwd() / f".megads-launch-{secrets.token_hex(4)}"
     folder = shared if run.launch.launch_with == "deepspeed" and len(allocation.hosts) > 1 else None
     return plan_launch(
         only_launch, allocation, command, env, facts=facts, folder=folder, python=sys.executable, for_torch=True
     )
+
+
+def count_ranks(env: Mapping[str, str], *, hostname: str, root: Path) -> int:
+    """Return how many ranks :func:`plan_program` starts where nobody says how many.
+
+    Raises:
+        MegadsError: as :func:`plan_program`.
+    """
+    run, facts = _launch_settings(env, hostname, root, {})
+    return allocate_ranks(run.launch, env, facts, 0).world_size
+
+
+def _launch_settings(
+    env: Mapping[str, str], hostname: str, root: Path, given: Mapping[str, str]
+) -> tuple[RunConfig, Facts]:
+    """Return the settings of ``launch`` that ``env`` and ``given`` ask for, with the machine, and its facts."""
+    machine = given.get("machine") or machine_name(hostname, env, root)
+    known = {name for setting, _ in settings() if setting.startswith("launch.") for name in names_of(setting)}
+    asked = {name: value for name, value in env.items() if name in known}
+    run = resolve(None, env=asked, overrides=given, machine=machine, root=root).run
+    return run, read_machine(machine, root).facts
 
 
 def _require_program(name: str, env: Mapping[str, str]) -> None:

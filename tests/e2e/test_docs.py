@@ -40,6 +40,7 @@ def test_there_are_commands_to_try():
         "finetuning",
         "parallelism",
         "hangs",
+        "gpu",
         "clusters",
         "tracking",
         "numbers",

@@ -1,0 +1,102 @@
+"""Tokens per second through the engine, both conventions of MFU, what does not fit, and waits of the host."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from megads.bench.models import TINY, Model, settings
+from tests.bench.made import ROOT, bench_of, result_of
+from tests.ranks import run_ranks
+
+
+def _rows(ranks: int) -> None:
+    from megads.bench.training import measure, measure_waits
+    from megads.config.estimate.flops import train_flops_per_token
+
+    bench, result = bench_of(ranks, peaks=lambda dtype: 0.5), result_of("training")
+    measure(bench, result)
+    (row,) = result.rows
+    run = settings(ROOT, ranks, TINY, "fp32", 2, 2)
+    assert (run.parallel.data, run.train.global_batch) == (ranks, 4 * ranks)
+    tokens = run.train.global_batch * run.model.seq_length / row["step_s"] / ranks
+    assert row["tokens_per_s"] == pytest.approx(tokens)
+    square, causal = (train_flops_per_token(run.model, 32, causal=half) for half in (False, True))
+    assert row["mfu"] == pytest.approx(tokens * square / 1e12 / 0.5)
+    assert row["mfu_causal"] == pytest.approx(row["mfu"] * causal / square)
+    assert causal < square
+    assert row["steps"] >= 4
+    waits = result_of("waits")
+    measure_waits(bench, waits)
+    assert (waits.status, waits.rows) == ("skipped", [])
+    assert waits.notes == ["not applicable: a CPU has no queue"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_model_has_a_row(ranks):
+    run_ranks(ranks, _rows, ranks)
+
+
+def test_a_model_that_does_not_fit_is_a_line(monkeypatch):
+    from megads.bench import training
+
+    monkeypatch.setattr(training, "memory", lambda row, device: (2**30, 2**30))
+    bench, result = bench_of(), result_of("training")
+    monkeypatch.setattr(training, "CPU_MODELS", (Model("gpt-1.7B"), Model("gpt-3.6B", {"model.num_heads": "7"})))
+    bench.is_tiny = False
+    training.measure(bench, result)
+    assert result.rows == []
+    assert result.notes[0].startswith("gpt-1.7B: does not fit: needs about ")
+    assert result.notes[0].endswith(" per rank, and 1 GiB is free")
+    assert result.notes[1].startswith("gpt-3.6B: ")
+
+
+def test_without_time_a_model_is_dropped(monkeypatch):
+    from megads.bench import training
+
+    bench, result = bench_of(total_s=5.0), result_of("training")
+    bench.budget.begin("training")
+    monkeypatch.setattr(training, "BUILT_PER_S", 1e3)
+    training.measure(bench, result)
+    assert (result.rows, result.status) == ([], "partial")
+    assert "dropped: about " in result.notes[0]
+
+
+def test_waits_are_counted_by_place(monkeypatch):
+    from megads.bench import training
+
+    bench = bench_of()
+    bench.is_tiny = True
+    places = ["/x/site-packages/deepspeed/runtime/engine.py:7", f"{ROOT}/megads/engine/base.py:1"]
+    monkeypatch.setattr(training, "make", lambda bench, run: None)
+    monkeypatch.setattr(training, "train", lambda *given: [])
+    monkeypatch.setattr(
+        training, "_places", lambda *given: [training._short(places[0])] * 2 + [training._short(places[1])]
+    )
+    result = result_of("waits")
+    training.measure_waits(bench, result)
+    assert result.rows == [
+        {"place": "deepspeed/runtime/engine.py:7", "waits": 2},
+        {"place": "megads/engine/base.py:1", "waits": 1},
+    ]
+    assert result.notes == ["3 per step of 2 micro-batches"]
+
+
+def test_settings_of_presets_fit_any_number_of_ranks():
+    from megads.bench.training import CPU_MODELS, MODELS
+
+    for model in (*MODELS, *CPU_MODELS):
+        run = settings(ROOT, 8, model, "bf16", 1, 4)
+        assert run.train.global_batch == 32
+        assert (run.model.hidden_dropout, run.parallel.tensor, run.parallel.pipeline) == (0, 1, 1)
+
+
+def test_no_warning_of_another_kind_counts_as_a_wait():
+    from megads.device.measuring import host_waits
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with host_waits(bench_of().vendor) as found:
+            warnings.warn("called a synchronizing operation", UserWarning, stacklevel=1)
+    assert found is None
