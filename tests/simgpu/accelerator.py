@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 import torch
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
 from tests.simgpu.module import NAME
+
+
+def _maker(dtype: torch.dtype) -> Any:
+    """Return the property that makes a tensor of a list on the device; it is a copy from the host."""
+    return property(lambda self: partial(torch.tensor, dtype=dtype, device=NAME))
 
 
 class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc]
@@ -107,6 +113,14 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc]
         return int(self.module.mem_get_info(device_index)[0])
 
     # Tensors
+
+    BFloat16Tensor = _maker(torch.bfloat16)
+    ByteTensor = _maker(torch.uint8)
+    DoubleTensor = _maker(torch.double)
+    FloatTensor = _maker(torch.float)
+    HalfTensor = _maker(torch.half)
+    IntTensor = _maker(torch.int)
+    LongTensor = _maker(torch.long)
 
     def is_fp16_supported(self) -> bool:
         return True

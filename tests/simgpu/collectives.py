@@ -28,7 +28,12 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any):
         super().__init__(rank, size)
-        self.gloo = distributed_c10d.ProcessGroupGloo(store, rank, size, timeout)
+        gloo = dist.ProcessGroup.BackendType.GLOO
+        self.gloo = dist.ProcessGroup(store, rank, size)
+        self.gloo._set_default_backend(gloo)
+        self.gloo._register_backend(
+            torch.device("cpu"), gloo, distributed_c10d.ProcessGroupGloo(store, rank, size, timeout)
+        )
         self.name, self.description = "", ""
 
     def _get_backend(self, device: torch.device) -> Any:
@@ -78,6 +83,8 @@ def _sends(name: str) -> Callable[..., Any]:
     def send(self: SimulatedGroup, *args: Any, **kwargs: Any) -> Any:
         calls[name] = calls.get(name, 0) + 1
         views = [_host_view(each, name) for each in args]
+        if name == "barrier":
+            return self.gloo.barrier()  # of the host, whatever device the options name
         return getattr(self.gloo, name)(*views, **{key: _host_view(each, name) for key, each in kwargs.items()})
 
     return send

@@ -278,6 +278,8 @@ Tensor& set_nothing(Tensor& self) {
   return set_storage(self, std::move(none), 0, {0}, {});
 }
 
+void record_stream(Tensor&, c10::Stream) {}
+
 // The composite form on the CPU, which draws the same numbers.
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
   if (!train.value_or(true)) return {input, at::ones_like(input, at::kBool)};
@@ -313,18 +315,19 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("set_", &set_nothing);
   m.impl("native_dropout", &native_dropout);
+  m.impl("record_stream", &record_stream);
 }
 
-// One kernel for what the CPU and real devices compute as one: torch would take it apart for a device that it does not know.
+// One kernel for what the CPU and real devices compute as one: torch takes it apart for a device that it does not know.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  const auto all = c10::Dispatcher::singleton().getAllOpNames();
-  for (const auto& name : all) {
+  using c10::DispatchKey;
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findOp(name);
-    if (!op || name.name.rfind("aten::", 0) != 0) continue;
-    const bool is_list = name.name.rfind("aten::_foreach_", 0) == 0 && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
-    const bool is_one = op->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
-        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-    if (is_list || is_one)
+    if (!op || name.name.rfind("aten::", 0) != 0 || op->hasKernelForDispatchKey(DispatchKey::PrivateUse1)) continue;
+    const bool is_explicit = op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd);
+    const bool is_composite = is_explicit || op->hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+    const bool is_list = is_explicit && name.name.rfind("aten::_foreach_", 0) == 0;
+    if (is_list || (is_composite && op->hasKernelForDispatchKey(DispatchKey::CPU)))
       m.impl((name.name + (name.overload_name.empty() ? "" : "." + name.overload_name)).c_str(),
              torch::CppFunction::makeFromBoxedFunction<&fallback>());
   }

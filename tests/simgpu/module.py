@@ -122,6 +122,8 @@ def make_module(library: Library, devices: int, memory_bytes: int) -> ModuleType
         empty_cache=nothing,
         manual_seed=lambda seed: functions.simgpu_seed(int(seed) & (2**64 - 1)),
         manual_seed_all=lambda seed: functions.simgpu_seed(int(seed) & (2**64 - 1)),
+        get_rng_state=lambda device=None: torch.ops.simgpu.rng_state(),
+        set_rng_state=lambda state, device=None: torch.ops.simgpu.set_rng_state(state),
         get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16],
         is_bf16_supported=lambda: True,
         library=library,

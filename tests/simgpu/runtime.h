@@ -116,8 +116,18 @@ Tensor host_alias(const Tensor& self) {
   return over(alias_of(self.storage()), self, c10::DispatchKey::CPU);
 }
 
+Tensor rng_state() {
+  return Tensor::wrap_tensor_impl(default_generator().unsafeGetGeneratorImpl()->get_state());
+}
+
+void set_rng_state(const Tensor& state) {
+  default_generator().unsafeGetGeneratorImpl()->set_state(*state.unsafeGetTensorImpl());
+}
+
 TORCH_LIBRARY(simgpu, m) {
   m.def("host_alias(Tensor self) -> Tensor");
+  m.def("rng_state() -> Tensor", &rng_state);
+  m.def("set_rng_state(Tensor state) -> ()", &set_rng_state);
 }
 
 TORCH_LIBRARY_IMPL(simgpu, PrivateUse1, m) {

@@ -109,5 +109,26 @@ def _computes_as_the_cpu() -> None:
         assert torch.equal(ours, theirs)
 
 
+def _draws_again() -> None:
+    import torch
+
+    module = torch.get_device_module("gpu")
+    state = module.get_rng_state()
+    first = torch.rand(9, device=DEVICE).tolist()
+    host = torch.rand(3).tolist()
+    assert torch.rand(9, device=DEVICE).tolist() != first
+    module.set_rng_state(state)
+    assert torch.rand(9, device=DEVICE).tolist() == first
+    torch.manual_seed(0)  # seeds both, which draw apart from each other
+    assert torch.rand(3).tolist() == host
+    own = torch.Generator(DEVICE).manual_seed(3)
+    drawn = torch.rand(4, device=DEVICE, generator=own).tolist()
+    assert drawn == torch.rand(4, generator=torch.Generator().manual_seed(3)).tolist()
+
+
+def test_its_random_numbers_have_a_state_of_their_own():
+    run_on_device(1, _draws_again)
+
+
 def test_it_computes_what_the_cpu_does_and_draws_the_same_numbers():
     run_on_device(1, _computes_as_the_cpu)

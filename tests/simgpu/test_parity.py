@@ -1,0 +1,74 @@
+"""On the simulated device every layout computes the CPU's numbers: losses, norms, weights and moments, bit by bit.
+
+The same kernels run on both, so what differs is what the program does otherwise on a device.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.parity.layouts import Layout
+from tests.ranks import run_ranks
+from tests.simgpu.device import DEVICE, run_on_device
+from tests.simgpu.parity import record, recorded
+
+SCATTER = {"parallel.scatter_norms": "true"}
+FULL = {"recompute.granularity": "full"}
+SELECTIVE = {"recompute.granularity": "selective"}
+PARTITIONED = {"deepspeed.param_persistence_threshold": "0"}
+DOCUMENTS = {
+    "data.reset_attention_mask": "true",
+    "data.reset_position_ids": "true",
+    "data.eod_mask_loss": "true",
+}
+BF16, FP16 = {"train.dtype": "bf16"}, {"train.dtype": "fp16"}
+LAYOUTS = [
+    *(Layout(zero=zero) for zero in range(4)),
+    Layout("gpt-dropout", more=FULL),
+    Layout("gpt-dropout", zero=0, more=SELECTIVE),
+    Layout("llama", more=DOCUMENTS),
+    Layout("bert-dropout", zero=2),
+    Layout("t5-dropout", zero=1, more=FULL),
+    Layout("gpt", zero=1, more=BF16),
+    Layout("llama", zero=0, more=BF16),
+    Layout("llama", zero=3, more={**BF16, **PARTITIONED}),
+    Layout("gpt", zero=1, more=FP16),
+    Layout("gpt", zero=2, more={**FP16, "deepspeed.offload_optimizer": "cpu"}),
+    Layout(tp=2, zero=0),
+    Layout("gpt-dropout", tp=2, more=SCATTER),
+    Layout("gqa", sp=2, more=DOCUMENTS),
+    Layout(pp=2, zero=1, more=FULL),
+    Layout(dp=2, zero=2, more=BF16),
+    Layout("gqa", dp=2, zero=3, more=PARTITIONED),
+    Layout("bert", tp=2, zero=1, more=SCATTER),
+    Layout("t5", pp=2, zero=1),
+]
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_layout_computes_what_the_cpu_does(layout, tmp_path):
+    run_on_device(layout.ranks, record, DEVICE, layout, tmp_path, {})
+    run_ranks(layout.ranks, record, "cpu", layout, tmp_path, {}, timeout_s=120)
+    for rank in range(layout.ranks):
+        _compare(tmp_path, rank)
+
+
+def _compare(folder: Path, rank: int) -> None:
+    import torch
+
+    (ours, evaluated, weights), (theirs, expected, others) = (recorded(d, folder, rank) for d in (DEVICE, "cpu"))
+    assert ours == theirs
+    torch.testing.assert_close(evaluated, expected, rtol=0, atol=0)
+    _equal(weights, others)
+
+
+def _equal(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    import torch
+
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=0, msg=lambda told, name=name: f"{name}: {told}")
