@@ -110,6 +110,8 @@ def test_every_key_is_a_setting(name):
     key, value = CHANGED[name]
     # Under ZeRO 3 it changes nothing on accelerators.
     base = {"DTYPE": "bf16"} if name == "DDP_IMPL" else {**EVERY_OFFLOAD, "DTYPE": "bf16"}
+    if name.startswith("COMMS_LOGGER_"):
+        base["COMMS_LOGGER"] = "1"
     assert get(deepspeed_config(_run(base), 4), key) != value
     given = "torch" if name == "DDP_IMPL" else str(value)
     assert get(deepspeed_config(_run({**base, name: given}), 4), key) == value
@@ -153,3 +155,20 @@ def test_who_does_not_want_zero_3_to_overlap_says_so():
     resolved = resolve("tiny", env=env, machine="polaris")
     run = derive(resolved, num_hosts=1, ranks_per_host=2, vocab_size=100).run
     assert deepspeed_config(run, 2)["zero_optimization"]["overlap_comm"] is False
+
+
+def test_a_log_of_collectives_that_nobody_wants_has_no_section():
+    """DeepSpeed switches it on wherever the section is, and then waits for the device behind every collective."""
+    assert "comms_logger" not in deepspeed_config(_run({}), 4)
+    assert "comms_logger" not in deepspeed_config(_run({"COMMS_LOGGER_VERBOSE": "1"}), 4)
+    ops = '{"comms_logger": {"prof_ops": ["all_reduce"]}}'
+    assert "comms_logger" not in deepspeed_config(_run({"DS_CONFIG_OVERRIDES": ops}), 4)
+    assert deepspeed_config(_run({"COMMS_LOGGER": "1"}), 4)["comms_logger"]["enabled"] is True
+
+
+def test_deepspeed_takes_the_section_for_the_switch():
+    """Once it no longer does, the section may stay."""
+    from deepspeed.comm.config import DeepSpeedCommsConfig
+
+    assert DeepSpeedCommsConfig({"comms_logger": {"enabled": False}}).comms_logger_enabled
+    assert not DeepSpeedCommsConfig({}).comms_logger_enabled
