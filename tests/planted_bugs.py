@@ -405,6 +405,20 @@ MUTATIONS = (
         ("tests/engine/deepspeed/test_loss_scale.py", "-k", "the_scale_follows"),
     ),
     Mutation(
+        "a sequence that takes another slot leaves its text behind",
+        "megads/inference/cross_cache.py",
+        "        self._copy_texts([target], [source])\n",
+        "",
+        ("tests/inference/test_encoder_decoder.py", "-k", "come_and_go"),
+    ),
+    Mutation(
+        "a decoder's relative positions are counted from the longest sequence of the batch",
+        "megads/inference/cache.py",
+        "self._lengths = lengths.cpu()",
+        "self._lengths = lengths.cpu().clamp(min=longest)",
+        ("tests/inference/test_encoder_decoder.py", "-k", "come_and_go"),
+    ),
+    Mutation(
         "a rollback trains on the data of the bad step again",
         "megads/train/loop.py",
         'self.skip_to(min(last, t.run.train.train_iters), batches, "the rollback")',

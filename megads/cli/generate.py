@@ -117,8 +117,10 @@ def degrees_of(options: Mapping[str, Any]) -> dict[str, int]:
     return {name: options[name] or degree_of(f"parallel.{name}") for name in ("tensor", "pipeline")}
 
 
-def session_request(options: Mapping[str, Any], degrees: Mapping[str, int], num_slots: int) -> SessionRequest:
-    """Return what to load, of the options of :func:`model_options`."""
+def session_request(
+    options: Mapping[str, Any], degrees: Mapping[str, int], num_slots: int, uses: tuple[str, ...] = ("causal",)
+) -> SessionRequest:
+    """Return what to load, of the options of :func:`model_options`; ``uses``: see :class:`SessionRequest`."""
     from megads.inference.session import SessionRequest
 
     return SessionRequest(
@@ -130,6 +132,7 @@ def session_request(options: Mapping[str, Any], degrees: Mapping[str, int], num_
         num_slots=num_slots,
         context=options["context"] or 0,
         timeout_s=_timeout_s(),
+        uses=uses,
     )
 
 
@@ -213,7 +216,7 @@ def _generate(degrees: dict[str, int], options: dict[str, Any]) -> None:
         prompts = read_prompts(absolute(options["source_file"]))
     prompts += [Prompt("", number) for number in range(options["num_samples"])]
     slots = min(options["batch"], len(prompts)) if prompts else options["batch"] if is_piped else 1
-    session = open_session(session_request(options, degrees, slots), os.environ)
+    session = open_session(session_request(options, degrees, slots, uses=("causal", "t5")), os.environ)
     if session.speaks:
         for line in (*session.notes, session.summary):
             click.echo(f"megads: {line}", err=True)
@@ -235,7 +238,8 @@ def _print_texts(session: Session, prompts: list[str], sampling: Sampling) -> No
 
     for place, prompt in enumerate(prompts):
         seed = None if sampling.seed is None else sampling.seed + place
-        _print(session, prompt)
+        if session.continues:
+            _print(session, prompt)
         for piece in stream(session, prompt, replace(sampling, seed=seed)):
             _print(session, piece)
         _print(session, "\n")

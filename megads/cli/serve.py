@@ -57,7 +57,7 @@ def serve(
     from megads.inference.session import open_session
     from megads.monitor.log import start_log
 
-    wanted = session_request(options, degrees, options["batch"])
+    wanted = session_request(options, degrees, options["batch"], uses=("causal", "t5"))
     session = open_session(wanted, os.environ)
     start_log(session.groups.rank, "info", None)
     if session.speaks:

@@ -62,7 +62,7 @@ def _write(model: Any, more: Mapping[str, Any]) -> dict[str, Any]:
         "feed_forward_proj": {ours: theirs for theirs, ours in _ACTIVATIONS.items()}[model.activation],
         "is_encoder_decoder": True,
         # The decoder of a T5 begins with padding.
-        "decoder_start_token_id": more.get("pad_token_id", 0),
+        "decoder_start_token_id": more.get("decoder_start_token_id", more.get("pad_token_id", 0)),
     }
 
 

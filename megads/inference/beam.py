@@ -54,8 +54,9 @@ def beam_search(
     if not 1 <= width <= runner.num_slots:
         raise ConfigError(f"beam width {width}: use 1 to {runner.num_slots}, the requests that run at a time")
     check_prompt(prompt, runner, max_tokens)
+    text, prompt = runner.parts_of(prompt)
     most = min(max_tokens, runner.context - len(prompt))
-    hidden = runner.prefill([prompt])[:, -1]
+    hidden = runner.prefill([prompt], 0, [text])[:, -1]
     running = [Beam((), 0.0)]
     ended: list[Beam] = []
     for length in range(1, most + 1):

@@ -75,11 +75,13 @@ class Engine:
             ends = tuple(token for token, name in self._special.items() if name in sampling.stop)
             sampling = replace(sampling, stop_token_ids=(*sampling.stop_token_ids, *ends))
         hidden = self._special if sampling.skip_special_tokens else ()
-        request = Request(list(prompt), sampling, self._count, hidden=hidden)
+        source, begin = self.runner.parts_of(prompt)
+        request = Request(list(begin), sampling, self._count, hidden=hidden, source=list(source))
         self._count += 1
         self.waiting.append(request)
         return request
 
+    @torch.inference_mode()  # memory that grew in a step can be changed in no other mode
     def abort(self, request: Request) -> None:
         """Stop a request; nothing happens to one that is finished."""
         if request.finish_reason:
@@ -109,10 +111,11 @@ class Engine:
         """
         new = self._admitted()
         if new:
-            hidden = self.runner.prefill([each.prompt for each in new], len(self.running))
+            prompts, texts = [each.prompt for each in new], [each.source for each in new]
+            hidden = self.runner.prefill(prompts, len(self.running), texts)
             self.running += new
             for request, states in zip(new, hidden, strict=True):
-                if request.sampling.prompt_logprobs:
+                if request.sampling.prompt_logprobs and not request.source:
                     self._score_prompt(request, states)
             lasts = torch.tensor([len(each.prompt) - 1 for each in new], device=hidden.device)
             self._take(new, hidden[torch.arange(len(new), device=hidden.device), lasts])
@@ -127,7 +130,7 @@ class Engine:
         new: list[Request] = []
         longest = 0
         while self.waiting and len(self.running) + len(new) < self.runner.num_slots:
-            longest = max(longest, len(self.waiting[0].prompt))
+            longest = max(longest, len(self.waiting[0].source) + len(self.waiting[0].prompt))
             if new and longest * (len(new) + 1) > PREFILL_TOKENS:
                 break
             new.append(self.waiting.popleft())
@@ -197,10 +200,11 @@ def check_prompt(prompt: Sequence[int], runner: Runner, more: int) -> None:
         raise ConfigError("the prompt has no token; give a text, or begin with the end-of-text token")
     if not all(0 <= token < runner.vocab_size for token in prompt):
         raise ConfigError(f"the prompt has a token outside the vocabulary of {runner.vocab_size}")
-    if len(prompt) + bool(more) > runner.context:
+    source, begin = runner.parts_of(prompt)
+    room = runner.context - (0 if source else bool(more))
+    if len(source or begin) > room:
         raise ConfigError(
-            f"the prompt has {len(prompt)} tokens and the model a context of {runner.context}; "
-            f"use at most {runner.context - bool(more)}"
+            f"the prompt has {len(prompt)} tokens and the model a context of {runner.context}; use at most {room}"
         )
 
 

@@ -19,6 +19,7 @@ from megads.inference.engine import Engine
 from megads.inference.request import Request, TokenScore
 from megads.inference.sampling import Sampling
 from megads.inference.session import Session
+from megads.inference.tokenizer import encode_text, filled
 from megads.storage.reading import parse_json
 
 SAMPLING = tuple(each.name for each in fields(Sampling))
@@ -119,7 +120,7 @@ def _parsed(line: str, where: str, number: int) -> Prompt:
 
 
 def tokens_of(session: Session, text: str) -> list[int]:
-    """Return the tokens of a prompt; the end-of-text token for an empty one.
+    """Return the tokens of a prompt; for an empty one that is continued the end-of-text token.
 
     Raises:
         ConfigError: it has bytes that are not UTF-8.
@@ -128,6 +129,8 @@ def tokens_of(session: Session, text: str) -> list[int]:
         text.encode()
     except UnicodeEncodeError:
         raise ConfigError("the prompt is not UTF-8") from None
+    if not session.continues:
+        return encode_text(session.tokenizer, text)
     return session.tokenizer.encode(text) or [session.tokenizer.eod]
 
 
@@ -139,8 +142,8 @@ def generate(
 ) -> list[dict[str, Any]]:
     """Return a record for every prompt, in order, on rank 0; elsewhere nothing. All ranks call it.
 
-    A record has ``id``, ``prompt``, ``text`` (the output), ``all_text``, ``tokens`` (of the output),
-    ``finish_reason`` and, with ``logprobs``, ``logprobs``: of every token its number, log-probability and
+    A record has ``id``, ``prompt``, ``text`` (the output), ``all_text`` (see :func:`_whole`), ``tokens`` (of the
+    output), ``finish_reason`` and, with ``logprobs``, ``logprobs``: of every token its number, log-probability and
     most likely tokens.
 
     Args:
@@ -166,7 +169,7 @@ def generate(
             requests[place] = engine.add(tokens, chosen)
     for done, _ in enumerate(engine.run(), start=1):
         progress(min(len(prompts), done * groups.data_size), len(prompts))
-    records = {place: _record(prompts[place], request) for place, request in requests.items()}
+    records = {place: _record(session, prompts[place], request) for place, request in requests.items()}
     if groups.data is not None:
         if groups.pipe_rank or groups.tensor_rank:
             return []
@@ -175,12 +178,23 @@ def generate(
     return [records[place] for place in sorted(records)] if session.speaks else []
 
 
-def _record(prompt: Prompt, request: Request) -> dict[str, Any]:
+def _whole(session: Session, text: str, request: Request) -> str:
+    """Return prompt and output as one text.
+
+    Where an encoder has read the prompt: the prompt with its sentinels filled in; without any the output alone.
+    """
+    if session.continues:
+        return text + request.text
+    found = filled(session.tokenizer, text, request.output, session.eos)
+    return request.text if found is None else found
+
+
+def _record(session: Session, prompt: Prompt, request: Request) -> dict[str, Any]:
     record: dict[str, Any] = {
         "id": prompt.id,
         "prompt": prompt.text,
         "text": request.text,
-        "all_text": prompt.text + request.text,
+        "all_text": _whole(session, prompt.text, request),
         "tokens": len(request.output),
         "finish_reason": request.finish_reason,
     }
@@ -194,13 +208,18 @@ def _scored(score: TokenScore) -> dict[str, Any]:
 
 
 def stream(session: Session, text: str, sampling: Sampling) -> Iterator[str]:
-    """Yield the output for one prompt, as it grows. All ranks of the first replica call it.
+    """Yield the output for one prompt, as it grows; where it fills gaps in the prompt the whole text, at the end.
+
+    All ranks of the first replica call it.
 
     Raises:
         ConfigError: the prompt does not fit the context.
     """
     engine = Engine(session.runner, tokenizer=session.tokenizer, eos=session.eos)
     request = engine.add(tokens_of(session, text), sampling)
+    if request.source:
+        list(engine.run())
+        yield _whole(session, text, request)
     shown = 0
     while not engine.is_idle:
         engine.step()

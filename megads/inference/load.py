@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from megads.checkpoint.convert.huggingface.dtypes import SHORT
 from megads.checkpoint.convert.huggingface.export import dtype_of
-from megads.checkpoint.convert.huggingface.import_ import HFModel, ends_of, tokenizer_type
+from megads.checkpoint.convert.huggingface.import_ import HFModel, ends_of, start_of, tokenizer_type
 from megads.checkpoint.convert.megatron.model import TOKENIZER_FILES, MegatronModel
 from megads.checkpoint.format.folders import checkpoints_in
 from megads.checkpoint.format.manifest import MANIFEST, Manifest
@@ -26,6 +26,7 @@ from megads.config.stages import stage_steps
 from megads.data.tokenizers.base import TokenizerSpec
 from megads.errors import CheckpointError
 from megads.inference.tokenizer import spec_of_checkpoint
+from megads.models.build import model_class
 from megads.models.gpt import GPT
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -50,6 +51,9 @@ class Weights(Protocol):
 
     def ends(self, eod: int) -> tuple[int, ...]:
         """Return the tokens that end a text; ``eod`` is the end-of-text token of its tokenizer."""
+
+    def start(self, first: int) -> int:
+        """Return the token with which a decoder begins that an encoder feeds; ``first`` is that of training."""
 
     def tokenizer(self) -> TokenizerSpec:
         """Return the description of its tokenizer.
@@ -93,6 +97,11 @@ class CheckpointWeights:
         ends = ends_of(self.manifest.about.get(HF, {}))
         return ends if ends and not self.manifest.settings else tuple(dict.fromkeys((*ends, eod)))
 
+    def start(self, first: int) -> int:
+        """Return the token with which a decoder begins: the import's, unless trained since."""
+        about = self.manifest.about.get(HF)
+        return start_of(about) if about and not self.manifest.settings else first
+
     def tokenizer(self) -> TokenizerSpec:
         """Return the description of its tokenizer."""
         return spec_of_checkpoint(self.path, self.manifest)
@@ -130,6 +139,10 @@ class HFWeights:
     def ends(self, eod: int) -> tuple[int, ...]:
         """Return the tokens that end a text."""
         return ends_of(self._folder.about) or (eod,)
+
+    def start(self, first: int) -> int:
+        """Return the token with which a decoder begins."""
+        return start_of(self._folder.about)
 
     def tokenizer(self) -> TokenizerSpec:
         """Return the description of its tokenizer."""
@@ -175,6 +188,10 @@ class MegatronWeights:
     def ends(self, eod: int) -> tuple[int, ...]:
         """Return the token that ends a text."""
         return (eod,)
+
+    def start(self, first: int) -> int:
+        """Return the token with which a decoder begins."""
+        return first
 
     def tokenizer(self) -> TokenizerSpec:
         """Return the description of its tokenizer: the files that its arguments name, if they are here."""
@@ -250,7 +267,7 @@ def load_model(weights: Weights, groups: Groups, device: torch.device, dtype: to
     parallel = plain.parallel.model_copy(update={"pipeline": groups.pipe_size, "tensor": groups.tensor_size})
     run = plain.model_copy(update={"model": model, "parallel": parallel})
     with torch.device("meta"):
-        module = GPT(model, groups, steps=stage_steps(run)[groups.pipe_rank])
+        module = model_class(model)(model, groups, steps=stage_steps(run)[groups.pipe_rank])
     module = module.to(dtype).to_empty(device=device)
     layouts = parameters_of(model)
     with torch.no_grad():

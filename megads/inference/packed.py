@@ -8,6 +8,7 @@ model is loaded, and replace the weight. What they bring by model and batch: doc
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import cast
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 import megads.timing.collectives as dist
 from megads.models.gpt import GPT, Block
 from megads.models.layers import GatedMLP
+from megads.models.t5 import DecoderBlock, EncoderBlock
 from megads.parallel.collectives import Group
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear
 
@@ -44,6 +46,11 @@ def pack(module: GPT, num_slots: int) -> bool:
     width = next(width for slots, width in WIDTHS if num_slots >= slots)
     for layer in module.layers.values():
         block = cast(Block, layer)
+        if isinstance(block, EncoderBlock):  # it has no decode steps
+            continue
+        if isinstance(block, DecoderBlock):
+            _replace(block.cross_attention, "q", width)
+            _replace(block.cross_attention, "out", width)
         _replace(block.attention, "qkv", width)
         _replace(block.attention, "out", width)
         if isinstance(block.mlp, GatedMLP) and _fitting(block.mlp.gate_up.weight.shape[0] // 2, width):
@@ -105,7 +112,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedGatedMLP(nn.Module):
-    """``down(silu(gate(x)) * up(x))``, see :class:`GatedMLP`; panels of gate and up are joined after the product."""
+    """``down(act(gate(x)) * up(x))``, see :class:`GatedMLP`; panels of gate and up are joined after the product."""
 
     def __init__(self, mlp: GatedMLP, width: int):
         super().__init__()
@@ -114,9 +121,10 @@ class PackedGatedMLP(nn.Module):
         self.gate_up = _panels(weight, fitting)
         self.bias = None if bias is None else nn.Parameter(bias.detach().view(-1, 1, fitting), False)
         self.down = mlp.down
+        self.act = partial(F.silu, inplace=True) if mlp.act is F.silu else mlp.act
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``."""
         both = _multiply(x, self.gate_up)
         gate, up = (both if self.bias is None else both.add_(self.bias)).chunk(2)
-        return self.down(_joined(F.silu(gate, inplace=True).mul_(up), x))
+        return self.down(_joined(self.act(gate).mul_(up), x))

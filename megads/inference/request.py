@@ -34,7 +34,7 @@ class Request:
     """A prompt, how to continue it, and its output so far.
 
     Attributes:
-        prompt: tokens, at least one.
+        prompt: tokens that the output continues, at least one.
         sampling: with a seed, unless it is greedy.
         number: of the request in its engine.
         output: tokens generated.
@@ -44,6 +44,7 @@ class Request:
         finish_reason: ``stop``, ``length`` or ``abort``; empty: it is still running.
         hidden: tokens that the text is without.
         stop_reason: the string or token that stopped it; None: the end of text, or it was not stopped.
+        source: tokens that an encoder reads; ``prompt`` is what its decoder begins with, and no text. Else empty.
     """
 
     prompt: Sequence[int]
@@ -56,6 +57,7 @@ class Request:
     finish_reason: str = ""
     stop_reason: str | int | None = None
     hidden: Collection[int] = ()
+    source: Sequence[int] = ()
     _decoded: int = 0  # tokens whose text is complete
     _text: str = ""  # of those tokens
     _passed: int = 0  # characters of it in which nothing may stop
@@ -98,7 +100,7 @@ class Request:
         if self.hidden:
             tokens = [each for each in tokens if each not in self.hidden]
         # Tokenizers write the first token of a text in another way, so some that are known come before.
-        before = [*self.prompt[-BEFORE:], *tokens[: self._decoded]][-BEFORE:]
+        before = [*(() if self.source else self.prompt[-BEFORE:]), *tokens[: self._decoded]][-BEFORE:]
         known, whole = tokenizer.decode(before), tokenizer.decode([*before, *tokens[self._decoded :]])
         if whole.endswith(UNFINISHED) and not is_last:
             return

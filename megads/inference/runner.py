@@ -34,12 +34,16 @@ class Runner:
         self.module, self.groups, self.context, self.num_slots = module, groups, context, num_slots
         first = next(module.parameters())
         self.device, self.dtype = first.device, first.dtype
-        self.cache = KeyValueCache(
-            [cast(Block, layer).attention.place for layer in module.layers.values()],
-            num_slots=num_slots,
-            num_kv_heads=module.config.num_kv_heads // groups.tensor_size,
-            head_dim=module.config.head_dim,
-            context=context,
+        self.cache = self.make_cache()
+
+    def make_cache(self) -> KeyValueCache:
+        """Return the cache."""
+        return KeyValueCache(
+            [cast(Block, layer).attention.place for layer in self.module.layers.values()],
+            num_slots=self.num_slots,
+            num_kv_heads=self.module.config.num_kv_heads // self.groups.tensor_size,
+            head_dim=self.module.config.head_dim,
+            context=self.context,
             dtype=self.dtype,
             device=self.device,
         )
@@ -54,8 +58,28 @@ class Runner:
         """Tokens of the vocabulary, without padding."""
         return self.module.config.vocab_size
 
-    def prefill(self, prompts: Sequence[Sequence[int]], first_slot: int = 0) -> Tensor:
+    def parts_of(self, prompt: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the text that an encoder reads, empty without one, and what the output continues."""
+        return (), prompt
+
+    def check_layout(self) -> None:
+        """Refuse a layout that cannot generate.
+
+        Raises:
+            ConfigError: it has sequence parallelism.
+        """
+        if self.groups.seq_size > 1:
+            raise ConfigError(f"SP={self.groups.seq_size}: text is generated without sequence parallelism; use SP=1")
+
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], first_slot: int = 0, texts: Sequence[Sequence[int]] = ()
+    ) -> Tensor:
         """Run whole prompts into slots from ``first_slot`` on.
+
+        Args:
+            prompts: tokens that the outputs continue, see :meth:`parts_of`.
+            first_slot: of the first one.
+            texts: for an encoder, of each prompt.
 
         Returns:
             ``[B, S, H]`` for :meth:`logits`, S the longest prompt; what is behind a shorter one has no meaning.
@@ -63,8 +87,7 @@ class Runner:
         Raises:
             ConfigError: the layout has sequence parallelism.
         """
-        if self.groups.seq_size > 1:
-            raise ConfigError(f"SP={self.groups.seq_size}: text is generated without sequence parallelism; use SP=1")
+        self.check_layout()
         self.cache.begin_prefill(first_slot, [len(each) for each in prompts])
         tokens = self._padded(prompts)
         positions = torch.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
@@ -92,15 +115,17 @@ class Runner:
         before = torch.tensor(lengths)
         self.cache.begin_decode(before)
         column = torch.tensor(tokens, device=self.device).unsqueeze(1)
-        positions = before.unsqueeze(1).to(self.device)
-        return self._forward(column, Documents(positions, cache=self.cache))[:, 0]
+        return self._decode(column, before.unsqueeze(1).to(self.device))[:, 0]
+
+    def _decode(self, column: Tensor, positions: Tensor) -> Tensor:
+        return self._forward(column, Documents(positions, cache=self.cache))
 
     def _forward(self, tokens: Tensor, documents: Documents) -> Tensor:
         module, groups = self.module, self.groups
         if module.has_embedding:
             x = module.embed(tokens, documents)
         else:
-            x = torch.empty(*tokens.shape, module.config.hidden_size, dtype=self.dtype, device=self.device)
+            x = torch.empty(module.boundary(*tokens.shape), dtype=self.dtype, device=self.device)
             dist.recv(x, src=groups.ranks("pipe")[groups.pipe_rank - 1], group=groups.pipe)
         for layer in module.layers.values():
             x = layer(x, documents)
@@ -110,13 +135,16 @@ class Runner:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Map ``[N, H]`` to the logits ``[N, V]`` of the real vocabulary, float32 or wider; on the last stage only."""
-        local = self.module.logits(hidden.unsqueeze(0))[0]
+        local = self._columns(hidden.unsqueeze(0))[0]
         local = local if local.dtype == torch.float64 else local.float()
         if self.groups.tensor is not None:
             parts = [torch.empty_like(local) for _ in range(self.groups.tensor_size)]
             dist.all_gather(parts, local.contiguous(), group=self.groups.tensor)
             local = torch.cat(parts, dim=-1)
         return local[:, : self.vocab_size]
+
+    def _columns(self, hidden: Tensor) -> Tensor:
+        return self.module.logits(hidden)
 
     def share(self, found: Tensor) -> Tensor:
         """Return on every stage what the last one found; a tensor of the same shape and type on each, on the CPU."""

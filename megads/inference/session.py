@@ -13,12 +13,17 @@ from megads.comm.groups import Groups, join_ranks
 from megads.config.schema import RunConfig
 from megads.data.tokenizers.base import Tokenizer, TokenizerSpec
 from megads.data.tokenizers.build import make_tokenizer
+from megads.data.tokenizers.word_pieces import first_of_decoder
 from megads.errors import ConfigError
 from megads.families.table import FAMILIES
+from megads.inference.encoder_decoder import EncoderDecoderRunner
 from megads.inference.load import DTYPES, Weights, load_model, open_weights
 from megads.inference.packed import pack
 from megads.inference.runner import Runner
 from megads.inference.tokenizer import spec_given
+from megads.models.bert import BERT
+from megads.models.gpt import GPT
+from megads.models.t5 import T5
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class SessionRequest:
         sequence: ranks that share every sequence (Ulysses); more than one can score texts, not generate.
         replicas: of the model; 0: as many as the ranks that started make.
         timeout_s: longest wait for another rank; 0: the default.
+        uses: the kinds of models that the caller has a use for, see ``megads.families.family.Family.samples``.
     """
 
     source: Path
@@ -50,6 +56,7 @@ class SessionRequest:
     sequence: int = 1
     replicas: int = 0
     timeout_s: float = 0.0
+    uses: tuple[str, ...] = ("causal",)
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,20 @@ class Session:
         """Whether this rank prints."""
         return self.groups.rank == 0
 
+    @property
+    def continues(self) -> bool:
+        """Whether an output continues its prompt; else an encoder has read that, and the output stands alone."""
+        return not isinstance(self.runner, EncoderDecoderRunner)
+
+    @property
+    def end(self) -> int:
+        """The token that ends a text.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        return self.tokenizer.eod if self.continues else self.eos[0]
+
 
 def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     """Join the other ranks, if there are any, and load the model. Collective.
@@ -91,11 +112,7 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     """
     info = find_ranks(env)
     weights = open_weights(wanted.source, wanted.step)
-    if FAMILIES[weights.model.family].samples != "causal":
-        raise ConfigError(
-            f"{weights.path}: a model of the family {weights.model.family} does not predict a text from its beginning; "
-            "use a decoder, such as gpt or llama"
-        )
+    _check_use(weights, wanted.uses)
     spec = _spec(wanted.tokenizer, weights)
     tokenizer = make_tokenizer(spec)
     context = _context(wanted.context, weights)
@@ -104,9 +121,9 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     dtype = wanted.dtype or weights.dtype
     module = load_model(weights, groups, device, DTYPES[dtype])
     # With two threads one benchmark in many gave other texts than transformers, for a reason not found.
-    if torch.get_num_threads() == 1:
+    if torch.get_num_threads() == 1 and not isinstance(module, BERT):
         pack(module, wanted.num_slots)
-    runner = Runner(module, groups, context=context, num_slots=wanted.num_slots)
+    runner = _runner(module, groups, context, wanted.num_slots, weights, tokenizer)
     size = sum(weight.numel() for weight in module.parameters())
     shares = f" SP={wanted.sequence}" if wanted.sequence > 1 else ""
     layout = f", TP={wanted.tensor} PP={wanted.pipeline}{shares} x {groups.data_size}" if info.world_size > 1 else ""
@@ -114,8 +131,52 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     summary = f"{weights.path}: {held}, context {context}{layout}"
     notes = tuple(weights.notes()) if groups.rank == 0 else ()
     weights.close()
-    ends = weights.ends(tokenizer.eod)
+    ends = () if isinstance(module, BERT) else weights.ends(_end(tokenizer, module))
     return Session(runner, groups, tokenizer, ends, summary, spec.model, notes, run.launch.timeout_s)
+
+
+_CURES = {
+    "bert": "`megads generate` has it fill [MASK] in a text",
+    "t5": "`megads generate` and `megads serve` have it answer texts",
+}
+"""What another kind of model than those that are of use is for."""
+
+
+def _check_use(weights: Weights, uses: tuple[str, ...]) -> None:
+    model = weights.model
+    if model.num_classes:
+        raise ConfigError(
+            f"{weights.path}: a classifier of {model.num_classes} classes writes no text; `megads finetune` scores it"
+        )
+    kind = FAMILIES[model.family].samples
+    if kind not in uses:
+        raise ConfigError(
+            f"{weights.path}: a model of the family {model.family} does not predict a text from its beginning; "
+            f"{_CURES[kind]}, or use a decoder, such as gpt or llama"
+        )
+
+
+def _runner(
+    module: GPT, groups: Groups, context: int, num_slots: int, weights: Weights, tokenizer: Tokenizer
+) -> Runner:
+    if isinstance(module, BERT):
+        return Runner(module, groups, context=context, num_slots=0)
+    if not isinstance(module, T5):
+        return Runner(module, groups, context=context, num_slots=num_slots)
+    first = first_of_decoder(tokenizer.specials)
+    start = weights.start(-1 if first is None else first)
+    if not 0 <= start < module.config.vocab_size:
+        raise ConfigError(
+            f"{weights.path}: its tokenizer has no token for the beginning of a text or padding, with one of which the "
+            "decoder begins; pass another one with --tokenizer"
+        )
+    return EncoderDecoderRunner(module, groups, context=context, num_slots=num_slots, start=start)
+
+
+def _end(tokenizer: Tokenizer, module: GPT) -> int:
+    """Return the token that ended texts in training."""
+    eos = tokenizer.specials.eos
+    return tokenizer.eod if eos is None or not isinstance(module, T5) else eos
 
 
 def _spec(wanted: str | TokenizerSpec, weights: Weights) -> TokenizerSpec:

@@ -166,7 +166,7 @@ class Attention(nn.Module):
         if self.exchange is not None:
             q, k, v = self.exchange.to_heads(q, k, v)
         if documents.cache is not None:
-            mixed = documents.cache.attend(self.place, q, k, v)
+            mixed = documents.cache.attend(self.place, q, k, v, None)
         else:
             within = documents.segments or documents.lengths
             mixed = self.recompute.core(partial(self._attend, within, draws), q, k, v)

@@ -12,7 +12,7 @@ from megads.config.schema import ModelConfig
 from megads.errors import ConfigError
 from megads.models.attention import Attention, load_flash
 from megads.models.layers import Context, Layer, make_column, make_row
-from megads.models.relative import attend_relative, relative_bias
+from megads.models.relative import attend_relative, distant_bias, relative_bias
 from megads.models.rope import Rotary
 from megads.parallel.documents import Documents, Lengths
 from megads.parallel.ulysses import HeadExchange, spread_heads
@@ -55,8 +55,11 @@ class RelativeAttention(Attention):
             q, k, v = self.exchange.to_heads(q, k, v)
             mine = self.exchange.share.queries
             table = table[:, mine.start : mine.stop]
-        lengths = None if self.is_causal else documents.lengths
-        mixed = self.recompute.core(partial(self._attend_relative, lengths, draws), q, k, v, table)
+        if documents.cache is not None:
+            mixed = documents.cache.attend(self.place, q, k, v, partial(distant_bias, table, self.longest))
+        else:
+            lengths = None if self.is_causal else documents.lengths
+            mixed = self.recompute.core(partial(self._attend_relative, lengths, draws), q, k, v, table)
         if self.exchange is not None:
             mixed = self.exchange.to_tokens(mixed)
         return self.out(mixed.reshape(batch, length, -1))
@@ -105,18 +108,27 @@ class CrossAttention(nn.Module):
 
         Args:
             encoded: ``[B, e, H]``, this rank's part of the encoder's output.
-            documents: the encoder's ``lengths``: padding is no key.
+            documents: the encoder's ``lengths``: padding is no key. With ``texts`` keys and values are those that are
+                kept, and ``encoded`` has no rows but when a text is encoded.
         """
-        q, kv = self.q(x), self.kv(encoded)
+        q = self.q(x)
         batch, length, _ = q.shape
         q = q.view(batch, length, self.num_heads, self.head_dim)
-        k, v = kv.view(batch, kv.shape[1], 2 * self.num_kv_heads, self.head_dim).chunk(2, dim=2)
+        if documents.texts is not None:
+            mixed = documents.texts.across(self.place, q, partial(self._keys, encoded), self.scale)
+            return self.out(mixed.reshape(batch, length, -1))
+        k, v = self._keys(encoded)
         if self.exchange is not None:
             q, k, v = self.exchange.queries_to_heads(q), *self.exchange.keys_to_heads(k, v)
         mixed = self.recompute.core(partial(self._attend, documents.lengths, draws), q, k, v)
         if self.exchange is not None:
             mixed = self.exchange.to_tokens(mixed)
         return self.out(mixed.reshape(batch, length, -1))
+
+    def _keys(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values ``[B, e, kv heads, D]`` of ``[B, e, H]``."""
+        k, v = self.kv(encoded).unflatten(2, (2 * self.num_kv_heads, self.head_dim)).chunk(2, dim=2)
+        return k, v
 
     def _attend(self, lengths: Lengths | None, draws: Draws | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Return ``[B, D, heads, D]`` of the heads at hand."""

@@ -66,6 +66,12 @@ def relative_bias(table: Tensor, queries: int, keys: int, longest: int, *, is_ca
     return values.t().unfold(1, keys, 1).flip(1).unsqueeze(0)
 
 
+def distant_bias(table: Tensor, longest: int, distance: Tensor) -> Tensor:
+    """Return ``[B, heads, Q, K]``, what :func:`relative_bias` has for causal ``distance`` ``[B, Q, K]`` of any kind."""
+    values = table[bucket_of(distance, len(table), longest, is_causal=True)]
+    return values.masked_fill((distance > 0).unsqueeze(3), -math.inf).permute(0, 3, 1, 2)
+
+
 def attend_relative(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, real: Tensor | None, dropout: float) -> Tensor:
     """Return ``softmax(q k^T + bias) v`` ``[B, S, heads, D]`` of ``[B, S, heads, D]`` each; scores are not scaled.
 

@@ -79,12 +79,13 @@ class _Half(Block):
         """Return what the attention among the tokens of this part, of the activation ``x``, has to know."""
         documents = documents or Documents()
         lengths, relative = None if self.is_causal else documents.lengths, None
+        cache = documents.cache if self.is_causal else None  # the encoder's tokens are whole
         if parts.tables:
             heads = self.model.num_heads // self.context.groups.tensor_size
             shape = 2, self.model.relative_buckets, heads
             numbers = x[0, -parts.tables :].flatten()[: 2 * self.model.relative_buckets * heads]
             relative = numbers.view(shape)[int(self.is_causal)]
-        return replace(documents, lengths=lengths, relative=relative)
+        return replace(documents, lengths=lengths, relative=relative, cache=cache)
 
 
 class EncoderBlock(_Half):
@@ -98,6 +99,8 @@ class EncoderBlock(_Half):
     def forward(self, x: Tensor, documents: Documents | None = None, draws: Draws | None = None) -> Tensor:
         """Map ``[B, e + d + r, H]`` to the same; see :class:`Parts`."""
         parts = Parts.of(self.model, self.context, x.shape[1], documents)
+        if not parts.encoder:  # a decode step
+            return x
         mine = super().forward(x[:, : parts.encoder], self.among(documents, x, parts), draws)
         mine = mine if self.encoder_norm is None else self.encoder_norm(mine)
         return torch.cat([mine, x[:, parts.encoder :]], dim=1)
@@ -180,8 +183,11 @@ class T5(GPT):
         x = self.embedding(self._as_scattered(tokens, encoder))
         if model.position_embedding == "learned":
             first, length = context.groups.seq_rank, max(encoder, decoder)
-            here = [torch.arange(first * each, (first + 1) * each, device=x.device) for each in (encoder, decoder)]
-            x = x + self.positions(length, self._as_scattered(torch.cat(here).unsqueeze(0), encoder))
+            where = documents.positions if documents else None
+            if where is None:
+                here = [torch.arange(first * each, (first + 1) * each, device=x.device) for each in (encoder, decoder)]
+                where = torch.cat(here).unsqueeze(0)
+            x = x + self.positions(length, self._as_scattered(where, encoder))
         x = context.dropout(x, model.hidden_dropout if self.training else 0.0, draws, "embedding")
         if not self.table_rows:
             return x
@@ -214,8 +220,11 @@ class T5(GPT):
     def logits(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         """Map ``[B, e + d + r, H]`` to this rank's columns ``[B, D/SP, V/t]`` of the logits of the decoder's tokens."""
         parts = Parts.of(self.config, self.context, x.shape[1], documents)
-        mine = x[:, parts.encoder : parts.encoder + parts.decoder]
-        logits = super().logits(mine)
+        return self.decoder_logits(x[:, parts.encoder : parts.encoder + parts.decoder])
+
+    def decoder_logits(self, x: Tensor) -> Tensor:
+        """Map the decoder's part ``[B, d, H]`` to this rank's columns ``[B, D/SP, V/t]`` of the logits."""
+        logits = super().logits(x)
         if self.config.tied_embeddings and self.table_rows:
             logits = logits * self.config.hidden_size**-0.5
         return logits if self.output_bias is None else self.output_bias(logits)

@@ -7,7 +7,7 @@ rank has, and is handed to the layers; nothing is sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -108,8 +108,27 @@ class Cache(Protocol):
     context: int
     """Positions of the longest sequence."""
 
-    def attend(self, layer: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store ``k`` and ``v`` ``[B, S, kv heads, D]`` and return the attention of ``q``, ``[B, S, heads, D]``."""
+    def attend(self, layer: str, q: Tensor, k: Tensor, v: Tensor, bias: Callable[[Tensor], Tensor] | None) -> Tensor:
+        """Store ``k`` and ``v`` ``[B, S, kv heads, D]`` and return the attention of ``q``, ``[B, S, heads, D]``.
+
+        Args:
+            bias: maps distances ``[B, S, K]`` (place of the key less that of the query) to what is added to scores,
+                which are not scaled then, ``[B, heads, S, K]``; the same for all layers. None: nothing is added.
+        """
+
+
+class TextCache(Protocol):
+    """Keys and values of texts that an encoder has read; see ``megads.inference.cross_cache``."""
+
+    def across(
+        self, layer: str, q: Tensor, encoded: Callable[[], tuple[Tensor, Tensor]], scale: float | None
+    ) -> Tensor:
+        """Return the attention of ``q``, ``[B, S, heads, D]``, to the encoder's output.
+
+        Args:
+            encoded: returns keys and values ``[B, E, kv heads, D]``; called once per text, and kept.
+            scale: of the scores; None: ``1 / sqrt(D)``.
+        """
 
 
 @dataclass(frozen=True)
@@ -125,6 +144,7 @@ class Documents:
         encoder_tokens: of an encoder with a decoder, whose tokens lie one behind the other: how many of this
             sequence rank's are the encoder's, to which ``lengths`` belong; None: SEQ / SP.
         relative: ``[buckets, heads / t]``, biases of relative positions; given by a layer to its attention.
+        texts: keys and values of the encoder's output that are kept; None: they are computed.
     """
 
     positions: Tensor | None = None
@@ -134,6 +154,7 @@ class Documents:
     types: Tensor | None = None
     encoder_tokens: int | None = None
     relative: Tensor | None = None
+    texts: TextCache | None = None
 
 
 def find_documents(

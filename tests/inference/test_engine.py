@@ -128,6 +128,18 @@ def test_an_aborted_request_leaves_the_others_as_they_are():
         assert [*request.prompt, *request.output] == text
 
 
+def test_an_abort_after_memory_has_grown_leaves_the_others_as_they_are(monkeypatch):
+    monkeypatch.setattr("megads.inference.cache.FIRST_CAPACITY", 8)
+    engine = Engine(runner_of("llama3", Grid(), 0))
+    requests = [engine.add(prompt, SCORED) for prompt in prompts()[:4]]
+    for _ in range(4):
+        engine.step()
+    engine.abort(requests[0])  # the last one takes its place
+    list(engine.run())
+    for request, (text, _) in list(zip(requests, expected("llama3"), strict=False))[1:]:
+        assert [*request.prompt, *request.output] == text
+
+
 def test_a_text_longer_than_the_first_cache_and_up_to_the_context(monkeypatch):
     monkeypatch.setattr("megads.inference.cache.FIRST_CAPACITY", 8)
     engine = Engine(runner_of("llama3", Grid(), 0))
@@ -160,6 +172,7 @@ def test_replicas_draw_other_seeds(monkeypatch):
     seeds = []
     for replica in range(2):
         groups = SimpleNamespace(world=object(), data_rank=replica)
-        engine = Engine(SimpleNamespace(groups=groups, vocab_size=53, context=64))
+        parts = {"parts_of": lambda prompt: ((), prompt)}
+        engine = Engine(SimpleNamespace(groups=groups, vocab_size=53, context=64, **parts))
         seeds.append(engine.add([1], Sampling()).sampling.seed)
     assert seeds[0] != seeds[1]

@@ -7,10 +7,12 @@ import json
 import pytest
 
 from megads.comm.grid import Grid
+from megads.data.tokenizers.base import Specials
 from megads.errors import ConfigError, DataError
 from megads.inference.generate import Prompt, generate, prompts_of, read_prompts, stream
 from megads.inference.sampling import Sampling
 from megads.inference.session import Session
+from tests.inference import their_t5
 from tests.inference.letters import Letters
 from tests.inference.theirs import runner_of
 
@@ -117,6 +119,39 @@ def test_a_stream_is_the_text_of_the_record(session):
     pieces = list(stream(session, "Hello", sampling))
     assert "".join(pieces) == made["text"]
     assert len(pieces) > 1
+
+
+class Sentinels(Letters):
+    """Letters of which X and Y stand for spans."""
+
+    specials = Specials(eos=52, pad=0, extra=(50, 51))
+
+    def encode(self, text: str) -> list[int]:
+        return super().encode(text.replace("<extra_id_0>", "X").replace("<extra_id_1>", "Y"))
+
+
+def test_a_t5_fills_the_gaps_of_its_prompt(monkeypatch):
+    runner = their_t5.runner_of(their_t5.folder_of("t5-v1.1"), num_slots=2)
+    session = Session(runner, runner.groups, Sentinels(), (52,), "")
+    prompts = [Prompt("ab<extra_id_0>c"), Prompt("hello", 7)]
+    sampling = Sampling(max_tokens=9, temperature=0, logprobs=0, prompt_logprobs=True)
+    free = generate(session, prompts, sampling)
+    assert [each["id"] for each in free] == [None, 7]
+    assert free[1]["all_text"] == free[1]["text"] != ""
+    assert [len(each["logprobs"]) for each in free] == [each["tokens"] for each in free]
+    forced = Sampling(max_tokens=4, temperature=0, logit_bias=((50, 1e4),))
+    (made,) = generate(session, prompts[:1], forced)
+    assert (made["text"], made["all_text"]) == ("XXXX", "abc")
+    assert list(stream(session, "ab<extra_id_0>c", forced)) == ["abc"]
+    monkeypatch.setattr("megads.inference.engine.Engine.run", lambda self: iter(_written(self, [50, 7, 8, 51, 9, 52])))
+    (made,) = generate(session, [Prompt("ab<extra_id_0>c<extra_id_1>")], sampling)
+    assert made["all_text"] == "abhicj"
+
+
+def _written(engine, tokens):
+    (request,) = engine.waiting
+    request.output = tokens
+    return [request]
 
 
 def test_what_a_pipe_has():

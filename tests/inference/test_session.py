@@ -14,6 +14,7 @@ from megads.inference.generate import Prompt, generate, leave
 from megads.inference.sampling import Sampling
 from megads.inference.session import SessionRequest, open_session
 from tests.inference.letters import LETTERS
+from tests.inference.their_t5 import START, folder_of, module_of
 from tests.inference.theirs import imported
 
 
@@ -68,3 +69,39 @@ def test_an_encoder_predicts_no_text(tmp_path):
     transformers.BertForMaskedLM(config).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="a model of the family bert does not predict a text from its beginning"):
         open_session(SessionRequest(tmp_path), {})
+
+
+def _add_letters(place, **config):
+    """Write a tokenizer of letters that ends each text, as T5's does."""
+    vocab = {letter: number for number, letter in enumerate(LETTERS)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="Z"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    made.decoder = tokenizers.decoders.Fuse()
+    made.post_processor = tokenizers.processors.TemplateProcessing("$A Z", special_tokens=[("Z", 52)])
+    made.save(str(place / "tokenizer.json"))
+    (place / "tokenizer_config.json").write_text(json.dumps({"eos_token": "Z", "pad_token": "Y", **config}))
+
+
+@pytest.mark.parametrize("source", ["theirs", "ours"])
+def test_a_t5_answers_texts_with_the_tokenizer_start_and_end_of_its_folder(source, tmp_path, request):
+    place = shutil.copytree(folder_of("t5-v1.1") / source, tmp_path / source)
+    _add_letters(tmp_path)
+    session = open_session(SessionRequest(place, tokenizer=str(tmp_path), uses=("causal", "t5")), {})
+    request.addfinalizer(leave)
+    assert (session.runner.start, session.continues, session.end) == (START, False, session.eos[0])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    made = generate(session, [Prompt("hello"), Prompt("a")], Sampling(max_tokens=9, temperature=0, ignore_eos=True))
+    for text, record in zip(("hello", "a"), made, strict=True):
+        tokens = tokenizer(text, return_tensors="pt")
+        assert tokens["input_ids"][0, -1] == 52
+        wanted = module_of("t5-v1.1").generate(
+            tokens["input_ids"], attention_mask=tokens["attention_mask"], max_new_tokens=9, use_cache=False
+        )
+        assert record["text"] == record["all_text"] == tokenizer.decode(wanted[0, 1:])
+
+
+def test_what_an_encoder_with_a_decoder_is_of_no_use_for(tmp_path):
+    _add_letters(tmp_path)
+    place = folder_of("t5-v1.1") / "theirs"
+    with pytest.raises(ConfigError, match=r"family t5 does not predict a text .* `megads serve` have it answer texts"):
+        open_session(SessionRequest(place, tokenizer=str(tmp_path)), {})

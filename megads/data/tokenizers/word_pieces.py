@@ -8,7 +8,7 @@ import numpy as np
 
 from megads.config.schema import RunConfig
 from megads.data.samples.masked.masking import WordPieces
-from megads.data.tokenizers.base import Tokenizer
+from megads.data.tokenizers.base import Specials, Tokenizer
 from megads.data.tokenizers.build import load_tokenizer
 from megads.data.tokenizers.types.bert import WordPieceTokenizer
 from megads.data.tokenizers.types.huggingface import HFTokenizer
@@ -63,12 +63,18 @@ def word_pieces(tokenizer: Tokenizer, kind: str, name: str) -> WordPieces:
     vocab = _vocab(tokenizer)
     continues = np.zeros(tokenizer.vocab_size, np.bool_)
     continues[[number for token, number in vocab.items() if token.startswith(CONTINUES)]] = True
-    cls, sep, mask, pad, bos, eos = (
+    cls, sep, mask, pad, eos = (
         _NONE if each is None else each
-        for each in (specials.cls, specials.sep, specials.mask, specials.pad, specials.bos, specials.eos)
+        for each in (specials.cls, specials.sep, specials.mask, specials.pad, specials.eos)
     )
     ids = np.array(list(vocab.values()), np.int64)
-    return WordPieces(ids, continues, cls, sep, mask, pad, pad if bos == _NONE else bos, eos, specials.extra)
+    first = first_of_decoder(specials)
+    return WordPieces(ids, continues, cls, sep, mask, pad, _NONE if first is None else first, eos, specials.extra)
+
+
+def first_of_decoder(specials: Specials) -> int | None:
+    """Return the token with which the decoder of a T5 begins: that of a text's beginning, else padding."""
+    return specials.pad if specials.bos is None else specials.bos
 
 
 def _vocab(tokenizer: Tokenizer) -> Mapping[str, int]:

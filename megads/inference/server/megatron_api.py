@@ -47,6 +47,8 @@ class MegatronApi:
     async def generate(self, request: Request) -> Response:
         """``PUT /api``."""
         body = await read_json(request)
+        if not self.loop.session.continues:
+            raise BadRequest("this model does not continue prompts; use POST /v1/completions")
         fields = parse(body)
         prompts = self._prompts(body, fields)
         eos = (fields["stop_token"],) if fields["stop_token"] >= 0 else self.loop.session.eos

@@ -21,7 +21,7 @@ from megads.inference.server.chat import ChatTemplate
 from megads.inference.server.engine_loop import EngineLoop, Update
 from megads.inference.server.fields import UNSUPPORTED, ChatRequest, Common, CompletionRequest
 from megads.inference.server.requests import BadRequest, NotFound, all_of, read_json, while_connected
-from megads.inference.tokenizer import name_of
+from megads.inference.tokenizer import encode_text, name_of
 from megads.monitor.log import LOG
 
 _Fields = TypeVar("_Fields", bound=BaseModel)
@@ -48,7 +48,7 @@ class OpenAI:
 
     def __init__(self, loop: EngineLoop, model: str, template: ChatTemplate):
         self.loop, self.model, self.template = loop, model, template
-        self.tokenizer = loop.session.tokenizer
+        self.session, self.tokenizer = loop.session, loop.session.tokenizer
 
     async def models(self, request: Request) -> Response:
         """``GET /v1/models`` and ``/v1/models/{id}``."""
@@ -62,7 +62,7 @@ class OpenAI:
 
     async def tokenizer_info(self, request: Request) -> Response:
         """``GET /tokenizer_info``."""
-        found: dict[str, Any] = {"eos_token_id": self.tokenizer.eod, "eos_token_ids": list(self.loop.session.eos)}
+        found: dict[str, Any] = {"eos_token_id": self.session.end, "eos_token_ids": list(self.loop.session.eos)}
         found["vocab_size"] = self.tokenizer.vocab_size
         template = {"chat_template": self.template.text} if self.template.text else {}
         return JSONResponse({**found, **self._special_tokens(), **template})
@@ -95,6 +95,8 @@ class OpenAI:
             raise BadRequest("suffix is not supported: the model continues texts", "suffix")
         if asked.best_of not in (None, asked.n):
             raise BadRequest(f"best_of={asked.best_of} is not supported; use n", "best_of")
+        if asked.echo and not self.session.continues:
+            raise BadRequest("echo is not supported: the output of this model does not continue the prompt", "echo")
         jobs = self._jobs(asked.prompts(), _sampling(asked.sampling), asked.n, asked.add_special_tokens)
         answer = Answer("text_completion", self.model)
         if asked.stream:
@@ -136,12 +138,14 @@ class OpenAI:
 
     def _encode(self, text: str, is_whole: bool) -> list[int]:
         """Return the tokens of a text, with those that the tokenizer puts around one if it ``is_whole``."""
+        if not self.session.continues:
+            return encode_text(self.tokenizer, text)
         return self.tokenizer.encode(text) if is_whole else self.tokenizer.encode_plain(text)
 
     def _special_tokens(self) -> dict[str, str]:
         """Return the texts of the tokens that begin, end and fill up texts; there is always an end."""
         named = self.tokenizer.specials
-        ids = {"bos_token": named.bos, "eos_token": self.tokenizer.eod, "pad_token": named.pad}
+        ids = {"bos_token": named.bos, "eos_token": self.session.end, "pad_token": named.pad}
         found = {name: name_of(self.tokenizer, token) for name, token in ids.items() if token is not None}
         return {**found, **self.template.tokens}
 
@@ -149,7 +153,7 @@ class OpenAI:
         """Return text and token of begin and end: some tokenizers take these texts for ordinary ones."""
         texts, bos = self._special_tokens(), self.tokenizer.specials.bos
         begin = [(texts["bos_token"], bos)] if bos is not None else []
-        return [*begin, (texts["eos_token"], self.tokenizer.eod)]
+        return [*begin, (texts["eos_token"], self.session.end)]
 
     def _jobs(
         self, prompts: Sequence[str | Sequence[int]], sampling: Sampling, n: int, is_whole: bool = True
@@ -161,7 +165,9 @@ class OpenAI:
         jobs: list[_Job] = []
         for prompt in prompts:
             if isinstance(prompt, str):
-                text, tokens = prompt, self._encode(prompt, is_whole) or [self.tokenizer.eod]
+                text, tokens = prompt, self._encode(prompt, is_whole)
+                if not tokens and self.session.continues:
+                    tokens = [self.tokenizer.eod]
                 self.loop.check(tokens, sampling)
             else:
                 tokens = list(prompt)
@@ -185,7 +191,7 @@ class OpenAI:
         logprobs = None
         if asked.logprobs is not None:
             as_ids = asked.return_tokens_as_token_ids
-            offset = 0 if asked.echo else len(job.text)
+            offset = 0 if asked.echo or not self.session.continues else len(job.text)
             logprobs = completion_logprobs(scores, self.tokenizer, as_ids=as_ids, offset=offset)
         reason = FINISH.get(update.finish_reason)
         return {"index": job.index, "text": echo + update.text, "logprobs": logprobs, "finish_reason": reason}

@@ -14,6 +14,8 @@ import pytest
 from megads.cli.client import ask
 from megads.inference.engine import Engine
 from megads.inference.sampling import Sampling
+from megads.inference.session import Session
+from tests.inference import their_t5
 from tests.inference.letters import Letters
 
 GREEDY = {"model": "tiny", "temperature": 0}
@@ -358,3 +360,26 @@ def test_the_page_asks_for_a_text_in_a_real_browser(serve, tmp_path):
     assert _is_idle(server)
     asked = 'megads_requests_total{route="/v1/completions",status="200"} 1.0'
     assert asked in httpx.get(f"{server.url}/metrics").text
+
+
+def test_a_t5_answers_prompts(serve):
+    runner = their_t5.runner_of(their_t5.folder_of("t5-v1.1"))
+    served = serve(session=Session(runner, runner.groups, Letters(), (52,), ""))
+    prompts = ["hello", "a", "some Words"]
+    body = {"prompt": prompts, "max_tokens": 7, "temperature": 0, "ignore_eos": True, "logprobs": 1}
+    made = served.post("/v1/completions", body).json()
+    for prompt, choice in zip(prompts, made["choices"], strict=True):
+        wanted = their_t5.greedy("t5-v1.1", Letters().encode(prompt), 7)
+        assert choice["text"] == Letters().decode(wanted)
+        assert choice["logprobs"]["tokens"] == list(choice["text"])
+        assert choice["logprobs"]["text_offset"] == list(range(7))
+    streamed = served.post("/v1/completions", {**body, "prompt": "hello", "stream": True}).text
+    pieces = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
+    assert "".join(each["choices"][0]["text"] for each in pieces) == made["choices"][0]["text"]
+    for words, body in (("echo is not supported", {"prompt": "a", "echo": True}), ("has no token", {"prompt": ""})):
+        refused = served.post("/v1/completions", body)
+        assert refused.status_code == 400
+        assert words in refused.json()["error"]["message"]
+    assert served.put({"prompts": ["a"], "tokens_to_generate": 2}).status_code == 400
+    assert served.post("/tokenize", {"prompt": "ab"}).json()["tokens"] == [0, 1]
+    assert httpx.get(f"{served.url}/tokenizer_info").json()["eos_token_id"] == 52

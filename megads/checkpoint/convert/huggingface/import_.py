@@ -36,6 +36,7 @@ TOKENIZER_FILES = (
 """What transformers reads a tokenizer from."""
 
 GENERATION = "generation_config.json"
+START = "decoder_start_token_id"
 
 _TABLES = re.compile(
     r"rotary_emb\.inv_freq$|\battn\.(bias|masked_bias)$|EncDecAttention\.relative_attention_bias\.weight$"
@@ -120,7 +121,7 @@ class HFModel:
         self.dtype = _dtype(self._weights, self._stored_as)
         self.parameters = sum(each.rows * each.width for each in theirs)
         config = read_json(folder / CONFIG)
-        self.about: dict[str, Any] = {name: config[name] for name in SPECIAL if name in config}
+        self.about: dict[str, Any] = {name: config[name] for name in (*SPECIAL, START) if name in config}
         if (folder / GENERATION).is_file():
             self.about["generation"] = read_json(folder / GENERATION)
 
@@ -230,6 +231,15 @@ def ends_of(about: Mapping[str, Any]) -> tuple[int, ...]:
         if ends:
             return ends
     return ()
+
+
+def start_of(about: Mapping[str, Any]) -> int:
+    """Return the token with which a decoder begins by what a folder says, see :class:`HFModel`: else its padding."""
+    for name in (START, "pad_token_id"):
+        for source in (about.get("generation") or {}, about):
+            if type(source.get(name)) is int:
+                return int(source[name])
+    return 0  # T5's padding
 
 
 def tokenizer_type(folder: Path) -> str:
