@@ -33,7 +33,11 @@ def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
             f"MEGADS_DEVICE={device}: no such device is visible on this host; it shows {', '.join(visible)}; "
             "use one of these or leave it unset"
         )
-    wanted_backend(env, device)
+    if wanted_backend(env, device) == "ccl" and device == "cpu" and run.parallel.pipeline > 1:
+        raise DeviceError(
+            f"MEGADS_BACKEND=ccl sends nothing from one CPU rank to another, and PP={run.parallel.pipeline} does; "
+            "use MEGADS_BACKEND=gloo or PP=1"
+        )
     given_peak(env)
     if device == "cpu" and env.get("DS_ACCELERATOR", "cpu") not in ("", "cpu"):
         raise DeviceError(f"DS_ACCELERATOR={env['DS_ACCELERATOR']}: this run is on the cpu; unset DS_ACCELERATOR")

@@ -10,7 +10,7 @@ import pytest
 from megads.config.derive import derive
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
-from megads.errors import LaunchError
+from megads.errors import DeviceError, LaunchError
 from megads.launch.preflight import capabilities
 from megads.launch.preflight.capabilities import backend_note, check_host
 
@@ -69,3 +69,13 @@ def test_nvme_is_refused_also_where_deepspeed_could(tmp_path, monkeypatch):
 def test_a_backend_that_is_not_the_devices_is_reported(wanted, env, device, used):
     expected = f"--distributed-backend {wanted} has no effect: the backend of device {used}" if used else ""
     assert backend_note(wanted, env, device) == expected
+
+
+def test_a_pipeline_of_cpu_ranks_needs_another_backend_than_ccl():
+    env = ENV | {"MEGADS_BACKEND": "ccl"}
+    check_host(_run({}), env)
+    with pytest.raises(DeviceError) as told:
+        check_host(_run({"PP": "2"}), env)
+    assert str(told.value) == (
+        "MEGADS_BACKEND=ccl sends nothing from one CPU rank to another, and PP=2 does; use MEGADS_BACKEND=gloo or PP=1"
+    )
