@@ -7,7 +7,7 @@ tanh approximation of gelu where its fused kernel computes them (``ACTIVATION=ge
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from typing import Any
 
@@ -142,6 +142,24 @@ def _class(name: str, *, is_original: bool, binary_head: bool) -> HuggingFace:
         differs=_head_differs,
         is_encoder=True,
     )
+
+
+POOLER, BINARY_HEAD = "bert.pooler.dense", "cls.seq_relationship"
+_OTHER = {"PreTraining": "MaskedLM", "MaskedLM": "PreTraining"}
+
+
+def class_with_heads(name: str, tensors: Container[str]) -> str:
+    """Return the class of transformers that has the heads in a folder, whose ``config.json`` names the class ``name``.
+
+    bert-base-uncased holds the pooler and the binary head, and says BertForMaskedLM.
+    """
+    base, found, form = name.partition("BertFor")
+    if form not in _OTHER:
+        return name
+    has_head = f"{BINARY_HEAD}.weight" in tensors
+    is_whole = has_head and f"{POOLER}.weight" in tensors
+    differs = not has_head if form == "PreTraining" else is_whole
+    return f"{base}{found}{_OTHER[form]}" if differs else name
 
 
 BERT = Family(

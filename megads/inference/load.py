@@ -156,8 +156,8 @@ class HFWeights:
         return self._folder.read(name, cut)
 
     def notes(self) -> list[str]:
-        """Return nothing: what is strange in such a folder is an error."""
-        return []
+        """Return what was decided about it: what is strange in such a folder is an error."""
+        return [f"{self.path}: {note}" for note in self._folder.description.notes]
 
     def close(self) -> None:
         """Do nothing: files are open while they are read."""

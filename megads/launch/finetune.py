@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from megads.checkpoint.convert.huggingface.import_ import import_folder
+from megads.checkpoint.convert.pretrained import import_once, is_of_others
 from megads.checkpoint.format.folders import iteration_of
 from megads.checkpoint.resume.compatibility import checkpoint_folder
-from megads.checkpoint.resume.start_point import is_hf_folder, names_own
+from megads.checkpoint.resume.start_point import names_own
 from megads.cluster.machine import machine_name
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import LENGTHS, Resolved
@@ -26,6 +25,8 @@ from megads.launch.supervise.watch import say
 ANY_LENGTH = "train.train_iters=1"
 """Stands for the steps of all epochs until the batch is known."""
 LOADS = ("--load", "--pretrained-checkpoint")
+STATED = ("num_heads", "num_kv_heads", "head_dim", "norm_epsilon", "activation")
+"""Settings of the model that old files of Megatron lack."""
 GIVEN = ("config", "env", "cli")
 """Layers of settings that are the user's."""
 
@@ -49,8 +50,8 @@ def finetune_request(request: TrainRequest) -> TrainRequest:
     has_length = any(found.origins[name].layer in GIVEN for name in LENGTHS)
     pairs += [] if has_length else [ANY_LENGTH]
     settled = partial(settle, has_length=has_length)
-    if load and is_hf_folder(Path(load)):
-        return replace(_from_hugging_face(request, run, pairs), settle=settled)
+    if load and is_of_others(Path(load)):
+        return replace(_from_others(request, found, run, pairs), settle=settled)
     if load and not run.checkpoint.finetune and not names_own(load, checkpoint_folder(run, plain_folder(run))):
         if found.origins["checkpoint.finetune"].layer in GIVEN:
             raise ConfigError(f"FINETUNE=0: megads finetune takes the weights of LOAD={load} only; drop it")
@@ -58,15 +59,12 @@ def finetune_request(request: TrainRequest) -> TrainRequest:
     return replace(request, pairs=tuple(pairs), settle=settled)
 
 
-def _from_hugging_face(request: TrainRequest, run: RunConfig, pairs: list[str]) -> TrainRequest:
-    """Return the request with LOAD naming a checkpoint that is made of a Hugging Face folder, once, in the cache."""
-    folder = Path(run.checkpoint.load).absolute()
-    stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())]
-    digest = hashlib.blake2b(repr((str(folder), stamps)).encode(), digest_size=6).hexdigest()
-    final = Path(os.path.expanduser(run.data.cache_dir)).absolute() / "pretrained" / f"{folder.name}-{digest}"
-    if not final.exists():
-        import_folder(folder, final, vocab_multiple=run.model.vocab_multiple)
-        say(f"{folder}: imported as {final}")
+def _from_others(request: TrainRequest, found: Resolved, run: RunConfig, pairs: list[str]) -> TrainRequest:
+    """Return the request with LOAD naming a checkpoint that is made of another program's folder, once, in the cache."""
+    folder = Path(os.path.realpath(run.checkpoint.load))
+    cache = Path(os.path.expanduser(run.data.cache_dir)).absolute()
+    stated = {name: getattr(run.model, name) for name in STATED if found.origins[f"model.{name}"].layer in GIVEN}
+    final = import_once(folder, cache, run.model.vocab_multiple, stated, say)
     kept = [pair for pair in pairs if not pair.startswith("checkpoint.load=")]
     flags = tuple(each for each in request.flags if each[0] not in LOADS)
     more = (f"checkpoint.load={final}", "checkpoint.finetune=true")

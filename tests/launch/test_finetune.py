@@ -8,7 +8,9 @@ from megads.errors import ConfigError, DataError
 from megads.launch.finetune import finetune_request
 from megads.launch.plan_run import hosts_of_this_job, plan_run
 from megads.launch.request import TrainRequest
+from tests.checkpoint.convert.megatron.samples import exported, save_ours
 from tests.data.tasks.files import write_json_rows
+from tests.models import shapes
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,6 +89,21 @@ def test_what_cannot_be_finetuned_is_refused_in_one_line(rows, env, kind, why):
     with pytest.raises(kind, match=f"^{why}$") as caught:
         planned(rows, **env)
     assert "\n" not in str(caught.value)
+
+
+def test_files_of_megatron_are_imported_once_and_loaded(rows, tmp_path, capsys):
+    model = shapes.BERT.model_copy(update={"activation": "gelu_tanh", "vocab_size": 64})
+    exported(save_ours(tmp_path / "ours", model), tmp_path / "bert_345m", tensor=2)
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(50))]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab) + "\n")
+    words = {"TOKENIZER_TYPE": "BertWordPieceLowerCase", "VOCAB_FILE": "vocab.txt", "VOCAB_SIZE": ""}
+    env = {**words, "LOAD": "bert_345m", "DATA_CACHE_PATH": "cache", "SEQ": "12"}
+    runs = [planned(rows, **env) for _ in range(2)]
+    (made,) = (tmp_path / "cache" / "pretrained").iterdir()
+    for run in runs:
+        assert (run.checkpoint.load, run.checkpoint.finetune, run.name) == (str(made), True, "bert_345m-jsonl")
+        assert (run.model.family, run.model.num_layers, run.model.hidden_size) == ("bert", 2, 32)
+    assert capsys.readouterr().err.count("imported as") == 1
 
 
 def test_a_run_is_called_after_what_it_starts_from(rows):

@@ -115,6 +115,7 @@ def _count(parameters: int) -> str:
 def _notes(made: Imported, tokens: int | MegadsError) -> Iterator[str]:
     """Yield what the user should know before training."""
     model, longest = made.description.model, made.description.longest
+    yield from made.description.notes
     if longest:
         yield f"its attention has a context of {longest} tokens; train it with SEQ={longest} or less"
     if not made.tokenizer:

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from megads.data.tokenizers import build
+from megads.data.tokenizers import export_word_pieces as word_pieces
 from megads.data.tokenizers.base import Tokenizer, TokenizerSpec
 from megads.data.tokenizers.encoders.proof import BITS
 from megads.data.tokenizers.types import gpt2
+from megads.data.tokenizers.types.bert import WordPieceTokenizer
 from megads.data.tokenizers.types.files import read_json
 from megads.data.tokenizers.types.huggingface import HFTokenizer, named_tokens
 from megads.data.tokenizers.types.sentencepiece import SentencePieceTokenizer
@@ -72,6 +74,8 @@ def save_for_transformers(spec: TokenizerSpec, folder: Path, length: int) -> Sav
             shutil.copyfile(path, folder / name)
     elif isinstance(tokenizer, SentencePieceTokenizer):
         notes = _save_sentencepiece(tokenizer, folder)
+    elif isinstance(tokenizer, WordPieceTokenizer):
+        config, notes = _save_word_pieces(tokenizer, folder)
     else:
         raise ConfigError(f"TOKENIZER_TYPE={spec.type} cannot be written for transformers")
     ids, written = _roles(tokenizer), tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -91,6 +95,8 @@ def _roles(tokenizer: Tokenizer) -> dict[str, int]:
     transformers finds all three in texts.
     """
     found = {role: number for role in _ROLES if (number := getattr(tokenizer.specials, role)) is not None}
+    if isinstance(tokenizer, WordPieceTokenizer):
+        return {"pad": found["pad"]}
     named: set[str] = set()
     if isinstance(tokenizer, HFTokenizer):
         named = {role for role in _ROLES if f"{role}_token" in named_tokens(tokenizer.path.parent)}
@@ -120,6 +126,16 @@ def _copy(tokenizer: HFTokenizer, folder: Path) -> dict[str, Any]:
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf8")
+
+
+def _save_word_pieces(tokenizer: WordPieceTokenizer, folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Write ``tokenizer.json`` and ``vocab.txt``; return settings, and a note if some texts come out otherwise."""
+    config = word_pieces.save(tokenizer, folder)
+    other = word_pieces.differing(tokenizer, _SAMPLES, folder / "tokenizer.json")
+    if not other:
+        return config, ()
+    text = min(other, key=len)
+    return config, (f"tokenizer.json gives other ids for {len(other)} of {len(_SAMPLES)} sample texts, e.g. {text!r}",)
 
 
 @dataclass(frozen=True)

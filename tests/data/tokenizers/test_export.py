@@ -12,7 +12,7 @@ from megads.data.tokenizers import export
 from megads.data.tokenizers.base import TokenizerSpec
 from megads.data.tokenizers.build import make_tokenizer
 from megads.data.tokenizers.export import save_for_transformers
-from megads.errors import ConfigError, DataError
+from megads.errors import DataError
 from tests.data.tokenizers.vocabularies import FOREIGN, ODD, PROSE, noise, sentence_piece
 
 KINDS = ("gpt2", "gpt2-json", "llama3-json", "unigram-json", "llama2-json", "metaspace-json", "sp", "gpt-sp", "llama2")
@@ -42,6 +42,17 @@ def test_transformers_gives_the_same_ids(specs, tmp_path, kind):
         assert theirs.decode(ours.encode(text), skip_special_tokens=True) == text
 
 
+@pytest.mark.parametrize("kind", ["sp", "gpt-sp", "unigram-json"])
+def test_in_the_folder_of_a_t5(specs, tmp_path, kind):
+    """Its class would add tokens and an end of text of its own."""
+    save_for_transformers(specs[kind], tmp_path, 64)
+    (tmp_path / "config.json").write_text('{"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}')
+    ours, theirs = make_tokenizer(specs[kind]), AutoTokenizer.from_pretrained(tmp_path)
+    texts = [*PLAIN, *(["Thank you <extra_id_0> me<extra_id_11>"] if kind == "sp" else [])]
+    assert [text for text in texts if theirs(text).input_ids != ours.encode(text)] == []
+    assert len(theirs) == ours.vocab_size
+
+
 def test_special_tokens_are_found_in_texts_where_the_type_finds_them(specs, tmp_path):
     save_for_transformers(specs["sp"], tmp_path, 64)
     ours, theirs = make_tokenizer(specs["sp"]), AutoTokenizer.from_pretrained(tmp_path)
@@ -68,11 +79,6 @@ def test_gpt2_files_go_along(specs, tmp_path):
     save_for_transformers(specs["gpt2"], tmp_path, 64)
     names = {"merges.txt", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"}
     assert {each.name for each in tmp_path.iterdir()} == names
-
-
-def test_word_pieces_with_megatrons_rules_are_refused(specs, tmp_path):
-    with pytest.raises(ConfigError, match="BertWordPieceCase cannot be written for transformers"):
-        save_for_transformers(specs["bert-case"], tmp_path, 64)
 
 
 def _bare(tmp_path, pieces, added=(), **model):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from megads.checkpoint.convert.huggingface.dtypes import LONG
 from megads.checkpoint.convert.huggingface.read_tensors import read_json
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
+from megads.families.bert import POOLER, class_with_heads
 from megads.families.config_json import ConfigJson
 from megads.families.table import CLASSES, family_of
 
@@ -31,6 +32,7 @@ class ModelDescription:
     model: ModelConfig  # derived
     more: Mapping[str, Any]  # what only an export needs
     longest: int = 0  # tokens of a sample for which attention without a window computes the same; 0: any
+    notes: tuple[str, ...] = ()  # what a user should know of the import
 
 
 def describe(folder: Path, vocab_multiple: int) -> ModelDescription:
@@ -57,6 +59,20 @@ def describe(folder: Path, vocab_multiple: int) -> ModelDescription:
     more = {"max_position_embeddings": model.seq_length, "sliding_window": window}
     kept = {name: getattr(model, name) for name in KEPT}
     return ModelDescription(architecture, model, {**more, "settings": kept}, window or 0)
+
+
+def with_heads(found: ModelDescription, tensors: Container[str]) -> ModelDescription:
+    """Return the description of a folder that holds ``tensors``: of BERT with the heads that are there, and a line."""
+    name = class_with_heads(found.architecture, tensors)
+    notes = []
+    if name != found.architecture:
+        model = found.model.model_copy(update={"binary_head": not found.model.binary_head})
+        what = "holds the pooler and the binary head" if model.binary_head else "holds no binary head"
+        notes.append(f"{CONFIG} says {found.architecture}, and the folder {what}: imported as {name}")
+        found = replace(found, architecture=name, model=model)
+    if found.model.family == "bert" and not found.model.binary_head and f"{POOLER}.weight" in tensors:
+        notes.append(f"{POOLER} is skipped: only the binary head would read it")
+    return replace(found, notes=tuple(notes))
 
 
 def _no_config(folder: Path) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megads import __version__
-from megads.checkpoint.convert.huggingface.config import CONFIG, SPECIAL, ModelDescription, describe
+from megads.checkpoint.convert.huggingface.config import CONFIG, SPECIAL, ModelDescription, describe, with_heads
 from megads.checkpoint.convert.huggingface.dtypes import LONG
 from megads.checkpoint.convert.huggingface.names import HFTensor, tensors_of
 from megads.checkpoint.convert.huggingface.read_tensors import Source, read_json, refuse_pointer
@@ -23,6 +23,7 @@ from megads.checkpoint.format.folders import checkpoint_name
 from megads.checkpoint.format.shard_layout import ShardLayout, boxes, parameters_of
 from megads.checkpoint.resume.compatibility import HF, shape_of
 from megads.errors import CheckpointError
+from megads.families.bert import POOLER
 from megads.families.table import CLASSES
 from megads.storage.tokenizer_files import wrong_kind
 
@@ -40,6 +41,7 @@ START = "decoder_start_token_id"
 
 _TABLES = re.compile(
     r"rotary_emb\.inv_freq$|\battn\.(bias|masked_bias)$|EncDecAttention\.relative_attention_bias\.weight$"
+    r"|embeddings\.(position_ids|token_type_ids)$"
 )
 """Tables that older versions saved with the weights; they follow from the settings, or nothing reads them."""
 
@@ -59,6 +61,11 @@ class Imported:
     parameters: int
     dtype: str  # of the folder's weights, as torch calls it
     tokenizer: dict[str, str]  # settings of the tokenizer, by the names of ``about``; empty where the folder has none
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know."""
+        return self.description.notes
 
 
 def import_folder(
@@ -111,8 +118,9 @@ class HFModel:
 
     def __init__(self, folder: Path, vocab_multiple: int = 1):
         self.folder = folder
-        self.description = describe(folder, vocab_multiple)
+        described = describe(folder, vocab_multiple)
         self._weights = Source(folder)
+        self.description = with_heads(described, self._weights.shapes)
         theirs = tensors_of(self.description.model, self.description.architecture)
         self._stored_as = _match(folder, self.description, self._weights, theirs)
         self._parts: dict[str, list[HFTensor]] = {}
@@ -168,6 +176,8 @@ def _match(source: Path, description: ModelDescription, weights: Source, theirs:
             )
     known = set(found.values())
     unknown = [name for name in weights.shapes if name not in known and not _TABLES.search(name)]
+    if not description.model.binary_head:
+        unknown = [name for name in unknown if not name.startswith(f"{POOLER}.")]
     tied = ["lm_head.weight"] if description.model.tied_embeddings else []
     for name in [each for each in (*tied, *_COPIES) if each in unknown]:
         unknown.remove(name)

@@ -155,8 +155,8 @@ class _SafeTensors:
             raise ValueError(f"{name} has a shape or place that is none")
         if start + last > size:
             raise ValueError(f"{name} ends after the end of the file")
-        if name.endswith("embeddings.position_ids"):
-            return  # numbers from 0 on, which old versions saved
+        if name.endswith(("embeddings.position_ids", "embeddings.token_type_ids")):
+            return  # numbers from 0 on, or zeros, which old versions saved
         if kind not in KINDS:
             raise CheckpointError(
                 f"{self.path}: {name} is of type {kind}; weights of {', '.join(KINDS)} can be read, "

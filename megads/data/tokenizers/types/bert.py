@@ -63,8 +63,12 @@ def _split(char: str, *, strip_accents: bool) -> str:
     """The second pass: blanks around punctuation and, in lower case, nothing of accents."""
     if strip_accents and unicodedata.category(char) == "Mn":
         return ""
-    is_punctuation = ("!" <= char <= "~" and not char.isalnum()) or unicodedata.category(char).startswith("P")
-    return f" {char} " if is_punctuation else char
+    return f" {char} " if is_punctuation(char) else char
+
+
+def is_punctuation(char: str) -> bool:
+    """Return whether a character is a word of its own that is no letter, digit or ideograph."""
+    return ("!" <= char <= "~" and not char.isalnum()) or unicodedata.category(char).startswith("P")
 
 
 @dataclass(frozen=True)

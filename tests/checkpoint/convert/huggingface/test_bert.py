@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,59 @@ def test_copies_in_old_files(tmp_path):
     tensors["cls.predictions.decoder.bias"][3] += 1
     save_file(tensors, file, {"format": "pt"})
     with pytest.raises(CheckpointError, match=r"has cls\.predictions\.decoder\.bias, which BertForPreTraining as"):
+        import_folder(tmp_path / "theirs", tmp_path / "refused", vocab_multiple=8)
+
+
+def _says(folder: Path, name: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": [name]}))
+
+
+@pytest.mark.parametrize("base", ["Bert", "MegatronBert"])
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_a_file_with_all_heads_whose_config_names_one(tmp_path, base, kind):
+    """bert-base-uncased: BertForMaskedLM, with the pooler and the binary head, old names and tables."""
+    theirs = theirs_in(tmp_path / "theirs", f"{base}ForPreTraining")
+    _says(tmp_path / "theirs", f"{base}ForMaskedLM")
+    file = tmp_path / "theirs" / "model.safetensors"
+    tensors = load_file(file)
+    for name in [name for name in tensors if ".LayerNorm." in name]:
+        tensors[name.replace(".weight", ".gamma").replace(".bias", ".beta")] = tensors.pop(name)
+    for name in ("position_ids", "token_type_ids"):
+        tensors[f"bert.embeddings.{name}"] = torch.arange(14)[None]
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()
+    if kind == "bin":
+        file.unlink()
+        torch.save(tensors, tmp_path / "theirs" / "pytorch_model.bin")
+    else:
+        save_file(tensors, file, {"format": "pt"})
+    done = import_folder(tmp_path / "theirs", tmp_path / "ours", vocab_multiple=8)
+    assert done.notes == (
+        f"config.json says {base}ForMaskedLM, and the folder holds the pooler and the binary head: "
+        f"imported as {base}ForPreTraining",
+    )
+    with Reader(done.path) as reader:
+        assert_same_outputs(our_module(done.path, model_of(done.path, reader.manifest)), theirs)
+    assert exported(done.path, tmp_path / "again").architecture == f"{base}ForPreTraining"
+
+
+def test_a_file_without_the_head_that_its_config_names(tmp_path):
+    theirs_in(tmp_path / "theirs", "BertForPreTraining")
+    file = tmp_path / "theirs" / "model.safetensors"
+    tensors = {name: each for name, each in load_file(file).items() if not name.startswith("cls.seq_relationship")}
+    save_file(tensors, file, {"format": "pt"})
+    done = import_folder(tmp_path / "theirs", tmp_path / "ours", vocab_multiple=8)
+    assert done.notes == (
+        "config.json says BertForPreTraining, and the folder holds no binary head: imported as BertForMaskedLM",
+        "bert.pooler.dense is skipped: only the binary head would read it",
+    )
+    theirs = transformers.BertForMaskedLM.from_pretrained(tmp_path / "theirs", dtype=torch.float32)
+    with Reader(done.path) as reader:
+        assert_same_outputs(our_module(done.path, model_of(done.path, reader.manifest)), theirs)
+    # The head without its pooler is half a head: something is missing.
+    broken = {name: each for name, each in tensors.items() if "pooler" not in name}
+    save_file({**broken, "cls.seq_relationship.weight": torch.zeros(2, 32)}, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"has no (bert\.pooler\.dense\.weight|cls\.seq_relationship\.bias)"):
         import_folder(tmp_path / "theirs", tmp_path / "refused", vocab_multiple=8)
 
 
