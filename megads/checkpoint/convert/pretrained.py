@@ -1,4 +1,7 @@
-"""What another program pretrained, imported once into a cache, for a run that starts from it by name."""
+"""What another program pretrained, imported once into a cache, for a run that starts from it by name.
+
+Torch only for Megatron's files and pytorch_model.bin.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from megads.checkpoint.convert.huggingface.import_ import import_folder
-from megads.checkpoint.convert.megatron.import_ import import_megatron
 from megads.checkpoint.format.folders import checkpoint_name
 from megads.checkpoint.resume.start_point import is_hf_folder, is_megatron_folder
 from megads.errors import CheckpointError
@@ -58,6 +60,8 @@ def import_once(
 
 
 def _import_megatron(folder: Path, final: Path, stated: Mapping[str, Any]) -> tuple[str, ...]:
+    from megads.checkpoint.convert.megatron.import_ import import_megatron
+
     try:
         return import_megatron(folder, final).notes
     except CheckpointError as error:
