@@ -205,6 +205,12 @@ class LaunchConfig(Section):
         "", "CPU_BIND", "core lists of ranks, e.g. list:0-7:8-15, or none; empty: the machine's cores"
     )
     walltime: str = setting("", "WALLTIME --walltime", "hours the run may take, e.g. 6:00:00; empty: the scheduler's")
+    allocator: str = setting(
+        "auto",
+        "ALLOCATOR",
+        "PYTORCH_ALLOC_CONF of ranks on accelerators, e.g. max_split_size_mb:512; auto: expandable_segments:True on "
+        "NVIDIA; none: torch's default",
+    )
     max_restarts: int = setting(
         0, "MAX_RESTARTS --max-restarts", "restarts from the last checkpoint after ranks failed", ge=0
     )

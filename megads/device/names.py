@@ -35,6 +35,35 @@ BACKENDS = {
 }
 """By vendor, in the order in which they are looked for."""
 
+MASKS = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+    "intel": ("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR"),
+    "cpu": (),
+}
+"""By vendor, the variables that hide devices from a process."""
+
+ALLOCATOR = {"nvidia": "expandable_segments:True"}
+"""By vendor, what torch's caching allocator is told when nobody said anything else.
+
+Expandable segments keep what is free in one piece, where sizes change from step to step. Not on AMD: torch has them
+from 2.12 on, with ROCm 7, and a copy to a device was seen to hang (pytorch issue 192259). Not on Intel: they are new
+in torch 2.10, and nobody has shown them together with oneCCL.
+"""
+
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Where torch looks; the first name is known since torch 2.9, which calls the others deprecated."""
+
+
+def masks_of(device: str, env: Mapping[str, str]) -> str:
+    """Return the variables that hide devices of a vendor, with their values; empty where none is set."""
+    return " ".join(f"{name}={env[name]}" for name in MASKS.get(device, ()) if name in env)
+
+
+def allocator_of(env: Mapping[str, str]) -> str:
+    """Return what torch's allocator is told by ``env``, ``""`` when nothing."""
+    return next((env[name] for name in ALLOCATOR_VARIABLES if env.get(name)), "")
+
 
 def wanted_device(env: Mapping[str, str]) -> str:
     """Return the vendor that ``MEGADS_DEVICE`` names, ``""`` when it names none.

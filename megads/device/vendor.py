@@ -21,9 +21,10 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from megads.device.names import BACKENDS, Backends, wanted_backend, wanted_device
+from megads.device.names import BACKENDS, Backends, allocator_of, masks_of, wanted_backend, wanted_device
 from megads.device.timeline import DeviceTimeline, HostTimeline, Timeline
 from megads.errors import DependencyError, DeviceError
+from megads.text.plural import plural
 
 # Backends that exist in torch only once this package has been imported.
 _REGISTERED_BY = {"ccl": "oneccl_bindings_for_pytorch"}
@@ -93,9 +94,11 @@ class Vendor:
         count = self.count()
         index = local_rank if count > 1 else 0
         if index >= count:
+            seen = f"this process sees {plural(count, f'{self.name} device')}"
+            masks = masks_of(self.name, os.environ)
             raise DeviceError(
-                f"local rank {local_rank} has no device: this process sees {count} {self.name} devices; "
-                f"start at most {count} ranks per host (NGPU_PER_HOST)"
+                f"local rank {local_rank} has no device: {seen}{f' ({masks})' if masks else ''}; start at most "
+                f"{plural(count, 'rank')} per host (NGPU_PER_HOST), or show every rank one device or all of them"
             )
         self.module.set_device(index)
         return torch.device(self.device_type, index)
@@ -103,6 +106,10 @@ class Vendor:
     def device_name(self, device: torch.device) -> str:
         """Return the product name, e.g. ``"NVIDIA A100-SXM4-40GB"``; ``"cpu"`` for a CPU."""
         return "cpu" if self.device_type == "cpu" else str(self.module.get_device_name(device))
+
+    def allocator(self) -> str:
+        """Return what torch's caching allocator of the device is told by this process's environment; "" for a CPU."""
+        return "" if self.device_type == "cpu" else allocator_of(os.environ)
 
     def units(self, device: torch.device) -> int:
         """Return the streaming multiprocessors, compute units or vector engines of the device; 0 for a CPU."""

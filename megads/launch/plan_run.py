@@ -27,6 +27,7 @@ from megads.config.sources.resolve import Resolved
 from megads.launch.job import Job, make_demo_with_bar, refuse_secrets, show_opening, write_run_files
 from megads.launch.launchers.command import plan_launch, plan_started
 from megads.launch.launchers.plan import WATCHED, LaunchPlan
+from megads.launch.preflight.allocator import allocator_variables
 from megads.launch.preflight.banner import list_notes
 from megads.launch.preflight.capabilities import backend_note, check_host
 from megads.launch.preflight.checkpoint_start import (
@@ -218,7 +219,8 @@ def rank_additions(run: RunConfig, env: Mapping[str, str], ends: float) -> dict[
     lists = [Path(path) for path in (data.file_list, data.valid_file_list, data.test_file_list) if path]
     named = {name: env[name] for name in sorted(variables_of(paths, lists)) if name in env}
     end = {ENDS_AT: str(int(ends))} if ends else {}
-    return {**named, **rank_variables(run, env), TOKEN: secrets.token_hex(16), **end}
+    needed = {**rank_variables(run, env), **allocator_variables(run, env)}
+    return {**named, **needed, TOKEN: secrets.token_hex(16), **end}
 
 
 def plan_attempt(job: Job, allocation: Allocation, attempt: int, ends: float) -> LaunchPlan:

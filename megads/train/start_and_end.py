@@ -33,7 +33,8 @@ def announce(training: Training, resumed: Path | None, seconds: float) -> None:
     peak = training.peak_tflops
     parts = ", ".join(f"{name} {measured(took)}" for name, took in training.timings.items())
     name = vendor.device_name(device)
-    LOG.info("device   %s x %d, backend %s, torch %s", name, ranks, vendor.backend, torch.__version__)
+    told = f", allocator {vendor.allocator()}" if vendor.allocator() else ""
+    LOG.info("device   %s x %d, backend %s, torch %s%s", name, ranks, vendor.backend, torch.__version__, told)
     kind = vendor.product_dtype(run.train.dtype)
     LOG.info("mfu      %s", f"of {peak:.4g} TFLOP/s per rank in {kind}; {basis(run)}" if peak else UNKNOWN_PEAK)
     if note := slow_fp32(name, kind):

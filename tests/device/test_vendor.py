@@ -94,9 +94,23 @@ def test_a_masked_device_is_number_zero():
 
 def test_more_ranks_than_devices_are_refused():
     with pytest.raises(
-        DeviceError, match="local rank 4 has no device: this process sees 4 nvidia devices; start at most 4"
+        DeviceError, match="local rank 4 has no device: this process sees 4 nvidia devices; start at most 4 ranks per"
     ):
         _fake(4).device(4)
+
+
+def test_a_mask_that_shows_some_devices_is_named(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    with pytest.raises(DeviceError, match=r"this process sees 2 nvidia devices \(CUDA_VISIBLE_DEVICES=2,3\); start"):
+        _fake(2).device(3)
+
+
+def test_the_allocator_is_that_of_the_environment(monkeypatch):
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:512")
+    assert (_fake(1).allocator(), CPU.allocator()) == ("max_split_size_mb:512", "")
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    assert _fake(1).allocator() == "expandable_segments:True"
 
 
 def test_a_cpu_has_no_units_no_allocator_and_no_tf32():

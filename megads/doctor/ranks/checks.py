@@ -33,7 +33,7 @@ from megads.launch.preflight.packages import version_of
 PACKAGES = ("torch", "deepspeed", "numpy", "transformers", "safetensors")
 COMMUNICATION = re.compile(
     r"(NCCL|RCCL|TORCH_NCCL|CCL|FI|UCX|UCC|GLOO|TP|MPICH|OFI|RDMAV|IBV|HSA|PSM3|CXI|MVAPICH|I_MPI|OMPI_MCA)_\w+|"
-    r"OMP_NUM_THREADS|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|ZE_FLAT_DEVICE_HIERARCHY|ONEAPI_DEVICE_SELECTOR"
+    r"OMP_NUM_THREADS|PYTORCH_(CUDA_|HIP_)?ALLOC_CONF|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|ZE_FLAT_DEVICE_HIERARCHY|ONEAPI_DEVICE_SELECTOR"
 )
 """Variables that should be the same on all ranks."""
 
