@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from megads.cluster.ranks import RankInfo, export_place
+from megads.comm.devices import compare_devices
 from megads.comm.grid import AXES, Grid
 from megads.comm.rendezvous import find_local, meet
 from megads.config.schema import RunConfig
@@ -215,12 +216,16 @@ def join_ranks(
 
     Ranks meet first: which device is a rank's may depend on who else is on its host. The
     longest wait in a collective is ``wait_s``, or ``launch.timeout_s``.
+
+    Raises:
+        DeviceError: there is no device for this rank, or ranks share one or differ in the vendor.
     """
     wait_s = wait_s or run.launch.timeout_s
     row = vendor(env)
     store = meet(info, run.launch.timeout_s, env)
     info = find_local(info, store)
     device = row.device(info.local_rank)
+    compare_devices(row, device, info, store, env, force=run.train.force)
     if row.backend == "ccl":
         export_place(info)
     init_distributed(row.backend, info, wait_s, device=device, store=store)

@@ -101,7 +101,7 @@ def find_local(info: RankInfo, store: dist.Store, *, host: str = "") -> RankInfo
     """
     if info.local_rank != UNKNOWN and info.local_size:
         return info
-    store.set(f"at/{info.rank}", host or _host_identity())
+    store.set(f"at/{info.rank}", host or host_identity())
     if info.rank == 0:
         _give_places(store, info.world_size)
     local_rank, local_size = (int(number) for number in store.get(f"place/{info.rank}").split())
@@ -130,7 +130,7 @@ def _give_places(store: dist.Store, world_size: int) -> None:
         store.multi_set(names, ["{} {}".format(*places[rank]) for rank in ranks])  # type: ignore[attr-defined]
 
 
-def _host_identity() -> str:
+def host_identity() -> str:
     """Return what distinguishes this host from others: images of one cluster may share a host name."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{this_host()} {boot.read_text().strip() if boot.exists() else ''}"
