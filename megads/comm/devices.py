@@ -71,9 +71,8 @@ def device_problem(devices: Sequence[RankDevice], *, force: bool = False) -> str
         least = min(vendors.values(), key=len)
         each = [f"{name} on {_named(ranks)}" for name, ranks in vendors.items()]
         one = devices[least[0]]
-        hidden = (
-            " ".join(dict.fromkeys(name for each in devices for name in MASKS[each.vendor])) if "cpu" in vendors else ""
-        )
+        names = dict.fromkeys(name for each in devices for name in MASKS.get(each.vendor, ()))
+        hidden = " ".join(names) if "cpu" in vendors else ""
         check = f"check what hides its devices ({hidden}), or" if hidden else "use hosts of one kind, or"
         return (
             f"ranks have devices of different vendors: {', '.join(each)}; rank {least[0]} is on {one.host}; "
@@ -84,7 +83,7 @@ def device_problem(devices: Sequence[RankDevice], *, force: bool = False) -> str
     if shared is None or force:
         return ""
     one = devices[shared[0]]
-    masks = " or ".join(MASKS[one.vendor])
+    masks = " or ".join(MASKS.get(one.vendor, ())) or "the launcher"
     set_to = f", with {one.masks}" if one.masks else ""
     return (
         f"{_named(shared)} on {one.host} all use device {one.identity}: a process there sees "

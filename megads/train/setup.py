@@ -30,6 +30,7 @@ from megads.device.peaks import peak_tflops
 from megads.device.vendor import Vendor
 from megads.engine.base import Engine
 from megads.engine.build import make_engine
+from megads.train.memory_check import check_memory
 from megads.train.splits import index_team, read_splits, task_splits
 
 
@@ -85,6 +86,7 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     timings: dict[str, float] = {}
     with timed(timings, "groups"):
         row, device, groups = join_ranks(run, info, env, group_timeout_s(run.launch.timeout_s))
+        check_memory(run, row, device, groups)
     seed_everything(run.train.seed)
     with timed(timings, "data"):
         hosts = all_gather_values(this_host())

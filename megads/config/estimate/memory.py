@@ -37,6 +37,9 @@ WORK_BYTES = 24
 16 were measured, 20 with tensor parallelism; the rest is for what the rule works with.
 """
 
+DRAWN_BYTES = 3 * 4 * 2**24
+"""Initial weights on their way to a device: a block of them, its tiles and its rounded copy."""
+
 ADAM_FLOATS = 2
 
 
@@ -195,6 +198,23 @@ def copied_bytes(run: RunConfig, count: int) -> int:
     return count * (4 + (state_bytes(run) if run.checkpoint.save_optim else 0))
 
 
+def host_bytes(run: RunConfig, world_size: int) -> int:
+    """Return what a rank of an accelerator needs of its host's memory, on the stage that needs most.
+
+    ``run`` is derived. Counted are the program, rows of weights while they are drawn, what is offloaded to the host,
+    and the copy that is saved in the background.
+    """
+    sharers = data_degree(run, world_size) * run.parallel.sequence
+    counts = [_parameters(run.model, run.parallel.tensor, stage) for stage in stages(run)]
+    share = max(counts) // (sharers if effective_zero_stage(run) else 1)
+    needed = program_bytes() + DRAWN_BYTES + copied_bytes(run, max(counts) // sharers)
+    if run.deepspeed.offload_optimizer == "cpu":
+        needed += share * (4 + 4 + state_bytes(run))  # master weights and gradients
+    if run.deepspeed.offload_params == "cpu":
+        needed += share * (2 if run.train.dtype != "fp32" else 4)
+    return needed
+
+
 def _buffers(run: RunConfig, count: int, sharers: int) -> int:
     zero = effective_zero_stage(run)
     if zero == 0:
@@ -266,6 +286,25 @@ def check_device(
     if memory.weights + memory.gradients + memory.optimizer > available and refuse:
         raise ConfigError(f"{text}; FORCE=1 starts anyway")
     return text
+
+
+def host_problem(run: RunConfig, needed: int, ranks_on_host: int, available: int, host: str) -> str:
+    """Return why ``ranks_on_host`` ranks, of ``needed`` bytes each, do not fit a host's memory; empty where they do."""
+    if needed * ranks_on_host <= available:
+        return ""
+    less = [
+        text
+        for is_on, text in (
+            (run.deepspeed.offload_optimizer == "cpu", "OFFLOAD_OPTIMIZER=none"),
+            (run.deepspeed.offload_params == "cpu", "OFFLOAD_PARAMS=none"),
+            (run.checkpoint.in_background, "SAVE_IN_BACKGROUND=0"),
+        )
+        if is_on
+    ]
+    return (
+        f"{host} has {available / GIB:.2f} GiB of host memory for {plural(ranks_on_host, 'rank')} that need about "
+        f"{needed / GIB:.2f} GiB each; use {' or '.join([*less, 'more hosts'])}; FORCE=1 starts anyway"
+    )
 
 
 def _would_fit(run: RunConfig, world_size: int, ranks_on_host: int, available: int, attempt: Attempt) -> str:

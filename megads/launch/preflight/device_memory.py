@@ -7,10 +7,12 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from megads.config.estimate.memory import check_device
+from megads.cluster.machine import available_memory
+from megads.config.estimate.memory import check_device, host_bytes, host_problem
 from megads.config.machine_facts import Facts
 from megads.config.rules.advice import Attempt
 from megads.config.schema import RunConfig
+from megads.errors import ConfigError
 from megads.launch.schedulers.allocation import Allocation, is_here
 
 LOOK_S = 20.0  # for an answer of nvidia-smi
@@ -50,10 +52,28 @@ def device_memory(facts: Facts, asked: str = "", measured_gib: float = 0.0) -> D
 
 
 def check_here(run: RunConfig, allocation: Allocation, env: Mapping[str, str], facts: Facts, attempt: Attempt) -> str:
-    """Check the run against the devices of its hosts; see :func:`megads.config.estimate.memory.check_device`."""
-    looks = facts.larger_devices and facts.device == "nvidia" and any(is_here(host, env) for host in allocation.hosts)
+    """Check the run against the memory of its hosts and of their devices.
+
+    See :func:`megads.config.estimate.memory.check_device` for the devices, and :func:`check_host_memory`.
+    """
+    is_one_of_them = any(is_here(host, env) for host in allocation.hosts)
+    if is_one_of_them:
+        check_host_memory(run, allocation, available_memory())
+    looks = facts.larger_devices and facts.device == "nvidia" and is_one_of_them
     memory = device_memory(facts, measured_gib=_measured_gib(env) if looks else 0.0)
     return check_device(run, allocation.world_size, run.machine, memory.gib, attempt, kind=memory.kind)
+
+
+def check_host_memory(run: RunConfig, allocation: Allocation, available: int) -> None:
+    """Refuse ranks of accelerators that need more than the ``available`` bytes of their host, unless FORCE is on.
+
+    Raises:
+        ConfigError: what they need, and what would need less.
+    """
+    needed = host_bytes(run, allocation.world_size)
+    problem = host_problem(run, needed, allocation.ranks_per_host, available, "this host")
+    if problem and not run.train.force:
+        raise ConfigError(problem)
 
 
 def constraint_of(options: Sequence[str], env: Mapping[str, str], default: str) -> str:

@@ -8,14 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from megads.config.estimate.memory import GIB, estimate, host_bytes
 from megads.config.sources.presets import read_machine
 from megads.errors import ConfigError
 from megads.launch.preflight import device_memory as found
-from megads.launch.preflight.device_memory import DeviceMemory, check_here, constraint_of, device_memory
+from megads.launch.preflight.device_memory import (
+    DeviceMemory,
+    check_here,
+    check_host_memory,
+    constraint_of,
+    device_memory,
+)
 from megads.launch.request import TrainRequest
 from megads.launch.schedulers.allocation import Allocation
 from megads.launch.submit.job_script import JobOptions
 from megads.launch.submit.training import prepare_submission
+from tests.engine.plain import settings
 
 ROOT = Path(__file__).parents[3]
 PERLMUTTER = read_machine("perlmutter", ROOT).facts
@@ -70,6 +78,10 @@ def test_nvidia_smi_is_asked_only_where_it_decides(tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(found, "check_device", lambda *args, kind: given.append((args[3], kind)) or "")
     monkeypatch.setattr(found, "is_here", lambda host, env: host == "here")
+    checked: list[str] = []
+    monkeypatch.setattr(
+        found, "check_host_memory", lambda run, allocation, available: checked.append(allocation.hosts[0])
+    )
     run = type("Run", (), {"machine": "perlmutter"})()
     here, there = Allocation("slurm", ("here", "n2"), 4), Allocation("slurm", ("n1", "n2"), 4)
     check_here(run, here, env, PERLMUTTER, None)
@@ -78,6 +90,7 @@ def test_nvidia_smi_is_asked_only_where_it_decides(tmp_path, monkeypatch):
     check_here(run, here, {"PATH": "/nowhere"}, PERLMUTTER, None)
     assert given == [(39.4, "as on this host"), (39.4, SMALLEST.kind), (39.4, ""), (39.4, SMALLEST.kind)]
     assert (tmp_path / "asked").read_text() == "asked\n"
+    assert checked == ["here"] * 3  # of another host nothing is known
 
 
 def test_a_job_is_checked_before_it_is_submitted(tmp_path, monkeypatch):
@@ -97,3 +110,34 @@ def test_a_job_is_checked_before_it_is_submitted(tmp_path, monkeypatch):
     assert "#SBATCH --constraint=gpu\n" in forced.text
     cpu = prepare_submission(replace(ask, env={**env, "MEGADS_DEVICE": "cpu"}), wish, tmp_path)
     assert not [note for note in cpu.resolved.notes if note.startswith("a device of")]
+
+
+def test_ranks_that_need_more_than_their_host_has_are_refused():
+    run = settings({"data": 4}, **{"train.dtype": "bf16", "deepspeed.offload_optimizer": "cpu"})
+    four = Allocation("none", ("h",), 4)
+    needed = host_bytes(run, 4)
+    check_host_memory(run, four, 4 * needed)
+    with pytest.raises(ConfigError) as caught:
+        check_host_memory(run, four, 4 * needed - GIB // 4)
+    assert str(caught.value) == (
+        f"this host has {4 * needed / GIB - 0.25:.2f} GiB of host memory for 4 ranks that need about "
+        f"{needed / GIB:.2f} GiB each; use OFFLOAD_OPTIMIZER=none or more hosts; FORCE=1 starts anyway"
+    )
+    check_host_memory(run.model_copy(update={"train": run.train.model_copy(update={"force": True})}), four, 0)
+
+
+def test_weights_on_their_way_to_devices_take_no_memory_of_the_host():
+    """7B on 12 ranks took 12 x 28 GB where each rank built it on the CPU."""
+    run = settings(
+        {"data": 12},
+        **{
+            "model.hidden_size": "4096",
+            "model.num_layers": "32",
+            "train.dtype": "bf16",
+            "train.global_batch": "24",
+            "train.grad_acc_steps": "1",
+            "checkpoint.in_background": "false",
+        },
+    )
+    assert estimate(run, 12).weights > 10 * GIB
+    assert host_bytes(run, 12) < 1.5 * GIB
