@@ -88,7 +88,7 @@ def spec_of(model: Decoder) -> Spec:
     if is_encoder:
         output.extend(heads_of(model, rows))
     elif model.num_classes:
-        output.extend(classifier(model.num_classes, width))
+        output.extend(classifier(model.num_classes, width, bias=False))
     layer = tuple(_layer(model))
     stacks: tuple[Stack, ...] = (Stack(model.num_layers, layer),)
     if has_decoder(model):

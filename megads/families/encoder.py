@@ -49,7 +49,7 @@ def heads_of(model: Encoder, rows: int) -> Iterator[Parameter]:
     width = model.hidden_size
     if model.num_classes:
         yield from _dense("pooler.dense", width, width)
-        yield from classifier(model.num_classes, width)
+        yield from classifier(model.num_classes, width, bias=True)
         return
     yield from _dense("lm_head.dense", width, width)
     yield from norm("lm_head.norm", width, bias=model.normalization == "layernorm")

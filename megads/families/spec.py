@@ -176,9 +176,11 @@ def row(name: str, width: int, inner: int, *, bias: bool) -> Iterator[Parameter]
         yield Parameter(f"{name}.bias", (width,), "bias")
 
 
-def classifier(outputs: int, width: int) -> tuple[Parameter, Parameter]:
-    """Return the parameters of a head that scores whole rows, whole on every rank."""
-    return Parameter("classifier.weight", (outputs, width), "matrix"), Parameter("classifier.bias", (outputs,), "bias")
+def classifier(outputs: int, width: int, *, bias: bool) -> Iterator[Parameter]:
+    """Yield the parameters of a head that scores whole rows, whole on every rank."""
+    yield Parameter("classifier.weight", (outputs, width), "matrix")
+    if bias:
+        yield Parameter("classifier.bias", (outputs,), "bias")
 
 
 def table(name: str, rows: int, width: int, kind: Literal["embedding", "output"]) -> Parameter:

@@ -11,6 +11,7 @@ from megads.families.gpt import GPT
 from megads.families.llama import LLAMA
 from megads.families.olmo2 import OLMO2
 from megads.families.qwen3 import QWEN3
+from megads.families.scoring import scoring_classes
 from megads.families.t5 import T5
 
 FamilyName = Literal["llama", "gpt", "qwen3", "olmo2", "bert", "t5"]
@@ -27,6 +28,10 @@ FAMILY_DEFAULTS: dict[str, Mapping[str, Any]] = {name: each.defaults for name, e
 
 CLASSES: dict[str, HuggingFace] = {each.name: each for family in FAMILIES.values() for each in family.classes}
 """The classes of transformers that can be read and written, by name."""
+
+SCORING: dict[str, HuggingFace] = scoring_classes(iter(FAMILIES.values()))
+"""Those with the head of a task in place of the output layer."""
+ALL_CLASSES = {**CLASSES, **SCORING}
 
 
 def described_by(model: Any) -> FamilyName:
@@ -47,5 +52,6 @@ def described_by(model: Any) -> FamilyName:
 
 
 def family_of(architecture: str) -> FamilyName:
-    """Return the family of a class of transformers in :data:`CLASSES`."""
-    return next(name for name, family in FAMILIES.items() if CLASSES[architecture] in family.classes)
+    """Return the family of a class of transformers in :data:`ALL_CLASSES`."""
+    kind = ALL_CLASSES[architecture].model_type
+    return next(name for name, family in FAMILIES.items() if any(each.model_type == kind for each in family.classes))

@@ -126,13 +126,16 @@ class HFWeights:
     """The weights of a Hugging Face folder, see :class:`Weights`.
 
     Raises:
-        CheckpointError: the folder is incomplete, or of a model that ours cannot compute.
+        CheckpointError: the folder is incomplete, or of a model that ours cannot compute, or that writes no text.
     """
 
     def __init__(self, folder: Path):
         self.path = folder
         self._folder = HFModel(folder)
         self.model = self._folder.description.model
+        if self.model.num_classes:
+            what = self._folder.description.architecture
+            raise CheckpointError(f"{folder}: {what} scores texts and writes none; `megads finetune --load` takes it")
         self.context, self.longest = limits(self.model, self._folder.description.longest)
         self.dtype = SHORT[self._folder.dtype]
 

@@ -27,7 +27,8 @@ class Classifier(nn.Module):
         super().__init__()
         self.context = context
         self.weight = parameter(output["classifier.weight"].shape, None)
-        self.bias = parameter(output["classifier.bias"].shape, None)
+        bias = output.get("classifier.bias")  # behind an encoder; as in transformers, a decoder's head has none
+        self.bias = parameter(bias.shape, None) if bias is not None else None
 
     def forward(self, state: Tensor, probability: float, draws: Draws | None) -> Tensor:
         """Return the scores ``[B, K]`` of ``state``, ``[B, H]``, which is 0 on sequence ranks that do not have it.
@@ -42,7 +43,8 @@ class Classifier(nn.Module):
                 draws.begin("classifier", is_split=False)
             state = F.dropout(state, probability)
         group = self.context.groups.seq
-        return copy_to_group(reduce_from_group(F.linear(state, self.weight), group), group) + self.bias
+        scores = copy_to_group(reduce_from_group(F.linear(state, self.weight), group), group)
+        return scores if self.bias is None else scores + self.bias
 
 
 def class_losses(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -69,7 +69,7 @@ def test_what_megads_does_not_do_is_refused(name, content, told):
         ({"activation": "swiglu"}, "MegatronBertForPreTraining has no activation=swiglu, it has gelu or gelu_tanh"),
         ({"token_types": 0}, "has no token_types=0, it has 1 or more"),
         ({"num_kv_heads": 4}, "has no num_kv_heads=4"),
-        ({"num_classes": 3}, r"has the head of a task \(num_classes=3\)"),
+        ({"num_classes": 3, "token_types": 0}, "MegatronBertForSequenceClassification has no token_types=0, it has"),
     ],
 )
 def test_what_no_class_computes_is_refused(changes, told):

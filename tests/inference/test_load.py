@@ -146,6 +146,15 @@ def test_folders_that_cannot_be_read_are_one_line(folder, damage, step, words):
     assert "\n" not in str(error.value)
 
 
+def test_a_folder_of_a_model_that_scores_texts_is_one_line(tmp_path):
+    import transformers
+
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8, "vocab_size": 11}
+    transformers.GPT2ForSequenceClassification(transformers.GPT2Config(**sizes)).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}: GPT2ForSequenceClassification scores texts and writes no"):
+        HFWeights(tmp_path)
+
+
 def test_a_folder_without_a_tokenizer(folder):
     with pytest.raises(CheckpointError, match="has no tokenizer; pass one with --tokenizer"):
         open_weights(folder).tokenizer()

@@ -105,7 +105,8 @@ def _scores(model: Any, batch: Any) -> Any:
         state = torch.tanh(x[:, 0] @ dense.weight.T + dense.bias)
     else:
         state = torch.stack([row[length - 1] for row, length in zip(x, lengths.tolist(), strict=True)])
-    return (state @ model.classifier.weight.T + model.classifier.bias).view(len(batch), -1)
+    scores = state @ model.classifier.weight.T
+    return (scores + model.classifier.bias if is_encoder else scores).view(len(batch), -1)
 
 
 @cache

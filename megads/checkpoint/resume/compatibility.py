@@ -160,9 +160,10 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
 
 def classes_of(manifest: Manifest) -> tuple[str, ...]:
     """Return the names of the classes that the head of a checkpoint scores; empty where it scores none, or choices."""
-    if names := manifest.about.get("classes"):
-        return tuple(names)
-    return tuple(shlex.split(manifest.settings.get("finetune", {}).get("classes", "")))
+    outputs = manifest.model.get("num_classes", 0)
+    given = shlex.split(manifest.settings.get("finetune", {}).get("classes", ""))
+    names = tuple(given or manifest.about.get(HF, {}).get("classes", ()))
+    return names if outputs == len(names) else ()
 
 
 def check_head(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool) -> None:
@@ -297,13 +298,13 @@ def run_of(settings: Mapping[str, Any]) -> RunConfig | None:
         return None
 
 
-def model_of(path: Path, manifest: Manifest) -> ModelConfig:
-    """Return the language model of a checkpoint, derived.
+def model_of(path: Path, manifest: Manifest, *, scores: bool = False) -> ModelConfig:
+    """Return the language model of a checkpoint, derived; ``scores``: also one with the head of a task.
 
     Raises:
         CheckpointError: its settings are those of another version of megads, or it scores texts and writes none.
     """
-    if outputs := manifest.model.get("num_classes"):
+    if (outputs := manifest.model.get("num_classes")) and not scores:
         raise CheckpointError(
             f"{path}: a finetuned model, which scores texts (NUM_CLASSES={outputs}) and has no output layer; "
             "`megads finetune --epochs 0 --load RUN` scores files with it"

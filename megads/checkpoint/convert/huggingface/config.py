@@ -15,7 +15,8 @@ from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
 from megads.families.bert import POOLER, class_with_heads
 from megads.families.config_json import ConfigJson
-from megads.families.table import CLASSES, family_of
+from megads.families.scoring import has_own_names, names_in
+from megads.families.table import ALL_CLASSES, CLASSES, SCORING, family_of
 
 CONFIG = "config.json"
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -47,7 +48,8 @@ def describe(folder: Path, vocab_multiple: int) -> ModelDescription:
     config = ConfigJson(path, read_json(path))
     architecture = _architecture(config)
     config.refuse("quantization_config", "quantised weights; import the model it was made from")
-    settings = {"family": family_of(architecture), **CLASSES[architecture].read(config)}
+    row = ALL_CLASSES[architecture]
+    settings = {"family": family_of(architecture), **row.read(config)}
     try:
         model = ModelConfig(vocab_multiple=vocab_multiple, **settings)
     except ValidationError as error:
@@ -55,8 +57,10 @@ def describe(folder: Path, vocab_multiple: int) -> ModelDescription:
         raise CheckpointError(f"{path}: {first['loc'][0]} = {first['input']!r:.40}: {first['msg'].lower()}") from None
     if model.num_heads % model.num_kv_heads:
         raise config.error(f"{model.num_heads} heads cannot share {model.num_kv_heads} key/value heads")
-    window = CLASSES[architecture].window(config)
-    more = {"max_position_embeddings": model.seq_length, "sliding_window": window}
+    window = row.window(config)
+    more: dict[str, Any] = {"max_position_embeddings": model.seq_length, "sliding_window": window}
+    if model.num_classes and has_own_names(names := names_in(config)):
+        more["classes"] = names
     kept = {name: getattr(model, name) for name in KEPT}
     return ModelDescription(architecture, model, {**more, "settings": kept}, window or 0)
 
@@ -94,10 +98,10 @@ def _architecture(config: ConfigJson) -> str:
     if not named:
         named = [name for name, each in CLASSES.items() if each.model_type == config.get("model_type", "")]
     for name in named:
-        if name in CLASSES:
+        if name in ALL_CLASSES:
             return name
     what = ", ".join(named) or f"model_type {config.get('model_type', 'none')}"
-    raise config.error(f"the architecture {what} is not supported; {', '.join(CLASSES)} are")
+    raise config.error(f"the architecture {what} is not supported; {', '.join(ALL_CLASSES)} are")
 
 
 def architecture_of(model: ModelConfig, wanted: str = "") -> str:
@@ -108,13 +112,11 @@ def architecture_of(model: ModelConfig, wanted: str = "") -> str:
     Raises:
         CheckpointError: none does, or not the wanted one.
     """
-    if model.num_classes:
-        raise CheckpointError(
-            f"no class of transformers here has the head of a task (num_classes={model.num_classes}); "
-            "export the checkpoint that it was finetuned from"
-        )
-    suiting = [name for name, each in CLASSES.items() if each.suits_all(model)]
-    chosen = CLASSES[wanted if wanted in suiting else suiting[0]]
+    rows = SCORING if model.num_classes else CLASSES
+    suiting = [name for name, each in rows.items() if each.suits_all(model)]
+    kind = ALL_CLASSES[wanted].model_type if wanted in ALL_CLASSES else ""
+    alike = [name for name in suiting if rows[name].model_type == kind]
+    chosen = rows[wanted if wanted in suiting else (alike or suiting)[0]]
     misfits = (
         f"{setting}={_text(getattr(model, setting))}, it has {' or '.join(map(_text, accepted))}"
         for setting, accepted in chosen.needs.items()
@@ -140,7 +142,7 @@ def config_of(
     """
     return {
         "architectures": [architecture],
-        "model_type": CLASSES[architecture].model_type,
+        "model_type": ALL_CLASSES[architecture].model_type,
         "dtype": LONG[dtype],
         "torch_dtype": LONG[dtype],  # for transformers 4
         "vocab_size": model.vocab_size,
@@ -148,5 +150,5 @@ def config_of(
         "initializer_range": model.init_std or 0.02,
         "use_cache": True,
         **{name: ids.get(name) for name in SPECIAL},
-        **CLASSES[architecture].write(model, more),
+        **ALL_CLASSES[architecture].write(model, more),
     }

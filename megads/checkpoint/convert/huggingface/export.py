@@ -19,10 +19,10 @@ from megads.checkpoint.convert.huggingface.write_shards import Outgoing, write_s
 from megads.checkpoint.format.commit import new_folder
 from megads.checkpoint.format.manifest import Manifest
 from megads.checkpoint.format.reader import Reader
-from megads.checkpoint.resume.compatibility import HF, model_of
+from megads.checkpoint.resume.compatibility import HF, classes_of, model_of
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
-from megads.families.table import CLASSES
+from megads.families.table import ALL_CLASSES
 
 BAND = 1 << 20
 """Elements that are read and written together."""
@@ -62,7 +62,7 @@ def export(
             or a number is too large for fp16.
     """
     manifest = reader.manifest
-    model, more = model_of(reader.path, manifest), dict(manifest.about.get(HF, {}))
+    model, more = model_of(reader.path, manifest, scores=True), dict(manifest.about.get(HF, {}))
     architecture = architecture_of(model, more.get("architecture", ""))
     dtype = dtype or dtype_of(manifest)
     if manifest.settings:
@@ -70,6 +70,7 @@ def export(
         had = 0 if more.get("sliding_window") else more.get("max_position_embeddings", 0)
         kept = {name: more[name] for name in ("generation", *SPECIAL) if name in more}
         more = {**kept, "max_position_embeddings": max(had, model.seq_length)}
+    more["classes"] = classes_of(manifest)
     theirs = tensors_of(model, architecture)
     with new_folder(final) as folder:
         found = tokenizer(folder, _length(model, more)) if tokenizer else {}
@@ -80,7 +81,7 @@ def export(
         _write_json(folder / "generation_config.json", generation)
         outgoing = [Outgoing(each.name, each.shape, partial(_bands, reader, each, dtype)) for each in theirs]
         files = write_shards(folder, outgoing, dtype, limit, progress)
-    note = CLASSES[architecture].differs(model)
+    note = ALL_CLASSES[architecture].differs(model)
     return Exported(architecture, dtype, files, sum(each.rows * each.width for each in theirs), note)
 
 

@@ -24,7 +24,7 @@ from megads.checkpoint.format.shard_layout import ShardLayout, boxes, parameters
 from megads.checkpoint.resume.compatibility import HF, shape_of
 from megads.errors import CheckpointError
 from megads.families.bert import POOLER
-from megads.families.table import CLASSES
+from megads.families.table import ALL_CLASSES
 from megads.storage.tokenizer_files import wrong_kind
 
 TOKENIZER = "tokenizer"
@@ -158,7 +158,7 @@ class HFModel:
 def _match(source: Path, description: ModelDescription, weights: Source, theirs: list[HFTensor]) -> dict[str, str]:
     """Return for every tensor that is wanted its name in the files, after checking that all are there and no more."""
     # The first GPT-2 folders were saved without the output layer's module around them.
-    prefix = CLASSES[description.architecture].prefix
+    prefix = ALL_CLASSES[description.architecture].prefix
     bare = prefix and not any(name.startswith(prefix) for name in weights.shapes)
     found = {each.name: each.name.removeprefix(prefix) if bare else each.name for each in theirs}
     found = {name: _old_name(stored, weights.shapes) for name, stored in found.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from megads.checkpoint.format.shard_layout import ShardLayout, parameters_of
 from megads.config.schema import ModelConfig
 from megads.families.family import HuggingFace
-from megads.families.table import CLASSES
+from megads.families.table import ALL_CLASSES
 
 FIRST = ("embedding", "positions", "token_types", "embedding_norm")
 """Modules of the first step."""
@@ -36,7 +36,7 @@ def tensors_of(model: ModelConfig, architecture: str) -> list[HFTensor]:
 
     The padding rows of our vocabulary are in none of them; a tied output layer is not one of them.
     """
-    row = CLASSES[architecture]
+    row = ALL_CLASSES[architecture]
     layers = [
         (f"{row.layers}.{layer}.{theirs}", f"layers.{layer}.{ours}", part)
         for layer in range(model.num_layers)
