@@ -419,6 +419,20 @@ MUTATIONS = (
         ("tests/inference/test_encoder_decoder.py", "-k", "come_and_go"),
     ),
     Mutation(
+        "a mask is filled with what the token before it would be",
+        "megads/inference/fill_mask.py",
+        "hidden[which[:, 0], which[:, 1]]",
+        "hidden[which[:, 0], which[:, 1] - 1]",
+        ("tests/inference/test_fill_mask.py", "-k", "are_transformers"),
+    ),
+    Mutation(
+        "the masked-LM model looks at the padding of shorter texts",
+        "megads/inference/runner.py",
+        "Documents(lengths=self._lengths(rows))",
+        "Documents()",
+        ("tests/inference/test_fill_mask.py", "-k", "are_transformers"),
+    ),
+    Mutation(
         "a rollback trains on the data of the bad step again",
         "megads/train/loop.py",
         'self.skip_to(min(last, t.run.train.train_iters), batches, "the rollback")',

@@ -8,18 +8,21 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from megads.cli import fill_mask
 from megads.cli.options.request import absolute, checkout
 from megads.cli.progress_bar import bar
 from megads.errors import ConfigError, MegadsError
 from megads.storage.open_file import write_cure
 
 if TYPE_CHECKING:
+    from megads.inference.generate import Prompt
     from megads.inference.sampling import Sampling
     from megads.inference.session import Session, SessionRequest
 
@@ -91,7 +94,7 @@ def generate(**options: Any) -> None:
     SRC is a run, a folder of checkpoints, a checkpoint of any layout, Megatron's
     files, or a Hugging Face folder.
     With --prompt the text is printed as it is generated; with --input or --num-samples a JSON line for every
-    text. Without any of them prompts are read from the terminal.
+    text. Without any of them prompts are read from the terminal. A BERT fills [MASK] in a text: --top-k words of each.
     """
     degrees = degrees_of(options)
     _check_one_way(options)
@@ -216,33 +219,50 @@ def _generate(degrees: dict[str, int], options: dict[str, Any]) -> None:
         prompts = read_prompts(absolute(options["source_file"]))
     prompts += [Prompt("", number) for number in range(options["num_samples"])]
     slots = min(options["batch"], len(prompts)) if prompts else options["batch"] if is_piped else 1
-    session = open_session(session_request(options, degrees, slots, uses=("causal", "t5")), os.environ)
+    session = open_session(session_request(options, degrees, slots, uses=("causal", "t5", "bert")), os.environ)
     if session.speaks:
         for line in (*session.notes, session.summary):
             click.echo(f"megads: {line}", err=True)
     if is_piped:  # rank 0 has the pipe
         prompts = prompts_of(broadcast_value(sys.stdin.buffer.read() if session.speaks else None))
+    answer = _answers(session, sampling)
     if _is_interactive(options):
-        _converse(session, sampling)
+        _converse(session, answer)
     elif options["prompts"] and not options["target"]:
-        _print_texts(session, list(options["prompts"]), sampling)
+        for place, prompt in enumerate(options["prompts"]):
+            _print(session, prompt if session.continues else "")
+            for piece in answer(prompt, place):
+                _print(session, piece)
+            _print(session, "\n")
     else:
-        _write_records(session, prompts, sampling, options["target"])
+        _write_records(session, _records(session, prompts, sampling, options), options["target"])
     leave()
 
 
-def _print_texts(session: Session, prompts: list[str], sampling: Sampling) -> None:
-    from dataclasses import replace
-
+def _answers(session: Session, sampling: Sampling) -> Callable[[str, int], Iterator[str]]:
+    """Return what gives the pieces of what to print for a prompt; the seed is that of the command plus its place."""
     from megads.inference.generate import stream
 
-    for place, prompt in enumerate(prompts):
+    if session.fills_masks:
+        fill_mask.check_options()
+        return fill_mask.answers(session, sampling.top_k)
+
+    def answer(prompt: str, place: int) -> Iterator[str]:
         seed = None if sampling.seed is None else sampling.seed + place
-        if session.continues:
-            _print(session, prompt)
-        for piece in stream(session, prompt, replace(sampling, seed=seed)):
-            _print(session, piece)
-        _print(session, "\n")
+        return stream(session, prompt, replace(sampling, seed=seed))
+
+    return answer
+
+
+def _records(
+    session: Session, prompts: list[Prompt], sampling: Sampling, options: dict[str, Any]
+) -> list[dict[str, Any]]:
+    from megads.inference.generate import generate as generate_records
+
+    with bar("generating", "texts") as progress:
+        if session.fills_masks:
+            return fill_mask.records(session, prompts, options, progress)
+        return generate_records(session, prompts, sampling, progress)
 
 
 def _print(session: Session, text: str) -> None:
@@ -251,10 +271,8 @@ def _print(session: Session, text: str) -> None:
         sys.stdout.flush()
 
 
-def _converse(session: Session, sampling: Sampling) -> None:
+def _converse(session: Session, answer: Callable[[str, int], Iterator[str]]) -> None:
     """Read prompts from the terminal until it ends."""
-    from megads.inference.generate import stream
-
     while True:
         try:
             prompt = input("prompt> " if sys.stdin.isatty() else "")
@@ -263,18 +281,14 @@ def _converse(session: Session, sampling: Sampling) -> None:
         if not prompt:
             continue
         try:
-            for piece in stream(session, prompt, sampling):
+            for piece in answer(prompt, 0):
                 _print(session, piece)
         except ConfigError as error:
             click.echo(f"megads: {error}", err=True)
         _print(session, "\n")
 
 
-def _write_records(session: Session, prompts: list[Any], sampling: Sampling, target: str | None) -> None:
-    from megads.inference.generate import generate as generate_records
-
-    with bar("generating", "texts") as progress:
-        records = generate_records(session, prompts, sampling, progress)
+def _write_records(session: Session, records: list[dict[str, Any]], target: str | None) -> None:
     if not session.speaks:
         return
     lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

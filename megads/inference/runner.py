@@ -14,7 +14,7 @@ from megads.comm.groups import Groups
 from megads.errors import ConfigError
 from megads.inference.cache import KeyValueCache
 from megads.models.gpt import GPT, Block
-from megads.parallel.documents import Documents
+from megads.parallel.documents import Documents, Lengths
 
 
 class Runner:
@@ -97,7 +97,7 @@ class Runner:
         """Run whole sequences and keep nothing of them; return ``[B, S, H]`` as :meth:`prefill` does."""
         tokens, groups = self._padded(rows), self.groups
         if groups.seq is None:
-            return self._forward(tokens, Documents())
+            return self._forward(tokens, Documents(lengths=self._lengths(rows)))
         # Each sequence rank runs its part of every row; all of them have the whole result.
         width = -(-tokens.shape[1] // groups.seq_size)
         tokens = F.pad(tokens, (0, width * groups.seq_size - tokens.shape[1]))
@@ -105,6 +105,12 @@ class Runner:
         parts = [torch.empty_like(mine) for _ in range(groups.seq_size)]
         dist.all_gather(parts, mine, group=groups.seq)
         return torch.cat(parts, dim=1)
+
+    def _lengths(self, rows: Sequence[Sequence[int]]) -> Lengths | None:
+        """Return what an encoder must not look at: padding; nothing of it is before a token of a decoder."""
+        lengths = torch.tensor([len(each) for each in rows], device=self.device)
+        longest = int(lengths.max())
+        return None if self.module.is_causal or int(lengths.min()) == longest else Lengths(lengths, longest)
 
     def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
         longest = max(map(len, rows))
@@ -144,7 +150,8 @@ class Runner:
         return local[:, : self.vocab_size]
 
     def _columns(self, hidden: Tensor) -> Tensor:
-        return self.module.logits(hidden)
+        found = self.module.logits(hidden)
+        return found[0] if isinstance(found, tuple) else found  # the head for pairs is not asked
 
     def share(self, found: Tensor) -> Tensor:
         """Return on every stage what the last one found; a tensor of the same shape and type on each, on the CPU."""

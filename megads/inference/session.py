@@ -91,7 +91,12 @@ class Session:
     @property
     def continues(self) -> bool:
         """Whether an output continues its prompt; else an encoder has read that, and the output stands alone."""
-        return not isinstance(self.runner, EncoderDecoderRunner)
+        return not (self.fills_masks or isinstance(self.runner, EncoderDecoderRunner))
+
+    @property
+    def fills_masks(self) -> bool:
+        """Whether it is an encoder that puts tokens in the place of masks, and generates no text."""
+        return isinstance(self.runner.module, BERT)
 
     @property
     def end(self) -> int:
