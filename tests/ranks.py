@@ -22,8 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-Start = Callable[[int], str]
-"""What a rank does first, given how many there are; it returns the backend of their collectives."""
+Start = Callable[[], dict[str, Any]]
+"""What a rank does first; it returns backend and device of the process group."""
 
 _pools: dict[tuple[int, Start | None], Ranks] = {}
 
@@ -170,8 +170,8 @@ def _serve(rank: int, size: int, folder: str, pipe: Any, start: Start | None) ->
     groups_of.cache_clear()
     _share_gloo_threads()
     store = dist.FileStore(str(Path(folder) / "store"), size)
-    backend = start(size) if start is not None else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    group = start() if start is not None else {"backend": "gloo"}
+    dist.init_process_group(**group, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
     postpone_compiler()  # before a loop to compare with makes its optimizer, which would import the compiler
     import_deepspeed()
     while True:

@@ -63,9 +63,16 @@ class Scripted:
 
 
 def loop_of(
-    layout: Layout, folder: Path, losses: Mapping[int, Callable[[float], float]] | None = None, **changes: str
+    layout: Layout,
+    folder: Path,
+    losses: Mapping[int, Callable[[float], float]] | None = None,
+    device: str = "cpu",
+    **changes: str,
 ) -> Any:
-    """Return this rank's loop, gone on from the newest checkpoint in ``folder``. Collective."""
+    """Return this rank's loop, gone on from the newest checkpoint in ``folder``. Collective.
+
+    Another ``device`` than the CPU is that of :mod:`tests.simgpu`.
+    """
     let_fp16_run()
     import torch
     import torch.distributed as dist
@@ -81,7 +88,7 @@ def loop_of(
     from megads.train.setup import Training
     from tests.data.factory import write_dataset
 
-    groups, device = groups_of(**layout.degrees), torch.device("cpu")
+    groups, device = groups_of(**layout.degrees), torch.device(device)
     data = folder.parent / "data"
     if groups.rank == 0 and not data.exists():
         data.mkdir(parents=True)
@@ -92,7 +99,7 @@ def loop_of(
     splits = build_splits(run, [Shard(1.0, str(data / "data"), "a")])
     needs_end = run.data.eod_mask_loss or run.data.reset_position_ids or run.data.reset_attention_mask
     engine = Scripted(make_engine(run, groups, device, END_TOKEN if needs_end else None), losses or {})
-    row = vendor({"MEGADS_DEVICE": "cpu"})
+    row = vendor({"MEGADS_DEVICE": "cpu"} if device.type == "cpu" else {})
     training = Training(run, folder, groups, row, device, engine, splits)
     resume(training)
     stop = StopRequest(folder, groups, device, in_place=False, deadline=Deadline(0.0, 1.0))
@@ -109,7 +116,7 @@ def state_of(loop: Any) -> str:
     tensors += [getattr(p, "ds_tensor", p).detach() for p in training.engine.module.parameters()]
     digest = hashlib.blake2b(repr(sorted(training.engine.state.scalars().items())).encode())
     for tensor in tensors:
-        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 

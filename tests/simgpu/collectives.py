@@ -28,6 +28,7 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any):
         super().__init__(rank, size)
+        self.bound_device_id = torch.device(f"{NAME}:0")  # as init_process_group(device_id=...) binds it
         gloo = dist.ProcessGroup.BackendType.GLOO
         self.gloo = dist.ProcessGroup(store, rank, size)
         self.gloo._set_default_backend(gloo)

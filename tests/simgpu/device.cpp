@@ -284,7 +284,11 @@ void record_stream(Tensor&, c10::Stream) {}
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
   if (!train.value_or(true)) return {input, at::ones_like(input, at::kBool)};
   Tensor mask = at::empty_like(input, at::kBool).bernoulli_(1 - p);
-  return {input * mask * (p == 1 ? 0. : 1 / (1 - p)), mask};
+  return {input * mask.to(input.scalar_type()).div_(1 - p), mask};
+}
+
+Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double scale) {
+  return grad * mask.to(grad.scalar_type()).mul_(scale);
 }
 
 // The CPU's choice: its flash kernel where that works.
@@ -315,6 +319,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("set_", &set_nothing);
   m.impl("native_dropout", &native_dropout);
+  m.impl("native_dropout_backward", &native_dropout_backward);
   m.impl("record_stream", &record_stream);
 }
 

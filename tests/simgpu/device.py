@@ -18,19 +18,21 @@ ROW = vendor.Vendor("simulated", NAME, ("sim",), lambda: True)
 DEVICE = f"{NAME}:0"  # torch knows the name once the device is made
 
 
-def start(size: int = 1) -> str:
-    """Have this process train on the device, one of ``size``; return the backend of its collectives.
+def start() -> dict[str, Any]:
+    """Have this process train on a device; return backend and device of a process group.
 
     Once per process, and before a process group is made.
     """
-    install(str(build()), devices=size)
+    import torch
+
+    install(str(build()))
     from tests.simgpu import accelerator, collectives
 
     importlib.import_module("deepspeed")
     accelerator.use_simulated()
     collectives.register()
     vendor.register(ROW)
-    return "sim"
+    return {"backend": "sim", "device_id": torch.device(DEVICE)}
 
 
 def run_on_device(size: int, check: Callable[..., None], *args: Any, timeout_s: float = 120) -> None:

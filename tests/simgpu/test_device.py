@@ -93,20 +93,21 @@ def _computes_as_the_cpu() -> None:
 
     module = torch.get_device_module("gpu")
 
-    def results(device: str) -> list[torch.Tensor]:
+    def results(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
         torch.manual_seed(5)
-        x = torch.randn(2, 4, 8, 16).to(device).requires_grad_()
+        x = torch.randn(2, 4, 8, 16).to(device, dtype).requires_grad_()
         (module.manual_seed if device == DEVICE else torch.manual_seed)(7)
         y = F.scaled_dot_product_attention(x, x, x, is_causal=True)
         y = F.silu(F.dropout(F.rms_norm(y, (16,)), 0.3)).masked_fill(y > 1, 0)
         y = torch.cat([y[:, 1:], y[:, :1].transpose(-1, -2).reshape(2, 1, 8, 16)], 1)
         torch.logsumexp(y.flatten(1), 1).sum().backward()
-        out = torch.empty(0, device=device)
+        out = torch.empty(0, device=device, dtype=dtype)
         torch.mul(y.detach(), 2, out=out)  # an output that grows
         return [each.cpu() for each in (y.detach(), x.grad, out, torch.sort(y.detach().flatten())[1])]
 
-    for ours, theirs in zip(results(DEVICE), results("cpu"), strict=True):
-        assert torch.equal(ours, theirs)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        for ours, theirs in zip(results(DEVICE, dtype), results("cpu", dtype), strict=True):
+            assert torch.equal(ours, theirs), dtype
 
 
 def _draws_again() -> None:
