@@ -1,0 +1,69 @@
+"""What a step of the loop asks of the device, as budgets: waits of the host, uploads a micro-batch.
+
+A lower number belongs into the table. The goal: one wait a step without a pipeline, where the loss of the step before is
+read; one upload a micro-batch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.parity.layouts import Layout
+from tests.parity.loops import loop_of
+from tests.simgpu.counting import Counts, counting
+from tests.simgpu.device import DEVICE, run_on_device
+
+CHANGES = {
+    **{"model.hidden_dropout": "0", "model.attention_dropout": "0", "train.train_iters": "4"},
+    **{"checkpoint.save_interval": "0", "train.micro_batch": "2"},
+}
+BF16 = {"train.dtype": "bf16"}
+BUDGETS = [
+    # waits a step, uploads a step; 4 micro-batches a step
+    (Layout(zero=0), 11, 7),
+    (Layout(zero=1, more=BF16), 12, 6),
+    (Layout(zero=2, more=BF16), 15, 7),
+    (Layout(zero=3, more=BF16), 21, 7),
+    (Layout(zero=1, more={"train.dtype": "fp16"}), 15, 7),
+    (Layout(tp=2, zero=1, more=BF16), 12, 6),
+    (Layout(pp=2, zero=1, more=BF16), 12, 6),
+    (Layout(zero=1, more={**BF16, "data.reset_attention_mask": "true"}), 24, 18),
+]
+MICRO_BATCHES = 4
+
+
+def count_steps(layout: Layout, folder: Path, **changes: str) -> list[Counts]:
+    """Return what each step of the loop asked of the device. Collective."""
+    loop: Any = loop_of(layout, folder, device=DEVICE, **{**CHANGES, **changes})
+    object.__setattr__(loop.training, "engine", loop.training.engine._real)  # the stand-in reads losses
+    counts: list[Counts] = []
+    step = loop.step
+
+    def counted(batches: Any) -> None:
+        with counting() as found:
+            step(batches)
+        counts.append(found)
+
+    loop.step = counted
+    loop.run()
+    run = loop.training.run
+    assert loop.training.micro_batches_of(run.train.global_batch) == MICRO_BATCHES
+    return counts
+
+
+def _stays_within(layout: Layout, folder: Path, waits: int, uploads: int) -> None:
+    for found in count_steps(layout, folder)[2:]:  # the first steps find out more
+        told = "\n".join(map(str, found.events))
+        assert len(found.waits) <= waits, told
+        assert found.uploads <= uploads, told
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("layout", "waits", "uploads"), BUDGETS, ids=str)
+def test_a_step_stays_within_its_budget(layout, waits, uploads, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run_on_device(layout.ranks, _stays_within, layout, folder, waits, uploads)
