@@ -39,6 +39,11 @@ def t5(word: str) -> tuple[str, ...]:
     return ("tests/models/test_t5.py", "-k", f"test_a_cut_model_is_the_whole_one and {word}")
 
 
+def on_device(file: str, word: str) -> tuple[str, ...]:
+    """Return the arguments that run the tests of a file on the simulated device whose id holds ``word``."""
+    return (f"tests/simgpu/{file}.py", "-k", word)
+
+
 MUTATIONS = (
     Mutation(
         "the all-reduce behind a row-parallel layer is dropped",
@@ -459,6 +464,34 @@ MUTATIONS = (
         "        self.state.weights_changed()\n",
         "",
         ("tests/engine/deepspeed/test_zero.py", "-k", "gathers_of_a_queue"),
+    ),
+    Mutation(
+        "a tensor is left on the host",
+        "megads/parallel/loss.py",
+        "sums = torch.zeros((2, *labels.shape), dtype=wide, device=logits.device)",
+        "sums = torch.zeros((2, *labels.shape), dtype=wide)",
+        on_device("test_parity", "llama-tp2pp1sp1dp1-z0"),
+    ),
+    Mutation(
+        "the host waits for a number of every micro-batch",
+        "megads/parallel/loss.py",
+        "        columns = logits[..., :real]\n",
+        "        columns = logits[..., : real + 0 * int(labels[0, 0])]\n",
+        on_device("test_budgets", "llama-tp2pp1sp1dp1-z1"),
+    ),
+    Mutation(
+        "logits go over the host",
+        "megads/parallel/loss.py",
+        "        columns = logits[..., :real]\n",
+        "        columns = logits.cpu().to(logits.device)[..., :real]\n",
+        on_device("test_budgets", "llama-tp2pp1sp1dp1-z1"),
+    ),
+    Mutation(
+        "the marks of parameters are lost on the way to a device",
+        "megads/engine/marks.py",
+        "            vars(parameter).update(vars(before[name]))\n",
+        "            pass\n",
+        on_device("test_parity", "new_parameters"),
     ),
 )
 

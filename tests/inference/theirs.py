@@ -32,12 +32,18 @@ def imported(kind: str) -> Path:
 
 
 def runner_of(
-    kind: str, grid: Grid, rank: int, num_slots: int = 4, folder: Path | None = None, source: str = "ours"
+    kind: str,
+    grid: Grid,
+    rank: int,
+    num_slots: int = 4,
+    folder: Path | None = None,
+    source: str = "ours",
+    device: torch.device = CPU,
 ) -> Runner:
     """Return a runner of our model, on one rank of ``grid``; ``source``: ``ours`` or ``theirs``."""
     groups = make_groups(grid, rank) if grid.world_size > 1 else Groups(grid, 0)
     weights = open_weights((folder or imported(kind)) / source)
-    module = load_model(weights, groups, CPU, torch.float32)
+    module = load_model(weights, groups, device, torch.float32)
     weights.close()
     return Runner(module, groups, context=weights.context, num_slots=num_slots)
 

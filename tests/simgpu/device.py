@@ -18,14 +18,14 @@ ROW = vendor.Vendor("simulated", NAME, ("sim",), lambda: True)
 DEVICE = f"{NAME}:0"  # torch knows the name once the device is made
 
 
-def start() -> dict[str, Any]:
+def start(devices: int = 1) -> dict[str, Any]:
     """Have this process train on a device; return backend and device of a process group.
 
     Once per process, and before a process group is made.
     """
     import torch
 
-    install(str(build()))
+    install(str(build()), devices)
     from tests.simgpu import accelerator, collectives
 
     importlib.import_module("deepspeed")
@@ -35,11 +35,16 @@ def start() -> dict[str, Any]:
     return {"backend": "sim", "device_id": torch.device(DEVICE)}
 
 
-def run_on_device(size: int, check: Callable[..., None], *args: Any, timeout_s: float = 120) -> None:
-    """Call ``check(*args)`` on ``size`` ranks with a simulated device each; skip where it cannot be built."""
+def have_device() -> None:
+    """Build the device, or skip the test where that is not possible; in CI the test fails."""
     why = missing()
     if why and not os.environ.get("MEGADS_REQUIRE_ALL"):
         pytest.skip(why)
     assert not why, why
-    build()  # here: no rank waits for it
+    build()
+
+
+def run_on_device(size: int, check: Callable[..., None], *args: Any, timeout_s: float = 120) -> None:
+    """Call ``check(*args)`` on ``size`` ranks with a simulated device each; see :func:`have_device`."""
+    have_device()  # here: no rank waits for it
     run_ranks(size, check, *args, timeout_s=timeout_s, start=start)

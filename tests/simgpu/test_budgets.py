@@ -1,7 +1,7 @@
 """What a step of the loop asks of the device, as budgets: waits of the host, uploads a micro-batch.
 
-A lower number belongs into the table. The goal: one wait a step without a pipeline, where the loss of the step before is
-read; one upload a micro-batch.
+A lower number belongs into the table. The goal: one wait a step without a pipeline, where the loss of the step
+before is read; one upload a micro-batch.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.test_marks import as_new
 from tests.parity.layouts import Layout
 from tests.ranks import run_ranks
 from tests.simgpu.device import DEVICE, run_on_device
@@ -54,6 +55,32 @@ def test_a_layout_computes_what_the_cpu_does(layout, tmp_path):
     run_on_device(layout.ranks, record, DEVICE, layout, tmp_path, {})
     run_ranks(layout.ranks, record, "cpu", layout, tmp_path, {}, timeout_s=120)
     for rank in range(layout.ranks):
+        _compare(tmp_path, rank)
+
+
+def _record_where_a_move_makes_new_ones(layout: Layout, folder: Path) -> None:
+    import megads.engine.build as build
+
+    built = build.build_model
+
+    def and_as_new(*args: Any, **more: Any) -> Any:
+        module = built(*args, **more)
+        as_new(module)
+        return module
+
+    build.build_model = and_as_new
+    try:
+        record(DEVICE, layout, folder, {})
+    finally:
+        build.build_model = built
+
+
+@pytest.mark.dist
+def test_marks_survive_where_a_move_makes_new_parameters(tmp_path):
+    layout = Layout(tp=2, zero=0)
+    run_on_device(2, _record_where_a_move_makes_new_ones, layout, tmp_path)
+    run_ranks(2, record, "cpu", layout, tmp_path, {}, timeout_s=120)
+    for rank in range(2):
         _compare(tmp_path, rank)
 
 
