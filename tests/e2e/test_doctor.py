@@ -48,7 +48,7 @@ def test_more_ranks_than_the_host_can_hold_are_refused(megads):
 
 
 STAGES = (
-    *("machine", "python", "checkout", "run folder", "accelerators", "limits", "names", "port"),
+    *("machine", "python", "checkout", "run folder", "accelerators", "vendor", "limits", "names", "port"),
     *("store", "versions", "clocks", "addresses", "devices", "products", "disk"),
     *("gloo", "backend", "host", "host pairs", "all ranks"),
     *("speed: host", "speed: pairs", "speed: all", "as a run"),

@@ -12,6 +12,7 @@ from megads.cluster.machine import known_machine, read_machines
 from megads.config.machine_facts import Facts, parse_hosts_range
 from megads.config.sources.presets import read_machine
 from megads.config.sources.resolve import resolve
+from megads.device.needs import read_needs
 from megads.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -209,3 +210,30 @@ def test_nothing_outside_envs_and_alcf_names_a_site():
             if NAMES.search(ALLOWED.sub("", line)):
                 named.append(f"{name}:{number}: {line.strip()}")
     assert not named
+
+
+LIBRARIES = re.compile(r"(NCCL|RCCL|CCL|FI|HSA|MIOPEN|ZE|GLOO|PALS)_\w+")
+
+
+def set_by(machine: str) -> dict[str, str]:
+    """Return the variables of communication libraries that a machine's two files set."""
+    script = (ROOT / f"envs/{machine}.sh").read_text()
+    exported = re.findall(r'^ *export (\w+)="\$\{\1:-([^}]*\}?[^}"]*)\}"', script, re.MULTILINE)
+    assert len(exported) == len(re.findall(r"^ *export ", script, re.MULTILINE)), "the pattern reads every export"
+    return {**dict(exported), **read_machine(machine, ROOT).facts.environment}
+
+
+@pytest.mark.parametrize("machine", SITES)
+def test_a_machine_sets_what_its_vendor_and_network_need(machine):
+    needs, device = read_needs(ROOT), read_machine(machine, ROOT).facts.device
+    given, fabric = set_by(machine), needs.fabric_of(machine)
+    rows = {row.name: row for row in needs.variables_of(device, fabric)}
+    unknown = {name for name in given if LIBRARIES.fullmatch(name)} - rows.keys()
+    assert not unknown, f"add a row with its source to envs/vendors/needs.yaml: {', '.join(sorted(unknown))}"
+    for name, row in rows.items():
+        value = given.get(name, "").replace("$(id -un)", "user").replace("${MIOPEN_USER_DB_PATH}", "/tmp/x")
+        if not value and row.level in ("required", "recommended"):
+            assert row.exceptions.get(machine), f"{machine} does not set {name} ({row.level}): {row.why}"
+        elif value:
+            assert row.state(value) == "ok", f"{machine} sets {name}={value}: {row.why}; {row.line}"
+            assert machine not in row.exceptions, f"{machine} sets {name}, of which {machine} is an exception"

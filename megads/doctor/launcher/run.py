@@ -23,6 +23,7 @@ from megads.cluster.ranks import TOKEN
 from megads.config.sources.presets import read_machine
 from megads.doctor.launcher import host_checks
 from megads.doctor.launcher.host_checks import Site, scheduler_of
+from megads.doctor.launcher.vendor_checks import check_vendor
 from megads.errors import LaunchError, MegadsError
 from megads.launch.launchers.command import plan_launch
 from megads.launch.launchers.plan import LaunchPlan
@@ -117,6 +118,7 @@ def _examine(examiner: StageRunner, site: Site, allocation: Allocation) -> None:
     examiner.run("checkout", lambda: host_checks.check_checkout(site))
     examiner.run("run folder", lambda: host_checks.check_disk(folder), catch=wrong)
     examiner.run("accelerators", lambda: _accelerators(site, allocation), catch=wrong)
+    examiner.run("vendor", lambda: check_vendor(site, allocation), catch=wrong)
     examiner.run("limits", lambda: host_checks.check_limits(allocation.world_size))
     # The names get their limit; the stage needs a little more to say which one is missing.
     limit_s, scheduler = 0.8 * examiner.limit_s, allocation.scheduler

@@ -65,8 +65,8 @@ def import_deepspeed() -> Any:
 def _communicate_through_torch() -> None:
     """Let DeepSpeed use the process groups that exist, whatever their backend.
 
-    Otherwise it asks its accelerator for a backend. Where oneccl_bindings_for_pytorch can be imported, as in Aurora's
-    modules, the CPU's answer is ccl, also under gloo, and DeepSpeed compiles a second oneCCL of its own.
+    Otherwise it asks its accelerator for a backend. Where oneccl_bindings_for_pytorch can be imported, as in a
+    site's modules, the CPU's answer is ccl, also under gloo, and DeepSpeed compiles a second oneCCL of its own.
     """
     from deepspeed.comm import comm
     from deepspeed.comm.torch import TorchBackend
