@@ -13,15 +13,14 @@ from megads.data.tasks.rows import Packer, TaskRow
 from megads.data.tasks.samples import FileSamples
 from megads.data.tokenizers.base import Specials
 from tests.pairs import pairs
-from tests.parity.layouts import SAMPLES, Layout, engine_of, rate
-from tests.parity.masked_layouts import RECOMPUTE, is_allowed, layout_of
+from tests.parity.layouts import Layout, engine_of, rate
+from tests.parity.masked_layouts import BATCH, RECOMPUTE, SIZES, is_allowed, layout_of
 from tests.ranks import run_ranks
 
 STEPS = 2
 SEQ = 16
 HELD_OUT = 13  # examples; no number of ranks or rows divides it
 HEADS = {"classes": "2", "choices": "1"}
-LAYERS = {"model.num_layers": "2"}
 VALUES: dict[str, Any] = {
     "kind": ("bert", "gpt", "llama"),
     "head": tuple(HEADS),
@@ -32,7 +31,7 @@ VALUES: dict[str, Any] = {
     "zero": (0, 1, 2, 3),
     "scatter": (False, True),
     "recompute": tuple(RECOMPUTE),
-    "micro_batch": (1, 2, 4),
+    "accumulation": (1, 2),
 }
 
 
@@ -79,10 +78,10 @@ def packer(layout: Layout) -> Packer:
 
 
 def rows(layout: Layout, step: int) -> Any:
-    """Return the samples of a step, ``[SAMPLES, W]``; in the second one some do not count, more on one rank."""
-    found = np.stack([*map(packer(layout), examples(layout, step, SAMPLES))])
+    """Return the samples of a step, ``[BATCH, W]``; in the second one only the first counts, of one rank of many."""
+    found = np.stack([*map(packer(layout), examples(layout, step, BATCH))])
     if step == 1:
-        found[[1, 5, 6, 7], -1] = -1
+        found[1:, -1] = -1
     return found
 
 
@@ -119,8 +118,8 @@ def one_rank(kind: str, classes: str) -> tuple[list[float], list[float], dict[st
     from megads.models.build import build_model
     from tests.engine.plain import plain_optimizer
 
-    layout = Layout(kind, more={"model.num_classes": classes, **LAYERS})
-    run = layout.run(**{"train.micro_batch": str(SAMPLES)})
+    layout = Layout(kind, more={"model.num_classes": classes})
+    run = layout.run(**SIZES, **{"train.micro_batch": str(BATCH)})
     model = build_model(run, Groups(Grid(), 0))
     optimizer = plain_optimizer(model, run)
     losses, norms = [], []
@@ -155,7 +154,7 @@ def _equals_one_rank(layout: Layout) -> None:
     from megads.parallel.tensor import take_shard
 
     losses, norms, weights, scores, held_out = one_rank(layout.kind, layout.more["model.num_classes"])
-    engine, run, groups = engine_of(layout, **LAYERS)
+    engine, run, groups = engine_of(layout, **SIZES)
     results = [engine.train_step(_mine(layout, run, groups, step), rate(step)) for step in range(STEPS)]
     assert [float(r.loss) for r in results] == pytest.approx(losses, rel=1e-5)
     assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)
