@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from megads.config.machine_facts import StarterName
 from megads.config.optimizers import OPTIMIZERS
-from megads.config.setting import DTYPES, Section, Word, in_steps, minutes, setting
+from megads.config.setting import DTYPES, Section, Word, in_steps, minutes, setting, split_rank
 from megads.config.settings.checkpoint import CheckpointConfig
 from megads.config.settings.data import DataConfig
 from megads.config.settings.engine import DeepSpeedConfig, RecomputeConfig
@@ -62,8 +62,11 @@ class ParallelConfig(Section):
         "layers",
         "PIPELINE_SPLIT",
         "layers of each stage: layers (equal), ends (embedding and head count as one each), "
-        "parameters (equal), or a list such as 6,8,8,6",
-        flags={"--pp-partition-method": Word({"type:transformer": "layers", "type:transformer|embedding": "ends"})},
+        "parameters (equal), a list such as 6,8,8,6, or rank:N, the first stage of T5's decoder",
+        flags={
+            "--pp-partition-method": Word({"type:transformer": "layers", "type:transformer|embedding": "ends"}),
+            "--pipeline-model-parallel-split-rank": Word(convert=split_rank),
+        },
     )
     scatter_norms: bool = setting(
         False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -77,6 +78,13 @@ def with_end_of_document(word: str) -> str:
     if not word.isascii() or not word.isdecimal():
         raise ValueError(f"{word!r} is not an int")
     return str(int(word) + 1)
+
+
+def split_rank(word: str) -> str:
+    """Return the stages of a pipeline whose decoder begins at a rank."""
+    if not re.fullmatch("0*[1-9][0-9]{0,8}", word):
+        raise ValueError(f"{word!r} is not a stage from 1 on")
+    return f"rank:{int(word)}"
 
 
 def _number(word: str) -> float:

@@ -17,6 +17,8 @@ from megads.errors import ConfigError
 from megads.families.decoder import spec_of
 
 SPLITS = ("layers", "ends", "parameters")
+SPLIT_RANK = re.compile("rank:([0-9]{1,9})")
+"""Of an encoder with a decoder: the first stage of the decoder."""
 
 
 def stage_steps(run: RunConfig) -> tuple[range, ...]:
@@ -25,13 +27,16 @@ def stage_steps(run: RunConfig) -> tuple[range, ...]:
     ``PIPELINE_SPLIT`` says what is balanced: the number of layers, the number of layers with
     the embedding and the output as one layer each, or the parameters; of the cuts whose
     largest stage is smallest, the most even one, with the lighter stages at the ends. A
-    list of numbers gives the layers of each stage.
+    list of numbers gives the layers of each stage. ``rank:N`` is Megatron-LM's split rank: the stages before N share
+    the encoder's layers equally, the others the decoder's.
 
     Raises:
         ConfigError: more stages than layers, or a list that does not fit.
     """
     stages, layers = run.parallel.pipeline, spec_of(run.model).num_layers
     split = run.parallel.pipeline_split
+    if match := SPLIT_RANK.fullmatch(split):
+        split = _of_parts(run.model, stages, int(match[1]))
     if split not in SPLITS:
         return _listed(split, stages, layers)
     if stages == 1:
@@ -44,6 +49,32 @@ def stage_steps(run: RunConfig) -> tuple[range, ...]:
         "parameters": tuple(step_parameters(run.model)),
     }[split]
     return tuple(itertools.starmap(range, itertools.pairwise(balanced_cuts(weights, stages))))
+
+
+def split_ranks(model: ModelConfig, stages: int) -> list[int]:
+    """Return where the stages of a decoder may begin, so that those of it, and of its encoder, have equal layers."""
+    ranks = range(1, stages)
+    return [each for each in ranks if model.num_layers % each == 0 and model.decoder_layers % (stages - each) == 0]
+
+
+def _of_parts(model: ModelConfig, stages: int, rank: int) -> str:
+    """Return the list of layers of a split rank."""
+    given = f"PIPELINE_SPLIT=rank:{rank}"
+    if not model.decoder_layers:
+        raise ConfigError(
+            f"{given} is a split rank, where the stages of a decoder begin, and MODEL_FAMILY={model.family} has no "
+            "encoder before it; use PIPELINE_SPLIT=layers"
+        )
+    if stages == 1:
+        return "layers"
+    fitting = split_ranks(model, stages)
+    if rank not in fitting:
+        hint = " or ".join(f"rank:{each}" for each in fitting) or "layers"
+        shares = f"NLAYERS={model.num_layers} layers over {rank} and DECODER_LAYERS={model.decoder_layers} over "
+        shares += f"{stages - rank} stages" if rank < stages else "no stage"
+        raise ConfigError(f"{given} shares {shares} of PP={stages}, not equally; use PIPELINE_SPLIT={hint}")
+    counts = [model.num_layers // rank] * rank + [model.decoder_layers // (stages - rank)] * (stages - rank)
+    return ",".join(map(str, counts))
 
 
 def step_parameters(model: ModelConfig, tensor: int = 1) -> list[int]:

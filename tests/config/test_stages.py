@@ -19,6 +19,7 @@ def run(layers, stages, split="layers", **model):
 def layers_of(layers, stages, split="layers", **model):
     """Return how many layers each stage has, after checking that the stages are the whole model."""
     steps = stage_steps(run(layers, stages, split, **model))
+    layers += model.get("decoder_layers", 0)
     assert list(itertools.chain(*steps)) == list(range(layers + 2))
     assert all(steps)
     return [len([step for step in stage if 0 < step <= layers]) for stage in steps]
@@ -109,6 +110,36 @@ def test_what_does_not_fit_is_refused_with_what_would(layers, stages, split, mes
     _, advised, advice = str(refused.value).partition("use e.g. PIPELINE_SPLIT=")
     if advised:
         assert sum(layers_of(layers, stages, advice)) == layers
+
+
+T5 = {"family": "t5", "decoder_layers": 6, "position_embedding": "learned"}
+
+
+@pytest.mark.parametrize(
+    ("stages", "rank", "expected"), [(4, 2, [6, 6, 3, 3]), (3, 1, [12, 3, 3]), (4, 3, [4, 4, 4, 6]), (1, 5, [18])]
+)
+def test_a_split_rank_is_where_the_decoder_begins(stages, rank, expected):
+    assert layers_of(12, stages, f"rank:{rank}", **T5) == expected
+
+
+@pytest.mark.parametrize(
+    ("stages", "split", "model", "message"),
+    [
+        (
+            5,
+            "rank:1",
+            T5,
+            r"NLAYERS=12 layers over 1 and DECODER_LAYERS=6 over 4 stages of PP=5, .*=rank:2 or rank:3 or rank:4$",
+        ),
+        (2, "rank:2", T5, r"DECODER_LAYERS=6 over no stage of PP=2, not equally; use PIPELINE_SPLIT=rank:1$"),
+        (2, "rank:0", T5, r"DECODER_LAYERS=6 over 2 stages of PP=2, not equally; use PIPELINE_SPLIT=rank:1$"),
+        (2, "rank:1", {}, r"PIPELINE_SPLIT=rank:1 is a split rank, .* MODEL_FAMILY=llama has no encoder before it"),
+        (2, "rank:x", T5, r"PIPELINE_SPLIT='rank:x' is not layers"),
+    ],
+)
+def test_a_split_rank_that_does_not_fit(stages, split, model, message):
+    with pytest.raises(ConfigError, match=message):
+        stage_steps(run(12, stages, split, **model))
 
 
 @pytest.mark.parametrize("kind", ["llama", "llama-gqa", "gpt", "mixed"])

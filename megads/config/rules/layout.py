@@ -9,7 +9,7 @@ from itertools import chain
 from megads.config.rules.advice import LARGEST_ADVICE, Change, Problem, divisors, each_of, multiples, nearest
 from megads.config.schema import RunConfig
 from megads.config.sizes import layout_text, model_degree
-from megads.config.stages import SPLITS, stage_steps
+from megads.config.stages import SPLIT_RANK, SPLITS, split_ranks, stage_steps
 from megads.config.tree import value_of
 from megads.errors import ConfigError
 from megads.families.decoder import padded_vocab_size, spec_of
@@ -109,6 +109,8 @@ def stages(run: RunConfig, world_size: int) -> Iterator[Problem]:
 
 def _other_splits(run: RunConfig) -> Iterator[Change]:
     count, layers, split = run.parallel.pipeline, spec_of(run.model).num_layers, run.parallel.pipeline_split
+    if SPLIT_RANK.fullmatch(split) and run.model.decoder_layers:
+        yield from ({SPLIT: f"rank:{each}"} for each in split_ranks(run.model, count)[:MOST_CUT])
     words = [word.strip() for word in split.split(",")]
     if all(word.isascii() and word.isdigit() and len(word) < 5 for word in words):
         counts = [int(word) for word in words]

@@ -146,7 +146,6 @@ HARMLESS = _options(
 REJECTED = _options(
     {
         f"{_GPT} embeddings of texts": "--output-bert-embeddings --bert-embedder-type=",
-        "use PIPELINE_SPLIT, a list of the layers of each stage": "--pipeline-model-parallel-split-rank=",
         "use --mask-prob; spans have 1 to 10 words": "--noise-density= --mean-noise-span-length=",
         f"{_GPT} Retro": """
             --retro-add-retriever --retro-no-verify-neighbor-count --retro-return-doc-ids --retro-project-dir=

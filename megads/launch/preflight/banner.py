@@ -10,6 +10,7 @@ from megads.config.rules.remarks import bubble, query_heads
 from megads.config.schedule.batches import BatchSchedule, SkipRanges, planned_samples
 from megads.config.schema import RunConfig
 from megads.config.sources.megatron_defaults import MEGATRON
+from megads.config.stages import SPLIT_RANK
 from megads.data.datasets import read_held_out, read_shards, uses_demo
 from megads.data.sources.epochs import Share
 from megads.data.sources.file_list import Shard, repeated
@@ -128,7 +129,9 @@ def _layout_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
     grid, again, deepspeed = run.parallel, run.recompute, run.deepspeed
     if grid.pipeline > 1:
         layers = "+".join(str(stage.layers) for stage in stages(run))
-        yield "stages", f"PP={grid.pipeline}: {layers} layers; pipeline bubble {bubble(run):.0%} of a step"
+        rank = SPLIT_RANK.fullmatch(grid.pipeline_split)
+        split = f", the decoder's from stage {rank[1]} on (split rank)" if rank else ""
+        yield "stages", f"PP={grid.pipeline}: {layers} layers{split}; pipeline bubble {bubble(run):.0%} of a step"
     if grid.sequence > 1:
         heads = query_heads(run)
         few = f"{heads[-1]} or " if heads[0] != heads[-1] else ""

@@ -266,6 +266,7 @@ FLAGS = [
     ("--attention-dropout 0.2", "model.attention_dropout=0.2"),
     ("--init-method-std 0.006", "model.init_std=0.006"),
     ("--pp-partition-method type:transformer|embedding", "parallel.pipeline_split=ends"),
+    ("--pipeline-model-parallel-split-rank 2", "parallel.pipeline_split=rank:2"),
     ("--overlap-grad-reduce", "parallel.ddp_impl=torch"),
     ("--micro-batch-size 4", "train.micro_batch=4"),
     ("--global-batch-size 8", "train.global_batch=8"),

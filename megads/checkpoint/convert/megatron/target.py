@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from megads.checkpoint.convert.megatron.names import Style
 from megads.config.schema import ModelConfig
+from megads.config.stages import split_ranks
 from megads.errors import CheckpointError
 
 
@@ -97,12 +98,6 @@ def check_t5(model: ModelConfig, target: Target) -> None:
         layers = f"{model.num_layers} layers of the encoder and {model.decoder_layers} of the decoder"
         hint = f"use --split-rank {' or '.join(map(str, fitting))}" if fitting else "use another --pp"
         raise CheckpointError(f"--pp {target.pipe} stages cannot share {layers} equally; {hint}")
-
-
-def split_ranks(model: ModelConfig, stages: int) -> list[int]:
-    """Return where the stages of T5's decoder may begin, so that those of either part have as many layers each."""
-    ranks = range(1, stages)
-    return [each for each in ranks if model.num_layers % each == 0 and model.decoder_layers % (stages - each) == 0]
 
 
 def split_rank_of(model: ModelConfig, target: Target) -> int:

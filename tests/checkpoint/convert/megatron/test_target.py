@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from megads.checkpoint.convert.megatron.target import Target, check_target, split_rank_of, split_ranks, stage_layers
+from megads.checkpoint.convert.megatron.target import Target, check_target, split_rank_of, stage_layers
+from megads.config.stages import split_ranks
 from megads.errors import CheckpointError
 from tests.models import shapes
 
