@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 from pydantic import TypeAdapter, ValidationError
 
+from megads.comm.leaving import disconnect
 from megads.comm.messages import gather_values
 from megads.errors import ConfigError, DataError
 from megads.inference.engine import Engine
@@ -21,6 +22,9 @@ from megads.inference.sampling import Sampling
 from megads.inference.session import Session
 from megads.inference.tokenizer import encode_text, filled
 from megads.storage.reading import parse_json
+
+LEAVE_S = 60.0
+"""For all ranks to end: the first may still write what was generated."""
 
 SAMPLING = tuple(each.name for each in fields(Sampling))
 """What a line of prompts may set for itself."""
@@ -234,8 +238,7 @@ def leave() -> None:
     if not dist.is_initialized():
         return
     is_alone = dist.get_world_size() == 1
-    dist.barrier()
-    dist.destroy_process_group()
+    disconnect(LEAVE_S)
     if not is_alone:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from megads.cluster.mpi import finish_mpi
 from megads.cluster.ranks import RankInfo, find_ranks
+from megads.comm.leaving import disconnect
 from megads.comm.rendezvous import connect_again
 from megads.config.run_folder import LOG_FILE, load_config
 from megads.config.schema import RunConfig
@@ -63,6 +64,7 @@ def main(config_path: Path, env: Mapping[str, str], check: Check | None = None) 
         leave(text if info.rank == 0 else "", EXIT_INTERRUPTED)
     except BaseException as error:
         fail(error, run_dir, info, env, watch.iteration)
+    _disconnect()
     finish_mpi()
     # A launcher takes a code other than 0 for a failure; the outcome file informs it of a stop.
     # Rank 0 carries the code of a run that was stopped: a launcher ends all ranks when the first one leaves with it,
@@ -120,6 +122,7 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     loop.enter(END)
     if loop.energy is not None:
         loop.energy.close()
+    _disconnect()  # before rank 0 writes its summary, which no other rank waits for
     if speaks:
         watch.beat()  # the process may be gone before the next one is due
     if metrics is not None:
@@ -132,6 +135,12 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         summarise(loop, outcome)
         metrics.settle()
     return outcome
+
+
+def _disconnect() -> None:
+    """Leave the other ranks; what was computed stays right, however that goes."""
+    if problem := disconnect():
+        LOG.warning("this rank ends without the others: %s", problem)
 
 
 def _close_quietly(metrics: MetricsSink) -> None:

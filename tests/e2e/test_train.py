@@ -36,6 +36,8 @@ FIELDS = {
     "tokens_per_s_per_device",
     "tflops_per_device",
     "mfu",
+    "mfu_full",
+    "mfu_causal",
     "hardware_tflops_per_device",
     "hfu",
     "memory_bytes",
