@@ -25,7 +25,7 @@ from megads.cluster.parent import end_with
 from megads.data.formats.dtypes import best_dtype
 from megads.data.formats.writer import IndexedWriter
 from megads.data.sources.demo import FILES, FORMAT, SENTENCE_FILES, crc_of
-from megads.data.tokenizers.train import EOD, train_bpe, train_word_piece
+from megads.data.tokenizers.train import EOD, train_bpe, train_word_piece, vocab_text
 from megads.errors import DataError, MegadsError
 from megads.storage.open_file import write_cure
 
@@ -97,8 +97,7 @@ def make(folder: Path, vocab_size: int, most_bytes: int, progress: Progress, wor
     progress("training its tokenizer", 0, 1)
     if word_piece:
         tokenizer = train_word_piece(part, vocab_size, lower_case=word_piece == "BertWordPieceLowerCase")
-        vocab = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-        (folder / "vocab.txt").write_text("".join(f"{token}\n" for token, _ in vocab), encoding="utf-8")
+        (folder / "vocab.txt").write_text(vocab_text(tokenizer), encoding="utf-8")
     else:
         tokenizer = train_bpe(part, vocab_size)
         (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")

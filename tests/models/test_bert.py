@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,17 +13,30 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
+from megads.comm.grid import Grid
+from megads.comm.groups import Groups
 from megads.comm.rng import Draws
 from megads.config.schema import ModelConfig
+from megads.data.formats.token_file import open_dataset
+from megads.data.samples.gpt import Stamp
+from megads.data.samples.index_cache.cache import Cache
+from megads.data.samples.masked.masking import WordPieces
+from megads.data.samples.masked.rows import BertRow, bert_row
+from megads.data.samples.masked.samples import BertSamples
+from megads.data.samples.masked.sentence_map import SentenceRecipe
 from megads.models.bert import BERT, PairLabels
+from megads.models.build import build_model
 from megads.parallel.documents import Documents, Lengths
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import full_shape, take_shard
+from tests.data.samples.sentences import write_sentences
 from tests.models import shapes
 from tests.models.noisy import ONE, build
+from tests.parity.layouts import VOCAB, Layout
 from tests.ranks import groups_of, run_ranks
 
 LENGTHS = (16, 11, 4)
+STEPS = 80
 SHAPE = {"seq_length": 16, "max_positions": 20, "vocab_size": 56}
 
 
@@ -318,3 +332,25 @@ def test_a_model_without_types_of_tokens():
     without = Documents(lengths=documents.lengths)
     assert "token_types.weight" not in dict(module.named_parameters())
     assert torch.equal(module(text, labels, documents=documents), module(text, labels, documents=without))
+
+
+def test_the_order_of_halves_is_learnt_where_it_shows(tmp_path):
+    """Labels, types and head belong together: the first of a text's two sentences has other words than the second."""
+    dice = np.random.RandomState(0)
+    sentences = [dice.randint(20 + 40 * i, 60 + 40 * i, 5) for _ in range(60) for i in range(2)]
+    prefix = write_sentences(tmp_path, [5] * 120, [*range(0, 121, 2)], np.concatenate(sentences))
+    pieces = WordPieces(np.arange(VOCAB), np.zeros(VOCAB, bool), cls=1, sep=2, mask=3, pad=0)
+    recipe = SentenceRecipe(prefix, Stamp.of(prefix), 0, 60, 13, 2, 16 * STEPS, 1234)
+    samples = BertSamples(open_dataset(prefix), Cache(tmp_path).get(recipe), pieces, seed=1234, seq_length=16)
+    run = Layout("bert").run(**{"model.num_layers": "1", "model.init_std": "0.1"})
+    model, row, losses = build_model(run, Groups(Grid(), 0)), BertRow(16), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(STEPS):
+        rows = torch.from_numpy(np.stack([bert_row(samples[i]) for i in range(16 * step, 16 * step + 16)]))
+        documents = Documents(lengths=Lengths(rows[:, row.length], 16), types=rows[:, row.types])
+        loss = F.cross_entropy(model(rows[:, row.text], documents=documents)[1], rows[:, row.is_random])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    assert max(losses[-5:]) < 0.05 < 0.4 < losses[0]

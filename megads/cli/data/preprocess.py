@@ -37,6 +37,13 @@ _CACHE = DataConfig.model_fields["cache_dir"].default
 )
 @click.option("--append-eod", is_flag=True, help="End each document with the end-of-document token.")
 @click.option("--split-sentences", is_flag=True, help="Split documents into sentences; files are PREFIX_KEY_sentence.")
+@click.option(
+    "--sentence-splitter",
+    "splitter",
+    type=click.Choice(("punkt", "rules", "lines")),
+    default="punkt",
+    help="nltk's Punkt model; rules: at stops before capitals, no model; lines: each line is a sentence.",
+)
 @click.option("--lang", default="english", help="Language of the sentences: name of nltk's Punkt model.")
 @click.option("--keep-newlines", is_flag=True, help="Line breaks between sentences stay with the one before.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes that encode.  [default: cores]")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from megads.cluster.machine import count_cores
 from megads.data.preprocess.input.files import Source
+from megads.data.preprocess.input.sentences import SplitterName
 from megads.data.tokenizers.base import TokenizerSpec
 from megads.errors import ConfigError, DataError
 
@@ -45,6 +46,7 @@ class Job:
     keys: tuple[str, ...] = ("text",)
     append_eod: bool = False
     split_sentences: bool = False
+    splitter: SplitterName = "punkt"
     lang: str = "english"  # of the sentence splitter
     keep_newlines: bool = False  # line breaks between sentences stay with the one before
     impl: str = "mmap"
@@ -100,8 +102,9 @@ def check_job(job: Job) -> None:
         most = max(_PROCESSES, _PER_CORE * cores)
         if given > most:
             raise ConfigError(f"{option} {given}: at most {most} processes on this host, which has {cores} cores")
-    if job.keep_newlines and not job.split_sentences:
-        raise ConfigError("--keep-newlines needs --split-sentences")
+    for option, is_given in (("--keep-newlines", job.keep_newlines), ("--sentence-splitter", job.splitter != "punkt")):
+        if is_given and not job.split_sentences:
+            raise ConfigError(f"{option} needs --split-sentences")
 
 
 def digest_of(job: Job, fingerprint: str, parts: int) -> str:
@@ -111,7 +114,9 @@ def digest_of(job: Job, fingerprint: str, parts: int) -> str:
         "inputs": [[os.path.abspath(each.path), each.size, each.mtime_ns] for each in job.inputs],
         "keys": list(job.keys),
         "tokenizer": fingerprint,
-        "options": [job.append_eod, job.split_sentences, job.lang, job.keep_newlines, job.impl, job.verify],
+        "options": [
+            *(job.append_eod, job.split_sentences, job.splitter, job.lang, job.keep_newlines, job.impl, job.verify)
+        ],
         "parts": parts,
     }
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]

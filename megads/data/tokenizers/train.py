@@ -135,10 +135,16 @@ def check_output(folder: Path) -> None:
         raise DataError(f"--output {folder}: already exists; remove it or use another folder")
 
 
-def save(tokenizer: Any, folder: Path) -> None:
-    """Write the folder: tokenizer.json, tokenizer_config.json, and vocab.json with merges.txt for GPT2BPETokenizer.
+def vocab_text(tokenizer: Any) -> str:
+    """Return the ``vocab.txt`` of a WordPiece tokenizer: a token a line, by number."""
+    return "".join(f"{token}\n" for token in sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get))
 
-    It appears whole or not at all.
+
+def save(tokenizer: Any, folder: Path) -> None:
+    """Write the folder: ``vocab.txt`` of WordPiece.
+
+    Of a BPE tokenizer.json, tokenizer_config.json, and vocab.json with merges.txt for GPT2BPETokenizer. It appears
+    whole or not at all.
 
     Raises:
         DataError: there is something of this name, or the disk does not take it.
@@ -148,15 +154,24 @@ def save(tokenizer: Any, folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
-        (temporary / "tokenizer.json").write_text(tokenizer.to_str(pretty=True) + "\n", encoding="utf-8")
-        config = {"eos_token": EOD, "tokenizer_class": "PreTrainedTokenizerFast"}
-        (temporary / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        model = json.loads(tokenizer.to_str())["model"]
-        (temporary / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False) + "\n", encoding="utf-8")
-        merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-        (temporary / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
+        for name, text in _files_of(tokenizer).items():
+            (temporary / name).write_text(text, encoding="utf-8")
         temporary.rename(folder)
     except OSError as error:
         raise DataError(f"--output {error.filename or folder}: {str(error.strerror).lower()}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _files_of(tokenizer: Any) -> dict[str, str]:
+    model = json.loads(tokenizer.to_str())["model"]
+    if model["type"] == "WordPiece":
+        return {"vocab.txt": vocab_text(tokenizer)}
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    config = {"eos_token": EOD, "tokenizer_class": "PreTrainedTokenizerFast"}
+    return {
+        "tokenizer.json": tokenizer.to_str(pretty=True) + "\n",
+        "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
+        "vocab.json": json.dumps(model["vocab"], ensure_ascii=False) + "\n",
+        "merges.txt": "\n".join(["#version: 0.2", *merges, ""]),
+    }

@@ -38,6 +38,20 @@ def test_a_tokenizer_that_both_types_can_use(corpus, tmp_path):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["made"], "nothing else is left"
 
 
+def test_a_vocabulary_of_word_pieces(corpus, tmp_path):
+    result = _train(corpus, tmp_path / "made", "--tokenizer-type", "BertWordPieceLowerCase")
+    assert result.exit_code == 0, result.output
+    path = tmp_path / "made" / "vocab.txt"
+    assert result.output.endswith(
+        f"use it with VOCAB_FILE={path}, or --tokenizer-type BertWordPieceLowerCase --vocab-file {path}\n"
+    )
+    tokenizer = make_tokenizer(TokenizerSpec("BertWordPieceLowerCase", vocab_file=str(path)))
+    assert path.read_text().splitlines()[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenizer.decode(tokenizer.encode("The statement")) == "the statement"
+    refused = _train(corpus, tmp_path / "no", "--tokenizer-type", "BertWordPieceCase", "--special-tokens", "<|user|>")
+    assert "--special-tokens are for GPT2BPETokenizer; BertWordPieceCase has [PAD]" in str(refused.exception)
+
+
 def test_the_same_input_gives_the_same_files(corpus, tmp_path):
     """Also in another process with another seed of hashes and another number of threads."""
     command = [sys.executable, "-m", "megads", "data", "train-tokenizer", "--input", *corpus]

@@ -1,34 +1,42 @@
-"""Cut texts into sentences with a Punkt model of nltk that lies on this machine."""
+"""Cut texts into sentences: with a Punkt model of nltk that lies on this machine, by rules, or at line breaks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
+from megads.data.preprocess.input.sentence_rules import cut, ends_by_rules, ends_of_lines
 from megads.errors import DataError, DependencyError
 
 Splitter = Callable[[str], list[str]]
+
+SplitterName = Literal["punkt", "rules", "lines"]
 
 PIECE = 1_000_000
 """Characters that are split at once, as in Megatron: a sentence ends at each multiple of it."""
 
 
-def make_splitter(lang: str, *, keep_newlines: bool = False) -> Splitter:
+def make_splitter(lang: str, *, keep_newlines: bool = False, name: SplitterName = "punkt") -> Splitter:
     """Return what cuts a text into its sentences.
 
     Args:
-        lang: name of the Punkt model, as "english".
+        lang: name of the Punkt model, as "english"; the other splitters have none.
+        name: which splitter.
         keep_newlines: white space between two sentences stays at the end of the first one.
 
     Raises:
         DependencyError: nltk is not installed.
         DataError: it has no model for this language; nothing is downloaded.
     """
+    if name != "punkt":
+        ends = ends_by_rules if name == "rules" else ends_of_lines
+        return lambda text: cut(text, ends(text), keep_newlines=keep_newlines)
     try:
         import nltk
         from nltk.tokenize import punkt
     except ImportError:
-        raise DependencyError("--split-sentences needs nltk; pip install nltk") from None
+        way = "pip install nltk, or pass --sentence-splitter rules"
+        raise DependencyError(f"--split-sentences needs nltk; {way}") from None
     inner = _load(nltk, punkt, lang)
     if keep_newlines:
         inner._lang_vars = _keeping_newlines(punkt)
@@ -49,7 +57,7 @@ def _load(nltk: Any, punkt: Any, lang: str) -> Any:
         raise DataError(
             f"--lang {lang}: nltk finds no Punkt model tokenizers/punkt_tab/{lang} in NLTK_DATA or its usual folders, "
             "and nothing is downloaded; `python -m nltk.downloader -d FOLDER punkt_tab` on a host with internet "
-            "fetches all languages, then set NLTK_DATA=FOLDER"
+            "fetches all languages, then set NLTK_DATA=FOLDER; or pass --sentence-splitter rules, which needs no model"
         ) from None
 
 

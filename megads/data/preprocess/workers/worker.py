@@ -20,7 +20,7 @@ import numpy.typing as npt
 from megads.data.preprocess.input.files import BOM
 from megads.data.preprocess.input.json_lines import Parsed, parse_lines
 from megads.data.preprocess.input.ranges import RangeReader
-from megads.data.preprocess.input.sentences import make_splitter
+from megads.data.preprocess.input.sentences import Splitter, make_splitter
 from megads.data.preprocess.plan import Job
 from megads.data.preprocess.workers.pool import Block, Encoded, Failed, Output, Ready, Start, Write
 from megads.data.tokenizers.base import Encoded as Ids
@@ -83,7 +83,9 @@ class _Worker:
         self._tokenizer = make_tokenizer(job.tokenizer)
         self._eod = self._tokenizer.eod if job.append_eod else None
         self._limit = self._tokenizer.vocab_size
-        self._split = make_splitter(job.lang, keep_newlines=job.keep_newlines) if job.split_sentences else None
+        self._split: Splitter | None = None
+        if job.split_sentences:
+            self._split = make_splitter(job.lang, keep_newlines=job.keep_newlines, name=job.splitter)
         self._encoder: Any = None
         self._reader = RangeReader()
         self._waiting: dict[int, list[Numbers]] = {}  # tokens of each key, by block

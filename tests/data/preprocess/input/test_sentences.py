@@ -57,6 +57,25 @@ def test_sentences(megads, tokenizer, nltk_data, keep):
     }
 
 
+@pytest.mark.parametrize("splitter", ["rules", "lines"])
+def test_sentences_without_a_model(megads, tokenizer, splitter):
+    text = "Dr. Smith came. He left.\nWhat? Yes!"
+    write_jsonl(megads.folder / "a.jsonl", [text])
+    words = ["--input", "a.jsonl", "--output-prefix", "out", "--tokenizer-model", tokenizer, "--workers", 1]
+    megads.made(*words, "--split-sentences", "--sentence-splitter", splitter, env={"NLTK_DATA": "/nowhere"})
+    expected = {
+        "rules": ["Dr. Smith came.", "He left.", "What?", "Yes!"],
+        "lines": ["Dr. Smith came. He left.", "What? Yes!"],
+    }
+    tokens, lengths, documents = golden(tokenizer, [expected[splitter]], eod=False)
+    assert megads.files() == {
+        "out_text_sentence.bin": tokens,
+        "out_text_sentence.idx": index(lengths, documents, 2, 8),
+    }
+    done = megads(*words, "--sentence-splitter", splitter, "--overwrite")
+    assert (done.code, done.error) == (2, "megads: --sentence-splitter needs --split-sentences")
+
+
 def test_text_is_split_in_pieces_of_a_million_characters(megads, nltk_data):
     """As in Megatron: the end of a piece ends a sentence."""
     text = "1 " * 600_000 + ". 2"
@@ -76,6 +95,7 @@ def test_no_model_is_one_line(megads, tokenizer, nltk_data):
         assert done.code == 2
         assert done.error.startswith(f"megads: --lang {lang}: nltk finds no Punkt model tokenizers/punkt_tab/{lang} in")
         assert "`python -m nltk.downloader -d FOLDER punkt_tab`" in done.error
+        assert "or pass --sentence-splitter rules" in done.error
         assert sorted(os.listdir(megads.folder)) == ["a.jsonl"]
 
 
