@@ -459,6 +459,20 @@ MUTATIONS = (
         ("tests/engine/test_marks.py", "-k", "keep_their_marks"),
     ),
     Mutation(
+        "a micro-batch's loss is read from the device",
+        "megads/engine/deepspeed/engine.py",
+        "                total += loss.detach()\n",
+        "                total += loss.item()\n",
+        ("tests/simgpu/test_host_waits.py", "-k", "bf16-zero1"),
+    ),
+    Mutation(
+        "a gradient that is not finite, but in no norm, is not looked for",
+        "megads/engine/deepspeed/host_read.py",
+        "        if bad and bool(read[len(tensors)]):\n",
+        "        if bad and not bad:\n",
+        ("tests/engine/deepspeed/test_host_read.py", "-k", "in_no_norm"),
+    ),
+    Mutation(
         "ZeRO 3 gathers weights before the update has changed them",
         "megads/engine/deepspeed/engine.py",
         "        self.state.weights_changed()\n",

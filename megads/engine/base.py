@@ -132,6 +132,12 @@ class Engine(Protocol):
     def state(self) -> EngineState:
         """The weights and the optimizer."""
 
+    def prepare(self, batch: Tensor) -> Tensor:
+        """Do what a batch of :meth:`train_step` needs on the host, such as finding its documents, and return it.
+
+        For the threads that read ahead: the step does it for batches that were not prepared.
+        """
+
     def train_step(
         self,
         batches: Sequence[Tensor],
@@ -145,7 +151,7 @@ class Engine(Protocol):
 
         Args:
             batches: one ``[micro_batch, seq_length + 1]`` int64 tensor per accumulation step; for bert
-                and t5 of rows of ``megads.data.samples.masked.rows``.
+                and t5 of rows of ``megads.data.samples.masked.rows``. On the host, or on the engine's device.
             lr: learning rate of this step.
             first_sample: number of the step's first sample, counted from the start of the run; with
                 the seed it decides what dropout draws.

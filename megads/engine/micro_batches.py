@@ -61,11 +61,18 @@ class Splitter:
 
     def __call__(self, batches: Sequence[Tensor]) -> list[MicroBatch]:
         """Return this rank's part of every batch: rows of ``S + 1`` tokens, or those of the family's samples."""
+        return [getattr(batch, "micro_batch", None) or self.part_of(batch) for batch in batches]
+
+    def prepare(self, batch: Tensor) -> Tensor:
+        """Return ``batch``, for which :meth:`__call__` has nothing left to do; for threads that read ahead."""
+        batch.micro_batch = self.part_of(batch)  # type: ignore[attr-defined]
+        return batch
+
+    def part_of(self, batch: Tensor) -> MicroBatch:
+        """Return this rank's part of a batch."""
         if self.samples == "bert":
-            return [self._hidden_part(batch) for batch in batches]
-        if self.samples == "t5":
-            return [self._cut_out_part(batch) for batch in batches]
-        return [self._part(batch) for batch in batches]
+            return self._hidden_part(batch)
+        return self._cut_out_part(batch) if self.samples == "t5" else self._part(batch)
 
     def _part(self, batch: Tensor) -> MicroBatch:
         tokens, labels = split_batch(batch, self.groups, self.end if self.masks_loss else None)
@@ -148,7 +155,7 @@ class Splitter:
         """Return how many tokens of the step count, over all ranks, [] int64. Collective where not all do."""
         if not self.masks_loss:
             count = sum(part.labels.numel() for part in parts) * self.groups.data_seq_size
-            return torch.tensor(count, device=parts[0].labels.device)
+            return torch.full((), count, device=parts[0].labels.device)  # not uploaded
         found = torch.stack([(part.labels >= 0).sum() for part in parts]).sum()
         if self.groups.data_seq is not None:
             dist.all_reduce(found, group=self.groups.data_seq)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -29,11 +27,8 @@ class TaskSplitter(Splitter):
         if self.seq_length % groups.seq_size:
             raise ConfigError(f"SEQ={self.seq_length} cannot be split over SP={groups.seq_size} ranks")
 
-    def __call__(self, batches: Sequence[Tensor]) -> list[MicroBatch]:
-        """Return this rank's part of every batch of rows."""
-        return [self._part(batch) for batch in batches]
-
-    def _part(self, batch: Tensor) -> MicroBatch:
+    def part_of(self, batch: Tensor) -> MicroBatch:
+        """Return this rank's part of a batch of rows."""
         size, groups = self.seq_length, self.groups
         row = TaskRow(size, (batch.shape[1] - 1) // TaskRow(size).part)
         rows = batch[:, :-1].reshape(-1, row.part)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from megads.engine.base import Engine
@@ -80,7 +79,6 @@ class Pace:
 def evaluate(
     engine: Engine,
     steps: Iterable[Sequence[Tensor]],
-    device: torch.device,
     give_up: Callable[[], object] = lambda: False,
     *,
     corpora: Sequence[str] = (),
@@ -108,7 +106,7 @@ def evaluate(
         if losses and give_up():
             return None
         pace.after(len(losses))
-        found = engine.eval_losses([batch.to(device) for batch in batches])
+        found = engine.eval_losses(batches)
         sums_and_counts = found.sum(dim=0).view(-1, 2)
         losses.append((sums_and_counts[:, 0] / sums_and_counts[:, 1].clamp(min=1)).tolist())
         if len(corpora) > 1:

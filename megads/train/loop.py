@@ -186,7 +186,7 @@ class Loop:
         waited = time.perf_counter() - started
         with self.timing.running():
             result = t.engine.train_step(
-                [part.to(t.device) for part in parts],
+                parts,
                 rates.lr,
                 first_sample=t.progress.consumed_samples,
                 weight_decay=rates.weight_decay,
@@ -316,9 +316,7 @@ class Loop:
         with t.batches(split) as batches:
             steps = ([next(batches) for _ in range(micro_batches)] for _ in range(t.run.train.eval_iters))
             total = t.run.train.eval_iters
-            found = evaluate(
-                t.engine, steps, t.device, give_up, corpora=data.corpora, corpus_of=data.corpus_of, total=total
-            )
+            found = evaluate(t.engine, steps, give_up, corpora=data.corpora, corpus_of=data.corpus_of, total=total)
         return found, why[0]
 
 

@@ -76,7 +76,8 @@ class Training:
             data_size=self.groups.data_size,
             consumed=consumed,
         )
-        return read_ahead(batches, run.data.num_workers, run.train.grad_acc_steps, self.splits[split].width)
+        per_step, width = run.train.grad_acc_steps, self.splits[split].width
+        return read_ahead(batches, run.data.num_workers, per_step, width, self.engine.prepare)
 
 
 def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]) -> Training:

@@ -18,7 +18,7 @@ def test_a_long_validation_says_how_far_it_is(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "megads")
     monkeypatch.setattr(evaluation, "FIRST_S", 0.0)
     engine: Any = SimpleNamespace(eval_losses=lambda batches: torch.tensor([[2.0, 1.0]]))
-    found = evaluation.evaluate(engine, [[torch.zeros(1, 2)]] * 3, torch.device("cpu"), total=3)
+    found = evaluation.evaluate(engine, [[torch.zeros(1, 2)]] * 3, total=3)
     assert found is not None
     assert found.loss == 2.0
     assert caplog.messages == ["validation: 1 of 3, ETA 0s"]  # the next is due in half a minute

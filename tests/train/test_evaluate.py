@@ -5,8 +5,6 @@ import torch
 
 from megads.train.evaluate import HeldOut, evaluate, perplexity
 
-CPU = torch.device("cpu")
-
 
 class Losses:
     """An engine whose samples have the losses and counted tokens that are given, one row per global batch."""
@@ -38,23 +36,23 @@ def test_a_validation_is_given_up_between_two_batches():
         return asked.count("stop?") == 2
 
     steps = [[torch.zeros(1, 2)]] * 5
-    assert evaluate(Counting(), steps, CPU, give_up) is None
+    assert evaluate(Counting(), steps, give_up) is None
     assert asked == ["batch", "stop?", "batch", "stop?"]
-    assert evaluate(Counting(), steps, CPU, lambda: False) == HeldOut(1.0)
+    assert evaluate(Counting(), steps, lambda: False) == HeldOut(1.0)
 
 
 def test_losses_of_corpora_are_weighted_by_counted_tokens_and_the_whole_by_batches():
     """Two batches of three samples; corpus c has no counted token, and d no sample."""
     engine = Losses([[4.0, 2.0], [9.0, 3.0], [0.0, 0.0]], [[1.0, 1.0], [6.0, 1.0], [2.0, 2.0]])
     names = {0: "a", 1: "b", 2: "c", 3: "a", 4: "b", 5: "a"}
-    found = evaluate(engine, [[torch.zeros(3, 2)]] * 2, CPU, corpora=["a", "b", "c", "d"], corpus_of=names.__getitem__)
+    found = evaluate(engine, [[torch.zeros(3, 2)]] * 2, corpora=["a", "b", "c", "d"], corpus_of=names.__getitem__)
     assert found.loss == pytest.approx((13 / 5 + 9 / 4) / 2)
     assert found.corpora == {"a": pytest.approx((4 + 1 + 2) / (2 + 1 + 2)), "b": pytest.approx((9 + 6) / (3 + 1))}
     assert list(found.row("valid_loss")) == ["valid_loss", "valid_loss/a", "valid_loss/b"]
 
 
 def test_one_corpus_is_the_whole():
-    found = evaluate(Losses([[4.0, 2.0]]), [[torch.zeros(1, 2)]], CPU, corpora=["a"], corpus_of=lambda i: "a")
+    found = evaluate(Losses([[4.0, 2.0]]), [[torch.zeros(1, 2)]], corpora=["a"], corpus_of=lambda i: "a")
     assert found.row("valid_loss") == {"valid_loss": 2.0}
     assert found.line() == "loss 2.0000, perplexity 7.389"
 
@@ -71,7 +69,7 @@ def test_further_terms_of_the_loss_have_means_of_their_own():
     engine = Losses([[4.0, 2.0, 0.5, 1.0], [9.0, 3.0, 0.7, 1.0]], [[1.0, 1.0, 0.9, 1.0], [6.0, 1.0, 0.1, 1.0]])
     engine.loss_names = ("lm_loss", "sop_loss")
     names = {0: "a", 1: "b", 2: "a", 3: "b"}
-    found = evaluate(engine, [[torch.zeros(2, 2)]] * 2, CPU, corpora=["a", "b"], corpus_of=names.__getitem__)
+    found = evaluate(engine, [[torch.zeros(2, 2)]] * 2, corpora=["a", "b"], corpus_of=names.__getitem__)
     assert found.losses == {"lm_loss": pytest.approx((13 / 5 + 7 / 2) / 2), "sop_loss": pytest.approx(0.55)}
     assert list(found.row("valid_loss")) == ["valid_loss", "valid_sop_loss", "valid_loss/a", "valid_loss/b"]
     assert found.corpora == {"a": pytest.approx(5 / 3), "b": pytest.approx(15 / 4)}

@@ -61,6 +61,9 @@ class Engine:
         self.piece = OwnedShard("final_norm.weight", cut, groups.data_rank * share, self.tensors)
         self.at_step: dict[int, Any] = {}  # what else happens
 
+    def prepare(self, batch: torch.Tensor) -> torch.Tensor:
+        return batch
+
     def train_step(self, batches: list[torch.Tensor], lr: float, **rates: object) -> StepResult:
         self.steps += 1
         for i, tensor in enumerate(self.tensors.values()):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -75,9 +76,17 @@ class Prefetch:
         batches: what is read; its position is where this begins.
         workers: threads; 0: none, the caller of ``next`` reads.
         ahead: batches that are read or ready before they are asked for, at most.
+        prepare: called with each batch by the thread that has read it; what it returns is the batch. None: nothing is.
     """
 
-    def __init__(self, batches: Batches, workers: int, ahead: int):
+    def __init__(
+        self,
+        batches: Batches,
+        workers: int,
+        ahead: int,
+        prepare: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ):
+        self.prepare = prepare
         self.batches = batches
         self.workers = workers
         self.ahead = max(workers, ahead)
@@ -91,7 +100,7 @@ class Prefetch:
     def __next__(self) -> torch.Tensor:
         """Return the next batch; see :meth:`Batches.read`."""
         if not self.workers:
-            batch = self.batches.read(self._consumed)
+            batch = _read(self.batches, self.prepare, self._consumed)
         else:
             if os.getpid() != self._pid:
                 # Threads do not live on in a forked process.
@@ -140,10 +149,23 @@ class Prefetch:
             self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="megads-data")
         first, block = self._consumed, self.batches.block
         while len(self._waiting) < self.ahead:
-            self._waiting.append(self._pool.submit(self.batches.read, first + len(self._waiting) * block))
+            self._waiting.append(
+                self._pool.submit(_read, self.batches, self.prepare, first + len(self._waiting) * block)
+            )
 
 
-def read_ahead(batches: Batches, workers: int, per_step: int, width: int) -> Prefetch:
+def _read(batches: Batches, prepare: Callable[[torch.Tensor], torch.Tensor] | None, consumed: int) -> torch.Tensor:
+    batch = batches.read(consumed)
+    return batch if prepare is None else prepare(batch)
+
+
+def read_ahead(
+    batches: Batches,
+    workers: int,
+    per_step: int,
+    width: int,
+    prepare: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> Prefetch:
     """Return ``batches``, ``width`` numbers a sample, read ahead by two steps or by what the memory for it holds."""
     size = batches.micro_batch * width * 8
-    return Prefetch(batches, workers, min(2 * per_step, max(1, AHEAD_BYTES // size)))
+    return Prefetch(batches, workers, min(2 * per_step, max(1, AHEAD_BYTES // size)), prepare)

@@ -27,6 +27,7 @@ from megads.config.schema import RunConfig
 from megads.engine.base import Labelled, MemoryUsage, StepResult
 from megads.engine.deepspeed.driver import Driver
 from megads.engine.deepspeed.evaluation import measured
+from megads.engine.deepspeed.host_read import HostRead, on_host
 from megads.engine.deepspeed.memory_usage import memory_usage
 from megads.engine.deepspeed.norms import StepNumbers
 from megads.engine.deepspeed.package import Mpu, import_deepspeed, mark_counted, time_communication
@@ -44,6 +45,7 @@ from megads.engine.marks import check_same, move
 from megads.engine.micro_batches import MicroBatch
 from megads.engine.task_batches import make_splitter
 from megads.engine.tied_embedding import TiedEmbedding
+from megads.engine.upload import to_device
 from megads.errors import DeviceError
 from megads.models.gpt import GPT
 from megads.timing.sections import BACKWARD, FORWARD, OPTIMIZER, in_section, section
@@ -82,6 +84,7 @@ class DeepSpeedEngine:
             warnings.simplefilter("ignore")
             self.engine = self._initialize(deepspeed, module, self.driver.optimizer)
         check_same(names, module)
+        self.reading = HostRead(self.engine.optimizer)
         self.rejection = StepRejection(self.engine.optimizer)
         scale_by_rules(self.engine.optimizer)
         share_buffers(self.engine.optimizer)
@@ -100,6 +103,10 @@ class DeepSpeedEngine:
 
     # Training
 
+    def prepare(self, batch: Tensor) -> Tensor:
+        """Do what a batch needs on the host; see :class:`megads.engine.base.Engine`."""
+        return self.split.prepare(batch)
+
     def train_step(
         self,
         batches: Sequence[Tensor],
@@ -115,7 +122,7 @@ class DeepSpeedEngine:
         self.driver.begin()
         split = self.split
         with self.surroundings():
-            parts = split.with_dropout(split(batches), first_sample)
+            parts = split.with_dropout(to_device(split(batches), self.device), first_sample)
             if self.driver.looks_at_hessian():
                 with self.driver.estimating(int(split.counted_tokens(parts))):
                     drawn = split.with_random_labels(parts, int(self.state.steps()))
@@ -140,35 +147,42 @@ class DeepSpeedEngine:
             if count < len(parts):
                 with section(OPTIMIZER):
                     engine.step()  # counts the micro-batch
-        mean = self.mean_over_data(total / len(parts))
-        norm, rejected = self.update(engine.step, lambda: mean, accepts)
-        losses = terms.mean(len(parts), self.groups)
+        mean, losses = self.mean_over_data(total / len(parts)), terms.mean(len(parts), self.groups)
+        (mean, *values), norm, rejected = self.update(engine.step, [mean, *losses.values()], accepts)
+        losses = dict(zip(losses, values, strict=True))
         return StepResult(mean, norm, engine.skipped_steps > skipped, scale, rejected, losses=losses)
 
     def update(
-        self, step: Callable[[], None], find_loss: Callable[[], Tensor], accepts: Callable[[float], bool] | None
-    ) -> tuple[float, bool]:
+        self, step: Callable[[], None], numbers: Sequence[Tensor], accepts: Callable[[float], bool] | None
+    ) -> tuple[list[Tensor], float, bool]:
         """Change the weights by ``step``, unless the loss is rejected or a gradient is not finite.
 
         Called when all gradients are there. A rejected step changes no weight, no moment and no loss scale.
+        The host waits for the device once, and once more where ``accepts`` asks for the loss before.
+
+        Args:
+            numbers: the loss, and others that are wanted on the host.
 
         Returns:
-            The norm of the gradient, nan where a step was skipped before the norm was computed, and
-            whether the step was rejected.
+            ``numbers`` on the host; the norm of the gradient, nan where a step was skipped before the norm was
+            computed; and whether the step was rejected.
         """
-        rejected = accepts is not None and not accepts(float(self.same_everywhere(find_loss())))
+        rejected = accepts is not None and not accepts(float(self.same_everywhere(numbers[0])))
         if self.state.holds_plain_gradients:
-            norm = self.plain_grad_norm()
+            *found, whole = on_host([*numbers, self.plain_grad_norm()])
+            norm = float(whole)
             if rejected or not math.isfinite(norm):
                 self.skip_step()
-                return norm, rejected
+                return found, norm, rejected
+            with section(OPTIMIZER):
+                step()
+            return found, norm, rejected
+        self.reading.begin(numbers)
         with section(OPTIMIZER), self.rejection if rejected else contextlib.nullcontext():
             step()
         self.state.weights_changed()
-        if self.state.holds_plain_gradients:
-            return norm, rejected
-        found = self.rejection.norm if rejected else self.engine.get_global_grad_norm()
-        return math.nan if found is None else float(found), rejected
+        last = self.rejection.norm if rejected else self.engine.get_global_grad_norm()
+        return self.reading.end(), math.nan if last is None else float(last), rejected
 
     def same_everywhere(self, loss: Tensor) -> Tensor:
         """Return the ``loss`` of the first tensor-parallel rank, in place.
@@ -182,11 +196,19 @@ class DeepSpeedEngine:
 
     def eval_losses(self, batches: Sequence[Tensor]) -> Tensor:
         """Return every sample's loss; see :class:`megads.engine.base.Engine`."""
-        return measured(self, self.split(batches), self.module.sample_losses, torch.float32, self.module.columns)
+        return measured(
+            self,
+            to_device(self.split(batches), self.device),
+            self.module.sample_losses,
+            torch.float32,
+            self.module.columns,
+        )
 
     def eval_scores(self, batches: Sequence[Labelled]) -> Tensor:
         """Return every row's score; see :class:`megads.engine.base.Engine`."""
-        return measured(self, self.split.labelled(batches), self.module.sample_scores, torch.float64)
+        return measured(
+            self, to_device(self.split.labelled(batches), self.device), self.module.sample_scores, torch.float64
+        )
 
     def eval_logits(self, part: MicroBatch) -> Tensor | None:
         """Return this rank's logits of a micro-batch; None: another stage has them."""
@@ -219,7 +241,7 @@ class DeepSpeedEngine:
         return float(scaler.cur_scale) if scaler is not None else 1.0
 
     @in_section(OPTIMIZER)
-    def plain_grad_norm(self) -> float:
+    def plain_grad_norm(self) -> Tensor:
         """Return the norm of the reduced, unclipped gradients, counting each parameter once."""
         counted = [p.grad for p in self.state.parameters if p.grad is not None and p.tensor_model_parallel]
         square = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -227,7 +249,7 @@ class DeepSpeedEngine:
             square += torch.stack(torch._foreach_norm(counted)).double().square().sum()
         if self.groups.model is not None:
             dist.all_reduce(square, group=self.groups.model)
-        return float(square.sqrt())
+        return square.sqrt()
 
     def skip_step(self) -> None:
         """Leave every weight alone and count on, as the ZeRO optimizers do by themselves."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import megads.timing.collectives as dist
 from megads.engine.micro_batches import MicroBatch
+from megads.engine.upload import to_device
 
 if TYPE_CHECKING:
     from megads.engine.deepspeed.engine import DeepSpeedEngine
@@ -29,6 +30,7 @@ def measured(
         measure: returns the sums of this sequence rank's tokens, ``[micro_batch, columns]``, of logits and labels.
     """
     engine.module.eval()
+    parts = to_device(parts, engine.device)
     groups = engine.groups
     shape = (len(parts), groups.data_size, len(parts[0].labels), columns)
     sums = torch.zeros(shape, dtype=dtype, device=engine.device)

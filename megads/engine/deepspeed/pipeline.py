@@ -48,18 +48,18 @@ class PipelineEngine(DeepSpeedEngine):
     def _train_step(self, parts: Sequence[MicroBatch], accepts: Callable[[float], bool] | None) -> StepResult:
         engine = self.engine
         skipped, scale = engine.skipped_steps, self.loss_scale
-        found = math.nan, False
+        found: tuple[list[Tensor], float, bool] = [], math.nan, False
 
         def update() -> None:
             nonlocal found
-            found = self.update(engine.change_weights, engine.find_loss, accepts)
+            found = self.update(engine.change_weights, [engine.find_loss()], accepts)
 
         engine.update, engine.shape = update, self.boundary(parts[0].tokens)
         # Only the last stage needs the weight of a token's loss.
         weight = self.split.token_weight(parts) if self.is_last else torch.zeros((), device=self.device)
         engine.module.parts, engine.module.terms = iter(parts), LossTerms(self.module, self.device)
-        loss = engine.train_batch(iter([(part.tokens, (part.labels, weight)) for part in parts]))
-        norm, rejected = found
+        engine.train_batch(iter([(part.tokens, (part.labels, weight)) for part in parts]))
+        (loss,), norm, rejected = found
         losses = engine.module.terms.mean(len(parts), self.groups)
         return StepResult(loss, norm, engine.skipped_steps > skipped, scale, rejected, losses=losses)
 

@@ -246,6 +246,6 @@ def _sum_norms_alike(optimizer: Any, parameter_groups: int) -> None:
             norms.append(torch.as_tensor(norm, device=optimizer.device))
         together = torch.stack(norms)
         # A norm that is not finite comes as -1.
-        return together.norm() if bool((together >= 0).all()) else together.new_tensor(torch.inf)
+        return torch.where((together >= 0).all(), together.norm(), torch.inf)
 
     optimizer.scaled_global_norm = norm_of_all

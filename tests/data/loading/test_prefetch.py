@@ -163,6 +163,24 @@ def test_a_forked_process_reads_on_by_itself():
         assert first_ids(prefetch, 2) == [4, 6]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_prepared_is_prepared_by_the_thread_that_reads(workers):
+    by: list[str] = []
+
+    def prepare(batch):
+        by.append(threading.current_thread().name)
+        return -batch
+
+    with (
+        Prefetch(batches(Counting(80)), workers, 4, prepare) as prefetch,
+        Prefetch(batches(Counting(80)), 0, 1) as plain,
+    ):
+        for _ in range(3):
+            assert torch.equal(next(prefetch), -next(plain))
+    main = threading.current_thread().name
+    assert all((name == main) == (workers == 0) for name in by)
+
+
 def test_two_steps_are_read_ahead_unless_they_are_too_large():
     small = batches(Counting(0))
     assert read_ahead(small, 2, 5, SEQ + 1).ahead == 10
