@@ -264,3 +264,8 @@ class RunConfig(Section):
     track: TrackConfig = TrackConfig()
     stability: StabilityConfig = StabilityConfig()
     launch: LaunchConfig = LaunchConfig()
+
+    @property
+    def sample_tokens(self) -> int:
+        """Tokens of a sample, padding included: every choice of a task is a text of its own."""
+        return self.model.seq_length * self.finetune.choices

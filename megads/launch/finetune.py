@@ -99,6 +99,8 @@ def settle(asked: Resolved, run: RunConfig, given: tuple[str, ...], *, has_lengt
         raise ConfigError("OPTIMIZER=sophiag draws labels from the vocabulary, which a task has none of; use adamw")
     pairs = [each for each in given if has_length or each != ANY_LENGTH]
     pairs.append(f"model.num_classes={task.num_outputs}")
+    if task.choices > 1:
+        pairs.append(f"finetune.choices={task.choices}")
     if task.classes and not run.finetune.classes:
         pairs.append(f"finetune.classes={shlex.join(task.classes)}")
     if not run.finetune.epochs:

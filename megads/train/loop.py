@@ -196,7 +196,7 @@ class Loop:
         self.timing.wait()
         took = time.perf_counter() - started
         times = self.timing.step_done(took, waited)
-        speed = self.speed_of(batch * t.run.model.seq_length, took)
+        speed = self.speed_of(batch * t.run.sample_tokens, took)
         self.stop.deadline.steps.append(took)
         before, t.progress = t.progress, advance(t.progress, result, loss, batch, window=self.guard.window)
         self.remaining.step_done(batch)

@@ -228,7 +228,7 @@ class StepReporter:
     def consumed(self, done: Progress) -> dict[str, int]:
         """Return the entries of a metrics row that say how far the run is."""
         samples = done.consumed_samples
-        return {"consumed_samples": samples, "consumed_tokens": samples * self.training.run.model.seq_length}
+        return {"consumed_samples": samples, "consumed_tokens": samples * self.training.run.sample_tokens}
 
 
 def _why_skipped(result: StepResult) -> str:

@@ -34,6 +34,9 @@ MODELS: dict[str, ModelConfig] = {
     "mixed": MIXED,
     **{kind: model.model_copy(update={"seq_length": 8}) for kind, model in BERTS.items()},
     **T5S,
+    "bert-classes": BERTS["bert"].model_copy(update={"num_classes": 3}),
+    "gpt-classes": GPT.model_copy(update={"num_classes": 3}),
+    "llama-choices": LLAMA.model_copy(update={"num_classes": 1}),
 }
 AGAIN: dict[str, dict[str, Any]] = {
     "none": {},
@@ -49,6 +52,8 @@ def _model(run: RunConfig) -> Any:
 
 
 def _labels(model: ModelConfig, tokens: torch.Tensor) -> Any:
+    if model.num_classes:
+        return tokens[:, 0]
     has_pairs = model.family == "bert" and model.binary_head
     return PairLabels(tokens, tokens[:, 0]) if has_pairs else tokens
 

@@ -1,9 +1,9 @@
-"""Every planted bug of ``tests/planted_bugs.py`` fails a test."""
+"""Every planted bug fails a test."""
 
 import pytest
 
-from tests.mutations import copy_tree, is_caught, runner
-from tests.planted_bugs import MUTATIONS, NO_BUG
+from tests.mutations import MUTATIONS, copy_tree, is_caught, runner
+from tests.planted_bugs import NO_BUG
 
 
 @pytest.fixture(scope="module")

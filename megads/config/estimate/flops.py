@@ -41,7 +41,7 @@ class Products:
     projections: int  # to queries, keys and values, and of the output
     core: int  # the two products of attention
     mlp: int  # its matrices, two or with a gate three
-    logits: int  # over the padded vocabulary, tied or not, with what an encoder's head does before
+    logits: int  # over the padded vocabulary, tied or not, with what an encoder's head does before; 0 behind a task
     pooled: int = 0  # of an encoder's heads for a whole sample, per sample
 
     @property
@@ -68,7 +68,7 @@ def products(model: ModelConfig, seq_length: int, *, causal: bool = False) -> Pr
         projections=sum(each.size for each in spec.matrices("attention")),
         core=queries * seq_length * (1 if causal else 2),
         mlp=sum(each.size for each in spec.matrices("mlp")),
-        logits=spec.tables[-1].size + transform,
+        logits=0 if model.num_classes else spec.tables[-1].size + transform,
         pooled=sum(heads.values()),
     )
 

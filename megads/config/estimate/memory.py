@@ -115,6 +115,9 @@ def estimate(run: RunConfig, world_size: int) -> Memory:
 
 def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
     count = _parameters(run.model, run.parallel.tensor, stage)
+    if run.finetune.choices > 1:  # every choice is a row of the micro-batch
+        rows = run.train.micro_batch * run.finetune.choices
+        run = run.model_copy(update={"train": run.train.model_copy(update={"micro_batch": rows})})
     zero, half = effective_zero_stage(run), run.train.dtype != "fp32"
     sharers = data_degree(run, world_size) * run.parallel.sequence
     size, accumulated = 2 if half else 4, 4 if run.deepspeed.grad_accum_dtype == "fp32" else 2
@@ -137,13 +140,20 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
         weights = 0
     if is_whole:
         optimizer += whole_state_bytes(run, stage, sharers * run.parallel.tensor)
-    logits = 3 * 4 * head_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor if stage.has_head else 0
+    logits = _logits(run) if stage.has_head else 0
     # A recomputed piece is worked on when the logits are gone.
     activations = saved_bytes(run, stage) + max(0, recomputing_bytes(run, stage) - logits)
     buffers, copy = _buffers(run, count, sharers), 0 if moves else copied_bytes(run, count // sharers)
     if is_whole:
         buffers += whole_work_bytes(run, stage, sharers * run.parallel.tensor)
     return Memory(weights, gradients, optimizer, buffers, activations, logits, copy, program_bytes())
+
+
+def _logits(run: RunConfig) -> int:
+    """Return the bytes of three float32 copies of the logits, or of the scores of a task's head."""
+    if run.model.num_classes:
+        return 3 * 4 * run.train.micro_batch * run.model.num_classes
+    return 3 * 4 * head_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor
 
 
 def state_bytes(run: RunConfig) -> int:

@@ -37,6 +37,9 @@ class FinetuneConfig(Section):
         "names of the classes of jsonl, in order; empty: the checkpoint's with --epochs 0, else those of the labels",
         words=True,
     )
+    choices: int = setting(
+        1, "TASK_CHOICES", "texts of every example, each with a choice; megads finetune reads it from the files", ge=1
+    )
     epochs: int = setting(
         3, "TASK_EPOCHS --epochs", "passes over the training files; 0: score the validation files only", ge=0
     )

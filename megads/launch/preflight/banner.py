@@ -41,7 +41,7 @@ def banner(
         available: bytes on a host, 0 if not known.
         shares: corpora of the training data, empty if not known.
     """
-    model, train, parallel = run.model, run.train, run.parallel
+    train, parallel = run.train, run.parallel
     samples = planned_samples(run)
     hosts = plural(len(allocation.hosts), "host")
     by_megatron = run.defaults == MEGATRON
@@ -61,7 +61,7 @@ def banner(
         ("ramp-up", ramp_line(run)),
         (
             "train",
-            f"{plural(train.train_iters, 'iteration')}, {count(samples * model.seq_length)}"
+            f"{plural(train.train_iters, 'iteration')}, {count(samples * run.sample_tokens)}"
             f" tokens; {run.optim.optimizer}, lr {run.optim.lr:g} {run.optim.lr_decay_style}"
             if not train.evaluate_only
             else f"no step: evaluates {train.eval_iters} global batches and ends (EVALUATE_ONLY, TRAIN_ITERS=0)",
@@ -85,8 +85,8 @@ def _size_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
     yield (
         "batch",
         f"{plural(train.global_batch, 'sample')} = micro {train.micro_batch} x accumulation {train.grad_acc_steps}"
-        f" x DP {run.parallel.data}; {plural(model.seq_length, 'token')} per sample,"
-        f" {count(train.global_batch * model.seq_length)} tokens per step",
+        f" x DP {run.parallel.data}; {plural(run.sample_tokens, 'token')} per sample,"
+        f" {count(train.global_batch * run.sample_tokens)} tokens per step",
     )
 
 

@@ -265,3 +265,15 @@ def test_one_after_another_takes_less_than_many_at_once():
     env = {"NLAYERS": "64", "DTYPE": "fp32"}
     many, one = (estimate(_run({**env, "OPT": name}), 1) for name in ("galoreadamw8bit", "galoreadamw8bitperlayer"))
     assert one.buffers < many.buffers
+
+
+def test_every_choice_is_a_row_and_a_head_has_no_logits():
+    classes = {"TASK": "jsonl", "NUM_CLASSES": "3", "MICRO_BATCH": "2"}
+    plain, of_task, rows = _run({"MICRO_BATCH": "2"}), _run(classes), _run({**classes, "MICRO_BATCH": "8"})
+    choices = _run({**classes, "TASK_CHOICES": "4"})
+    assert estimate(choices, 1).activations == estimate(rows, 1).activations > 3 * estimate(of_task, 1).activations
+    assert estimate(choices, 1).logits == estimate(rows, 1).logits == 3 * 4 * 8 * 3
+    assert estimate(plain, 1).logits > 1000 * estimate(of_task, 1).logits
+    padded = padded_vocab_size(plain.model) * plain.model.hidden_size
+    assert count_parameters(plain.model) - count_parameters(of_task.model) == padded - 3 * plain.model.hidden_size
+    assert (choices.sample_tokens, of_task.sample_tokens) == (4 * choices.model.seq_length, of_task.model.seq_length)
