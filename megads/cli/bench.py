@@ -48,13 +48,27 @@ def bench(
     for option, path in (("--json", json_path), ("--report", report_path)):
         if path and not absolute(path).parent.is_dir():
             raise ConfigError(f"{option} {path}: its folder does not exist; create it, or pass another file")
-    if not is_rank():
-        from megads.launch.any_program import count_ranks
+    _start(ranks)
+    _measure(wanted, minutes * 60, is_tiny, Files(json_path, report_path))
 
-        count = ranks or count_ranks(os.environ, hostname=socket.gethostname(), root=checkout())
+
+def _start(ranks: int | None) -> None:
+    """Start the ranks, or let those that the user started meet; return in a rank that has met the others."""
+    from megads.cluster.ranks import find_ranks
+    from megads.config.schema import RunConfig
+    from megads.launch.any_program import become_program, count_ranks
+    from megads.launch.preflight.allocator import allocator_variables
+
+    root, hostname = checkout(), socket.gethostname()
+    if not is_rank():
+        count = ranks or count_ranks(os.environ, hostname=hostname, root=root)
         if count > 1:
             sys.exit(start_ranks(count))
-    _measure(wanted, minutes * 60, is_tiny, Files(json_path, report_path))
+    elif not os.environ.get("MASTER_ADDR"):
+        command = [sys.executable, "-m", "megads", *sys.argv[1:]]
+        become_program(find_ranks(os.environ), command, os.environ, hostname=hostname, root=root)
+    # As in a run; torch reads it when it is imported.
+    os.environ.update(allocator_variables(RunConfig(), os.environ))
 
 
 def _measure(parts: tuple[Part, ...], limit_s: float, is_tiny: bool, files: Files) -> None:

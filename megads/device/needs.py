@@ -43,9 +43,10 @@ class Fabric(Section):
 
 
 class Mask(Row):
-    """A variable that hides devices."""
+    """A variable that hides devices; a relative one numbers what the vendor's other masks leave."""
 
     variable: str
+    is_relative: bool = False
 
 
 class Binding(Row):

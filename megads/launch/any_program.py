@@ -9,22 +9,25 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from megads.cluster.machine import count_accelerators, machine_name
+from megads.cluster.ranks import RankInfo
 from megads.config.machine_facts import Facts
 from megads.config.schema import LaunchConfig, RunConfig
 from megads.config.sources.presets import read_machine
 from megads.config.sources.resolve import resolve, settings
 from megads.config.tree import names_of
 from megads.errors import LaunchError
-from megads.launch.launchers.command import plan_launch
+from megads.launch.launchers.command import plan_launch, plan_started
 from megads.launch.launchers.plan import LaunchPlan
-from megads.launch.schedulers.allocation import Allocation, find_hosts, is_here, ranks_per_host
+from megads.launch.schedulers.allocation import Allocation, find_allocation, find_hosts, is_here, ranks_per_host
 from megads.launch.supervise.processes import FORWARDED, Family, orphans_adopted, send
 from megads.launch.supervise.run import become_process, start_process
 from megads.launch.supervise.watch import caught
+from megads.launch.user_ranks.entry import Started, become_rank
 from megads.text.plural import plural
 
 
@@ -70,6 +73,22 @@ def count_ranks(env: Mapping[str, str], *, hostname: str, root: Path) -> int:
     """
     run, facts = _launch_settings(env, hostname, root, {})
     return allocate_ranks(run.launch, env, facts, 0).world_size
+
+
+def become_program(
+    info: RankInfo, command: Sequence[str], env: Mapping[str, str], *, hostname: str, root: Path
+) -> NoReturn:
+    """Become ``command``, as one of the ranks that the user started with a launcher that names no meeting point.
+
+    Afterwards every rank has MASTER_ADDR and MASTER_PORT, and the machine's variables where the user sets none.
+    """
+
+    def prepare(started: Started, begin: Callable[[LaunchPlan], int]) -> int:
+        run, facts = _launch_settings(env, hostname, root, {})
+        allocation = find_allocation(run, env, facts, started)
+        return begin(plan_started(allocation, started.by, command, env, facts=facts))
+
+    become_rank(info, env, prepare)
 
 
 def _launch_settings(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from megads.device.names import ALLOCATOR, MASKS
 from megads.device.needs import TABLE, Needs, Variable, Version, read_needs, table
 from megads.errors import ConfigError
 from megads.storage.reading import read_yaml
@@ -25,6 +26,14 @@ def test_every_vendor_has_masks_an_allocator_a_binding_and_network_rows():
     for vendor in ("nvidia", "amd", "intel"):
         for rows in (NEEDS.masks, NEEDS.allocators, NEEDS.bindings, NEEDS.variables_of(vendor, "slingshot")):
             assert any(vendor in row.vendors for row in rows)
+
+
+def test_masks_and_allocator_are_those_that_the_launcher_knows():
+    masks = {vendor: {row.variable for row in NEEDS.masks if vendor in row.vendors} for vendor in MASKS}
+    assert masks == {vendor: set(names) for vendor, names in MASKS.items()}
+    values = {vendor: row.value for row in NEEDS.allocators for vendor in row.vendors if row.value}
+    assert values == ALLOCATOR
+    assert all(value != row.harmful for row in NEEDS.allocators for value in [ALLOCATOR.get(row.vendors[0])])
 
 
 def test_a_variable_has_one_row_per_vendor():

@@ -172,8 +172,8 @@ def _masks(needs: Needs, host: Host) -> Iterator[Compared]:
         names = [name.strip() for name in value.split(",") if name.strip()]
         if len(names) != len(set(names)):
             yield Compared("differs", row.variable, value, f"names a device twice; unset {row.variable}", True)
-        elif len(rows) > 1 and row is rows[-1]:
-            others = " and ".join(each.variable for each in rows[:-1])
+        elif row.is_relative and len(rows) > 1:
+            others = " and ".join(each.variable for each in rows if each is not row)
             yield Compared("differs", row.variable, value, f"with {others}: {row.why}; unset {row.variable}")
         elif 0 < host.visible < host.ranks:
             what = "device is" if host.visible == 1 else "devices are"
