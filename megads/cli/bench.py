@@ -6,13 +6,14 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from megads.cli.generate import is_rank, start_ranks
-from megads.cli.options.request import absolute, checkout
+from megads.cli.options.request import absolute, checkout, settings_command
 from megads.errors import ConfigError
 from megads.storage.open_file import write_cure
 from megads.text.units import duration
@@ -20,6 +21,7 @@ from megads.text.units import duration
 if TYPE_CHECKING:
     from megads.bench.parts import Part
     from megads.bench.results import PartResult, Report
+    from megads.launch.request import TrainRequest
 
 NONE_YET = "None yet.\n"
 """Below the heading of the reports in docs/gpu.md, before the first one."""
@@ -28,20 +30,47 @@ EVERY_S = 30.0
 """Between two lines of progress where stderr is no terminal."""
 
 
-@click.command()
+@settings_command
 @click.option("-n", "--ranks", type=click.IntRange(min=1), help="Total ranks; default: every accelerator of the job.")
 @click.option("--tiny", "is_tiny", is_flag=True, help="All parts on small shapes, in less than a minute on a CPU.")
 @click.option("--minutes", type=click.FloatRange(0.1, 60), default=8.5, show_default=True, help="Limit for everything.")
 @click.option("--parts", default="", metavar="NAMES", help="Only these, with commas between them.")
 @click.option("--json", "json_path", metavar="FILE", help="Write all numbers there, after each part.")
 @click.option("--report", "report_path", metavar="FILE", help="Append a Markdown section there, e.g. docs/gpu.md.")
+@click.option(
+    "--roofline", "is_estimate", is_flag=True, help="Estimate a step of a preset on --device; no device needed."
+)
+@click.option("--device", default="", metavar="NAME", help="Of --roofline: a100, h100, h200, mi250x, mi300x, pvc.")
+@click.option("--markdown", is_flag=True, help="Print the table of --roofline in docs/gpu.md.")
 def bench(
-    ranks: int | None, is_tiny: bool, minutes: float, parts: str, json_path: str | None, report_path: str | None
+    request: Callable[[], TrainRequest],
+    ranks: int | None,
+    is_tiny: bool,
+    minutes: float,
+    parts: str,
+    json_path: str | None,
+    report_path: str | None,
+    is_estimate: bool,
+    device: str,
+    markdown: bool,
 ) -> None:
     """Measure the devices of this job: right numbers first, then rates. See docs/gpu.md.
 
     Exit codes: 0 all right, 1 a number is wrong or a part failed, 2 a wrong option.
     """
+    if is_estimate:
+        from megads.cli.roofline import show_roofline, table
+
+        if markdown:
+            click.echo(table(), nl=False)
+        else:
+            show_roofline(request(), device, ranks or 1)
+        return
+    asked = request()
+    given = [f"--preset {asked.preset}"] * bool(asked.preset) + [f"--set {pair}" for pair in asked.pairs]
+    given += [" ".join(flag).strip() for flag in asked.flags] + [f"--device {device}"] * bool(device)
+    if given:
+        raise ConfigError(f"{given[0]} is for --roofline: what is measured has models of its own; leave it out")
     from megads.bench.parts import chosen
 
     wanted = chosen(parts)

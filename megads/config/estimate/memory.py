@@ -80,6 +80,11 @@ def count_parameters(model: ModelConfig) -> int:
     return _parameters(model, 1, Stage(0, spec_of(model).num_layers, has_embedding=True, has_head=True))
 
 
+def parameters_of(run: RunConfig, stage: Stage) -> int:
+    """Return the parameters of one rank of ``stage``, before ZeRO cuts them."""
+    return _parameters(run.model, run.parallel.tensor, stage)
+
+
 def _parameters(model: ModelConfig, tensor: int, stage: Stage) -> int:
     """Return the parameters of one tensor-parallel rank of a stage."""
     spec = spec_of(model)

@@ -1,0 +1,124 @@
+"""``megads bench --roofline``: how fast a step could be on a device that is not here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from megads.config.estimate.accelerators import Accelerator
+    from megads.config.estimate.roofline import Roofline
+    from megads.config.schema import RunConfig
+    from megads.config.sources.resolve import Resolved
+    from megads.launch.request import TrainRequest
+
+VOCABULARY = 32_000
+"""Of a model whose VOCAB_SIZE is not set: its tokenizer is not read here."""
+
+SHOWN_CURES = 3
+
+ROWS = (
+    ("7B", {"NLAYERS": "10", "GRAD_ACC_STEPS": "8"}, 1),
+    ("2B", {"GRAD_ACC_STEPS": "8"}, 1),
+    ("bert-345M", {"MICRO_BATCH": "16", "GRAD_ACC_STEPS": "8"}, 1),
+    ("7B", {"TP": "2", "SCATTER_NORMS": "1", "GRAD_ACC_STEPS": "8"}, 24),
+    ("Llama-3-8B", {"ZERO_STAGE": "3", "GRAD_ACC_STEPS": "4"}, 24),
+    ("70B", {"TP": "4", "PP": "6", "SCATTER_NORMS": "1", "GRAD_ACC_STEPS": "48"}, 96),
+)
+"""Of the table in docs/gpu.md: preset, settings, devices."""
+
+
+def show_roofline(request: TrainRequest, device: str, ranks: int) -> None:
+    """Print every line of a step of ``request`` on ``ranks`` devices, and what would shorten it.
+
+    Raises:
+        ConfigError: a device that is not known, or a wrong setting.
+    """
+    from megads.config.estimate.accelerators import accelerator
+    from megads.launch.request import resolve_request
+
+    row = accelerator(device)
+    run, found, peak = estimated(resolve_request(request, "generic"), ranks, row)
+    for line in text(run, row, found, peak):
+        click.echo(line)
+
+
+def estimated(resolved: Resolved, ranks: int, device: Accelerator) -> tuple[RunConfig, Roofline, float]:
+    """Return the run on ``ranks`` devices, its roofline, and the peak in TFLOP/s.
+
+    Raises:
+        ConfigError: a setting is wrong, the ranks do not fill hosts, or the device has no such products.
+    """
+    from megads.config.derive import derive
+    from megads.config.estimate.roofline import roofline
+    from megads.device.peaks import peak_tflops
+    from megads.errors import ConfigError
+
+    hosts = -(-ranks // device.per_host)
+    if ranks % hosts:
+        raise ConfigError(f"--ranks {ranks}: a host has {device.per_host} devices; use a multiple of it")
+    vocabulary = resolved.run.model.vocab_size or VOCABULARY
+    run = derive(resolved, num_hosts=hosts, ranks_per_host=ranks // hosts, vocab_size=vocabulary).run
+    peak = peak_tflops(device.device_name, run.train.dtype, {}, device.units)
+    if peak is None:
+        raise ConfigError(f"DTYPE={run.train.dtype}: the peak of {device.device_name} is not known; use DTYPE=bf16")
+    return run, roofline(run, ranks, device, peak), peak
+
+
+def table() -> str:
+    """Return the table of docs/gpu.md: presets on every accelerator."""
+    from megads.config.estimate.accelerators import ACCELERATORS
+    from megads.config.sources.resolve import resolve
+
+    lines = [
+        "| preset and settings | devices | step | tokens/s per device | MFU | causal | longest of what can change |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for preset, settings, ranks in ROWS:
+        words = " ".join([f"`{preset}`", *(f"{name}={value}" for name, value in settings.items())])
+        for name, device in ACCELERATORS.items():
+            _, found, _ = estimated(resolve(preset, env=settings, machine="generic"), ranks, device)
+            first = found.longest()[0]
+            lines.append(
+                f"| {words} | estimated: {ranks} {name} | {milliseconds(found.step_s)} | {found.tokens_per_s:,.0f} "
+                f"| {found.mfu_full:.0%} | {found.mfu_causal:.0%} | {first.name}, {first.seconds / found.step_s:.0%} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time in ms."""
+    return f"{1e3 * seconds:,.1f} ms"
+
+
+def text(run: RunConfig, device: Accelerator, found: Roofline, peak: float) -> list[str]:
+    """Return the report."""
+    from megads.config.estimate import roofline as assumed
+    from megads.config.estimate.memory import GIB, count_parameters, estimate
+    from megads.text.units import count
+
+    grid, model = run.parallel, run.model
+    axes = f"TP={grid.tensor} PP={grid.pipeline} SP={grid.sequence} DP={grid.data} ZeRO={grid.zero_stage}"
+    memory = (estimate(run, found.world_size).total - estimate(run, found.world_size).program) / GIB
+    step = found.step_s
+    return [
+        f"ESTIMATED, not measured: {found.world_size} x {device.device_name}, {peak:g} TFLOP/s {run.train.dtype}",
+        f"model    {model.family}, {model.num_layers} layers, hidden {model.hidden_size}: "
+        f"{count(count_parameters(model))} parameters, vocabulary {model.vocab_size}",
+        f"layout   {axes}, micro {run.train.micro_batch} x accumulation {run.train.grad_acc_steps}, "
+        f"{count(found.tokens)} tokens per step",
+        f"memory   about {memory:.1f} GiB of {device.memory_gib:g} GiB per device",
+        "",
+        *(f"{line.name:<56}{1e3 * line.seconds:>10.2f} ms {line.seconds / step:>6.1%}" for line in found.lines),
+        f"{'step':<56}{1e3 * step:>10.2f} ms",
+        "",
+        f"speed    {found.tokens_per_s:,.0f} tokens/s per device, {milliseconds(step)} a step",
+        f"mfu      {found.mfu_full:.1%} with causal attention counted in full, {found.mfu_causal:.1%} with half of it",
+        *(f"cost     {milliseconds(line.seconds)}, {line.name}: {line.cure}" for line in found.longest()[:SHOWN_CURES]),
+        f"assumed  matrix products at {assumed.MATMUL:.0%} of the peak, attention at {device.attention:.0%}, memory at "
+        f"{assumed.MEMORY:.0%} of {device.memory_gb_s:g} GB/s, links and network at {assumed.LINKS:.0%} of "
+        f"{device.link_gb_s:g} and {device.network_gb_s:g} GB/s; {1e6 * assumed.KERNEL_S:g} us between kernels, "
+        f"{1e3 * assumed.HOST_S:g} ms of host time a step; kernels not compiled; no communication is hidden",
+        f"source   {device.source}",
+    ]

@@ -1,0 +1,34 @@
+"""``megads bench --roofline`` and its table in docs/gpu.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from megads.cli import main
+from megads.cli.roofline import table
+
+ROOT = Path(__file__).parents[2]
+
+
+def _run(*words, **env):
+    return CliRunner().invoke(main, ["bench", *words], env=env)
+
+
+def test_the_document_has_the_table():
+    text = (ROOT / "docs/gpu.md").read_text()
+    found = text.partition("<!-- megads bench --roofline --markdown -->\n")[2].partition("<!-- end -->")[0]
+    assert found == table(), "run `megads bench --roofline --markdown`"
+    assert all("estimated" in line for line in table().splitlines()[2:])
+
+
+def test_lines_add_up_to_the_step():
+    done = _run("--roofline", "--device", "h100", "--preset", "7B", NLAYERS="10", GRAD_ACC_STEPS="8")
+    assert done.exit_code == 0, done.output
+    times = [float(each.replace(",", "")) for each in re.findall(r" ([\d.,]+) ms +\d+\.\d%$", done.output, re.M)]
+    (step,) = (float(each) for each in re.findall(r"^step +([\d.]+) ms$", done.output, re.M))
+    assert abs(sum(times) - step) < 0.01 * len(times)
+    assert done.output.startswith("ESTIMATED, not measured: 1 x NVIDIA H100")
+    assert "mfu      49.3% with causal attention counted in full, 45.6% with half of it" in done.output
