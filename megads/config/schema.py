@@ -165,6 +165,12 @@ class TrainConfig(Section):
         "start even if the memory estimate says it will not fit, or the data was made with another tokenizer",
     )
 
+    sdpa_math: bool = setting(
+        False,
+        "SDPA_MATH",
+        "allow scaled_dot_product_attention's math kernel on an accelerator for more than 1,024 tokens",
+    )
+
     @property
     def seed_of_weights(self) -> int:
         """What initial weights are drawn with."""
