@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("device.cpp", "memory.h", "runtime.h")
+SOURCES = ("device.cpp", "memory.h", "runtime.h", "streams.h")
 OPTIONS = ("-std=c++20", "-O1", "-shared", "-fPIC", "-w")
 
 

@@ -1,7 +1,7 @@
 // A simulated accelerator for tests: PyTorch's PrivateUse1 device on host memory, computed by the CPU's kernels.
 //
 // One boxed fallback refuses operands of two devices, counts, and calls the CPU's kernel on aliases of the operands.
-// Streams and events are there and do nothing: work is done when it is asked for.
+// Work is done when it is asked for; what streams and events say about its order is checked (streams.h).
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -38,6 +38,17 @@ bool is_device(const Tensor& t) {
   return t.defined() && t.device().type() == kType;
 }
 
+// That memory is used by the kernel that the current stream has begun.
+void use(const c10::Storage& storage, bool is_write, const char* name, int64_t stream = current_stream) {
+  void* block = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_context();
+  if (block) Order::get().use(static_cast<Block*>(block)->history, stream, is_write, name);
+}
+
+// The host has waited for all that the current stream was asked for.
+void host_waits() {
+  Order::get().wait(kHost, Order::get().clock_of(current_stream));
+}
+
 c10::Storage alias_of(const c10::Storage& storage) {
   void* data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
   c10::DataPtr bytes(data ? Arena::get().real(data) : nullptr, c10::Device(c10::DeviceType::CPU));
@@ -56,9 +67,15 @@ struct Aliases {
   std::vector<std::pair<c10::Storage, c10::Storage>> storages;  // of the device, of the host
   std::vector<std::pair<Tensor, Tensor>> tensors;
   int64_t bytes = 0;
+  const char* name;
 
-  Tensor of(const Tensor& t) {
+  explicit Aliases(const char* name) : name(name) {
+    Order::get().begin(current_stream);
+  }
+
+  Tensor of(const Tensor& t, bool is_write = false) {
     bytes += t.nbytes();
+    if (t.numel()) use(t.storage(), is_write, name);
     const c10::Storage* host = nullptr;
     for (auto& [device, alias] : storages)
       if (device.is_alias_of(t.storage())) host = &alias;
@@ -84,6 +101,7 @@ struct Aliases {
       std::memcpy(Arena::get().real(own.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()),
                   result.storage().data(), nbytes);
     bytes += result.nbytes();
+    use(own, true, name);
     return over(own, result, c10::DispatchKey::PrivateUse1);
   }
 
@@ -140,11 +158,11 @@ void collect(const IValue& value, std::vector<Tensor>& operands) {
     for (auto& each : value.toListRef()) collect(each, operands);
 }
 
-IValue to_host(const IValue& value, Aliases& aliases) {
-  if (value.isTensor()) return is_device(value.toTensor()) ? IValue(aliases.of(value.toTensor())) : value;
+IValue to_host(const IValue& value, Aliases& aliases, bool is_write) {
+  if (value.isTensor()) return is_device(value.toTensor()) ? IValue(aliases.of(value.toTensor(), is_write)) : value;
   if (value.isTensorList()) {
     c10::List<Tensor> list;
-    for (const Tensor& t : value.toTensorVector()) list.push_back(is_device(t) ? aliases.of(t) : t);
+    for (const Tensor& t : value.toTensorVector()) list.push_back(is_device(t) ? aliases.of(t, is_write) : t);
     return list;
   }
   if (value.isOptionalTensorList()) {
@@ -165,6 +183,15 @@ IValue to_device(const IValue& value, Aliases& aliases) {
   return list;
 }
 
+bool writes(const c10::Argument& argument) {
+  const c10::AliasInfo* info = argument.alias_info();
+  if (!info) return false;
+  if (info->isWrite()) return true;
+  for (auto& inner : info->containedTypes())
+    if (inner.isWrite()) return true;
+  return false;
+}
+
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const std::string& name = schema.name();
@@ -172,21 +199,24 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
   std::vector<Tensor> operands;
   for (size_t i = first; i < stack->size(); i++) collect((*stack)[i], operands);
   check_devices(name, operands);
-  Aliases aliases;
+  Aliases aliases(name.c_str());
   for (size_t i = 0; i < count; i++) {
     IValue& value = (*stack)[first + i];
     const auto& type = schema.arguments()[i].type();
     const bool is_generator = type->str().find("Generator") != std::string::npos;
     value = is_generator && (value.isNone() || value.toGenerator().device().type() == kType)
         ? IValue(host_generator(value))
-        : to_host(value, aliases);
+        : to_host(value, aliases, writes(schema.arguments()[i]));
   }
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   aliases.take_sizes();
   for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); i++)
     (*stack)[i] = to_device((*stack)[i], aliases);
   count_kernel(name, aliases.bytes);
-  if (kWaits.count(name)) tell(name.c_str() + 6, name.c_str());
+  if (kWaits.count(name)) {
+    host_waits();
+    tell(name.c_str() + 6, name.c_str());
+  }
 }
 
 // Kernels of our own
@@ -204,35 +234,55 @@ Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional
                                            c10::dtype_or_default(dtype));
 }
 
+// Between pinned memory and the device, without waiting: see Copy.
+void copy_later(const Tensor& source, const Tensor& target, bool is_download) {
+  const Tensor host = is_download ? target : source;
+  const Tensor bytes = is_download ? at::empty_like(target).copy_(source) : source.clone();
+  if (is_download && target.is_contiguous()) std::memset(target.data_ptr(), kPoison, target.nbytes());
+  if (!is_download) target.copy_(source);
+  const Clock clock = Order::get().clock_of(current_stream);
+  Order::get().add_copy({current_stream, clock.at(current_stream), host, bytes, is_download});
+}
+
 Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
-  Aliases aliases;
-  Tensor target = is_device(to) ? aliases.of(to) : to;
+  Aliases aliases("aten::copy_");
   Tensor source = is_device(from) ? aliases.of(from) : from;
-  target.copy_(source);
+  Tensor target = is_device(to) ? aliases.of(to, true) : to;
+  const bool is_pinned = is_device(from) != is_device(to) && (is_device(to) ? from : to).is_pinned();
+  if (non_blocking && is_pinned) copy_later(source, target, is_device(from));
+  else target.copy_(source);
+  if (is_device(from) != is_device(to) && !(non_blocking && (is_pinned || is_device(to)))) host_waits();
   if (is_device(from) && is_device(to)) {
     count_kernel("aten::copy_", aliases.bytes);
   } else if (is_device(to)) {
     counts.uploads++;
     counts.upload_bytes += to.nbytes();
-    tell(!non_blocking ? "upload" : from.is_pinned() ? "upload_pinned" : "upload_pageable", "aten::copy_");
+    tell(!non_blocking ? "upload" : is_pinned ? "upload_pinned" : "upload_pageable", "aten::copy_");
   } else {
     counts.downloads++;
     counts.download_bytes += to.nbytes();
-    tell(non_blocking && to.is_pinned() ? "download_pinned" : "download", "aten::copy_");
+    tell(non_blocking && is_pinned ? "download_pinned" : "download", "aten::copy_");
   }
   return to;
 }
 
 at::Scalar local_scalar_dense(const Tensor& self) {
-  Aliases aliases;
+  Aliases aliases("item");
   counts.downloads++;
   counts.download_bytes += self.nbytes();
+  const Tensor host = aliases.of(self);
+  host_waits();
   tell("item", "aten::_local_scalar_dense");
-  return at::_local_scalar_dense(aliases.of(self));
+  return at::_local_scalar_dense(host);
 }
 
 void resize_bytes(c10::StorageImpl* storage, size_t nbytes) {
+  Order::get().begin(current_stream);
   c10::DataPtr fresh = device_allocator.allocate(nbytes);
+  const auto block = [](const c10::DataPtr& data) { return static_cast<Block*>(data.get_context()); };
+  if (block(storage->_mutable_data_ptr_no_checks()))
+    Order::get().use(block(storage->_mutable_data_ptr_no_checks())->history, current_stream, false, "resize_");
+  if (nbytes) Order::get().use(block(fresh)->history, current_stream, true, "resize_");
   const size_t kept = std::min(nbytes, storage->nbytes());
   void* old = storage->_mutable_data_ptr_no_checks().get();
   if (kept) std::memcpy(Arena::get().real(fresh.get()), Arena::get().real(old), kept);
@@ -278,7 +328,10 @@ Tensor& set_nothing(Tensor& self) {
   return set_storage(self, std::move(none), 0, {0}, {});
 }
 
-void record_stream(Tensor&, c10::Stream) {}
+void record_stream(Tensor& self, c10::Stream stream) {
+  void* block = self.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_context();
+  if (block) Order::get().record(static_cast<Block*>(block)->history, stream.id());
+}
 
 // The composite form on the CPU, which draws the same numbers.
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
@@ -294,8 +347,9 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
 // The CPU's choice: its flash kernel where that works.
 int64_t choose_attention(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, double p,
                          bool causal, std::optional<double> scale, bool gqa) {
-  Aliases aliases;
-  auto host = [&](const Tensor& t) { return is_device(t) ? aliases.of(t).set_requires_grad(t.requires_grad()) : t; };
+  auto host = [](const Tensor& t) {
+    return is_device(t) ? over(alias_of(t.storage()), t, c10::DispatchKey::CPU).set_requires_grad(t.requires_grad()) : t;
+  };
   return at::_fused_sdp_choice(host(q), host(k), host(v), mask.has_value() ? std::optional(host(*mask)) : mask, p,
                                causal, scale, gqa);
 }

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "streams.h"
+
 namespace sim {
 
 constexpr auto kType = c10::DeviceType::PrivateUse1;
@@ -39,6 +41,7 @@ inline void tell(const char* kind, const char* name) {
 
 struct Block {
   size_t offset, room, nbytes;
+  History history;
 };
 
 class Arena {
@@ -77,7 +80,9 @@ class Arena {
     counts.allocations++;
     counts.allocated += nbytes;
     if (counts.allocated > counts.peak) counts.peak = counts.allocated.load();
-    return {guarded_ + offset, new Block{offset, room, nbytes}, &release, device};
+    auto* block = new Block{offset, room, nbytes, {}};
+    Order::get().allocated(block->history);
+    return {guarded_ + offset, block, &release, device};
   }
 
  private:
@@ -93,6 +98,7 @@ class Arena {
   static void release(void* context) {
     auto* block = static_cast<Block*>(context);
     if (!block) return;
+    Order::get().freed(block->history);
     Arena& arena = get();
     std::lock_guard<std::mutex> hold(arena.mutex_);
     std::memset(arena.real_ + block->offset, kPoison, block->room);

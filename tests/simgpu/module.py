@@ -104,7 +104,7 @@ def make_module(library: Library, devices: int, memory_bytes: int) -> ModuleType
         device_count=lambda: devices,
         current_device=lambda: torch.accelerator.current_device_index(),
         set_device=lambda device: torch.accelerator.set_device_index(_index(device)),
-        synchronize=lambda device=None: functions.simgpu_synchronize(),
+        synchronize=lambda device=None: torch.ops.simgpu.synchronize(),
         get_device_name=lambda device=None: "simulated device",
         get_device_properties=get_device_properties,
         memory_allocated=of_counter("allocated"),

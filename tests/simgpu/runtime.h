@@ -52,11 +52,11 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 };
 
-thread_local int64_t current_stream = 0;
 std::atomic<int64_t> last_stream{0};
 
 struct EventRecord {
   std::chrono::steady_clock::time_point at;
+  Clock clock;
 };
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
@@ -87,16 +87,35 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<EventRecord*>(event);
   }
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
+  void record(void** event, const c10::Stream& on, const c10::DeviceIndex, const c10::EventFlag) const override {
     if (!*event) *event = new EventRecord;
-    static_cast<EventRecord*>(*event)->at = std::chrono::steady_clock::now();
+    *static_cast<EventRecord*>(*event) = {std::chrono::steady_clock::now(), Order::get().clock_of(on.id())};
   }
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override { tell("synchronize", "stream"); }
-  void synchronizeEvent(void*) const override { tell("synchronize", "event"); }
-  void synchronizeDevice(const c10::DeviceIndex) const override { tell("synchronize", "device"); }
+  void block(void* event, const c10::Stream& waiting) const override {
+    if (event) Order::get().wait(waiting.id(), static_cast<EventRecord*>(event)->clock);
+  }
+  // All work is done at once; who asks knows it then.
+  bool queryEvent(void* event) const override {
+    if (event) Order::get().wait(kHost, static_cast<EventRecord*>(event)->clock);
+    return true;
+  }
+  bool queryStream(const c10::Stream& on) const override {
+    Order::get().wait(kHost, Order::get().clock_of(on.id()));
+    return true;
+  }
+  void synchronizeStream(const c10::Stream& on) const override {
+    queryStream(on);
+    tell("synchronize", "stream");
+  }
+  void synchronizeEvent(void* event) const override {
+    queryEvent(event);
+    tell("synchronize", "event");
+  }
+  void synchronizeDevice(const c10::DeviceIndex) const override { wait_for_device("device"); }
+  static void wait_for_device(const char* what) {
+    Order::get().host_waits_for_all();
+    tell("synchronize", what);
+  }
   double elapsedTime(void* first, void* last, const c10::DeviceIndex) const override {
     const auto took = static_cast<EventRecord*>(last)->at - static_cast<EventRecord*>(first)->at;
     return std::chrono::duration<double, std::milli>(took).count();
@@ -124,8 +143,47 @@ void set_rng_state(const Tensor& state) {
   default_generator().unsafeGetGeneratorImpl()->set_state(*state.unsafeGetTensorImpl());
 }
 
+// A collective begins on a stream of its own, behind the current one; returned is what a wait for it is told by.
+std::map<int64_t, Clock> begun;
+std::mutex begun_mutex;
+
+int64_t begin_collective(at::TensorList read, at::TensorList written, int64_t stream, const std::string& name) {
+  static std::set<std::string> names;
+  auto& order = Order::get();
+  order.wait(stream, order.clock_of(current_stream));
+  order.begin(stream);
+  std::lock_guard<std::mutex> hold(begun_mutex);
+  const char* kept = names.insert(name).first->c_str();
+  // The group keeps its tensors until it is done, as NCCL does: their memory is not free before.
+  auto touch = [&](const Tensor& t, bool is_write) {
+    if (!t.numel()) return;
+    use(t.storage(), is_write, kept, stream);
+    auto* block = static_cast<Block*>(t.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_context());
+    if (block) order.record(block->history, stream);
+  };
+  for (auto& t : read) touch(t, false);
+  for (auto& t : written) touch(t, true);
+  const auto key = static_cast<int64_t>(begun.size() ? begun.rbegin()->first + 1 : 0);
+  begun[key] = order.clock_of(stream);
+  return key;
+}
+
+void wait_for_collective(int64_t key) {
+  std::lock_guard<std::mutex> hold(begun_mutex);
+  Order::get().wait(current_stream, begun.at(key));
+}
+
+void forget_collective(int64_t key) {
+  std::lock_guard<std::mutex> hold(begun_mutex);
+  begun.erase(key);
+}
+
 TORCH_LIBRARY(simgpu, m) {
+  m.def("begin_collective(Tensor[] read, Tensor[] written, int stream, str name) -> int", &begin_collective);
+  m.def("wait_for_collective(int key) -> ()", &wait_for_collective);
+  m.def("forget_collective(int key) -> ()", &forget_collective);
   m.def("host_alias(Tensor self) -> Tensor");
+  m.def("synchronize() -> ()", [] { Guard::wait_for_device("device"); });
   m.def("rng_state() -> Tensor", &rng_state);
   m.def("set_rng_state(Tensor state) -> ()", &set_rng_state);
 }
@@ -167,6 +225,5 @@ size_t simgpu_names(char* into, size_t room) {
   return text.size();
 }
 
-void simgpu_synchronize() { sim::tell("synchronize", "device"); }
 void simgpu_seed(uint64_t seed) { sim::default_generator().set_current_seed(seed); }
 }
