@@ -17,7 +17,7 @@ from tests.simgpu.counting import Counts, counting
 from tests.simgpu.device import DEVICE, run_on_device
 
 CHANGES = {
-    **{"model.hidden_dropout": "0", "model.attention_dropout": "0", "train.train_iters": "4"},
+    **{"model.hidden_dropout": "0", "model.attention_dropout": "0", "train.train_iters": "3"},
     **{"checkpoint.save_interval": "0", "train.micro_batch": "2"},
 }
 BF16 = {"train.dtype": "bf16"}
@@ -55,7 +55,7 @@ def count_steps(layout: Layout, folder: Path, **changes: str) -> list[Counts]:
 
 
 def _stays_within(layout: Layout, folder: Path, waits: int, uploads: int) -> None:
-    for found in count_steps(layout, folder)[2:]:  # the first steps find out more
+    for found in count_steps(layout, folder)[2:]:  # the first ones find out more
         told = "\n".join(map(str, found.events))
         assert len(found.waits) <= waits, told
         assert found.uploads <= uploads, told
