@@ -63,10 +63,12 @@ def import_megatron_command(src: str, dst: str, version: float | None, **stated:
     for note in done.notes:
         click.echo(f"megads: {CheckpointError(note)}", err=True)
     model = done.model
+    layers = f"{model.num_layers} + {model.decoder_layers}" if model.decoder_layers else f"{model.num_layers}"
+    lengths = f"SEQ={model.seq_length} DECODER_SEQ={model.decoder_seq_length} " if model.decoder_layers else ""
     click.echo(
-        f"{done.path}: {model.num_layers} layers, hidden {model.hidden_size}, {model.num_heads} heads "
+        f"{done.path}: {layers} layers, hidden {model.hidden_size}, {model.num_heads} heads "
         f"({model.num_kv_heads} key/value), {model.normalization}, {model.activation}, {model.position_embedding}, "
-        f"{model.vocab_size} tokens; LOAD={final} USE_CHECKPOINT_ARGS=1 trains it"
+        f"{model.vocab_size} tokens; {lengths}LOAD={final} USE_CHECKPOINT_ARGS=1 trains it"
     )
 
 

@@ -34,6 +34,7 @@ from megads.config.tree import env_name, fields, nested, value_of
 from megads.data.tokenizers.base import TokenizerSpec
 from megads.data.tokenizers.build import identity, spec_of
 from megads.errors import CheckpointError, ConfigError, MegadsError
+from megads.families.table import FAMILIES, FamilyName
 from megads.launch.run_folder import RUNS
 
 TOKENIZER = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "vocab_extra_ids")
@@ -109,7 +110,11 @@ def checkpoint_layer(
     before = found.manifest.settings.get("model") or about.get(HF, {}).get("settings", {})
     # An imported model has no settings of a run; only an encoder has a pooler or this head.
     is_encoder = not found.manifest.tensors.keys().isdisjoint(("pooler.dense.weight", "lm_head.dense.weight"))
-    if pretrained and (family := before.get("family") or (is_encoder and "bert")):
+    family: FamilyName | None = (
+        before.get("family") or (is_encoder and "bert") or (model.get("decoder_layers") and "t5")
+    )
+    # Of decoders the settings say all; the samples of the others follow from the family.
+    if family and (pretrained or FAMILIES[family].samples != "causal"):
         kept["model.family"] = family
     length = before.get("seq_length") or about.get("max_seq_length")
     if with_length and length:

@@ -19,6 +19,7 @@ from megads.storage.file_lock import take_lock
 from tests.checkpoint.convert.megatron.megatron import arguments, model_tensors, save
 from tests.checkpoint.convert.megatron.samples import LLAMA, save_ours, weights
 from tests.checkpoint.sources import make_arrays, write_source
+from tests.models import shapes
 
 
 def _run(*words: object) -> Result:
@@ -44,6 +45,17 @@ def test_there_and_back(tmp_path):
     assert "4 layers, hidden 32, 8 heads (4 key/value), rmsnorm, swiglu, rope, 53 tokens" in done.stdout
     before, after = weights(ours), weights(tmp_path / "back" / checkpoint_name(0))
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_what_is_printed_of_a_t5_is_the_command_that_trains_it(tmp_path):
+    save_ours(tmp_path / "ours", shapes.T5)
+    words = ("--pp", 5, "--split-rank", 2)
+    done = _run("export-megatron", tmp_path / "ours", tmp_path / "theirs", *words)
+    assert done.exit_code == 0, done.output
+    done = _run("import-megatron", tmp_path / "theirs", tmp_path / "back")
+    assert done.exit_code == 0, done.output
+    assert "2 + 3 layers, hidden 32, 8 heads" in done.stdout
+    assert done.stdout.endswith(f"; SEQ=16 DECODER_SEQ=8 LOAD={tmp_path}/back USE_CHECKPOINT_ARGS=1 trains it\n")
 
 
 def test_an_export_to_hugging_face_knows_the_type_and_that_there_was_no_tokenizer(tmp_path):
@@ -245,8 +257,8 @@ BAD = {
     "unknown name": (_named("layers.0.mlp.surprise.weight"), "layers.0.mlp.surprise.weight is a parameter that no GPT"),
     "experts in it": (_named("layers.0.mlp.local_experts.0.weight"), "mixture of experts"),
     "norm of queries": (_named("layers.0.self_attention.q_layernorm.weight"), "a norm of queries and keys"),
-    "T5": (_t5, "of a T5 model"),
-    "half a BERT": (_bert, "binary_head.weight has no place in the model that the rest is of"),
+    "half a T5": (_t5, "holds no final_norm.weight; it is incomplete, or of another kind of model"),
+    "half a BERT": (_bert, "holds no lm_head.dense.weight; it is incomplete, or of another kind of model"),
     "no parameter": (_no_parameter, "holds no final_norm.bias"),
     "no layer": (_no_layer, "layer 0 is missing"),
     "no model": (_no_model, "holds no model"),

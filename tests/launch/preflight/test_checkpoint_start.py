@@ -36,7 +36,9 @@ from megads.launch.preflight.checkpoint_start import (
 from megads.launch.request import TrainRequest, resolve_request
 from megads.launch.schedulers.allocation import Allocation
 from megads.text.units import count
+from tests.checkpoint.convert.megatron.samples import save_ours
 from tests.checkpoint.faked import TINY, derived, fake
+from tests.models import shapes
 
 ROOT = Path(__file__).parents[3]
 
@@ -297,6 +299,19 @@ def test_the_model_is_the_checkpoints_and_the_user_is_told_where_that_differs(tm
     assert resolved.origins["model.hidden_size"] == Origin("checkpoint", str(path))
     notes = [note for note in resolved.notes if "is overridden by" in note]
     assert notes == [f"HIDDEN=128 (env HIDDEN) is overridden by 64 (checkpoint {path})"]
+
+
+@pytest.mark.parametrize(
+    ("model", "family"), [(shapes.T5, "t5"), (shapes.BERT, "bert"), (shapes.GPT, "llama")], ids=["t5", "bert", "gpt"]
+)
+def test_what_is_imported_says_whether_it_is_an_encoder(tmp_path, model, family):
+    """The family of a decoder is the user's; the samples of BERT and T5 follow from it."""
+    save_ours(tmp_path / "imported", model)
+    layer = checkpoint_layer(resolve(env={"LOAD": str(tmp_path / "imported")}, machine="cpu").run)
+    assert layer.settings.get("model.family", "llama") == family
+    env = {"VOCAB_SIZE": "53", "TOKENIZER_TYPE": "NullTokenizer"}
+    run = resolve_request(asked(tmp_path, LOAD=str(tmp_path / "imported"), **env), "cpu", 1).run
+    assert (run.model.family, run.model.num_layers) == (family, model.num_layers)
 
 
 def test_its_tokenizer_is_taken_unless_the_user_names_one(tmp_path):

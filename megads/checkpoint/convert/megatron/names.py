@@ -69,7 +69,7 @@ _FOREIGN = (
     (r".*\b([qk]_(layer)?norm(alization)?)\.", "a norm of queries and keys"),
 )
 _OF_T5 = re.compile(r"language_model\.decoder\.|.*\.(inter|cross)_attention\.")
-_OF_BERT = re.compile(r"lm_head\.dense\.|encoder\.layers\.")
+_OF_BERT = re.compile(r"lm_head\.dense\.|binary_head\.|encoder\.layers\.")
 
 
 def kind_of(names: Iterable[str]) -> Kind:
