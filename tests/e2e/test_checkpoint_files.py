@@ -181,7 +181,7 @@ CASES = [
     Wrong("ZeRO 4", None, "reshape run new --zero-stage 4", "Invalid value for '--zero-stage'"),
     Wrong("ZeRO 3 and PP", None, "reshape run new --zero-stage 3 --pp 2", "use --zero-stage=1 or --pp=1"),
     Wrong("split", None, "reshape run new --pp 2 --pipeline-split 3,1", "PIPELINE_SPLIT=3,1 must list"),
-    Wrong("model type", None, "reshape run new --model-type BERT", "--model-type BERT: the checkpoint is of a GPT; use that"),
+    Wrong("model type", None, "reshape run new --model-type BERT", "--model-type BERT: the checkpoint is of a GPT"),
     Wrong("unknown option", None, "reshape run new --target-data-parallel-size 2", "No such option"),
     Wrong("same folder", None, "reshape run run/checkpoints --tp 2", "iter_0000030: a checkpoint already exists"),
     Wrong("DST a checkpoint", None, f"reshape run {CKPT} --tp 2", "iter_0000030: is a checkpoint; pass"),

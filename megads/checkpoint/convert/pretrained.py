@@ -20,8 +20,14 @@ FOLDER = "pretrained"
 
 
 def is_of_others(folder: Path) -> bool:
-    """Return whether ``folder`` holds a model of Hugging Face or a checkpoint of Megatron; only names are read."""
-    return is_hf_folder(folder) or is_megatron_folder(folder)
+    """Return whether ``folder`` holds a model of Hugging Face or a checkpoint of Megatron; only names are read.
+
+    Not where it cannot be read: who looks for a checkpoint of megads there says what is wrong.
+    """
+    try:
+        return is_hf_folder(folder) or is_megatron_folder(folder)
+    except (OSError, CheckpointError):
+        return False
 
 
 def import_once(

@@ -65,8 +65,6 @@ def reshape_command(
 
     The command line of tools/merge_mp_partitions.py or tools/checkpoint/util.py works here as it is.
     """
-    from megads.checkpoint.resume.start_point import is_megatron_folder
-
     merges = said.tensor is not None
     source, target = _places(places, load_dir, save_dir, merges=merges)
     if merges:
@@ -74,7 +72,7 @@ def reshape_command(
         wanted["weights_only"] = True
         for name in ("tensor", "pipeline", "sequence", "data"):
             wanted[name] = wanted[name] or 1
-    if is_megatron_folder(source):
+    if _is_megatrons(source):
         _reshape_megatron(source, target, split_rank, said, wanted)
         return
     if split_rank is not None:
@@ -82,6 +80,15 @@ def reshape_command(
             "--split-rank: is for Megatron's files of T5; --pipeline-split lists the layers of stages"
         )
     _reshape_own(source, target, said, wanted)
+
+
+def _is_megatrons(source: Path) -> bool:
+    from megads.checkpoint.resume.start_point import is_megatron_folder
+
+    try:
+        return is_megatron_folder(source)
+    except (OSError, CheckpointError):
+        return False  # what looks for a checkpoint of megads there says what is wrong
 
 
 def _reshape_own(source: Path, target: Path, said: Said, wanted: dict[str, Any]) -> None:

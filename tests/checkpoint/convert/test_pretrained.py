@@ -36,6 +36,13 @@ def test_megatrons_files_once(tmp_path):
     assert import_once(path.parent, tmp_path / "cache", 8, {}, said.append).is_dir()
 
 
+def test_a_folder_that_cannot_be_read_is_left_to_who_says_so(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    assert not is_of_others(tmp_path / "a")
+    assert not is_of_others(tmp_path / "none")
+
+
 def test_what_the_files_lack_is_taken_from_the_settings(tmp_path):
     path = exported(save_ours(tmp_path / "ours", BERT), tmp_path / "theirs")
     file = path / "mp_rank_00" / "model_optim_rng.pt"
