@@ -216,3 +216,73 @@ def _starts_from(folder: Path, files: dict[str, str]) -> None:
 
 def test_a_head_of_other_classes_is_new_and_all_else_is_read(tmp_path, files):
     run_ranks(1, _starts_from, tmp_path, files)
+
+
+def _equals_transformers(folder: Path, files: dict[str, str]) -> None:
+    """Finetune a BERT of transformers in ours and in a plain loop: the same data, order, head and rate."""
+    import numpy as np
+    import torch
+    import transformers
+
+    from megads.checkpoint.convert.huggingface.import_ import import_folder
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = transformers.BertConfig(vocab_size=VOCAB, max_position_embeddings=16, num_labels=2, **sizes, **dropout)
+    torch.manual_seed(1)
+    transformers.BertForPreTraining(config).save_pretrained(folder / "theirs")
+    import_folder(folder / "theirs", folder / "ours", vocab_multiple=8)
+    same = {"model.num_heads": "4", "model.num_kv_heads": "4", "model.head_dim": "8", "model.max_positions": "16"}
+    plain = {
+        **{"model.hidden_dropout": "0", "model.attention_dropout": "0", "train.micro_batch": "4"},
+        **{"model.activation": "gelu", "model.norm_epsilon": "1e-12", "optim.weight_decay": "0", "optim.lr": "1e-2"},
+        **{"optim.clip_grad": "1.0"},
+        **{"checkpoint.load": str(folder / "ours"), "checkpoint.finetune": "true", "train.train_iters": "8"},
+    }
+    loop = task_loop(Layout("bert-original"), folder / "run", **files, **same, **plain)
+    ours = dict(loop.training.engine.module.named_parameters())
+    theirs = transformers.BertForSequenceClassification.from_pretrained(folder / "theirs")
+    with torch.no_grad():
+        for name in ("weight", "bias"):  # the head is new, and begins as ours
+            getattr(theirs.classifier, name).copy_(ours[f"classifier.{name}"])
+    assert torch.equal(theirs.bert.pooler.dense.weight, ours["pooler.dense.weight"])
+    samples, (held_out,) = loop.training.splits["train"], loop.training.splits["valid"]
+    optim = loop.training.run.optim
+    optimizer = torch.optim.AdamW(
+        theirs.parameters(), optim.lr, betas=(optim.adam_beta1, optim.adam_beta2), eps=optim.adam_eps, weight_decay=0.0
+    )
+
+    def scores(rows: Any) -> Any:
+        batch = torch.from_numpy(np.stack(rows))
+        real = torch.arange(16) < batch[:, 32:33]
+        text, types = batch[:, :16], batch[:, 16:32]
+        return theirs(text, attention_mask=real.long(), token_type_ids=types).logits, batch[:, -1]
+
+    curve, losses = [], []
+    for step in range(8):
+        theirs.train()
+        for group in optimizer.param_groups:
+            group["lr"] = loop.schedule.at(8 * step).lr
+        logits, labels = scores([samples[8 * step + i] for i in range(8)])
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+        if step % EPOCH == EPOCH - 1:
+            with torch.no_grad():
+                logits, labels = scores([held_out[i] for i in range(len(held_out.file.examples))])
+                likely = torch.nn.functional.cross_entropy(logits, labels)
+            curve.append((float((logits.argmax(1) == labels).float().mean()), float(likely)))
+    assert _run(loop).exit_code == 0
+    found = [(row["valid_accuracy"], row["valid_loss"]) for row in _scored(folder / "run")]
+    assert [accuracy for accuracy, _ in found] == pytest.approx([accuracy for accuracy, _ in curve])
+    assert [loss for _, loss in found] == pytest.approx([loss for _, loss in curve], rel=1e-4)
+    rows = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
+    assert [row["lm_loss"] for row in rows if "lm_loss" in row] == pytest.approx(losses, rel=1e-4)
+    assert min(losses) < losses[0] - 0.02
+
+
+def test_a_bert_of_transformers_learns_as_in_a_plain_loop_of_transformers(tmp_path, files):
+    run_ranks(1, _equals_transformers, tmp_path, files)
