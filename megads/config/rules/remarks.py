@@ -13,6 +13,7 @@ from megads.config.schedule.rates import COUNTED, INFINITE, WSD
 from megads.config.schema import RunConfig
 from megads.config.settings.profile import profiled_steps
 from megads.config.sizes import data_degree, heads_of_rank
+from megads.config.sources.megatron_defaults import DEFAULTS, MEGATRON
 from megads.config.tree import env_name, fields, value_of
 from megads.families.table import FAMILIES
 
@@ -153,10 +154,11 @@ def _unread(run: RunConfig) -> Iterator[str]:
     of_optim = [name for name in fields() if name.startswith("optim.")]
     scales = [name for name in of_optim if "loss_scale" in name]
     samples = FAMILIES[run.model.family].samples
+    usual = DEFAULTS if run.defaults == MEGATRON else {}
     of_pairs, of_masks = ["model.token_types", "model.binary_head"], ["data.mask_prob", "data.short_seq_prob"]
     never = {
         f"MODEL_FAMILY={run.model.family}": {"bert": [], "t5": of_pairs}.get(samples, of_pairs + of_masks),
-        f"POSITION_EMBEDDING={run.model.position_embedding}": ["model.relative_buckets", "model.relative_distance"],
+        **_unread_positions(run),
         f"OPT={row.name}": [name for name in of_optim if env_name(name) in others],
         f"DTYPE={run.train.dtype}": scales if run.train.dtype != "fp16" else [],
         "ON_SPIKE=none": [f"stability.spike_{what}" for what in ("factor", "window", "after")],
@@ -167,16 +169,32 @@ def _unread(run: RunConfig) -> Iterator[str]:
         ],
         "WEIGHT_DECAY_INCR_STYLE=constant": [f"optim.weight_decay_{unit}" for unit in COUNTED],
     }
-    never.pop("POSITION_EMBEDDING=relative", None)
     if run.stability.on_spike != "none":
         del never["ON_SPIKE=none"]
     if optim.weight_decay_incr_style != "constant":
         del never["WEIGHT_DECAY_INCR_STYLE=constant"]
     for why, names in never.items():
-        given = [name for name in names if value_of(run, name) != fields()[name].default]
+        given = [name for name in names if value_of(run, name) not in (fields()[name].default, usual.get(name))]
         if given:
             shown = ", ".join(f"{env_name(name)}={value_of(run, name)}" for name in given)
             yield f"{shown}: ignored with {why}"
+
+
+def _unread_positions(run: RunConfig) -> dict[str, list[str]]:
+    """Return the settings of the kinds of positions that the run does not have, by why."""
+    model, scales = run.model, ["rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor"]
+    scales.append("rope_original_positions")
+    kind, of_relative = model.position_embedding, ["relative_buckets", "relative_distance"]
+    others = {
+        "relative": ["rope_theta", "rope_scaling", *scales],
+        "learned": [*of_relative, "rope_theta", "rope_scaling", *scales],
+        "rope": of_relative,
+    }
+    found = {f"POSITION_EMBEDDING={kind}": others[kind]}
+    if kind == "rope":
+        without = {"none": scales, "linear": scales[1:], "llama3": []}
+        found[f"ROPE_SCALING={model.rope_scaling}"] = without[model.rope_scaling]
+    return {why: [f"model.{name}" for name in names] for why, names in found.items()}
 
 
 def _generators(run: RunConfig) -> Iterator[str]:

@@ -69,6 +69,17 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
             "BINARY_HEAD=False, MASK_PROB=0.3: ignored with MODEL_FAMILY=",
         ),
         (1, {"RELATIVE_BUCKETS": "8"}, "RELATIVE_BUCKETS=8: ignored with POSITION_EMBEDDING=rope"),
+        (
+            1,
+            {"POSITION_EMBEDDING": "learned", "ROPE_THETA": "9", "ROPE_SCALING": "linear"},
+            "ROPE_THETA=9.0, ROPE_SCALING=linear: ignored with POSITION_EMBEDDING=learned",
+        ),
+        (1, {"ROPE_SCALING_FACTOR": "2"}, "ROPE_SCALING_FACTOR=2.0: ignored with ROPE_SCALING=none"),
+        (
+            1,
+            {"ROPE_SCALING": "linear", "ROPE_SCALING_FACTOR": "2", "ROPE_LOW_FREQ_FACTOR": "2"},
+            "ROPE_LOW_FREQ_FACTOR=2.0: ignored with ROPE_SCALING=linear",
+        ),
         (1, {"LOSS_SCALE_WINDOW": "7"}, "LOSS_SCALE_WINDOW=7: ignored with DTYPE=fp32"),
         (1, {"SPIKE_FACTOR": "3"}, "SPIKE_FACTOR=3.0: ignored with ON_SPIKE=none"),
         (
@@ -93,6 +104,8 @@ def test_a_wasteful_choice_is_one_line(ranks, env, told):
     "env",
     [
         {"OPT": "lion", "LION_BETA2": "0.5"},
+        {"ROPE_SCALING": "llama3", "ROPE_SCALING_FACTOR": "2", "ROPE_LOW_FREQ_FACTOR": "2"},
+        {"DEFAULTS": "megatron", "POSITION_EMBEDDING": "learned"},
         {"OPT": "muon", "ADAM_BETA2": "0.5", "MUON_NS_STEPS": "3"},
         {"ON_SPIKE": "skip", "SPIKE_FACTOR": "3"},
         {"DTYPE": "fp16", "LOSS_SCALE_WINDOW": "7"},
