@@ -21,6 +21,7 @@ LONG_SENTENCE = 512
 """Tokens; a document of several sentences with a longer one is skipped."""
 
 _DRAWN = 1 << 16  # numbers at once
+_SHARE = 64  # of the rows that are left: so few exchanges of a block meet
 _UINT32_MAX = 2**32 - 1
 
 # std::mt19937_64
@@ -69,9 +70,8 @@ def build_map(
     walk.epoch()
     while num_samples is not None and len(walk.starts) < num_samples:
         walk.epoch()
-    rows = np.empty((len(walk.starts), 3), np.uint32 if len(lengths) <= _UINT32_MAX else np.uint64)
-    for column, values in enumerate((walk.starts, walk.stops, walk.targets)):
-        rows[:, column] = np.frombuffer(values, np.int64)
+    rows = np.stack([np.frombuffer(each, each.typecode) for each in (walk.starts, walk.stops, walk.targets)], axis=1)
+    del walk
     return rows[_shuffled(len(rows), seed + 1)]
 
 
@@ -115,7 +115,8 @@ class _Walk:
         min_sentences: int,
         draw: Iterator[int],
     ):
-        self.starts, self.stops, self.targets = array("q"), array("q"), array("q")
+        typecode = "I" if len(sums) - 1 <= _UINT32_MAX else "Q"
+        self.starts, self.stops, self.targets = array(typecode), array(typecode), array(typecode)
         self._sums, self._begins, self._ends = array("q", sums.tobytes()), begins, ends
         self._max_length, self._min_sentences = max_length, min_sentences
         self._draw = draw
@@ -125,7 +126,7 @@ class _Walk:
 
     def epoch(self) -> None:
         """Cut every document once."""
-        starts, stops, targets = self.starts, self.stops, self.targets
+        add_start, add_stop, add_target = self.starts.append, self.stops.append, self.targets.append
         sums, full, longest, least = self._sums, self._full, self._max_length, self._min_sentences
         draw = self._draw.__next__
         for start, end in zip(self._begins, self._ends, strict=True):
@@ -138,23 +139,38 @@ class _Walk:
                 # One sentence is never left over.
                 if stop > end - 2:
                     stop = end
-                starts.append(start)
-                stops.append(stop)
-                targets.append(target)
+                add_start(start)
+                add_stop(stop)
+                add_target(target)
                 start = stop
                 # Also behind the last sample of a document.
                 target = draw()
 
 
 def _shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return the order of ``count`` rows: from the last to the second, each is exchanged with one not behind it."""
-    order, rng = array("q", range(count)), Mersenne64(seed)
-    for top in range(count - 1, 0, -_DRAWN):
-        some = min(_DRAWN, top)
-        targets = rng.draw(some) % np.arange(top + 1, top + 1 - some, -1, dtype=np.uint64)
-        for i, j in zip(range(top, top - some, -1), targets.tolist(), strict=True):
+    """Return the order of ``count`` rows: from the last to the second, each is exchanged with one not behind it.
+
+    A block of exchanges is done at once, but for those that share a row with another one of the block.
+    """
+    order, rng = np.arange(count), Mersenne64(seed)
+    top = count - 1
+    while top > 0:
+        some = min(_DRAWN, max(top // _SHARE, 1))
+        rows = np.arange(top, top - some, -1)
+        targets = (rng.draw(some) % (rows + 1).astype(np.uint64)).astype(np.int64)
+        ordered = np.sort(targets)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        # A target in the block is the row of another exchange; so is each target of two.
+        shares = (targets > top - some) | np.isin(targets, twice)
+        taken = np.zeros(some, np.bool_)
+        taken[top - targets[targets > top - some]] = True
+        shares |= taken
+        alone = ~shares
+        order[rows[alone]], order[targets[alone]] = order[targets[alone]], order[rows[alone]]
+        for i, j in zip(rows[shares].tolist(), targets[shares].tolist(), strict=True):
             order[i], order[j] = order[j], order[i]
-    return np.frombuffer(order, np.int64)
+        top -= some
+    return order
 
 
 class Mersenne64:
