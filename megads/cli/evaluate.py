@@ -16,6 +16,7 @@ from megads.cli.generate import degree_of, degrees_of, is_rank, model_options, s
 from megads.cli.harness import evaluate_tasks, harness_options, write_result
 from megads.cli.options.request import FlagCommand, absolute, show_notes
 from megads.cli.progress_bar import bar
+from megads.cli.watched import watched
 from megads.config.settings.tasks import TaskFile, parse_tasks
 from megads.errors import ConfigError
 
@@ -133,26 +134,25 @@ def _evaluate(
 ) -> None:
     from megads.evaluate.score import progress_of, score
     from megads.evaluate.tasks import Options, make_task
-    from megads.inference.generate import leave
     from megads.inference.session import open_session
 
     session = open_session(session_request(options, degrees, num_slots=1), os.environ)
     given.check(session.runner.module.config)
-    if session.speaks:
-        show_notes((*session.notes, given.note(), session.summary))
-    runner = session.runner
-    wanted = Options(runner.context, options["stride"], options["is_strict"], runner.vocab_size, documents)
-    tasks = [make_task(file.task, file.path, session.tokenizer, wanted) for file in files]
-    written: list[str] = []
-    for file, task in zip(files, tasks, strict=True):
-        with bar(f"evaluating {file.label}", "windows", lines=session.speaks) as show:
-            scores = score(runner, task.windows, options["batch"], progress_of(show, session.groups.data_size))
-        result = task.result(scores)
+    with watched(session):
         if session.speaks:
-            click.echo(f"{file.task} {file.path}: {task.line.format(**result)}")
-            written.append(json.dumps({"task": file.task, "data": str(file.path), **result}) + "\n")
-            _write(options["target"], file, written)
-    leave()
+            show_notes((*session.notes, given.note(), session.summary))
+        runner = session.runner
+        wanted = Options(runner.context, options["stride"], options["is_strict"], runner.vocab_size, documents)
+        tasks = [make_task(file.task, file.path, session.tokenizer, wanted) for file in files]
+        written: list[str] = []
+        for file, task in zip(files, tasks, strict=True):
+            with bar(f"evaluating {file.label}", "windows", lines=session.speaks) as show:
+                scores = score(runner, task.windows, options["batch"], progress_of(show, session.groups.data_size))
+            result = task.result(scores)
+            if session.speaks:
+                click.echo(f"{file.task} {file.path}: {task.line.format(**result)}")
+                written.append(json.dumps({"task": file.task, "data": str(file.path), **result}) + "\n")
+                _write(options["target"], file, written)
 
 
 def _check_target(target: str | None, files: list[TaskFile]) -> None:

@@ -18,6 +18,7 @@ import click
 from megads.cli import fill_mask
 from megads.cli.options.request import absolute, checkout
 from megads.cli.progress_bar import bar
+from megads.cli.watched import watched
 from megads.errors import ConfigError, MegadsError
 from megads.storage.open_file import write_cure
 
@@ -210,7 +211,7 @@ def _generate(degrees: dict[str, int], options: dict[str, Any]) -> None:
     """Load the model on this rank, and generate."""
     sampling = _sampling(options)
     from megads.comm.messages import broadcast_value
-    from megads.inference.generate import Prompt, leave, prompts_of, read_prompts
+    from megads.inference.generate import Prompt, prompts_of, read_prompts
     from megads.inference.session import open_session
 
     prompts = [Prompt(text, number) for number, text in enumerate(options["prompts"])]
@@ -220,23 +221,23 @@ def _generate(degrees: dict[str, int], options: dict[str, Any]) -> None:
     prompts += [Prompt("", number) for number in range(options["num_samples"])]
     slots = min(options["batch"], len(prompts)) if prompts else options["batch"] if is_piped else 1
     session = open_session(session_request(options, degrees, slots, uses=("causal", "t5", "bert")), os.environ)
-    if session.speaks:
-        for line in (*session.notes, session.summary):
-            click.echo(f"megads: {line}", err=True)
-    if is_piped:  # rank 0 has the pipe
-        prompts = prompts_of(broadcast_value(sys.stdin.buffer.read() if session.speaks else None))
     answer = _answers(session, sampling)
-    if _is_interactive(options):
-        _converse(session, answer)
-    elif options["prompts"] and not options["target"]:
-        for place, prompt in enumerate(options["prompts"]):
-            _print(session, prompt if session.continues else "")
-            for piece in answer(prompt, place):
-                _print(session, piece)
-            _print(session, "\n")
-    else:
-        _write_records(session, _records(session, prompts, sampling, options), options["target"])
-    leave()
+    with watched(session):
+        if session.speaks:
+            for line in (*session.notes, session.summary):
+                click.echo(f"megads: {line}", err=True)
+        if is_piped:  # rank 0 has the pipe
+            prompts = prompts_of(broadcast_value(sys.stdin.buffer.read() if session.speaks else None))
+        if _is_interactive(options):
+            _converse(session, answer)
+        elif options["prompts"] and not options["target"]:
+            for place, prompt in enumerate(options["prompts"]):
+                _print(session, prompt if session.continues else "")
+                for piece in answer(prompt, place):
+                    _print(session, piece)
+                _print(session, "\n")
+        else:
+            _write_records(session, _records(session, prompts, sampling, options), options["target"])
 
 
 def _answers(session: Session, sampling: Sampling) -> Callable[[str, int], Iterator[str]]:

@@ -10,6 +10,7 @@ import click
 
 from megads.cli.generate import session_request
 from megads.cli.options.request import absolute
+from megads.cli.watched import watched
 from megads.errors import ConfigError
 from megads.storage.open_file import write_cure
 
@@ -43,7 +44,6 @@ def evaluate_tasks(options: Mapping[str, Any], degrees: Mapping[str, int], targe
     for name in OFFLINE:
         os.environ.setdefault(name, "1")
     from megads.evaluate.lm_eval.run import HarnessOptions, as_json, check_package, evaluate, table
-    from megads.inference.generate import leave
     from megads.inference.session import open_session
 
     check_package()
@@ -59,14 +59,14 @@ def evaluate_tasks(options: Mapping[str, Any], degrees: Mapping[str, int], targe
         options["batch"],
     )
     session = open_session(session_request(options, degrees, options["batch"]), os.environ)
-    if session.speaks:
-        click.echo(f"megads: {session.summary}", err=True)
-    results = evaluate(session, wanted)
-    if results is not None:
-        click.echo(table(results))
-        if target:
-            write_result(target, as_json(results) + "\n")
-    leave()
+    with watched(session):
+        if session.speaks:
+            click.echo(f"megads: {session.summary}", err=True)
+        results = evaluate(session, wanted)
+        if results is not None:
+            click.echo(table(results))
+            if target:
+                write_result(target, as_json(results) + "\n")
 
 
 def write_result(target: str, text: str) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 
 from megads.cli.generate import degrees_of, is_rank, model_options, session_request, start_ranks
-from megads.errors import EXIT_FAILED, ConfigError
+from megads.cli.watched import watched
+from megads.errors import ConfigError
 
 _KEY = "MEGADS_API_KEY"
 
@@ -50,9 +50,7 @@ def serve(
     ranks = degrees["tensor"] * degrees["pipeline"]
     if ranks > 1 and not is_rank():
         sys.exit(start_ranks(ranks))
-    from megads.comm.presence import SILENT_S, LostRanks
-    from megads.inference.generate import leave
-    from megads.inference.server.serve import ServerOptions, watch_ranks
+    from megads.inference.server.serve import ServerOptions
     from megads.inference.server.serve import serve as serve_session
     from megads.inference.session import open_session
     from megads.monitor.log import start_log
@@ -65,15 +63,5 @@ def serve(
             click.echo(f"megads: {line}", err=True)
     served = ServerOptions(host, port, name or wanted.source.name, key, max_waiting, max_body, request_timeout)
     folder = Path(session.tokenizer_path) if session.tokenizer_path else None
-    presence = watch_ranks(session, os.environ)
-    try:
+    with watched(session, handles_sigterm=True) as presence:
         serve_session(session, served, folder if folder is None or folder.is_dir() else folder.parent, presence)
-    except LostRanks as error:  # of several ranks that are left the first one reports
-        if not presence or session.groups.rank == min({*range(len(presence.hosts))} - set(error.ranks)):
-            click.echo(f"megads: {error}", err=True)
-        else:
-            time.sleep(SILENT_S)
-        sys.exit(EXIT_FAILED)
-    if presence:
-        presence.stop()
-    leave()

@@ -15,6 +15,11 @@ BEAT_S = 0.5
 """Between two signs of a rank."""
 SILENT_S = 3.0
 """A rank without a sign for so long is gone."""
+CLOSING_S = 0.2
+"""For a process that was killed to close its sockets, one after the other."""
+STOPPED_S = 1.0
+"""Within which all ranks are asked to end, if they are."""
+_STOPS, _EXCUSED = "presence/stops", "presence/excused"
 
 
 class LostRanks(MegadsError):
@@ -35,6 +40,9 @@ class Presence:
         rank: of this process.
         hosts: of all ranks, by rank.
         listens: returns whether the store is there; rank 0 holds it.
+
+    Attributes:
+        is_excused: whether a rank has said that it is about to end with an error of its own.
     """
 
     def __init__(
@@ -45,6 +53,7 @@ class Presence:
         listens: Callable[[], bool] = lambda: True,
     ):
         self._open_store, self.rank, self.hosts, self._listens = open_store, rank, tuple(hosts), listens
+        self.is_excused = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="megads-presence", daemon=True)
 
@@ -59,6 +68,7 @@ class Presence:
 
     def gone(self) -> list[int]:
         """Return the other ranks that gave no sign for :data:`SILENT_S`; rank 0 where its store is gone."""
+        time.sleep(CLOSING_S)
         if not self._listens():
             self._ended.set()  # torch would print what it finds
             return [0] if self.rank else []
@@ -83,11 +93,45 @@ class Presence:
         error.ranks = tuple(gone)
         return error
 
+    def excuse(self) -> None:
+        """Let the other ranks know that this one ends with an error that it reports itself."""
+        with suppress(RuntimeError):
+            if self._listens():
+                self._open_store().add(_EXCUSED, 1)
+                time.sleep(2 * BEAT_S)  # all have read it
+
+    def all_stop(self) -> bool:
+        """Return whether all ranks are asked to end, after :data:`STOPPED_S` at most. Each that is asked calls it.
+
+        A launcher asks those that are left after one was killed, too; nothing else tells the two apart.
+        """
+        if not self._listens():
+            return False
+        with suppress(RuntimeError):
+            store = self._open_store()
+            store.add(_STOPS, 1)
+            if self._counted(store, len(self.hosts)):
+                store.add(_STOPS, 1)
+                if self.rank == 0:  # the others still ask its store
+                    self._counted(store, 2 * len(self.hosts))
+                return True
+        return False
+
+    def _counted(self, store: dist.Store, count: int) -> bool:
+        """Wait until ranks have counted so far; return whether they did in time."""
+        give_up_at = time.monotonic() + STOPPED_S
+        while store.add(_STOPS, 0) < count:
+            if time.monotonic() > give_up_at:
+                return False
+            time.sleep(BEAT_S / 10)
+        return True
+
     def _beat(self) -> None:
         with suppress(RuntimeError):  # the store is gone with its rank, and nobody is there to read signs
             store = self._open_store()
-            while not self._ended.is_set():
+            while not self._ended.is_set() and self._listens():  # torch would print that it is gone
                 store.add(_key(self.rank), 1)
+                self.is_excused = self.is_excused or store.add(_EXCUSED, 0) > 0
                 self._ended.wait(BEAT_S)
 
 

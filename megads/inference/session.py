@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from megads.cluster.hosts import this_host
 from megads.cluster.ranks import RankInfo, find_ranks
 from megads.comm.groups import Groups, join_ranks
+from megads.comm.messages import all_gather_values
+from megads.comm.presence import Presence
+from megads.comm.rendezvous import connect_again, store_listens
 from megads.config.schema import RunConfig
 from megads.data.tokenizers.base import Tokenizer, TokenizerSpec
 from megads.data.tokenizers.build import make_tokenizer
@@ -138,6 +143,17 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     weights.close()
     ends = () if isinstance(module, BERT) else weights.ends(_end(tokenizer, module))
     return Session(runner, groups, tokenizer, ends, summary, spec.model, notes, run.launch.timeout_s)
+
+
+def watch_ranks(session: Session, env: Mapping[str, str]) -> Presence | None:
+    """Return what names a rank that is gone, started; None for one rank. All ranks call it."""
+    if session.groups.world is None:
+        return None
+    hosts = all_gather_values(this_host())
+    rank = session.groups.rank
+    presence = Presence(partial(connect_again, env, rank), rank, hosts, partial(store_listens, env, rank))
+    presence.start()
+    return presence
 
 
 _CURES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -46,12 +47,30 @@ def test_the_silent_rank_is_named(ranks):
     assert str(ranks[0].error()).startswith("rank 1 on b, rank 2 on c are gone (")
 
 
+def test_all_ranks_are_asked_to_end_or_one_was_killed(ranks, monkeypatch):
+    monkeypatch.setattr("megads.comm.presence.STOPPED_S", 0.3)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(Presence.all_stop, ranks[:2])) == [False, False]
+    monkeypatch.setattr("megads.comm.presence.STOPPED_S", 60.0)
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(Presence.all_stop, ranks)) == [True, True, True]
+
+
+def test_a_rank_that_reports_its_own_end_is_excused(ranks):
+    assert not any(each.is_excused for each in ranks)
+    ranks[2].excuse()
+    while not all(each.is_excused for each in ranks):
+        time.sleep(0.01)
+
+
 def test_the_store_is_gone_with_rank_0():
     def connect():
         raise RuntimeError("refused")
 
     assert Presence(connect, 2, HOSTS).gone() == [0]
     assert Presence(connect, 0, HOSTS).gone() == []
+    assert not Presence(connect, 2, HOSTS).all_stop()
+    assert not Presence(connect, 2, HOSTS, lambda: False).all_stop()
 
 
 def test_torch_is_not_asked_where_nobody_listens():

@@ -185,3 +185,53 @@ def test_the_load_benchmark_checks_every_answer(run):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 wrong answers" in done.stdout
     assert "exit code 0" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [("generate", "run", "--input", "many.txt"), ("evaluate", "run", "--data", "many.txt")]
+)
+def test_a_rank_that_is_killed_is_named_in_one_line(run, words):
+    import socket
+
+    (run.folder / "many.txt").write_text("import os and sys\n" * 20_000)
+    command = run.start(*words, "--batch", "1", TP="2")
+    ranks = _ranks(command)
+    ranks[1].kill()
+    out, err = command.communicate(timeout=120)
+    assert command.returncode not in (0, 2), err
+    assert (out, err) == (
+        "",
+        f"megads: rank 1 on {socket.gethostname()} is gone (killed, failed, or the host is down); start it again\n",
+    )
+
+
+def test_ranks_that_are_asked_to_end_do_so_silently(run):
+    import signal
+
+    (run.folder / "many.txt").write_text("import os and sys\n" * 20_000)
+    command = run.start("generate", "run", "--input", "many.txt", "--batch", "1", TP="2")
+    _ranks(command)
+    command.send_signal(signal.SIGTERM)
+    assert command.communicate(timeout=120) == ("", "")
+    assert command.returncode == 128 + signal.SIGTERM
+
+
+def test_an_error_of_rank_0_alone_is_one_line(run):
+    done = run("generate", "run", "--num-samples", "2", "--max-tokens", "2", "--output", "/dev/full", TP="2")
+    assert done.returncode == 2
+    summary, *error = done.stderr.splitlines()
+    assert "per rank" in summary
+    assert len(error) == 1, done.stderr
+    assert error[0].startswith("megads: --output /dev/full: No space left on device")
+
+
+def _ranks(command):
+    """Return the two processes of a command's ranks, once they have loaded the model."""
+    import psutil
+
+    while "per rank" not in (line := command.stderr.readline()):
+        assert line, "ended early"
+    processes = psutil.Process(command.pid).children(recursive=True)
+    found = sorted((each for each in processes if not each.children()), key=lambda each: (each.create_time(), each.pid))
+    assert len(found) == 2
+    return found

@@ -6,15 +6,10 @@ import ipaddress
 import math
 import signal
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from megads.cluster.hosts import this_host
-from megads.comm.messages import all_gather_values
 from megads.comm.presence import Presence
-from megads.comm.rendezvous import connect_again, store_listens
 from megads.errors import ConfigError, DependencyError
 from megads.inference.server.chat import ChatTemplate
 from megads.inference.server.engine_loop import EngineLoop, follow
@@ -119,14 +114,3 @@ def _listen(host: str, port: int) -> socket.socket:
             f"--host {host} --port {port}: {error.strerror}; use another one, --port 0 for a free one"
         ) from None
     return listener
-
-
-def watch_ranks(session: Session, env: Mapping[str, str]) -> Presence | None:
-    """Return what names a rank that is gone, started; None for one rank. All ranks call it."""
-    if session.groups.world is None:
-        return None
-    hosts = all_gather_values(this_host())
-    rank = session.groups.rank
-    presence = Presence(partial(connect_again, env, rank), rank, hosts, partial(store_listens, env, rank))
-    presence.start()
-    return presence
