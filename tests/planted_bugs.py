@@ -473,6 +473,13 @@ MUTATIONS = (
         ("tests/engine/deepspeed/test_host_read.py", "-k", "in_no_norm"),
     ),
     Mutation(
+        "the gradients of norms are not summed over the ranks that have parts of them",
+        "megads/engine/partial_gradients.py",
+        "        dist.all_reduce(flat, group=self.weights[0].partial_over)  # type: ignore[attr-defined]\n",
+        "",
+        ("tests/engine/test_partial_gradients.py", "-k", "one_rank and heads"),
+    ),
+    Mutation(
         "ZeRO 3 gathers weights before the update has changed them",
         "megads/engine/deepspeed/engine.py",
         "        self.state.weights_changed()\n",

@@ -69,8 +69,9 @@ class Block(nn.Module):
                                                            2 all-reduces of a norm's gradients
         seq axis       2 all-to-alls                       2 all-to-alls
 
-    On the tensor axis each is of ``[B, S/SP, H]``; two of the four all-gathers bring back an
-    input that was not kept. On the sequence axis the first all-to-all carries
+    With ZeRO 0 and 1 the last two are one for all layers and micro-batches, see
+    ``megads.engine.partial_gradients``. On the tensor axis each is of ``[B, S/SP, H]``; two of
+    the four all-gathers bring back an input that was not kept. On the sequence axis the first all-to-all carries
     ``[B, S/SP, heads, D]`` of q, k and v (heads that several ranks use, several times), the
     second that of the result.
     """

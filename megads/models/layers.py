@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from megads.comm.groups import Groups
 from megads.comm.rng import Draws
 from megads.families.spec import Parameter
-from megads.parallel.collectives import copy_all_to_group, copy_to_group, reduce_from_group
+from megads.parallel.collectives import copy_to_group, partial_over, reduce_from_group, with_summed_gradient
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear, Shard, parameter
 
@@ -59,12 +59,14 @@ class RMSNorm(nn.Module):
 
     def __init__(self, width: int, epsilon: float, group: dist.ProcessGroup | None = None):
         super().__init__()
-        self.epsilon, self.group = epsilon, group
+        self.epsilon = epsilon
         self.weight = parameter((width,), None)
+        partial_over(self.weight, group)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` normalised, in its own shape and type."""
-        return F.rms_norm(x, self.weight.shape, copy_to_group(self.weight, self.group), self.epsilon)
+        (weight,) = with_summed_gradient(self.weight)
+        return F.rms_norm(x, weight.shape, weight, self.epsilon)
 
 
 class SplitRMSNorm(nn.Module):
@@ -99,13 +101,14 @@ class LayerNorm(nn.Module):
 
     def __init__(self, width: int, epsilon: float, group: dist.ProcessGroup | None = None):
         super().__init__()
-        self.epsilon, self.group = epsilon, group
-        self.weight = parameter((width,), None)
-        self.bias = parameter((width,), None)
+        self.epsilon = epsilon
+        self.weight, self.bias = parameter((width,), None), parameter((width,), None)
+        partial_over(self.weight, group)
+        partial_over(self.bias, group)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` normalised, in its own shape and type."""
-        weight, bias = copy_all_to_group((self.weight, self.bias), self.group)
+        weight, bias = with_summed_gradient(self.weight, self.bias)
         return F.layer_norm(x, weight.shape, weight, bias, self.epsilon)
 
 

@@ -130,6 +130,20 @@ def copy_all_to_group(xs: Sequence[Tensor], group: Group) -> tuple[Tensor, ...]:
     return tuple(xs) if group is None else _CopyToGroup.apply(group, *xs)
 
 
+def partial_over(weight: Tensor, group: Group) -> None:
+    """Mark that a rank of ``group`` finds a part of the weight's gradient, of its own tokens or heads."""
+    weight.partial_over = group  # type: ignore[attr-defined]
+
+
+def with_summed_gradient(*weights: Tensor) -> tuple[Tensor, ...]:
+    """Return weights that :func:`partial_over` has marked; one all-reduce sums their gradients in the backward pass.
+
+    None does where an engine sums them for all layers (``sums_later``).
+    """
+    group: Group = weights[0].partial_over  # type: ignore[attr-defined]
+    return weights if getattr(weights[0], "sums_later", False) else copy_all_to_group(weights, group)
+
+
 def reduce_from_group(x: Tensor, group: Group) -> Tensor:
     """Return the sum of ``x`` over the group; the gradient, the same on every rank, passes as it is."""
     return x if group is None else _ReduceFromGroup.apply(x, group)

@@ -43,6 +43,7 @@ from megads.engine.deepspeed.zero import (
 from megads.engine.loss_terms import LossTerms
 from megads.engine.marks import check_same, move
 from megads.engine.micro_batches import MicroBatch
+from megads.engine.partial_gradients import PartialGradients
 from megads.engine.task_batches import make_splitter
 from megads.engine.tied_embedding import TiedEmbedding
 from megads.engine.upload import to_device
@@ -88,7 +89,8 @@ class DeepSpeedEngine:
         self.rejection = StepRejection(self.engine.optimizer)
         scale_by_rules(self.engine.optimizer)
         share_buffers(self.engine.optimizer)
-        reduce_once(self.engine, groups)
+        self.partial = PartialGradients(module)
+        reduce_once(self.engine, groups, self.partial)
         keep_gathered(module)
         time_communication(self.engine)
         self.state = DeepSpeedState(self.engine, names, groups, self.driver.row, self.driver.optimizer, self.tied)
@@ -167,6 +169,7 @@ class DeepSpeedEngine:
             ``numbers`` on the host; the norm of the gradient, nan where a step was skipped before the norm was
             computed; and whether the step was rejected.
         """
+        self.partial.check()
         rejected = accepts is not None and not accepts(float(self.same_everywhere(numbers[0])))
         if self.state.holds_plain_gradients:
             *found, whole = on_host([*numbers, self.plain_grad_norm()])

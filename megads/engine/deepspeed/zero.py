@@ -24,6 +24,7 @@ from megads.comm.groups import GROUPS, Groups, group_timeout_s, join
 from megads.config.deepspeed.dictionary import deepspeed_config, effective_zero_stage
 from megads.config.schema import RunConfig
 from megads.engine.deepspeed.package import Mpu, import_deepspeed
+from megads.engine.partial_gradients import PartialGradients
 from megads.parallel.tensor import Partition
 
 
@@ -177,12 +178,19 @@ def _share(master: Tensor, weights: Tensor) -> None:
         master.data = weights.data
 
 
-def reduce_once(engine: Any, groups: Groups) -> None:
-    """Under ZeRO 1, reduce each gradient once a step, to its owner only, by one call per parameter group."""
+def reduce_once(engine: Any, groups: Groups, partial: PartialGradients) -> None:
+    """Under ZeRO 1, reduce each gradient once a step, to its owner only, by one call per parameter group.
+
+    There, and under ZeRO 0, the ``partial`` gradients are summed before. Under ZeRO 2 and 3 each micro-batch's are
+    reduced as they come.
+    """
     optimizer = engine.optimizer
     kind = type(optimizer).__name__
-    if kind == "BF16_Optimizer":
+    if optimizer is engine.basic_optimizer:
+        partial.sum_before(engine, "buffered_allreduce_fallback", lambda weight: weight.grad)
+    elif kind == "BF16_Optimizer":
         _Bf16Reducer(optimizer, groups, engine.communication_data_type).attach(engine)
+        partial.sum_before(engine, "buffered_allreduce_fallback", lambda weight: weight._hp_grad)
     elif kind == "DeepSpeedZeroOptimizer" and not (
         optimizer.partition_gradients
         or optimizer.overlap_comm
@@ -190,7 +198,9 @@ def reduce_once(engine: Any, groups: Groups) -> None:
         or not optimizer.reduce_scatter
         or optimizer.round_robin_gradients
     ):
-        _FlatReducer(optimizer).attach()
+        reducer = _FlatReducer(optimizer)
+        reducer.attach()
+        partial.sum_before(optimizer, "reduce_gradients", lambda weight: reducer.views[id(weight)])
 
 
 def _reduce_scatter(flat: Tensor, mine: Tensor, group: dist.ProcessGroup, dtype: torch.dtype) -> None:
