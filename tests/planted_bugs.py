@@ -480,6 +480,13 @@ MUTATIONS = (
         ("tests/engine/test_partial_gradients.py", "-k", "one_rank and heads"),
     ),
     Mutation(
+        "a save writes before the device's copies are there",
+        "megads/checkpoint/save.py",
+        "            self.ready()\n",
+        "",
+        ("tests/simgpu/test_saves.py", "-k", "wait_for_nothing"),
+    ),
+    Mutation(
         "ZeRO 3 gathers weights before the update has changed them",
         "megads/engine/deepspeed/engine.py",
         "        self.state.weights_changed()\n",

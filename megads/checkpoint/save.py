@@ -33,6 +33,7 @@ from megads.checkpoint.owned_shard import OwnedShard
 from megads.checkpoint.resume.progress import Progress
 from megads.comm.groups import Groups
 from megads.comm.messages import broadcast_value, gather_values
+from megads.device.host_copies import HostMemory, copies_done
 from megads.errors import CheckpointError
 
 LOG = logging.getLogger("megads")
@@ -63,22 +64,38 @@ class Snapshot:
 
 
 class HostCopy:
-    """Host tensors that are allocated once and copied to for every save."""
+    """Host tensors that are allocated once and copied to for every save.
+
+    From a device the copies are queued behind the step: later steps come after them, and the host does not wait.
+    """
 
     def __init__(self) -> None:
+        self._memory = HostMemory()
         self._tensors: dict[str, Tensor] = {}
+        self._device = torch.device("cpu")
 
     @property
     def bytes(self) -> int:
         """Memory of all tensors."""
-        return sum(tensor.nbytes for tensor in self._tensors.values())
+        return self._memory.bytes
+
+    @property
+    def problem(self) -> str:
+        """Why the memory is not page-locked, so that copies from a device wait; empty: it is, or need not be."""
+        return self._memory.problem
 
     def hold(self, key: str, tensor: Tensor) -> Tensor:
-        """Return a flat copy of ``tensor`` on the host, good until the next call with the same ``key``."""
+        """Return a flat copy of ``tensor`` on the host, complete after :meth:`done`, good until ``key`` comes again."""
         flat, copy = tensor.detach().reshape(-1), self._tensors.get(key)
         if copy is None or copy.shape != flat.shape or copy.dtype != flat.dtype:
-            copy = self._tensors[key] = torch.empty_like(flat, device="cpu")
-        return copy.copy_(flat)
+            copy = self._tensors[key] = self._memory.like(flat)
+        if flat.device.type != "cpu":
+            self._device = flat.device
+        return copy.copy_(flat, non_blocking=True)
+
+    def done(self) -> Callable[[], None]:
+        """Return what waits until all copies so far are complete, in any thread."""
+        return copies_done(self._device)
 
 
 @dataclass
@@ -109,6 +126,7 @@ class _Job:
     shards: Table
     written: _Written
     given_up: threading.Event
+    ready: Callable[[], None] = lambda: None  # waits until what is written is in host memory
     error: BaseException | None = None
     thread: threading.Thread | None = None  # that works on it, of a save in the background
 
@@ -143,6 +161,7 @@ class _Job:
         """Write the file, to the disk itself; a rank without shards writes none. A problem is stored, not raised."""
         started, written = time.perf_counter(), self.written
         try:
+            self.ready()
             if self.entries:
                 part = part_of(self.final)
                 part.mkdir(parents=True, exist_ok=True)
@@ -233,6 +252,7 @@ class Saver:
         """Copy this rank's part of ``snapshot`` and have a thread write it; :meth:`finish` makes it a checkpoint."""
         assert self._background is None, "the save before this one is not finished"
         job = self._background = _Job.of(self.folder, snapshot, self.groups, self.copy.hold)
+        job.ready = self.copy.done()
         job.thread = threading.Thread(target=job.write, name="megads-save", daemon=True)
         job.thread.start()
 

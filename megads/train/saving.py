@@ -113,6 +113,9 @@ class Saving:
             size(taken),
             duration(time.perf_counter() - started),
         )
+        if problem := self.saver.copy.problem:
+            text = "saves    copies to the host pause training longer: no page-locked memory (%s); see ulimit -l"
+            self._log(text, problem, level=logging.WARNING)
 
     def interim(self) -> None:
         """Save what the run is now, and continue. Collective.
