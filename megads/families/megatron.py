@@ -25,7 +25,7 @@ from typing import NamedTuple
 class LayerName(NamedTuple):
     """A module of a layer; a name and ``weight`` or ``bias`` are a parameter's."""
 
-    legacy: str
+    legacy: str  # empty: it has none
     core: str
     core_te: str = ""  # core with Transformer Engine; empty: as core
     imported: tuple[str, ...] = ()  # of old versions, and legacy with Transformer Engine
@@ -48,6 +48,9 @@ LAYER = {
         *("post_attention_layernorm.", "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"),
         ("post_attention_norm.", "layernorm_mlp.layer_norm_"),
     ),
+    # Only core has norms of each head's queries and keys.
+    "attention.q_norm": LayerName("", "self_attention.q_layernorm."),
+    "attention.k_norm": LayerName("", "self_attention.k_layernorm."),
     "mlp.up": LayerName("mlp.dense_h_to_4h.", "mlp.linear_fc1.", imported=("layernorm_mlp.fc1_",)),
     "mlp.down": LayerName("mlp.dense_4h_to_h.", "mlp.linear_fc2.", imported=("layernorm_mlp.fc2_",)),
 }

@@ -256,7 +256,7 @@ BAD = {
     "code": (_code, "names posix.mkdir"),
     "unknown name": (_named("layers.0.mlp.surprise.weight"), "layers.0.mlp.surprise.weight is a parameter that no GPT"),
     "experts in it": (_named("layers.0.mlp.local_experts.0.weight"), "mixture of experts"),
-    "norm of queries": (_named("layers.0.self_attention.q_layernorm.weight"), "a norm of queries and keys"),
+    "norm of queries": (_named("layers.0.self_attention.q_norm.weight"), "a norm of queries and keys"),
     "half a T5": (_t5, "holds no final_norm.weight; it is incomplete, or of another kind of model"),
     "half a BERT": (_bert, "holds no lm_head.dense.weight; it is incomplete, or of another kind of model"),
     "no parameter": (_no_parameter, "holds no final_norm.bias"),

@@ -24,7 +24,6 @@ _POSITIONS = {
 _UNSUPPORTED = {
     "apply_layernorm_1p": "norms whose weight is added to 1",
     "layernorm_zero_centered_gamma": "norms whose weight is added to 1",
-    "qk_layernorm": "norms of queries and keys",
     "embed_layernorm": "a norm of the embedding",
     "rotary_interleaved": "rotary positions that pair neighbouring channels",
     "apply_residual_connection_post_layernorm": "residuals that start after the norm",
@@ -58,6 +57,7 @@ class ShapeFacts:
     is_encoder: bool = False  # BERT's
     decoder_layers: int = 0  # T5's
     is_single: bool = True  # one pipeline stage
+    qk_norm: bool = False  # of each head
     token_types: int = 0
     binary_head: bool = False
 
@@ -88,6 +88,8 @@ def model_of(args: Mapping[str, Any], shapes: ShapeFacts, stated: Mapping[str, A
     }
     values["vocab_size"] = _vocabulary(args, shapes, stated, notes)
     values["family"] = "llama" if values["position_embedding"] == ROPE else "gpt"
+    if shapes.qk_norm:
+        values |= {"qk_norm": "head", "family": "qwen3" if values["family"] == "llama" else "gpt"}
     if shapes.is_encoder:
         heads = {"token_types": shapes.token_types, "binary_head": shapes.binary_head}
         values |= {"family": "bert", "tied_embeddings": True, **heads}
@@ -113,6 +115,12 @@ def _reject(args: Mapping[str, Any], shapes: ShapeFacts) -> None:
     for name, what in _UNSUPPORTED.items():
         if args.get(name):
             raise CheckpointError(f"has {name}, {what}, which megads has not; it imports {IMPORTED}")
+    said = args.get("qk_layernorm")
+    if said is not None and bool(said) != shapes.qk_norm:
+        held = "norms of queries and keys" if shapes.qk_norm else "no norms of queries and keys"
+        raise CheckpointError(
+            f"its arguments say qk_layernorm={said}, its files hold {held}; the checkpoint is incomplete"
+        )
     if args.get("num_experts") not in (None, 0, 1, [1]):
         raise CheckpointError(f"has num_experts={args['num_experts']}; megads imports {IMPORTED}")
     if (args.get("rotary_percent") or 1.0) != 1.0:

@@ -216,6 +216,7 @@ def namespace(model: ModelConfig, target: Target, manifest: Manifest) -> argpars
         onnx_safe=None,
         add_bias_linear=model.bias,
         add_qkv_bias=False,
+        qk_layernorm=model.qk_norm == "head",
         untie_embeddings_and_output_weights=not model.tied_embeddings,
         vocab_size=model.vocab_size - (data.get("tokenizer_type") == "NullTokenizer"),
         padded_vocab_size=target.vocab_rows(model),

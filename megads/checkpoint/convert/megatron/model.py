@@ -292,6 +292,7 @@ def _shape_facts(found: Collected) -> ShapeFacts:
         has_head="head.weight" in sharded,
         is_encoder=found.kind == "bert",
         is_single=found.num_chunks == 1,
+        qk_norm="layers.0.attention.q_norm.weight" in sharded,
         token_types=sharded["token_types.weight"].shape[0] if "token_types.weight" in sharded else 0,
         binary_head="binary_head.weight" in sharded,
     )

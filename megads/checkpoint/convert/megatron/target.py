@@ -42,11 +42,14 @@ def check_target(model: ModelConfig, target: Target) -> None:
         if size % degree:
             fitting = ", ".join(str(each) for each in range(1, size + 1) if size % each == 0 and each <= 64)
             raise CheckpointError(f"{option} {degree} does not divide the {size} {what}; use one of {fitting}")
-    for setting, has in (("qk_norm", "none"), ("norm_position", "before")):
-        if (found := getattr(model, setting)) != has:
+    for setting, has in (("qk_norm", ("none", "head")), ("norm_position", ("before",))):
+        if (found := getattr(model, setting)) not in has:
+            only = " or ".join(f"{setting}={each}" for each in has)
             raise CheckpointError(
-                f"export to Megatron has no {setting}={found}, only {setting}={has}; use `megads checkpoint export-hf`"
+                f"export to Megatron has no {setting}={found}, only {only}; use `megads checkpoint export-hf`"
             )
+    if model.qk_norm == "head" and target.style == "legacy":
+        raise CheckpointError("Megatron's legacy models have no qk_norm=head; use --names core or core-te")
     _check_heads(model, target)
     if target.style != "legacy" and model.activation == "gelu_tanh" and not model.bias:
         raise CheckpointError("Megatron-core has no tanh GELU without biases; use --names legacy")

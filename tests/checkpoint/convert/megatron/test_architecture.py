@@ -38,6 +38,7 @@ def test_without_any_arguments(tmp_path):
         ({"num_layers": 24}, "num_layers=24"),
         ({"position_embedding_type": "mrope"}, "has mrope positions; megads has rotary and learned ones"),
         ({"no_rope_freq": 4}, "no_rope_freq, layers without rotary positions"),
+        ({"qk_layernorm": True}, "say qk_layernorm=True, its files hold no norms of queries and keys"),
         ({"window_size": (128, 0)}, "window_size, sliding-window attention"),
         ({"layernorm_epsilon": 0.0}, "its norm_epsilon is 0.0: input should be greater than 0"),
         ({"vocab_size": 5000}, "--vocab-size"),

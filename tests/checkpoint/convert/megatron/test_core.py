@@ -35,6 +35,7 @@ MODELS = {
         update={"tied_embeddings": True, "rope_scaling": "linear", "rope_scaling_factor": 4.0}
     ),
     "llama3": LLAMA.model_copy(update={"rope_scaling": "llama3", "rope_scaling_factor": 8.0, "rope_theta": 500000.0}),
+    "qwen3": LLAMA.model_copy(update={"qk_norm": "head", "head_dim": 6}),
     "erf": LLAMA.model_copy(update={"activation": "gelu", "head_dim": 6}),
 }
 
@@ -78,6 +79,7 @@ def _core_config(args: Any) -> Any:
         gated_linear_unit=args.swiglu,
         activation_func=torch.nn.functional.silu if args.swiglu else torch.nn.functional.gelu,
         add_bias_linear=args.add_bias_linear,
+        qk_layernorm=args.qk_layernorm,
         bias_activation_fusion=args.bias_gelu_fusion,
         hidden_dropout=0.0,
         attention_dropout=0.0,
@@ -95,7 +97,7 @@ def _core_model(args: Any) -> torch.nn.Module:
 
     return GPTModel(
         _core_config(args),
-        get_gpt_layer_local_spec(normalization=args.normalization),
+        get_gpt_layer_local_spec(normalization=args.normalization, qk_layernorm=args.qk_layernorm),
         vocab_size=args.padded_vocab_size,
         max_sequence_length=args.max_position_embeddings,
         position_embedding_type=args.position_embedding_type,
@@ -129,7 +131,7 @@ def test_megatron_core_says_what_ours_does(tmp_path, core, kind):
     torch.testing.assert_close(_their_logits(theirs, model), our_logits(ours, model), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt"])
+@pytest.mark.parametrize("kind", ["llama", "gpt", "qwen3"])
 @pytest.mark.filterwarnings("ignore")
 def test_what_megatron_core_saves_is_imported(tmp_path, core, kind):
     """A state dict of its own making, with its own initial numbers."""

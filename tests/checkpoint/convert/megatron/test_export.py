@@ -69,6 +69,8 @@ def test_every_kind_of_names_comes_back_bitwise(tmp_path, kind, style):
         ("llama", {"rope_scaling": "linear", "rope_scaling_factor": 4.0}, "legacy"),
         ("llama", {"rope_scaling": "llama3", "rope_scaling_factor": 32.0}, "core-te"),
         ("llama", {"num_kv_heads": 2, "head_dim": 10, "bias": True}, "core"),
+        ("llama", {"qk_norm": "head", "head_dim": 10}, "core"),
+        ("llama", {"qk_norm": "head"}, "core-te"),
     ],
 )
 def test_every_setting_comes_back(tmp_path, kind, changed, style):
@@ -134,7 +136,8 @@ REFUSED: list[tuple[ModelConfig, dict, str]] = [
     (GPT2.model_copy(update={"bias": False}), {"style": "core"}, "tanh GELU without biases"),
     (LLAMA.model_copy(update={"rope_scaling": "llama3", "rope_scaling_factor": 8.0}), {}, "--names core"),
     (LLAMA.model_copy(update={"rope_scaling": "linear", "rope_scaling_factor": 2.5}), {}, "integers, not by 2.5"),
-    (LLAMA.model_copy(update={"qk_norm": "head"}), {}, "no qk_norm=head, only qk_norm=none"),
+    (LLAMA.model_copy(update={"qk_norm": "head"}), {}, "no qk_norm=head; use --names core or core-te"),
+    (LLAMA.model_copy(update={"qk_norm": "all"}), {}, "no qk_norm=all, only qk_norm=none or qk_norm=head"),
     (LLAMA.model_copy(update={"norm_position": "after"}), {}, "no norm_position=after"),
 ]
 

@@ -14,12 +14,13 @@ from megads.families.megatron import DECODER_LAYER, HEADS, LAYER
 def test_what_is_written_is_read_as_the_same(kind, style):
     for stack, table in enumerate([LAYER, DECODER_LAYER][: 1 + (kind == "t5")]):
         written = {}
-        for module in table:
+        known = [module for module, names in table.items() if names.legacy or style != "legacy"]
+        for module in known:
             for end in ("weight", "bias"):
                 theirs = theirs_of(f"{module}.{end}", style, 3, kind=kind, stack=stack)
                 assert ours_of(theirs, kind) == Place(f"{module}.{end}", 3, stack)
                 written[theirs] = module
-        assert len(written) == 2 * len(table)
+        assert len(written) == 2 * len(known)
     outside = ["embedding.weight", "positions.weight", "head.weight"]
     outside += [f"{each}.bias" for each in HEADS.get(kind, {})]
     for name in outside:
@@ -81,7 +82,7 @@ FOREIGN = {
     "language_model.decoder.layers.0.input_layernorm.weight": "of a T5 model",
     "classification_head.weight": "of a model that was finetuned for a task",
     "decoder.layers.0.mlp.experts.linear_fc1.weight": "of a mixture of experts",
-    "decoder.layers.0.self_attention.q_layernorm.weight": "a norm of queries and keys",
+    "decoder.layers.0.self_attention.q_norm.weight": "a norm of queries and keys",
     "decoder.layers.0.something.weight": "a parameter that no GPT or Llama has",
 }
 
