@@ -35,8 +35,8 @@ SCORES = [(0.5, 0.1), (0.75, 0.9), (0.75, 0.2), (0.25, 0.05)]
 
 
 def _rows(count: int, seed: int) -> list[dict[str, Any]]:
-    drawn = random.Random(seed)
-    texts = [[drawn.randrange(VOCAB - 1) for _ in range(drawn.randint(1, 12))] for _ in range(count)]
+    drawn = random.Random(seed)  # no text has token 0: transformers does not train the embedding of padding
+    texts = [[drawn.randrange(1, VOCAB - 1) for _ in range(drawn.randint(1, 12))] for _ in range(count)]
     return [{"text": " ".join(map(str, text)), "label": number % 2} for number, text in enumerate(texts)]
 
 
@@ -235,8 +235,8 @@ def _equals_transformers(folder: Path, files: dict[str, str]) -> None:
     same = {"model.num_heads": "4", "model.num_kv_heads": "4", "model.head_dim": "8", "model.max_positions": "16"}
     plain = {
         **{"model.hidden_dropout": "0", "model.attention_dropout": "0", "train.micro_batch": "4"},
-        **{"model.activation": "gelu", "model.norm_epsilon": "1e-12", "optim.weight_decay": "0", "optim.lr": "1e-2"},
-        **{"optim.clip_grad": "1.0"},
+        **{"model.activation": "gelu", "model.norm_epsilon": "1e-12", "optim.weight_decay": "0", "optim.lr": "3e-3"},
+        **{"optim.clip_grad": "1.0", "optim.lr_decay_style": "constant"},
         **{"checkpoint.load": str(folder / "ours"), "checkpoint.finetune": "true", "train.train_iters": "8"},
     }
     loop = task_loop(Layout("bert-original"), folder / "run", **files, **same, **plain)
@@ -278,9 +278,10 @@ def _equals_transformers(folder: Path, files: dict[str, str]) -> None:
     assert _run(loop).exit_code == 0
     found = [(row["valid_accuracy"], row["valid_loss"]) for row in _scored(folder / "run")]
     assert [accuracy for accuracy, _ in found] == pytest.approx([accuracy for accuracy, _ in curve])
-    assert [loss for _, loss in found] == pytest.approx([loss for _, loss in curve], rel=1e-4)
+    assert [loss for _, loss in found] == pytest.approx([loss for _, loss in curve], rel=1e-5)
     rows = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
-    assert [row["lm_loss"] for row in rows if "lm_loss" in row] == pytest.approx(losses, rel=1e-4)
+    mine = [row["lm_loss"] for row in rows if "lm_loss" in row]
+    assert mine == pytest.approx(losses, rel=1e-5)
     assert min(losses) < losses[0] - 0.02
 
 
