@@ -94,13 +94,17 @@ def peak_tflops(device_name: str, dtype: str, env: Mapping[str, str], units: int
     return rate * units / peak.units if units and peak.units else rate
 
 
-def slow_fp32(device_name: str, dtype: str) -> str:
-    """Return how much slower than in TF32 or bf16 a device computes products of ``dtype`` fp32; else nothing.
+def slow_products(device_name: str, dtype: str) -> str:
+    """Return why a device computes products of ``dtype`` much slower than others; nothing where it does not.
+
+    That is fp32 without TF32, and bf16 where there are no units for it.
 
     Args:
         dtype: as of :func:`peak_tflops`; ``tf32`` where torch rounds to it.
     """
     peak = _find(device_name)
+    if peak is not None and dtype == "bf16" and peak.bf16 is None:
+        return f"{device_name} has no units for bf16 and emulates it; DTYPE=fp16 is faster"
     if dtype != "fp32" or peak is None or peak.fp32 is None:
         return ""
     faster = {

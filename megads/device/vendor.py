@@ -21,6 +21,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from megads.cluster.machine import visible_accelerators
 from megads.device.names import BACKENDS, Backends, allocator_of, masks_of, wanted_backend, wanted_device
 from megads.device.timeline import DeviceTimeline, HostTimeline, Timeline
 from megads.errors import DependencyError, DeviceError
@@ -199,18 +200,27 @@ def vendor(env: Mapping[str, str] | None = None) -> Vendor:
 
     Raises:
         ConfigError: a name that is not known, or a backend that cannot serve the device.
-        DeviceError: the device asked for is not here.
+        DeviceError: the device asked for is not here, or the host has one that torch does not find.
         DependencyError: this build of torch lacks the backend asked for.
     """
     env = os.environ if env is None else env
-    row = _find_vendor(wanted_device(env))
+    row = _find_vendor(wanted_device(env), env)
     backend = wanted_backend(env, row.name)
     return _with_backend(row, backend) if backend else row
 
 
-def _find_vendor(wanted: str) -> Vendor:
+def _find_vendor(wanted: str, env: Mapping[str, str]) -> Vendor:
     present = [row for row in VENDORS if row.present()]
     if not wanted:
+        seen = visible_accelerators(env) if present[0].name == "cpu" else {}
+        for name, count in seen.items():
+            # Training on the CPU of such a host would go unnoticed.
+            masks = masks_of(name, env)
+            raise DeviceError(
+                f"this host shows {plural(count, f'{name} device')}{f' ({masks})' if masks else ''}, and torch "
+                f"{torch.__version__} finds none: install a torch built for {name}, check the driver and what hides "
+                "devices, or set MEGADS_DEVICE=cpu to train on the CPU"
+            )
         return present[0]
     named = [row for row in present if row.name == wanted]
     if not named:

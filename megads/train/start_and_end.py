@@ -12,7 +12,7 @@ from megads.config.estimate.flops import basis
 from megads.config.run_folder import COMMAND
 from megads.config.sources.flags import flags
 from megads.config.tree import env_name, extra, fields
-from megads.device.peaks import slow_fp32
+from megads.device.peaks import slow_products
 from megads.errors import EXIT_DONE
 from megads.monitor.interval import STALL_SHOWN
 from megads.monitor.log import FILE, LOG
@@ -37,7 +37,7 @@ def announce(training: Training, resumed: Path | None, seconds: float) -> None:
     LOG.info("device   %s x %d, backend %s, torch %s%s", name, ranks, vendor.backend, torch.__version__, told)
     kind = vendor.product_dtype(run.train.dtype)
     LOG.info("mfu      %s", f"of {peak:.4g} TFLOP/s per rank in {kind}; {basis(run)}" if peak else UNKNOWN_PEAK)
-    if note := slow_fp32(name, kind):
+    if note := slow_products(name, kind):
         LOG.info("note     %s", note)
     LOG.info("set up   in %s (%s)", measured(seconds), parts)
     # Without a checkpoint the banner has said with which weights it starts.

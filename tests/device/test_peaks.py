@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from megads.device.peaks import PEAKS, peak_tflops, slow_fp32
+from megads.device.peaks import PEAKS, peak_tflops, slow_products
 from megads.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -123,13 +123,19 @@ def test_the_user_knows_better():
             "fp32",
             "products in fp32 without TF32; the peak is 8 times as fast with DTYPE=fp16",
         ),
+        (
+            "Tesla V100-SXM2-16GB",
+            "bf16",
+            "Tesla V100-SXM2-16GB has no units for bf16 and emulates it; DTYPE=fp16 is faster",
+        ),
+        ("Tesla V100-SXM2-16GB", "fp16", ""),
         ("NVIDIA A100-SXM4-40GB", "tf32", ""),
         ("NVIDIA A100-SXM4-40GB", "bf16", ""),
         ("cpu", "fp32", ""),
     ],
 )
-def test_fp32_without_tf32_is_said_to_be_slow(name, dtype, note):
-    assert slow_fp32(name, dtype) == note
+def test_slow_products_are_said_to_be_slow(name, dtype, note):
+    assert slow_products(name, dtype) == note
 
 
 @pytest.mark.parametrize("given", ["fast", "0", "-1", "inf", "nan"])

@@ -46,6 +46,21 @@ def test_memory_of_the_cpu_is_what_the_process_has_held():
     assert before < 1e12
 
 
+def test_devices_that_torch_does_not_find_are_no_reason_to_train_on_the_cpu(monkeypatch):
+    monkeypatch.setattr(rows, "VENDORS", (CPU,))
+    monkeypatch.setattr(rows, "visible_accelerators", lambda env: {"amd": 1})
+    with pytest.raises(DeviceError) as caught:
+        vendor({"ROCR_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "3"})
+    assert str(caught.value) == (
+        "this host shows 1 amd device (ROCR_VISIBLE_DEVICES=3 CUDA_VISIBLE_DEVICES=3), and torch "
+        f"{torch.__version__} finds none: install a torch built for amd, check the driver and what hides devices, or "
+        "set MEGADS_DEVICE=cpu to train on the CPU"
+    )
+    assert vendor({"MEGADS_DEVICE": "cpu"}).name == "cpu"
+    monkeypatch.setattr(rows, "visible_accelerators", lambda env: {})
+    assert vendor({}).name == "cpu"
+
+
 def test_backend_override_reaches_the_row(monkeypatch):
     monkeypatch.setattr(rows, "VENDORS", (_fake(4), CPU))
     assert vendor({"MEGADS_BACKEND": "gloo"}).backend == "gloo"
