@@ -23,6 +23,7 @@ from megads.bench.session import Bench, MeasurementFailed, first_line
 from megads.cluster.hosts import this_host
 from megads.cluster.ranks import RankInfo
 from megads.comm.groups import join_ranks
+from megads.comm.leaving import disconnect
 from megads.comm.messages import all_gather_values, broadcast_value
 from megads.config.schema import RunConfig
 from megads.device.peaks import peak_tflops
@@ -132,12 +133,11 @@ def _run_part(part: Part, bench: Bench, report: Report, output: Output) -> None:
 
 def leave(code: int) -> None:
     """End this rank with ``code`` when the others have ended their work, too."""
-    if not dist.is_initialized():
-        sys.exit(code)
-    is_alone = dist.get_world_size() == 1
-    dist.barrier()
-    dist.destroy_process_group()
-    if is_alone:
+    is_alone = not dist.is_initialized() or dist.get_world_size() == 1
+    why = disconnect()
+    if why:
+        sys.stderr.write(f"megads: bench: {why}\n")
+    if is_alone and not why:
         sys.exit(code)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -58,6 +58,7 @@ def bench(
 
     Exit codes: 0 all right, 1 a number is wrong or a part failed, 2 a wrong option.
     """
+    started = time.monotonic()
     if is_estimate:
         from megads.cli.roofline import show_roofline, table
 
@@ -78,7 +79,7 @@ def bench(
         if path and not absolute(path).parent.is_dir():
             raise ConfigError(f"{option} {path}: its folder does not exist; create it, or pass another file")
     _start(ranks)
-    _measure(wanted, minutes * 60, is_tiny, Files(json_path, report_path))
+    _measure(wanted, started + minutes * 60, is_tiny, Files(json_path, report_path))
 
 
 def _start(ranks: int | None) -> None:
@@ -100,13 +101,15 @@ def _start(ranks: int | None) -> None:
     os.environ.update(allocator_variables(RunConfig(), os.environ))
 
 
-def _measure(parts: tuple[Part, ...], limit_s: float, is_tiny: bool, files: Files) -> None:
+def _measure(parts: tuple[Part, ...], ends: float, is_tiny: bool, files: Files) -> None:
+    """Measure on this rank until ``ends`` at most, by the monotonic clock; loading torch counts."""
     from megads.bench.run import Wish, leave, run_bench
     from megads.cluster.machine import machine_name
     from megads.cluster.ranks import find_ranks
 
     info, root = find_ranks(os.environ), checkout()
     machine = machine_name(socket.gethostname(), os.environ, root)
+    limit_s = max(1.0, ends - time.monotonic())
     wish = Wish(parts, limit_s, root, machine, is_tiny)
     leave(run_bench(wish, info, os.environ, Terminal(files, limit_s)))
 

@@ -24,9 +24,17 @@ def bench_of(ranks: int = 1, total_s: float = 600.0, **changes: Any) -> Any:
 
     groups = groups_of(data=ranks) if ranks > 1 else Groups(Grid(), 0)
     budget = Budget(total_s, {part.name: part.weight for part in PARTS})
-    row = vendor({"MEGADS_DEVICE": "cpu"})
-    given = {"is_tiny": True, **changes}
-    return Bench(row, torch.device("cpu"), groups, ("a",) * ranks, budget, ROOT, **given)
+    given = {
+        "vendor": vendor({"MEGADS_DEVICE": "cpu"}),
+        "device": torch.device("cpu"),
+        "groups": groups,
+        "hosts": ("a",) * ranks,
+        "budget": budget,
+        "root": ROOT,
+        "is_tiny": True,
+        **changes,
+    }
+    return Bench(**given)
 
 
 def result_of(name: str) -> PartResult:
