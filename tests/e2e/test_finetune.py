@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from megads.data.formats.writer import IndexedWriter
 from tests.data.tasks.files import race_object, write_json_rows, write_mnli, write_race
+from tests.e2e.test_resume import wait_for_step
 from tests.forks.popen import server
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +78,22 @@ def test_a_task_is_learnt_scored_and_resumed_in_the_middle_of_an_epoch_bitwise(m
     assert rest.returncode == 0, rest.stderr
     assert megads.losses("parts") == megads.losses("whole")
     assert scores(megads, "parts") == found
+
+
+def test_a_signal_in_an_epoch_saves_and_the_same_command_resumes(megads, files):
+    given = ("finetune", "--task", "jsonl", "--train-data", "train.jsonl", "--valid-data", "a.jsonl", "--epochs", "999")
+    process = megads.start(*given, RUN_DIR="r", **MODEL)
+    wait_for_step(process, megads.folder / "r", 3)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 75, err
+    iteration = json.loads((megads.folder / "r/outcome.json").read_text())["iteration"]
+    assert (megads.folder / f"r/checkpoints/iter_{iteration:07d}").is_dir()
+    again = megads(*given, RUN_DIR="r", EXIT_INTERVAL="1", **MODEL)
+    assert again.returncode == 75, again.stderr
+    assert f"resuming from iteration {iteration}: " in again.stdout + again.stderr
+    steps = [row["iteration"] for row in megads.rows("r") if "lm_loss" in row]
+    assert steps == list(range(1, iteration + 2))
 
 
 def predictions(megads, name, file):
