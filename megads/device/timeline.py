@@ -43,10 +43,11 @@ class DeviceTimeline:
         self.make, self.stream = make, stream
         self.events: list[Any] = []
         self.used = 0
+        self.passed: Any = None  # the last event that was waited for
 
     def begin(self) -> None:
         """Forget the marks there were: every event is free again."""
-        self.used = 0
+        self.used, self.passed = 0, None
 
     def mark(self) -> Any:
         """Return an event, just put into the queue."""
@@ -59,11 +60,13 @@ class DeviceTimeline:
 
     def wait(self, mark: Any) -> None:
         """Return when the device has passed the event."""
-        mark.synchronize()
+        if mark is not self.passed:
+            mark.synchronize()
+            self.passed = mark
 
     def seconds(self, marks: list[Any]) -> list[float]:
-        """Return the seconds from each event to the next; waits for the last one, which has passed after a read."""
-        marks[-1].synchronize()
+        """Return the seconds from each event to the next; waits for the last one, unless that was waited for."""
+        self.wait(marks[-1])
         return [before.elapsed_time(after) / 1000 for before, after in itertools.pairwise(marks)]
 
 

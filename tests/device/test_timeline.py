@@ -15,13 +15,14 @@ class Event:
     """Notes when it is recorded, as a device's would when its queue reaches it."""
 
     now = 0.0
+    waits = 0
 
     def record(self, stream):
         assert stream == "compute"
         self.at = Event.now
 
     def synchronize(self):
-        self.is_awaited = True
+        self.waits += 1
 
     def elapsed_time(self, other):
         return 1000 * (other.at - self.at)
@@ -37,4 +38,6 @@ def test_events_of_a_device_are_made_once_and_the_last_is_waited_for():
             marks.append(timeline.mark())
         assert timeline.seconds(marks) == [1.5, 0.5]
         assert marks == made
-    assert made[-1].is_awaited
+    assert made[-1].waits == 2
+    timeline.wait(marks[-1])
+    assert made[-1].waits == 2
