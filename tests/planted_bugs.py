@@ -487,6 +487,13 @@ MUTATIONS = (
         ("tests/simgpu/test_saves.py", "-k", "wait_for_nothing"),
     ),
     Mutation(
+        "the activation that has just come is thrown away with the one whose gradient was sent",
+        "megads/engine/deepspeed/stage.py",
+        """                buffers["inputs"][at] = x.requires_grad_()\n""",
+        """                buffers["inputs"][at] = torch.zeros_like(x).requires_grad_()\n""",
+        ("tests/engine/deepspeed/test_pipeline.py", "-k", "stages_train_like_one_rank and pp2"),
+    ),
+    Mutation(
         "ZeRO 3 gathers weights before the update has changed them",
         "megads/engine/deepspeed/engine.py",
         "        self.state.weights_changed()\n",

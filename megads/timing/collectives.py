@@ -8,10 +8,11 @@ collective costs is what the rank waits for it: in the call, or, of one that run
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, Work, get_process_group_ranks, get_rank, get_world_size
 
 from megads.timing.sections import COMMUNICATION, section
@@ -24,6 +25,7 @@ __all__ = [
     "all_reduce",
     "all_to_all_single",
     "broadcast",
+    "exchange",
     "get_process_group_ranks",
     "get_rank",
     "get_world_size",
@@ -78,3 +80,15 @@ recv = timed(dist.recv)
 reduce = timed(dist.reduce)
 reduce_scatter_tensor = timed(dist.reduce_scatter_tensor)
 send = timed(dist.send)
+
+
+def exchange(sent: Sequence[tuple[Tensor, int]], received: Sequence[tuple[Tensor, int]], group: ProcessGroup) -> None:
+    """Send and receive at the same time; with each tensor its destination or source, a global rank.
+
+    On accelerators one launch: messages up and down do not wait for each other.
+    """
+    operations = [dist.P2POp(dist.isend, tensor, rank, group) for tensor, rank in sent]
+    operations += [dist.P2POp(dist.irecv, tensor, rank, group) for tensor, rank in received]
+    with section(COMMUNICATION):
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()

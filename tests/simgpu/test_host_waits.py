@@ -134,3 +134,17 @@ def _losses_are_those_of_the_cpu() -> None:
 
 def test_batches_of_the_host_give_the_cpus_losses():
     run_on_device(1, _losses_are_those_of_the_cpu)
+
+
+def _stages_wait(grid: dict[str, int], changes: dict[str, str]) -> None:
+    engine, run, groups = engine_of(grid, changes)
+    found = third_step(engine, run, groups)
+    waits = [event.kind for event in found.waits]
+    # DeepSpeed uploads two zeros where the last stage's loss is to go.
+    expected = ["download"] if groups.pipe_rank == groups.pipe_size - 1 else ["upload", "download"]
+    assert waits == expected, "\n".join(map(str, found.events))
+
+
+@pytest.mark.dist
+def test_the_last_stage_of_a_pipeline_waits_once_and_others_twice():
+    run_on_device(2, _stages_wait, {"pipe": 2}, {"train.dtype": "bf16", "parallel.zero_stage": "1"})

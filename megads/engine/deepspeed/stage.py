@@ -9,6 +9,7 @@ messages between stages.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -87,6 +88,32 @@ class StageModule(PipelineModule):
         return loss
 
 
+class Exchange(schedule.PipeInstruction):
+    """The messages of one step of a schedule; ``commands`` are DeepSpeed's own instructions for them."""
+
+
+MESSAGES = (schedule.SendActivation, schedule.RecvActivation, schedule.SendGrad, schedule.RecvGrad)
+
+
+class _Exchanging:
+    """A schedule of DeepSpeed whose messages that follow each other are one :class:`Exchange`.
+
+    In 1F1B a stage sends a gradient up and receives the next activation from there in one step, while the
+    stage above does the reverse: one after the other the two directions of a link take turns.
+    """
+
+    def __init__(self, plain: Any):
+        self.plain, self.num_pipe_buffers = plain, plain.num_pipe_buffers
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for commands in self.plain:
+            step: list[Any] = []
+            for are_messages, each in itertools.groupby(commands, lambda command: isinstance(command, MESSAGES)):
+                together = list(each)
+                step.extend([Exchange(commands=together)] if are_messages else together)
+            yield step
+
+
 class StageEngine(PipelineEngine):
     """DeepSpeed's engine around this rank's stage, with what its versions differ in done here.
 
@@ -141,18 +168,33 @@ class StageEngine(PipelineEngine):
         dist.recv(x, self.grid.stage_to_global(stage), group=self.pipe)
         return x
 
-    def _exec_send_activations(self, buffer_id: int) -> None:
-        self.send(self.pipe_buffers["outputs"][buffer_id], self.next_stage)
+    def _exec_schedule(self, pipe_schedule: Any) -> None:
+        super()._exec_schedule(_Exchanging(pipe_schedule))
 
-    def _exec_recv_activations(self, buffer_id: int) -> None:
-        self.pipe_buffers["inputs"][buffer_id] = self.receive(self.shape, self.prev_stage).requires_grad_()
-
-    def _exec_send_grads(self, buffer_id: int) -> None:
-        self.send(self.pipe_buffers["inputs"][buffer_id].grad, self.prev_stage)
-        self.pipe_buffers["inputs"][buffer_id] = None
-
-    def _exec_recv_grads(self, buffer_id: int) -> None:
-        self.grad_layer = self.receive(self.shape, self.next_stage)
+    def _exec_exchange(self, commands: list[Any]) -> None:
+        """Send and receive what one step of the schedule does before it computes, at the same time."""
+        buffers, sent, received = self.pipe_buffers, [], {}
+        for command in commands:
+            at = command.kwargs["buffer_id"]
+            if isinstance(command, schedule.SendActivation):
+                sent.append((buffers["outputs"][at].detach().contiguous(), self.next_stage))
+            elif isinstance(command, schedule.SendGrad):
+                sent.append((buffers["inputs"][at].grad.contiguous(), self.prev_stage))
+                buffers["inputs"][at] = None  # may be where the next activation goes
+            else:
+                x = torch.empty(self.shape, dtype=self.activation_type, device=self.device)
+                received[type(command)] = (x, at)
+        from_stage = {schedule.RecvActivation: self.prev_stage, schedule.RecvGrad: self.next_stage}
+        dist.exchange(
+            [(x, self.grid.stage_to_global(stage)) for x, stage in sent],
+            [(x, self.grid.stage_to_global(from_stage[kind])) for kind, (x, _) in received.items()],
+            self.pipe,
+        )
+        for kind, (x, at) in received.items():
+            if kind is schedule.RecvActivation:
+                buffers["inputs"][at] = x.requires_grad_()
+            else:
+                self.grad_layer = x
 
     # Work
 
@@ -212,10 +254,7 @@ class StageEngine(PipelineEngine):
 
     _INSTRUCTION_MAP = {  # noqa: RUF012 - the base class's name
         **PipelineEngine._INSTRUCTION_MAP,
-        schedule.SendActivation: _exec_send_activations,
-        schedule.RecvActivation: _exec_recv_activations,
-        schedule.SendGrad: _exec_send_grads,
-        schedule.RecvGrad: _exec_recv_grads,
+        Exchange: _exec_exchange,
         schedule.ForwardPass: _exec_forward_pass,
         schedule.BackwardPass: _exec_backward_pass,
         schedule.ReduceTiedGrads: _exec_reduce_tied_grads,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.engine.deepspeed.test_pipeline import GPT, KIND_IDS, LLAMA, MODELS, ZERO, run_grid
 from tests.engine.plain import batches, eval_loss, make_engine, settings, train
 from tests.pairs import parametrize_pairs
-from tests.ranks import groups_of
+from tests.ranks import groups_of, run_ranks
 
 
 def _gradients_have_the_right_size(grid, model, changes) -> None:
@@ -94,3 +95,34 @@ def _prints_nothing(grid, folder) -> None:
 def test_nothing_is_printed(tmp_path):
     run_grid(_prints_nothing, {"pipe": 2}, str(tmp_path))
     assert [path.read_text() for path in tmp_path.iterdir()] == ["", ""]
+
+
+def _messages_meet(stages: int) -> None:
+    """Both ends of a link exchange in one call where one sends up and the other down, and never two one way."""
+    import megads.timing.collectives as collectives
+
+    grid = {"pipe": stages}
+    run, groups = settings(grid, **{"model.num_layers": "4"}), groups_of(**grid)
+    engine = make_engine(run, groups)
+    exchange, seen = collectives.exchange, []
+
+    def note(sent: Any, received: Any, group: Any) -> None:
+        seen.append((len(sent), len(received)))
+        exchange(sent, received, group)
+
+    collectives.exchange = note
+    try:
+        engine.train_step(batches(run, 0, 0), 1e-3)
+    finally:
+        collectives.exchange = exchange
+    links = (groups.pipe_rank > 0) + (groups.pipe_rank < stages - 1)
+    count = run.train.grad_acc_steps * links
+    assert [sum(column) for column in zip(*seen, strict=True)] == [count, count]
+    assert set(seen) <= {(1, 1), (1, 0), (0, 1)}
+    assert (1, 1) in seen
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("stages", [2, 4])
+def test_messages_up_and_down_meet_in_one_call(stages):
+    run_ranks(stages, _messages_meet, stages)
