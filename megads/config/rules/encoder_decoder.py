@@ -60,7 +60,7 @@ def spans(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if not has_decoder(model) or train.force or fits:
         return
     samples = max(1, train.train_iters * train.global_batch)
-    needed, ends = needed_decoder_length(run, samples), "would end the run; FORCE=1 starts anyway"
+    needed, ends, anyway = needed_decoder_length(run, samples), "would end the run", "set FORCE=1 to start anyway"
     if needed > model.decoder_seq_length:
         text = (
             f"DECODER_SEQ={model.decoder_seq_length} is too short for SEQ={model.seq_length} and "
@@ -69,14 +69,14 @@ def spans(run: RunConfig, world_size: int) -> Iterator[Problem]:
         )
         scattered = run.parallel.tensor if run.parallel.scatter_norms else 1
         degree = run.parallel.sequence * scattered
-        yield Problem(text, [{"model.decoder_seq_length": -(-needed // degree) * degree}])
+        yield Problem(text, [{"model.decoder_seq_length": -(-needed // degree) * degree}], anyway)
     most = needed_spans(run, samples)
     if 0 < data.vocab_extra_ids < most:
         text = (
             f"VOCAB_EXTRA_IDS={data.vocab_extra_ids} is too few for SEQ={model.seq_length} and "
             f"MASK_PROB={data.mask_prob:g}: samples have up to {most} spans, and one with more spans than tokens {ends}"
         )
-        yield Problem(text, [{"data.vocab_extra_ids": most}])
+        yield Problem(text, [{"data.vocab_extra_ids": most}], anyway)
 
 
 RULES = (positions, parts, spans)
