@@ -8,7 +8,8 @@ import pytest
 
 from tests.e2e.test_resume import numbers
 
-FALL = 1.0  # nats, of the loss of the validation documents
+# Nats by which the loss of the validation documents falls at least; 1.21 and 2.65 on the library of Python 3.11.
+FALLS = {"bert-345M": 0.9, "t5-220M": 2.0}
 SETTINGS = {
     "TRAIN_ITERS": "90",
     "EVAL_INTERVAL": "30",
@@ -19,7 +20,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("preset", ["bert-345M", "t5-220M"])
+@pytest.mark.parametrize("preset", FALLS)
 def test_a_model_learns_while_its_batch_grows_and_resumes_bitwise(megads, preset):
     whole = megads.train("whole", "--preset", preset, **SETTINGS)
     assert whole.returncode == 0, whole.stderr
@@ -28,7 +29,7 @@ def test_a_model_learns_while_its_batch_grows_and_resumes_bitwise(megads, preset
     assert set(sizes) >= {4, 8}
     valid = [row["valid_loss"] for row in rows if "valid_loss" in row]
     assert len(valid) == 4
-    assert valid[0] - valid[-1] > FALL
+    assert valid[0] - valid[-1] > FALLS[preset]
     terms = {"sop_loss", "valid_sop_loss"} & {name for row in rows for name in row}
     assert len(terms) == (2 if preset == "bert-345M" else 0)
     stopped = megads.train("parts", "--preset", preset, EXIT_INTERVAL="15", **SETTINGS)
