@@ -13,6 +13,11 @@ server on loopback from another process. Printed are
 * the rate of a prefill of the prompts over that of the same layers in training's layout;
 * with ``--http``: its rate over the engine's, and the milliseconds that it adds to a batch;
 * how many texts are equal.
+
+A last row is of requests as users send them: ``--requests`` prompts of drawn lengths, 1/4 of ``--prompt`` to twice as
+many tokens, each with a drawn number of tokens to generate, 1/4 of ``--tokens`` to twice as many. They go through
+``--slots`` slots of the engine, where a text that ends makes room for the next one; transformers generates them in
+batches of as many, padded on the left, until the longest text of a batch has ended. Only what was asked for counts.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import random
 import socket
 import statistics
 import tempfile
@@ -78,7 +84,7 @@ def make_folder(folder: Path, options: argparse.Namespace) -> Any:
         num_hidden_layers=options.layers,
         num_attention_heads=8,
         num_key_value_heads=4,
-        max_position_embeddings=2 * (options.prompt + options.tokens),
+        max_position_embeddings=2 * (options.prompt + options.tokens),  # also of requests of drawn lengths
         initializer_range=0.1,
     )
     module = transformers.LlamaForCausalLM(config).eval()
@@ -115,6 +121,30 @@ def by_transformers(module: Any, prompts: list[list[int]], tokens: int) -> list[
 def client_of(url: str) -> httpx.Client:
     """Return a client that keeps its connections; to make one takes longer than a short request."""
     return httpx.Client(base_url=url, timeout=600, limits=httpx.Limits(max_keepalive_connections=None))
+
+
+def by_engine_mixed(engine: Engine, prompts: list[list[int]], counts: list[int]) -> list[list[int]]:
+    asked = [Sampling(max_tokens=count, temperature=0, ignore_eos=True) for count in counts]
+    requests = [engine.add(*each) for each in zip(prompts, asked, strict=True)]
+    for _ in engine.run():
+        pass
+    return [each.output for each in requests]
+
+
+def by_transformers_mixed(module: Any, prompts: list[list[int]], counts: list[int], slots: int) -> list[list[int]]:
+    """Return the texts, in batches of ``slots`` in the order of the prompts."""
+    found: list[list[int]] = []
+    for first in range(0, len(prompts), slots):
+        part, wanted = prompts[first : first + slots], counts[first : first + slots]
+        longest = max(map(len, part))
+        batch = torch.tensor([[*[0] * (longest - len(each)), *each] for each in part])
+        mask = torch.tensor([[*[0] * (longest - len(each)), *[1] * len(each)] for each in part])
+        with torch.inference_mode():
+            made = module.generate(
+                batch, attention_mask=mask, max_new_tokens=max(wanted), do_sample=False, pad_token_id=0
+            )
+        found += [row[longest : longest + count].tolist() for row, count in zip(made, wanted, strict=True)]
+    return found
 
 
 def by_http(url: str, prompts: list[list[int]], tokens: int) -> list[list[int]]:
@@ -225,6 +255,26 @@ def measure(folder: Path, module: Any, prompts: list[list[int]], client: Any, op
     return f"{line} {served / ours.speed:6.2f} {1e3 * batch * tokens * (1 / served - 1 / ours.speed):8.1f}"
 
 
+def measure_mixed(folder: Path, module: Any, options: argparse.Namespace) -> str:
+    """Return the line of requests of drawn lengths."""
+    draw, slots = random.Random(1), options.slots
+    lengths = [draw.randint(max(1, options.prompt // 4), 2 * options.prompt) for _ in range(options.requests)]
+    counts = [draw.randint(max(1, options.tokens // 4), 2 * options.tokens) for _ in range(options.requests)]
+    prompts = [[draw.randrange(1, VOCABULARY) for _ in range(length)] for length in lengths]
+    engine = Engine(runner_of(folder, slots), tokenizer=Characters())
+    ways = {
+        "engine": lambda: by_engine_mixed(engine, prompts, counts),
+        "transformers": lambda: by_transformers_mixed(module, prompts, counts, slots),
+    }
+    found, agree = compare(ways, options.rounds)
+    ours, theirs = found["engine"], found["transformers"]
+    return (
+        f"{len(prompts)} requests of {min(lengths)} to {max(lengths)} and {min(counts)} to {max(counts)} tokens, "
+        f"{slots} at a time: engine {ours.speed:.0f} tokens/s, transformers {theirs.speed:.0f}, ratio "
+        f"{ours.speed / theirs.speed:.2f}, CPU {theirs.cpu_s / ours.cpu_s:.2f}, equal {agree}/{len(prompts)}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hidden", type=int, default=512)
@@ -233,6 +283,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="generated for every prompt")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=32, help="of drawn lengths; 0: none")
+    parser.add_argument("--slots", type=int, default=8, help="of the engine, for requests of drawn lengths")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--http", action="store_true", help="measure the server, too")
     options = parser.parse_args()
@@ -250,6 +302,8 @@ def main() -> None:
         for batch in options.batches:
             prompts = torch.randint(1, VOCABULARY, (batch, options.prompt), generator=draw).tolist()
             print(measure(folder, module, prompts, pool, options), flush=True)
+        if options.requests:
+            print(measure_mixed(folder, module, options), flush=True)
 
 
 if __name__ == "__main__":
