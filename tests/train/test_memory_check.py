@@ -16,6 +16,7 @@ from megads.errors import ConfigError
 from megads.train import memory_check
 from megads.train.memory_check import FreeMemory, check_memory, device_problem, least_host
 from tests.engine.plain import settings
+from tests.ranks import groups_of, run_ranks
 
 ALONE = Groups(Grid(), 0)
 BIG = {"model.hidden_size": "4096", "model.num_layers": "8", "train.dtype": "bf16"}
@@ -97,3 +98,16 @@ def test_what_is_offloaded_counts_on_the_host():
     assert "use OFFLOAD_OPTIMIZER=none" in least_host(offloaded, [FreeMemory("a", 0, 0, GIB)])
     # A model of 7B on a host of 12 ranks: no copy of its weights.
     assert host_bytes(plain, 1) < 6 * GIB
+
+
+def _every_rank_is_told_the_same() -> None:
+    groups = groups_of(data=2)
+    run, free = settings({"data": 2}, **BIG), 39.0 - 36 * groups.rank
+    with pytest.raises(ConfigError, match=r"rank 1 on \S+ has 3\.0 of 40\.0 GiB free on its device"):
+        check_memory(run, _device(free), torch.device("cpu"), groups)
+    check_memory(run, _device(39.0), torch.device("cpu"), groups)
+
+
+@pytest.mark.dist
+def test_every_rank_is_told_the_same():
+    run_ranks(2, _every_rank_is_told_the_same)
