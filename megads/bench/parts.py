@@ -99,6 +99,7 @@ PARTS = (
             "seq_length": "sequence",
             "step_s": "step s",
             **_SPEEDS,
+            "of_roofline": "% of roofline",
             "memory_gib": "peak GiB",
             "estimate_gib": "estimate GiB",
         },

@@ -5,17 +5,21 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from megads.bench.models import TINY, Model, make, release, settings, tokens, train
 from megads.bench.results import PartResult
 from megads.bench.session import Bench, MeasurementFailed
+from megads.config.estimate.accelerators import ACCELERATORS, Accelerator
 from megads.config.estimate.flops import train_flops_per_token
 from megads.config.estimate.memory import count_parameters, estimate
+from megads.config.estimate.roofline import roofline
 from megads.config.schema import RunConfig
 from megads.device.facts import memory
 from megads.device.measuring import host_waits
+from megads.device.peaks import peak_tflops
 from megads.engine.base import Engine
 from megads.errors import ConfigError
 from megads.text.units import size
@@ -109,6 +113,7 @@ def _row(bench: Bench, run: RunConfig) -> dict[str, Any]:
         "seq_length": run.model.seq_length,
         "step_s": seconds,
         **speeds(bench, run, seconds),
+        "of_roofline": of_roofline(bench, run, seconds),
         "memory_gib": peak / 2**30,
         "estimate_gib": estimate(run, bench.world_size).total / 2**30,
         "loss": losses[-1],
@@ -130,6 +135,24 @@ def speeds(bench: Bench, run: RunConfig, seconds: float) -> dict[str, float | No
         "mfu": square / peak if peak else None,
         "mfu_causal": causal / peak if peak else None,
     }
+
+
+def of_roofline(bench: Bench, run: RunConfig, seconds: float) -> float | None:
+    """Return the estimated step as a share of the measured one; None where the device's bandwidths are not known."""
+    peak = bench.peaks(bench.vendor.product_dtype(run.train.dtype))
+    device = accelerator_like(bench.vendor.device_name(bench.device), bench.peaks)
+    if device is None or peak is None:
+        return None
+    return roofline(run, bench.world_size, device, peak).step_s / seconds
+
+
+def accelerator_like(name: str, peaks: Callable[[str], float | None]) -> Accelerator | None:
+    """Return the row of a device by its name: the whole device that the row is about, by its peak, not a part of it."""
+    words = {key: "max 1550" if key == "pvc" else key for key in ACCELERATORS}
+    for key, row in ACCELERATORS.items():
+        if words[key] in name.lower() and peaks("bf16") == peak_tflops(row.device_name, "bf16", {}, row.units):
+            return row
+    return None
 
 
 def measure_waits(bench: Bench, result: PartResult) -> None:

@@ -92,6 +92,39 @@ def test_settings_of_presets_fit_any_number_of_ranks():
         assert (run.model.hidden_dropout, run.parallel.tensor, run.parallel.pipeline) == (0, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "peak", "found"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.0, "NVIDIA H100 80GB HBM3"),
+        ("NVIDIA H100 PCIe", 756.0, None),  # other bandwidths
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 120.0, None),
+        ("Intel(R) Data Center GPU Max 1550", 416.0, "Intel(R) Data Center GPU Max 1550"),
+        ("cpu", None, None),
+    ],
+)
+def test_the_roofline_is_that_of_the_same_device(name, peak, found):
+    from megads.bench.training import accelerator_like
+
+    row = accelerator_like(name, lambda dtype: peak)
+    assert (row.device_name if row else None) == found
+
+
+def test_a_step_is_compared_with_its_roofline():
+    from types import SimpleNamespace
+    from typing import Any
+
+    from megads.bench.training import MODELS, of_roofline
+    from megads.config.estimate.accelerators import ACCELERATORS
+    from megads.config.estimate.roofline import roofline
+
+    bench: Any = bench_of(peaks=lambda dtype: 989.0)
+    run = settings(ROOT, 1, MODELS[1], "bf16", 4, 4)
+    estimated = roofline(run, 1, ACCELERATORS["h100"], 989.0).step_s
+    assert of_roofline(bench, run, 1.0) is None
+    bench.vendor = SimpleNamespace(product_dtype=str, device_name=lambda device: "NVIDIA H100 80GB HBM3")
+    assert of_roofline(bench, run, 2 * estimated) == pytest.approx(0.5)
+
+
 def test_no_warning_of_another_kind_counts_as_a_wait():
     from megads.device.measuring import host_waits
 
