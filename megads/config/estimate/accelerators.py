@@ -59,7 +59,7 @@ ACCELERATORS = {
     ),
     "mi250x": Accelerator(
         *("AMD Instinct MI250X", 0, 64, 1638, 50, 12.5, 8, 0.30),
-        "AMD MI250X data sheet / 2; a site guide of such hosts: 50 to 100 GB/s between cards, four 200 Gb/s adapters a host",
+        "AMD MI250X data sheet / 2; a site guide: 50 to 100 GB/s between cards, four 200 Gb/s adapters a host",
         pair_gb_s=200,
     ),
     "mi300x": Accelerator(
@@ -68,7 +68,7 @@ ACCELERATORS = {
     ),
     "pvc": Accelerator(
         *("Intel(R) Data Center GPU Max 1550", 512, 64, 1638, 15, 16.7, 12, 0.25),
-        "Intel Max 1550 brief / 2; a site guide of such hosts: 15 GB/s between cards, eight 200 Gb/s adapters a host",
+        "Intel Max 1550 brief / 2; a site guide: 15 GB/s between cards, eight 200 Gb/s adapters a host",
         pair_gb_s=196,
     ),
 }
