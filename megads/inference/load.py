@@ -271,10 +271,12 @@ def load_model(weights: Weights, groups: Groups, device: torch.device, dtype: to
     run = plain.model_copy(update={"model": model, "parallel": parallel})
     with torch.device("meta"):
         module = model_class(model)(model, groups, steps=stage_steps(run)[groups.pipe_rank])
+    marks = {name: vars(parameter) for name, parameter in module.named_parameters()}
     module = module.to(dtype).to_empty(device=device)
     layouts = parameters_of(model)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
+            vars(parameter).update(marks[name])  # on some devices it is a new object
             cut = layouts[name].of(groups.tensor_rank, groups.tensor_size)
             parameter.copy_(torch.from_numpy(weights.read(name, cut)))
             parameter.requires_grad_(False)
