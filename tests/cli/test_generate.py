@@ -15,10 +15,9 @@ from megads.errors import ConfigError
 
 
 @pytest.fixture
-def write(monkeypatch):
+def write():
     """Return what writes one record to a file."""
-    monkeypatch.setattr("megads.inference.generate.generate", lambda *rest: [{"id": 0}])
-    return lambda target: command._write_records(SimpleNamespace(speaks=True), [], None, str(target))
+    return lambda target: command._write_records(SimpleNamespace(speaks=True), [{"id": 0}], str(target))
 
 
 def test_a_pipe_is_written_and_not_replaced(tmp_path, write):
