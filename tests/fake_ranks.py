@@ -29,6 +29,17 @@ def as_rank(rank: int, world_size: int, check: Callable[..., Any], *args: Any) -
 
 
 def _as_rank(rank: int, world_size: int, check: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    join(rank, world_size)
+    # Under ZeRO 3 DeepSpeed compares lists with those of rank 0, which is not here.
+    from deepspeed.runtime.zero import utils
+
+    utils.get_lst_from_rank0, utils.assert_lst_len_same_as_other_ranks = list, len
+    with like_this_rank():
+        return check(*args)
+
+
+def join(rank: int, world_size: int) -> None:
+    """Make this process ``rank`` of ``world_size``; its collectives return at once and write nothing."""
     import warnings
 
     import torch.distributed as dist
@@ -36,12 +47,6 @@ def _as_rank(rank: int, world_size: int, check: Callable[..., Any], args: tuple[
 
     warnings.filterwarnings("ignore", r".*torch\.distributed\.\w+` is deprecated", FutureWarning)
     dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
-    # Under ZeRO 3 DeepSpeed compares lists with those of rank 0, which is not here.
-    from deepspeed.runtime.zero import utils
-
-    utils.get_lst_from_rank0, utils.assert_lst_len_same_as_other_ranks = list, len
-    with like_this_rank():
-        return check(*args)
 
 
 @contextmanager

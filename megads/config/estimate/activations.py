@@ -52,21 +52,31 @@ def recomputing_bytes(run: RunConfig, stage: Stage) -> int:
 def layer_bytes(run: RunConfig) -> int:
     """Return the bytes one layer keeps for its backward pass.
 
-    Per token, whole on every tensor-parallel rank unless the norms are scattered: the input
-    and output of two norms (RMSNorm also keeps the value between), in half precision also
-    their float32 form, and two dropout masks. Split over tensor ranks: queries, keys and
+    Per token, whole on every tensor-parallel rank unless the norms are scattered: what two norms
+    keep (:func:`norm_bytes`), and two dropout masks. Split over tensor ranks: queries, keys and
     values (with rotary positions also before these are applied, unless they are exchanged
     between sequence ranks); the attention's output; the MLP's input to and output of the
     activation, with a gate two of each.
     """
     model, size, tensor = run.model, _size(run), run.parallel.tensor
-    spec, widened = spec_of(model), 4 if run.train.dtype != "fp32" else 0
-    norms = sum(weight.size * ((2 if bias else 3) * size + widened) for weight, bias in spec.norms())
+    spec = spec_of(model)
+    norms = sum(weight.size * norm_bytes(run, has_bias=bias) for weight, bias in spec.norms())
     whole = norms + (2 * size * model.hidden_size if model.hidden_dropout else 0)
     up, out = spec.matrices("mlp")[0], spec.matrices("attention")[-1]
     scattered = tensor if run.parallel.scatter_norms else 1
     outside = whole // scattered + size * (2 * up.shape[0] + out.shape[1]) // tensor
     return rank_tokens(run) * (outside + _head_norm_bytes(run) // tensor) + _attention_bytes(run)
+
+
+def norm_bytes(run: RunConfig, *, has_bias: bool) -> int:
+    """Return what a norm keeps of an element: input and output. Kernels of accelerators keep nothing else.
+
+    On a CPU RMSNorm also keeps the value between, and in half precision both keep a float32 form.
+    """
+    size = _size(run)
+    if run.machine != "cpu":
+        return 2 * size
+    return (2 if has_bias else 3) * size + (4 if run.train.dtype != "fp32" else 0)
 
 
 def _head_norm_bytes(run: RunConfig) -> int:
@@ -78,7 +88,7 @@ def _head_norm_bytes(run: RunConfig) -> int:
     if not queries:
         return 0
     if run.train.dtype != "fp32":
-        return 8 * (queries + keys)
+        return (8 if run.machine == "cpu" else 2) * (queries + keys)
     return 4 * (queries + keys) + (4 * (queries + 2 * keys) if run.parallel.sequence > 1 else 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megads.config.estimate import activations
-from megads.config.estimate.activations import Stage, layer_bytes
+from megads.config.estimate.activations import Stage, layer_bytes, norm_bytes
 from megads.config.schema import RunConfig
 from megads.families.encoder_decoder import has_decoder
 
@@ -93,8 +93,7 @@ def _cross_bytes(run: RunConfig) -> tuple[int, int]:
     """
     model, grid, size = run.model, run.parallel, _size(run)
     own, seen = activations.rank_tokens(_decoder_alone(run)), activations.rank_tokens(run)
-    widened = 0 if run.train.dtype == "fp32" else 4
-    whole = model.hidden_size * ((2 if model.normalization == "layernorm" else 3) * size + widened)
+    whole = model.hidden_size * norm_bytes(run, has_bias=model.normalization == "layernorm")
     whole += model.hidden_size * size if model.hidden_dropout else 0
     queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     outside = own * whole // (grid.tensor if grid.scatter_norms else 1)

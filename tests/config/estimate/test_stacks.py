@@ -26,8 +26,8 @@ def _megatrons_peak(run: RunConfig, ranks: int, chunk: int = 0) -> float:
     """Return the GiB of the last pipeline stage, which Megatron-LM logs, from our estimate of the same run.
 
     There, every rank has all of the optimizer (18 bytes a parameter), attention is not fused (five bytes of every
-    weight: softmax, dropout mask and product), norms keep no float32 form of their input and output, and a layer of T5
-    keeps the text it works on, not the other one next to it.
+    weight: softmax, dropout mask and product), and a layer of T5 keeps the text it works on, not the other one next to
+    it.
 
     ``chunk`` layers are a virtual stage: the last of PP ranks has (v - 1) PP + 1 of its v chunks in flight.
     """
@@ -36,11 +36,10 @@ def _megatrons_peak(run: RunConfig, ranks: int, chunk: int = 0) -> float:
     enc, dec = model.seq_length, model.decoder_seq_length
     weights = encoder * enc * enc + decoder * (dec * dec + dec * enc)
     core = 5 * model.num_heads * batch * weights // run.parallel.tensor
-    widened = 4 * model.hidden_size * batch * (2 * encoder * enc + 3 * decoder * dec)
     beside = 2 * model.hidden_size * batch * (encoder * dec + decoder * enc)
     state = _of_stage(run, ranks, stage).weights // 2 * 18
     logits = 12 * head_tokens(run) * -(-model.vocab_size // 128) * 128 // run.parallel.tensor
-    activations = saved_bytes(run, stage) + core - widened - beside
+    activations = saved_bytes(run, stage) + core - beside
     if chunk:
         chunks = stage.layers // chunk
         activations = activations // chunks * ((chunks - 1) * run.parallel.pipeline + 1)
