@@ -109,10 +109,10 @@ MUTATIONS = (
         layout("eod_mask_loss"),
     ),
     Mutation(
-        "the gradients of norms are not summed under scatter_norms",
+        "the gradients of norms' biases are not summed under scatter_norms",
         "megads/models/layers.py",
-        "copy_all_to_group((self.weight, self.bias), self.group)",
-        "(self.weight, self.bias)",
+        "        partial_over(self.bias, group)\n",
+        "        partial_over(self.bias, None)\n",
         layout("gpt-tp2pp1sp1dp1-z1-scatter_norms"),
     ),
     Mutation(
