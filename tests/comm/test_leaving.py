@@ -50,12 +50,12 @@ def _run(folder: Path, act: Callable[[int, Path], str]) -> dict[int, tuple[str, 
 
 def _all_leave(rank: int, folder: Path) -> str:
     dist.new_group([0, 1])  # groups besides the world are destroyed too
-    return disconnect()
+    return disconnect(limit_s=60)
 
 
 def _one_is_late(rank: int, folder: Path) -> str:
     time.sleep(0.3 if rank == 2 else 0.0)
-    return disconnect()
+    return disconnect(limit_s=60)
 
 
 def _one_hangs(rank: int, folder: Path) -> str:
@@ -69,7 +69,7 @@ def _one_hangs(rank: int, folder: Path) -> str:
 
 
 def _one_is_gone(rank: int, folder: Path) -> str:
-    return "gone" if rank == 2 else disconnect()
+    return "gone" if rank == 2 else disconnect(limit_s=60)
 
 
 @pytest.mark.dist
