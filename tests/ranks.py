@@ -39,8 +39,13 @@ class Ranks:
         # fork: the children share what this process imported, so a pool starts in about a
         # tenth of the time spawn needs. Safe as long as torch has started no threads here,
         # which conftest sees to.
-        _import_what_ranks_need()
-        context = multiprocessing.get_context("fork")
+        if start is None:
+            import_what_ranks_need()
+            context: Any = multiprocessing.get_context("fork")
+        else:
+            # Not from here: a backward pass of a test has counted the kinds of devices there are, once and for all.
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["tests.preloaded"])
         self.runs = 0
         self.pipes: list[Any] = []
         self.processes: list[Any] = []
@@ -126,7 +131,7 @@ def _answer(pipe: Any) -> str:
         return "the process died"
 
 
-def _import_what_ranks_need() -> None:
+def import_what_ranks_need() -> None:
     import torch.distributed.tensor  # noqa: F401 - torch.testing imports it in the first comparison
 
     import megads.train.loop  # noqa: F401
