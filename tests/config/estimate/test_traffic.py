@@ -52,7 +52,7 @@ KINDS = {
 }
 PARTS = 4
 BF16 = {"train.dtype": "bf16"}
-TINY = 512
+TINY = 1000
 """Bytes of a call that the formulas leave out: norms' gradients, maxima and sums of the loss, scalars."""
 
 LARGE = {"pipe": 2, "data": 64, "seq": 2, "tensor": 4}
