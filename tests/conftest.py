@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.cluster.slurm import Slurm, missing, slurm_cluster
 from tests.seconds import Seconds, group_of, place_of
@@ -23,6 +24,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # A job that a script put into the background ignores SIGINT, and so would every process that
 # a test starts; the tests of Ctrl-C need it as a terminal leaves it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# An example may wait for a core: by default one that takes 0.2 s fails.
+settings.register_profile("megads", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("megads")
 
 _LAUNCHER_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
