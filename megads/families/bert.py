@@ -141,8 +141,18 @@ def _class(name: str, *, is_original: bool, binary_head: bool) -> HuggingFace:
         misfit=_misfit,
         differs=_head_differs,
         is_encoder=True,
+        prefix=PREFIX,
     )
 
+
+PREFIX = "bert."
+"""Of the names of all that is not a head."""
+
+BARE = {"BertModel": "BertForPreTraining", "MegatronBertModel": "MegatronBertForPreTraining"}
+"""Classes of transformers without the heads of pretraining -> those with them."""
+
+HEADS = "cls."
+"""What the names of heads begin with."""
 
 POOLER, BINARY_HEAD = "bert.pooler.dense", "cls.seq_relationship"
 _OTHER = {"PreTraining": "MaskedLM", "MaskedLM": "PreTraining"}

@@ -13,7 +13,7 @@ from megads.checkpoint.convert.huggingface.dtypes import LONG
 from megads.checkpoint.convert.huggingface.read_tensors import read_json
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
-from megads.families.bert import POOLER, class_with_heads
+from megads.families.bert import BARE, POOLER, PREFIX, class_with_heads
 from megads.families.config_json import ConfigJson
 from megads.families.scoring import has_own_names, names_in
 from megads.families.table import ALL_CLASSES, CLASSES, SCORING, family_of
@@ -34,6 +34,7 @@ class ModelDescription:
     more: Mapping[str, Any]  # what only an export needs
     longest: int = 0  # tokens of a sample for which attention without a window computes the same; 0: any
     notes: tuple[str, ...] = ()  # what a user should know of the import
+    has_heads: bool = True  # of pretraining; a BertModel has none
 
 
 def describe(folder: Path, vocab_multiple: int) -> ModelDescription:
@@ -62,11 +63,14 @@ def describe(folder: Path, vocab_multiple: int) -> ModelDescription:
     if model.num_classes and has_own_names(names := names_in(config)):
         more["classes"] = names
     kept = {name: getattr(model, name) for name in KEPT}
-    return ModelDescription(architecture, model, {**more, "settings": kept}, window or 0)
+    has_heads = not set(config.words("architectures")) & set(BARE)
+    return ModelDescription(architecture, model, {**more, "settings": kept}, window or 0, has_heads=has_heads)
 
 
 def with_heads(found: ModelDescription, tensors: Container[str]) -> ModelDescription:
     """Return the description of a folder that holds ``tensors``: of BERT with the heads that are there, and a line."""
+    if not found.has_heads:
+        return _with_new_heads(found, tensors)
     name = class_with_heads(found.architecture, tensors)
     notes = []
     if name != found.architecture:
@@ -77,6 +81,15 @@ def with_heads(found: ModelDescription, tensors: Container[str]) -> ModelDescrip
     if found.model.family == "bert" and not found.model.binary_head and f"{POOLER}.weight" in tensors:
         notes.append(f"{POOLER} is skipped: only the binary head would read it")
     return replace(found, notes=tuple(notes))
+
+
+def _with_new_heads(found: ModelDescription, tensors: Container[str]) -> ModelDescription:
+    """Return the description of a BertModel with the heads of pretraining; a pooler is read for the binary one only."""
+    has_pooler = any(f"{name}.weight" in tensors for name in (POOLER, POOLER.removeprefix(PREFIX)))
+    note = "the folder holds no heads of pretraining: new ones are drawn, which finetuning does not read"
+    name = found.architecture if has_pooler else found.architecture.replace("PreTraining", "MaskedLM")
+    model = found.model.model_copy(update={"binary_head": has_pooler})
+    return replace(found, architecture=name, model=model, notes=(note,))
 
 
 def _no_config(folder: Path) -> str:
@@ -98,8 +111,8 @@ def _architecture(config: ConfigJson) -> str:
     if not named:
         named = [name for name, each in CLASSES.items() if each.model_type == config.get("model_type", "")]
     for name in named:
-        if name in ALL_CLASSES:
-            return name
+        if BARE.get(name, name) in ALL_CLASSES:
+            return BARE.get(name, name)
     what = ", ".join(named) or f"model_type {config.get('model_type', 'none')}"
     raise config.error(f"the architecture {what} is not supported; {', '.join(ALL_CLASSES)} are")
 

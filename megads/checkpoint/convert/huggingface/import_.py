@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from megads.checkpoint.format.folders import checkpoint_name
 from megads.checkpoint.format.shard_layout import ShardLayout, boxes, parameters_of
 from megads.checkpoint.resume.compatibility import HF, shape_of
 from megads.errors import CheckpointError
-from megads.families.bert import POOLER
+from megads.families.bert import HEADS, POOLER
 from megads.families.table import ALL_CLASSES
 from megads.storage.tokenizer_files import wrong_kind
 
@@ -122,7 +123,8 @@ class HFModel:
         self._weights = Source(folder)
         self.description = with_heads(described, self._weights.shapes)
         theirs = tensors_of(self.description.model, self.description.architecture)
-        self._stored_as = _match(folder, self.description, self._weights, theirs)
+        stored = [each for each in theirs if self.description.has_heads or not each.name.startswith(HEADS)]
+        self._stored_as = _match(folder, self.description, self._weights, stored)
         self._parts: dict[str, list[HFTensor]] = {}
         for each in theirs:
             self._parts.setdefault(each.ours, []).append(each)
@@ -147,12 +149,23 @@ class HFModel:
                 if top < bottom:
                     row, column = divmod(box.at(top, box.left), box.stride)
                     place = matrix[row : row + bottom - top, column : column + box.right - box.left]
-                    first, stored_as = top - part.first, self._stored_as[part.name]
-                    if part.transposed:
+                    first, stored_as = top - part.first, self._stored_as.get(part.name, "")
+                    if not stored_as:
+                        whole = _drawn(part, self.description.model.init_std)
+                        place[:] = whole[first : first + bottom - top, box.left : box.right]
+                    elif part.transposed:
                         self._weights.fill(place.T, stored_as, box.left, first)
                     else:
                         self._weights.fill(place, stored_as, first, box.left)
         return out
+
+
+def _drawn(part: HFTensor, std: float) -> NDArray[np.float32]:
+    """Return initial values of a head, which its folder has not: the same in every import."""
+    if part.name.endswith(".bias") or len(part.shape) == 1:
+        return np.full((part.rows, 1), float(not part.name.endswith(".bias")), np.float32)
+    random = np.random.default_rng(zlib.crc32(part.name.encode()))
+    return random.standard_normal((part.rows, part.width), np.float32) * np.float32(std)
 
 
 def _match(source: Path, description: ModelDescription, weights: Source, theirs: list[HFTensor]) -> dict[str, str]:

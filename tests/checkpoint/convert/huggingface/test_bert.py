@@ -219,3 +219,39 @@ def test_what_is_resharded_has_all_tensors(tmp_path):
     made = reshape(done.path, manifest, tmp_path / "cut", target_of(manifest, tensor=2, pipeline=2))
     assert made.manifest.layout["tensor"] == 2
     assert_same_outputs(our_module(made.path, model), theirs)
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+@pytest.mark.parametrize("kind", ["Bert", "MegatronBert"])
+def test_a_model_without_heads_gets_new_ones(tmp_path, kind, pooler):
+    config = getattr(transformers, f"{kind}Config")(**SIZES)
+    theirs = getattr(transformers, f"{kind}Model")(config, add_pooling_layer=pooler).eval()
+    theirs.save_pretrained(tmp_path / "hf")
+    done = [import_folder(tmp_path / "hf", tmp_path / name) for name in ("a", "b")]
+    assert done[0].notes == (
+        "the folder holds no heads of pretraining: new ones are drawn, which finetuning does not read",
+    )
+    assert done[0].description.model.binary_head == pooler
+    ours, again = (our_module(each.path, each.description.model) for each in done)
+    assert all(map(torch.equal, ours.state_dict().values(), again.state_dict().values()))
+    # The encoder is theirs: with their heads, put where ours are, a whole model computes the same.
+    whole = getattr(transformers, f"{kind}For{'PreTraining' if pooler else 'MaskedLM'}")(config)
+    whole.bert.load_state_dict(theirs.state_dict())
+    with torch.no_grad():
+        state = ours.state_dict()
+        head = whole.cls.predictions
+        for name, tensor in (
+            ("lm_head.dense.weight", head.transform.dense.weight),
+            ("lm_head.dense.bias", head.transform.dense.bias),
+            ("lm_head.norm.weight", head.transform.LayerNorm.weight),
+            ("lm_head.norm.bias", head.transform.LayerNorm.bias),
+            *([("binary_head.weight", whole.cls.seq_relationship.weight)] if pooler else []),
+            *([("binary_head.bias", whole.cls.seq_relationship.bias)] if pooler else []),
+        ):
+            is_matrix, found = tensor.ndim == 2, state[name]
+            if is_matrix:
+                assert 0.5 < found.std() / config.initializer_range < 2
+            else:
+                assert found.eq(float(name == "lm_head.norm.weight")).all()
+            tensor.copy_(found)
+    assert_same_outputs(ours, whole)
