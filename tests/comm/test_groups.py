@@ -163,6 +163,7 @@ def test_bindings_of_oneccl_find_the_place_of_a_rank(monkeypatch):
         monkeypatch.setenv(name, "")  # so that the end of the test takes them back
     monkeypatch.setattr(groups, "vendor", lambda env: row)
     monkeypatch.setattr(groups, "meet", lambda *rest: None)
+    monkeypatch.setattr(groups, "compare_devices", lambda *rest, **more: None)
     monkeypatch.setattr(groups, "find_local", lambda info, store: replace(info, local_rank=3, local_size=4))
     monkeypatch.setattr(groups, "init_distributed", lambda *rest, **more: seen.append([os.environ[n] for n in names]))
     monkeypatch.setattr(groups, "make_groups", lambda *rest, **more: None)

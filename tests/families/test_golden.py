@@ -1,6 +1,7 @@
 """Counts, cuts, names, FLOPs and memory of drawn models are what they were before models were described once.
 
-One fact is newer: an optimizer of whole parameters also steps the table of positions.
+Two facts are newer: an optimizer of whole parameters also steps the table of positions, and what accelerators keep of
+norms is less than what a CPU keeps (memory, activations).
 """
 
 from __future__ import annotations

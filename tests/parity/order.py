@@ -60,6 +60,9 @@ class Recorder:
         self.groups, self.steps_left = groups, die_after
         self.seen: list[list[list[int]]] = []
 
+    def prepare(self, batch: torch.Tensor) -> torch.Tensor:
+        return batch
+
     def train_step(self, batches: list[torch.Tensor], lr: float, **rates: object) -> StepResult:
         if self.steps_left == 0:
             raise Killed

@@ -41,7 +41,10 @@ def tracked():
 
     have_device()
     runs = {name: (_run(preset, ranks, env), ranks, rank) for name, (preset, ranks, rank, env) in RUNS.items()}
-    with multiprocessing.get_context("fork").Pool(1) as pool:
+    # Not forked from here: a backward pass of a test has counted the kinds of devices there are, once and for all.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.preloaded"])
+    with context.Pool(1) as pool:
         return pool.apply(peaks, (runs,))
 
 
