@@ -176,11 +176,11 @@ def prepare(request: TrainRequest) -> Job:
     rank_variables(run, env)
     check_data(run, planned.vocab_size)
     check_task_files(run)
-    memory = estimate(run, world_size)
     on_cpu = run.machine == "cpu" or env.get("MEGADS_DEVICE") == "cpu"
-    available = available_memory() if on_cpu else 0
+    here = run.model_copy(update={"machine": "cpu"}) if on_cpu else run  # a CPU keeps more of a forward pass
+    memory, available = estimate(here, world_size), available_memory() if on_cpu else 0
     if available:
-        check_fits(run, world_size, allocation.ranks_per_host, available, request.hostname, attempt)
+        check_fits(here, world_size, allocation.ranks_per_host, available, request.hostname, attempt)
     ignored = what_is_ignored(run.launch, request.started) if request.started else ()
     tight = "" if on_cpu else check_here(run, allocation, env, facts, attempt)
     backend = backend_note(dict(request.flags).get(BACKEND, ""), env, facts.device)

@@ -50,3 +50,21 @@ def test_ranks_get_the_variables_of_the_data_lists(tmp_path, monkeypatch):
     monkeypatch.delenv("BOOKS")
     with pytest.raises(DataError, match="BOOKS is not set; export BOOKS=FOLDER"):
         prepare(TrainRequest(None, (), env, "h", ROOT, sys.executable))
+
+
+def test_a_cpu_keeps_as_much_whatever_the_machine_is_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = {
+        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        **{"MEGADS_DEVICE": "cpu", "NLAYERS": "2", "HIDDEN": "64", "HEADS": "4", "SEQ": "32", "DTYPE": "bf16"},
+        **{"NUM_KV_HEAD": "4", "FFN_HIDDEN_SIZE": "128", "TRAIN_ITERS": "3", "DATA_CACHE_PATH": str(tmp_path)},
+        **{"GLOBAL_BATCH": "8", "MICRO_BATCH": "8", "NGPU_PER_HOST": "1", "EVAL_INTERVAL": "0", "LR": "1e-3"},
+        **{"TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "512", "DATA_PATH": "", "SAVE_INTERVAL": "0"},
+    }
+    write_dataset(tmp_path, [40] * 40, vocab=500)
+    env["DATA_PATH"] = str(next(tmp_path.glob("*.bin")).with_suffix(""))
+    found = []
+    for machine in ("cpu", "generic"):
+        mine = {**env, "MACHINE": machine, "RUN_DIR": str(tmp_path / machine)}
+        found.append(prepare(TrainRequest(None, (), mine, "h", ROOT, sys.executable)).memory)
+    assert found[0].activations == found[1].activations > 0
