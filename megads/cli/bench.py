@@ -59,6 +59,10 @@ def bench(
     Exit codes: 0 all right, 1 a number is wrong or a part failed, 2 a wrong option.
     """
     started = time.monotonic()
+    measured = [f"--json {json_path}"] * bool(json_path) + [f"--report {report_path}"] * bool(report_path)
+    measured += [f"--parts {parts}"] * bool(parts) + ["--tiny"] * is_tiny
+    if is_estimate and measured:
+        raise ConfigError(f"{measured[0]} is for what is measured, not for --roofline; leave it out")
     if is_estimate:
         from megads.cli.roofline import show_roofline, table
 
@@ -70,6 +74,7 @@ def bench(
     asked = request()
     given = [f"--preset {asked.preset}"] * bool(asked.preset) + [f"--set {pair}" for pair in asked.pairs]
     given += [" ".join(flag).strip() for flag in asked.flags] + [f"--device {device}"] * bool(device)
+    given += ["--markdown"] * markdown
     if given:
         raise ConfigError(f"{given[0]} is for --roofline: what is measured has models of its own; leave it out")
     from megads.bench.parts import chosen

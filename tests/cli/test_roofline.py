@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from megads.cli import main
@@ -32,3 +33,19 @@ def test_lines_add_up_to_the_step():
     assert abs(sum(times) - step) < 0.01 * len(times)
     assert done.output.startswith("ESTIMATED, not measured: 1 x NVIDIA H100")
     assert "mfu      49.3% with causal attention counted in full, 45.6% with half of it" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--roofline", "--json", "x.json"), "--json x.json is for what is measured, not for --roofline"),
+        (("--roofline", "--parts", "matmul"), "--parts matmul is for what is measured"),
+        (("--roofline", "--tiny"), "--tiny is for what is measured"),
+        (("--markdown",), "--markdown is for --roofline"),
+        (("--preset", "7B"), "--preset 7B is for --roofline"),
+    ],
+)
+def test_an_option_of_the_other_form_is_refused(words, line):
+    done = _run(*words)
+    assert done.exit_code == 2
+    assert line in done.output
