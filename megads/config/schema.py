@@ -14,7 +14,7 @@ from megads.config.optimizers import OPTIMIZERS
 from megads.config.setting import DTYPES, Section, Word, in_steps, minutes, setting, split_rank
 from megads.config.settings.checkpoint import CheckpointConfig
 from megads.config.settings.data import DataConfig
-from megads.config.settings.engine import DeepSpeedConfig, RecomputeConfig
+from megads.config.settings.engine import DeepSpeedConfig, EngineConfig, RecomputeConfig
 from megads.config.settings.finetune import FinetuneConfig
 from megads.config.settings.log import LogConfig, TimesConfig, TrackConfig
 from megads.config.settings.model import ModelConfig
@@ -255,6 +255,7 @@ class RunConfig(Section):
     dir: str = setting("", "RUN_DIR", "run folder, exactly; empty: runs/<name>")
     model: ModelConfig = ModelConfig()
     parallel: ParallelConfig = ParallelConfig()
+    engine: EngineConfig = EngineConfig()
     recompute: RecomputeConfig = RecomputeConfig()
     deepspeed: DeepSpeedConfig = DeepSpeedConfig()
     train: TrainConfig = TrainConfig()

@@ -33,4 +33,4 @@ def test_an_average_takes_the_place_of_a_decay():
 
 def test_sections_are_made_from_defaults():
     run = RunConfig()
-    assert sum(isinstance(getattr(run, name), Section) for name in RunConfig.model_fields) == 17
+    assert sum(isinstance(getattr(run, name), Section) for name in RunConfig.model_fields) == 18

@@ -1,10 +1,20 @@
-"""The settings of recomputation and of DeepSpeed, besides the layout and the batch."""
+"""The settings of the engine, of recomputation and of DeepSpeed, besides the layout and the batch."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from megads.config.setting import DTYPES, Section, setting
+
+
+class EngineConfig(Section):
+    """Which engine runs the steps of this run."""
+
+    kind: Literal["auto", "native", "deepspeed"] = setting(
+        "auto",
+        "ENGINE",
+        "what runs a step: megads' own engine (native) or DeepSpeed; auto: the one that can do what is asked",
+    )
 
 
 class RecomputeConfig(Section):
