@@ -35,7 +35,8 @@ class TiedEmbedding:
 
     def _collect(self, weight: Tensor) -> None:
         """Take a micro-batch's gradient; sums are in float32 at least."""
-        assert weight.grad is not None
+        if weight.grad is None:  # it comes later, see megads.parallel.weight_gradients
+            return
         grad, weight.grad = weight.grad, None
         if self._collected is None:
             self._collected = grad.to(_sum_type(weight))

@@ -35,6 +35,7 @@ from megads.parallel.collectives import (
     start_gather,
     start_scatter,
 )
+from megads.parallel.weight_gradients import is_active, keep_parameters, put_off, waits, weight_gradients
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ class _SplitLinear(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sums_output: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
+        keep_parameters(ctx, weight, bias)
         ctx.group, ctx.sums_output = group, sums_output
         if not sums_output:
             return F.linear(x, weight, bias)
@@ -171,16 +173,10 @@ class _SplitLinear(Function):
             grad_x = grad.matmul(weight)
             if not ctx.sums_output and ctx.group is not None:
                 work = dist.all_reduce(grad_x, group=ctx.group, async_op=True)
-        gradients = _weight_gradients(ctx, grad, x)
+        gradients = weight_gradients(ctx, grad, x)
         if work is not None:
             work.wait()
         return grad_x, *gradients, None, None
-
-
-def _weight_gradients(ctx: Any, grad: Tensor, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of weight and bias, as far as they are needed, of ``x`` with the gradient of its output."""
-    grad, needs = grad.flatten(0, -2), ctx.needs_input_grad
-    return grad.t().mm(x.flatten(0, -2)) if needs[1] else None, grad.sum(dim=0) if needs[2] else None
 
 
 class _GatherLinear(Function):
@@ -193,6 +189,7 @@ class _GatherLinear(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup) -> Tensor:
         ctx.save_for_backward(x, weight)
+        keep_parameters(ctx, weight, bias)
         ctx.group = group
         mine = by_position(x)
         whole, work = start_gather(mine, group)
@@ -204,7 +201,8 @@ class _GatherLinear(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         whole, grad_x = x, None
-        needs_x, needs_weight = ctx.needs_input_grad[:2]
+        is_put_off, needs_x = waits(ctx), ctx.needs_input_grad[0]
+        needs_weight = ctx.needs_input_grad[1] and not is_put_off
         if needs_weight:
             mine = by_position(x)
             whole, gathering = start_gather(mine, ctx.group)
@@ -215,7 +213,7 @@ class _GatherLinear(Function):
             gathering.wait()
         if needs_x:
             scattered, scattering = start_scatter(grad_whole, ctx.group)
-        gradients = _weight_gradients(ctx, grad, whole)
+        gradients = put_off(ctx, grad, x, ctx.group) if is_put_off else weight_gradients(ctx, grad, whole)
         if needs_x:
             scattering.wait()
             grad_x = by_position(scattered)
@@ -228,6 +226,7 @@ class _ScatterLinear(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup) -> Tensor:
         ctx.save_for_backward(x, weight)
+        keep_parameters(ctx, weight, bias)
         ctx.group = group
         whole = F.linear(by_position(x), weight)
         mine, work = start_scatter(whole, group)
@@ -243,7 +242,7 @@ class _ScatterLinear(Function):
         work.wait()
         grad_x = whole.matmul(weight).transpose(0, 1) if ctx.needs_input_grad[0] else None
         # The bias acts on a rank's part only, but every rank's gradient is at hand: no sum over the group.
-        return grad_x, *_weight_gradients(ctx, whole, by_position(x)), None
+        return grad_x, *weight_gradients(ctx, whole, by_position(x)), None
 
 
 def whole_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -252,7 +251,9 @@ def whole_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     torch's own keeps a view of the weight for the backward pass, and with it the copy that
     ZeRO 3 gathers for a moment: in the end the whole model. Ours keeps the parameter.
     """
-    return _SplitLinear.apply(x, weight, bias, None, False) if is_partitioned(weight) else F.linear(x, weight, bias)
+    if is_partitioned(weight) or is_active():
+        return _SplitLinear.apply(x, weight, bias, None, False)
+    return F.linear(x, weight, bias)
 
 
 def column_parallel_linear(
