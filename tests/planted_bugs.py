@@ -404,10 +404,10 @@ MUTATIONS = (
     ),
     Mutation(
         "patience with the loss scale comes back with every good step",
-        "megads/engine/deepspeed/skipped_step.py",
+        "megads/engine/loss_scale.py",
         "        scaler.cur_hysteresis = scaler.delayed_shift\n",
         "    if not overflow:\n        scaler.cur_hysteresis = scaler.delayed_shift\n",
-        ("tests/engine/deepspeed/test_loss_scale.py", "-k", "the_scale_follows"),
+        ("tests/engine/test_loss_scale.py", "-k", "the_scale_follows"),
     ),
     Mutation(
         "a sequence that takes another slot leaves its text behind",

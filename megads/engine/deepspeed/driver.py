@@ -1,4 +1,4 @@
-"""What an optimizer needs of DeepSpeed besides gradients: whole parameters, a Hessian, averages, counts of steps."""
+"""What an optimizer needs of DeepSpeed besides gradients: whole parameters, a Hessian, counts of steps."""
 
 from __future__ import annotations
 
@@ -10,27 +10,22 @@ import torch
 from torch import nn
 
 from megads.comm.groups import Groups, group_timeout_s
-from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
 from megads.engine.deepspeed.state import DeepSpeedState
 from megads.engine.optim.build import make_optimizer
+from megads.engine.optim.driver import OptimizerDriver
 from megads.engine.optim.exchange import Team
 from megads.engine.optim.sophia import SophiaG
 from megads.engine.optim.whole_parameters import WholeOptimizer
 
 
-class Driver:
-    """Drives the optimizer of one engine.
-
-    Attributes:
-        row: what kind it is.
-        optimizer: what DeepSpeed is given.
-    """
+class Driver(OptimizerDriver):
+    """Drives the optimizer that DeepSpeed is given."""
 
     state: DeepSpeedState
 
     def __init__(self, run: RunConfig, module: nn.Module):
-        self.run, self.row = run, OPTIMIZERS[run.optim.optimizer]
+        super().__init__(run)
         self.optimizer = make_optimizer(run, module)
         self.counted: StepCounts | None = None
 
@@ -43,18 +38,15 @@ class Driver:
         elif self.row.scalars:
             self.counted = StepCounts(self.optimizer, self.row.scalars)
 
+    def stepped(self) -> list[torch.optim.Optimizer]:
+        """Return torch's optimizers that DeepSpeed steps; ZeRO 3 has one more for what it does not offload."""
+        found = (self.optimizer, getattr(self.state.engine.optimizer, "backup_optimizer", None))
+        return [each for each in found if each is not None]
+
     def begin(self) -> None:
         """Begin a step."""
         if self.counted is not None:
             self.counted.begin()
-
-    # Sophia's Hessian
-
-    def looks_at_hessian(self) -> bool:
-        """Return whether the Hessian is to be estimated before the step that begins: every interval, at first too."""
-        if not isinstance(self.optimizer, SophiaG):
-            return False
-        return int(self.state.steps()) % self.run.optim.sophia_interval == 0
 
     @contextlib.contextmanager
     def estimating(self, tokens: int) -> Iterator[None]:
@@ -83,34 +75,6 @@ class Driver:
             self.state.set_scaler_counts(scaler)
         for name, value in counts.items():
             setattr(engine, name, value)
-
-    # Schedule-free averages
-
-    @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Have the model hold the averaged weights of a schedule-free optimizer during the block. Collective.
-
-        Such an optimizer takes gradients at a point between its iterate and its average
-        (arXiv 2405.15682); the average is the model. Afterwards the weights are bitwise what they were.
-        """
-        flats = self.state.flat_states("z") if self.row.is_averaged else []
-        if not flats:
-            yield
-            return
-        # From the point of the gradient to the iterate z, the average is beyond the first.
-        weight = 1 - 1 / getattr(self.run.optim, self.row.averages_by)
-        saved = [flat.detach().clone() for flat, _ in flats]
-        with torch.no_grad():
-            for flat, iterate in flats:
-                flat.lerp_(iterate, weight)
-        self.state.sync_from_masters()
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for (flat, _), before in zip(flats, saved, strict=True):
-                    flat.copy_(before)
-            self.state.sync_from_masters()
 
 
 class StepCounts:

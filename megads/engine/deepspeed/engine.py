@@ -29,7 +29,6 @@ from megads.engine.deepspeed.driver import Driver
 from megads.engine.deepspeed.evaluation import measured
 from megads.engine.deepspeed.host_read import HostRead, on_host
 from megads.engine.deepspeed.memory_usage import memory_usage
-from megads.engine.deepspeed.norms import StepNumbers
 from megads.engine.deepspeed.package import Mpu, import_deepspeed, mark_counted, time_communication
 from megads.engine.deepspeed.skipped_step import StepRejection, scale_by_rules
 from megads.engine.deepspeed.state import DeepSpeedState
@@ -43,6 +42,7 @@ from megads.engine.deepspeed.zero import (
 from megads.engine.loss_terms import LossTerms
 from megads.engine.marks import check_same, move
 from megads.engine.micro_batches import MicroBatch
+from megads.engine.optim.step_numbers import StepNumbers
 from megads.engine.partial_gradients import PartialGradients
 from megads.engine.task_batches import make_splitter
 from megads.engine.tied_embedding import TiedEmbedding
@@ -95,7 +95,7 @@ class DeepSpeedEngine:
         time_communication(self.engine)
         self.state = DeepSpeedState(self.engine, names, groups, self.driver.row, self.driver.optimizer, self.tied)
         self.driver.attach(self.state, groups, device)
-        self.numbers = StepNumbers(self.state, self.driver.optimizer, device, run.log)
+        self.numbers = StepNumbers(self.state, self.driver.stepped(), device, run.log)
 
     def _initialize(self, deepspeed: Any, module: GPT, optimizer: torch.optim.Optimizer) -> Any:
         engine, *_ = deepspeed.initialize(

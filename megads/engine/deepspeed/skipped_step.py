@@ -1,4 +1,4 @@
-"""Skip a step whose gradients exist already, and the rules of the fp16 loss scale."""
+"""Skip a step whose gradients exist already, and have DeepSpeed's loss scale follow our rules."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
+
+from megads.engine.loss_scale import next_scale
 
 
 class StepRejection:
@@ -82,27 +84,10 @@ def _norm_of(norms: Any, scale: float) -> float:
 def scale_by_rules(optimizer: Any) -> None:
     """Have the dynamic loss scale of ``optimizer`` follow Megatron-LM's rules; another scale stays as it is.
 
-    The scale doubles when ``window`` good steps followed the last bad one or the last doubling,
-    and patience (``hysteresis``) is whole again. A bad step takes from patience until one is left,
-    from then on the scale halves, but not below its minimum: the run ends by ``MAX_SKIPPED_STEPS``,
-    with a message, and a single bad step at the minimum does not end it.
-
-    DeepSpeed's own rules differ from version to version. In 0.19 the first doubling after the start
-    and after each bad step comes one step later; in all a bad step at the minimum ends the run.
+    They are those of :func:`megads.engine.loss_scale.next_scale`. DeepSpeed's own differ from version to version:
+    in 0.19 the first doubling after the start and after each bad step comes one step later; in all a bad step at
+    the minimum ends the run.
     """
     scaler = getattr(optimizer, "loss_scaler", None)
     if scaler is not None and getattr(scaler, "dynamic", False):
-        scaler.update_scale = MethodType(_next_scale, scaler)
-
-
-def _next_scale(scaler: Any, overflow: bool) -> None:
-    if overflow:
-        if scaler.cur_hysteresis > 1:
-            scaler.cur_hysteresis -= 1
-        else:
-            scaler.cur_scale = max(scaler.cur_scale / scaler.scale_factor, scaler.min_scale)
-        scaler.last_overflow_iter = scaler.cur_iter
-    elif (scaler.cur_iter - scaler.last_overflow_iter) % scaler.scale_window == 0:
-        scaler.cur_scale *= scaler.scale_factor
-        scaler.cur_hysteresis = scaler.delayed_shift
-    scaler.cur_iter += 1
+        scaler.update_scale = MethodType(next_scale, scaler)

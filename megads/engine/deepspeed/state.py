@@ -14,18 +14,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megads.checkpoint.format.shard_layout import ShardLayout
 from megads.checkpoint.owned_shard import OwnedShard
 from megads.comm.groups import Groups
 from megads.config.optimizers import Optimizer
 from megads.engine.base import ParameterState, is_copy, whole_shape
 from megads.engine.deepspeed.zero import changes_before_gathers, forget_second_partitions
+from megads.engine.loss_scale import counts_of, set_counts_of
 from megads.engine.optim.exchange import Slot
+from megads.engine.optim.flat_states import FlatStates
 from megads.engine.optim.whole_parameters import Call, WholeOptimizer
+from megads.engine.shares import join_shares, layout_of, share_of
 from megads.engine.tied_embedding import TiedEmbedding
-from megads.parallel.tensor import Shard, full_shape
-
-State = dict[str, Any]
 
 
 class DeepSpeedState:
@@ -50,6 +49,7 @@ class DeepSpeedState:
         self.engine, self.names, self.groups, self.row, self.tied = engine, names, groups, row, tied
         self.whole = optimizer if isinstance(optimizer, WholeOptimizer) else None
         self.kinds = ("weight", *row.state)
+        self.kept = FlatStates(engine.basic_optimizer, row, self._flats)
         self.parameters = [p for p in engine.module.parameters() if p.requires_grad and not is_copy(p)]
         self.weights_changed = changes_before_gathers(engine.optimizer)
         self.weights_changed()  # by those who filled them
@@ -78,14 +78,14 @@ class DeepSpeedState:
         for parameter in self.parameters:
             first, tensors = self._run_of(parameter, self.kinds)
             if tensors and tensors["weight"].numel():
-                yield OwnedShard(self.names[parameter], self._layout(parameter), first, tensors)
+                yield OwnedShard(self.names[parameter], layout_of(parameter, self.groups), first, tensors)
 
     def sync_from_masters(self) -> None:
         """Update what follows from the owned shards; see :class:`megads.engine.base.EngineState`."""
         if self.holds_plain_gradients:
             for parameter in self.parameters:
                 for kind in self.kinds:
-                    self._join_shares(self._read(parameter, kind))
+                    join_shares(self._read(parameter, kind), self.groups)
         elif self.is_partitioned:
             for parameter in self.parameters:
                 # A gathered copy would outlive the change.
@@ -111,7 +111,7 @@ class DeepSpeedState:
     def _run_of(self, parameter: Any, kinds: Sequence[str]) -> tuple[int, dict[str, Tensor]]:
         """Return the run of a flattened parameter that this rank owns: its first element, and views by kind."""
         if self.holds_plain_gradients:
-            share = self._share(parameter.numel())
+            share = share_of(parameter.numel(), self.groups)
             return share.start, {kind: self._read(parameter, kind).view(-1)[share] for kind in kinds}
         if self.is_partitioned:
             size = parameter.ds_tensor.numel()
@@ -126,32 +126,6 @@ class DeepSpeedState:
         return owned.lp_fragment_address.start, {
             kind: owned.get_hp_fragment(*name).detach() for kind, name in names.items()
         }
-
-    def _layout(self, parameter: nn.Parameter) -> ShardLayout:
-        """Return which slice of the whole parameter this tensor-parallel rank holds."""
-        shard: Shard | None = getattr(parameter, "shard", None)
-        dim, parts = (shard.dim, shard.parts) if shard else (None, ())
-        shape = tuple(full_shape(whole_shape(parameter), shard))
-        return ShardLayout(shape, dim, parts, self.groups.tensor_rank, self.groups.tensor_size)
-
-    def _share(self, count: int) -> slice:
-        """Return what this rank owns of ``count`` elements that every rank of data x seq holds."""
-        group = self.groups.data_seq
-        size = -(-count // self.groups.data_seq_size)
-        first = min(count, size * (dist.get_rank(group) if group is not None else 0))
-        return slice(first, min(count, first + size))
-
-    def _join_shares(self, tensor: Tensor) -> None:
-        """Set ``tensor`` to what the ranks of data x seq hold in their shares of it. Collective over them."""
-        if self.groups.data_seq is None:
-            return
-        flat = tensor.view(-1)
-        mine = flat[self._share(flat.numel())]
-        size = -(-flat.numel() // self.groups.data_seq_size)
-        everyone = flat.new_empty(size * self.groups.data_seq_size)
-        padded = torch.nn.functional.pad(mine, (0, size - mine.numel()))
-        dist.all_gather_into_tensor(everyone, padded, group=self.groups.data_seq)
-        flat.copy_(everyone[: flat.numel()])
 
     def _read(self, parameter: nn.Parameter, kind: str) -> Tensor:
         """Return a parameter's ``"weight"`` (the float32 master) or moment; collective over data x seq."""
@@ -170,19 +144,17 @@ class DeepSpeedState:
         optimizer = self.engine.optimizer
         index, offset, count = optimizer.grad_position[optimizer.get_param_id(parameter)]
         flat = optimizer.fp32_partitioned_groups_flat[index]
-        return (flat if kind == "weight" else self._state(flat)[kind]).detach().narrow(0, offset, count)
+        return (flat if kind == "weight" else self.kept.of(flat)[kind]).detach().narrow(0, offset, count)
 
     def scalars(self) -> dict[str, float]:
         """Return the optimizer's step count, what its groups count, and for fp16 the loss scaler's counters."""
         values = {"optimizer_step": self.steps(), "skipped_steps": float(self.engine.skipped_steps)}
-        # The same in every group: they step together.
-        group = self.engine.basic_optimizer.param_groups[0]
-        values |= {f"group.{key}": float(group[key]) for key in self.row.scalars if key in group}
+        values |= self.kept.group_counts()
         return values | {f"scaler.{key}": value for key, value in self.scaler_counts().items()}
 
     def steps(self) -> float:
         """Return the steps that tensors have counted; 0 where they do not count."""
-        return max((float(state["step"]) for state in map(self._state, self._flats()) if "step" in state), default=0.0)
+        return self.kept.steps()
 
     @property
     def scaler(self) -> Any:
@@ -191,37 +163,20 @@ class DeepSpeedState:
 
     def scaler_counts(self) -> dict[str, float]:
         """Return what a dynamic loss scaler counts; nothing where there is none."""
-        is_dynamic = getattr(self.scaler, "dynamic", False)
-        return {key: float(getattr(self.scaler, key)) for key in _SCALER_COUNTERS} if is_dynamic else {}
+        return counts_of(self.scaler)
 
     def set_scaler_counts(self, values: Mapping[str, float]) -> None:
         """Set what :meth:`scaler_counts` returned. One that is not dynamic has the scale that the settings say."""
-        for key, kind in _SCALER_COUNTERS.items():
-            if getattr(self.scaler, "dynamic", False) and key in values:
-                setattr(self.scaler, key, kind(values[key]))
+        set_counts_of(self.scaler, values)
 
     def flat_states(self, kind: str) -> list[tuple[Tensor, Tensor]]:
         """Return what the optimizer steps, and its state of one kind; empty before the first step."""
-        if not any(self._state(flat) for flat in self._flats()):
-            return []
-        self._materialise()
-        return [(flat, self._state(flat)[kind]) for flat in self._flats()]
+        return self.kept.pairs(kind)
 
     def load_scalars(self, values: Mapping[str, float]) -> None:
         """Set what :meth:`scalars` returned."""
         self._materialise()
-        for flat in self._flats():
-            state, steps = self._state(flat), values["optimizer_step"]
-            if "step" in state:
-                is_tensor = isinstance(state["step"], Tensor)
-                state["step"] = torch.full_like(state["step"], steps) if is_tensor else int(steps)
-        for group in self.engine.basic_optimizer.param_groups:
-            for key in self.row.scalars:
-                if f"group.{key}" not in values:
-                    self._forget_count(group, key)
-                else:
-                    value = values[f"group.{key}"]
-                    group[key] = int(value) if key in COUNTERS else value
+        self.kept.load(values)
         self.engine.skipped_steps = int(values["skipped_steps"])
         self.set_scaler_counts({key.removeprefix("scaler."): value for key, value in values.items()})
 
@@ -230,9 +185,6 @@ class DeepSpeedState:
         if self.is_partitioned:
             return list(self.engine.optimizer.fp32_partitioned_groups_flat)
         return [flat for group in self.engine.basic_optimizer.param_groups for flat in group["params"]]
-
-    def _state(self, flat: Tensor) -> State:
-        return self.engine.basic_optimizer.state[flat]
 
     def _materialise(self) -> None:
         """Make the moments that do not exist before the first step.
@@ -244,10 +196,7 @@ class DeepSpeedState:
         """
         if self.row.is_whole:
             return
-        for flat in self._flats():
-            state = self._state(flat)
-            if not state:
-                state.update(self._first_state(flat))
+        self.kept.materialise()
         link = getattr(self.engine.optimizer, "_lazy_init_hp_params_optimizer_state", None)
         if link is not None:
             self.engine.optimizer._hp_optimizer_states_linked = False
@@ -256,31 +205,7 @@ class DeepSpeedState:
     def reset_optimizer(self) -> None:
         """Set the state to what it is before the first step, in place."""
         self.load_whole_states(lambda name: {})
-        for flat in self._flats():
-            for key, value in self._first_state(flat).items() if self._state(flat) else ():
-                kept = self._state(flat)[key]
-                self._state(flat)[key] = kept.copy_(value) if isinstance(kept, Tensor) else value
-
-        for group in self.engine.basic_optimizer.param_groups:
-            for key in self.row.scalars:
-                self._forget_count(group, key)
-
-    def _forget_count(self, group: dict[str, Any], key: str) -> None:
-        """Reset a count of a group."""
-        first = self.engine.basic_optimizer.defaults
-        group.pop(key, None)
-        if key in first:
-            group[key] = first[key]
-
-    def _first_state(self, flat: Tensor) -> State:
-        """Return what the library's class would make at its first step."""
-        state: State = {}
-        for kind, first in self.row.state.items():
-            made = torch.zeros_like(flat, dtype=torch.float32)
-            state[kind] = made.copy_(flat.detach()) if first == "weight" else made
-        if self.row.step:
-            state["step"] = 0 if self.row.step == "int" else torch.zeros((), dtype=torch.float32, device=flat.device)
-        return state
+        self.kept.reset()
 
     # Whole parameters
 
@@ -318,14 +243,7 @@ class DeepSpeedState:
 
     def sync_one(self, slot: Slot) -> None:
         """Join the shares of a weight that all ranks of data x seq hold. Collective."""
-        self._join_shares(slot.parameter.data)
-
-
-COUNTERS = ("step", "k")
-"""Integers among what groups count."""
-
-
-_SCALER_COUNTERS = {"cur_scale": float, "cur_iter": int, "last_overflow_iter": int, "cur_hysteresis": int}
+        join_shares(slot.parameter.data, self.groups)
 
 
 def _join_partitions(parameter: Any, mine: Tensor) -> Tensor:

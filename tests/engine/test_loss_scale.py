@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,18 +60,52 @@ CASES: dict[str, tuple[dict[str, int], dict[str, str]]] = {
 QUICK = ("dp2-zero1", "dp2-zero3", "pp2")
 
 
+def _scales(scaler: Any, update: Callable[[bool], None]) -> list[tuple[str, float]]:
+    found = []
+    for kind, _ in TABLE:
+        update(kind == "b")
+        found.append((kind, scaler.cur_scale))
+    return found
+
+
 def test_the_scale_follows_the_table():
+    from megads.engine.loss_scale import LossScale
+
+    rules = {**RULES, "optim.initial_loss_scale_power": "16", "optim.min_loss_scale": "8192"}
+    scale = LossScale.of(settings({}, **rules))
+    assert scale is not None
+    assert _scales(scale, scale.update) == TABLE
+
+
+def test_the_scale_of_deepspeed_follows_the_table():
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
 
     from megads.engine.deepspeed.skipped_step import scale_by_rules
 
     scaler = DynamicLossScaler(2.0**16, 3, 2.0**13, 2, consecutive_hysteresis=False)
     scale_by_rules(SimpleNamespace(loss_scaler=scaler))
-    found = []
-    for kind, _ in TABLE:
-        scaler.update_scale(kind == "b")
-        found.append((kind, scaler.cur_scale))
-    assert found == TABLE
+    assert _scales(scaler, scaler.update_scale) == TABLE
+
+
+def test_only_fp16_has_a_scale_and_one_that_is_set_stays():
+    from megads.engine.loss_scale import LossScale
+
+    assert LossScale.of(settings({}, **{"train.dtype": "bf16"})) is None
+    static = LossScale.of(settings({}, **{"train.dtype": "fp16", "optim.loss_scale": "128"}))
+    dynamic = LossScale.of(settings({}, **{"train.dtype": "fp16"}))
+    assert static is not None
+    assert dynamic is not None
+    static.update(True)
+    assert (static.cur_scale, static.counts()) == (128.0, {})
+    dynamic.update(True)
+    counts = {"cur_scale": 2.0**16, "cur_iter": 1.0, "last_overflow_iter": 0.0, "cur_hysteresis": 1.0}
+    assert dynamic.counts() == counts
+    static.set_counts(counts)
+    assert static.cur_scale == 128.0
+    other = LossScale.of(settings({}, **{"train.dtype": "fp16"}))
+    assert other is not None
+    other.set_counts(counts)
+    assert other == dynamic
 
 
 def test_the_first_scale_and_the_window_are_the_settings():

@@ -7,14 +7,14 @@ owns it, as in checkpoints.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 import megads.timing.collectives as dist
+from megads.comm.groups import Groups
 from megads.config.settings.log import LogConfig
-from megads.engine.deepspeed.state import DeepSpeedState
 from megads.engine.optim.exchange import Slot
 from megads.engine.optim.whole_parameters import Call
 from megads.timing.sections import OPTIMIZER, in_section
@@ -22,17 +22,26 @@ from megads.timing.sections import OPTIMIZER, in_section
 AT_ONCE = 2**22  # elements
 
 
-class StepNumbers:
-    """Looks at what ``optimizer``, DeepSpeed's of torch's class, steps with; ``log`` says which numbers are wanted."""
+class CallsState(Protocol):
+    """What is used of an engine's state."""
 
-    def __init__(self, state: DeepSpeedState, optimizer: Any, device: torch.device, log: LogConfig):
+    groups: Groups
+
+    def calls(self) -> list[Call]:
+        """Return the parameters of every call of the optimizer's ``step``, and what this rank holds of them."""
+
+
+class StepNumbers:
+    """Looks at what ``optimizers``, of torch's class, step with; ``log`` says which numbers are wanted."""
+
+    def __init__(
+        self, state: CallsState, optimizers: Sequence[torch.optim.Optimizer], device: torch.device, log: LogConfig
+    ):
         self.groups, self.device, self.log = state.groups, device, log
         self.calls = state.calls() if log.num_zeros or log.params_norm else []
         self.zeros: list[Tensor] = []
-        # ZeRO 3 has one more for what it does not offload.
-        for each in (optimizer, getattr(state.engine.optimizer, "backup_optimizer", None)) if log.num_zeros else ():
-            if each is not None:
-                each.register_step_pre_hook(self._count)
+        for each in optimizers if log.num_zeros else ():
+            each.register_step_pre_hook(self._count)
 
     @in_section(OPTIMIZER)
     def read(self, *, skipped: bool) -> dict[str, Any]:
