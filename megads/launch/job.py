@@ -32,6 +32,9 @@ from megads.text.plural import plural
 from megads.text.secrets import hidden
 from megads.text.units import clock, duration
 
+DS_CONFIG = "ds_config.json"
+"""Of a run folder: DeepSpeed's dictionary, for people."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -43,7 +46,7 @@ class Job:
     folder: Folder
     memory: Memory
     available_bytes: int  # of the host, 0 on hosts whose accelerators hold the model
-    deepspeed: dict[str, Any]
+    deepspeed: dict[str, Any] | None  # its dictionary; None: another engine runs
     plan: LaunchPlan
     facts: Facts  # of the machine
     start_point: StartPoint | None = None  # None: with new weights
@@ -66,7 +69,10 @@ def write_run_files(job: Job) -> None:
     """Write what the ranks read, and the line that gives this command again, now and once something is saved."""
     folder, origins = job.folder.path, job.resolved.origins
     save_config(job.run, origins, folder / CONFIG)
-    write_whole(folder / "ds_config.json", json.dumps(job.deepspeed, indent=2) + "\n")
+    if job.deepspeed is None:
+        (folder / DS_CONFIG).unlink(missing_ok=True)
+    else:
+        write_whole(folder / DS_CONFIG, json.dumps(job.deepspeed, indent=2) + "\n")
     ranks = {} if job.request.started is None else {"NGPU_PER_HOST": str(job.allocation.ranks_per_host)}
     done = settings_used_once(job.run, folder)
     (folder / COMMAND_ONCE_SAVED).unlink(missing_ok=True)
@@ -111,8 +117,8 @@ def describe(job: Job) -> str:
     return "\n".join([*settings_lines(job.resolved, job.deepspeed), summary(job), "", "command", command])
 
 
-def settings_lines(resolved: Resolved, deepspeed: Mapping[str, Any]) -> list[str]:
-    """Return every setting with its origin, and DeepSpeed's dictionary."""
+def settings_lines(resolved: Resolved, deepspeed: Mapping[str, Any] | None) -> list[str]:
+    """Return every setting with its origin, and DeepSpeed's dictionary where it is the engine."""
     rows = []
     for name, field in settings():
         value = value_of(resolved.run, name)
@@ -120,7 +126,7 @@ def settings_lines(resolved: Resolved, deepspeed: Mapping[str, Any]) -> list[str
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["settings"]
     lines += [f"  {n:{widths[0]}}  {v:>{widths[1]}} {u:{widths[2]}}  {o}".rstrip() for n, v, u, o in rows]
-    return [*lines, "", "deepspeed", json.dumps(deepspeed, indent=2), ""]
+    return [*lines, "", *([] if deepspeed is None else ["deepspeed", json.dumps(deepspeed, indent=2), ""])]
 
 
 def summary(job: Job) -> str:

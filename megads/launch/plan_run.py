@@ -11,7 +11,7 @@ from typing import IO
 
 from megads.cluster.machine import available_memory, count_accelerators, machine_name
 from megads.cluster.ranks import TOKEN
-from megads.config.deepspeed.dictionary import deepspeed_config
+from megads.config.deepspeed.dictionary import dictionary_of
 from megads.config.derive import attempts, derive
 from megads.config.estimate.memory import check_fits, estimate
 from megads.config.machine_facts import Facts
@@ -39,6 +39,7 @@ from megads.launch.preflight.checkpoint_start import (
     resume_from_saved,
 )
 from megads.launch.preflight.device_memory import check_here
+from megads.launch.preflight.packages import check_versions, settle_engine
 from megads.launch.preflight.process_limits import check_open_files
 from megads.launch.preflight.task_files import check_task_files
 from megads.launch.preflight.tracker_packages import choose_trackers
@@ -167,7 +168,7 @@ def prepare(request: TrainRequest) -> Job:
     """
     from megads.data.check import check_data
 
-    planned = plan_run(request, hosts_of_this_job(request))
+    planned = plan_run(request, hosts_of_this_job(request), finish=settle_engine)
     run, allocation, facts, attempt = planned.run, planned.allocation, planned.facts, planned.attempt
     world_size, env = allocation.world_size, request.env
     if run.launch.walltime:
@@ -195,8 +196,7 @@ def prepare(request: TrainRequest) -> Job:
     run = resolved.run
     refuse_secrets(run, env)
     resolved = replace(resolved, notes=(*resolved.notes, *job_notes(run, allocation, env, folder.path)))
-    settings_now = deepspeed_config(run, world_size)
-    plan = LaunchPlan((), {})
+    settings_now, plan = dictionary_of(run, world_size), LaunchPlan((), {})
     job = Job(request, resolved, allocation, folder, memory, available, settings_now, plan, facts, start_point)
     return replace(job, plan=plan_attempt(job, allocation, 0, 0.0))
 
@@ -249,7 +249,6 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
     from megads.data.check import check_data
     from megads.data.datasets import uses_demo
     from megads.data.tokenizers.build import uses_demo_tokenizer
-    from megads.launch.preflight.packages import check_versions
 
     run, folder, env = job.run, job.folder.path, job.request.env
     if job.folder.complete:
@@ -306,10 +305,11 @@ def shrink(job: Job, allocation: Allocation) -> str:
     """
     was = job.run
     request = replace(job.request, pairs=(*job.request.pairs, f"train.global_batch={was.train.global_batch}"))
-    planned = plan_run(request, replace(hosts_of_this_job(request), allocate=lambda run, facts: allocation))
+    where = replace(hosts_of_this_job(request), allocate=lambda run, facts: allocation)
+    planned = plan_run(request, where, finish=settle_engine)
     resolved = choose_trackers(keep_schedule(plan_end(planned.resolved, job.start_point), job.start_point), request.env)
     new = resolved.run
-    settings_now = deepspeed_config(new, allocation.world_size)
+    settings_now = dictionary_of(new, allocation.world_size)
     write_run_files(replace(job, resolved=resolved, allocation=allocation, deepspeed=settings_now))
     return (
         f"DP {was.parallel.data} -> {new.parallel.data}, micro-batch {was.train.micro_batch} -> "

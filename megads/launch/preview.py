@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from megads.cluster.machine import count_accelerators
-from megads.config.deepspeed.dictionary import deepspeed_config
+from megads.config.deepspeed.dictionary import dictionary_of
 from megads.config.estimate.memory import check_device, estimate
 from megads.config.rules.remarks import remarks
 from megads.config.sources.presets import read_machine
@@ -50,5 +50,5 @@ def preview(request: TrainRequest) -> tuple[tuple[str, ...], str] | None:
         f"preview: this host is not {run.machine}; its data, network, disks and packages are not checked, and "
         "the command follows from the hosts of the job"
     )
-    text = "\n".join([*settings_lines(planned.resolved, deepspeed_config(run, world_size)), summary])
+    text = "\n".join([*settings_lines(planned.resolved, dictionary_of(run, world_size)), summary])
     return (note, *planned.resolved.notes, *([tight] if tight else []), *remarks(run, world_size)), text

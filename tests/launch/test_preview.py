@@ -99,3 +99,10 @@ def test_a_run_whose_state_exceeds_the_devices_is_refused(monkeypatch):
     assert check_device(run, 4, "polaris", 60, attempt_from(run, 4)).startswith("machine polaris")
     assert check_device(run, 4, "polaris", 0, attempt_from(run, 4)) == ""
     assert check_device(run, 4, "polaris", 200, attempt_from(run, 4)) == ""
+
+
+@pytest.mark.parametrize(("engine", "has_dictionary"), [("native", False), ("deepspeed", True)])
+def test_deepspeeds_dictionary_is_shown_where_it_is_the_engine(engine, has_dictionary, no_look):
+    _, text = preview(_ask(MACHINE="polaris", ENGINE=engine))
+    assert ('"zero_optimization"' in text) is has_dictionary
+    assert f"engine   {engine}\n" in text

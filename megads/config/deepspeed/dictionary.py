@@ -19,19 +19,21 @@ from megads.config.deepspeed.keys import (
     put,
 )
 from megads.config.deepspeed.overrides import merge
+from megads.config.engine_choice import choose
 from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree
 from megads.config.tree import value_of
 
 
 def effective_zero_stage(run: RunConfig) -> int:
-    """Return the ZeRO stage that DeepSpeed gets.
+    """Return the ZeRO stage that the engine runs with; the native one with the stage of the settings.
 
-    ZeRO 0 in half precision becomes stage 1, which computes the same on any number of
+    DeepSpeed's ZeRO 0 in half precision becomes stage 1, which computes the same on any number of
     ranks: DeepSpeed's ZeRO 0 wrapper takes an optimizer step while it is constructed,
     counts the norm of one tensor-parallel rank only, and accumulates in half precision.
     """
-    return max(1, run.parallel.zero_stage) if run.train.dtype != "fp32" else run.parallel.zero_stage
+    is_native = choose(run, 0).kind == "native"
+    return run.parallel.zero_stage if run.train.dtype == "fp32" or is_native else max(1, run.parallel.zero_stage)
 
 
 def is_bf16_optimizer(run: RunConfig) -> bool:
@@ -51,6 +53,15 @@ def overlaps(run: RunConfig) -> bool:
     computation each all-gather of weights would stop it. A CPU has one queue.
     """
     return run.parallel.ddp_impl == "torch" or (effective_zero_stage(run) == 3 and run.machine != "cpu")
+
+
+def dictionary_of(run: RunConfig, world_size: int) -> dict[str, Any] | None:
+    """Return :func:`deepspeed_config` of a run that DeepSpeed runs, None of another.
+
+    Raises:
+        ConfigError: as it does.
+    """
+    return deepspeed_config(run, world_size) if choose(run, world_size).kind == "deepspeed" else None
 
 
 def deepspeed_config(run: RunConfig, world_size: int) -> dict[str, Any]:

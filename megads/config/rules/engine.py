@@ -1,15 +1,17 @@
-"""Rules of DeepSpeed and of recomputation."""
+"""Rules of the engine, of DeepSpeed and of recomputation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from megads.config.engine_choice import ENGINE, Kind, choose, missing, needed, shown
 from megads.config.rules.advice import Change, Problem, divisors, each_of, nearest
 from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree
 from megads.config.stages import stage_steps
-from megads.config.tree import env_name, value_of
+from megads.config.tree import env_name, fields, value_of
 from megads.families.decoder import spec_of
+from megads.text.plural import listed
 
 ZERO, PP, TP = "parallel.zero_stage", "parallel.pipeline", "parallel.tensor"
 HPZ = "deepspeed.hpz_partition_size"
@@ -18,6 +20,24 @@ KIND, METHOD, LAYERS, WITH = "recompute.granularity", "recompute.method", "recom
 PARTITION, CONTIGUOUS = "recompute.partition_activations", "recompute.contiguous_memory"
 OF_LAYERS = (PARTITION, CONTIGUOUS, "recompute.cpu_checkpointing")
 DEEPSPEED_ONLY = (*OF_LAYERS, "recompute.synchronize", "recompute.profile")
+
+
+def choice(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    """Check that the engine of the run does all that the settings ask for."""
+    kind = choose(run, world_size).kind
+    for row, names in missing(run, kind):
+        given = listed([shown(run, name) for name in names])
+        off = {name: fields()[name].default for name in names}
+        if run.engine.kind == "auto":
+            text = f"{needed(run, 'deepspeed')} needs ENGINE=deepspeed, and {needed(run, 'native')} ENGINE=native"
+            others = {name: fields()[name].default for _, names in missing(run, _other(kind)) for name in names}
+            yield Problem(text, [off, others])
+        else:
+            yield Problem(f"ENGINE={kind} does not do {given} ({row.what})", [{ENGINE: _other(kind)}, off])
+
+
+def _other(kind: Kind) -> Kind:
+    return "native" if kind == "deepspeed" else "deepspeed"
 
 
 def hpz(run: RunConfig, world_size: int) -> Iterator[Problem]:
@@ -154,4 +174,4 @@ def _layers(run: RunConfig, steps: range) -> int:
     return sum(0 < step <= spec_of(run.model).num_layers for step in steps)
 
 
-RULES = (hpz, offload, precision, recompute)
+RULES = (choice, hpz, offload, precision, recompute)

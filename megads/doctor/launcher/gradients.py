@@ -19,7 +19,7 @@ from megads.errors import ConfigError
 from megads.launch.launchers.plan import WATCHED
 from megads.launch.plan_run import hosts_of_this_job, plan_run
 from megads.launch.preflight.capabilities import check_host
-from megads.launch.preflight.packages import check_versions
+from megads.launch.preflight.packages import check_versions, settle_engine
 from megads.launch.request import TrainRequest, resolve_request
 from megads.launch.schedulers.allocation import Allocation
 from megads.launch.supervise.run import run_plan
@@ -102,7 +102,7 @@ def check_gradients(request: TrainRequest, out: IO[str]) -> int:
     env = {name: value for name, value in request.env.items() if name not in _sizes()}
     small = {**request.overrides(), **tiny(given)}
     pairs = tuple(f"{name}={value}" for name, value in small.items())
-    planned = plan_run(replace(request, env=env, pairs=pairs), here, vocab_size=0, finish=_without_sizes)
+    planned = plan_run(replace(request, env=env, pairs=pairs), here, vocab_size=0, finish=_settled)
     run, allocation = planned.run, planned.allocation
     check_host(run, request.env)
     if run.machine == "cpu":
@@ -120,6 +120,10 @@ def check_gradients(request: TrainRequest, out: IO[str]) -> int:
         )
         out.flush()
         return run_plan(plan, folder, request.env, saves=False)
+
+
+def _settled(resolved: Resolved) -> Resolved:
+    return settle_engine(_without_sizes(resolved))
 
 
 def _check_memory(run: RunConfig, allocation: Allocation, available: int, host: str) -> None:

@@ -22,7 +22,7 @@ from megads.cluster.machine import available_memory, count_cores, visible_accele
 from megads.config.machine_facts import Facts
 from megads.config.schema import RunConfig
 from megads.doctor.ranks.host_groups import address_of
-from megads.launch.preflight.packages import NEEDED, check_versions
+from megads.launch.preflight.packages import check_versions, packages_of
 from megads.launch.request import TrainRequest
 from megads.launch.schedulers.allocation import Allocation
 from megads.monitor.check_stages import Verdict, some
@@ -87,7 +87,7 @@ def check_python(site: Site) -> Verdict:
     """
     check_versions(site.run)
     versions = {"Python": ".".join(map(str, sys.version_info[:3]))}
-    versions |= {package: metadata.version(package) for package in NEEDED}
+    versions |= {package: metadata.version(package) for package in packages_of(site.run)}
     text = ", ".join(f"{name} {version}" for name, version in versions.items())
     return Verdict("ok", f"{text}; {site.request.python}", data=versions)
 

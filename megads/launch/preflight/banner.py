@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from megads.config.engine_choice import choose
 from megads.config.estimate.memory import Memory, count_parameters, stages
 from megads.config.rules.remarks import bubble, query_heads
 from megads.config.schedule.batches import BatchSchedule, SkipRanges, planned_samples
@@ -56,6 +57,7 @@ def banner(
             f"{plural(allocation.world_size, 'rank')} on {hosts}: TP={parallel.tensor} PP={parallel.pipeline} "
             f"SP={parallel.sequence} DP={parallel.data} ZeRO={parallel.zero_stage}",
         ),
+        ("engine", str(choose(run, allocation.world_size))),
         *_layout_rows(run),
         *_size_rows(run),
         ("ramp-up", ramp_line(run)),

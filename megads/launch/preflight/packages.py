@@ -13,11 +13,16 @@ from importlib import metadata
 from pathlib import Path
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
+from megads.config.engine_choice import ENGINE, choose
+from megads.config.engine_choice import needed as only_by
 from megads.config.optimizers import OPTIMIZERS, Needs
 from megads.config.schema import RunConfig
+from megads.config.setting import Origin
+from megads.config.sources.resolve import Resolved
 from megads.errors import DependencyError, DeviceError
 
-NEEDED = ("torch", "deepspeed", "numpy", "safetensors", "tokenizers")
+NEEDED = ("torch", "numpy", "safetensors", "tokenizers")
+"""What every run needs. ``deepspeed`` is needed where it is the engine."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +61,45 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in release[0].split(".")) if release else ()
 
 
-def check_versions(run: RunConfig, needed: tuple[str, ...] = NEEDED) -> None:
+def packages_of(run: RunConfig) -> tuple[str, ...]:
+    """Return the packages that a derived ``run`` needs."""
+    return (*NEEDED, *(("deepspeed",) if choose(run, 0).kind == "deepspeed" else ()))
+
+
+def settle_engine(resolved: Resolved, version: Callable[[str], str | None] | None = None) -> Resolved:
+    """Return settings whose engine is installed: with ``ENGINE=auto`` and without DeepSpeed the native one.
+
+    Settings that only DeepSpeed follows are kept; :func:`check_versions` then names what is missing.
+    """
+    run = resolved.run
+    is_there = (version or version_of)("deepspeed") is not None
+    if run.engine.kind != "auto" or choose(run, 0).kind == "native" or is_there or only_by(run, "deepspeed"):
+        return resolved
+    settled = run.model_copy(update={"engine": run.engine.model_copy(update={"kind": "native"})})
+    why = "deepspeed is not installed"
+    return Resolved(
+        settled,
+        {**resolved.origins, ENGINE: Origin("derived", why)},
+        (*resolved.notes, f"ENGINE=native, since {why} in this Python"),
+    )
+
+
+def check_versions(run: RunConfig, needed: tuple[str, ...] | None = None) -> None:
     """Refuse to start when a package is missing or known to train ``run`` wrongly.
+
+    Args:
+        needed: None: what ``run`` needs.
 
     Raises:
         DependencyError: names the package, the version found, and one that works.
     """
-    for package in needed:
+    for package in needed or packages_of(run):
         try:
             version = metadata.version(package)
         except metadata.PackageNotFoundError:
             raise DependencyError(
                 f"{package} is not installed in this Python; pip install -c envs/constraints.txt {package}"
+                f"{_without(run) if package == 'deepspeed' else ''}"
             ) from None
         for row in WRONG:
             known = row.package == package and numbers(row.first) <= numbers(version) < numbers(row.fixed)
@@ -77,6 +109,12 @@ def check_versions(run: RunConfig, needed: tuple[str, ...] = NEEDED) -> None:
                     f"{package} {version}: {row.defect}; pip install -c envs/constraints.txt {package}"
                     f" (right from {row.fixed} on){instead}"
                 )
+
+
+def _without(run: RunConfig) -> str:
+    """Return what a run needs to change so that it needs no DeepSpeed."""
+    asked = only_by(run, "deepspeed")
+    return f", or drop {asked}, which ENGINE=native does not do" if asked else ", or use ENGINE=native"
 
 
 def version_of(module: str) -> str | None:

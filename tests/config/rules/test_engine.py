@@ -19,6 +19,12 @@ def broken(rule: str, **env: str) -> list[tuple[str, dict]]:
 @pytest.mark.parametrize(
     ("rule", "env", "words", "way"),
     [
+        (
+            "choice",
+            {"ENGINE": "native", "OFFLOAD_PARAMS": "cpu", "ZERO_STAGE": "3"},
+            "ENGINE=native does not do OFFLOAD_PARAMS=cpu (weights off the device)",
+            {engine.ENGINE: "deepspeed"},
+        ),
         ("hpz", {"ZERO_HPZ_PARTITION_SIZE": "2"}, "needs ZeRO 3, and ZERO_STAGE=1", {engine.ZERO: 3}),
         (
             "hpz",

@@ -25,7 +25,8 @@ def _lines(env: dict[str, str], ranks: int, start: str = "") -> dict[str, str]:
 def test_a_plain_run_has_no_line_for_what_it_does_not_use():
     lines = _lines({}, 2)
     assert lines["layout"] == "2 ranks on 1 host: TP=1 PP=1 SP=1 DP=2 ZeRO=1"
-    assert list(lines) == ["run", "layout", "model", "batch", "train", "data", "memory"]
+    assert lines["engine"].partition(",")[0] in ("native", "deepspeed")
+    assert list(lines) == ["run", "layout", "engine", "model", "batch", "train", "data", "memory"]
 
 
 def test_it_says_where_the_run_starts():
@@ -57,6 +58,9 @@ def test_recomputed_layers():
 def test_second_copies_and_weights_on_the_host():
     lines = _lines({"ZERO_STAGE": "3", "ZERO_HPZ_PARTITION_SIZE": "2"}, 4)
     assert lines["hpZ"] == "a second copy of the weights over every 2 ranks of DP x SP"
+    asked = _lines({"DS_CONFIG_OVERRIDES": '{"aio": {"block_size": 1}}'}, 1)
+    assert asked["engine"] == "deepspeed, since the native engine does not do DS_CONFIG_OVERRIDES"
+    assert _lines({"ENGINE": "native"}, 1)["engine"] == "native"
     assert _lines({"ZERO_STAGE": "3", "OFFLOAD_PARAMS": "cpu"}, 2)["offload"] == "weights to cpu"
 
 

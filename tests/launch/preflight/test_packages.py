@@ -2,9 +2,12 @@ from importlib import metadata
 
 import pytest
 
+from megads.config import engine_choice
+from megads.config.rules.advice import put
 from megads.config.schema import ParallelConfig, RunConfig, TrainConfig
+from megads.config.sources.resolve import Resolved
 from megads.errors import DependencyError
-from megads.launch.preflight.packages import check_versions, numbers
+from megads.launch.preflight.packages import check_versions, numbers, settle_engine
 
 
 def run(zero_stage=1, dtype="fp32", pipeline=1):
@@ -26,6 +29,42 @@ def test_the_tested_set_is_accepted(zero_stage, dtype, pipeline):
 def test_a_missing_package_names_the_way_to_get_it():
     with pytest.raises(DependencyError, match=r"no-such-package is not installed.*pip install -c envs/constraints.txt"):
         check_versions(run(), ("no-such-package",))
+
+
+def without_deepspeed(package):
+    if package == "deepspeed":
+        raise metadata.PackageNotFoundError(package)
+    return "9.9"
+
+
+def test_deepspeed_is_needed_where_it_is_the_engine_only(monkeypatch):
+    monkeypatch.setattr(metadata, "version", without_deepspeed)
+    asked = put(run(), {"engine.kind": "deepspeed"})
+    with pytest.raises(DependencyError, match=r"deepspeed is not installed .* deepspeed, or use ENGINE=native$"):
+        check_versions(asked)
+    given = put(asked, {"deepspeed.steps_per_print": 5})
+    with pytest.raises(DependencyError, match=r"or drop STEPS_PER_PRINT=5, which ENGINE=native does not do$"):
+        check_versions(given)
+    check_versions(put(run(), {"engine.kind": "native"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "version", "kind"),
+    [
+        ({}, None, "native"),
+        ({}, "0.19.8", "auto"),
+        ({}, "", "auto"),  # installed by a path
+        ({"engine.kind": "deepspeed"}, None, "deepspeed"),
+        ({"deepspeed.comms_logger": True}, None, "auto"),  # check_versions says what is missing
+    ],
+)
+def test_auto_takes_the_engine_that_is_installed(monkeypatch, change, version, kind):
+    monkeypatch.setattr(engine_choice, "AUTO_TAKES_NATIVE", False)
+    settled = settle_engine(Resolved(put(run(), change), {}, ()), lambda module: version)
+    assert settled.run.engine.kind == kind
+    assert settled.notes == (
+        ("ENGINE=native, since deepspeed is not installed in this Python",) if kind == "native" else ()
+    )
 
 
 @pytest.mark.parametrize("version", ["0.16.0", "0.16.9", "0.18.5", "0.19.2"])
