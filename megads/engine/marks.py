@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
-from megads.engine.base import whole_shape
+from megads.engine.base import is_copy, whole_shape
 from megads.errors import DeviceError
 from megads.families.spec import Parameter
 from megads.models.gpt import GPT
@@ -55,6 +56,20 @@ def check_marks(module: GPT) -> None:
                 f"parameter {name} on {parameter.device}: of the whole shape {shape}, "
                 f"the model's description says {module.spec.of(name).shape}"
             )
+
+
+def mark_counted(module: nn.Module, tensor_rank: int) -> None:
+    """Mark the parameters that this rank adds to the gradient norm.
+
+    ``tensor_model_parallel``, DeepSpeed's name for it, says "count here": a shard counts on every
+    tensor rank, a replicated parameter only on the first, and a stage's copy of another
+    stage's parameter nowhere. Without the marks the norm, and with it clipping, is wrong and
+    nothing says so.
+    """
+    for parameter in module.parameters():
+        sharded = parameter.shard is not None  # type: ignore[attr-defined]
+        counted = (sharded or tensor_rank == 0) and not is_copy(parameter)
+        parameter.tensor_model_parallel = counted  # type: ignore[attr-defined]
 
 
 def check_same(names: dict[Any, str], module: GPT) -> None:

@@ -42,11 +42,16 @@ def model_class(model: ModelConfig) -> type[GPT]:
 
 
 def build_model(
-    run: RunConfig, groups: Groups, recompute: Recompute | None = None, find_partition: FindPartition = _not_partitioned
+    run: RunConfig,
+    groups: Groups,
+    recompute: Recompute | None = None,
+    find_partition: FindPartition = _not_partitioned,
+    arrange: Callable[[GPT], None] | None = None,
 ) -> GPT:
     """Return this rank's part of the model with its initial weights.
 
-    They are float32 on the CPU, or what :func:`megads.parallel.tensor.placed` says.
+    They are float32 on the CPU, or what :func:`megads.parallel.tensor.placed` says. ``arrange`` gives hollow
+    parameters their memory before they are filled.
 
     Raises:
         ConfigError, DependencyError: see :class:`megads.models.gpt.GPT`.
@@ -58,6 +63,8 @@ def build_model(
         scatter_norms=run.parallel.scatter_norms,
         recompute=recompute,
     )
+    if arrange is not None:
+        arrange(module)
     initialise(module, run.train.seed_of_weights, groups, find_partition)
     return module
 

@@ -117,13 +117,16 @@ def is_partitioned(weight: Tensor) -> bool:
     return hasattr(weight, "whole_shape")
 
 
-_PLACE: ContextVar[tuple[torch.device, torch.dtype]] = ContextVar("place")
+_PLACE: ContextVar[tuple[torch.device, torch.dtype, bool]] = ContextVar("place")
 
 
 @contextmanager
-def placed(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Have every :func:`parameter` made in the block lie on ``device`` in ``dtype`` at once: the host holds no copy."""
-    token = _PLACE.set((device, dtype))
+def placed(device: torch.device, dtype: torch.dtype, *, hollow: bool = False) -> Iterator[None]:
+    """Have every :func:`parameter` made in the block lie on ``device`` in ``dtype`` at once: the host holds no copy.
+
+    A ``hollow`` one has its shape, and the memory of a single element: an engine gives it a place.
+    """
+    token = _PLACE.set((device, dtype, hollow))
     try:
         yield
     finally:
@@ -138,8 +141,9 @@ def parameter(shape: Sequence[int], shard: Shard | None, group: Group = None) ->
     local = list(shape)
     if shard is not None:
         local[shard.dim] = sum(shard.local_parts(1 if group is None else group.size()))
-    device, dtype = _PLACE.get((torch.device("cpu"), torch.float32))
-    made = nn.Parameter(torch.empty(local, device=device, dtype=dtype))
+    device, dtype, hollow = _PLACE.get((torch.device("cpu"), torch.float32, False))
+    memory = torch.empty(1, device=device, dtype=dtype).expand(local) if hollow else None
+    made = nn.Parameter(torch.empty(local, device=device, dtype=dtype) if memory is None else memory)
     made.shard = shard  # type: ignore[attr-defined]
     return made
 

@@ -29,7 +29,7 @@ from megads.engine.deepspeed.driver import Driver
 from megads.engine.deepspeed.evaluation import measured
 from megads.engine.deepspeed.host_read import HostRead, on_host
 from megads.engine.deepspeed.memory_usage import memory_usage
-from megads.engine.deepspeed.package import Mpu, import_deepspeed, mark_counted, time_communication
+from megads.engine.deepspeed.package import Mpu, import_deepspeed, time_communication
 from megads.engine.deepspeed.skipped_step import StepRejection, scale_by_rules
 from megads.engine.deepspeed.state import DeepSpeedState
 from megads.engine.deepspeed.zero import (
@@ -40,7 +40,7 @@ from megads.engine.deepspeed.zero import (
     share_buffers,
 )
 from megads.engine.loss_terms import LossTerms
-from megads.engine.marks import check_same, move
+from megads.engine.marks import check_same, mark_counted, move
 from megads.engine.micro_batches import MicroBatch
 from megads.engine.optim.step_numbers import StepNumbers
 from megads.engine.partial_gradients import PartialGradients

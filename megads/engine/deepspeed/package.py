@@ -8,10 +8,8 @@ from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch.distributed as dist
-from torch import nn
 
 from megads.comm.groups import Groups
-from megads.engine.base import is_copy
 from megads.engine.deepspeed.compiler import import_muon_uncompiled, is_postponed
 from megads.timing.collectives import timed
 from megads.timing.sections import COMMUNICATION, in_section
@@ -73,20 +71,6 @@ def _communicate_through_torch() -> None:
 
     if comm.cdb is None and dist.is_initialized():
         comm.cdb = TorchBackend(dist.get_backend(), None, None)
-
-
-def mark_counted(module: nn.Module, tensor_rank: int) -> None:
-    """Mark the parameters that this rank adds to the gradient norm.
-
-    DeepSpeed reads ``tensor_model_parallel`` as "count here": a shard counts on every
-    tensor rank, a replicated parameter only on the first, and a stage's copy of another
-    stage's parameter nowhere. Without the marks the norm, and with it clipping, is wrong and
-    nothing says so.
-    """
-    for parameter in module.parameters():
-        sharded = parameter.shard is not None  # type: ignore[attr-defined]
-        counted = (sharded or tensor_rank == 0) and not is_copy(parameter)
-        parameter.tensor_model_parallel = counted  # type: ignore[attr-defined]
 
 
 COLLECTIVES = (
