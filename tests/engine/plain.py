@@ -18,6 +18,14 @@ from tests.ranks import groups_of
 CLIP = 0.3  # gradient norms are about 1, so clipping acts at every step
 STEPS, HALF = 4, 2
 """Of a run, and after which another engine goes on."""
+ENGINES = ("deepspeed", "native")
+NATIVE = {"engine.kind": "native"}
+"""Settings of a run on the second of :data:`ENGINES`; without them tests run the first."""
+
+
+def on(engine: str, changes: Mapping[str, str]) -> dict[str, str]:
+    """Return ``changes`` for a run on ``engine``, one of :data:`ENGINES`."""
+    return {**changes, "engine.kind": engine}
 
 
 def settings(grid: dict[str, int], **changes: str) -> RunConfig:
@@ -38,6 +46,7 @@ def settings(grid: dict[str, int], **changes: str) -> RunConfig:
         "parallel.pipeline": str(grid.get("pipe", 1)),
         "parallel.sequence": str(grid.get("seq", 1)),
         "optim.clip_grad": str(CLIP),
+        "engine.kind": "deepspeed",
         **changes,
     }
     asked = resolve(None, env={}, overrides=overrides, machine="generic", root=Path(__file__).parents[2])
@@ -182,12 +191,22 @@ def take_over(engine: Any, other: Any) -> None:
 
 
 def working_weights(engine: Any) -> list[Any]:
-    """Return the weights that the next forward pass computes with."""
-    return [working(parameter) for parameter in engine.module.parameters()]
+    """Return the weights that the next forward pass computes with, in the order of the model. Collective."""
+    return list(working(engine).values())
 
 
-def working(parameter: Any) -> Any:
-    """Return the weight that the next forward pass computes with. Collective."""
+def working(engine: Any) -> dict[str, Any]:
+    """Return the weights that the next forward pass computes with, by name. Collective."""
+    chunks = getattr(engine, "chunks", [engine.module])
+    named = {name: parameter for chunk in chunks for name, parameter in chunk.named_parameters()}
+    found = {}
+    for unit in getattr(engine, "units", ()):
+        whole = engine.gatherer.whole(unit)
+        found |= {place.name: place.of(whole).clone() for place in unit.places}
+    return {name: found[name] if name in found else _working(weight) for name, weight in named.items()}
+
+
+def _working(parameter: Any) -> Any:
     import torch.distributed as dist
 
     from megads.engine.base import whole_shape
@@ -215,11 +234,12 @@ def trains_like_one_rank(grid: dict[str, int], changes: dict[str, str]) -> None:
     assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)
     assert min(norms) > CLIP
     assert not any(r.skipped for r in results)
+    used = working(engine)
     for state in engine.state.by_parameter():
         whole = weights[state.name].detach()
         local = take_shard(whole, state.parameter.shard, groups.tensor_rank, groups.tensor_size)
         torch.testing.assert_close(state.tensors["weight"], local, rtol=1e-4, atol=2e-6)
-        torch.testing.assert_close(working(state.parameter), state.tensors["weight"], rtol=0, atol=0)
+        torch.testing.assert_close(used[state.name], state.tensors["weight"], rtol=0, atol=0)
 
 
 def goes_on_bitwise(grid: dict[str, int], changes: dict[str, str]) -> None:

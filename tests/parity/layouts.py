@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,7 @@ class Layout:
     dp: int = 1
     zero: int = 1
     more: dict[str, str] = field(default_factory=dict, hash=False)
+    engine: str = "deepspeed"
 
     @property
     def ranks(self) -> int:
@@ -106,7 +107,12 @@ class Layout:
 
     def __str__(self) -> str:
         more = "".join(f"-{key.rpartition('.')[2]}={value}" for key, value in self.more.items())
+        more += "" if self.engine == "deepspeed" else f"-{self.engine}"
         return f"{self.kind}-tp{self.tp}pp{self.pp}sp{self.sp}dp{self.dp}-z{self.zero}{more}"
+
+    def on(self, engine: str) -> Layout:
+        """Return the same on ``engine``, ``"deepspeed"`` or ``"native"``."""
+        return replace(self, engine=engine)
 
     def run(self, **changes: str) -> RunConfig:
         """Return the derived settings."""
@@ -117,6 +123,7 @@ class Layout:
             "parallel.pipeline": str(self.pp),
             "parallel.sequence": str(self.sp),
             "parallel.zero_stage": str(self.zero),
+            "engine.kind": self.engine,
             **self.more,
             **changes,
         }

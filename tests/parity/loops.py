@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.engine.plain import let_fp16_run
+from tests.engine.plain import let_fp16_run, working_weights
 from tests.parity.layouts import VOCAB, Layout
 from tests.ranks import groups_of
 
@@ -108,12 +108,12 @@ def loop_of(
 
 
 def state_of(loop: Any) -> str:
-    """Return a digest of every number on this rank that decides what comes: weights, moments, counters."""
+    """Return a digest of every number on this rank that decides what comes: weights, moments, counters. Collective."""
     import torch
 
     training = loop.training
     tensors = [tensor for piece in training.engine.state.owned_shards() for tensor in piece.tensors.values()]
-    tensors += [getattr(p, "ds_tensor", p).detach() for p in training.engine.module.parameters()]
+    tensors += working_weights(training.engine)
     digest = hashlib.blake2b(repr(sorted(training.engine.state.scalars().items())).encode())
     for tensor in tensors:
         digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())

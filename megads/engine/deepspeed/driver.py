@@ -12,7 +12,7 @@ from torch import nn
 from megads.comm.groups import Groups, group_timeout_s
 from megads.config.schema import RunConfig
 from megads.engine.deepspeed.state import DeepSpeedState
-from megads.engine.optim.build import make_optimizer
+from megads.engine.optim.build import make_optimizer, parameter_groups
 from megads.engine.optim.driver import OptimizerDriver
 from megads.engine.optim.exchange import Team
 from megads.engine.optim.sophia import SophiaG
@@ -26,7 +26,7 @@ class Driver(OptimizerDriver):
 
     def __init__(self, run: RunConfig, module: nn.Module):
         super().__init__(run)
-        self.optimizer = make_optimizer(run, module)
+        self.optimizer = make_optimizer(run, parameter_groups(module, run))
         self.counted: StepCounts | None = None
 
     def attach(self, state: DeepSpeedState, groups: Groups, device: torch.device) -> None:

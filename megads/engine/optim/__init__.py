@@ -1,1 +1,1 @@
-"""The optimizers: libraries' classes on what DeepSpeed gives them, or on whole parameters."""
+"""The optimizers: libraries' classes on what the engine gives them, or on whole parameters."""

@@ -1,4 +1,4 @@
-"""From the settings to the optimizer that DeepSpeed is given."""
+"""From the settings to the optimizer that an engine steps."""
 
 from __future__ import annotations
 
@@ -40,21 +40,17 @@ def parameter_groups(module: nn.Module, run: RunConfig) -> list[dict[str, Any]]:
             found[VECTORS].append(parameter)
         else:
             found[MATRICES if MATRICES in found and name.startswith("layers.") else OTHERS].append(parameter)
-    decay = run.optim.weight_decay
-    return [
-        {
-            "params": parameters,
-            "label": label,
-            "decays": label != VECTORS,
-            "weight_decay": 0.0 if label == VECTORS else decay,
-        }
-        for label, parameters in found.items()
-        if parameters
-    ]
+    return [group_of(label, parameters, run) for label, parameters in found.items() if parameters]
 
 
-def make_optimizer(run: RunConfig, module: nn.Module) -> torch.optim.Optimizer:
-    """Return the optimizer of ``run``.
+def group_of(label: str, parameters: list[nn.Parameter], run: RunConfig) -> dict[str, Any]:
+    """Return the optimizer's group of ``label``."""
+    decay = 0.0 if label == VECTORS else run.optim.weight_decay
+    return {"params": parameters, "label": label, "decays": label != VECTORS, "weight_decay": decay}
+
+
+def make_optimizer(run: RunConfig, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """Return the optimizer of ``run`` that steps ``groups``, as :func:`group_of` makes them.
 
     One whose rule sees whole tensors or matrices is a :class:`WholeOptimizer` and has to be
     attached once the engine is made.
@@ -63,7 +59,7 @@ def make_optimizer(run: RunConfig, module: nn.Module) -> torch.optim.Optimizer:
         DependencyError: its package is missing.
     """
     name = run.optim.optimizer
-    row, groups, make = OPTIMIZERS[name], parameter_groups(module, run), maker(name, run.optim)
+    row, make = OPTIMIZERS[name], maker(name, run.optim)
     if not row.is_whole:
         optimizer = make(groups)
         if row.is_averaged:

@@ -28,7 +28,7 @@ class Call:
     """The parameters of one call of ``step`` and one group.
 
     Attributes:
-        key: a tensor that DeepSpeed has in the group then.
+        key: a tensor that the engine has in the group then.
         label: of the group.
         slots: in the same order on every rank of the stage.
     """
@@ -72,7 +72,7 @@ class _Round:
 
 
 class WholeOptimizer(torch.optim.Optimizer):
-    """Gives DeepSpeed an optimizer of flat partitions, and steps whole parameters.
+    """Looks like an optimizer of flat partitions, and steps whole parameters.
 
     Args:
         makers: label of a group -> what makes the optimizer of its parameters.
@@ -96,12 +96,12 @@ class WholeOptimizer(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
 
     def attach(self, team: Team, calls: Sequence[Call], sync: Callable[[Slot], None] | None) -> None:
-        """Learn where the parameters are, now that DeepSpeed has shared them out. Collective over the team.
+        """Learn where the parameters are, now that the engine has shared them out. Collective over the team.
 
         Args:
             team: the ranks of this pipeline stage.
             calls: every call and group, in the same order on every member.
-            sync: joins the runs on all ranks after a step; None: DeepSpeed does.
+            sync: joins the runs on all ranks after a step; None: the engine does.
         """
         self.sync = sync
         slots = [slot for call in calls for slot in call.slots]
