@@ -83,8 +83,8 @@ MUTATIONS = (
     Mutation(
         "key heads go to the sequence ranks in the opposite order",
         "megads/parallel/ulysses.py",
-        "self._keys = tuple(share.keys for share in shares)",
-        "self._keys = tuple(share.keys for share in reversed(shares))",
+        "        keys = tuple(share.keys for share in shares)",
+        "        keys = tuple(share.keys for share in reversed(shares))",
         layout("gqa-tp1pp2sp2dp1-z1"),
     ),
     Mutation(
@@ -251,8 +251,8 @@ MUTATIONS = (
     Mutation(
         "keys of the encoder are exchanged as if they were as many as the queries",
         "megads/parallel/ulysses.py",
-        "k, v = _ToHeads.apply(self.group, (self._keys, self._keys), k, v)",
-        "v, k = _ToHeads.apply(self.group, (self._keys, self._keys), k, v)",
+        "k, v = _ToHeads.apply(self.group, self._keys, k, v)",
+        "v, k = _ToHeads.apply(self.group, self._keys, k, v)",
         t5("t5-1-2"),
     ),
     Mutation(

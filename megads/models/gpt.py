@@ -108,17 +108,17 @@ class Block(nn.Module):
     def attend(self, x: Tensor, documents: Documents | None, draws: Draws | None) -> Tensor:
         """Do the layer's first half: attention."""
         mixed = self.attention(normed(self.input_norm, x), documents, draws)
-        return self._added(x, mixed, self.attention_norm, draws, f"{self.layer}.out")
+        return self._added(x, mixed, self.attention_norm, draws, "out")
 
     def change(self, x: Tensor, draws: Draws | None) -> Tensor:
         """Do the layer's second half: the MLP."""
-        return self._added(x, self.mlp(normed(self.post_norm, x)), self.mlp_norm, draws, f"{self.layer}.mlp")
+        return self._added(x, self.mlp(normed(self.post_norm, x)), self.mlp_norm, draws, "mlp")
 
-    def _added(self, x: Tensor, change: Tensor, norm: nn.Module | None, draws: Draws | None, place: str) -> Tensor:
+    def _added(self, x: Tensor, change: Tensor, norm: nn.Module | None, draws: Draws | None, name: str) -> Tensor:
         probability = self.probability if self.training else 0.0
         if self.normalises_sums:
-            return normed(norm, x + self.context.dropout(change, probability, draws, place))
-        return x + self.context.dropout(normed(norm, change), probability, draws, place)
+            return normed(norm, x + self.context.dropout(change, probability, draws, self.layer, name))
+        return x + self.context.dropout(normed(norm, change), probability, draws, self.layer, name)
 
 
 def norm_of(name: str, layer: Layer, epsilon: float, context: Context) -> nn.Module | None:

@@ -39,15 +39,18 @@ class Context:
         """The group over which norms, dropout and residual are cut; None: they are whole."""
         return self.groups.tensor if self.scatter_norms else None
 
-    def dropout(self, x: Tensor, probability: float, draws: Draws | None, place: str) -> Tensor:
+    def dropout(self, x: Tensor, probability: float, draws: Draws | None, *place: object) -> Tensor:
         """Return ``x``, an activation between the split layers, with dropout.
 
         Whole activations are dropped the same way on every tensor rank, scattered ones are not.
+
+        Args:
+            place: the parts of its name; joined where it is needed, so that compiled code serves every layer.
         """
         if probability == 0:
             return x
         if draws is not None:
-            draws.begin(place, is_split=self.scattered_over is not None)
+            draws.begin(".".join(map(str, place)), is_split=self.scattered_over is not None)
         return F.dropout(x, probability)
 
 

@@ -126,7 +126,7 @@ class DecoderBlock(_Half):
         mine = self.attend(mine, self.among(documents, x, parts), draws)
         seen = self.cross_attention(self.cross_norm(mine), encoded, documents or Documents(), draws)
         probability = self.probability if self.training else 0.0
-        mine = mine + self.context.dropout(seen, probability, draws, f"{self.layer}.cross")
+        mine = mine + self.context.dropout(seen, probability, draws, self.layer, "cross")
         return torch.cat([encoded, self.change(mine, draws), tables], dim=1)
 
 

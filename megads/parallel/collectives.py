@@ -19,6 +19,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 import megads.timing.collectives as dist
+from megads.parallel.opaque import opaque
 
 Group = dist.ProcessGroup | None
 """None is a group of one rank."""
@@ -51,11 +52,36 @@ def by_position(x: Tensor) -> Tensor:
     return x.transpose(0, 1).contiguous()
 
 
+@opaque("(Tensor x, str group) -> Tensor")
 def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     # A gradient may be expanded or shared with another branch, so it is never ours to overwrite.
     fresh = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(fresh, group=group)
     return fresh
+
+
+@opaque("(Tensor[] grads, str group) -> Tensor")
+def _summed_together(grads: Sequence[Tensor], group: dist.ProcessGroup) -> Tensor:
+    flat = torch.cat([grad.flatten() for grad in grads])
+    dist.all_reduce(flat, group=group)
+    return flat
+
+
+@opaque("(Tensor x, str group) -> Tensor")
+def _scattered(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return this rank's ``[B, S / t, ...]`` of the sum of ``x``."""
+    whole = by_position(x)
+    mine, work = start_scatter(whole, group)
+    work.wait()
+    return by_position(mine)
+
+
+@opaque("(Tensor x, str group) -> Tensor")
+def _gathered(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return ``[n * t, ...]``, every rank's contiguous ``x`` in rank order."""
+    whole, work = start_gather(x, group)
+    work.wait()
+    return whole
 
 
 class _CopyToGroup(Function):
@@ -69,8 +95,7 @@ class _CopyToGroup(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if len(grads) == 1:
             return None, _summed(grads[0], ctx.group)
-        flat = torch.cat([grad.flatten() for grad in grads])
-        dist.all_reduce(flat, group=ctx.group)
+        flat = _summed_together(grads, ctx.group)
         pieces = flat.split([grad.numel() for grad in grads])
         return None, *(piece.view(grad.shape) for piece, grad in zip(pieces, grads, strict=True))
 
@@ -90,18 +115,12 @@ class _ScatterFromGroup(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
-        whole = by_position(x)
-        mine, work = start_scatter(whole, group)
-        work.wait()
-        return by_position(mine)
+        return _scattered(x, group)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        mine = by_position(grad)
-        whole, work = start_gather(mine, ctx.group)
-        work.wait()
-        return whole.transpose(0, 1), None
+        return _gathered(by_position(grad), ctx.group).transpose(0, 1), None
 
 
 class _SplitRows(Function):
@@ -114,10 +133,7 @@ class _SplitRows(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        mine = grad.contiguous()
-        whole, work = start_gather(mine, ctx.group)
-        work.wait()
-        return whole, None
+        return _gathered(grad.contiguous(), ctx.group), None
 
 
 def copy_to_group(x: Tensor, group: Group) -> Tensor:

@@ -8,7 +8,7 @@ rank has, and is handed to the layers; nothing is sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -66,15 +66,16 @@ class Lengths:
     Attributes:
         tokens: ``[B]`` int64, each from 1 to ``whole``.
         whole: S, tokens of a row with its padding.
+        mask: ``[B, 1, 1, S]`` bool: whether a key is real; the same for every query, so no mask is S x S.
     """
 
     tokens: Tensor
     whole: int
+    mask: Tensor = field(init=False, repr=False)
 
-    @cached_property
-    def mask(self) -> Tensor:
-        """``[B, 1, 1, S]`` bool: whether a key is real; the same for every query, so no mask is S x S."""
-        return (torch.arange(self.whole, device=self.tokens.device) < self.tokens.unsqueeze(1))[:, None, None]
+    def __post_init__(self) -> None:
+        mask = torch.arange(self.whole, device=self.tokens.device) < self.tokens.unsqueeze(1)
+        object.__setattr__(self, "mask", mask[:, None, None])
 
     @cached_property
     def index(self) -> Tensor:

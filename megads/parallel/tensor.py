@@ -35,6 +35,7 @@ from megads.parallel.collectives import (
     start_gather,
     start_scatter,
 )
+from megads.parallel.opaque import opaque_function
 from megads.parallel.weight_gradients import is_active, keep_parameters, put_off, waits, weight_gradients
 
 
@@ -148,6 +149,11 @@ def parameter(shape: Sequence[int], shard: Shard | None, group: Group = None) ->
     return made
 
 
+@opaque_function(
+    "(Tensor x, Tensor weight, Tensor? bias, str group, bool sums_output) -> Tensor",
+    saved="x weight",
+    kept="group sums_output",
+)
 class _SplitLinear(Function):
     """``F.linear`` with the group's all-reduce on the output or on the input's gradient.
 
@@ -183,6 +189,7 @@ class _SplitLinear(Function):
         return grad_x, *gradients, None, None
 
 
+@opaque_function("(Tensor x, Tensor weight, Tensor? bias, str group) -> Tensor", saved="x weight", kept="group")
 class _GatherLinear(Function):
     """``F.linear`` of the gathered input. Keeps only this rank's part of the input.
 
@@ -224,6 +231,7 @@ class _GatherLinear(Function):
         return grad_x, *gradients, None
 
 
+@opaque_function("(Tensor x, Tensor weight, Tensor? bias, str group) -> Tensor", saved="x weight", kept="group")
 class _ScatterLinear(Function):
     """``F.linear`` with its output summed over the group and scattered along the sequence."""
 

@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 import megads.timing.collectives as dist
 from megads.comm.groups import Groups
 from megads.errors import ConfigError
+from megads.parallel.opaque import opaque
 
 NOT_COUNTED = -100
 """The label of a token that takes no part in the loss, as in ``torch.nn.functional.cross_entropy``."""
@@ -136,8 +137,10 @@ class HeadExchange:
     def __init__(self, num_heads: int, num_kv_heads: int, group: dist.ProcessGroup):
         shares = share_heads(num_heads, num_kv_heads, group.size())
         self.group, self.share = group, shares[group.rank()]
-        self._queries = tuple(share.queries for share in shares)
-        self._keys = tuple(share.keys for share in shares)
+        queries = tuple(share.queries for share in shares)
+        keys = tuple(share.keys for share in shares)
+        self._queries, self._keys = _listed((queries,)), _listed((keys, keys))
+        self._all = _listed((queries, keys, keys))
 
     def to_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Map every head of ``[B, S/SP, heads, D]`` to this rank's heads of ``[B, S, heads, D]``.
@@ -145,30 +148,53 @@ class HeadExchange:
         Queries, keys and values may have different numbers of heads; the results are views
         of one tensor in memory order ``[S, B, heads, D]``.
         """
-        q, k, v = _ToHeads.apply(self.group, (self._queries, self._keys, self._keys), q, k, v)
+        q, k, v = _ToHeads.apply(self.group, self._all, q, k, v)
         return q, k, v
 
     def queries_to_heads(self, q: Tensor) -> Tensor:
         """Do what :meth:`to_heads` does for queries alone: keys are of another sequence."""
-        (q,) = _ToHeads.apply(self.group, (self._queries,), q)
+        (q,) = _ToHeads.apply(self.group, self._queries, q)
         return q
 
     def keys_to_heads(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Do what :meth:`to_heads` does for keys and values alone."""
-        k, v = _ToHeads.apply(self.group, (self._keys, self._keys), k, v)
+        k, v = _ToHeads.apply(self.group, self._keys, k, v)
         return k, v
 
     def to_tokens(self, x: Tensor) -> Tensor:
         """Map this rank's query heads ``[B, S, heads, D]`` to all heads of its tokens, ``[B, S/SP, heads, D]``."""
-        return _ToTokens.apply(self.group, (self._queries,), x)
+        return _ToTokens.apply(self.group, self._queries, x)
 
 
 Shares = tuple[tuple[range, ...], ...]
 """Of every part that travels together (queries, keys, values), the heads that each rank computes."""
 
+Listed = tuple[int, ...]
+"""Shares as an operator takes them: the number of parts, then begin and end of every range."""
 
-def _send_to_heads(parts: Sequence[Tensor], shares: Shares, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+
+def _listed(shares: Shares) -> Listed:
+    return len(shares), *(end for ranges in shares for heads in ranges for end in (heads.start, heads.stop))
+
+
+@cache
+def _shares(listed: Listed) -> Shares:
+    ranges = [range(*ends) for ends in zip(listed[1::2], listed[2::2], strict=True)]
+    size = len(ranges) // listed[0]
+    return tuple(tuple(ranges[first : first + size]) for first in range(0, len(ranges), size))
+
+
+def _send_to_heads(parts: Sequence[Tensor], listed: Listed, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """Map parts ``[B, s, heads, D]`` to this rank's shares of them, ``[B, S, share, D]``."""
+    mine = range(1 + 2 * group.rank(), len(listed), 2 * group.size())
+    counts = [listed[place + 1] - listed[place] for place in mine]
+    return _sent_to_heads(parts, listed, group).transpose(0, 1).split(counts, dim=2)
+
+
+@opaque("(Tensor[] parts, int[] listed, str group) -> Tensor")
+def _sent_to_heads(parts: Sequence[Tensor], listed: Listed, group: dist.ProcessGroup) -> Tensor:
+    """Do what :func:`_send_to_heads` does, without cutting its result, ``[S, B, all shares, D]``."""
+    shares = _shares(tuple(listed))
     batch, length, _, width = parts[0].shape
     counts, mine = _counts(shares), [len(ranges[group.rank()]) for ranges in shares]
     sent = parts[0].new_empty(sum(counts) * length * batch * width)
@@ -179,14 +205,16 @@ def _send_to_heads(parts: Sequence[Tensor], shares: Shares, group: dist.ProcessG
     dist.all_to_all_single(
         received.view(-1), sent, [sum(mine) * unit] * group.size(), [n * unit for n in counts], group=group
     )
-    return received.transpose(0, 1).split(mine, dim=2)
+    return received
 
 
-def _send_to_tokens(parts: Sequence[Tensor], shares: Shares, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+@opaque("(Tensor[] parts, int[] listed, str group) -> Tensor[]")
+def _send_to_tokens(parts: Sequence[Tensor], listed: Listed, group: dist.ProcessGroup) -> list[Tensor]:
     """Map this rank's shares ``[B, S, share, D]`` to parts ``[B, s, heads, D]``, summing heads that came from several.
 
     The transpose of :func:`_send_to_heads`, and where every head goes to one rank its inverse.
     """
+    shares = _shares(tuple(listed))
     batch, whole, _, width = parts[0].shape
     length, counts = whole // group.size(), _counts(shares)
     unit = length * batch * width
@@ -205,7 +233,7 @@ def _send_to_tokens(parts: Sequence[Tensor], shares: Shares, group: dist.Process
         results.append(make(batch, length, ranges[-1].stop, width))
     for block, heads, alone in _blocks(received, results, shares):
         heads.copy_(block) if alone else heads.add_(block)
-    return tuple(results)
+    return results
 
 
 def _counts(shares: Shares) -> list[int]:
@@ -247,7 +275,7 @@ def _blocks(buffer: Tensor, parts: Sequence[Tensor], shares: Shares) -> Iterator
 
 class _ToHeads(Function):
     @staticmethod
-    def forward(ctx: Any, group: dist.ProcessGroup, shares: Shares, *parts: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, group: dist.ProcessGroup, shares: Listed, *parts: Tensor) -> tuple[Tensor, ...]:
         ctx.group, ctx.shares = group, shares
         return _send_to_heads(parts, shares, group)
 
@@ -259,7 +287,7 @@ class _ToHeads(Function):
 
 class _ToTokens(Function):
     @staticmethod
-    def forward(ctx: Any, group: dist.ProcessGroup, shares: Shares, x: Tensor) -> Tensor:
+    def forward(ctx: Any, group: dist.ProcessGroup, shares: Listed, x: Tensor) -> Tensor:
         ctx.group, ctx.shares = group, shares
         return _send_to_tokens([x], shares, group)[0]
 

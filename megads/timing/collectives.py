@@ -8,7 +8,8 @@ collective costs is what the rank waits for it: in the call, or, of one that run
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -29,6 +30,7 @@ __all__ = [
     "get_process_group_ranks",
     "get_rank",
     "get_world_size",
+    "nothing_sent",
     "recv",
     "reduce",
     "reduce_scatter_tensor",
@@ -56,6 +58,27 @@ class Waited:
         return getattr(self.work, name)
 
 
+class _Done:
+    """Work that is done."""
+
+    def wait(self, *_: Any, **__: Any) -> None:
+        """Return at once."""
+
+
+_sends = True
+
+
+@contextmanager
+def nothing_sent() -> Iterator[None]:
+    """Have the collectives in the block do nothing: they are asked for the shapes of results alone."""
+    global _sends
+    before, _sends = _sends, False
+    try:
+        yield
+    finally:
+        _sends = before
+
+
 def timed(collective: F) -> F:
     """Return ``collective`` as a section of communication, and so the wait for what it starts."""
     name = collective.__name__
@@ -63,6 +86,8 @@ def timed(collective: F) -> F:
 
     @functools.wraps(collective)
     def call(*args: Any, **options: Any) -> Any:
+        if not _sends:
+            return _Done()
         # By its name, so that whoever replaces torch's own, to count or to delay it, does so here, too.
         now = getattr(dist, name) if is_torchs else collective
         with section(COMMUNICATION):
