@@ -41,7 +41,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         yield value
     elif is_dataclass(value):
         for each in fields(value):
-            yield from _tensors(getattr(value, each.name))
+            if each.init:  # what follows from others is where they are
+                yield from _tensors(getattr(value, each.name))
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -49,7 +50,7 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if is_dataclass(value) and not isinstance(value, type):
-        now = {each.name: getattr(value, each.name) for each in fields(value)}
+        now = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
         made = {name: _mapped(old, change) for name, old in now.items()}
         return replace(value, **{name: new for name, new in made.items() if new is not now[name]})
     return value
