@@ -14,7 +14,7 @@ import torch
 
 import megads
 from megads.checkpoint.owned_shard import OwnedShard
-from megads.checkpoint.resume.compatibility import shape_of
+from megads.checkpoint.resume.compatibility import engine_of, shape_of
 from megads.checkpoint.resume.start_point import goes_back_to
 from megads.checkpoint.save import WRITING, Saver, Snapshot
 from megads.config.deepspeed.dictionary import effective_zero_stage
@@ -47,6 +47,7 @@ def snapshot_of(training: Training) -> Snapshot:
             "megads": megads.__version__,
             "data": training.data,
             "device": training.device.type,
+            "engine": engine_of(run),
         },
         layout={
             **{axis: grid.degree(axis) for axis in ("pipe", "data", "seq", "tensor")},

@@ -7,7 +7,7 @@ from typing import Any
 
 from megads.checkpoint.format.folders import checkpoint_name
 from megads.checkpoint.format.manifest import Manifest, write_manifest
-from megads.checkpoint.resume.compatibility import shape_of
+from megads.checkpoint.resume.compatibility import engine_of, shape_of
 from megads.config.derive import derive
 from megads.config.schema import RunConfig
 from megads.config.sizes import model_degree
@@ -39,6 +39,7 @@ def fake(folder: Path, iteration: int, run: RunConfig | None = None, **changes: 
         "tensors": {},
         "files": {},
         "runs": {},
+        "about": {"engine": engine_of(run)},
     }
     path = folder / checkpoint_name(iteration)
     path.mkdir(parents=True)

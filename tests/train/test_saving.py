@@ -179,7 +179,7 @@ def test_what_goes_into_a_checkpoint(tmp_path):
     assert not manifest.has_generators
     assert manifest.kinds == KINDS
     assert manifest.layout == {"pipe": 1, "data": 1, "seq": 1, "tensor": 1, "zero_stage": 1}
-    assert set(manifest.about) == {"megads", "torch", "deepspeed", "data", "device"}
+    assert set(manifest.about) == {"megads", "torch", "deepspeed", "data", "device", "engine"}
     assert manifest.about["data"] == "d1"
     assert manifest.model["vocab_size"] == 100
     assert manifest.settings["train"]["train_iters"] == ITERATIONS

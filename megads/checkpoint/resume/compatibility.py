@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from megads.checkpoint.format.manifest import Manifest
+from megads.config.engine_choice import choose
 from megads.config.schedule.batches import BatchSchedule, planned_samples
 from megads.config.schedule.rates import Schedule
 from megads.config.schema import ModelConfig, RunConfig
@@ -256,6 +257,20 @@ def dropout_change(manifest: Manifest, run: RunConfig, device: str) -> str:
     return f"dropout masks differ with another {', '.join(changed)}" if changed else ""
 
 
+def engine_of(run: RunConfig) -> str:
+    """Return which engine runs a derived ``run``."""
+    grid = run.parallel
+    return choose(run, grid.tensor * grid.pipeline * grid.sequence * grid.data).kind
+
+
+def engine_change(manifest: Manifest, run: RunConfig) -> str:
+    """Return a line if another engine continues than wrote the checkpoint; else nothing."""
+    if not manifest.progress:
+        return ""
+    was, now = str(manifest.about.get("engine", "deepspeed")), engine_of(run)  # older ones had one engine
+    return f"was written by ENGINE={was}, this run has {now}: equal up to rounding, not bitwise" if was != now else ""
+
+
 def rate_change(manifest: Manifest, run: RunConfig) -> str:
     """Return a line if the next step has another learning rate now than it had for the checkpoint; else nothing."""
     before = run_of(manifest.settings)
@@ -272,12 +287,13 @@ def rate_change(manifest: Manifest, run: RunConfig) -> str:
 
 
 def resume_notes(manifest: Manifest, run: RunConfig, device: str = "") -> list[str]:
-    """Return what a resume reports: a line for every difference to the checkpoint, in settings, rate and dropout.
+    """Return what a resume reports: a line for every difference to the checkpoint: settings, engine, rate, dropout.
 
     ``device``: type of the one that draws dropout; empty: not known, taken to be the checkpoint's.
     """
     device = device or str(manifest.about.get("device", ""))
-    lines = [*changes(manifest.settings, run), rate_change(manifest, run), dropout_change(manifest, run, device)]
+    lines = [*changes(manifest.settings, run), engine_change(manifest, run), rate_change(manifest, run)]
+    lines.append(dropout_change(manifest, run, device))
     return [line for line in lines if line]
 
 

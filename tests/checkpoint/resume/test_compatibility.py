@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from megads.checkpoint.format.manifest import File, read_manifest
-from megads.checkpoint.resume.compatibility import SHAPE_SETTINGS, changes, check_model, dropout_change, shape_of
+from megads.checkpoint.resume.compatibility import (
+    SHAPE_SETTINGS,
+    changes,
+    check_model,
+    dropout_change,
+    engine_change,
+    resume_notes,
+    shape_of,
+)
 from megads.config.schema import ModelConfig, OptimConfig, RunConfig, TrainConfig
 from megads.errors import CheckpointError
 from tests.checkpoint.faked import derived, fake
@@ -138,3 +146,20 @@ def test_a_resume_says_when_dropout_is_drawn_on_another_device_or_by_another_rul
     old = replace(manifest, files={"rank-00000.safetensors": File(1, 2, 0, "0-0-0")})
     assert dropout_change(old, run, "cpu").startswith("was written by a version that saved RNG state for dropout")
     assert dropout_change(old, derived(HIDDEN_DROPOUT="0"), "cpu") == ""
+
+
+@pytest.mark.parametrize(("was", "now"), [("deepspeed", "native"), ("native", "deepspeed")])
+def test_a_resume_says_when_another_engine_continues(tmp_path, was, now):
+    before, after = derived(ENGINE=was), derived(ENGINE=now)
+    manifest = read_manifest(fake(tmp_path / "a", 5, before))
+    line = f"was written by ENGINE={was}, this run has {now}: equal up to rounding, not bitwise"
+    assert engine_change(manifest, after) == line
+    assert resume_notes(manifest, after) == [line]
+    assert resume_notes(manifest, before) == []
+    assert engine_change(read_manifest(fake(tmp_path / "b", 0, before, progress={})), after) == ""
+
+
+def test_a_checkpoint_that_names_no_engine_is_one_of_deepspeed(tmp_path):
+    manifest = read_manifest(fake(tmp_path, 5, about={}))
+    assert engine_change(manifest, derived(ENGINE="deepspeed")) == ""
+    assert "ENGINE=deepspeed, this run has native" in engine_change(manifest, derived(ENGINE="native"))
