@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
+from megads.config.stages import schedule_of
 from megads.config.tree import env_name, fields, value_of
 from megads.text.plural import listed
 
@@ -61,16 +62,28 @@ def _values(name: str, *values: Any) -> Callable[[RunConfig], list[str]]:
     return lambda run: [name] if value_of(run, name) in values else []
 
 
-def _of_deepspeed(run: RunConfig) -> list[str]:
-    return ["optim.optimizer"] if OPTIMIZERS[run.optim.optimizer].library.startswith("deepspeed.") else []
-
-
 def _in(section: str, *keys: str) -> tuple[str, ...]:
     return tuple(f"{section}.{key}" for key in keys)
 
 
+def _of_schedules(run: RunConfig) -> list[str]:
+    names = _in("parallel", "pipeline_schedule", "virtual_stages", "layers_per_virtual_stage")
+    return _differ(run, names) if schedule_of(run) != "1f1b" else []
+
+
+def _of_deepspeed(run: RunConfig) -> list[str]:
+    return ["optim.optimizer"] if OPTIMIZERS[run.optim.optimizer].library.startswith("deepspeed.") else []
+
+
 ABILITIES = (
     Ability("ZeRO 0 to 3 over DP x SP", ("parallel.zero_stage",), "yes", "yes", lambda run: []),
+    Ability(
+        "pipeline schedules besides 1F1B",
+        _in("parallel", "pipeline_schedule", "virtual_stages", "layers_per_virtual_stage"),
+        "interleaved, zb-h1",
+        "",
+        _of_schedules,
+    ),
     Ability("ZeRO++ hpZ: a copy of the weights in a host", ("deepspeed.hpz_partition_size",), "yes", "yes"),
     Ability(
         "optimizer state and masters in host memory",

@@ -61,12 +61,31 @@ class ParallelConfig(Section):
     pipeline_split: str = setting(
         "layers",
         "PIPELINE_SPLIT",
-        "layers of each stage: layers (equal), ends (embedding and head count as one each), "
+        "layers of each stage, or virtual stage: layers (equal), ends (embedding and head count as one each), "
         "parameters (equal), a list such as 6,8,8,6, or rank:N, the first stage of T5's decoder",
         flags={
             "--pp-partition-method": Word({"type:transformer": "layers", "type:transformer|embedding": "ends"}),
             "--pipeline-model-parallel-split-rank": Word(convert=split_rank),
         },
+    )
+    pipeline_schedule: Literal["auto", "1f1b", "interleaved", "zb-h1"] = setting(
+        "auto",
+        "PIPELINE_SCHEDULE",
+        "order of a stage's forward and backward passes: 1f1b, interleaved (virtual stages) or zb-h1 (weight "
+        "gradients fill the idle time); auto: interleaved with virtual stages, else 1f1b",
+        flags={"--enable-zbh1-pipeline": "zb-h1", "--enable-zbh1-exact-semantics": "zb-h1"},
+    )
+    virtual_stages: int = setting(
+        0,
+        "VIRTUAL_STAGES --num-virtual-stages-per-pipeline-rank",
+        "chunks of layers in each stage, which hold layers far apart; 0: by NUM_LAYERS_PER_VIRTUAL_STAGE, else 1",
+        ge=0,
+    )
+    layers_per_virtual_stage: int = setting(
+        0,
+        "NUM_LAYERS_PER_VIRTUAL_STAGE --num-layers-per-virtual-pipeline-stage",
+        "layers of a chunk; the chunks of a stage are then NLAYERS / (PP NUM_LAYERS_PER_VIRTUAL_STAGE)",
+        ge=0,
     )
     scatter_norms: bool = setting(
         False,

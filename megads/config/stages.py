@@ -1,7 +1,8 @@
 """How a model is cut into pipeline stages. Arithmetic only, no torch.
 
 A model is a list of *steps*, see ``megads.families.spec``. A stage is a run of neighbouring
-steps; the first always begins with the embedding and the last ends with the output.
+steps; the first always begins with the embedding and the last ends with the output. With virtual
+stages it holds several runs, its chunks.
 """
 
 from __future__ import annotations
@@ -21,28 +22,61 @@ SPLIT_RANK = re.compile("rank:([0-9]{1,9})")
 """Of an encoder with a decoder: the first stage of the decoder."""
 
 
-def stage_steps(run: RunConfig) -> tuple[range, ...]:
-    """Return the steps of every pipeline stage. ``run`` is derived.
+def virtual_stages(run: RunConfig) -> int:
+    """Return how many chunks of layers each pipeline stage holds."""
+    grid = run.parallel
+    if grid.virtual_stages or not grid.layers_per_virtual_stage:
+        return grid.virtual_stages or 1
+    return max(1, spec_of(run.model).num_layers // (grid.pipeline * grid.layers_per_virtual_stage))
 
-    ``PIPELINE_SPLIT`` says what is balanced: the number of layers, the number of layers with
+
+def schedule_of(run: RunConfig) -> str:
+    """Return the pipeline's schedule, one of ``megads.config.pipeline.actions.SCHEDULES``."""
+    given = run.parallel.pipeline_schedule
+    return given if given != "auto" else "interleaved" if virtual_stages(run) > 1 else "1f1b"
+
+
+def chunk_steps(run: RunConfig) -> tuple[tuple[range, ...], ...]:
+    """Return the steps of every chunk of every pipeline stage. ``run`` is derived.
+
+    The model is cut into ``PP x VIRTUAL_STAGES`` runs; chunk ``c`` of stage ``s`` is the run ``c PP + s``, as in
+    Megatron-LM. ``PIPELINE_SPLIT`` says what is balanced: the number of layers, the number of layers with
     the embedding and the output as one layer each, or the parameters; of the cuts whose
-    largest stage is smallest, the most even one, with the lighter stages at the ends. A
-    list of numbers gives the layers of each stage. ``rank:N`` is Megatron-LM's split rank: the stages before N share
+    largest run is smallest, the most even one, with the lighter runs at the ends. A
+    list of numbers gives the layers of each run. ``rank:N`` is Megatron-LM's split rank: the stages before N share
     the encoder's layers equally, the others the decoder's.
 
     Raises:
-        ConfigError: more stages than layers, or a list that does not fit.
+        ConfigError: more runs than layers, or a list that does not fit.
     """
-    stages, layers = run.parallel.pipeline, spec_of(run.model).num_layers
+    stages, found = run.parallel.pipeline, _runs(run)
+    return tuple(found[stage::stages] for stage in range(stages))
+
+
+def stage_steps(run: RunConfig) -> tuple[range, ...]:
+    """Return the steps of every pipeline stage of a ``run`` without virtual stages, see :func:`chunk_steps`.
+
+    Raises:
+        ValueError: stages have several chunks.
+    """
+    if virtual_stages(run) > 1:
+        raise ValueError("stages of several chunks are not one range of steps; chunk_steps has them")
+    return tuple(chunks[0] for chunks in chunk_steps(run))
+
+
+def _runs(run: RunConfig) -> tuple[range, ...]:
+    """Return the steps of every virtual stage, in the order of the model."""
+    layers, chunks = spec_of(run.model).num_layers, virtual_stages(run)
+    stages = run.parallel.pipeline * chunks
     split = run.parallel.pipeline_split
     if match := SPLIT_RANK.fullmatch(split):
         split = _of_parts(run.model, stages, int(match[1]))
     if split not in SPLITS:
-        return _listed(split, stages, layers)
+        return _listed(split, run.parallel.pipeline, chunks, layers)
     if stages == 1:
         return (range(layers + 2),)
     if stages > layers:
-        raise _too_many(stages, layers, layers)
+        raise _too_many(run.parallel.pipeline, chunks, layers, layers)
     weights = {
         "layers": (0, *[1] * layers, 0),
         "ends": (1, *[1] * layers, 1),
@@ -86,14 +120,23 @@ def step_parameters(model: ModelConfig, tensor: int = 1) -> list[int]:
     return spec_of(model).step_sizes(tensor)
 
 
-def _too_many(stages: int, layers: int, most: int) -> ConfigError:
+def stages_text(stages: int, chunks: int) -> str:
+    """Return ``PP=4 stages``, or ``PP=4 x VIRTUAL_STAGES=2 = 8 virtual stages``."""
+    if chunks == 1:
+        return f"PP={stages} stages"
+    return f"PP={stages} x VIRTUAL_STAGES={chunks} = {stages * chunks} virtual stages"
+
+
+def _too_many(stages: int, chunks: int, layers: int, most: int) -> ConfigError:
+    fewer = f"VIRTUAL_STAGES={most // stages}" if stages <= most and chunks > 1 else f"PP={most}"
     return ConfigError(
-        f"PP={stages} stages cannot share NLAYERS={layers} layers; use PP={most} or less, or more layers"
+        f"{stages_text(stages, chunks)} cannot share NLAYERS={layers} layers; use {fewer} or less, or more layers"
     )
 
 
-def _listed(split: str, stages: int, layers: int) -> tuple[range, ...]:
-    """Return the stages that a list such as ``6,8,8,6`` describes."""
+def _listed(split: str, pipeline: int, chunks: int, layers: int) -> tuple[range, ...]:
+    """Return the virtual stages that a list such as ``6,8,8,6`` describes."""
+    stages = pipeline * chunks
     words = [word.strip() for word in split.split(",")]
     split = split if len(split) <= 60 else f"{split[:57]}..."
     if not all(re.fullmatch("-?[0-9]{1,18}", word) for word in words):
@@ -101,12 +144,12 @@ def _listed(split: str, stages: int, layers: int) -> tuple[range, ...]:
     counts = [int(word) for word in words]
     # The ends hold the embedding and the output, so they may do without a layer.
     if stages > layers + 2:
-        raise _too_many(stages, layers, layers + 2)
+        raise _too_many(pipeline, chunks, layers, layers + 2)
     empty = min(counts) < 0 or 0 in counts[1:-1]
     if len(counts) != stages or sum(counts) != layers or empty:
         share = ",".join(map(str, _even_share(layers, stages)))
         raise ConfigError(
-            f"PIPELINE_SPLIT={split} must list the layers of each of PP={stages} stages, "
+            f"PIPELINE_SPLIT={split} must list the layers of each of {stages_text(pipeline, chunks)}, "
             f"NLAYERS={layers} in total; use e.g. PIPELINE_SPLIT={share}"
         )
     cuts = [0, *(1 + sum(counts[:stage]) for stage in range(1, stages)), layers + 2]

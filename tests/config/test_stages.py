@@ -5,7 +5,14 @@ import itertools
 import pytest
 
 from megads.config.schema import ModelConfig, ParallelConfig, RunConfig
-from megads.config.stages import balanced_cuts, stage_steps, step_parameters
+from megads.config.stages import (
+    balanced_cuts,
+    chunk_steps,
+    schedule_of,
+    stage_steps,
+    step_parameters,
+    virtual_stages,
+)
 from megads.errors import ConfigError
 
 
@@ -140,6 +147,56 @@ def test_a_split_rank_is_where_the_decoder_begins(stages, rank, expected):
 def test_a_split_rank_that_does_not_fit(stages, split, model, message):
     with pytest.raises(ConfigError, match=message):
         stage_steps(run(12, stages, split, **model))
+
+
+def _chunks(layers, stages, **parallel):
+    """Return the layers of every chunk of every stage, which are the whole model in Megatron's order."""
+    given = RunConfig(model=ModelConfig(num_layers=layers), parallel=ParallelConfig(pipeline=stages, **parallel))
+    found = chunk_steps(given)
+    virtual = [found[index % stages][index // stages] for index in range(stages * virtual_stages(given))]
+    assert list(itertools.chain(*virtual)) == list(range(layers + 2))
+    return [[len([step for step in steps if 0 < step <= layers]) for steps in chunks] for chunks in found]
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "parallel", "expected"),
+    [
+        (8, 2, {"virtual_stages": 2}, [[2, 2], [2, 2]]),
+        (8, 2, {"layers_per_virtual_stage": 1}, [[1, 1, 1, 1], [1, 1, 1, 1]]),
+        (30, 4, {"virtual_stages": 2}, [[3, 4], [4, 4], [4, 4], [4, 3]]),
+        (6, 2, {"virtual_stages": 2, "pipeline_split": "ends"}, [[1, 2], [2, 1]]),
+        (6, 2, {"virtual_stages": 2, "pipeline_split": "0,3,3,0"}, [[0, 3], [3, 0]]),
+        (8, 4, {"pipeline_split": "layers"}, [[2], [2], [2], [2]]),
+    ],
+)
+def test_chunks_are_in_megatrons_order(layers, stages, parallel, expected):
+    assert _chunks(layers, stages, **parallel) == expected
+
+
+def test_one_range_of_steps_is_refused_where_stages_have_several():
+    given = RunConfig(model=ModelConfig(num_layers=8), parallel=ParallelConfig(pipeline=2, virtual_stages=2))
+    assert (virtual_stages(given), schedule_of(given)) == (2, "interleaved")
+    with pytest.raises(ValueError, match="several chunks"):
+        stage_steps(given)
+
+
+@pytest.mark.parametrize(
+    ("layers", "parallel", "message"),
+    [
+        (
+            6,
+            {"virtual_stages": 4},
+            r"PP=2 x VIRTUAL_STAGES=4 = 8 virtual stages .* NLAYERS=6 layers; use VIRTUAL_STAGES=3 ",
+        ),
+        (
+            *(8, {"virtual_stages": 2, "pipeline_split": "4,4"}),
+            r"each of PP=2 x VIRTUAL_STAGES=2 = 4 virtual stages, NLAYERS=8 in total; use e.g. PIPELINE_SPLIT=2,2,2,2",
+        ),
+    ],
+)
+def test_chunks_that_do_not_fit(layers, parallel, message):
+    with pytest.raises(ConfigError, match=message):
+        _chunks(layers, 2, **parallel)
 
 
 @pytest.mark.parametrize("kind", ["llama", "llama-gqa", "gpt", "mixed"])

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -35,7 +36,8 @@ from megads.config.rules import layout as layout_rules
 from megads.config.rules.advice import Attempt, Change, Layout, Problem, put, refusal
 from megads.config.schema import ModelConfig, ParallelConfig, RunConfig
 from megads.config.setting import Origin
-from megads.config.stages import SPLITS, stage_steps
+from megads.config.settings.engine import EngineConfig
+from megads.config.stages import SPLITS, chunk_steps
 from megads.errors import CheckpointError, ConfigError
 from megads.families.decoder import spec_of
 
@@ -82,22 +84,26 @@ def target_of(manifest: Manifest, **wanted: int | str | None) -> RunConfig:
     """
     had, settings = manifest.layout, manifest.settings
     given = {name: value for name, value in wanted.items() if value is not None}
+    saved = settings.get("parallel", {})
     layout = {
         "tensor": had["tensor"],
         "pipeline": had["pipe"],
         "sequence": had["seq"],
         "data": had["data"],
         "zero_stage": had["zero_stage"],
-        "pipeline_split": settings.get("parallel", {}).get("pipeline_split", "layers"),
+        "pipeline_split": saved.get("pipeline_split", "layers"),
         **given,
     }
+    if layout["pipeline"] == had["pipe"] and "pipeline_split" not in given:
+        layout |= {name: saved.get(name, 0) for name in ("virtual_stages", "layers_per_virtual_stage")}
     if "pipeline_split" not in given and layout["pipeline"] != had["pipe"] and layout["pipeline_split"] not in SPLITS:
         layout["pipeline_split"] = "layers"  # the list was of other stages
     model = {key: value for key, value in manifest.model.items() if key in ModelConfig.model_fields}
     # Nothing in a checkpoint depends on the length of the samples.
     model["seq_length"] = settings.get("model", {}).get("seq_length", layout["sequence"])
     try:
-        run = RunConfig(model=ModelConfig(**model), parallel=ParallelConfig(**layout))
+        engine = EngineConfig(kind=settings.get("engine", {}).get("kind", "auto"))
+        run = RunConfig(model=ModelConfig(**model), parallel=ParallelConfig(**layout), engine=engine)
     except ValidationError as error:
         first = error.errors()[0]
         raise CheckpointError(f"the checkpoint's {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -145,7 +151,8 @@ def shares_of(run: RunConfig) -> list[list[Share]]:
     every tensor-parallel rank is in the file of the first. Ranks of data x seq share evenly
     as the ZeRO stage does: 0 and 3 each parameter, 1 and 2 matrices and vectors laid end to end.
     """
-    grid, stages, parameters = grid_of(run), stage_steps(run), list(spec_of(run.model).parameters())
+    grid, parameters = grid_of(run), list(spec_of(run.model).parameters())
+    stages = [set(chain(*chunks)) for chunks in chunk_steps(run)]
     size = grid.data * grid.seq
     flat = run.parallel.zero_stage in (1, 2)
     files = []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
+from megads.config.pipeline.actions import in_flight
 from megads.config.schema import RunConfig
 from megads.config.sizes import HeadCount, heads_of_rank
+from megads.config.stages import schedule_of
 from megads.families.decoder import spec_of
 
 
@@ -18,6 +22,17 @@ class Stage:
     has_embedding: bool
     has_head: bool
     first: int = 0  # number of its first layer
+    chunks: tuple[range, ...] = ()  # numbers of the layers of each chunk, where there are several
+
+    @property
+    def runs(self) -> tuple[range, ...]:
+        """Return the numbers of the layers of each chunk."""
+        return self.chunks or (range(self.first, self.first + self.layers),)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Return the numbers of all layers."""
+        return tuple(chain(*self.runs))
 
 
 def rank_tokens(run: RunConfig) -> int:
@@ -26,17 +41,35 @@ def rank_tokens(run: RunConfig) -> int:
 
 
 def saved_bytes(run: RunConfig, stage: Stage) -> int:
-    """Return what a stage keeps of all micro-batches that are in flight when most are (1F1B)."""
-    in_flight = min(run.train.grad_acc_steps, run.parallel.pipeline - stage.index)
-    layer, layers, given = layer_bytes(run), stage.layers, run.recompute
-    if given.granularity == "none":
-        return in_flight * layers * layer
-    if given.granularity == "selective":
-        return in_flight * layers * (layer - core_bytes(run))
-    if given.method == "block":
-        again = min(given.num_layers, layers)
-        return in_flight * (again * input_bytes(run) + (layers - again) * layer)
-    return in_flight * -(-layers // given.num_layers) * input_bytes(run)
+    """Return what a stage keeps of all micro-batches that are in flight when most are."""
+    layer, given = layer_bytes(run), run.recompute
+
+    def of_chunk(numbers: range) -> int:
+        layers = len(numbers)
+        if given.granularity == "none":
+            return layers * layer
+        if given.granularity == "selective":
+            return layers * (layer - core_bytes(run))
+        if given.method == "block":
+            again = min(given.num_layers, layers)
+            return again * input_bytes(run) + (layers - again) * layer
+        return -(-layers // given.num_layers) * input_bytes(run)
+
+    return most_kept(run, stage, of_chunk, lambda numbers: len(numbers) * layer)
+
+
+def most_kept(run: RunConfig, stage: Stage, before: Callable[[range], int], after: Callable[[range], int]) -> int:
+    """Return the most that a stage keeps of its chunks, of all micro-batches in flight.
+
+    Args:
+        before: bytes of the layers of a chunk between the forward and the backward pass of a micro-batch.
+        after: bytes of them while weight gradients wait (zb-h1): inputs of the matrices and gradients of their outputs,
+            about what the layers keep without recomputation.
+    """
+    kept, wait = [before(numbers) for numbers in stage.runs], [after(numbers) for numbers in stage.runs]
+    held = in_flight(schedule_of(run), run.parallel.pipeline, len(kept), run.train.grad_acc_steps, stage.index)
+    sizes = kept + wait
+    return max(sum(a * b for a, b in zip((*forward, *waiting), sizes, strict=True)) for forward, waiting in held)
 
 
 def recomputing_bytes(run: RunConfig, stage: Stage) -> int:
@@ -46,7 +79,8 @@ def recomputing_bytes(run: RunConfig, stage: Stage) -> int:
         return 0
     if given.granularity == "selective":
         return core_bytes(run)
-    return layer_bytes(run) * (1 if given.method == "block" else min(given.num_layers, stage.layers))
+    largest = max(map(len, stage.runs))
+    return layer_bytes(run) * (1 if given.method == "block" else min(given.num_layers, largest))
 
 
 def layer_bytes(run: RunConfig) -> int:

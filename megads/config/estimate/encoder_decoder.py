@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from megads.config.schema import ModelConfig, RunConfig
-from megads.config.stages import stage_steps
+from megads.config.stages import chunk_steps
 from megads.families.decoder import spec_of
 
 
@@ -48,9 +49,9 @@ def logit_products(model: ModelConfig) -> int:
 
 
 def again_products(run: RunConfig, layers: Sequence[LayerProducts], steps: Sequence[range] = ()) -> int:
-    """Return the multiply-adds of what is computed again in the stages with ``steps``, all of them by default."""
+    """Return the multiply-adds of what is computed again in the chunks with ``steps``, all of them by default."""
     given, total = run.recompute, 0
-    for stage in steps or stage_steps(run):
+    for stage in steps or chain(*chunk_steps(run)):
         mine = [layers[step - 1] for step in stage if 0 < step <= len(layers)]
         if given.granularity == "selective":
             total += sum(each.core for each in mine)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from megads.config.estimate.encoder_decoder import again_products, layer_products, logit_products
 from megads.config.schema import ModelConfig, RunConfig
-from megads.config.stages import stage_steps
+from megads.config.stages import chunk_steps
 from megads.families.decoder import spec_of
 from megads.families.encoder_decoder import has_decoder
 from megads.families.table import FAMILIES
@@ -94,8 +94,8 @@ def flops_per_token(run: RunConfig, *, core_again: int = 1) -> Flops:
     """Return what one token of a derived ``run`` costs, by its model, its recomputation and ``FLOPS_CAUSAL``.
 
     Recomputation: ``selective`` the attention core of every layer; ``full`` with ``uniform``
-    every layer, with ``block`` the first ``num_layers`` of each pipeline stage, or as many as
-    it has. Each piece counts whole, as in arXiv 2104.04473 and 2205.05198, whichever
+    every layer, with ``block`` the first ``num_layers`` of each pipeline stage or
+    chunk, or as many as it has. Each piece counts whole, as in arXiv 2104.04473 and 2205.05198, whichever
     checkpoint function does it; torch's skips a piece's last product, whose result nobody needs.
 
     Args:
@@ -125,7 +125,7 @@ def recomputed_layers(run: RunConfig) -> int:
         return 0
     if given.method == "uniform":
         return layers
-    held = (sum(0 < step <= layers for step in steps) for steps in stage_steps(run))
+    held = (sum(0 < step <= layers for step in steps) for chunks in chunk_steps(run) for steps in chunks)
     return sum(min(given.num_layers, count) for count in held)
 
 

@@ -15,7 +15,7 @@ from megads.config.optimizers import OPTIMIZERS
 from megads.config.rules.advice import LARGEST_ADVICE, Attempt, Change, divisors, each_of, shown
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.sizes import data_degree
-from megads.config.stages import stage_steps
+from megads.config.stages import chunk_steps
 from megads.errors import ConfigError
 from megads.families.decoder import padded_vocab_size, spec_of
 from megads.families.spec import local_size
@@ -89,7 +89,7 @@ def _parameters(model: ModelConfig, tensor: int, stage: Stage) -> int:
     """Return the parameters of one tensor-parallel rank of a stage."""
     spec = spec_of(model)
     embedding, *layers, output = spec.step_sizes(tensor)
-    count = sum(layers[stage.first : stage.first + stage.layers])
+    count = sum(layers[number] for number in stage.numbers)
     count += stage.has_embedding * embedding + stage.has_head * output
     return count - (local_size(spec.copied, tensor) if stage.has_embedding and stage.has_head else 0)
 
@@ -100,10 +100,20 @@ def stages(run: RunConfig) -> Iterator[Stage]:
     if not last:
         yield Stage(0, spec_of(run.model).num_layers, has_embedding=True, has_head=True)
         return
-    for index, steps in enumerate(stage_steps(run)):
-        layers = len(steps) - (index == 0) - (index == last)
-        first = max(0, steps.start - 1)
-        yield Stage(index, layers, has_embedding=index == 0, has_head=index == last, first=first)
+    for index, chunks in enumerate(chunk_steps(run)):
+        last_step = spec_of(run.model).num_layers + 1
+        runs = tuple(
+            range(max(0, steps.start - 1), max(0, steps.start - 1) + sum(0 < step < last_step for step in steps))
+            for steps in chunks
+        )
+        yield Stage(
+            index,
+            sum(map(len, runs)),
+            has_embedding=index == 0,
+            has_head=index == last,
+            first=runs[0].start,
+            chunks=runs if len(runs) > 1 else (),
+        )
 
 
 def estimate(run: RunConfig, world_size: int) -> Memory:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from megads.config.estimate import activations
 from megads.config.estimate.activations import Stage, layer_bytes, norm_bytes
 from megads.config.schema import RunConfig
@@ -14,23 +16,29 @@ def head_tokens(run: RunConfig) -> int:
 
 
 def saved_bytes(run: RunConfig, stage: Stage) -> int:
-    """Return what a stage keeps of all micro-batches that are in flight when most are (1F1B)."""
+    """Return what a stage keeps of all micro-batches that are in flight when most are."""
     if not has_decoder(run.model):
         return activations.saved_bytes(run, stage)
-    given, layers = run.recompute, _layers(run, stage)
+    given = run.recompute
     # The input of a layer that is computed again is one tensor with the tokens of both texts.
     both = run.model.seq_length + run.model.decoder_seq_length
     kept = activations.input_bytes(run) * both // run.model.seq_length
-    if given.granularity == "none":
-        found = sum(layer for layer, _ in layers)
-    elif given.granularity == "selective":
-        found = sum(layer - core for layer, core in layers)
-    elif given.method == "block":
-        again = min(given.num_layers, stage.layers)
-        found = again * kept + sum(layer for layer, _ in layers[again:])
-    else:
-        found = -(-stage.layers // given.num_layers) * kept
-    return min(run.train.grad_acc_steps, run.parallel.pipeline - stage.index) * found
+
+    def of_chunk(numbers: range) -> int:
+        layers = _layers(run, numbers)
+        if given.granularity == "none":
+            return sum(layer for layer, _ in layers)
+        if given.granularity == "selective":
+            return sum(layer - core for layer, core in layers)
+        if given.method == "block":
+            again = min(given.num_layers, len(layers))
+            return again * kept + sum(layer for layer, _ in layers[again:])
+        return -(-len(layers) // given.num_layers) * kept
+
+    def waiting(numbers: range) -> int:
+        return sum(layer for layer, _ in _layers(run, numbers))
+
+    return activations.most_kept(run, stage, of_chunk, waiting)
 
 
 def recomputing_bytes(run: RunConfig, stage: Stage) -> int:
@@ -38,14 +46,15 @@ def recomputing_bytes(run: RunConfig, stage: Stage) -> int:
     given = run.recompute
     if not has_decoder(run.model) or given.granularity == "none" or not stage.layers:
         return activations.recomputing_bytes(run, stage)
-    layers = _layers(run, stage)
+    layers = _layers(run, stage.numbers)
     if given.granularity == "selective":
         return max(core for _, core in layers)
-    return max(layer for layer, _ in layers) * (1 if given.method == "block" else min(given.num_layers, stage.layers))
+    largest = max(map(len, stage.runs))
+    return max(layer for layer, _ in layers) * (1 if given.method == "block" else min(given.num_layers, largest))
 
 
-def _layers(run: RunConfig, stage: Stage) -> list[tuple[int, int]]:
-    """Return the bytes that every layer of a stage keeps, and how many of them are its attention cores'.
+def _layers(run: RunConfig, numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the bytes that the layers with ``numbers`` keep, and how many of them are their attention cores'.
 
     The input of a layer is a part of one tensor with both texts, all of which is kept.
     """
@@ -59,7 +68,7 @@ def _layers(run: RunConfig, stage: Stage) -> list[tuple[int, int]]:
         found.append((layer_bytes(part) + beside + bias, activations.core_bytes(part) + bias))
     seen, core = _cross_bytes(run)
     found[1] = found[1][0] + seen + core, found[1][1] + core
-    return [found[number >= model.num_layers] for number in range(stage.first, stage.first + stage.layers)]
+    return [found[number >= model.num_layers] for number in numbers]
 
 
 def _alone(run: RunConfig, length: int) -> RunConfig:

@@ -55,7 +55,8 @@ def traffic(run: RunConfig, world_size: int, stage: Stage) -> list[Message]:
     if grid.sequence > 1:
         found += _sequence(run, stage, steps)
     if grid.pipeline > 1:
-        sends = steps * (2 if 0 < stage.index < grid.pipeline - 1 else 1)
+        ends = (stage.index == 0) + (stage.index == grid.pipeline - 1)
+        sends = steps * (2 * len(stage.runs) - ends)
         found.append(Message("pipe", SEND, 2, sends, _activation(run, is_cut=True), "activations and their gradients"))
         table = local_size(spec_of(run.model).copied, grid.tensor) * (stage.has_embedding or stage.has_head)
         if table:
@@ -146,6 +147,6 @@ def _persistent(run: RunConfig, stage: Stage) -> int:
     """Return the elements of a stage's parameters that ZeRO 3 gathers once a step, because they are small."""
     spec, tensor, limit = spec_of(run.model), run.parallel.tensor, run.deepspeed.param_persistence_threshold
     steps = [spec.embedding] * stage.has_embedding + [spec.output] * stage.has_head
-    steps += [spec.layer_of(index) for index in range(stage.first, stage.first + stage.layers)]
+    steps += [spec.layer_of(index) for index in stage.numbers]
     sizes = (local_size((each,), tensor) for step in steps for each in step)
     return sum(size for size in sizes if size <= limit)

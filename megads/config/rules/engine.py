@@ -8,7 +8,7 @@ from megads.config.engine_choice import ENGINE, Kind, choose, missing, needed, s
 from megads.config.rules.advice import Change, Problem, divisors, each_of, nearest
 from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree
-from megads.config.stages import stage_steps
+from megads.config.stages import chunk_steps
 from megads.config.tree import env_name, fields, value_of
 from megads.families.decoder import spec_of
 from megads.text.plural import listed
@@ -108,8 +108,9 @@ def recompute(run: RunConfig, world_size: int) -> Iterator[Problem]:
     given = run.recompute
     yield from _without_effect(run)
     if given.granularity == "full" and given.method == "block":
-        sizes = [_layers(run, steps) for steps in stage_steps(run)]
-        where = f"the {max(sizes)} layers of a stage" if len(sizes) > 1 else f"NLAYERS={max(sizes)}"
+        sizes = [_layers(run, steps) for chunks in chunk_steps(run) for steps in chunks]
+        part = "a stage" if len(sizes) == run.parallel.pipeline else "a virtual stage"
+        where = f"the {max(sizes)} layers of {part}" if len(sizes) > 1 else f"NLAYERS={max(sizes)}"
         largest = max(sizes)
     else:
         largest = spec_of(run.model).num_layers

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 from itertools import chain
 
+from megads.config.engine_choice import choose
 from megads.config.rules.advice import LARGEST_ADVICE, Change, Problem, divisors, each_of, multiples, nearest
 from megads.config.schema import RunConfig
 from megads.config.sizes import layout_text, model_degree
-from megads.config.stages import SPLIT_RANK, SPLITS, split_ranks, stage_steps
+from megads.config.stages import SPLIT_RANK, SPLITS, chunk_steps, split_ranks, stages_text, virtual_stages
 from megads.config.tree import value_of
 from megads.errors import ConfigError
 from megads.families.decoder import padded_vocab_size, spec_of
@@ -17,6 +18,7 @@ from megads.text.plural import plural
 
 TP, PP, SP, ZERO = "parallel.tensor", "parallel.pipeline", "parallel.sequence", "parallel.zero_stage"
 SPLIT, SEQ, LAYERS = "parallel.pipeline_split", "model.seq_length", "model.num_layers"
+VIRTUAL = "parallel.virtual_stages"
 MOST_CUT = 2000
 """Layers that are cut into stages; the search for the best cut takes their square."""
 
@@ -89,33 +91,39 @@ def tensor(run: RunConfig, world_size: int) -> Iterator[Problem]:
 def stages(run: RunConfig, world_size: int) -> Iterator[Problem]:
     """Check that the layers can be cut into the pipeline's stages."""
     count, layers, split = run.parallel.pipeline, spec_of(run.model).num_layers, run.parallel.pipeline_split
+    chunks = virtual_stages(run)
     fewer = nearest(count, range(1, min(layers, LARGEST_ADVICE) + 1))
-    if count > layers:
+    text = stages_text(count, chunks)
+    if count * chunks > layers:
         equal: Change = {} if split in SPLITS else {SPLIT: "layers"}
-        yield Problem(
-            f"PP={count} stages cannot share NLAYERS={layers} layers",
-            [*({PP: each, **equal} for each in fewer), {LAYERS: count, **equal}],
-        )
+        ways: list[Change] = [{PP: each, **equal} for each in fewer]
+        if chunks > 1:
+            most = min(layers // count, LARGEST_ADVICE)
+            ways = [{VIRTUAL: each, **equal} for each in nearest(chunks, range(1, most + 1))] + ways
+        yield Problem(f"{text} cannot share NLAYERS={layers} layers", [*ways, {LAYERS: count * chunks, **equal}])
         return
-    if count > 1 and layers > MOST_CUT:
-        text = f"NLAYERS={layers} layers are too many to split into PP={count} stages (at most {MOST_CUT})"
+    if count * chunks > 1 and layers > MOST_CUT:
+        text = f"NLAYERS={layers} layers are too many to split into {text} (at most {MOST_CUT})"
         yield Problem(text, [{PP: 1}, {LAYERS: MOST_CUT // count * count}])
-    elif count > 1 or split not in SPLITS:
+    elif count * chunks > 1 or split not in SPLITS:
         try:
-            stage_steps(run)
+            chunk_steps(run)
         except ConfigError as error:
             yield Problem(str(error).partition("; use")[0], _other_splits(run))
 
 
 def _other_splits(run: RunConfig) -> Iterator[Change]:
-    count, layers, split = run.parallel.pipeline, spec_of(run.model).num_layers, run.parallel.pipeline_split
+    chunks, layers, split = virtual_stages(run), spec_of(run.model).num_layers, run.parallel.pipeline_split
+    count = run.parallel.pipeline * chunks
     if SPLIT_RANK.fullmatch(split) and run.model.decoder_layers:
         yield from ({SPLIT: f"rank:{each}"} for each in split_ranks(run.model, count)[:MOST_CUT])
     words = [word.strip() for word in split.split(",")]
     if all(word.isascii() and word.isdigit() and len(word) < 5 for word in words):
         counts = [int(word) for word in words]
-        if sum(counts) == layers and len(counts) != count:
-            yield {PP: len(counts)}
+        if sum(counts) == layers and len(counts) == run.parallel.pipeline:
+            yield {VIRTUAL: 1}
+        elif sum(counts) == layers and len(counts) % chunks == 0 and len(counts) != count:
+            yield {PP: len(counts) // chunks}
         elif len(counts) == count:
             # The largest stage gives or takes what is too much or missing.
             place = counts.index(max(counts))
@@ -162,9 +170,9 @@ def scatter_norms(run: RunConfig, world_size: int) -> Iterator[Problem]:
 
 
 def zero(run: RunConfig, world_size: int) -> Iterator[Problem]:
-    """Check that the ZeRO stage goes with the pipeline."""
+    """Check that the ZeRO stage goes with DeepSpeed's pipeline."""
     stage, count = run.parallel.zero_stage, run.parallel.pipeline
-    if stage > 1 and count > 1:
+    if stage > 1 and count > 1 and choose(run, world_size).kind == "deepspeed":
         shared = "gradients" if stage == 2 else "weights"
         yield Problem(
             f"ZERO_STAGE={stage} shares {shared} that the PP={count} stages of a pipeline keep between micro-batches",

@@ -87,9 +87,6 @@ HARMLESS = _options(
             --ddp-bucket-size= --nccl-communicator-config-path= --zero-reduce-bucket-size=
             --zero-allgather-bucket-size=
         """,
-        "the pipeline's schedule is 1F1B, which computes the same": """
-            --enable-zbh1-pipeline --enable-zbh1-exact-semantics --num-layers-per-virtual-pipeline-stage=
-        """,
         "the communication backend follows from the device; MEGADS_BACKEND overrides it": "--distributed-backend=",
         "ranks come from the launcher": "--local_rank= --local-rank= --lazy-mpu-init=",
         "the format of a token file is read from the file, and token files are always memory-mapped": """

@@ -12,6 +12,7 @@ from megads.config.run_folder import CONFIG, save_config
 from megads.config.schedule.rates import PARTS, UNITS
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import Resolved
+from megads.config.stages import virtual_stages
 from megads.config.tree import names_of
 from megads.doctor.launcher.host_checks import Site
 from megads.doctor.launcher.run import plan_ranks, shared_folder
@@ -43,7 +44,7 @@ def tiny(run: RunConfig) -> dict[str, str]:
     heads = 2 * grid.tensor * grid.sequence
     shared = run.model.num_kv_heads and run.model.num_kv_heads < run.model.num_heads
     return {
-        "model.num_layers": str(2 * grid.pipeline),
+        "model.num_layers": str(max(2, virtual_stages(run)) * grid.pipeline),
         "model.hidden_size": str(heads * HEAD_DIM),
         "model.num_heads": str(heads),
         "model.num_kv_heads": str(grid.tensor if shared else heads),
@@ -57,6 +58,8 @@ def tiny(run: RunConfig) -> dict[str, str]:
         "model.attention_dropout": "0",
         "model.attention": "sdpa",
         "parallel.pipeline_split": "layers",
+        "parallel.layers_per_virtual_stage": "0",
+        "parallel.virtual_stages": str(virtual_stages(run)),
         "train.micro_batch": "2",
         "train.grad_acc_steps": "4",
         "train.global_batch": "0",

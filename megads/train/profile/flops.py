@@ -17,7 +17,7 @@ from megads.comm.groups import Groups
 from megads.config.estimate.encoder_decoder import again_products, layer_products, logit_products
 from megads.config.estimate.flops import products
 from megads.config.schema import RunConfig
-from megads.config.stages import stage_steps
+from megads.config.stages import chunk_steps
 from megads.families.encoder_decoder import has_decoder
 from megads.text.units import count
 
@@ -174,14 +174,16 @@ def expected(run: RunConfig, groups: Groups, batch: int) -> Expected:
     if has_decoder(model):
         return _expected_of_both(run, groups, batch)
     parts = products(model, model.seq_length)
-    steps = stage_steps(run)[groups.pipe_rank]
-    layers = sum(0 < step <= model.num_layers for step in steps)
-    head = parts.logits if model.num_layers + 1 in steps else 0
+    chunks = chunk_steps(run)[groups.pipe_rank]
+    sizes = [sum(0 < step <= model.num_layers for step in steps) for steps in chunks]
+    layers = sum(sizes)
+    head = parts.logits if model.num_layers + 1 in chunks[-1] else 0
     again = 0
     if given.granularity == "selective":
         again = layers * parts.core
     elif given.granularity == "full":
-        again = (min(given.num_layers, layers) if given.method == "block" else layers) * parts.layer
+        most = given.num_layers if given.method == "block" else layers
+        again = sum(min(most, size) for size in sizes) * parts.layer
     share = batch * model.seq_length / groups.data_size / groups.seq_size / groups.tensor_size
     forward = 2 * share * (layers * parts.layer + head)
     return Expected(forward, 2 * share * again, 2 * forward)
@@ -189,12 +191,12 @@ def expected(run: RunConfig, groups: Groups, batch: int) -> Expected:
 
 def _expected_of_both(run: RunConfig, groups: Groups, batch: int) -> Expected:
     """Return what an encoder with a decoder should compute."""
-    layers, steps = layer_products(run.model), stage_steps(run)[groups.pipe_rank]
-    mine = sum(layers[step - 1].whole for step in steps if 0 < step <= len(layers))
-    head = logit_products(run.model) if len(layers) + 1 in steps else 0
+    layers, chunks = layer_products(run.model), chunk_steps(run)[groups.pipe_rank]
+    mine = sum(layers[step - 1].whole for steps in chunks for step in steps if 0 < step <= len(layers))
+    head = logit_products(run.model) if len(layers) + 1 in chunks[-1] else 0
     share = batch / groups.data_size / groups.seq_size / groups.tensor_size
     forward = 2 * share * (mine + head)
-    return Expected(forward, 2 * share * again_products(run, layers, [steps]), 2 * forward)
+    return Expected(forward, 2 * share * again_products(run, layers, chunks), 2 * forward)
 
 
 def profile_text(found: Counted, formula: Expected, depth: int, title: str) -> str:

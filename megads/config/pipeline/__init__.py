@@ -1,0 +1,1 @@
+"""Pipeline schedules: what every stage does and when, without torch."""
