@@ -47,11 +47,15 @@ def build_model(
     recompute: Recompute | None = None,
     find_partition: FindPartition = _not_partitioned,
     arrange: Callable[[GPT], None] | None = None,
+    steps: range | None = None,
 ) -> GPT:
     """Return this rank's part of the model with its initial weights.
 
     They are float32 on the CPU, or what :func:`megads.parallel.tensor.placed` says. ``arrange`` gives hollow
     parameters their memory before they are filled.
+
+    Args:
+        steps: of the part, see ``megads.families.spec``; None: those of this rank's pipeline stage.
 
     Raises:
         ConfigError, DependencyError: see :class:`megads.models.gpt.GPT`.
@@ -59,7 +63,7 @@ def build_model(
     module = model_class(run.model)(
         run.model,
         groups,
-        steps=stage_steps(run)[groups.pipe_rank],
+        steps=stage_steps(run)[groups.pipe_rank] if steps is None else steps,
         scatter_norms=run.parallel.scatter_norms,
         recompute=recompute,
     )

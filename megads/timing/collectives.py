@@ -35,6 +35,7 @@ __all__ = [
     "reduce",
     "reduce_scatter_tensor",
     "send",
+    "start_exchange",
     "timed",
 ]
 
@@ -117,3 +118,17 @@ def exchange(sent: Sequence[tuple[Tensor, int]], received: Sequence[tuple[Tensor
     with section(COMMUNICATION):
         for work in dist.batch_isend_irecv(operations):
             work.wait()
+
+
+def start_exchange(
+    sent: Sequence[tuple[Tensor, int, int]], received: Sequence[tuple[Tensor, int, int]], group: ProcessGroup
+) -> list[Any]:
+    """Start what :func:`exchange` does; a tag comes with every message, which some backends ignore.
+
+    Returns:
+        what to wait for: of every message, those sent first, or one for all of them.
+    """
+    operations = [dist.P2POp(dist.isend, tensor, rank, group, tag) for tensor, rank, tag in sent]
+    operations += [dist.P2POp(dist.irecv, tensor, rank, group, tag) for tensor, rank, tag in received]
+    with section(COMMUNICATION):
+        return [Waited(work) for work in dist.batch_isend_irecv(operations)]
