@@ -48,16 +48,30 @@ MUTATIONS = (
     Mutation(
         "the all-reduce behind a row-parallel layer is dropped",
         "megads/parallel/tensor.py",
-        "        dist.all_reduce(y, group=group)\n",
-        "",
+        "        y, work = start_summed_product(x, weight, group, chunks)\n        work.wait()\n",
+        "        y = F.linear(x, weight)\n",
         layout("llama-tp2pp1sp1dp1-z0"),
     ),
     Mutation(
         "the gradient of a column-parallel layer's input is not summed",
         "megads/parallel/tensor.py",
-        "work = dist.all_reduce(grad_x, group=ctx.group, async_op=True)",
-        "pass",
+        "grad_x, work = start_summed_product(grad, weight.t(), ctx.group, ctx.chunks)",
+        "grad_x = grad.matmul(weight)",
         layout("llama-tp2pp1sp1dp1-z0"),
+    ),
+    Mutation(
+        "the own part of an input that arrives in chunks is taken for the first rank's",
+        "megads/parallel/overlap.py",
+        "out[rank : rank + 1]",
+        "out[:1]",
+        ("tests/parallel/test_overlap.py", "-k", "numbers and 2"),
+    ),
+    Mutation(
+        "a gradient in chunks is summed with rows in the order of positions",
+        "megads/parallel/overlap.py",
+        "copy_(parts[:, each])",
+        "copy_(x[: size * (each.stop - each.start)].unflatten(0, (size, -1)))",
+        ("tests/parallel/test_overlap.py", "-k", "numbers and 2"),
     ),
     Mutation(
         "the sums of the split cross entropy stay local",
@@ -271,7 +285,7 @@ MUTATIONS = (
     ),
     Mutation(
         "whole parameters count in the gradient norm once per tensor rank",
-        "megads/engine/deepspeed/package.py",
+        "megads/engine/marks.py",
         "sharded or tensor_rank == 0",
         "True",
         layout("llama-tp2pp1sp1dp1-z0"),

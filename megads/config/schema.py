@@ -92,6 +92,15 @@ class ParallelConfig(Section):
         "SCATTER_NORMS SEQUENCE_PARALLEL --sequence-parallel",
         "Megatron's sequence parallelism: norms, dropout and residual split over the TP ranks",
     )
+    tp_overlap: int = setting(
+        1,
+        "TP_OVERLAP",
+        "chunks in which a split layer multiplies, while other chunks are sent between TP ranks; 0, 1: no overlap",
+        flags={"--tp-comm-overlap": 4},
+        unit="chunks",
+        ge=0,
+        le=64,
+    )
     ddp_impl: Literal["local", "torch"] = setting(
         "local",
         "DDP_IMPL --DDP-impl",

@@ -67,8 +67,8 @@ class LMHead(nn.Module):
     def forward(self, x: Tensor, table: Tensor) -> Tensor:
         """Map ``[B, s, H]`` to this rank's columns ``[B, S, V/t]``; ``table`` is its part of the embedding."""
         x = self.norm(F.gelu(self.dense(x), approximate=self.approximate))
-        group, scattered = self.context.groups.tensor, self.context.scatter_norms
-        return column_parallel_linear(x, table, self.bias, group, scattered=scattered)
+        group, scattered, chunks = self.context.groups.tensor, self.context.scatter_norms, self.context.tp_overlap
+        return column_parallel_linear(x, table, self.bias, group, scattered=scattered, chunks=chunks)
 
 
 class Pooler(nn.Module):

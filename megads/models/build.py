@@ -66,6 +66,7 @@ def build_model(
         steps=stage_steps(run)[groups.pipe_rank] if steps is None else steps,
         scatter_norms=run.parallel.scatter_norms,
         recompute=recompute,
+        tp_overlap=run.parallel.tp_overlap,
     )
     if arrange is not None:
         arrange(module)

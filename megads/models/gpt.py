@@ -142,6 +142,7 @@ class GPT(nn.Module):
         steps: what this pipeline stage holds, see ``megads.families.spec``; None: everything.
         scatter_norms: Megatron's sequence parallelism (arXiv 2205.05198, section 4.2.2).
         recompute: what is computed again in the backward pass; None: nothing.
+        tp_overlap: chunks of a split layer's products and collectives, see ``megads.parallel.overlap``.
 
     Attributes:
         loss_names: of the terms that the loss is the sum of.
@@ -164,9 +165,10 @@ class GPT(nn.Module):
         steps: range | None = None,
         scatter_norms: bool = False,
         recompute: Recompute | None = None,
+        tp_overlap: int = 1,
     ):
         super().__init__()
-        context = Context(groups, recompute or Recompute(), scatter_norms)
+        context = Context(groups, recompute or Recompute(), scatter_norms, tp_overlap)
         self.config, self.group, self.context, self.recompute = model, groups.tensor, context, context.recompute
         self.spec = spec_of(model)
         last = self.spec.num_layers + 1
@@ -265,7 +267,8 @@ class GPT(nn.Module):
         x = normed(self.final_norm, x)
         if self.head is not None:
             return self.head(x)
-        return column_parallel_linear(x, self.embedding.weight, None, self.group, scattered=self.context.scatter_norms)
+        scattered, chunks = self.context.scatter_norms, self.context.tp_overlap
+        return column_parallel_linear(x, self.embedding.weight, None, self.group, scattered=scattered, chunks=chunks)
 
     def loss(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the cross entropy, summed over the counted tokens and multiplied by ``weight``.

@@ -28,11 +28,13 @@ class Context:
         recompute: what is computed again in the backward pass.
         scatter_norms: whether activations between the split layers are cut along the sequence
             over the tensor-parallel ranks (arXiv 2205.05198).
+        tp_overlap: chunks in which a split layer's collectives and products overlap, see ``megads.parallel.overlap``.
     """
 
     groups: Groups
     recompute: Recompute = field(default_factory=Recompute)
     scatter_norms: bool = False
+    tp_overlap: int = 1
 
     @property
     def scattered_over(self) -> dist.ProcessGroup | None:
@@ -137,14 +139,15 @@ def make_head_norm(name: str, layer: Layer, epsilon: float, context: Context) ->
 def make_column(name: str, layer: Layer, context: Context) -> ColumnParallelLinear:
     """Return the projection ``name`` of ``layer``, whose output features are cut."""
     weight, bias = layer[f"{name}.weight"], f"{name}.bias" in layer
-    group, scattered = context.groups.tensor, context.scatter_norms
-    return ColumnParallelLinear(weight.shape[1], weight.parts, group, bias=bias, scattered=scattered)
+    group, scattered, chunks = context.groups.tensor, context.scatter_norms, context.tp_overlap
+    return ColumnParallelLinear(weight.shape[1], weight.parts, group, bias=bias, scattered=scattered, chunks=chunks)
 
 
 def make_row(name: str, layer: Layer, context: Context) -> RowParallelLinear:
     """Return the projection ``name`` of ``layer``, whose input features are cut."""
     (width, inner), bias = layer[f"{name}.weight"].shape, f"{name}.bias" in layer
-    return RowParallelLinear(inner, width, context.groups.tensor, bias=bias, scattered=context.scatter_norms)
+    group, scattered, chunks = context.groups.tensor, context.scatter_norms, context.tp_overlap
+    return RowParallelLinear(inner, width, group, bias=bias, scattered=scattered, chunks=chunks)
 
 
 class GatedMLP(nn.Module):

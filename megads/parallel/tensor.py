@@ -33,9 +33,9 @@ from megads.parallel.collectives import (
     reduce_from_group,
     scatter_from_group,
     start_gather,
-    start_scatter,
 )
 from megads.parallel.opaque import opaque_function
+from megads.parallel.overlap import product_of_gathered, rows_by_chunk, start_scattered_product, start_summed_product
 from megads.parallel.weight_gradients import is_active, keep_parameters, put_off, waits, weight_gradients
 
 
@@ -150,9 +150,9 @@ def parameter(shape: Sequence[int], shard: Shard | None, group: Group = None) ->
 
 
 @opaque_function(
-    "(Tensor x, Tensor weight, Tensor? bias, str group, bool sums_output) -> Tensor",
+    "(Tensor x, Tensor weight, Tensor? bias, str group, bool sums_output, int chunks) -> Tensor",
     saved="x weight",
-    kept="group sums_output",
+    kept="group sums_output chunks",
 )
 class _SplitLinear(Function):
     """``F.linear`` with the group's all-reduce on the output or on the input's gradient.
@@ -163,14 +163,16 @@ class _SplitLinear(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sums_output: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sums_output: bool, chunks: int
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
         keep_parameters(ctx, weight, bias)
-        ctx.group, ctx.sums_output = group, sums_output
-        if not sums_output:
+        ctx.group, ctx.sums_output, ctx.chunks = group, sums_output, chunks
+        if group is None or not sums_output:
             return F.linear(x, weight, bias)
-        y = F.linear(x, weight)
-        dist.all_reduce(y, group=group)
+        y, work = start_summed_product(x, weight, group, chunks)
+        work.wait()
         # After the sum: a bias added on every rank would count once per rank.
         return y if bias is None else y.add_(bias)
 
@@ -180,16 +182,19 @@ class _SplitLinear(Function):
         x, weight = ctx.saved_tensors
         grad_x = work = None
         if ctx.needs_input_grad[0]:
-            grad_x = grad.matmul(weight)
-            if not ctx.sums_output and ctx.group is not None:
-                work = dist.all_reduce(grad_x, group=ctx.group, async_op=True)
+            if ctx.sums_output or ctx.group is None:
+                grad_x = grad.matmul(weight)
+            else:
+                grad_x, work = start_summed_product(grad, weight.t(), ctx.group, ctx.chunks)
         gradients = weight_gradients(ctx, grad, x)
         if work is not None:
             work.wait()
-        return grad_x, *gradients, None, None
+        return grad_x, *gradients, None, None, None
 
 
-@opaque_function("(Tensor x, Tensor weight, Tensor? bias, str group) -> Tensor", saved="x weight", kept="group")
+@opaque_function(
+    "(Tensor x, Tensor weight, Tensor? bias, str group, int chunks) -> Tensor", saved="x weight", kept="group chunks"
+)
 class _GatherLinear(Function):
     """``F.linear`` of the gathered input. Keeps only this rank's part of the input.
 
@@ -198,14 +203,14 @@ class _GatherLinear(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup, chunks: int
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
         keep_parameters(ctx, weight, bias)
-        ctx.group = group
-        mine = by_position(x)
-        whole, work = start_gather(mine, group)
-        work.wait()
-        return F.linear(whole, weight, bias).transpose(0, 1)
+        ctx.group, ctx.chunks = group, chunks
+        y, _ = product_of_gathered(by_position(x), weight, bias, group, chunks)
+        return y.transpose(0, 1)
 
     @staticmethod
     @once_differentiable
@@ -218,30 +223,32 @@ class _GatherLinear(Function):
             mine = by_position(x)
             whole, gathering = start_gather(mine, ctx.group)
         grad = by_position(grad)
+        # Behind the gather: on accelerators a group does one after the other.
         if needs_x:
-            grad_whole = grad.matmul(weight)
+            scattered, scattering = start_scattered_product(grad, weight.t(), ctx.group, ctx.chunks)
         if needs_weight:
             gathering.wait()
-        if needs_x:
-            scattered, scattering = start_scatter(grad_whole, ctx.group)
         gradients = put_off(ctx, grad, x, ctx.group) if is_put_off else weight_gradients(ctx, grad, whole)
         if needs_x:
             scattering.wait()
             grad_x = by_position(scattered)
-        return grad_x, *gradients, None
+        return grad_x, *gradients, None, None
 
 
-@opaque_function("(Tensor x, Tensor weight, Tensor? bias, str group) -> Tensor", saved="x weight", kept="group")
+@opaque_function(
+    "(Tensor x, Tensor weight, Tensor? bias, str group, int chunks) -> Tensor", saved="x weight", kept="group chunks"
+)
 class _ScatterLinear(Function):
     """``F.linear`` with its output summed over the group and scattered along the sequence."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: dist.ProcessGroup, chunks: int
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
         keep_parameters(ctx, weight, bias)
-        ctx.group = group
-        whole = F.linear(by_position(x), weight)
-        mine, work = start_scatter(whole, group)
+        ctx.group, ctx.chunks = group, chunks
+        mine, work = start_scattered_product(x.transpose(0, 1), weight, group, chunks)
         work.wait()
         return by_position(mine if bias is None else mine.add_(bias))
 
@@ -249,12 +256,19 @@ class _ScatterLinear(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        mine = by_position(grad)
-        whole, work = start_gather(mine, ctx.group)
-        work.wait()
-        grad_x = whole.matmul(weight).transpose(0, 1) if ctx.needs_input_grad[0] else None
+        mine, grad_x, rows = by_position(grad), None, x
+        if ctx.needs_input_grad[0]:
+            chunks = ctx.chunks
+            product, whole = product_of_gathered(mine, weight.t(), None, ctx.group, chunks)
+            grad_x = product.transpose(0, 1)
+        else:
+            chunks = 1
+            whole, work = start_gather(mine, ctx.group)
+            work.wait()
+        if ctx.needs_input_grad[1]:
+            rows = rows_by_chunk(x.transpose(0, 1), ctx.group.size(), chunks)
         # The bias acts on a rank's part only, but every rank's gradient is at hand: no sum over the group.
-        return grad_x, *weight_gradients(ctx, whole, by_position(x)), None
+        return grad_x, *weight_gradients(ctx, whole, rows), None, None
 
 
 def whole_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -264,19 +278,19 @@ def whole_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     ZeRO 3 gathers for a moment: in the end the whole model. Ours keeps the parameter.
     """
     if is_partitioned(weight) or is_active():
-        return _SplitLinear.apply(x, weight, bias, None, False)
+        return _SplitLinear.apply(x, weight, bias, None, False, 1)
     return F.linear(x, weight, bias)
 
 
 def column_parallel_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, *, scattered: bool = False
+    x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, *, scattered: bool = False, chunks: int = 1
 ) -> Tensor:
     """Return ``x @ weight.T + bias`` for a weight whose rows are split; see :class:`ColumnParallelLinear`."""
     if group is None:
         return whole_linear(x, weight, bias)
     if scattered:
-        return _GatherLinear.apply(x, weight, bias, group)
-    return _SplitLinear.apply(x, weight, bias, group, False)
+        return _GatherLinear.apply(x, weight, bias, group, chunks)
+    return _SplitLinear.apply(x, weight, bias, group, False, chunks)
 
 
 class ColumnParallelLinear(nn.Module):
@@ -297,23 +311,33 @@ class ColumnParallelLinear(nn.Module):
     Args:
         out_features: F, or the sizes of several matrices fused into one; each is split
             by itself, so ``y_i`` is ``[q_i | k_i | v_i]``.
+        chunks: in which collectives and products overlap, see ``megads.parallel.overlap``.
 
     Raises:
         ConfigError: a size in ``out_features`` is not a multiple of the group's size.
     """
 
     def __init__(
-        self, in_features: int, out_features: Sequence[int], group: Group, *, bias: bool = True, scattered: bool = False
+        self,
+        in_features: int,
+        out_features: Sequence[int],
+        group: Group,
+        *,
+        bias: bool = True,
+        scattered: bool = False,
+        chunks: int = 1,
     ):
         super().__init__()
-        self.group, self.scattered = group, scattered
+        self.group, self.scattered, self.chunks = group, scattered, chunks
         shard, width = Shard(0, tuple(out_features)), sum(out_features)
         self.weight = parameter((width, in_features), shard, group)
         self.bias = parameter((width,), shard, group) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return this rank's slice of the output."""
-        return column_parallel_linear(x, self.weight, self.bias, self.group, scattered=self.scattered)
+        return column_parallel_linear(
+            x, self.weight, self.bias, self.group, scattered=self.scattered, chunks=self.chunks
+        )
 
 
 class RowParallelLinear(nn.Module):
@@ -332,13 +356,25 @@ class RowParallelLinear(nn.Module):
     of ``y`` in the forward pass, one all-gather of ``y.grad`` in the backward pass. The bias's
     gradient comes out whole on every rank.
 
+    Args:
+        chunks: in which collectives and products overlap, see ``megads.parallel.overlap``.
+
     Raises:
         ConfigError: ``in_features`` is not a multiple of the group's size.
     """
 
-    def __init__(self, in_features: int, width: int, group: Group, *, bias: bool = True, scattered: bool = False):
+    def __init__(
+        self,
+        in_features: int,
+        width: int,
+        group: Group,
+        *,
+        bias: bool = True,
+        scattered: bool = False,
+        chunks: int = 1,
+    ):
         super().__init__()
-        self.group, self.scattered = group, scattered
+        self.group, self.scattered, self.chunks = group, scattered, chunks
         self.weight = parameter((width, in_features), Shard(1, (in_features,)), group)
         self.bias = parameter((width,), None) if bias else None
 
@@ -347,8 +383,8 @@ class RowParallelLinear(nn.Module):
         if self.group is None:
             return whole_linear(x, self.weight, self.bias)
         if self.scattered:
-            return _ScatterLinear.apply(x, self.weight, self.bias, self.group)
-        return _SplitLinear.apply(x, self.weight, self.bias, self.group, True)
+            return _ScatterLinear.apply(x, self.weight, self.bias, self.group, self.chunks)
+        return _SplitLinear.apply(x, self.weight, self.bias, self.group, True, self.chunks)
 
 
 class WholeLinear(nn.Module):

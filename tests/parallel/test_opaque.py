@@ -97,14 +97,17 @@ def _operators_match_their_shapes() -> None:
         (ops.summed_together, [whole, weight], name),
         (ops.scattered, whole, name),
         (ops.gathered, by_position(mine), name),
-        (ops.split_linear, whole, weight, bias, name, True),
-        (ops.split_linear, whole, weight, None, name, False),
-        (ops.split_linear_backward, grad, needs, whole, weight, name, False),
-        (ops.gather_linear, mine, weight, bias, name),
-        (ops.gather_linear_backward, grad, needs, mine, weight, name),
-        (ops.scatter_linear, whole, weight, bias, name),
-        (ops.scatter_linear_backward, torch.randn(batch, 4, 8), needs, whole, weight, name),
     ]
+    for chunks in (1, 3):
+        calls += [
+            (ops.split_linear, whole, weight, bias, name, True, chunks),
+            (ops.split_linear, whole, weight, None, name, False, chunks),
+            (ops.split_linear_backward, grad, needs, whole, weight, name, False, chunks),
+            (ops.gather_linear, mine, weight, bias, name, chunks),
+            (ops.gather_linear_backward, grad, needs, mine, weight, name, chunks),
+            (ops.scatter_linear, whole, weight, bias, name, chunks),
+            (ops.scatter_linear_backward, torch.randn(batch, 4, 8), needs, whole, weight, name, chunks),
+        ]
     for operator, *args in calls:
         real = operator(*args)
         with FakeTensorMode() as mode:
@@ -139,8 +142,9 @@ def _compiled_collectives() -> None:
     def run(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         x, y = copy_all_to_group((x, y), group)
         mine = scatter_from_group(reduce_from_group(x, group) * y, group)
-        gathered = _GatherLinear.apply(mine, weight, None, group)
-        return _SplitLinear.apply(_ScatterLinear.apply(gathered, weight, None, group), weight, None, group, True)
+        gathered = _GatherLinear.apply(mine, weight, None, group, 2)
+        scattered = _ScatterLinear.apply(gathered, weight, None, group, 2)
+        return _SplitLinear.apply(scattered, weight, None, group, True, 1)
 
     def results(function) -> list[Tensor]:
         generator = torch.Generator().manual_seed(rank)

@@ -94,6 +94,8 @@ def _without_effect(run: RunConfig, world_size: int) -> Iterator[str]:
     grid, size = run.parallel, run.deepspeed.hpz_partition_size
     if grid.scatter_norms and grid.tensor == 1:
         yield "SCATTER_NORMS=1 has no effect with TP=1: there is nothing to scatter over"
+    if grid.tp_overlap > 1 and grid.tensor == 1:
+        yield f"TP_OVERLAP={grid.tp_overlap} has no effect with TP=1: no layer is split"
     if grid.ddp_impl == "torch":
         if effective_zero_stage(run) == 0:
             yield "DDP_IMPL=torch has no effect with ZERO_STAGE=0: DeepSpeed sums gradients after the backward pass"

@@ -77,7 +77,7 @@ HARMLESS = _options(
         """,
         "the engine is always DeepSpeed's": "--deepspeed --deepspeed_mpi --no-pipeline-parallel",
         "communication is torch's and DeepSpeed's, in their own order and buckets": """
-            --no-async-tensor-model-parallel-allreduce --tp-comm-overlap --disable-tp-comm-overlap-ag
+            --no-async-tensor-model-parallel-allreduce --disable-tp-comm-overlap-ag
             --disable-tp-comm-overlap-rs --tp-comm-overlap-rs-dgrad --disable-tp-comm-bulk-dgrad
             --disable-tp-comm-bulk-wgrad --disable-tp-comm-split-ag --disable-tp-comm-split-rs
             --overlap-p2p-communication --no-overlap-p2p-communication --no-delay-grad-reduce --overlap-param-gather

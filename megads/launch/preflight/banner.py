@@ -145,6 +145,8 @@ def _layout_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
         )
     if grid.scatter_norms and grid.tensor > 1:
         yield "norms", f"scattered over TP={grid.tensor}, with dropout and residual"
+    if grid.tp_overlap > 1 and grid.tensor > 1:
+        yield "tp overlap", f"products and collectives of split layers in {grid.tp_overlap} chunks"
     if again.granularity != "none":
         what = {"selective": "the attention core"}.get(again.granularity) or (
             f"every layer, in groups of {again.num_layers}"

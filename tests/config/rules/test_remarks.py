@@ -33,6 +33,7 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
             "SP=3 ranks share 8 query heads unevenly: attention waits for those with 3; SP=2 wo",
         ),
         (1, {"SCATTER_NORMS": "1"}, "SCATTER_NORMS=1 has no effect with TP=1"),
+        (1, {"TP_OVERLAP": "4"}, "TP_OVERLAP=4 has no effect with TP=1"),
         (2, {"DDP_IMPL": "torch", "ZERO_STAGE": "0"}, "DDP_IMPL=torch has no effect with ZERO_STAGE=0"),
         (2, {"DDP_IMPL": "torch", "PP": "2", "GRAD_ACC_STEPS": "9"}, "DDP_IMPL=torch has no effect with PP=2"),
         (

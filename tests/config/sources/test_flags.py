@@ -111,6 +111,7 @@ FLAGS = [
     ("--zero-stage 3", "parallel.zero_stage=3"),
     ("--use-distributed-optimizer", "parallel.zero_stage=1"),
     ("--sequence-parallel", "parallel.scatter_norms=true"),
+    ("--tp-comm-overlap", "parallel.tp_overlap=4"),
     ("--DDP-impl torch", "parallel.ddp_impl=torch"),
     ("--recompute-activations", "recompute.granularity=selective"),
     ("--recompute-granularity full", "recompute.granularity=full"),
