@@ -75,6 +75,12 @@ def _of_deepspeed(run: RunConfig) -> list[str]:
     return ["optim.optimizer"] if OPTIMIZERS[run.optim.optimizer].library.startswith("deepspeed.") else []
 
 
+PREFETCH = "deepspeed.prefetch_bucket_size"
+_SIZES = (
+    *_in("deepspeed", "allgather_bucket_size", "sub_group_size", "param_persistence_threshold"),
+    *_in("deepspeed", "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size"),
+)
+
 ABILITIES = (
     Ability("ZeRO 0 to 3 over DP x SP", ("parallel.zero_stage",), "yes", "yes", lambda run: []),
     Ability(
@@ -121,19 +127,16 @@ ABILITIES = (
         "",
         "yes",
     ),
-    Ability(
-        "gradients accumulated or sent in half precision",
-        _in("deepspeed", "grad_accum_dtype", "communication_data_type"),
-        "",
-        "yes",
-    ),
+    Ability("gradients sent in half precision", ("deepspeed.communication_data_type",), "yes", "yes"),
+    Ability("gradients accumulated in half precision", ("deepspeed.grad_accum_dtype",), "", "yes"),
     Ability(
         "sizes of DeepSpeed's buckets, groups and gathers",
-        _in("deepspeed", "allgather_bucket_size", "sub_group_size", "prefetch_bucket_size")
-        + _in("deepspeed", "param_persistence_threshold", "max_live_parameters", "max_reuse_distance"),
+        _SIZES,
         "",
         "yes",
+        lambda run: [name for name in _differ(run, _SIZES) if (name, value_of(run, name)) != (PREFETCH, 0)],
     ),
+    Ability("ZeRO 3 without gathering ahead (0)", (PREFETCH,), "yes", "yes", _values(PREFETCH, 0)),
     Ability(
         "DeepSpeed's ways to reduce and to check",
         _in("deepspeed", "contiguous_gradients", "reduce_scatter", "zero_allow_untested_optimizer")

@@ -14,7 +14,12 @@ from megads.config.tree import fields, value_of
 
 BOTH_READ = {
     *("recompute.granularity", "recompute.method", "recompute.num_layers"),
-    *("deepspeed.offload_pin_memory", "deepspeed.hpz_partition_size", "deepspeed.reduce_bucket_size"),
+    *(
+        "deepspeed.offload_pin_memory",
+        "deepspeed.communication_data_type",
+        "deepspeed.hpz_partition_size",
+        "deepspeed.reduce_bucket_size",
+    ),
 }
 """Settings of recomputation and of DeepSpeed that the native engine follows too."""
 
@@ -79,3 +84,8 @@ def test_table_has_a_line_for_each():
     lines = table().splitlines()
     assert len(lines) == 2 + len(ABILITIES)
     assert "| weights off the device | `OFFLOAD_PARAMS` | no | yes |" in lines
+
+
+def test_zero_3_may_gather_nothing_ahead_with_both():
+    run = of(deepspeed__prefetch_bucket_size=0)
+    assert list(missing(run, "native")) == list(missing(run, "deepspeed")) == []
