@@ -36,7 +36,7 @@ def vocab_parallel_cross_entropy(logits: Tensor, labels: Tensor, group: Group, v
         low, high = (int(edge) for edge in labels.aminmax())
         if low < 0 or high >= vocab_size:
             raise IndexError(f"labels lie in {low} .. {high}; the vocabulary has the tokens 0 .. {vocab_size - 1}")
-    first, real = _columns(logits, group, vocab_size)
+    first, real = own_columns(logits, group, vocab_size)
     if group is None:
         flat = logits[..., :real].flatten(0, -2)
         wide = flat if flat.dtype == torch.float64 else flat.float()
@@ -44,7 +44,7 @@ def vocab_parallel_cross_entropy(logits: Tensor, labels: Tensor, group: Group, v
     return _SplitCrossEntropy.apply(logits, labels, group, first, real)
 
 
-def _columns(logits: Tensor, group: Group, vocab_size: int) -> tuple[int, int]:
+def own_columns(logits: Tensor, group: Group, vocab_size: int) -> tuple[int, int]:
     """Return the number of this rank's first column, and how many of its columns are no padding."""
     first = (0 if group is None else group.rank()) * logits.shape[-1]
     return first, min(max(vocab_size - first, 0), logits.shape[-1])
@@ -56,7 +56,7 @@ def most_likely(logits: Tensor, group: Group, vocab_size: int) -> Tensor:
 
     Arguments are those of :func:`vocab_parallel_cross_entropy`.
     """
-    first, real = _columns(logits, group, vocab_size)
+    first, real = own_columns(logits, group, vocab_size)
     if real:
         peak, place = logits[..., :real].max(dim=-1)
     else:  # a rank with nothing but padding
@@ -128,7 +128,7 @@ def draw_labels(logits: Tensor, numbers: Tensor, group: Group, vocab_size: int) 
     Returns:
         ``[B, S]`` int64, the same on every rank; -1 where nothing is drawn.
     """
-    first, real = _columns(logits, group, vocab_size)
+    first, real = own_columns(logits, group, vocab_size)
     flat, wanted = logits.flatten(0, -2)[:, :real], numbers.flatten()
     step = max(1, AT_ONCE // logits.shape[-1])
     found = [
