@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -64,9 +65,14 @@ class LMHead(nn.Module):
         self.norm = make_norm("lm_head.norm", output, epsilon, context)
         self.bias = parameter((rows,), Shard(0, (rows,)), context.groups.tensor)
 
-    def forward(self, x: Tensor, table: Tensor) -> Tensor:
-        """Map ``[B, s, H]`` to this rank's columns ``[B, S, V/t]``; ``table`` is its part of the embedding."""
+    def forward(self, x: Tensor, table: Tensor, use: Callable[..., Tensor] | None = None) -> Tensor:
+        """Map ``[B, s, H]`` to this rank's columns ``[B, S, V/t]``; ``table`` is its part of the embedding.
+
+        With ``use`` to what that makes of the output layer's input, weight and bias.
+        """
         x = self.norm(F.gelu(self.dense(x), approximate=self.approximate))
+        if use is not None:
+            return use(x, table, self.bias)
         group, scattered, chunks = self.context.groups.tensor, self.context.scatter_norms, self.context.tp_overlap
         return column_parallel_linear(x, table, self.bias, group, scattered=scattered, chunks=chunks)
 
@@ -126,17 +132,31 @@ class BERT(GPT):
             x = x + self.token_types(types)
         return normed(self.embedding_norm, x)
 
+    def outputs(self, x: Tensor) -> Any:
+        """Map ``[B, s, H]`` to :meth:`logits`, or with chunks the states in their place."""
+        if not self.recompute.loss_chunk:
+            return self.logits(x)
+        x = self.states(x)
+        return (x, self._of_pairs(x)) if self.config.binary_head else x
+
     def logits(self, x: Tensor) -> Any:
         """Map ``[B, s, H]`` to the outputs: the logits ``[B, S, V/t]``, with a binary head also ``[B, 2]``."""
-        x = normed(self.final_norm, x)
-        logits = self.lm_head(x, self.embedding.weight)
-        return (logits, self.binary_head(self.pooler(x))) if self.config.binary_head else logits
+        x = self.states(x)
+        logits = self.project(x)
+        return (logits, self._of_pairs(x)) if self.config.binary_head else logits
+
+    def project(self, states: Tensor, use: Callable[..., Tensor] | None = None) -> Tensor:
+        """Map ``states`` to the logits ``[B, S, V/t]``; see :meth:`megads.models.gpt.GPT.project`."""
+        return self.lm_head(states, self.embedding.weight, use)
+
+    def _of_pairs(self, x: Tensor) -> Tensor:
+        return self.binary_head(self.pooler(x))
 
     def loss(self, outputs: Any, labels: Any, weight: Tensor | None = None) -> Tensor:
         """Return the masked-LM loss, and with :class:`PairLabels` the sum of it and the loss of the pairs.
 
         Args:
-            outputs: of :meth:`logits`.
+            outputs: of :meth:`outputs`.
             labels: :class:`PairLabels`, or those of tokens alone.
             weight: [] float32, of a token's loss. A pair's is such that the mean over micro-batches and
                 data x seq ranks is the mean over all samples. Without a weight: means of what counts.

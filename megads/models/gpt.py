@@ -21,6 +21,7 @@ from megads.models.layers import Context, Layer, make_column, make_mlp, make_nor
 from megads.models.rope import Rotary, frequencies
 from megads.parallel.collectives import copy_to_group, split_rows
 from megads.parallel.documents import Documents
+from megads.parallel.linear_loss import LinearLoss
 from megads.parallel.loss import draw_labels, most_likely, vocab_parallel_cross_entropy
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import VocabParallelEmbedding, column_parallel_linear, parameter
@@ -206,8 +207,9 @@ class GPT(nn.Module):
         weight: Tensor | None = None,
         documents: Documents | None = None,
         draws: Draws | None = None,
+        measure: Callable[[Any, Any], Tensor] | None = None,
     ) -> Tensor:
-        """Return the loss, or without labels what this stage's last step gives.
+        """Return the loss, or without labels what this stage's last step gives (:meth:`outputs` of the last one).
 
         Args:
             x: ``[B, S]`` int64 tokens, this sequence rank's; behind the first pipeline stage
@@ -217,6 +219,7 @@ class GPT(nn.Module):
             weight: [] float32, see :meth:`loss`.
             documents: where positions start again, and who attends to whom; None: rows are whole.
             draws: of this micro-batch; None: dropout uses the default generator as it is.
+            measure: returns what is wanted instead of the loss, of the outputs and ``labels``.
 
         Returns:
             ``[]`` float32 (float64 in a float64 model), or ``[B, S, V/t]`` with V the
@@ -224,6 +227,8 @@ class GPT(nn.Module):
         """
         for step in self.steps(documents, draws):
             x = step(x)
+        if measure is not None:
+            return measure(x, labels)
         return x if labels is None else self.loss(x, labels, weight)
 
     def steps(self, documents: Documents | None = None, draws: Draws | None = None) -> list[Callable[[Tensor], Tensor]]:
@@ -235,7 +240,7 @@ class GPT(nn.Module):
         return [
             *([partial(self.embed, **kept)] if self.has_embedding else []),
             *self.recompute.layers([partial(layer, **kept) for layer in self.layers.values()]),
-            *([self.logits] if self.has_head else []),
+            *([self.outputs] if self.has_head else []),
         ]
 
     def embed(self, tokens: Tensor, documents: Documents | None = None, draws: Draws | None = None) -> Tensor:
@@ -262,24 +267,44 @@ class GPT(nn.Module):
         """Return ``x``, the sum of the embeddings of tokens and positions, with what else is done to it."""
         return x
 
-    def logits(self, x: Tensor) -> Tensor:
-        """Map ``[B, s, H]`` to this rank's columns ``[B, S, V/t]`` of the logits."""
-        x = normed(self.final_norm, x)
-        if self.head is not None:
-            return self.head(x)
-        scattered, chunks = self.context.scatter_norms, self.context.tp_overlap
-        return column_parallel_linear(x, self.embedding.weight, None, self.group, scattered=scattered, chunks=chunks)
+    def outputs(self, x: Tensor) -> Any:
+        """Map ``[B, s, H]`` to what :meth:`loss` takes: logits, or the states that they are linear in.
 
-    def loss(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        The latter with ``recompute.loss_chunk``, where logits stand for a few tokens at a time.
+        """
+        return self.states(x) if self.recompute.loss_chunk else self.logits(x)
+
+    def states(self, x: Tensor) -> Any:
+        """Map ``[B, s, H]`` to the states that the output layer maps to logits, ``[B, s, H]``."""
+        return normed(self.final_norm, x)
+
+    def logits(self, x: Tensor) -> Any:
+        """Map ``[B, s, H]`` to this rank's columns ``[B, S, V/t]`` of the logits."""
+        return self.project(self.states(x))
+
+    def project(self, states: Tensor, use: Callable[..., Tensor] | None = None) -> Tensor:
+        """Map ``states`` to the logits ``[B, S, V/t]``; with ``use`` to what that makes of input, weight and bias."""
+        if self.head is not None:
+            return self.head(states, use)
+        if use is not None:
+            return use(states, self.embedding.weight, None)
+        scattered, chunks = self.context.scatter_norms, self.context.tp_overlap
+        table = self.embedding.weight
+        return column_parallel_linear(states, table, None, self.group, scattered=scattered, chunks=chunks)
+
+    def loss(self, outputs: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the cross entropy, summed over the counted tokens and multiplied by ``weight``.
 
         A token counts unless its label is negative. Without a weight: their mean, 0 when
         none counts. It is the loss of this sequence rank's tokens only. Labels may be numbers in
         [0, 1), from which those of the model itself are drawn (``megads.parallel.loss``).
         """
-        if labels.is_floating_point():
-            labels = draw_labels(logits.detach(), labels, self.group, self.config.vocab_size)
-        total = self._token_losses(logits, labels).sum()
+        if self.recompute.loss_chunk:
+            total = self.project(outputs, partial(self._in_chunks.total, labels=labels))
+        else:
+            if labels.is_floating_point():
+                labels = draw_labels(outputs.detach(), labels, self.group, self.config.vocab_size)
+            total = self._token_losses(outputs, labels).sum()
         return total * weight if weight is not None else total / (labels >= 0).sum().clamp(min=1)
 
     @property
@@ -287,24 +312,35 @@ class GPT(nn.Module):
         """How many numbers :meth:`sample_losses` gives of a sample: sum and count of every term of the loss."""
         return 2 * len(self.loss_names)
 
-    def sample_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def sample_losses(self, outputs: Any, labels: Any) -> Tensor:
         """Return ``[B, 2]``: of every sample the sum of its counted tokens' cross entropies, and their number.
 
         Of this sequence rank's tokens only; see :meth:`loss`.
         """
-        losses = self._token_losses(logits, labels)
+        losses = self._token_losses(outputs, labels)
         return torch.stack([losses.sum(dim=1), (labels >= 0).sum(dim=1).to(losses)], dim=1)
 
-    def sample_scores(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def sample_scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return ``[B, 2]`` float64: of every sample its labels' summed log-probability, and how many are wrong.
 
         Wrong: another token is the most likely one. Negative labels do not count. Of this sequence rank's tokens only.
         """
-        found = -self._token_losses(logits, labels).double().sum(dim=1)
-        likely = most_likely(logits, self.group, self.config.vocab_size)
+        found = -self._token_losses(outputs, labels).double().sum(dim=1)
+        if self.recompute.loss_chunk:
+            likely = self.project(outputs, partial(self._in_chunks.most_likely, labels=labels))
+        else:
+            likely = most_likely(outputs, self.group, self.config.vocab_size)
         wrong = (likely != labels) & (labels >= 0)
         return torch.stack([found, wrong.sum(dim=1).double()], dim=1)
 
-    def _token_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        losses = vocab_parallel_cross_entropy(logits, labels.clamp(min=0), self.group, self.config.vocab_size)
+    def _token_losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        if self.recompute.loss_chunk:
+            return self.project(outputs, partial(self._in_chunks.of_tokens, labels=labels))
+        losses = vocab_parallel_cross_entropy(outputs, labels.clamp(min=0), self.group, self.config.vocab_size)
         return losses.masked_fill(labels < 0, 0.0)
+
+    @property
+    def _in_chunks(self) -> LinearLoss:
+        return LinearLoss(
+            self.group, self.config.vocab_size, self.recompute.loss_chunk, is_scattered=self.context.scatter_norms
+        )

@@ -17,6 +17,7 @@ from megads.families.spec import Parameter
 from megads.parallel.collectives import copy_to_group, partial_over, reduce_from_group, with_summed_gradient
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear, Shard, parameter
+from megads.parallel.tiles import in_tiles
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,13 @@ class GatedMLP(nn.Module):
         self.act = partial(F.gelu, approximate="tanh") if activation == "geglu_tanh" else F.silu
         self.gate_up = make_column("mlp.gate_up", layer, context)
         self.down = make_row("mlp.down", layer, context)
+        self.tiles = context.recompute.mlp_tiles
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``."""
+        return in_tiles(self._whole, x, self.tiles, self.parameters())
+
+    def _whole(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(self.act(gate) * up)
 
@@ -177,9 +182,13 @@ class MLP(nn.Module):
         self.act = F.relu if activation == "relu" else gelu
         self.up = make_column("mlp.up", layer, context)
         self.down = make_row("mlp.down", layer, context)
+        self.tiles = context.recompute.mlp_tiles
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``."""
+        return in_tiles(self._whole, x, self.tiles, self.parameters())
+
+    def _whole(self, x: Tensor) -> Tensor:
         return self.down(self.act(self.up(x)))
 
 

@@ -215,18 +215,34 @@ class T5(GPT):
     def steps(self, documents: Documents | None = None, draws: Draws | None = None) -> list[Callable[[Tensor], Tensor]]:
         """Return what this stage does to one micro-batch; see :meth:`megads.models.gpt.GPT.steps`."""
         found = super().steps(documents, draws)
-        return [*found[:-1], partial(self.logits, documents=documents)] if self.has_head else found
+        return [*found[:-1], partial(self.outputs, documents=documents)] if self.has_head else found
+
+    def outputs(self, x: Tensor, documents: Documents | None = None) -> Any:
+        """Map ``[B, e + d + r, H]`` to what the loss of the decoder's tokens takes; see :class:`GPT`."""
+        x = self._decoders(x, documents)
+        return self.states(x) if self.recompute.loss_chunk else self.decoder_logits(x)
 
     def logits(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         """Map ``[B, e + d + r, H]`` to this rank's columns ``[B, D/SP, V/t]`` of the logits of the decoder's tokens."""
+        return self.decoder_logits(self._decoders(x, documents))
+
+    def _decoders(self, x: Tensor, documents: Documents | None) -> Tensor:
         parts = Parts.of(self.config, self.context, x.shape[1], documents)
-        return self.decoder_logits(x[:, parts.encoder : parts.encoder + parts.decoder])
+        return x[:, parts.encoder : parts.encoder + parts.decoder]
 
     def decoder_logits(self, x: Tensor) -> Tensor:
         """Map the decoder's part ``[B, d, H]`` to this rank's columns ``[B, D/SP, V/t]`` of the logits."""
-        logits = super().logits(x)
-        if self.config.tied_embeddings and self.table_rows:
-            logits = logits * self.config.hidden_size**-0.5
+        return self.project(self.states(x))
+
+    def project(self, states: Tensor, use: Callable[..., Tensor] | None = None) -> Tensor:
+        """Map ``states`` to the logits ``[B, D/SP, V/t]``; see :meth:`megads.models.gpt.GPT.project`."""
+        scale = self.config.hidden_size**-0.5 if self.config.tied_embeddings and self.table_rows else None
+        if use is not None:
+            bias = self.output_bias.bias if self.output_bias is not None else None
+            scaled = states if scale is None else states * scale
+            return super().project(scaled, lambda x, weight, _: use(x, weight, bias))
+        logits = super().project(states)
+        logits = logits if scale is None else logits * scale
         return logits if self.output_bias is None else self.output_bias(logits)
 
     def boundary(self, micro_batch: int, length: int) -> tuple[int, ...]:

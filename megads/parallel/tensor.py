@@ -12,7 +12,7 @@ is not kept but gathered once more in the backward pass, in parallel to a matrix
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -333,8 +333,10 @@ class ColumnParallelLinear(nn.Module):
         self.weight = parameter((width, in_features), shard, group)
         self.bias = parameter((width,), shard, group) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return this rank's slice of the output."""
+    def forward(self, x: Tensor, use: Callable[..., Tensor] | None = None) -> Tensor:
+        """Return this rank's slice of the output; with ``use`` what that makes of input, weight and bias."""
+        if use is not None:
+            return use(x, self.weight, self.bias)
         return column_parallel_linear(
             x, self.weight, self.bias, self.group, scattered=self.scattered, chunks=self.chunks
         )

@@ -237,10 +237,12 @@ Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional
 // Between pinned memory and the device, without waiting: see Copy.
 void copy_later(const Tensor& source, const Tensor& target, bool is_download) {
   const Tensor host = is_download ? target : source;
-  const Tensor bytes = is_download ? at::empty_like(target).copy_(source) : source.clone();
-  if (is_download && target.is_contiguous()) std::memset(target.data_ptr(), kPoison, target.nbytes());
-  if (!is_download) target.copy_(source);
   const Clock clock = Order::get().clock_of(current_stream);
+  const Tensor coming = is_download ? Tensor() : Order::get().coming(source, current_stream);
+  const Tensor bytes =
+      is_download ? at::empty_like(target).copy_(source) : (coming.defined() ? coming : source).clone();
+  if (is_download && target.is_contiguous()) std::memset(target.data_ptr(), kPoison, target.nbytes());
+  if (!is_download) target.copy_(bytes);
   Order::get().add_copy({current_stream, clock.at(current_stream), host, bytes, is_download});
 }
 

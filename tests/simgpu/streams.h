@@ -123,6 +123,20 @@ class Order {
     wait(kHost, all);
   }
 
+  // What an upload finds in pinned memory that a download still fills: its bytes, if it is ordered before.
+  at::Tensor coming(const at::Tensor& host, int64_t stream) {
+    std::lock_guard<std::mutex> hold(mutex_);
+    at::Tensor found;
+    for (auto& copy : copies_) {
+      if (!copy.is_download || copy.host.data_ptr() != host.data_ptr() || copy.host.sizes() != host.sizes()) continue;
+      TORCH_CHECK(copy.tick <= clocks_[stream][copy.stream], "race on the device: an upload on stream ", stream,
+                  " reads pinned memory that a download on stream ", copy.stream,
+                  " writes, and nothing orders the one before the other");
+      found = copy.bytes;
+    }
+    return found;
+  }
+
   void add_copy(Copy copy) {
     std::lock_guard<std::mutex> hold(mutex_);
     copies_.push_back(std::move(copy));

@@ -18,8 +18,9 @@ HPZ = "deepspeed.hpz_partition_size"
 OPTIMIZER, PARAMS = "deepspeed.offload_optimizer", "deepspeed.offload_params"
 KIND, METHOD, LAYERS, WITH = "recompute.granularity", "recompute.method", "recompute.num_layers", "recompute.engine"
 PARTITION, CONTIGUOUS = "recompute.partition_activations", "recompute.contiguous_memory"
-OF_LAYERS = (PARTITION, CONTIGUOUS, "recompute.cpu_checkpointing")
-DEEPSPEED_ONLY = (*OF_LAYERS, "recompute.synchronize", "recompute.profile")
+ON_HOST, CHUNK = "recompute.cpu_checkpointing", "recompute.loss_chunk"
+OF_LAYERS = (PARTITION, CONTIGUOUS, ON_HOST)
+DEEPSPEED_ONLY = (PARTITION, CONTIGUOUS, "recompute.synchronize", "recompute.profile")
 
 
 def choice(run: RunConfig, world_size: int) -> Iterator[Problem]:
@@ -134,20 +135,24 @@ def _without_effect(run: RunConfig) -> Iterator[Problem]:
     if given.method != "uniform" and given.granularity != "full":
         text = f"RECOMPUTE_METHOD={given.method} needs RECOMPUTE=full, and {kind}"
         yield Problem(text, [full], "leave RECOMPUTE_METHOD unset")
-    wanted = [name for name in DEEPSPEED_ONLY if value_of(run, name)]
+    wanted = [name for name in (*DEEPSPEED_ONLY, ON_HOST) if value_of(run, name)]
     off = dict.fromkeys(wanted, False)
     for name in wanted:
         # The inputs of an attention core are neither split nor moved.
         of_layers = given.granularity == "selective" and name in OF_LAYERS
         if given.granularity == "none" or of_layers:
-            with_deepspeed: Change = {} if given.engine == "deepspeed" else {WITH: "deepspeed"}
+            only_deepspeed = name in DEEPSPEED_ONLY and given.engine != "deepspeed"
             text = f"{env_name(name)}=1 needs RECOMPUTE=full, and {kind}"
             # One option may have asked for both.
             both: list[Change] = [{**off, WITH: "torch"}] if given.engine == "deepspeed" else []
-            yield Problem(text, [{**full, **with_deepspeed}, off, *both])
-    if wanted and given.engine != "deepspeed":
-        text = f"{env_name(wanted[0])}=1 needs DeepSpeed's checkpoint function, and RECOMPUTE_WITH={given.engine}"
-        yield Problem(text, [{WITH: "deepspeed"}, off])
+            yield Problem(text, [{**full, **({WITH: "deepspeed"} if only_deepspeed else {})}, off, *both])
+    foreign = [name for name in wanted if name in DEEPSPEED_ONLY]
+    if foreign and given.engine != "deepspeed":
+        text = f"{env_name(foreign[0])}=1 needs DeepSpeed's checkpoint function, and RECOMPUTE_WITH={given.engine}"
+        yield Problem(text, [{WITH: "deepspeed"}, dict.fromkeys(foreign, False)])
+    if given.loss_chunk and run.model.num_classes:
+        text = f"LOSS_CHUNK={given.loss_chunk} cuts the logits of a vocabulary, and a classifier has none"
+        yield Problem(text, [{CHUNK: 0}])
     if given.engine == "deepspeed" and given.granularity == "none":
         text = f"RECOMPUTE_WITH=deepspeed has nothing to recompute, and {kind}"
         yield Problem(text, [full, {KIND: "selective"}, {WITH: "torch"}])

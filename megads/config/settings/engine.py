@@ -18,7 +18,7 @@ class EngineConfig(Section):
 
 
 class RecomputeConfig(Section):
-    """What is computed again in the backward pass instead of kept."""
+    """What is computed again in the backward pass instead of kept, and what never stands whole."""
 
     granularity: Literal["none", "selective", "full"] = setting(
         "none",
@@ -47,7 +47,7 @@ class RecomputeConfig(Section):
     engine: Literal["torch", "deepspeed"] = setting(
         "torch",
         "RECOMPUTE_WITH",
-        "implementation of recomputation; the settings below need deepspeed",
+        "implementation of recomputation; the settings that split inputs or time them need deepspeed",
         switches={"DEEPSPEED_ACTIVATION_CHECKPOINTING": "deepspeed", "DISTRIBUTE_SAVED_ACTIVATIONS": "deepspeed"},
         flags={
             "--deepspeed-activation-checkpointing": "deepspeed",
@@ -63,7 +63,22 @@ class RecomputeConfig(Section):
         switches={"DISTRIBUTE_SAVED_ACTIVATIONS": True},
     )
     cpu_checkpointing: bool = setting(
-        False, "CPU_CHECKPOINTING CHECKPOINT_IN_CPU --checkpoint-in-cpu", "keep inputs in host memory"
+        False,
+        "CPU_CHECKPOINTING CHECKPOINT_IN_CPU --checkpoint-in-cpu",
+        "keep inputs of recomputed layers in host memory",
+    )
+    loss_chunk: int = setting(
+        0,
+        "LOSS_CHUNK",
+        "of which logits stand at a time, with their share of the gradients; 0: all of a micro-batch",
+        unit="tokens",
+        ge=0,
+    )
+    mlp_tiles: int = setting(
+        1,
+        "MLP_TILES",
+        "parts of a rank's tokens that pass an MLP in turn, and again in the backward pass; 1: all together",
+        gt=0,
     )
     contiguous_memory: bool = setting(
         False,

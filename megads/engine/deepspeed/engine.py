@@ -34,6 +34,7 @@ from megads.engine.deepspeed.skipped_step import StepRejection, scale_by_rules
 from megads.engine.deepspeed.state import DeepSpeedState
 from megads.engine.deepspeed.zero import (
     fit_bucket,
+    gather_tiled_whole,
     keep_gathered,
     reduce_once,
     set_second_partition_group,
@@ -79,6 +80,7 @@ class DeepSpeedEngine:
             )
         if not is_partitioned:
             set_second_partition_group(run, groups)
+        gather_tiled_whole(module)
         # DeepSpeed reports memory and op builds with bare prints; a run's log is ours.
         quiet = contextlib.redirect_stdout(io.StringIO())
         with quiet, exported_local_rank(device.index or 0), warnings.catch_warnings():
@@ -213,9 +215,12 @@ class DeepSpeedEngine:
             self, to_device(self.split.labelled(batches), self.device), self.module.sample_scores, torch.float64
         )
 
-    def eval_logits(self, part: MicroBatch) -> Tensor | None:
-        """Return this rank's logits of a micro-batch; None: another stage has them."""
-        return self.engine(part.tokens, documents=part.documents)
+    def eval_part(self, part: MicroBatch, measure: Callable[[Any, Any], Tensor]) -> Tensor | None:
+        """Return ``measure`` of the model's outputs and a micro-batch's labels; None: another stage has them.
+
+        In the model's own forward pass: there ZeRO 3 gathers what the output layer needs.
+        """
+        return self.engine(part.tokens, part.target, documents=part.documents, measure=measure)
 
     def take_micro_batches(self, count: int) -> None:
         """Have the next step take ``count`` micro-batches: DeepSpeed scales by them and finds its last one by them."""

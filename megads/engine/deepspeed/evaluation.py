@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def measured(
     engine: DeepSpeedEngine,
     parts: Sequence[MicroBatch],
-    measure: Callable[[Tensor, Any], Tensor],
+    measure: Callable[[Any, Any], Tensor],
     dtype: torch.dtype,
     columns: int = 2,
 ) -> Tensor:
@@ -27,7 +27,7 @@ def measured(
 
     Args:
         parts: of one number of samples, as many on every rank.
-        measure: returns the sums of this sequence rank's tokens, ``[micro_batch, columns]``, of logits and labels.
+        measure: returns the sums of this sequence rank's tokens, ``[micro_batch, columns]``, of outputs and labels.
     """
     engine.module.eval()
     parts = to_device(parts, engine.device)
@@ -36,12 +36,9 @@ def measured(
     sums = torch.zeros(shape, dtype=dtype, device=engine.device)
     with engine.surroundings(), torch.no_grad(), engine.driver.averaged():
         for mine, part in zip(sums[:, groups.data_rank], parts, strict=True):
-            logits = engine.eval_logits(part)
-            if logits is None:
-                continue
-            found = measure(logits, part.target)
+            found = engine.eval_part(part, measure)
             # Every tensor rank finds the same; it is to be summed once.
-            if groups.tensor_rank == 0:
+            if found is not None and groups.tensor_rank == 0:
                 mine.copy_(found)
     if groups.world is not None:
         dist.all_reduce(sums, group=groups.world)

@@ -67,12 +67,12 @@ class PipelineEngine(DeepSpeedEngine):
         """Return the shape of what passes between two stages for these ``tokens``."""
         return self.module.boundary(*tokens.shape)
 
-    def eval_logits(self, part: MicroBatch) -> Tensor | None:
-        """Pass a micro-batch through the stages; the last one returns its logits."""
+    def eval_part(self, part: MicroBatch, measure: Callable[[Any, Any], Tensor]) -> Tensor | None:
+        """Pass a micro-batch through the stages; the last one returns ``measure`` of its outputs and labels."""
         stage = self.groups.pipe_rank
         x = part.tokens if stage == 0 else self.engine.receive(self.boundary(part.tokens), stage - 1)
-        x = self.module(x, documents=part.documents)
         if self.is_last:
-            return x
+            return self.module(x, part.target, documents=part.documents, measure=measure)
+        x = self.module(x, documents=part.documents)
         self.engine.send(x, stage + 1)
         return None

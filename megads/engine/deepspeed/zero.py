@@ -136,6 +136,15 @@ def keep_gathered(module: nn.Module) -> None:
         register_external_parameter(module, embedding.weight)  # type: ignore[union-attr]
 
 
+def gather_tiled_whole(module: nn.Module) -> None:
+    """Under ZeRO 3, have an MLP that works in tiles gathered at once: its own backward pass uses all its parameters."""
+    from deepspeed.utils import set_z3_leaf_module
+
+    for layer in module.modules():
+        if getattr(layer, "tiles", 1) > 1:
+            set_z3_leaf_module(layer, True)
+
+
 def share_buffers(optimizer: Any) -> None:
     """Keep one copy where DeepSpeed keeps two: of float32 weights, and of the gradients that a rank owns."""
     kind = type(optimizer).__name__

@@ -147,7 +147,7 @@ REFUSED = [
     (
         1,
         {"CPU_CHECKPOINTING": "1"},
-        "CPU_CHECKPOINTING=1 needs RECOMPUTE=full, and RECOMPUTE=none; use RECOMPUTE=full RECO",
+        "CPU_CHECKPOINTING=1 needs RECOMPUTE=full, and RECOMPUTE=none; use RECOMPUTE=full or CPU",
     ),
     (
         2,

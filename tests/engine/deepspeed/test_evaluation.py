@@ -25,7 +25,7 @@ def _scores_are_those_of_the_logits() -> None:
     with torch.no_grad():
         engine.module.eval()
         for part in engine.split.labelled(rows):
-            logits = engine.eval_logits(part)
+            logits = engine.eval_part(part, lambda logits, _: logits)
             parts = [torch.empty_like(logits) for _ in range(2)]
             dist.all_gather(parts, logits.contiguous())
             whole.append(torch.cat(parts, dim=-1)[..., :VOCAB].double().log_softmax(dim=-1))
