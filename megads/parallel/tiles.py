@@ -71,11 +71,11 @@ class _Tiled(Function):
             sums = [_added(total, each) for total, each in zip(sums, found[needs_x:], strict=True)]
             del found
         given = iter(sums)
-        found = tuple(next(given) if need else None for need in needs)
-        typed = (
+        found_of = [next(given) if need else None for need in needs]
+        typed = [
             each if each is None else each.to(parameter.dtype)
-            for each, parameter in zip(found, ctx.parameters, strict=True)
-        )
+            for each, parameter in zip(found_of, ctx.parameters, strict=True)
+        ]
         return None, None, grad_x, *typed
 
 
