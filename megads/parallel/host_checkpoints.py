@@ -20,7 +20,7 @@ class HostCheckpoints:
 
     Args:
         device: an accelerator; on a CPU there is nothing to move.
-        module: torch's module of its kind, such as ``torch.cuda``.
+        module: torch's module of its kind, as ``torch.get_device_module`` gives it.
     """
 
     def __init__(self, device: torch.device, module: ModuleType):

@@ -33,8 +33,7 @@ from megads.engine.deepspeed.package import Mpu, import_deepspeed, time_communic
 from megads.engine.deepspeed.skipped_step import StepRejection, scale_by_rules
 from megads.engine.deepspeed.state import DeepSpeedState
 from megads.engine.deepspeed.zero import (
-    fit_bucket,
-    gather_tiled_whole,
+    fit_to,
     keep_gathered,
     reduce_once,
     set_second_partition_group,
@@ -67,7 +66,7 @@ class DeepSpeedEngine:
         self.groups, self.device, self.loss_names = groups, device, module.loss_names
         self.split = make_splitter(run, groups, eod)
         self.config = deepspeed_config(run, groups.grid.world_size)
-        fit_bucket(self.config, module)
+        fit_to(module, self.config)
         is_partitioned = any(hasattr(parameter, "ds_id") for parameter in module.parameters())
         self.module: GPT = module if is_partitioned else move(module, device)
         names = {parameter: name for name, parameter in module.named_parameters()}
@@ -80,7 +79,6 @@ class DeepSpeedEngine:
             )
         if not is_partitioned:
             set_second_partition_group(run, groups)
-        gather_tiled_whole(module)
         # DeepSpeed reports memory and op builds with bare prints; a run's log is ours.
         quiet = contextlib.redirect_stdout(io.StringIO())
         with quiet, exported_local_rank(device.index or 0), warnings.catch_warnings():
@@ -216,10 +214,7 @@ class DeepSpeedEngine:
         )
 
     def eval_part(self, part: MicroBatch, measure: Callable[[Any, Any], Tensor]) -> Tensor | None:
-        """Return ``measure`` of the model's outputs and a micro-batch's labels; None: another stage has them.
-
-        In the model's own forward pass: there ZeRO 3 gathers what the output layer needs.
-        """
+        """Return ``measure`` of the outputs and labels, in the model's forward pass; None: another stage has them."""
         return self.engine(part.tokens, part.target, documents=part.documents, measure=measure)
 
     def take_micro_batches(self, count: int) -> None:

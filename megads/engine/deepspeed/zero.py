@@ -119,6 +119,21 @@ def forget_second_partitions(module: nn.Module) -> None:
             parameter.ds_secondary_tensor = None
 
 
+def fit_to(module: nn.Module, config: dict[str, Any]) -> None:
+    """Have DeepSpeed's buckets, and what ZeRO 3 gathers together, fit ``module``."""
+    fit_bucket(config, module)
+    gather_tiled_whole(module)
+
+
+def gather_tiled_whole(module: nn.Module) -> None:
+    """Under ZeRO 3, have an MLP that works in tiles gathered at once: its own backward pass uses all its parameters."""
+    from deepspeed.utils import set_z3_leaf_module
+
+    for layer in module.modules():
+        if getattr(layer, "tiles", 1) > 1:
+            set_z3_leaf_module(layer, True)
+
+
 def fit_bucket(config: dict[str, Any], module: nn.Module) -> None:
     """Have DeepSpeed allocate no larger bucket than all gradients fill: it takes one again in every backward pass."""
     count = sum(getattr(each, "ds_numel", each.numel()) for each in module.parameters())
@@ -134,15 +149,6 @@ def keep_gathered(module: nn.Module) -> None:
         from deepspeed.runtime.zero import register_external_parameter
 
         register_external_parameter(module, embedding.weight)  # type: ignore[union-attr]
-
-
-def gather_tiled_whole(module: nn.Module) -> None:
-    """Under ZeRO 3, have an MLP that works in tiles gathered at once: its own backward pass uses all its parameters."""
-    from deepspeed.utils import set_z3_leaf_module
-
-    for layer in module.modules():
-        if getattr(layer, "tiles", 1) > 1:
-            set_z3_leaf_module(layer, True)
 
 
 def share_buffers(optimizer: Any) -> None:
