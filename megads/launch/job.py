@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from megads.checkpoint.resume.compatibility import checkpoint_folder
 from megads.config.estimate.memory import Memory
+from megads.config.estimate.pipeline import pipeline_lines
 from megads.config.machine_facts import Facts
 from megads.config.run_folder import COMMAND, COMMAND_ONCE_SAVED, CONFIG, LOG_FILE, save_config, write_whole
 from megads.config.schema import RunConfig
@@ -114,7 +115,8 @@ def refuse_secrets(run: RunConfig, env: Mapping[str, str]) -> None:
 def describe(job: Job) -> str:
     """Return what ``--dry-run`` prints: settings with origins, DeepSpeed's dictionary, the command."""
     command = job.plan.script() if job.plan.files else job.plan.line()
-    return "\n".join([*settings_lines(job.resolved, job.deepspeed), summary(job), "", "command", command])
+    lines = [*settings_lines(job.resolved, job.deepspeed), summary(job), *pipeline_lines(job.run)]
+    return "\n".join([*lines, "", "command", command])
 
 
 def settings_lines(resolved: Resolved, deepspeed: Mapping[str, Any] | None) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from megads.cluster.machine import count_accelerators
 from megads.config.deepspeed.dictionary import dictionary_of
 from megads.config.estimate.memory import check_device, estimate
+from megads.config.estimate.pipeline import pipeline_lines
 from megads.config.rules.remarks import remarks
 from megads.config.sources.presets import read_machine
 from megads.launch.job import settings_lines
@@ -50,5 +51,5 @@ def preview(request: TrainRequest) -> tuple[tuple[str, ...], str] | None:
         f"preview: this host is not {run.machine}; its data, network, disks and packages are not checked, and "
         "the command follows from the hosts of the job"
     )
-    text = "\n".join([*settings_lines(planned.resolved, dictionary_of(run, world_size)), summary])
+    text = "\n".join([*settings_lines(planned.resolved, dictionary_of(run, world_size)), summary, *pipeline_lines(run)])
     return (note, *planned.resolved.notes, *([tight] if tight else []), *remarks(run, world_size)), text

@@ -30,6 +30,7 @@ OTHERS = {
     "copy": "copies",
     "corpus": "corpora",
     "index": "indices",
+    "micro-batch": "micro-batches",
     "pair of hosts": "pairs of hosts",
     "process": "processes",
     "query": "queries",

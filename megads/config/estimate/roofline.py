@@ -13,6 +13,7 @@ from megads.config.estimate.accelerators import Accelerator
 from megads.config.estimate.activations import Stage, rank_tokens
 from megads.config.estimate.flops import flops_per_token, products
 from megads.config.estimate.memory import parameters_of, stages
+from megads.config.estimate.pipeline import idle_of
 from megads.config.estimate.traffic import Message, traffic
 from megads.config.schema import RunConfig
 from megads.errors import ConfigError
@@ -105,8 +106,8 @@ def roofline(run: RunConfig, world_size: int, device: Accelerator, peak_tflops: 
     slowest = max((tuple(_lines(run, world_size, stage, device, peak)) for stage in stages(run)), key=_seconds)
     pipeline = run.parallel.pipeline
     if pipeline > 1:
-        share = (pipeline - 1) / run.train.grad_acc_steps
-        idle = share * sum(line.seconds for line in slowest if not line.is_once)
+        share = idle_of(run)
+        idle = share / (1 - share) * sum(line.seconds for line in slowest if not line.is_once)
         slowest += (Line("idle: first and last micro-batches of the pipeline", idle, "more micro-batches"),)
     tokens = run.train.global_batch * run.model.seq_length
     per_second = tokens / _seconds(slowest) / (world_size * peak)

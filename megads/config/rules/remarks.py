@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
 
 from megads.config.deepspeed.dictionary import effective_zero_stage, is_bf16_optimizer
+from megads.config.estimate.pipeline import idle_of
 from megads.config.optimizers import OPTIMIZERS
-from megads.config.rules.advice import divisors, nearest
+from megads.config.rules.advice import divisors, nearest, put
 from megads.config.schedule.batches import BatchSchedule, SkipRanges
 from megads.config.schedule.rates import COUNTED, INFINITE, WSD
 from megads.config.schema import RunConfig
@@ -54,20 +54,16 @@ def _tasks(run: RunConfig) -> Iterator[str]:
         yield f"EVAL_TASKS_INTERVAL={interval} is more than TRAIN_ITERS={last}: the tasks are scored at the end only"
 
 
-def bubble(run: RunConfig) -> float:
-    """Return the share of a step in which a pipeline stage waits: (PP - 1) / (GRAD_ACC_STEPS + PP - 1)."""
-    waiting = run.parallel.pipeline - 1
-    return waiting / (run.train.grad_acc_steps + waiting)
-
-
 def _pipeline(run: RunConfig) -> Iterator[str]:
     stages, steps = run.parallel.pipeline, run.train.grad_acc_steps
-    if stages == 1 or bubble(run) <= LARGEST_BUBBLE:
+    if stages == 1 or idle_of(run) <= LARGEST_BUBBLE:
         return
-    fewest = ceil((stages - 1) * (1 - LARGEST_BUBBLE) / LARGEST_BUBBLE - 1e-9)
+    fewest = steps + 1
+    while idle_of(put(run, {"train.grad_acc_steps": fewest})) > LARGEST_BUBBLE + 1e-9:
+        fewest += 1
     idle = " and some stages are always idle" if steps < stages else ""
     yield (
-        f"GRAD_ACC_STEPS={steps} micro-batches for PP={stages} stages: each is idle for {bubble(run):.0%} of "
+        f"GRAD_ACC_STEPS={steps} micro-batches for PP={stages} stages: each is idle for {idle_of(run):.0%} of "
         f"a step{idle}; "
         f"GRAD_ACC_STEPS={fewest} or more would bring it to {LARGEST_BUBBLE:.0%}"
     )

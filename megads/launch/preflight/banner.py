@@ -7,11 +7,12 @@ from pathlib import Path
 
 from megads.config.engine_choice import choose
 from megads.config.estimate.memory import Memory, count_parameters, stages
-from megads.config.rules.remarks import bubble, query_heads
+from megads.config.estimate.pipeline import idle_of, shorter, uneven_idle
+from megads.config.rules.remarks import query_heads
 from megads.config.schedule.batches import BatchSchedule, SkipRanges, planned_samples
 from megads.config.schema import RunConfig
 from megads.config.sources.megatron_defaults import MEGATRON
-from megads.config.stages import SPLIT_RANK
+from megads.config.stages import SPLIT_RANK, schedule_of, virtual_stages
 from megads.data.datasets import read_held_out, read_shards, uses_demo
 from megads.data.sources.epochs import Share
 from megads.data.sources.file_list import Shard, repeated
@@ -130,10 +131,7 @@ def _layout_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
     """Yield a line for each part of the layout that is not the plain one."""
     grid, again, deepspeed = run.parallel, run.recompute, run.deepspeed
     if grid.pipeline > 1:
-        layers = "+".join(str(stage.layers) for stage in stages(run))
-        rank = SPLIT_RANK.fullmatch(grid.pipeline_split)
-        split = f", the decoder's from stage {rank[1]} on (split rank)" if rank else ""
-        yield "stages", f"PP={grid.pipeline}: {layers} layers{split}; pipeline bubble {bubble(run):.0%} of a step"
+        yield "stages", _stages_line(run)
     if grid.sequence > 1:
         heads = query_heads(run)
         few = f"{heads[-1]} or " if heads[0] != heads[-1] else ""
@@ -170,6 +168,21 @@ def _layout_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
         yield "offload", ", ".join(moved)
     if deepspeed.hpz_partition_size > 1:
         yield "hpZ", f"a second copy of the weights over every {deepspeed.hpz_partition_size} ranks of DP x SP"
+
+
+def _stages_line(run: RunConfig) -> str:
+    """Return the layers of each stage, those of its chunks apart, and how long its schedule leaves it idle."""
+    grid = run.parallel
+    layers = "+".join("/".join(str(len(numbers)) for numbers in stage.runs) for stage in stages(run))
+    chunks = f", {virtual_stages(run)} chunks of each" if virtual_stages(run) > 1 else ""
+    rank = SPLIT_RANK.fullmatch(grid.pipeline_split)
+    split = f", the decoder's from stage {rank[1]} on (split rank)" if rank else ""
+    batches = plural(run.train.grad_acc_steps, "micro-batch")
+    idle, uneven = f"{idle_of(run):.0%}", f"{uneven_idle(run):.0%}"
+    words = [f"{schedule_of(run)}: pipeline idle {idle} of the step with {batches}"]
+    words += [f", {uneven} by the work of each stage"] if uneven != idle else []
+    words += [f"; {less}"] if (less := shorter(run)) else []
+    return f"PP={grid.pipeline}: {layers} layers{chunks}{split}; {''.join(words)}"
 
 
 MOST_ROWS = 8

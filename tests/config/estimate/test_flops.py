@@ -134,6 +134,11 @@ def test_documents_count_as_one_row_and_that_is_said():
             },
             4,
         ),
+        # 1/1 + 1/1 + 2/1 layers: the first of every chunk.
+        (
+            {"RECOMPUTE": "full", "RECOMPUTE_METHOD": "block", "PP": "3", "VIRTUAL_STAGES": "2"},
+            6,
+        ),
     ],
 )
 def test_layers_that_are_computed_again(env, layers):

@@ -8,7 +8,7 @@ import pytest
 
 from megads.config.derive import derive
 from megads.config.estimate import memory as memory_module
-from megads.config.estimate.activations import Stage, layer_bytes, saved_bytes
+from megads.config.estimate.activations import Stage, input_bytes, layer_bytes, saved_bytes
 from megads.config.estimate.memory import (
     ADAM_FLOATS,
     CUDA_PROGRAM_BYTES,
@@ -17,7 +17,9 @@ from megads.config.estimate.memory import (
     WORK_BYTES,
     count_parameters,
     estimate,
+    parameters_of,
     program_bytes,
+    stages,
 )
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
@@ -200,6 +202,33 @@ def test_the_fullest_stage_counts():
     uneven = _run({**env, "PIPELINE_SPLIT": "1,1,1,5", "HIDDEN": "1024", "SEQ": "16"}, ranks=4)
     layer = 4 * 1024 * 1024 + 3 * 1024 * uneven.model.ffn_hidden_size + 2 * 1024
     assert estimate(uneven, 4).weights == 4 * (5 * layer + 512 * 1024 + 1024)
+
+
+def test_chunks_of_every_schedule_in_flight():
+    env = {"NLAYERS": "8", "PP": "4", "GRAD_ACC_STEPS": "8", "GLOBAL_BATCH": "", "MICRO_BATCH": "1", "SEQ": "2048"}
+    plain, waits = _run(env, ranks=4), _run({**env, "PIPELINE_SCHEDULE": "zb-h1"}, ranks=4)
+    chunks = _run({**env, "VIRTUAL_STAGES": "2"}, ranks=4)
+    layer = layer_bytes(plain)
+    assert [saved_bytes(plain, stage) // layer for stage in stages(plain)] == [8, 6, 4, 2]
+    # Weight gradients that wait keep as many on every stage as the first one of 1F1B has.
+    assert [saved_bytes(waits, stage) // layer for stage in stages(waits)] == [8] * 4
+    # Chunks of one layer: 2 (PP - s - 1) + (v - 1) PP + 1.
+    assert [saved_bytes(chunks, stage) // layer for stage in stages(chunks)] == [11, 9, 7, 5]
+    assert [stage.numbers for stage in stages(chunks)] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    uneven = _run({**env, "VIRTUAL_STAGES": "2", "PIPELINE_SPLIT": "1,1,1,1,1,1,1,1"}, ranks=4)
+    assert estimate(uneven, 4) == estimate(chunks, 4)
+    for run in (waits, chunks):
+        assert sum(parameters_of(run, each) for each in stages(run)) == count_parameters(run.model)
+
+
+def test_recomputed_layers_wait_with_all_that_their_weight_gradients_need():
+    env = {"NLAYERS": "8", "PP": "4", "GRAD_ACC_STEPS": "8", "GLOBAL_BATCH": "", "MICRO_BATCH": "1", "SEQ": "2048"}
+    run = _run({**env, "PIPELINE_SCHEDULE": "zb-h1", "RECOMPUTE": "full"}, ranks=4)
+    layer, kept = layer_bytes(run), input_bytes(run)
+    found = [saved_bytes(run, stage) for stage in stages(run)]
+    # Stage s holds 4 - s micro-batches before a backward pass and s after it, or one less and one more.
+    for stage, most in enumerate(found):
+        assert most == max(2 * (held * kept + (4 - held) * layer) for held in (4 - stage, 3 - stage))
 
 
 def test_a_pipeline_holds_a_copy_of_tied_embeddings_at_both_ends():

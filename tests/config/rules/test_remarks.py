@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
-from megads.config.rules.remarks import bubble, remarks
+from megads.config.rules.remarks import remarks
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
 
@@ -143,11 +143,6 @@ def test_offload_on_a_host_without_accelerators():
 )
 def test_ordinary_layouts_raise_nothing(ranks, env):
     assert remarks(_run(env, ranks), ranks) == ()
-
-
-def test_the_bubble_of_a_pipeline():
-    assert bubble(_run({"PP": "4", "GRAD_ACC_STEPS": "1"}, 4)) == 3 / 4
-    assert bubble(_run({}, 4)) == 0
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ def test_every_part_of_the_layout_has_its_line():
     env = {"PP": "4", "PIPELINE_SPLIT": "7,9,9,7", "TP": "2", "SP": "3", "SEQ": "96", "SCATTER_NORMS": "1"}
     lines = _lines({**env, "RECOMPUTE": "selective", "GRAD_ACC_STEPS": "9", "CPU_OPTIMIZER": "1"}, 24)
     assert lines["layout"] == "24 ranks on 1 host: TP=2 PP=4 SP=3 DP=1 ZeRO=1"
-    assert lines["stages"] == "PP=4: 7+9+9+7 layers; pipeline bubble 25% of a step"
+    idle = "1f1b: pipeline idle 25% of the step with 9 micro-batches, 28% by the work of each stage"
+    assert lines["stages"] == f"PP=4: 7+9+9+7 layers; {idle}"
     assert lines["sequence"] == "SP=3: 32 tokens per rank; 1 or 2 query heads during attention"
     even = _lines({"SP": "2", "HEADS": "2", "HIDDEN": "16", "SEQ": "96"}, 2)
     assert even["sequence"] == "SP=2: 48 tokens per rank; 1 query head during attention"
