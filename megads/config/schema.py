@@ -101,6 +101,12 @@ class ParallelConfig(Section):
         ge=0,
         le=64,
     )
+    tp_overlap_with: Literal["collectives", "symmetric_memory"] = setting(
+        "collectives",
+        "TP_OVERLAP_WITH",
+        "what overlaps: torch's collectives, or products of torch that read other ranks' memory (NVIDIA, "
+        "SCATTER_NORMS=1; unverified on hardware)",
+    )
     ddp_impl: Literal["local", "torch"] = setting(
         "local",
         "DDP_IMPL --DDP-impl",

@@ -20,6 +20,7 @@ from megads.models.bert import BERT
 from megads.models.classifier import DecoderClassifier, EncoderClassifier
 from megads.models.gpt import GPT
 from megads.models.t5 import T5
+from megads.parallel.overlap import SYMMETRIC_MEMORY
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import Partition, Shard
 
@@ -60,13 +61,14 @@ def build_model(
     Raises:
         ConfigError, DependencyError: see :class:`megads.models.gpt.GPT`.
     """
+    symmetric = run.parallel.tp_overlap_with == "symmetric_memory"
     module = model_class(run.model)(
         run.model,
         groups,
         steps=stage_steps(run)[groups.pipe_rank] if steps is None else steps,
         scatter_norms=run.parallel.scatter_norms,
         recompute=recompute,
-        tp_overlap=run.parallel.tp_overlap,
+        tp_overlap=SYMMETRIC_MEMORY if symmetric else run.parallel.tp_overlap,
     )
     if arrange is not None:
         arrange(module)

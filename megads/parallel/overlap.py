@@ -16,6 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import megads.timing.collectives as dist
+from megads.errors import DeviceError
+
+SYMMETRIC_MEMORY = -1
+"""In place of a number of chunks: torch's fused products, which read the other ranks' memory themselves."""
 
 
 class Pending:
@@ -70,6 +74,9 @@ def start_scattered_product(x: Tensor, weight: Tensor, group: dist.ProcessGroup,
     is summed while the next one is multiplied.
     """
     pending, size = Pending(), group.size()
+    if chunks == SYMMETRIC_MEMORY:
+        name = _symmetric_memory(group, x)
+        return torch.ops.symm_mem.fused_matmul_reduce_scatter(x, weight.t(), "sum", 0, name), pending
     length, batch, width = x.shape
     mine = x.new_empty(length // size, batch, weight.shape[0])
     parts = x.unflatten(0, (size, -1))
@@ -93,6 +100,10 @@ def product_of_gathered(
     ``mine`` is ``[s, B, D]``, contiguous. The rows, ``[t * s * B, D]``, are in the order of :func:`rows_by_chunk`. This
     rank's own part is multiplied first, then chunk by chunk what has arrived.
     """
+    if chunks == SYMMETRIC_MEMORY:
+        name = _symmetric_memory(group, mine)
+        whole, (out,) = torch.ops.symm_mem.fused_all_gather_matmul(mine, [weight.t()], 0, name)
+        return out if bias is None else out.add_(bias), whole.flatten(0, 1)
     pending, size, rank = Pending(), group.size(), group.rank()
     length, batch, width = mine.shape
     slices = cut(length, chunks)
@@ -142,3 +153,30 @@ def rows_by_chunk(x: Tensor, size: int, chunks: int) -> Tensor:
     for each, piece in zip(slices, pieces, strict=True):
         piece.view(size, -1, batch, width).copy_(parts[:, each])
     return rows
+
+
+def _symmetric_memory(group: dist.ProcessGroup, x: Tensor) -> str:
+    """Return the name of a group whose ranks can read each other's memory.
+
+    Raises:
+        DeviceError: not on NVIDIA devices.
+    """
+    if not _has_symmetric_memory(x):
+        raise DeviceError(
+            f"TP_OVERLAP_WITH=symmetric_memory works on NVIDIA devices, not on {x.device.type}; "
+            "use TP_OVERLAP_WITH=collectives with TP_OVERLAP=4"
+        )
+    name = group.group_name
+    if name not in _ENABLED:
+        from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+        enable_symm_mem_for_group(name)
+        _ENABLED.add(name)
+    return name
+
+
+_ENABLED: set[object] = set()
+
+
+def _has_symmetric_memory(x: Tensor) -> bool:
+    return x.device.type == "cuda" and torch.version.hip is None

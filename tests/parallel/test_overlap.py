@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from megads.errors import DeviceError
+from megads.parallel import overlap
 from megads.parallel.overlap import cut
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear
 from tests.ranks import groups_of, run_ranks
@@ -130,6 +132,47 @@ def _order(scattered: bool, chunks: int, expected: tuple[str, str]) -> None:
 )
 def test_a_collective_is_under_way_while_the_next_product_is_computed(scattered, chunks, expected):
     run_ranks(2, _order, scattered, chunks, expected)
+
+
+def _fused_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the products by which torch itself describes its fused ones, as its kernels need NVIDIA devices."""
+    import torch.distributed._symmetric_memory as symmetric
+
+    ours = torch.library.Library("symm_mem", "IMPL")
+    ours.impl("fused_all_gather_matmul", symmetric._fused_all_gather_matmul_fallback, "CPU")
+    ours.impl("fused_matmul_reduce_scatter", symmetric._fused_matmul_reduce_scatter_fallback, "CPU")
+    enabled: list[str] = []
+    monkeypatch.setattr(symmetric, "enable_symm_mem_for_group", enabled.append)
+    monkeypatch.setattr(overlap, "_has_symmetric_memory", lambda _: True)
+    monkeypatch.setattr(overlap, "_ENABLED", set())
+    for bias, batch in product((False, True), (1, 3)):
+        whole = _pass(True, 1, bias, batch, False)
+        for one, fused in zip(whole, _pass(True, overlap.SYMMETRIC_MEMORY, bias, batch, False), strict=True):
+            torch.testing.assert_close(fused, one, rtol=1e-12, atol=1e-12)
+    assert enabled == [groups_of(tensor=2).tensor.group_name]
+    ours._destroy()
+
+
+def _with_patches(check) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        check(monkeypatch)
+
+
+@pytest.mark.dist
+def test_fused_products_of_symmetric_memory_give_the_same():
+    run_ranks(2, _with_patches, _fused_products)
+
+
+def _refused() -> None:
+    with pytest.raises(
+        DeviceError, match=r"TP_OVERLAP_WITH=symmetric_memory works on NVIDIA devices, not on cpu; use "
+    ):
+        _pass(True, overlap.SYMMETRIC_MEMORY, False, 1, False)
+
+
+@pytest.mark.dist
+def test_symmetric_memory_needs_nvidia():
+    run_ranks(2, _refused)
 
 
 @pytest.mark.parametrize(

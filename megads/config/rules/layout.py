@@ -169,6 +169,18 @@ def scatter_norms(run: RunConfig, world_size: int) -> Iterator[Problem]:
         )
 
 
+def tp_overlap(run: RunConfig, world_size: int) -> Iterator[Problem]:
+    """Check that split layers gather and scatter, where torch's fused products do it for them."""
+    grid = run.parallel
+    if grid.tp_overlap_with == "symmetric_memory" and (grid.tensor == 1 or not grid.scatter_norms):
+        given = "TP=1" if grid.tensor == 1 else "SCATTER_NORMS=0"
+        scatter: Change = {"parallel.scatter_norms": True} | ({TP: 2} if grid.tensor == 1 else {})
+        yield Problem(
+            f"TP_OVERLAP_WITH=symmetric_memory fuses the gathers and scatters of SCATTER_NORMS=1, and {given} has none",
+            [{"parallel.tp_overlap_with": "collectives"}, scatter],
+        )
+
+
 def zero(run: RunConfig, world_size: int) -> Iterator[Problem]:
     """Check that the ZeRO stage goes with DeepSpeed's pipeline."""
     stage, count = run.parallel.zero_stage, run.parallel.pipeline
@@ -188,4 +200,4 @@ def launch(run: RunConfig, world_size: int) -> Iterator[Problem]:
         yield Problem(text, [{"launch.launch_with": "auto"}])
 
 
-RULES = (launch, tensor, stages, sequence, scatter_norms, zero)
+RULES = (launch, tensor, stages, sequence, scatter_norms, tp_overlap, zero)

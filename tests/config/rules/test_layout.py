@@ -69,6 +69,17 @@ REFUSED = [
         "SCATTER_NORMS=1 splits the SEQ / SP = 66 / 1 tokens per rank",
     ),
     (4, {"TP": "2", "SP": "2", "SCATTER_NORMS": "1", "SEQ": "66"}, "SCATTER_NORMS=1 splits the SEQ / SP = 66 / 2 tok"),
+    (
+        4,
+        {"TP": "2", "TP_OVERLAP_WITH": "symmetric_memory"},
+        "TP_OVERLAP_WITH=symmetric_memory fuses the gathers and scatters of SCATTER_NORMS=1, and SCATTER_NORMS=0 has "
+        "none; use TP_OVERLAP_WITH=collectives or SCATTER_NORMS=1",
+    ),
+    (
+        4,
+        {"TP_OVERLAP_WITH": "symmetric_memory", "SCATTER_NORMS": "1"},
+        "TP_OVERLAP_WITH=symmetric_memory fuses the gathers and scatters of SCATTER_NORMS=1, and TP=1 has none; use",
+    ),
     # ZeRO and offload.
     (2, {"ZERO_HPZ_PARTITION_SIZE": "2"}, "ZERO_HPZ_PARTITION_SIZE=2 needs ZeRO 3, and ZERO_STAGE=1; use ZERO_STAGE=3"),
     (
