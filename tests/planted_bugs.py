@@ -369,7 +369,7 @@ MUTATIONS = (
     ),
     Mutation(
         "every tensor rank adds its loss of a sample",
-        "megads/engine/deepspeed/evaluation.py",
+        "megads.engine.evaluation.py",
         "if groups.tensor_rank == 0:",
         "if groups:",
         documents("evaluated and tp2-sp2"),

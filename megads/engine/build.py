@@ -5,15 +5,12 @@ from __future__ import annotations
 import torch
 
 from megads.comm.groups import Groups
+from megads.config.engine_choice import choose
 from megads.config.schema import RunConfig
 from megads.engine.base import Engine
-from megads.engine.deepspeed.compiler import may_postpone, postpone_compiler
-from megads.engine.deepspeed.engine import DeepSpeedEngine
-from megads.engine.deepspeed.package import import_deepspeed
-from megads.engine.deepspeed.pipeline import PipelineEngine
-from megads.engine.deepspeed.recompute import make_recompute
-from megads.engine.deepspeed.zero import find_partition, forget_second_partitions, partitioned
 from megads.models.build import build_model
+from megads.models.gpt import GPT
+from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import placed
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -27,6 +24,36 @@ def make_engine(run: RunConfig, groups: Groups, device: torch.device, eod: int |
     Raises:
         ConfigError, DependencyError, DeviceError: see the model and the engine.
     """
+    native = choose(run, groups.grid.world_size).kind == "native"
+    return (_native if native else _deepspeed)(run, groups, device, eod)
+
+
+def _native(run: RunConfig, groups: Groups, device: torch.device, eod: int | None) -> Engine:
+    from megads.engine.native.engine import NativeEngine
+    from megads.engine.native.units import Unit, cut, partition_of
+
+    units: list[Unit] = []
+    again = run.recompute
+    recompute = Recompute(again.granularity, again.method, again.num_layers)
+
+    def arrange(module: GPT) -> None:
+        units.extend(cut(module, run, groups))
+
+    # No rank holds the model in the host's memory, and no rank holds it twice.
+    with placed(device, DTYPES[run.train.dtype], hollow=True):
+        module = build_model(run, groups, recompute, partition_of, arrange)
+    return NativeEngine([module], units, run, groups, device, eod)
+
+
+def _deepspeed(run: RunConfig, groups: Groups, device: torch.device, eod: int | None) -> Engine:
+    # Not at the top: importing DeepSpeed takes seconds, which the native engine saves.
+    from megads.engine.deepspeed.compiler import may_postpone, postpone_compiler
+    from megads.engine.deepspeed.engine import DeepSpeedEngine
+    from megads.engine.deepspeed.package import import_deepspeed
+    from megads.engine.deepspeed.pipeline import PipelineEngine
+    from megads.engine.deepspeed.recompute import make_recompute
+    from megads.engine.deepspeed.zero import find_partition, forget_second_partitions, partitioned
+
     if may_postpone(run, groups.grid.world_size):
         postpone_compiler()
     import_deepspeed()

@@ -26,7 +26,6 @@ from megads.config.deepspeed.dictionary import deepspeed_config
 from megads.config.schema import RunConfig
 from megads.engine.base import Labelled, MemoryUsage, StepResult
 from megads.engine.deepspeed.driver import Driver
-from megads.engine.deepspeed.evaluation import measured
 from megads.engine.deepspeed.host_read import HostRead, on_host
 from megads.engine.deepspeed.memory_usage import memory_usage
 from megads.engine.deepspeed.package import Mpu, import_deepspeed, time_communication
@@ -39,6 +38,7 @@ from megads.engine.deepspeed.zero import (
     set_second_partition_group,
     share_buffers,
 )
+from megads.engine.evaluation import measured
 from megads.engine.loss_terms import LossTerms
 from megads.engine.marks import check_same, mark_counted, move
 from megads.engine.micro_batches import MicroBatch

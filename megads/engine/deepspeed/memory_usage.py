@@ -1,9 +1,4 @@
-"""What an engine holds on this rank, in bytes by kind, counted from its tensors.
-
-Every storage counts once, under the first kind that it belongs to: float32 masters that are
-the weights themselves count as weights, and a flat buffer counts whole, padding included. Of a
-bucket that gradients lie in, what they cover counts as gradients.
-"""
+"""What DeepSpeed's engine holds on this rank, in bytes by kind."""
 
 from __future__ import annotations
 
@@ -14,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from megads.engine.base import MemoryUsage
+from megads.engine.memory_count import MemoryCounter
 from megads.engine.optim.whole_parameters import WholeOptimizer
 
 MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups_flat_partition")
@@ -25,51 +21,10 @@ GRADIENTS = ("averaged_gradients", "grad_partitions_flat_buffer", "fp32_groups_g
 DEEPEST = 6  # levels of containers in which tensors are looked for
 
 
-class _Counter:
-    """Counts every storage once; ``device`` is the type of the model's device."""
-
-    def __init__(self, device: str):
-        self.device, self.found, self.seen = device, MemoryUsage(), set[int]()
-
-    def add(self, kind: str, tensors: Iterator[Tensor]) -> None:
-        """Add the storages of ``tensors`` that were not counted yet to ``kind``."""
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            where = storage.data_ptr()
-            if not where or where in self.seen:
-                continue
-            self.seen.add(where)
-            setattr(self.found, kind, getattr(self.found, kind) + storage.nbytes())
-            if tensor.device.type != self.device:
-                self.found.on_host += storage.nbytes()
-
-    def add_covered(self, kind: str, tensors: Iterator[Tensor]) -> None:
-        """Add what ``tensors`` cover of their storages to ``kind``, and the rest of these to ``buffers``.
-
-        Gradients may be views of a bucket, whose size has nothing to do with theirs.
-        """
-        covered: dict[int, list[tuple[int, int]]] = {}
-        whole: dict[int, Tensor] = {}
-        for tensor in tensors:
-            where = tensor.untyped_storage().data_ptr()
-            first, size = int(tensor.storage_offset()) * tensor.element_size(), tensor.numel() * tensor.element_size()
-            covered.setdefault(where, []).append((first, first + size))
-            whole[where] = tensor
-        for where, parts in covered.items():
-            if where and where not in self.seen:
-                used, reached = 0, 0
-                for first, last in sorted(parts):
-                    used += max(0, last - max(first, reached))
-                    reached = max(reached, last)
-                self.add("buffers", iter([whole[where]]))
-                self.found.buffers -= used
-                setattr(self.found, kind, getattr(self.found, kind) + used)
-
-
 def memory_usage(engine: Any, module: nn.Module, device: torch.device) -> MemoryUsage:
     """Return what DeepSpeed's ``engine`` and the model hold now; see :class:`megads.engine.base.Engine`."""
     wrapper, basic = engine.optimizer, engine.basic_optimizer
-    counter = _Counter(device.type)
+    counter = MemoryCounter(device.type)
     masters = [*_tensors([getattr(wrapper, name, None) for name in MASTERS])]
     groups = getattr(basic, "param_groups", ())
     masters += [each for group in groups for each in group["params"] if isinstance(each, Tensor)]

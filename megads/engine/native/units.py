@@ -59,7 +59,7 @@ class Place:
         return flat[self.first : self.last].view(self.shape)
 
 
-@dataclass
+@dataclass(eq=False)
 class Run:
     """Neighbouring elements of one label that a rank owns: what an optimizer steps. It may be empty."""
 
@@ -68,7 +68,7 @@ class Run:
     weight: nn.Parameter  # ``[n]`` float32, a view of the masters; ``grad`` is one of the gradients
 
 
-@dataclass
+@dataclass(eq=False)
 class Unit:
     """Parameters that are reduced and gathered together.
 
@@ -193,8 +193,8 @@ def _unit(name: str, places: list[Place], run: RunConfig, groups: Groups, stage:
         part = torch.zeros(share, dtype=dtype, device=device)
     else:
         part = weights[owned.start : owned.stop]
-    host = run.deepspeed.offload_optimizer != "none" and device.type != "cpu"
-    pinned = host and run.deepspeed.offload_pin_memory
+    host = run.deepspeed.offload_optimizer != "none"
+    pinned = host and run.deepspeed.offload_pin_memory and device.type != "cpu"
     sums = torch.zeros(numel, device=device) if stage < 2 else None
     reduced = torch.zeros(len(owned), device=device) if sums is None else sums[owned.start : owned.stop]
     masters, gradients = part, reduced

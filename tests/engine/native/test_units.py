@@ -17,10 +17,8 @@ from megads.parallel.tensor import placed
 from tests.engine.plain import settings
 
 
-def made(rank: int, grid: dict[str, int], **changes: str):
+def made(rank: int, grid: dict[str, int], tensor: Any = None, **changes: str):
     """Return model and units of one rank of ``grid``, with initial weights; nothing is sent for that."""
-    alone = "tensor" not in grid
-    tensor: Any = None if alone else SimpleNamespace(size=lambda: grid["tensor"], rank=lambda: rank)
     run, groups = settings(grid, **changes), Groups(Grid(**grid), rank, tensor=tensor)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[run.train.dtype]
     units: list = []
@@ -134,9 +132,14 @@ def test_small_neighbours_are_joined_but_not_all_of_them(sizes, bucket, expected
     assert joined(sizes, bucket) == expected
 
 
+def group(rank: int) -> Any:
+    """Return what stands for a group of two tensor-parallel ranks."""
+    return SimpleNamespace(size=lambda: 2, rank=lambda: rank)
+
+
 def test_tensor_ranks_count_what_is_whole_once():
     names = [
-        {place.name for unit in made(rank, {"tensor": 2})[1] for place in unit.places if place.counts}
+        {place.name for unit in made(rank, {"tensor": 2}, group(rank))[1] for place in unit.places if place.counts}
         for rank in range(2)
     ]
     whole = {name for name in initial() if name.endswith("norm.weight")}

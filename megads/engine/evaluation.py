@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import megads.timing.collectives as dist
+from megads.comm.groups import Groups
 from megads.engine.micro_batches import MicroBatch
 from megads.engine.upload import to_device
 
-if TYPE_CHECKING:
-    from megads.engine.deepspeed.engine import DeepSpeedEngine
+
+class Driver(Protocol):
+    """What drives the optimizer."""
+
+    def averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Have the model hold the weights that are to be used."""
+
+
+class Measured(Protocol):
+    """What is used of an engine."""
+
+    groups: Groups
+    device: torch.device
+
+    @property
+    def module(self) -> nn.Module:
+        """The model."""
+
+    @property
+    def driver(self) -> Driver:
+        """What drives its optimizer."""
+
+    def surroundings(self) -> contextlib.AbstractContextManager[None]:
+        """Return what a pass runs in."""
+
+    def eval_logits(self, part: MicroBatch) -> Any:
+        """Return this rank's outputs of a micro-batch; None: another stage has them."""
 
 
 def measured(
-    engine: DeepSpeedEngine,
+    engine: Measured,
     parts: Sequence[MicroBatch],
     measure: Callable[[Any, Any], Tensor],
     dtype: torch.dtype,
