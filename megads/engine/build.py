@@ -8,9 +8,9 @@ from megads.comm.groups import Groups
 from megads.config.engine_choice import choose
 from megads.config.schema import RunConfig
 from megads.engine.base import Engine
+from megads.engine.recompute import recompute_of
 from megads.models.build import build_model
 from megads.models.gpt import GPT
-from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import placed
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -33,15 +33,13 @@ def _native(run: RunConfig, groups: Groups, device: torch.device, eod: int | Non
     from megads.engine.native.units import Unit, cut, partition_of
 
     units: list[Unit] = []
-    again = run.recompute
-    recompute = Recompute(again.granularity, again.method, again.num_layers)
 
     def arrange(module: GPT) -> None:
         units.extend(cut(module, run, groups))
 
     # No rank holds the model in the host's memory, and no rank holds it twice.
     with placed(device, DTYPES[run.train.dtype], hollow=True):
-        module = build_model(run, groups, recompute, partition_of, arrange)
+        module = build_model(run, groups, recompute_of(run, device), partition_of, arrange)
     return NativeEngine([module], units, run, groups, device, eod)
 
 

@@ -39,8 +39,8 @@ class Measured(Protocol):
     def surroundings(self) -> contextlib.AbstractContextManager[None]:
         """Return what a pass runs in."""
 
-    def eval_logits(self, part: MicroBatch) -> Any:
-        """Return this rank's outputs of a micro-batch; None: another stage has them."""
+    def eval_part(self, part: MicroBatch, measure: Callable[[Any, Any], Tensor]) -> Tensor | None:
+        """Return ``measure`` of the outputs and labels, in the model's forward pass; None: another stage has them."""
 
 
 def measured(

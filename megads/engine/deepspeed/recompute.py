@@ -15,10 +15,10 @@ from megads.config.deepspeed.dictionary import effective_zero_stage
 from megads.config.schema import RunConfig
 from megads.config.stages import stage_steps
 from megads.engine.deepspeed.package import Mpu, import_deepspeed
+from megads.engine.recompute import recompute_of
 from megads.errors import DeviceError
 from megads.families.decoder import spec_of
-from megads.parallel.host_checkpoints import HostCheckpoints
-from megads.parallel.recompute import Recompute, reentrant_checkpoint, torch_checkpoint
+from megads.parallel.recompute import Recompute, reentrant_checkpoint
 
 LOG = logging.getLogger("megads")
 
@@ -34,28 +34,16 @@ def make_recompute(run: RunConfig, groups: Groups, device: torch.device) -> Reco
         DeviceError: see :class:`DeepSpeedCheckpoint`.
     """
     settings = run.recompute
-    plan = Recompute(
-        settings.granularity,
-        settings.method,
-        settings.num_layers,
-        loss_chunk=settings.loss_chunk,
-        mlp_tiles=settings.mlp_tiles,
-    )
+    plan = recompute_of(run, device)
     if settings.granularity == "none":
         return plan
     if settings.engine == "torch":
         gathers = settings.granularity == "full" and effective_zero_stage(run) == 3
-        host = host_checkpoints(device) if settings.cpu_checkpointing else None
-        return replace(plan, checkpoint=reentrant_checkpoint if gathers else torch_checkpoint, host=host)
+        return replace(plan, checkpoint=reentrant_checkpoint) if gathers else plan
     layers = sum(0 < step <= spec_of(run.model).num_layers for step in stage_steps(run)[groups.pipe_rank])
     # A stage begins this many micro-batches before the first of them comes back.
     in_flight = min(run.train.grad_acc_steps, groups.pipe_size - groups.pipe_rank)
     return replace(plan, checkpoint=DeepSpeedCheckpoint(run, groups, device, plan.segments(layers) * in_flight))
-
-
-def host_checkpoints(device: torch.device) -> HostCheckpoints | None:
-    """Return what keeps inputs of recomputed layers on the host; None on a CPU, where they are there already."""
-    return HostCheckpoints(device, torch.get_device_module(device)) if device.type != "cpu" else None
 
 
 class DeepSpeedCheckpoint:

@@ -240,11 +240,11 @@ class NativeEngine:
         """Return every row's score; see :class:`megads.engine.base.Engine`."""
         return measured(self, self.split.labelled(batches), self.chunks[-1].sample_scores, torch.float64)
 
-    def eval_logits(self, part: MicroBatch) -> Tensor | None:
-        """Return this rank's logits of a micro-batch; None: another stage has them."""
+    def eval_part(self, part: MicroBatch, measure: Callable[[Any, Any], Tensor]) -> Tensor | None:
+        """Return ``measure`` of the outputs and labels, in the model's forward pass; None: another stage has them."""
         (module,) = self.chunks
-        logits: Tensor = module(part.tokens, documents=part.documents)
-        return logits
+        found: Tensor = module(part.tokens, part.target, documents=part.documents, measure=measure)
+        return found
 
     # Memory
 
