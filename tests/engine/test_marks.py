@@ -87,7 +87,7 @@ def test_a_parameter_that_is_replaced_later_is_reported():
 
 
 def _trains_where_a_move_makes_new_ones(grid, changes) -> None:
-    import megads.engine.build as build
+    import megads.engine.deepspeed.build as build
 
     built = build.build_model
 

@@ -59,7 +59,7 @@ def test_a_layout_computes_what_the_cpu_does(layout, tmp_path):
 
 
 def _record_where_a_move_makes_new_ones(layout: Layout, folder: Path) -> None:
-    import megads.engine.build as build
+    import megads.engine.deepspeed.build as build
 
     built = build.build_model
 

@@ -1,0 +1,29 @@
+"""From settings to a model in the native engine, on this rank."""
+
+from __future__ import annotations
+
+import torch
+
+from megads.comm.groups import Groups
+from megads.config.schema import RunConfig
+from megads.engine.native.engine import NativeEngine
+from megads.engine.native.units import Unit, cut, partition_of
+from megads.engine.recompute import recompute_of
+from megads.models.build import build_model
+from megads.models.gpt import GPT
+from megads.parallel.tensor import placed
+
+
+def make_native_engine(
+    run: RunConfig, groups: Groups, device: torch.device, dtype: torch.dtype, eod: int | None
+) -> NativeEngine:
+    """Build this rank's part of the model in ``dtype``, and the engine around it; see ``megads.engine.build``."""
+    units: list[Unit] = []
+
+    def arrange(module: GPT) -> None:
+        units.extend(cut(module, run, groups))
+
+    # No rank holds the model in the host's memory, and no rank holds it twice.
+    with placed(device, dtype, hollow=True):
+        module = build_model(run, groups, recompute_of(run, device), partition_of, arrange)
+    return NativeEngine([module], units, run, groups, device, eod)
