@@ -61,7 +61,8 @@ def measured(
     groups = engine.groups
     shape = (len(parts), groups.data_size, len(parts[0].labels), columns)
     sums = torch.zeros(shape, dtype=dtype, device=engine.device)
-    with engine.surroundings(), torch.no_grad(), engine.driver.averaged():
+    # What is gathered for the pass are the weights that are to be used.
+    with torch.no_grad(), engine.driver.averaged(), engine.surroundings():
         for mine, part in zip(sums[:, groups.data_rank], parts, strict=True):
             found = engine.eval_part(part, measure)
             # Every tensor rank finds the same; it is to be summed once.

@@ -170,6 +170,7 @@ class NativeEngine:
         """
         with section(BACKWARD):
             self.reducer.finish()
+        self.gatherer.finish()  # of what no pass has used: it would overwrite the update
         self.partial.check()
         with section(OPTIMIZER):
             numbers = self._summed(means)
@@ -188,7 +189,8 @@ class NativeEngine:
             self.scaler.update(skipped)
         loss, *terms = (torch.tensor(each, dtype=torch.float32) for each in found)
         losses = dict(zip(self.loss_names, terms, strict=True)) if terms else {}
-        return StepResult(loss, math.sqrt(square) / divisor, skipped, scale, rejected, losses=losses)
+        found_norm = math.sqrt(square) / divisor if math.isfinite(square) else math.inf
+        return StepResult(loss, found_norm, skipped, scale, rejected, losses=losses)
 
     def _summed(self, means: Tensor) -> Tensor:
         """Return the means over all ranks, and the squared norm of the gradient, float64. Collective.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import get_backend
 
 import megads.timing.collectives as dist
 from megads.comm.groups import Groups
@@ -66,7 +67,7 @@ class Reducer:
     def __init__(self, units: Sequence[Unit], groups: Groups, stage: int, partial: PartialGradients, wire: torch.dtype):
         self.units, self.groups, self.stage, self.wire = units, groups, stage, wire
         self.group = groups.data_seq
-        self.is_gloo = self.group is not None and self.group.name() == "gloo"
+        self.is_gloo = self.group is not None and get_backend(self.group) == "gloo"
         self.partial = partial
         self.partial.take()
         places = [(unit, place) for unit in units for place in unit.places]
