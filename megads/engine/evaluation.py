@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -39,8 +39,11 @@ class Measured(Protocol):
     def surroundings(self) -> contextlib.AbstractContextManager[None]:
         """Return what a pass runs in."""
 
-    def eval_part(self, part: MicroBatch, measure: Callable[[Any, Any], Tensor]) -> Tensor | None:
-        """Return ``measure`` of the outputs and labels, in the model's forward pass; None: another stage has them."""
+    def eval_parts(self, parts: Sequence[MicroBatch], measure: Callable[[Any, Any], Tensor]) -> Iterable[Tensor | None]:
+        """Return ``measure`` of every part's outputs and labels, in the model's forward pass.
+
+        None of those that another stage has.
+        """
 
 
 def measured(
@@ -63,8 +66,7 @@ def measured(
     sums = torch.zeros(shape, dtype=dtype, device=engine.device)
     # What is gathered for the pass are the weights that are to be used.
     with torch.no_grad(), engine.driver.averaged(), engine.surroundings():
-        for mine, part in zip(sums[:, groups.data_rank], parts, strict=True):
-            found = engine.eval_part(part, measure)
+        for mine, found in zip(sums[:, groups.data_rank], engine.eval_parts(parts, measure), strict=True):
             # Every tensor rank finds the same; it is to be summed once.
             if found is not None and groups.tensor_rank == 0:
                 mine.copy_(found)

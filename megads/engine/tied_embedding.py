@@ -56,6 +56,18 @@ class TiedEmbedding:
         if total is not grad:
             grad.copy_(total)
 
+    def pass_gradient(self) -> Tensor | None:
+        """Send the copy's gradient to the owner, which gets it. Both ends call it.
+
+        Returns:
+            ``[V/t, H]`` in float32 at least, to be added to the owner's; None where the copy is.
+        """
+        mine = self._collected if self.is_copy else torch.zeros_like(self.weight, dtype=_sum_type(self.weight))
+        assert mine is not None
+        self._collected = None
+        dist.reduce(mine, self.owner, group=self.group)
+        return None if self.is_copy else mine
+
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
         """Keep the copy out of what the last stage's data-parallel ranks average: its gradient has gone."""
@@ -63,15 +75,14 @@ class TiedEmbedding:
         yield
         self.weight.requires_grad_()
 
-    def share(self) -> None:
-        """Send the owner's weight to the copy. Both ends call it."""
-        dist.broadcast(self.weight.data, self.owner, group=self.group)
+    def share(self, weight: Tensor | None = None) -> None:
+        """Send the owner's weight to the copy. Both ends call it. ``weight``: where it is, unless in the parameter."""
+        dist.broadcast(self.weight.data if weight is None else weight, self.owner, group=self.group)
 
 
 def tie(module: GPT, groups: Groups) -> TiedEmbedding | None:
-    """Return what this rank shares with the other end, None where it shares nothing."""
-    is_end = groups.pipe_rank in (0, groups.pipe_size - 1)
-    if groups.pipe_size == 1 or not module.spec.is_tied or not is_end:
+    """Return what this rank shares with the other end, None where its part ``module`` of the model shares nothing."""
+    if groups.pipe_size == 1 or not module.spec.is_tied or not (module.has_embedding or module.has_head):
         return None
     return TiedEmbedding(module.embedding.weight, groups)
 

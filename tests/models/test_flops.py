@@ -92,7 +92,7 @@ def test_our_own_count_knows_the_kernels_that_training_runs(kind, again):
     run = make_run(MODELS[kind]).model_copy(update={"recompute": RecomputeConfig(**AGAIN[again])})
     tokens = torch.zeros(2, run.model.seq_length, dtype=torch.int64)
     module = _model(run)
-    with counted(module, lambda: None) as found, set_checkpoint_early_stop(False):
+    with counted([module], lambda: None) as found, set_checkpoint_early_stop(False):
         module(tokens, tokens).backward()
     flops = flops_per_token(run)
     assert (found.forward, found.backward) == (flops.model / 3 * tokens.numel(), flops.model / 3 * 2 * tokens.numel())
@@ -131,6 +131,6 @@ def test_our_own_count_changes_no_bit_of_a_gradient(kind, again):
         return [weight.grad for weight in module.parameters()]
 
     plain = gradients()
-    with counted(module, lambda: None):
+    with counted([module], lambda: None):
         looked = gradients()
     assert all(torch.equal(*each) for each in zip(plain, looked, strict=True))

@@ -12,7 +12,7 @@ import contextlib
 import io
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -212,6 +212,10 @@ class DeepSpeedEngine:
         return measured(
             self, to_device(self.split.labelled(batches), self.device), self.module.sample_scores, torch.float64
         )
+
+    def eval_parts(self, parts: Sequence[MicroBatch], measure: Callable[[Any, Any], Tensor]) -> Iterable[Tensor | None]:
+        """Return :meth:`eval_part` of every part."""
+        return (self.eval_part(part, measure) for part in parts)
 
     def eval_part(self, part: MicroBatch, measure: Callable[[Any, Any], Tensor]) -> Tensor | None:
         """Return ``measure`` of the outputs and labels, in the model's forward pass; None: another stage has them."""

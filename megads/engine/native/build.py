@@ -6,9 +6,12 @@ import torch
 
 from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
+from megads.config.stages import chunk_steps
 from megads.engine.native.engine import NativeEngine
+from megads.engine.native.pipeline import NativePipelineEngine
 from megads.engine.native.units import Unit, cut, partition_of
 from megads.engine.recompute import recompute_of
+from megads.engine.tied_embedding import TiedEmbedding, tie
 from megads.models.build import build_model
 from megads.models.gpt import GPT
 from megads.parallel.tensor import placed
@@ -19,11 +22,19 @@ def make_native_engine(
 ) -> NativeEngine:
     """Build this rank's part of the model in ``dtype``, and the engine around it; see ``megads.engine.build``."""
     units: list[Unit] = []
+    shared: list[TiedEmbedding] = []
+    recompute = recompute_of(run, device)
 
     def arrange(module: GPT) -> None:
+        shared.extend(filter(None, [tie(module, groups)]))
         units.extend(cut(module, run, groups))
 
     # No rank holds the model in the host's memory, and no rank holds it twice.
     with placed(device, dtype, hollow=True):
-        module = build_model(run, groups, recompute_of(run, device), partition_of, arrange)
-    return NativeEngine([module], units, run, groups, device, eod)
+        chunks = [
+            build_model(run, groups, recompute, partition_of, arrange, steps)
+            for steps in chunk_steps(run)[groups.pipe_rank]
+        ]
+    if groups.pipe_size == 1:
+        return NativeEngine(chunks, units, run, groups, device, eod)
+    return NativePipelineEngine(chunks, units, run, groups, device, eod, *shared)

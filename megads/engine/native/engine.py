@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -211,9 +211,6 @@ class NativeEngine:
         self.gatherer.finish()
         self.updater.cast()
         self.gatherer.changed()
-        if self.tied is not None:
-            self.gatherer.finish()
-            self.tied.share()
 
     def set_rates(self, lr: float, weight_decay: float | None = None) -> None:
         """Set learning rate and, unless None, weight decay of the next step."""
@@ -241,6 +238,10 @@ class NativeEngine:
     def eval_scores(self, batches: Sequence[Labelled]) -> Tensor:
         """Return every row's score; see :class:`megads.engine.base.Engine`."""
         return measured(self, self.split.labelled(batches), self.chunks[-1].sample_scores, torch.float64)
+
+    def eval_parts(self, parts: Sequence[MicroBatch], measure: Callable[[Any, Any], Tensor]) -> Iterable[Tensor | None]:
+        """Return :meth:`eval_part` of every part."""
+        return (self.eval_part(part, measure) for part in parts)
 
     def eval_part(self, part: MicroBatch, measure: Callable[[Any, Any], Tensor]) -> Tensor | None:
         """Return ``measure`` of the outputs and labels, in the model's forward pass; None: another stage has them."""

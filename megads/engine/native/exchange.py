@@ -20,6 +20,9 @@ from megads.config.pipeline.messages import Exchange, Message
 MOST_SENT = 8
 """Sent tensors that are kept at most. In the plan's order of messages no wait for one of them lasts forever."""
 
+_ABANDONED: list[object] = []
+"""Tensors of steps that failed. A backend's threads may still read and write them, until the process ends."""
+
 Key = tuple[str, int, int]
 """Kind, receiving virtual stage and micro-batch of a message."""
 
@@ -40,6 +43,7 @@ class Messages:
         self.virtual_stages, self.shape = virtual_stages, shape
         self._new: Callable[[], Tensor] = lambda: torch.empty(shape, dtype=dtype, device=device)
         self._outgoing: dict[Key, Tensor] = {}
+        self._posting: list[Tensor] = []
         self._sent: deque[tuple[Tensor, Sequence[Any]]] = deque()
         self._incoming: dict[Key, tuple[Tensor, Sequence[Any]]] = {}
 
@@ -53,6 +57,7 @@ class Messages:
         self._forget_sent()
         sends = [(self._outgoing.pop(_key(each)), each) for each in exchange.sends]
         receives = [(self._new(), each) for each in exchange.receives]
+        self._posting = [x for x, _ in (*sends, *receives)]
         sent, received = [[self._to(x, each) for x, each in part] for part in (sends, receives)]
         found = dist.start_exchange(sent, received, self.group)
         count = len(sends) + len(receives)
@@ -65,10 +70,8 @@ class Messages:
 
     def take(self, kind: str, virtual: int, micro_batch: int) -> Tensor:
         """Return what was received, once it is here."""
-        x, works = self._incoming.pop((kind, virtual, micro_batch))
-        for work in works:
-            work.wait()
-        return x
+        _wait(self._incoming[kind, virtual, micro_batch][1])
+        return self._incoming.pop((kind, virtual, micro_batch))[0]
 
     def finish(self) -> None:
         """Wait until everything is sent."""
@@ -77,18 +80,27 @@ class Messages:
         assert not self._outgoing, f"never sent: {sorted(self._outgoing)}"
         assert not self._incoming, f"never used: {sorted(self._incoming)}"
 
+    def abandon(self) -> None:
+        """Keep the memory of messages under way: the step has failed, and nobody will wait for them."""
+        _ABANDONED.append((self._sent, self._incoming, self._posting))
+
     def _forget_sent(self) -> None:
         while self._sent and all(work.is_completed() for work in self._sent[0][1]):
             self._wait_sent()
 
     def _wait_sent(self) -> None:
-        for work in self._sent.popleft()[1]:
-            work.wait()
+        _wait(self._sent[0][1])
+        self._sent.popleft()
 
     def _to(self, x: Tensor, message: Message) -> tuple[Tensor, int, int]:
         # Where a backend has tags, messages in a wrong order never arrive instead of being mistaken for one another.
         tag = (message.micro_batch * self.virtual_stages + message.virtual) * 2 + (message.kind == "B")
         return x, self.ranks[message.peer], tag
+
+
+def _wait(works: Sequence[Any]) -> None:
+    for work in works:
+        work.wait()
 
 
 def _key(message: Message) -> Key:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,14 +46,22 @@ class Stage:
     Args:
         chunks: of this stage, in the order of the model.
         schedule: see ``megads.config.pipeline.actions``.
+        around_backward: what every backward pass runs in.
     """
 
-    def __init__(self, chunks: Sequence[GPT], groups: Groups, device: torch.device, schedule: str):
+    def __init__(
+        self,
+        chunks: Sequence[GPT],
+        groups: Groups,
+        device: torch.device,
+        schedule: str,
+        around_backward: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ):
         self.chunks, self.groups, self.device, self.schedule = list(chunks), groups, device, schedule
         self.dtype = next(self.chunks[0].parameters()).dtype
         self.virtual_stages = len(self.chunks) * groups.pipe_size
         self.is_last = groups.pipe_rank == groups.pipe_size - 1
-        self.later = LaterGradients()
+        self.later, self.around_backward = LaterGradients(), around_backward
         self.watch: Callable[[Step], None] | None = None  # called before each step, see the tests
 
     def train(
@@ -70,10 +79,12 @@ class Stage:
         with self.later.active() if puts_off else contextlib.nullcontext():
             _Training(self, parts, weight, root, found, puts_off=puts_off).run(steps)
 
-    def evaluate(self, parts: Sequence[MicroBatch], found: Callable[[int, Tensor], None]) -> None:
-        """Do the forward passes; ``found`` takes every micro-batch's number and logits, on the last stage."""
+    def evaluate(self, parts: Sequence[MicroBatch], measure: Callable[[Any, Any], Tensor]) -> list[Tensor | None]:
+        """Do the forward passes; return ``measure`` of every micro-batch's outputs and labels, on the last stage."""
+        passing = _Passing(self, parts, measure)
         with torch.no_grad():
-            _Passing(self, parts, found).run(self._steps(len(parts), is_training=False))
+            passing.run(self._steps(len(parts), is_training=False))
+        return passing.found
 
     def virtual(self, chunk: int) -> int:
         """Return the number of a chunk in the whole pipeline."""
@@ -94,15 +105,23 @@ class _Passes:
 
     def run(self, steps: Sequence[Step]) -> None:
         """Do every step, in order."""
-        do = {"F": self.forward, "B": self.backward, "W": self.weights}
-        for step in steps:
-            if self.stage.watch is not None:
-                self.stage.watch(step)
-            if isinstance(step, Exchange):
-                self.messages.post(step)
-            else:
-                do[step.kind](step.chunk, step.micro_batch)
-        self.messages.finish()
+        try:
+            for step in steps:
+                self._do(step)
+            self.messages.finish()
+        except BaseException:
+            self.messages.abandon()
+            self.stage.later.forget()
+            raise
+
+    def _do(self, step: Step) -> None:
+        if self.stage.watch is not None:
+            self.stage.watch(step)
+        if isinstance(step, Exchange):
+            self.messages.post(step)
+        else:
+            do = {"F": self.forward, "B": self.backward, "W": self.weights}
+            do[step.kind](step.chunk, step.micro_batch)
 
     def forward(self, chunk: int, micro_batch: int) -> None:
         """Do F."""
@@ -129,16 +148,17 @@ class _Passes:
 
 
 class _Passing(_Passes):
-    def __init__(self, stage: Stage, parts: Sequence[MicroBatch], found: Callable[[int, Tensor], None]):
+    def __init__(self, stage: Stage, parts: Sequence[MicroBatch], measure: Callable[[Any, Any], Tensor]):
         super().__init__(stage, parts)
-        self.found = found
+        self.measure = measure
+        self.found: list[Tensor | None] = [None] * len(parts)
 
     def forward(self, chunk: int, micro_batch: int) -> None:
-        x, part = self.input(chunk, micro_batch), self.parts[micro_batch]
-        y = self.stage.chunks[chunk](x, documents=part.documents)
+        x, part, module = self.input(chunk, micro_batch), self.parts[micro_batch], self.stage.chunks[chunk]
         if self.is_last(chunk):
-            self.found(micro_batch, y)
+            self.found[micro_batch] = module(x, part.target, documents=part.documents, measure=self.measure)
         else:
+            y = module(x, documents=part.documents)
             self.messages.put("F", self.stage.virtual(chunk) + 1, micro_batch, y)
 
 
@@ -176,7 +196,8 @@ class _Training(_Passes):
         x, y = self.held.pop((chunk, micro_batch))
         virtual, later = self.stage.virtual(chunk), self.stage.later
         grad = self.root if self.is_last(chunk) else self.messages.take("B", virtual, micro_batch)
-        with section(BACKWARD), later.collected((chunk, micro_batch)) if self.puts_off else contextlib.nullcontext():
+        putting_off = later.collected((chunk, micro_batch)) if self.puts_off else contextlib.nullcontext()
+        with section(BACKWARD), self.stage.around_backward(), putting_off:
             torch.autograd.backward(y, grad)
         if virtual > 0:
             assert x.grad is not None

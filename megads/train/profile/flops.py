@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,12 +73,14 @@ class Counted:
 
 
 @contextmanager
-def counted(module: nn.Module, synchronize: Callable[[], None]) -> Iterator[Counted]:
-    """Count what runs in the block, for each module of ``module``; the numbers it computes stay as they are.
+def counted(model: Sequence[nn.Module], synchronize: Callable[[], None]) -> Iterator[Counted]:
+    """Count what runs in the block, for each module of a ``model``; the numbers it computes stay as they are.
 
+    ``model`` is in parts without a name in common, such as the chunks of a pipeline stage.
     ``synchronize`` waits for the device, so that a module's time is its own.
     """
-    found = Counted(modules={name: Count() for name, _ in module.named_modules()})
+    named = [each for part in model for each in part.named_modules()]
+    found = Counted(modules={name: Count() for name, _ in named})
     inside: list[tuple[str, float]] = []
 
     def enter(name: str) -> Callable[..., None]:
@@ -95,13 +97,13 @@ def counted(module: nn.Module, synchronize: Callable[[], None]) -> Iterator[Coun
         found.modules[name].seconds += time.perf_counter() - began
 
     hooks: list[Any] = []
-    for name, each in module.named_modules():
+    for name, each in named:
         hooks.append(each.register_forward_pre_hook(enter(name)))
         # Also when torch's checkpoint stops a module in the middle, because it has all it needs.
         hooks.append(each.register_forward_hook(leave, always_call=True))
     began = time.perf_counter()
     try:
-        with _Counting(found, inside, next(module.parameters()).device):
+        with _Counting(found, inside, next(model[0].parameters()).device):
             yield found
         synchronize()
     finally:

@@ -68,7 +68,8 @@ class Probes:
         """Count what runs in the block, one step, and write the table."""
         t = self.training
         before, iteration = t.progress.consumed_samples, t.progress.iteration + 1
-        with counted(t.engine.module, lambda: t.vendor.synchronize(t.device)) as found:
+        chunks = getattr(t.engine, "chunks", [t.engine.module])
+        with counted(chunks, lambda: t.vendor.synchronize(t.device)) as found:
             yield
         formula = expected(t.run, t.groups, t.progress.consumed_samples - before)
         title = f"FLOPs of step {iteration} on rank {t.groups.rank}, {seconds(found.seconds)}"

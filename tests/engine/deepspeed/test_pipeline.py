@@ -57,7 +57,7 @@ def test_every_accumulation_count_trains_the_same(stages, steps, changes):
     run_grid(trains_like_one_rank, {"pipe": stages}, {**GPT, **batch, **changes})
 
 
-def _half_is_near(grid, model, changes) -> None:
+def half_is_near(grid, model, changes) -> None:
     run, groups = settings(grid, **MODELS[model], **changes), groups_of(**grid)
     losses, norms, _ = plain_loop(settings({}, **MODELS[model]))
     results = train(make_engine(run, groups), run, groups)
@@ -73,10 +73,10 @@ def _half_is_near(grid, model, changes) -> None:
 )
 def test_half_precision_is_near_fp32(layout, model, changes):
     grid, more = LAYOUTS[layout]
-    run_grid(_half_is_near, grid, model, {**changes, **more})
+    run_grid(half_is_near, grid, model, {**changes, **more})
 
 
-def _bad_gradients_change_nothing(grid, changes, bad_rank) -> None:
+def bad_gradients_change_nothing(grid, changes, bad_rank) -> None:
     import torch
 
     run, groups = settings(grid, **GPT, **changes), groups_of(**grid)
@@ -99,11 +99,16 @@ def _bad_gradients_change_nothing(grid, changes, bad_rank) -> None:
 @pytest.mark.parametrize("changes", KINDS, ids=KIND_IDS)
 @pytest.mark.parametrize(("grid", "bad_rank"), [({"pipe": 2}, 0), ({"pipe": 2}, 1), ({"pipe": 2, "data": 2}, 1)])
 def test_a_gradient_that_is_not_finite_on_one_stage_changes_no_weight_on_any(grid, bad_rank, changes):
-    run_grid(_bad_gradients_change_nothing, grid, changes, bad_rank)
+    run_grid(bad_gradients_change_nothing, grid, changes, bad_rank)
 
 
-def _overflow_is_skipped(grid) -> None:
-    changes = {"train.dtype": "fp16", "optim.initial_loss_scale_power": "24", "optim.loss_scale_hysteresis": "1"}
+def overflow_is_skipped(grid, more) -> None:
+    changes = {
+        "train.dtype": "fp16",
+        "optim.initial_loss_scale_power": "24",
+        "optim.loss_scale_hysteresis": "1",
+        **more,
+    }
     run, groups = settings(grid, **GPT, **changes), groups_of(**grid)
     engine = make_engine(run, groups)
     first = engine.train_step(batches(run, 0, groups.data_rank), 1e-2)
@@ -116,10 +121,10 @@ def _overflow_is_skipped(grid) -> None:
 
 @pytest.mark.dist
 def test_a_step_that_overflows_is_skipped_on_every_stage():
-    run_grid(_overflow_is_skipped, {"pipe": 2})
+    run_grid(overflow_is_skipped, {"pipe": 2}, {})
 
 
-def _evaluates_as_without(grid, changes) -> None:
+def evaluates_as_without(grid, changes) -> None:
     import torch
 
     dropout = {**GPT, "model.hidden_dropout": "0.1", "model.attention_dropout": "0.1"}
@@ -161,15 +166,15 @@ def _plain_model(run):
 @pytest.mark.dist
 @pytest.mark.parametrize("changes", [*ZERO, {"train.dtype": "bf16"}], ids=KIND_IDS[:3])
 def test_evaluation_gives_what_one_rank_gives_and_leaves_training_alone(changes):
-    run_grid(_evaluates_as_without, {"pipe": 2, "data": 2}, changes)
+    run_grid(evaluates_as_without, {"pipe": 2, "data": 2}, changes)
 
 
-def _masked_tokens_do_not_count(grid) -> None:
+def masked_tokens_do_not_count(grid, changes) -> None:
     """Micro-batches and data-parallel ranks hold unequal numbers of counted tokens."""
     import torch
 
     eod = 3
-    run, groups = settings(grid, **GPT, **{"data.eod_mask_loss": "1"}), groups_of(**grid)
+    run, groups = settings(grid, **GPT, **{"data.eod_mask_loss": "1", **changes}), groups_of(**grid)
     whole = _plain_model(run).train()
     parts = [batches(run, 0, rank) for rank in range(run.parallel.data)]
     for micro_batches in parts:
@@ -189,4 +194,4 @@ def _masked_tokens_do_not_count(grid) -> None:
 @pytest.mark.dist
 @pytest.mark.parametrize("grid", [{"pipe": 2}, {"pipe": 2, "data": 2}], ids=["pp2", "pp2dp2"])
 def test_the_loss_is_the_mean_over_counted_tokens(grid):
-    run_grid(_masked_tokens_do_not_count, grid)
+    run_grid(masked_tokens_do_not_count, grid, {})

@@ -7,7 +7,12 @@ import torch
 import torch.distributed as dist
 
 from megads.config.pipeline.messages import Exchange, Message
+from megads.engine.micro_batches import Splitter
+from megads.engine.native import exchange
 from megads.engine.native.exchange import MOST_SENT, Messages
+from megads.engine.native.stage import Stage
+from megads.models.build import build_model
+from tests.parity.layouts import Layout, batches
 from tests.ranks import groups_of, run_ranks
 
 SHAPE = (2, 3)
@@ -115,3 +120,41 @@ def waits_for_the_one_work() -> None:
         assert work.waited == 3
     finally:
         collectives.start_exchange = whole
+
+
+def abandoned_messages_keep_their_memory() -> None:
+    ours, rank = messages(2), dist.get_rank()
+    x = torch.ones(SHAPE)
+    if rank:
+        ours.post(Exchange((), (Message("F", 1, 0, 0),)))
+        assert torch.equal(ours.take("F", 1, 0), x)
+        return
+    ours.put("F", 1, 0, x)
+    ours.post(Exchange((Message("F", 1, 0, 1),), ()))
+    ours.abandon()
+    sent, _, _ = exchange._ABANDONED.pop()
+    assert sent[0][0].data_ptr() == x.data_ptr()
+    ours.finish()
+
+
+def test_a_step_that_fails_keeps_the_memory_of_its_messages() -> None:
+    """Else a thread of the backend would write to memory that is something else by now."""
+    run_ranks(2, abandoned_messages_keep_their_memory)
+    run_ranks(2, abandons_when_it_fails)
+
+
+def abandons_when_it_fails() -> None:
+    groups, run = groups_of(pipe=2), Layout("llama", pp=2).run()
+    stage = Stage([build_model(run, groups).train()], groups, torch.device("cpu"), "1f1b")
+    split = Splitter(run, groups, None)
+    parts = split(batches(run, 0, 0))
+
+    def fail(step: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    stage.watch = fail
+    before = len(exchange._ABANDONED)
+    with pytest.raises(ZeroDivisionError):
+        stage.train(parts, split.token_weight(parts), None, bool)
+    assert len(exchange._ABANDONED) == before + 1
+    exchange._ABANDONED.pop()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.plain import STEPS, batches, make_engine, rate, settings
+from tests.engine.plain import NATIVE, STEPS, batches, make_engine, rate, settings
 from tests.ranks import groups_of, run_ranks
 
 FULL = {"recompute.granularity": "full"}
@@ -16,6 +16,8 @@ CASES: dict[str, tuple[dict[str, int], dict[str, str]]] = {
     "tp2": ({"tensor": 2}, {}),
     "tp2-scattered-full": ({"tensor": 2}, {"parallel.scatter_norms": "true", **FULL}),
     "sp2": ({"seq": 2}, {}),
+    "pp2-chunks": ({"pipe": 2}, {**NATIVE, "model.num_layers": "4", "parallel.virtual_stages": "2"}),
+    "pp2-zb-full": ({"pipe": 2}, {**NATIVE, "parallel.pipeline_schedule": "zb-h1", **FULL}),
     "sp2-selective-deepspeed": ({"seq": 2}, {"recompute.granularity": "selective", **WITH_DEEPSPEED}),
     "dp2-zero3-full": ({"data": 2}, {"parallel.zero_stage": "3", **FULL}),
     "tp2-full-deepspeed": ({"tensor": 2}, {**FULL, **WITH_DEEPSPEED}),
@@ -35,7 +37,7 @@ def _as_the_formula_says(grid: dict[str, int], changes: dict[str, str]) -> None:
     run, groups = settings(grid, **changes), groups_of(**grid)
     engine = make_engine(run, groups)
     engine.train_step(batches(run, 0, groups.data_rank), rate(0))
-    with counted(engine.module, lambda: None) as found, set_checkpoint_early_stop(False):
+    with counted([engine.module], lambda: None) as found, set_checkpoint_early_stop(False):
         engine.train_step(batches(run, 1, groups.data_rank), rate(1))
     formula = expected(run, groups, run.train.global_batch)
     assert (found.forward, found.again, found.backward) == (formula.forward, formula.again, formula.backward)
@@ -69,7 +71,7 @@ def _counting_changes_nothing(changes: dict[str, str]) -> None:
         for step in range(STEPS):
             parts = batches(run, step, groups.data_rank)
             if looks and step == 2:
-                with counted(engine.module, lambda: None):
+                with counted([engine.module], lambda: None):
                     losses.append(float(engine.train_step(parts, rate(step)).loss))
             else:
                 losses.append(float(engine.train_step(parts, rate(step)).loss))
