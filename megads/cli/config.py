@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--changed", is_flag=True, help="Only what is not a default.")
 @click.option("--diff", "runs", nargs=2, metavar="RUN RUN", help="Compare two run folders; now: the settings here.")
 @click.option("--markdown", is_flag=True, help="Print docs/settings.md.")
+@click.option("--engines", is_flag=True, help="Print what each engine does, the table of docs/engine.md.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--shell", is_flag=True, help="Print export lines that a shell can eval.")
 @click.option("--presets", "list_presets", is_flag=True, help="List the presets and their other names.")
@@ -35,6 +36,7 @@ def config(
     changed: bool,
     runs: tuple[str, str] | None,
     markdown: bool,
+    engines: bool,
     as_json: bool,
     shell: bool,
     list_presets: bool,
@@ -49,6 +51,11 @@ def config(
         return
     if list_flags:
         click.echo(flag_table())
+        return
+    if engines:
+        from megads.config.engine_choice import table
+
+        click.echo(table(), nl=False)
         return
     if markdown:
         from megads.config.reference import settings_page

@@ -54,7 +54,7 @@ class ParallelConfig(Section):
     zero_stage: Literal[0, 1, 2, 3] = setting(
         1,
         "ZERO_STAGE --zero-stage",
-        "DeepSpeed ZeRO stage; what DP x SP ranks share: 1 optimizer, 2 also gradients, 3 also weights",
+        "ZeRO stage; what DP x SP ranks share: 1 optimizer, 2 also gradients, 3 also weights",
         switches={"USE_DISTRIBUTED_OPTIMIZER": 1},
         flags={"--use-distributed-optimizer": 1},
     )
@@ -110,8 +110,8 @@ class ParallelConfig(Section):
     ddp_impl: Literal["local", "torch"] = setting(
         "local",
         "DDP_IMPL --DDP-impl",
-        "gradients are reduced after the backward pass (local) or while it runs (torch; PP=1 and ZeRO 1 to 3, "
-        "in bf16 ZeRO 2 or 3)",
+        "DeepSpeed reduces gradients after the backward pass (local) or while it runs (torch; PP=1 and ZeRO 1 to 3, "
+        "in bf16 ZeRO 2 or 3); the native engine always while it runs",
         flags={"--overlap-grad-reduce": "torch"},
     )
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from megads.cli.config import config
 from megads.config.derive import derive
+from megads.config.engine_choice import table
 from megads.config.reference import settings_page
 from megads.config.run_folder import save_config
 from megads.config.sources.flags import flags
@@ -110,6 +111,12 @@ def test_diff_compares_runs_and_the_settings_here(tmp_path):
 def test_the_page_of_settings_is_current():
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     assert page == settings_page(), "megads config --markdown > docs/settings.md"
+
+
+def test_the_table_of_engines_is_current():
+    page = (Path(__file__).parents[2] / "docs" / "engine.md").read_text()
+    found = page.partition("<!-- megads config --engines -->\n")[2].partition("<!-- end -->")[0]
+    assert found == _output("--engines") == table(), "megads config --engines"
 
 
 def test_json_has_everything():

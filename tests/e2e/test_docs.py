@@ -48,6 +48,7 @@ def test_there_are_commands_to_try():
         "times",
         "schedules",
         "looking",
+        "engine",
         "optimizers",
         "stability",
         "megatron-options",

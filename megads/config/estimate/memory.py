@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass, fields
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
 from megads.config.estimate.activations import Stage
+from megads.config.estimate.engines import held
 from megads.config.estimate.stacks import head_tokens, recomputing_bytes, saved_bytes
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.rules.advice import LARGEST_ADVICE, Attempt, Change, divisors, each_of, shown
@@ -60,7 +61,7 @@ class Memory:
     weights: int
     gradients: int
     optimizer: int
-    buffers: int  # of DeepSpeed: gradients on their way, and under ZeRO 3 weights that are gathered
+    buffers: int  # of the engine: gradients on their way, and under ZeRO 3 weights that are gathered
     activations: int
     logits: int
     copy: int  # of what is being saved in the background, where it is in the same memory
@@ -133,35 +134,21 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
     if run.finetune.choices > 1:  # every choice is a row of the micro-batch
         rows = run.train.micro_batch * run.finetune.choices
         run = run.model_copy(update={"train": run.train.model_copy(update={"micro_batch": rows})})
-    zero, half = effective_zero_stage(run), run.train.dtype != "fp32"
     sharers = data_degree(run, world_size) * run.parallel.sequence
-    size, accumulated = 2 if half else 4, 4 if run.deepspeed.grad_accum_dtype == "fp32" else 2
-    weights, gradients = count * size, count * 4
-    has_masters = half or run.deepspeed.offload_optimizer != "none"
-    is_whole = OPTIMIZERS[run.optim.optimizer].is_whole
-    optimizer = count * ((4 if has_masters else 0) + (0 if is_whole else state_bytes(run)))
-    if zero >= 1:
-        optimizer //= sharers
-    if zero >= 2:
-        gradients = count * accumulated // sharers
-    if zero == 3:
-        weights //= sharers
-        if run.deepspeed.hpz_partition_size > 1:
-            weights += count * size // run.deepspeed.hpz_partition_size
-    moves = run.machine != "cpu"
-    if moves and run.deepspeed.offload_optimizer != "none":
-        optimizer, gradients = 0, 0 if zero >= 2 else gradients
-    if moves and run.deepspeed.offload_params != "none":
-        weights = 0
+    is_whole, moves = OPTIMIZERS[run.optim.optimizer].is_whole, run.machine != "cpu"
+    by_engine = held(run, world_size, stage, count, 0 if is_whole else state_bytes(run))
+    optimizer, buffers = by_engine.optimizer, by_engine.buffers
     if is_whole:
         optimizer += whole_state_bytes(run, stage, sharers * run.parallel.tensor)
     logits = _logits(run) if stage.has_head else 0
     # A recomputed piece is worked on when the logits are gone.
     activations = saved_bytes(run, stage) + max(0, recomputing_bytes(run, stage) - logits)
-    buffers, copy = _buffers(run, count, sharers), 0 if moves else copied_bytes(run, count // sharers)
+    copy = 0 if moves else copied_bytes(run, count // sharers)
     if is_whole:
         buffers += whole_work_bytes(run, stage, sharers * run.parallel.tensor)
-    return Memory(weights, gradients, optimizer, buffers, activations, logits, copy, program_bytes())
+    return Memory(
+        by_engine.weights, by_engine.gradients, optimizer, buffers, activations, logits, copy, program_bytes()
+    )
 
 
 def _logits(run: RunConfig) -> int:
@@ -238,18 +225,6 @@ def host_bytes(run: RunConfig, world_size: int) -> int:
     if run.deepspeed.offload_params == "cpu":
         needed += share * (2 if run.train.dtype != "fp32" else 4)
     return needed
-
-
-def _buffers(run: RunConfig, count: int, sharers: int) -> int:
-    zero = effective_zero_stage(run)
-    if zero == 0:
-        # Gradients are copied into one piece of at most 500 million to be summed.
-        return 4 * min(count, 500_000_000) if sharers > 1 else 0
-    buckets = 2 if run.parallel.ddp_impl == "torch" else 1
-    result = 4 * min(count, run.deepspeed.reduce_bucket_size) * buckets
-    if zero == 3 and sharers > 1:
-        result += min(count, run.deepspeed.max_live_parameters) * (4 if run.train.dtype == "fp32" else 2)
-    return result
 
 
 def check_fits(

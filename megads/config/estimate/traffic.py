@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
+from megads.config.engine_choice import choose
 from megads.config.estimate.activations import Stage, rank_tokens
+from megads.config.estimate.engines import joined, native_zero_stage, sections_of
 from megads.config.estimate.memory import parameters_of, stages
 from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree
@@ -63,7 +65,10 @@ def traffic(run: RunConfig, world_size: int, stage: Stage) -> list[Message]:
             found.append(Message("pipe", REDUCE, 2, 1, table * 4, "gradient of the tied embedding"))
             found.append(Message("pipe", BROADCAST, 2, 1, table * _size(run), "tied embedding"))
     ranks = data_degree(run, world_size) * grid.sequence
-    return found + (_data(run, stage, ranks, steps) if ranks > 1 else [])
+    if ranks == 1:
+        return found
+    by = _native_data if choose(run, world_size).kind == "native" else _data
+    return found + by(run, stage, ranks, steps)
 
 
 def all_traffic(run: RunConfig, world_size: int) -> list[list[Message]]:
@@ -135,6 +140,34 @@ def _data(run: RunConfig, stage: Stage, ranks: int, steps: int) -> list[Message]
         Message("data", ALL_GATHER, ranks, 1, persistent * size, "small weights"),
         Message("data", ALL_GATHER, ranks, steps, (rest + again) * size, "weights"),
     ]
+
+
+def _native_data(run: RunConfig, stage: Stage, ranks: int, steps: int) -> list[Message]:
+    """Return what the native engine sends over data x seq: a message is a unit's, of its mean size."""
+    sections, size = sections_of(run, stage), _size(run)
+    wire = 4 if run.deepspeed.communication_data_type == "fp32" else 2
+    zero, own = native_zero_stage(run, ranks), sum(sections)
+    units = sections if zero == 3 else joined(sections, run.deepspeed.reduce_bucket_size)
+    number, mean = len(units), own / len(units)
+    if zero == 0:
+        return [Message("data", ALL_REDUCE, ranks, number, round(mean * wire), "gradients")]
+    times = steps if zero > 1 else 1
+    found = [Message("data", REDUCE_SCATTER, ranks, times * number, round(mean * wire), "gradients")]
+    if zero < 3:
+        return [*found, Message("data", ALL_GATHER, ranks, number, round(mean * size), "weights")]
+    # A layer is gathered in the forward and in the backward pass; the last one stays between the two.
+    layers = sections[stage.has_embedding : len(sections) - stage.has_head]
+    rest = own - sum(layers)
+    gathered = (2 * sum(layers) - layers[-1]) / (2 * len(layers) - 1) if layers else 0
+    return [
+        *found,
+        Message("data", ALL_GATHER, ranks, stage.has_embedding + stage.has_head, _share(rest * size, stage), "tables"),
+        Message("data", ALL_GATHER, ranks, steps * max(0, 2 * len(layers) - 1), round(gathered * size), "weights"),
+    ]
+
+
+def _share(num_bytes: int, stage: Stage) -> int:
+    return num_bytes // max(1, stage.has_embedding + stage.has_head)
 
 
 def _own_parameters(run: RunConfig, stage: Stage) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from megads.config.deepspeed.dictionary import effective_zero_stage, is_bf16_optimizer
+from megads.config.engine_choice import choose
 from megads.config.estimate.pipeline import idle_of
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.rules.advice import divisors, nearest, put
@@ -92,7 +93,7 @@ def _without_effect(run: RunConfig, world_size: int) -> Iterator[str]:
         yield "SCATTER_NORMS=1 has no effect with TP=1: there is nothing to scatter over"
     if grid.tp_overlap > 1 and grid.tensor == 1:
         yield f"TP_OVERLAP={grid.tp_overlap} has no effect with TP=1: no layer is split"
-    if grid.ddp_impl == "torch":
+    if grid.ddp_impl == "torch" and choose(run, world_size).kind == "deepspeed":
         if effective_zero_stage(run) == 0:
             yield "DDP_IMPL=torch has no effect with ZERO_STAGE=0: DeepSpeed sums gradients after the backward pass"
         elif grid.pipeline > 1:
@@ -116,8 +117,8 @@ def _without_effect(run: RunConfig, world_size: int) -> Iterator[str]:
 
 def _precision(run: RunConfig) -> Iterator[str]:
     dtype, deepspeed, steps = run.train.dtype, run.deepspeed, run.train.grad_acc_steps
-    if dtype != "fp32" and run.parallel.zero_stage == 0:
-        yield f"ZERO_STAGE=0 with DTYPE={dtype} runs as ZeRO 1, which computes the same"
+    if run.parallel.zero_stage < effective_zero_stage(run):
+        yield f"ZERO_STAGE=0 with DTYPE={dtype} runs as ZeRO 1 under DeepSpeed, which computes the same"
     if deepspeed.grad_accum_dtype != "fp32" and steps > 1:
         yield f"GRAD_ACCUM_DTYPE={deepspeed.grad_accum_dtype} rounds at each of GRAD_ACC_STEPS={steps} sums"
     if deepspeed.communication_data_type != "fp32":

@@ -52,6 +52,7 @@ KINDS = {
 }
 PARTS = 4
 BF16 = {"train.dtype": "bf16"}
+NATIVE = {"engine.kind": "native"}
 TINY = 1000
 """Bytes of a call that the formulas leave out: norms' gradients, maxima and sums of the loss, scalars."""
 
@@ -72,6 +73,10 @@ GATHERED = {
         pytest.param({"data": 16}, BF16 | {"parallel.zero_stage": "2"}, 15, id="zero2"),
         pytest.param({"data": 16}, BF16 | {"parallel.zero_stage": "3"}, 0, id="zero3-kept"),
         pytest.param({"data": 16}, BF16 | GATHERED | {"parallel.zero_stage": "3"}, 7, id="zero3-gathered-twice"),
+        pytest.param({"data": 16}, NATIVE | {"parallel.zero_stage": "0"}, 2, id="native-zero0-fp32"),
+        pytest.param({"data": 8, "tensor": 2}, NATIVE | BF16 | {"parallel.zero_stage": "1"}, 9, id="native-zero1-tp2"),
+        pytest.param({"data": 16}, NATIVE | BF16 | {"parallel.zero_stage": "2"}, 15, id="native-zero2"),
+        pytest.param({"data": 16}, NATIVE | BF16 | {"parallel.zero_stage": "3"}, 7, id="native-zero3"),
         pytest.param({"data": 2, "seq": 4, "tensor": 2}, AGAIN, 5, id="sp4-tp2-recomputed"),
         pytest.param(LARGE, TIED, 0, id="rank-0-of-1024"),
         pytest.param(LARGE, TIED, 1023, id="rank-1023-of-1024"),
@@ -88,14 +93,20 @@ def test_what_the_engine_asks_for_is_what_the_formulas_say(degrees, changes, ran
     for each in messages:
         expected[each.kind, each.ranks] += each.count * each.num_bytes
     found: Counter[Any] = Counter()
+    calls: Counter[Any] = Counter()
     for call, count in as_rank(rank, world, _counted, degrees, changes, PARTS).items():
         is_expected = (KINDS.get(call.name), len(call.ranks)) in expected
         if is_expected and call.num_bytes > (TINY if call.name in ("allreduce", "broadcast") else 0):
             found[KINDS[call.name], len(call.ranks)] += count * call.num_bytes
+            calls[KINDS[call.name], len(call.ranks)] += count
         else:
             assert call.name == "recv" or call.num_bytes <= TINY, call
     for (kind, ranks), num_bytes in (+expected).items():
         # ZeRO fills its parts up; nothing else is rounded.
         filling = 8 * ranks if ranks == world // (degrees.get("pipe", 1) * degrees.get("tensor", 1)) else 0
+        if run.engine.kind == "native":  # parts and parameters begin at multiples of 64 elements
+            number = sum(each.count for each in messages if (each.kind, each.ranks) == (kind, ranks))
+            assert calls[kind, ranks] == number, (kind, ranks)
+            filling = 4 * 64 * ranks * number
         assert num_bytes <= found[kind, ranks] <= num_bytes + filling, (kind, ranks)
     assert all(each.sent_bytes < 2 * each.count * each.num_bytes for each in messages if each.num_bytes)
