@@ -135,7 +135,7 @@ def import_what_ranks_need() -> None:
     import torch.distributed.tensor  # noqa: F401 - torch.testing imports it in the first comparison
 
     import megads.train.loop  # noqa: F401
-    from megads.engine.deepspeed.compiler import NAME, is_postponed, postpone_compiler
+    from megads.engine.compiler import NAME, is_postponed, postpone_compiler
     from megads.engine.deepspeed.package import import_deepspeed
 
     postpone_compiler()
@@ -167,7 +167,7 @@ def _serve(rank: int, size: int, folder: str, pipe: Any, start: Start | None) ->
     import torch
     import torch.distributed as dist
 
-    from megads.engine.deepspeed.compiler import postpone_compiler
+    from megads.engine.compiler import postpone_compiler
     from megads.engine.deepspeed.package import import_deepspeed
 
     gc.freeze()  # DeepSpeed collects garbage several times an engine; a test process has much to walk through

@@ -113,7 +113,7 @@ def import_everything() -> None:
     from PIL import Image
 
     import megads
-    from megads.engine.deepspeed.compiler import NAME, is_postponed, postpone_compiler
+    from megads.engine.compiler import NAME, is_postponed, postpone_compiler
     from megads.engine.deepspeed.package import import_deepspeed
 
     Image.init()

@@ -6,7 +6,7 @@ import torch
 
 from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
-from megads.engine.deepspeed.compiler import may_postpone, postpone_compiler
+from megads.engine.compiler import may_postpone, postpone_compiler
 from megads.engine.deepspeed.engine import DeepSpeedEngine
 from megads.engine.deepspeed.package import import_deepspeed
 from megads.engine.deepspeed.pipeline import PipelineEngine

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch.distributed as dist
 
 from megads.comm.groups import Groups
-from megads.engine.deepspeed.compiler import import_muon_uncompiled, is_postponed
+from megads.engine.compiler import import_muon_uncompiled, is_postponed
 from megads.timing.collectives import timed
 from megads.timing.sections import COMMUNICATION, in_section
 

@@ -7,6 +7,7 @@ import torch
 from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
 from megads.config.stages import chunk_steps
+from megads.engine.compiler import may_postpone, postpone_compiler
 from megads.engine.native.engine import NativeEngine
 from megads.engine.native.pipeline import NativePipelineEngine
 from megads.engine.native.units import Unit, cut, partition_of
@@ -21,6 +22,8 @@ def make_native_engine(
     run: RunConfig, groups: Groups, device: torch.device, dtype: torch.dtype, eod: int | None
 ) -> NativeEngine:
     """Build this rank's part of the model in ``dtype``, and the engine around it; see ``megads.engine.build``."""
+    if may_postpone(run, groups.grid.world_size):
+        postpone_compiler()
     units: list[Unit] = []
     shared: list[TiedEmbedding] = []
     recompute = recompute_of(run, device)

@@ -3,7 +3,7 @@
 torch 2.13 imports it (1,500 modules, read from a shared file system by every rank) only to say
 that an optimizer's methods are not to be compiled; DeepSpeed 0.19.8 does the same under ZeRO 3,
 and compiles a Muon that this run does not use. TORCH_COMPILER decides, before DeepSpeed or an
-optimizer is imported; a run that is known to compile something imports it at its start.
+optimizer is made; a run that is known to compile something imports it at its start.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ def may_postpone(run: RunConfig, world_size: int) -> bool:
 
 
 def postpone_compiler() -> None:
-    """Put a :class:`PostponedCompiler` in the compiler's place, unless that is imported. Call it before DeepSpeed."""
+    """Put a :class:`PostponedCompiler` in the compiler's place, unless that is imported.
+
+    Call it before DeepSpeed is imported, or an optimizer is made.
+    """
     spec = None if NAME in sys.modules else find_spec(NAME)
     if spec is None:
         return

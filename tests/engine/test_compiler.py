@@ -131,7 +131,7 @@ print(type(sys.modules["torch._dynamo"]).__name__)
 STAYS = """
 import sys, torch._dynamo
 before = sys.modules["torch._dynamo"]
-from megads.engine.deepspeed.compiler import postpone_compiler
+from megads.engine.compiler import postpone_compiler
 postpone_compiler()
 print(sys.modules["torch._dynamo"] is before)
 """
@@ -143,7 +143,7 @@ def imported(tmp_path_factory):
     runs = [ENGINE.format(zero=z, dtype=dtype, more={}, folder=tmp_path_factory.mktemp("run")) for z, dtype in KINDS]
     codes = [*runs, ASKS, INSPECT, EXCLUDED, *(PART.format(what=what) for what in PARTS)]
     import_it = (
-        "from megads.engine.deepspeed.compiler import postpone_compiler; postpone_compiler()\n"
+        "from megads.engine.compiler import postpone_compiler; postpone_compiler()\n"
         "from megads.engine.deepspeed.package import import_deepspeed; import_deepspeed()"
     )
     return dict(zip([*KINDS, "asks", "inspect", "excluded", *PARTS], outputs(import_it, codes), strict=True))
@@ -206,4 +206,4 @@ def train_in_a_pool() -> None:
 
 def test_a_loop_to_compare_with_does_not_import_it_in_a_rank_of_a_pool():
     """Half a second of every rank of every pool; pools of this process may have it from another test."""
-    outputs("", ["from tests.engine.deepspeed.test_compiler import train_in_a_pool; train_in_a_pool()"])
+    outputs("", ["from tests.engine.test_compiler import train_in_a_pool; train_in_a_pool()"])
