@@ -55,7 +55,7 @@ def test_a_layout_computes_what_the_cpu_does(layout, tmp_path):
     run_on_device(layout.ranks, record, DEVICE, layout, tmp_path, {})
     run_ranks(layout.ranks, record, "cpu", layout, tmp_path, {}, timeout_s=120)
     for rank in range(layout.ranks):
-        _compare(tmp_path, rank)
+        compare(tmp_path, rank)
 
 
 def _record_where_a_move_makes_new_ones(layout: Layout, folder: Path) -> None:
@@ -81,10 +81,10 @@ def test_marks_survive_where_a_move_makes_new_parameters(tmp_path):
     run_on_device(2, _record_where_a_move_makes_new_ones, layout, tmp_path)
     run_ranks(2, record, "cpu", layout, tmp_path, {}, timeout_s=120)
     for rank in range(2):
-        _compare(tmp_path, rank)
+        compare(tmp_path, rank)
 
 
-def _compare(folder: Path, rank: int) -> None:
+def compare(folder: Path, rank: int) -> None:
     import torch
 
     (ours, evaluated, weights), (theirs, expected, others) = (recorded(d, folder, rank) for d in (DEVICE, "cpu"))

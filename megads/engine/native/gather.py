@@ -177,6 +177,11 @@ class Gatherer:
         for index in list(self.present):
             self._free(index)
 
+    def wait(self, unit: Unit) -> Tensor:
+        """Return the weights of one unit, once they are here; not under ZeRO 3."""
+        self._wait_for([self.units.index(unit)])
+        return unit.weights
+
     def whole(self, unit: Unit) -> Tensor:
         """Return ``[numel]``, the weights of ``unit`` that the next forward pass computes with. Collective."""
         if self.stage < 3:

@@ -80,6 +80,6 @@ class NativePipelineEngine(NativeEngine):
             return
         weight = self.tied.weight.data
         if self.shared is not None:
-            whole = self.gatherer.whole(self.shared)
+            whole = self.gatherer.whole(self.shared) if self.stage == 3 else self.gatherer.wait(self.shared)
             weight = next(each.of(whole) for each in self.shared.places if each.parameter is self.tied.weight)
         self.tied.share(weight)
