@@ -37,7 +37,7 @@ def _tiles(length: int, tiles: int) -> Iterator[slice]:
 def _forward(layer: Callable[[Tensor], Tensor], x: Tensor, tiles: int) -> Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for tile in _tiles(x.shape[1], tiles):
-        out[:, tile] = layer(x[:, tile])
+        out[:, tile] = layer(x[:, tile].detach())
     return out
 
 

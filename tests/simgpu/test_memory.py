@@ -10,6 +10,7 @@ import pytest
 from tests.simgpu.device import have_device
 
 SIZES = {"NLAYERS": "6"}
+LONG = {"NLAYERS": "2", "SEQ": "16384", "RECOMPUTE": "full", "CPU_CHECKPOINTING": "1", "LOSS_CHUNK": "4096"}
 RUNS = {
     "llama": ("7B", 1, 0, SIZES),
     "llama-micro-4": ("7B", 1, 0, SIZES | {"MICRO_BATCH": "4"}),
@@ -23,6 +24,10 @@ RUNS = {
     "llama-pp2-first": ("7B", 4, 0, {"NLAYERS": "12", "PP": "2", "GRAD_ACC_STEPS": "4"}),
     "gpt-dropout": ("gpt-345M", 1, 0, {"MICRO_BATCH": "4", "NLAYERS": "12"}),
     "bert": ("bert-345M", 1, 0, {"MICRO_BATCH": "8", "NLAYERS": "12"}),
+    "loss-in-chunks": ("7B", 1, 0, LONG | {"CPU_CHECKPOINTING": "0", "LOSS_CHUNK": "1024"}),
+    "mlp-in-tiles": ("7B", 1, 0, LONG | {"MLP_TILES": "4"}),
+    "long-fp32": ("7B", 1, 0, LONG | {"MLP_TILES": "3", "DTYPE": "fp32"}),
+    "long-sp4": ("7B", 4, 1, LONG | {"MLP_TILES": "4", "SP": "4", "ZERO_STAGE": "3", "SEQ": "65536"}),
     "gqa-wide-vocabulary": ("Llama-3-8B", 2, 1, {"NLAYERS": "4", "TP": "2"}),
 }
 

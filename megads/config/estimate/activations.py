@@ -98,7 +98,8 @@ def layer_bytes(run: RunConfig) -> int:
     whole = norms + (2 * size * model.hidden_size if model.hidden_dropout else 0)
     up, out = spec.matrices("mlp")[0], spec.matrices("attention")[-1]
     scattered = tensor if run.parallel.scatter_norms else 1
-    outside = whole // scattered + size * (2 * up.shape[0] + out.shape[1]) // tensor
+    inside = 2 * up.shape[0] if run.recompute.mlp_tiles == 1 else 0  # in tiles only the input is kept
+    outside = whole // scattered + size * (inside + out.shape[1]) // tensor
     return rank_tokens(run) * (outside + _head_norm_bytes(run) // tensor) + _attention_bytes(run)
 
 

@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass, fields
 from megads.config.deepspeed.dictionary import effective_zero_stage
 from megads.config.estimate.activations import Stage
 from megads.config.estimate.engines import held
+from megads.config.estimate.long_context import chunk_bytes, host_checkpoint_bytes, working_bytes
 from megads.config.estimate.stacks import head_tokens, recomputing_bytes, saved_bytes
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.rules.advice import LARGEST_ADVICE, Attempt, Change, divisors, each_of, shown
@@ -142,7 +143,8 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
         optimizer += whole_state_bytes(run, stage, sharers * run.parallel.tensor)
     logits = _logits(run) if stage.has_head else 0
     # A recomputed piece is worked on when the logits are gone.
-    activations = saved_bytes(run, stage) + max(0, recomputing_bytes(run, stage) - logits)
+    work = recomputing_bytes(run, stage) + (working_bytes(run) if stage.layers else 0)
+    activations = saved_bytes(run, stage) + max(0, work - logits)
     copy = 0 if moves else copied_bytes(run, count // sharers)
     if is_whole:
         buffers += whole_work_bytes(run, stage, sharers * run.parallel.tensor)
@@ -152,9 +154,11 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
 
 
 def _logits(run: RunConfig) -> int:
-    """Return the bytes of three float32 copies of the logits, or of the scores of a task's head."""
+    """Return the bytes of three float32 copies of the logits, of a chunk of them, or of the scores of a task's head."""
     if run.model.num_classes:
         return 3 * 4 * run.train.micro_batch * run.model.num_classes
+    if run.recompute.loss_chunk:
+        return chunk_bytes(run)
     return 3 * 4 * head_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor
 
 
@@ -222,6 +226,10 @@ def host_bytes(run: RunConfig, world_size: int) -> int:
     needed = program_bytes() + DRAWN_BYTES + copied_bytes(run, max(counts) // sharers)
     if run.deepspeed.offload_optimizer == "cpu":
         needed += share * (4 + 4 + state_bytes(run))  # master weights and gradients
+    needed += max(
+        host_checkpoint_bytes(run, stage.layers, min(run.train.grad_acc_steps, run.parallel.pipeline - stage.index))
+        for stage in stages(run)
+    )
     if run.deepspeed.offload_params == "cpu":
         needed += share * (2 if run.train.dtype != "fp32" else 4)
     return needed
