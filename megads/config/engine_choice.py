@@ -122,7 +122,7 @@ ABILITIES = (
     Ability("weights off the device", ("deepspeed.offload_params",), "", "yes"),
     Ability(
         "DeepSpeed's recomputation",
-        _in("recompute", "engine", "partition_activations", "cpu_checkpointing", "contiguous_memory")
+        _in("recompute", "engine", "partition_activations", "contiguous_memory")
         + _in("recompute", "synchronize", "profile"),
         "",
         "yes",

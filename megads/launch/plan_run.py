@@ -38,7 +38,7 @@ from megads.launch.preflight.checkpoint_start import (
     plan_end,
     resume_from_saved,
 )
-from megads.launch.preflight.device_memory import check_here
+from megads.launch.preflight.device_memory import check_here, for_long_context
 from megads.launch.preflight.packages import check_versions, settle_engine
 from megads.launch.preflight.process_limits import check_open_files
 from megads.launch.preflight.task_files import check_task_files
@@ -128,6 +128,7 @@ def plan_run(
     if request.settle is not None:
         settled = replace(request, pairs=request.settle(asked, derived.run, request.pairs), settle=None)
         return plan_run(settled, where, vocab_size=vocab_size, check_rules=check_rules, finish=finish)
+    asked, derived = for_long_context(asked, derived, allocation, facts)
     resolved, attempt = finish(derived), attempts(asked, ranks_of, vocab_size)
     if check_rules:
         check(resolved.run, allocation.world_size, attempt)

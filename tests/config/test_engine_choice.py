@@ -14,7 +14,7 @@ from megads.config.tree import fields, value_of
 
 BOTH_READ = {
     *("recompute.granularity", "recompute.method", "recompute.num_layers"),
-    *("recompute.loss_chunk", "recompute.mlp_tiles"),
+    *("recompute.loss_chunk", "recompute.mlp_tiles", "recompute.long_context", "recompute.cpu_checkpointing"),
     *(
         "deepspeed.offload_pin_memory",
         "deepspeed.communication_data_type",

@@ -18,7 +18,7 @@ HPZ = "deepspeed.hpz_partition_size"
 OPTIMIZER, PARAMS = "deepspeed.offload_optimizer", "deepspeed.offload_params"
 KIND, METHOD, LAYERS, WITH = "recompute.granularity", "recompute.method", "recompute.num_layers", "recompute.engine"
 PARTITION, CONTIGUOUS = "recompute.partition_activations", "recompute.contiguous_memory"
-ON_HOST, CHUNK = "recompute.cpu_checkpointing", "recompute.loss_chunk"
+ON_HOST, CHUNK, LONG = "recompute.cpu_checkpointing", "recompute.loss_chunk", "recompute.long_context"
 OF_LAYERS = (PARTITION, CONTIGUOUS, ON_HOST)
 DEEPSPEED_ONLY = (PARTITION, CONTIGUOUS, "recompute.synchronize", "recompute.profile")
 
@@ -123,6 +123,7 @@ def recompute(run: RunConfig, world_size: int) -> Iterator[Problem]:
             overridable=(LAYERS,),
         )
     yield from _partition(run)
+    yield from _parts(run)
 
 
 def _without_effect(run: RunConfig) -> Iterator[Problem]:
@@ -150,12 +151,23 @@ def _without_effect(run: RunConfig) -> Iterator[Problem]:
     if foreign and given.engine != "deepspeed":
         text = f"{env_name(foreign[0])}=1 needs DeepSpeed's checkpoint function, and RECOMPUTE_WITH={given.engine}"
         yield Problem(text, [{WITH: "deepspeed"}, dict.fromkeys(foreign, False)])
-    if given.loss_chunk and run.model.num_classes:
-        text = f"LOSS_CHUNK={given.loss_chunk} cuts the logits of a vocabulary, and a classifier has none"
-        yield Problem(text, [{CHUNK: 0}])
     if given.engine == "deepspeed" and given.granularity == "none":
         text = f"RECOMPUTE_WITH=deepspeed has nothing to recompute, and {kind}"
         yield Problem(text, [full, {KIND: "selective"}, {WITH: "torch"}])
+
+
+def _parts(run: RunConfig) -> Iterator[Problem]:
+    """Check what never stands whole, and the plan for it."""
+    given = run.recompute
+    if given.long_context and given.engine == "deepspeed":
+        text = "LONG_CONTEXT=1 plans with torch's recomputation, and RECOMPUTE_WITH=deepspeed"
+        yield Problem(text, [{WITH: "torch"}, {LONG: False}])
+    if given.long_context and given.granularity == "selective":
+        text = "LONG_CONTEXT=1 recomputes whole layers where memory is short, and RECOMPUTE=selective"
+        yield Problem(text, [{KIND: "full"}, {LONG: False}])
+    if given.loss_chunk and run.model.num_classes:
+        text = f"LOSS_CHUNK={given.loss_chunk} cuts the logits of a vocabulary, and a classifier has none"
+        yield Problem(text, [{CHUNK: 0}])
 
 
 def _partition(run: RunConfig) -> Iterator[Problem]:

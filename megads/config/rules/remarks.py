@@ -33,6 +33,7 @@ def remarks(run: RunConfig, world_size: int) -> tuple[str, ...]:
             *_unread(run),
             *_generators(run),
             *_offload(run),
+            *_host_checkpoints(run),
             *_length(run),
             *_data(run),
             *_profile(run),
@@ -204,6 +205,11 @@ def _generators(run: RunConfig) -> Iterator[str]:
             f"{' and '.join(given)} {verb} no effect: dropout follows from the seed and the position in the data, no "
             "generator has a state to save or load; DROPOUT_SEED changes what is drawn"
         )
+
+
+def _host_checkpoints(run: RunConfig) -> Iterator[str]:
+    if run.recompute.cpu_checkpointing and run.machine == "cpu":
+        yield "CPU_CHECKPOINTING=1 moves nothing on a CPU: inputs of recomputed layers are in host memory already"
 
 
 def _offload(run: RunConfig) -> Iterator[str]:

@@ -67,6 +67,12 @@ class RecomputeConfig(Section):
         "CPU_CHECKPOINTING CHECKPOINT_IN_CPU --checkpoint-in-cpu",
         "keep inputs of recomputed layers in host memory",
     )
+    long_context: bool = setting(
+        False,
+        "LONG_CONTEXT",
+        "plan by memory for long rows: loss in chunks, layers recomputed, MLP in tiles, their inputs and the optimizer "
+        "on the host, in this order until a rank's device suffices",
+    )
     loss_chunk: int = setting(
         0,
         "LOSS_CHUNK",

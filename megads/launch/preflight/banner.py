@@ -162,6 +162,10 @@ def _layout_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
             f"computed in the backward pass: {what}, by {again.engine}"
             + (f"; inputs are kept {inputs}" if inputs else ""),
         )
+    cut = [f"loss in chunks of {plural(again.loss_chunk, 'token')}"] if again.loss_chunk else []
+    cut += [f"MLP in {again.mlp_tiles} tiles"] if again.mlp_tiles > 1 else []
+    if cut:
+        yield "parts", ", ".join(cut)
     places = {"optimizer": deepspeed.offload_optimizer, "weights": deepspeed.offload_params}
     moved = [f"{what} to {place}" for what, place in places.items() if place != "none"]
     if moved:

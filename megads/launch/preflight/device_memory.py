@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megads.cluster.machine import available_memory
-from megads.config.estimate.memory import check_device, host_bytes, host_problem
+from megads.config.estimate.memory import GIB, check_device, host_bytes, host_problem
+from megads.config.long_context import plan_line, plan_long_context, with_plan
 from megads.config.machine_facts import Facts
 from megads.config.rules.advice import Attempt
 from megads.config.schema import RunConfig
+from megads.config.sources.resolve import Resolved
 from megads.errors import ConfigError
 from megads.launch.schedulers.allocation import Allocation, is_here
 
@@ -49,6 +51,21 @@ def device_memory(facts: Facts, asked: str = "", measured_gib: float = 0.0) -> D
         return DeviceMemory(min(found), f"asked for by {asked}")
     others = ", ".join(f"{name} {gib:g}" for name, gib in larger.items())
     return DeviceMemory(smallest, f"its smallest; {others}")
+
+
+def for_long_context(
+    asked: Resolved, derived: Resolved, allocation: Allocation, facts: Facts
+) -> tuple[Resolved, Resolved]:
+    """Return both with what LONG_CONTEXT=1 plans for the memory of the run's devices, and a line that says it."""
+    run = derived.run
+    if not run.recompute.long_context:
+        return asked, derived
+    on_cpu = run.machine == "cpu"
+    gib = available_memory() / GIB / allocation.ranks_per_host if on_cpu else device_memory(facts).gib
+    changes = plan_long_context(derived, allocation.world_size, gib)
+    planned = with_plan(derived, changes)
+    line = plan_line(planned.run, allocation.world_size, gib)
+    return with_plan(asked, changes), replace(planned, notes=(*planned.notes, line))
 
 
 def check_here(run: RunConfig, allocation: Allocation, env: Mapping[str, str], facts: Facts, attempt: Attempt) -> str:
