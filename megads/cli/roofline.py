@@ -19,12 +19,15 @@ VOCABULARY = 32_000
 SHOWN_CURES = 3
 
 ROWS = (
-    ("7B", {"NLAYERS": "10", "GRAD_ACC_STEPS": "8"}, 1),
-    ("2B", {"GRAD_ACC_STEPS": "8"}, 1),
-    ("bert-345M", {"MICRO_BATCH": "16", "GRAD_ACC_STEPS": "8"}, 1),
-    ("7B", {"TP": "2", "SCATTER_NORMS": "1", "GRAD_ACC_STEPS": "8"}, 24),
-    ("Llama-3-8B", {"ZERO_STAGE": "3", "GRAD_ACC_STEPS": "4"}, 24),
-    ("70B", {"TP": "4", "PP": "6", "SCATTER_NORMS": "1", "GRAD_ACC_STEPS": "48"}, 96),
+    ("7B", {"NLAYERS": "10", "GRAD_ACC_STEPS": "8", "ENGINE": "deepspeed"}, 1),
+    ("7B", {"NLAYERS": "10", "GRAD_ACC_STEPS": "8", "ENGINE": "native"}, 1),
+    ("7B", {"NLAYERS": "10", "MICRO_BATCH": "4", "GRAD_ACC_STEPS": "8", "ENGINE": "native"}, 1),
+    ("7B", {"NLAYERS": "10", "MICRO_BATCH": "4", "GRAD_ACC_STEPS": "32", "ENGINE": "native"}, 1),
+    ("2B", {"GRAD_ACC_STEPS": "8", "ENGINE": "native"}, 1),
+    ("bert-345M", {"MICRO_BATCH": "16", "GRAD_ACC_STEPS": "8", "ENGINE": "native"}, 1),
+    ("7B", {"TP": "2", "SCATTER_NORMS": "1", "GRAD_ACC_STEPS": "8", "ENGINE": "native"}, 24),
+    ("Llama-3-8B", {"ZERO_STAGE": "3", "GRAD_ACC_STEPS": "4", "ENGINE": "native"}, 24),
+    ("70B", {"TP": "4", "PP": "6", "SCATTER_NORMS": "1", "GRAD_ACC_STEPS": "48", "ENGINE": "native"}, 96),
 )
 """Of the table in docs/gpu.md: preset, settings, devices."""
 
@@ -94,6 +97,7 @@ def milliseconds(seconds: float) -> str:
 
 def text(run: RunConfig, device: Accelerator, found: Roofline, peak: float) -> list[str]:
     """Return the report."""
+    from megads.config.engine_choice import choose
     from megads.config.estimate import roofline as assumed
     from megads.config.estimate.memory import GIB, count_parameters, estimate
     from megads.text.units import count
@@ -101,11 +105,16 @@ def text(run: RunConfig, device: Accelerator, found: Roofline, peak: float) -> l
     grid, model = run.parallel, run.model
     axes = f"TP={grid.tensor} PP={grid.pipeline} SP={grid.sequence} DP={grid.data} ZeRO={grid.zero_stage}"
     memory = (estimate(run, found.world_size).total - estimate(run, found.world_size).program) / GIB
-    step = found.step_s
+    step, engine = found.step_s, choose(run, found.world_size).kind
+    is_compiled = assumed.is_compiled(run, found.world_size)
+    hidden = "no communication is hidden"
+    if engine == "native":
+        hidden = f"gradients and weights hide behind {assumed.OVERLAP:.0%} of products and attention"
     return [
         f"ESTIMATED, not measured: {found.world_size} x {device.device_name}, {peak:g} TFLOP/s {run.train.dtype}",
         f"model    {model.family}, {model.num_layers} layers, hidden {model.hidden_size}: "
         f"{count(count_parameters(model))} parameters, vocabulary {model.vocab_size}",
+        f"engine   {choose(run, found.world_size)}",
         f"layout   {axes}, micro {run.train.micro_batch} x accumulation {run.train.grad_acc_steps}, "
         f"{count(found.tokens)} tokens per step",
         f"memory   about {memory:.1f} GiB of {device.memory_gib:g} GiB per device",
@@ -116,9 +125,11 @@ def text(run: RunConfig, device: Accelerator, found: Roofline, peak: float) -> l
         f"speed    {found.tokens_per_s:,.0f} tokens/s per device, {milliseconds(step)} a step",
         f"mfu      {found.mfu_full:.1%} with causal attention counted in full, {found.mfu_causal:.1%} with half of it",
         *(f"cost     {milliseconds(line.seconds)}, {line.name}: {line.cure}" for line in found.longest()[:SHOWN_CURES]),
-        f"assumed  matrix products at {assumed.MATMUL:.0%} of the peak, attention at {device.attention:.0%}, memory at "
+        f"assumed  matrix products at {assumed.MATMUL:.0%} of the peak, attention at "
+        f"{device.best_attention if is_compiled else device.attention:.0%}, memory at "
         f"{assumed.MEMORY:.0%} of {device.memory_gb_s:g} GB/s, links and network at {assumed.LINKS:.0%} of "
         f"{device.link_gb_s:g} and {device.network_gb_s:g} GB/s; {1e6 * assumed.KERNEL_S:g} us between kernels, "
-        f"{1e3 * assumed.HOST_S:g} ms of host time a step; kernels not compiled; no communication is hidden",
+        f"{1e3 * assumed.BY_ENGINE[engine].host_s:g} ms of host time a step; kernels "
+        f"{'' if is_compiled else 'not '}compiled; {hidden}",
         f"source   {device.source}",
     ]

@@ -22,6 +22,7 @@ class Accelerator:
         attention: share of the matrix peak that fused attention reaches, forward and backward together.
         source: where the numbers are from.
         pair_gb_s: between the two dies of a card, per direction; 0: it has one.
+        fast_attention: as ``attention``, of the fastest kernel there is (cuDNN's on Hopper); 0: the same.
     """
 
     device_name: str
@@ -34,6 +35,12 @@ class Accelerator:
     attention: float
     source: str
     pair_gb_s: float = 0
+    fast_attention: float = 0
+
+    @property
+    def best_attention(self) -> float:
+        """Return the share of the matrix peak that the fastest attention kernel reaches."""
+        return self.fast_attention or self.attention
 
     def reaches(self, ranks: int) -> tuple[str, float]:
         """Return where neighbouring ``ranks`` are, and the bandwidth between them in GB/s."""
@@ -52,10 +59,12 @@ ACCELERATORS = {
     "h100": Accelerator(
         *("NVIDIA H100 80GB HBM3", 0, 80, 3350, 450, 50, 8, 0.32),
         "NVIDIA H100 data sheet, SXM; 400 Gb/s a device, as in HGX; attention: FlashAttention 2, cuDNN reaches 0.5",
+        fast_attention=0.5,
     ),
     "h200": Accelerator(
         *("NVIDIA H200", 0, 141, 4800, 450, 50, 8, 0.32),
         "NVIDIA H200 data sheet, SXM; the same host and attention as h100",
+        fast_attention=0.5,
     ),
     "mi250x": Accelerator(
         *("AMD Instinct MI250X", 0, 64, 1638, 50, 12.5, 8, 0.30),

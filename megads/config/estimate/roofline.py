@@ -1,14 +1,17 @@
 """How long a step takes at least, line by line, on a device that is not here. Arithmetic; every line is an estimate.
 
 Kernels run one after another: a line is its FLOPs by the rate of matrix products, or its bytes by the
-bandwidth of memory. The bytes are those of megads' own kernels, not compiled.
+bandwidth of memory. The bytes are those of megads' own kernels, operator by operator or compiled (``KERNELS``), and
+those of the engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from megads.config.deepspeed.dictionary import effective_zero_stage
+from megads.config.engine_choice import choose
 from megads.config.estimate.accelerators import Accelerator
 from megads.config.estimate.activations import Stage, rank_tokens
 from megads.config.estimate.flops import flops_per_token, products
@@ -30,23 +33,79 @@ MEMORY = 0.835
 LINKS = 0.8
 """Share of the bandwidth of links and network that large collectives reach."""
 
-KERNEL_S, HOST_S = 2e-6, 5e-3
-"""Between two kernels; and per step what the host does while the device waits."""
+KERNEL_S = 2e-6
+"""Between two kernels."""
 
-LAYER_KERNELS, END_KERNELS = 45, 5
-"""Of a layer, forward and backward; and of embedding, head and loss."""
+END_KERNELS = 5
+"""Of embedding, head and loss."""
+
+OVERLAP = 0.8
+"""Share of matrix products and attention that reductions and gathers of the native engine may hide behind."""
 
 ATTENTION_PASSES = 3.5
 """FLOPs of fused attention, forward and backward, in forward passes: the backward computes the scores again."""
 
-NORM_PASSES, RESIDUAL_PASSES, GATE_PASSES, ACTIVATION_PASSES = 7, 6, 18, 5
-"""Reads and writes, forward and backward, of an element: of a norm, a residual sum, a gated and a plain MLP."""
 
-LOGIT_BYTES = 40
-"""Of a logit, from the product to its gradient, in float32."""
+@dataclass(frozen=True)
+class Passes:
+    """Reads and writes of an element, forward and backward together, and kernels of a layer.
 
-ADAM_BYTES, CLIP_BYTES, CAST_BYTES, SUM_BYTES = 28, 16, 6, 10
-"""Per parameter: AdamW; zero, norm and clip of float32 gradients; masters to bf16; a bf16 gradient into its sum."""
+    Attributes:
+        norm: of an element of a norm.
+        residual: of a residual sum.
+        gate: of half of what a gated MLP's first product gives.
+        plain: of a plain MLP's inner state.
+        turned: of queries and keys that rotary positions turn, beyond ``joined``.
+        joined: of what the product of queries, keys and values gives.
+        logit_bytes: of a logit, from the product to its gradient.
+        kernels: of a layer.
+    """
+
+    norm: float
+    residual: float
+    gate: float
+    plain: float
+    turned: float
+    joined: float
+    logit_bytes: float
+    kernels: int
+
+
+EAGER = Passes(norm=7, residual=6, gate=18, plain=5, turned=10, joined=2, logit_bytes=40, kernels=45)
+"""Operator by operator; the loss in float32."""
+
+COMPILED = Passes(norm=5, residual=3.5, gate=8, plain=5, turned=0, joined=4, logit_bytes=16, kernels=26)
+"""Each stretch between products is a kernel: a residual sum is part of the norm behind it, the sum of gradients of
+the norm's backward pass, and a gate reads its inputs again in place of keeping results. Logits are read twice and their
+gradient is written in their own type."""
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """What an engine reads and writes per parameter, and its host.
+
+    Attributes:
+        first_sum: of the step's first micro-batch, for its bf16 gradient to become the float32 sum.
+        sum: of every other one.
+        clip: to zero float32 gradients, find their norm, and clip them.
+        adam: of AdamW.
+        cast: from masters to bf16.
+        host_s: per step what the host does while the device waits.
+    """
+
+    first_sum: int
+    sum: int
+    clip: int
+    adam: int
+    cast: int
+    host_s: float
+
+
+BY_ENGINE = {
+    "deepspeed": Bytes(first_sum=10, sum=10, clip=16, adam=28, cast=6, host_s=5e-3),
+    # Nothing is zeroed, clipping is a factor of the update, and the host waits once, behind the update.
+    "native": Bytes(first_sum=6, sum=10, clip=4, adam=28, cast=6, host_s=2e-3),
+}
 
 
 MORE_TOKENS = "more tokens a step"
@@ -121,17 +180,31 @@ def _seconds(lines: tuple[Line, ...]) -> float:
 
 
 def _lines(run: RunConfig, world_size: int, stage: Stage, device: Accelerator, peak: float) -> Iterator[Line]:
-    yield from _of_products(run, stage, device, peak)
-    yield from _of_passes(run, stage, device)
-    yield from _of_parameters(run, world_size, stage, device)
+    passes = COMPILED if is_compiled(run, world_size) else EAGER
+    by = BY_ENGINE[choose(run, world_size).kind]
+    work = tuple(_of_products(run, stage, device, peak, passes))
+    yield from work
+    yield from _of_passes(run, stage, device, passes)
+    yield from _of_parameters(run, stage, device, by)
     for message in _by_name(traffic(run, world_size, stage)):
-        yield _sent(run, message, device)
-    kernels = LAYER_KERNELS * stage.layers + END_KERNELS
-    yield Line("gaps between kernels", run.train.grad_acc_steps * kernels * KERNEL_S, "compiled blocks")
-    yield Line("host", HOST_S, MORE_TOKENS, is_once=True)
+        line = _sent(run, message, device)
+        hides = message[0] == "data" and by is BY_ENGINE["native"]
+        yield _exposed(run, line, message[2], _seconds(work)) if hides else line
+    kernels = passes.kernels * stage.layers + END_KERNELS
+    yield Line("gaps between kernels", run.train.grad_acc_steps * kernels * KERNEL_S, _unless(passes))
+    yield Line("host", by.host_s, MORE_TOKENS, is_once=True)
 
 
-def _of_products(run: RunConfig, stage: Stage, device: Accelerator, peak: float) -> Iterator[Line]:
+def is_compiled(run: RunConfig, world_size: int) -> bool:
+    """Return whether layers and loss of ``run`` are compiled on an accelerator."""
+    return choose(run, world_size).kind == "native"
+
+
+def _unless(passes: Passes) -> str:
+    return "" if passes is COMPILED else "compiled blocks"
+
+
+def _of_products(run: RunConfig, stage: Stage, device: Accelerator, peak: float, passes: Passes) -> Iterator[Line]:
     """Yield matrix products and attention; what is recomputed is computed once more."""
     model, grid = run.model, run.parallel
     found = products(model, model.seq_length)
@@ -141,10 +214,11 @@ def _of_products(run: RunConfig, stage: Stage, device: Accelerator, peak: float)
     flops = layers + 6.0 * stage.has_head * found.logits
     core, again = 2.0 * stage.layers * found.core * half, 0.0
     share = _share_again(run, stage)
+    attention = device.best_attention if passes is COMPILED else device.attention
     if run.recompute.granularity != "none":
-        again = share * (core / (device.attention * peak) + layers / 3 / (MATMUL * peak) * _is_full(run))
+        again = share * (core / (attention * peak) + layers / 3 / (MATMUL * peak) * _is_full(run))
     yield Line("matrix products", tokens * flops / (MATMUL * peak))
-    yield Line("attention", tokens * core * ATTENTION_PASSES / (device.attention * peak), "a faster attention kernel")
+    yield Line("attention", tokens * core * ATTENTION_PASSES / (attention * peak), "a faster attention kernel")
     if again:
         yield Line("recomputation", tokens * again, "RECOMPUTE=none where memory allows")
 
@@ -161,7 +235,7 @@ def _share_again(run: RunConfig, stage: Stage) -> float:
     return 1.0
 
 
-def _of_passes(run: RunConfig, stage: Stage, device: Accelerator) -> Iterator[Line]:
+def _of_passes(run: RunConfig, stage: Stage, device: Accelerator, by: Passes) -> Iterator[Line]:
     """Yield kernels that read and write activations."""
     model, grid, size = run.model, run.parallel, 4 if run.train.dtype == "fp32" else 2
     spec, tensor = spec_of(model), run.parallel.tensor
@@ -171,31 +245,34 @@ def _of_passes(run: RunConfig, stage: Stage, device: Accelerator) -> Iterator[Li
     whole = tensor if grid.scatter_norms else 1
     widths = sum(weight.size for weight, _ in spec.norms())
     inner, is_gated = spec.matrices("mlp")[0].shape[0], len(spec.matrices("mlp")[0].parts) > 1
-    passes = GATE_PASSES * inner / 2 if is_gated else ACTIVATION_PASSES * inner
-    cure = "compiled blocks"
+    passes = by.gate * inner / 2 if is_gated else by.plain * inner
+    cure = _unless(by)
     yield Line("activation of the MLP", per_element * stage.layers * passes / tensor, cure)
-    yield Line("norms", per_element * stage.layers * NORM_PASSES * widths / whole, cure)
-    yield Line("residual sums", per_element * stage.layers * 2 * RESIDUAL_PASSES * model.hidden_size / whole, cure)
+    yield Line("norms", per_element * stage.layers * by.norm * widths / whole, cure)
+    yield Line("residual sums", per_element * stage.layers * 2 * by.residual * model.hidden_size / whole, cure)
     if model.position_embedding == "rope":
         turned = (model.num_heads + model.num_kv_heads) * model.head_dim
         joined = turned + model.num_kv_heads * model.head_dim
-        yield Line("rotary positions", per_element * stage.layers * (10 * turned + 2 * joined) / tensor, cure)
+        yield Line(
+            "rotary positions", per_element * stage.layers * (by.turned * turned + by.joined * joined) / tensor, cure
+        )
     if stage.has_head:
         logits = tokens * padded_vocab_size(model) / tensor
-        yield Line("loss in float32", logits * LOGIT_BYTES / rate, "a loss in chunks")
+        name, cure = ("compiled loss", "") if by is COMPILED else ("loss in float32", "a loss in chunks")
+        yield Line(name, logits * by.logit_bytes / rate, cure)
 
 
-def _of_parameters(run: RunConfig, world_size: int, stage: Stage, device: Accelerator) -> Iterator[Line]:
+def _of_parameters(run: RunConfig, stage: Stage, device: Accelerator, by: Bytes) -> Iterator[Line]:
     """Yield what passes over parameters: sums per micro-batch, the update per step. ZeRO cuts the update."""
     count, rate = parameters_of(run, stage), MEMORY * device.memory_gb_s * 1e9
     sharers = run.parallel.data * run.parallel.sequence if run.parallel.zero_stage else 1
     if run.train.dtype != "fp32" or run.train.grad_acc_steps > 1:
-        sums = run.train.grad_acc_steps * count * SUM_BYTES / rate
+        sums = count * (by.first_sum + (run.train.grad_acc_steps - 1) * by.sum) / rate
         yield Line("sum of gradients", sums, "weight gradients that are summed by the product itself")
-    yield Line("zero, norm and clip of gradients", count * CLIP_BYTES / rate, MORE_TOKENS, is_once=True)
-    yield Line("optimizer", count / sharers * ADAM_BYTES / rate, MORE_TOKENS, is_once=True)
+    yield Line("zero, norm and clip of gradients", count * by.clip / rate, MORE_TOKENS, is_once=True)
+    yield Line("optimizer", count / sharers * by.adam / rate, MORE_TOKENS, is_once=True)
     if run.train.dtype != "fp32":
-        yield Line("master weights to bf16", count / sharers * CAST_BYTES / rate, MORE_TOKENS, is_once=True)
+        yield Line("master weights to bf16", count / sharers * by.cast / rate, MORE_TOKENS, is_once=True)
 
 
 def _by_name(messages: list[Message]) -> Iterator[tuple[str, int, list[Message]]]:
@@ -203,6 +280,19 @@ def _by_name(messages: list[Message]) -> Iterator[tuple[str, int, list[Message]]
     for axis in dict.fromkeys(each.axis for each in messages):
         found = [each for each in messages if each.axis == axis]
         yield axis, found[0].ranks, found
+
+
+def _exposed(run: RunConfig, line: Line, messages: list[Message], work_s: float) -> Line:
+    """Return what of a line does not hide behind products and attention, ``work_s`` of a step.
+
+    Gradients of ZeRO 0 and 1 hide behind the last backward pass, and weights behind the next forward pass; of each
+    pass one message hides behind nothing.
+    """
+    parts = run.train.grad_acc_steps
+    times = parts if effective_zero_stage(run) > 1 else 1
+    alone = times / max(each.count for each in messages)
+    hidden = min(line.seconds * (1 - alone), OVERLAP * work_s * times / parts)
+    return replace(line, name=f"{line.name}, not hidden", seconds=line.seconds - hidden)
 
 
 CURES = {
@@ -221,5 +311,5 @@ def _sent(run: RunConfig, group: tuple[str, int, list[Message]], device: Acceler
     reach = inside.get(axis, grid.tensor * grid.sequence * ranks)
     where, bandwidth = device.reaches(reach)
     seconds = sum(each.sent_bytes for each in messages) / (bandwidth * 1e9 * LINKS)
-    is_once = axis == "data" and max(each.count for each in messages) == 1
+    is_once = axis == "data" and effective_zero_stage(run) < 2
     return Line(f"communication, {axis} axis of {ranks}, {where}", seconds, CURES[axis], is_once=is_once)

@@ -14,7 +14,7 @@ H100, PEAK = ACCELERATORS["h100"], 989.0
 
 
 def _run(preset="7B", ranks=1, **env):
-    resolved = resolve(preset, env=env, machine="generic")
+    resolved = resolve(preset, env={"ENGINE": "deepspeed", **env}, machine="generic")
     hosts = -(-ranks // H100.per_host)
     return derive(resolved, num_hosts=hosts, ranks_per_host=ranks // hosts, vocab_size=32_000).run
 
@@ -85,3 +85,42 @@ def test_recomputation_costs_a_forward_pass():
 def test_an_encoder_with_a_decoder_is_refused():
     with pytest.raises(ConfigError, match="not t5; use another preset"):
         roofline(_run("t5-220M"), 1, H100, PEAK)
+
+
+NATIVE = {"NLAYERS": "10", "ENGINE": "native"}
+
+
+def test_the_native_engine_passes_over_less_memory():
+    ours, theirs = (_run(GRAD_ACC_STEPS="8", **{**NATIVE, "ENGINE": engine}) for engine in ("native", "deepspeed"))
+    ours, theirs = (_lines(roofline(run, 1, H100, PEAK)) for run in (ours, theirs))
+    assert ours["matrix products"] == theirs["matrix products"]
+    assert ours["optimizer"] == theirs["optimizer"]
+    # 6 bytes of the first micro-batch and 10 of the others, where DeepSpeed's are 10 of all; 4 bytes for 16.
+    assert ours["sum of gradients"] == pytest.approx(76 / 80 * theirs["sum of gradients"])
+    name = "zero, norm and clip of gradients"
+    assert ours[name] == pytest.approx(theirs[name] / 4)
+    assert ours["attention"] == pytest.approx(theirs["attention"] * 0.32 / 0.5)
+    for name in ("norms", "residual sums", "activation of the MLP", "rotary positions", "gaps between kernels"):
+        assert ours[name] < 0.75 * theirs[name], name
+
+
+def test_large_micro_batches_reach_the_goal_of_the_native_engine():
+    found = roofline(_run(MICRO_BATCH="4", GRAD_ACC_STEPS="32", **NATIVE), 1, H100, PEAK)
+    assert 0.57 <= found.mfu_causal < 0.6
+    assert roofline(_run(GRAD_ACC_STEPS="8", **NATIVE), 1, H100, PEAK).mfu_causal < 0.53
+
+
+@pytest.mark.parametrize("zero", ["1", "2", "3"])
+def test_reductions_of_the_native_engine_hide_behind_products(zero):
+    env = {**NATIVE, "ZERO_STAGE": zero, "GRAD_ACC_STEPS": "4", "MICRO_BATCH": "4"}
+    exposed = _communication(_run(ranks=8, **env))
+    shown = _communication(_run(ranks=8, **{**env, "ENGINE": "deepspeed"}))
+    assert exposed < 0.4 * shown
+    # Of each pass one message of several has nothing to hide behind.
+    assert exposed > 0.05 * shown
+    assert _communication(_run(ranks=64, **env)) > exposed
+
+
+def _communication(run):
+    lines = _lines(roofline(run, run.parallel.data, H100, PEAK))
+    return sum(value for name, value in lines.items() if name.startswith("communication"))
