@@ -369,9 +369,9 @@ MUTATIONS = (
     ),
     Mutation(
         "every tensor rank adds its loss of a sample",
-        "megads.engine.evaluation.py",
-        "if groups.tensor_rank == 0:",
-        "if groups:",
+        "megads/engine/evaluation.py",
+        "if found is not None and groups.tensor_rank == 0:",
+        "if found is not None:",
         documents("evaluated and tp2-sp2"),
     ),
     Mutation(
@@ -393,7 +393,7 @@ MUTATIONS = (
         "megads/engine/deepspeed/state.py",
         "            self.engine.optimizer.update_lp_params()\n",
         "            pass\n",
-        ("tests/engine/deepspeed/test_state.py", "-k", "is_everywhere"),
+        ("tests/engine/test_state.py", "-k", "is_everywhere"),
     ),
     Mutation(
         "a fused part is looked for where the one before it is",
@@ -414,7 +414,7 @@ MUTATIONS = (
         "megads/engine/deepspeed/skipped_step.py",
         "        else:\n            self._update(has_overflow)\n",
         "            self._update(True)\n        else:\n            self._update(has_overflow)\n",
-        ("tests/engine/deepspeed/test_skipped_step.py", "-k", "dp2-zero1-fp16"),
+        ("tests/engine/test_rejected_step.py", "-k", "dp2-zero1-fp16"),
     ),
     Mutation(
         "patience with the loss scale comes back with every good step",

@@ -25,7 +25,7 @@ TASK_MUTATIONS = (
     ),
     Mutation(
         "examples of the other data ranks are not scored",
-        "megads.engine.evaluation.py",
+        "megads/engine/evaluation.py",
         "        dist.all_reduce(sums, group=groups.world)\n",
         "        pass\n",
         (LAYOUTS, "-k", "scored_like_one_rank and data"),
@@ -102,7 +102,7 @@ TASK_MUTATIONS = (
     ),
     Mutation(
         "dropout is active when a model is scored",
-        "megads.engine.evaluation.py",
+        "megads/engine/evaluation.py",
         "    engine.module.eval()\n",
         "    engine.module.train()\n",
         (LOOP, "-k", "without_dropout"),

@@ -19,7 +19,7 @@ FIRST = (
     ),
     *("tests/e2e/test_signals.py", "tests/parity/test_mutations.py", "tests/parity/test_reshape.py"),
     *("tests/launch/supervise/test_run.py", "tests/e2e/test_deterministic.py", "tests/parity/test_resume_bitwise.py"),
-    *("tests/engine/deepspeed/test_zero.py", "tests/engine/optim/test_optimizer_state.py", "tests/e2e/test_load.py"),
+    *("tests/engine/test_zero_stages.py", "tests/engine/optim/test_optimizer_state.py", "tests/e2e/test_load.py"),
     *("tests/engine/deepspeed/test_pipeline.py", "tests/benchmarks/test_rank_startup.py", "tests/e2e/test_docs.py"),
 )
 """Groups of tests that take longest, longest first: one that starts last keeps one worker alone at the end."""

@@ -23,9 +23,25 @@ NATIVE = {"engine.kind": "native"}
 """Settings of a run on the second of :data:`ENGINES`; without them tests run the first."""
 
 
+WITH_STAGES = ("deepspeed",)
+"""Engines that have a pipeline."""
+OF_DEEPSPEED = ("param_persistence_threshold", "sub_group_size", "prefetch_bucket_size", "max_live_parameters")
+"""Settings that cut what ZeRO 3 of DeepSpeed handles at once; the native engine has nothing to cut."""
+
+
+def engines_of(grid: Mapping[str, int]) -> list[str]:
+    """Return which of :data:`ENGINES` run on ``grid``."""
+    return [engine for engine in ENGINES if "pipe" not in grid or engine in WITH_STAGES]
+
+
+def without_engine(changes: Mapping[str, str]) -> dict[str, str]:
+    """Return ``changes`` without :data:`OF_DEEPSPEED`."""
+    return {name: value for name, value in changes.items() if name not in {f"deepspeed.{key}" for key in OF_DEEPSPEED}}
+
+
 def on(engine: str, changes: Mapping[str, str]) -> dict[str, str]:
     """Return ``changes`` for a run on ``engine``, one of :data:`ENGINES`."""
-    return {**changes, "engine.kind": engine}
+    return {**(without_engine(changes) if engine == "native" else changes), "engine.kind": engine}
 
 
 def settings(grid: dict[str, int], **changes: str) -> RunConfig:

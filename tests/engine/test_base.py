@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.engine.plain import CLIP, batches, make_engine, plain_optimizer, rate, settings, take_over
+from tests.engine.plain import CLIP, NATIVE, batches, make_engine, plain_optimizer, rate, settings, take_over
 from tests.ranks import groups_of, run_ranks
 
 COUNTS = (1, 3, 2, 2, 4, 1)  # blocks of four samples, of each step
@@ -80,6 +80,10 @@ LAYOUTS = [
     ),
     pytest.param({"pipe": 2, "data": 2}, {"parallel.zero_stage": "0", "train.micro_batch": "1"}, id="pp2-dp2"),
     pytest.param({"tensor": 2, "data": 2}, {"parallel.zero_stage": "1"}, id="tp2-dp2"),
+    *(
+        pytest.param({"data": 2}, {**NATIVE, "parallel.zero_stage": stage}, id=f"dp2-zero{stage}-native")
+        for stage in ("0", "1", "2", "3")
+    ),
 ]
 
 
@@ -117,6 +121,8 @@ def _takes_its_rates(grid: dict[str, int], changes: dict[str, str]) -> None:
         pytest.param({}, {"parallel.zero_stage": "0"}, id="zero0"),
         pytest.param({"data": 2}, {"parallel.zero_stage": "2"}, id="dp2-zero2"),
         pytest.param({"pipe": 2}, {"parallel.zero_stage": "1"}, id="pp2"),
+        pytest.param({"data": 2}, {**NATIVE, "parallel.zero_stage": "1"}, id="dp2-zero1-native"),
+        pytest.param({"data": 2}, {**NATIVE, "parallel.zero_stage": "3"}, id="dp2-zero3-native"),
     ],
 )
 def test_a_step_takes_its_own_weight_decay(grid, changes):

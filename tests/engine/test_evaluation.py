@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from megads.engine.base import Labelled
-from tests.engine.plain import let_fp16_run
+from tests.engine.plain import ENGINES, let_fp16_run
 from tests.parity.layouts import VOCAB, Layout
 from tests.ranks import groups_of, run_ranks
 
 LAYOUT = Layout("gpt-dropout", tp=2)
 
 
-def _scores_are_those_of_the_logits() -> None:
+def _scores_are_those_of_the_logits(layout: Layout) -> None:
     let_fp16_run()
     from megads.engine.build import make_engine
 
-    groups = groups_of(**LAYOUT.degrees)
-    engine = make_engine(LAYOUT.run(), groups, torch.device("cpu"))
+    groups = groups_of(**layout.degrees)
+    engine = make_engine(layout.run(), groups, torch.device("cpu"))
     batches = [torch.randint(0, VOCAB, (2, 17), generator=torch.Generator().manual_seed(each)) for each in (1, 2, 3)]
     rows = [Labelled(batch[:, :-1], batch[:, 1:]) for batch in batches]
     whole = []
-    with torch.no_grad():
+    with engine.surroundings(), torch.no_grad():
         engine.module.eval()
         for part in engine.split.labelled(rows):
             logits = engine.eval_part(part, lambda logits, _: logits)
@@ -50,5 +51,6 @@ def _scores_are_those_of_the_logits() -> None:
     torch.testing.assert_close(losses[:, 0].double(), -engine.eval_scores(rows)[:, 0], rtol=1e-6, atol=0)
 
 
-def test_scores_are_those_of_the_logits():
-    run_ranks(LAYOUT.ranks, _scores_are_those_of_the_logits)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_scores_are_those_of_the_logits(engine):
+    run_ranks(LAYOUT.ranks, _scores_are_those_of_the_logits, LAYOUT.on(engine))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.plain import batches, make_engine, rate, saved, settings
+from tests.engine.plain import batches, make_engine, on, rate, saved, settings
 from tests.ranks import groups_of, run_ranks
 
 # Start 2**16, window 3, hysteresis 2, minimum 2**13. Each step is good (g) or bad (b), and the scale after it:
@@ -156,18 +156,24 @@ def _engine_follows_the_table(grid: dict[str, int], changes: dict[str, str]) -> 
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("case", QUICK)
-def test_engines_follow_the_table(case):
+@pytest.mark.parametrize(("case", "engine"), [*((case, "deepspeed") for case in QUICK), ("dp2-zero2", "native")])
+def test_engines_follow_the_table(case, engine):
     grid, changes = CASES[case]
-    run_ranks(math.prod(grid.values()), _engine_follows_the_table, grid, changes, timeout_s=180)
+    run_ranks(math.prod(grid.values()), _engine_follows_the_table, grid, on(engine, changes), timeout_s=180)
 
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [each for each in CASES if each not in QUICK])
-def test_every_engine_follows_the_table(case):
+@pytest.mark.parametrize(
+    ("case", "engine"),
+    [
+        *((case, "deepspeed") for case in CASES if case not in QUICK),
+        *((case, "native") for case in ("zero0", "tp2", "dp2-zero3")),
+    ],
+)
+def test_every_engine_follows_the_table(case, engine):
     grid, changes = CASES[case]
-    run_ranks(math.prod(grid.values()), _engine_follows_the_table, grid, changes, timeout_s=180)
+    run_ranks(math.prod(grid.values()), _engine_follows_the_table, grid, on(engine, changes), timeout_s=180)
 
 
 def _static_scale_stays(grid: dict[str, int], changes: dict[str, str]) -> None:
@@ -183,7 +189,9 @@ def _static_scale_stays(grid: dict[str, int], changes: dict[str, str]) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("case", ["dp2-zero1", "pp2"])
-def test_a_static_scale_stays_and_bad_steps_are_left_out(case):
+@pytest.mark.parametrize(
+    ("case", "engine"), [("dp2-zero1", "deepspeed"), ("pp2", "deepspeed"), ("dp2-zero1", "native")]
+)
+def test_a_static_scale_stays_and_bad_steps_are_left_out(case, engine):
     grid, changes = CASES[case]
-    run_ranks(math.prod(grid.values()), _static_scale_stays, grid, changes, timeout_s=180)
+    run_ranks(math.prod(grid.values()), _static_scale_stays, grid, on(engine, changes), timeout_s=180)

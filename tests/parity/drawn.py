@@ -17,6 +17,7 @@ from typing import Any
 
 from megads.config.rules.checks import problem_of
 from megads.errors import ConfigError
+from tests.engine.plain import ENGINES
 from tests.parity.layouts import Layout
 
 DRAWS = int(os.environ.get("PARITY_DRAWS", "8"))
@@ -52,7 +53,9 @@ def draw(seed: str, number: int, ranks: int) -> Drawn:
         first = _layout(chance, settings, ranks)
         second = _layout(chance, settings, ranks) if chance.random() < 0.5 else None
         if all(_is_accepted(layout, settings) for layout in (first, second) if layout is not None):
-            return Drawn(settings, first, second)
+            # Of their own numbers: which layouts are drawn does not depend on the engines.
+            engines = random.Random(f"{seed}/{number}/{ranks}/engines")
+            return Drawn(settings, _on_an_engine(first, engines), second and _on_an_engine(second, engines))
 
 
 def _settings(chance: random.Random) -> dict[str, str]:
@@ -104,6 +107,10 @@ def _layout(chance: random.Random, settings: dict[str, str], ranks: int) -> Layo
     if zero == 3:
         more["deepspeed.param_persistence_threshold"] = chance.choice(("0", "1000"))
     return Layout("llama", **degrees, zero=zero, more=more)
+
+
+def _on_an_engine(layout: Layout, chance: random.Random) -> Layout:
+    return layout.on(chance.choice(ENGINES)) if layout.is_native else layout
 
 
 def _is_accepted(layout: Layout, settings: dict[str, str]) -> bool:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from megads.config.derive import derive
+from megads.config.engine_choice import needed
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
 from megads.data.samples.masked.rows import BertRow, T5Row
-from tests.engine.plain import let_fp16_run
+from tests.engine.plain import ENGINES, WITH_STAGES, let_fp16_run, without_engine
+from tests.pairs import SEED
 from tests.ranks import groups_of
 
 VOCAB = 100
@@ -111,8 +114,15 @@ class Layout:
         return f"{self.kind}-tp{self.tp}pp{self.pp}sp{self.sp}dp{self.dp}-z{self.zero}{more}"
 
     def on(self, engine: str) -> Layout:
-        """Return the same on ``engine``, ``"deepspeed"`` or ``"native"``."""
-        return replace(self, engine=engine)
+        """Return the same on ``engine``, one of ``ENGINES``; what only DeepSpeed reads is left out for another."""
+        return replace(self, engine=engine, more=without_engine(self.more) if engine == "native" else self.more)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the native engine can do it."""
+        if self.pp > 1 and "native" not in WITH_STAGES:
+            return False
+        return not needed(self.on("native").run(), "deepspeed")
 
     def run(self, **changes: str) -> RunConfig:
         """Return the derived settings."""
@@ -215,6 +225,17 @@ def plain_loss(model: Any, run: RunConfig, batch: Any, masked: bool = False) -> 
 
 def rate(step: int) -> float:
     return 1e-2 * (step + 1) / 6
+
+
+def on_both(layouts: Sequence[Layout]) -> list[Layout]:
+    """Return ``layouts`` on DeepSpeed, then those that the native engine can do on that."""
+    return [*layouts, *(layout.on("native") for layout in layouts if layout.is_native)]
+
+
+def on_either(layouts: Sequence[Layout]) -> list[Layout]:
+    """Return each of ``layouts`` on one engine, drawn where it runs on both: for cases that cost seconds."""
+    drawn = random.Random(f"engines/{SEED}")
+    return [layout.on(drawn.choice(ENGINES)) if layout.is_native else layout for layout in layouts]
 
 
 def eod_of(run: RunConfig) -> int | None:

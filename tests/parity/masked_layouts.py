@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.plain import WITH_STAGES
 from tests.pairs import pairs
 from tests.parity.layouts import Layout, batches, engine_of, one_rank_and_weights, train_on
 
@@ -30,8 +31,12 @@ RECOMPUTE: dict[str, dict[str, str]] = {
 }
 
 
-def is_allowed(tp: int, pp: int, sp: int, dp: int, zero: int, scatter: bool, **_: Any) -> bool:
+def is_allowed(
+    tp: int, pp: int, sp: int, dp: int, zero: int, scatter: bool, engine: str = "deepspeed", **_: Any
+) -> bool:
     """Return whether the layout is one of two to four ranks that is not refused."""
+    if pp > 1 and engine not in WITH_STAGES:
+        return False
     return (tp > 1 or not scatter) and (pp == 1 or zero < 2) and 1 < tp * pp * sp * dp <= 4
 
 
@@ -44,7 +49,8 @@ def layout_of(case: Mapping[str, Any], recompute: Mapping[str, dict[str, str]] =
     if case["zero"] == 3:
         more["deepspeed.param_persistence_threshold"] = "0"
     degrees = {name: case[name] for name in ("tp", "pp", "sp", "dp")}
-    return Layout(case["kind"], **degrees, zero=case["zero"], more=more)
+    layout = Layout(case["kind"], **degrees, zero=case["zero"], more=more)
+    return layout.on(case.get("engine", "deepspeed"))
 
 
 def draw(values: Mapping[str, Any], recompute: Mapping[str, dict[str, str]] = RECOMPUTE) -> list[Layout]:

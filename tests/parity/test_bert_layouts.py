@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.plain import ENGINES
 from tests.parity.layouts import VOCAB, Layout, batches, engine_of, train_on
 from tests.parity.masked_layouts import (
     BATCH,
@@ -31,6 +32,7 @@ VALUES: dict[str, Any] = {
     "scatter": (False, True),
     "recompute": tuple(RECOMPUTE),
     "accumulation": (1, 2),
+    "engine": ENGINES,
 }
 
 

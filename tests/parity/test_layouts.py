@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from megads.config.schema import RunConfig
-from tests.parity.layouts import SAMPLES, STEPS, Layout, engine_of, one_rank_and_weights, train_on
+from tests.parity.layouts import (
+    SAMPLES,
+    STEPS,
+    Layout,
+    engine_of,
+    on_both,
+    on_either,
+    one_rank_and_weights,
+    train_on,
+)
 from tests.ranks import run_ranks
 
 SCATTER = {"parallel.scatter_norms": "true"}
@@ -131,14 +140,14 @@ def _equals_one_rank(layout: Layout) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("layout", QUICK, ids=str)
+@pytest.mark.parametrize("layout", on_both(QUICK), ids=str)
 def test_a_layout_trains_like_one_rank(layout):
     run_ranks(layout.ranks, _equals_one_rank, layout)
 
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", sorted(LONG, key=lambda layout: layout.ranks), ids=str)
+@pytest.mark.parametrize("layout", sorted(on_either(LONG), key=lambda layout: layout.ranks), ids=str)
 def test_every_layout_trains_like_one_rank(layout):
     run_ranks(layout.ranks, _equals_one_rank, layout, timeout_s=120)
 
@@ -162,12 +171,14 @@ def _bf16_is_near(layout: Layout) -> None:
 @pytest.mark.dist
 @pytest.mark.parametrize(
     "layout",
-    [
-        Layout("gqa", tp=2, sp=2, more=SCATTER),
-        Layout("gpt", pp=2, tp=2),
-        Layout("llama", sp=2, dp=2, zero=2),
-        Layout("gpt", dp=2, zero=3, more=PARTITIONED),
-    ],
+    on_both(
+        [
+            Layout("gqa", tp=2, sp=2, more=SCATTER),
+            Layout("gpt", pp=2, tp=2),
+            Layout("llama", sp=2, dp=2, zero=2),
+            Layout("gpt", dp=2, zero=3, more=PARTITIONED),
+        ]
+    ),
     ids=str,
 )
 def test_bf16_stays_within_a_hundredth_of_a_nat(layout):

@@ -11,6 +11,8 @@ import pytest
 
 from megads.checkpoint.format.folders import checkpoint_name
 from megads.checkpoint.resume.progress import Progress
+from tests.engine.plain import ENGINES
+from tests.pairs import parametrize_pairs
 from tests.parity.checkpoints import load, save, whole_tensors
 from tests.parity.layouts import STEPS, Layout, engine_of, one_rank, rate, train_on
 from tests.ranks import run_ranks
@@ -28,6 +30,26 @@ QUICK = [
     Layout(sp=2, zero=2),
     Layout(tp=2, dp=2, zero=1),
     Layout(tp=2, zero=0),
+]
+# And from each engine to the other.
+NATIVE = [
+    [
+        Layout(dp=2, zero=1),
+        Layout(dp=2, zero=1).on("native"),
+        Layout(dp=2, zero=3, more=ALL),
+        Layout(tp=2, zero=0).on("native"),
+        Layout(tp=2, dp=2, zero=2),
+        Layout(dp=2, zero=3).on("native"),
+        Layout(sp=2, zero=2).on("native"),
+        Layout(zero=0),
+    ],
+    [
+        Layout("gpt", zero=1).on("native"),
+        Layout("gpt", dp=2, zero=0),
+        Layout("gpt", tp=2, dp=2, zero=3, more=SCATTER).on("native"),
+        Layout("gpt", pp=2, zero=1),
+        Layout("gpt", dp=4, zero=3).on("native"),
+    ],
 ]
 CHAINS = [
     [
@@ -139,17 +161,18 @@ def _holds_the_same(engine: Any, groups: Any, folder: Path) -> None:
     import torch
 
     from megads.parallel.tensor import take_shard
-    from tests.engine.plain import working_weights
+    from tests.engine.plain import working
 
     expected: dict[str, dict[str, torch.Tensor]] = {}
     for path in folder.glob("stage-*.pt"):
         expected |= torch.load(path, weights_only=True)
     held = {state.name: state.tensors for state in engine.state.by_parameter()}
-    for (name, parameter), working in zip(engine.module.named_parameters(), working_weights(engine), strict=True):
+    shards = {name: parameter.shard for name, parameter in engine.module.named_parameters()}
+    for name, used in working(engine).items():
         assert expected[name]["exp_avg_sq"].any(), name
-        for kind, tensor in {"working": working, **held.get(name, {})}.items():
-            whole = _of_rows(expected[name][kind.replace("working", "weight")], parameter.shard)
-            local = take_shard(whole, parameter.shard, groups.tensor_rank, groups.tensor_size)
+        for kind, tensor in {"used": used, **held.get(name, {})}.items():
+            whole = _of_rows(expected[name][kind.replace("used", "weight")], shards[name])
+            local = take_shard(whole, shards[name], groups.tensor_rank, groups.tensor_size)
             assert torch.equal(tensor.float(), local.to(tensor.dtype).float()), f"{name} {kind}"
 
 
@@ -174,14 +197,14 @@ def _goes_on(layout: Layout, folder: Path) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(("here", "there"), _pairs(QUICK), ids=str)
+@pytest.mark.parametrize(("here", "there"), [*_pairs(QUICK), *_pairs(NATIVE[0])[:2]], ids=str)
 def test_another_layout_goes_on(here, there, checkpoints):
     run_ranks(there.ranks, _goes_on, there, checkpoints(here))
 
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize(("here", "there"), _pairs(*CHAINS), ids=str)
+@pytest.mark.parametrize(("here", "there"), [*_pairs(*CHAINS), *_pairs(*NATIVE)[2:]], ids=str)
 def test_any_layout_goes_on_from_any(here, there, checkpoints):
     run_ranks(there.ranks, _goes_on, there, checkpoints(here), timeout_s=120)
 
@@ -207,8 +230,7 @@ def _half_holds_the_same(layout: Layout, dtype: str, folder: Path) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_half_precision_goes_on_from_the_masters_of_float32(stage, dtype, checkpoints):
-    layout = Layout("gpt", dp=2, zero=stage, more=ALL)
+@parametrize_pairs(stage=[0, 1, 2, 3], dtype=["bf16", "fp16"], engine=ENGINES)
+def test_half_precision_goes_on_from_the_masters_of_float32(stage, dtype, engine, checkpoints):
+    layout = Layout("gpt", dp=2, zero=stage, more=ALL).on(engine)
     run_ranks(2, _half_holds_the_same, layout, dtype, checkpoints(Layout("gpt", tp=2, zero=1)))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from megads.checkpoint.resume.progress import Progress
-from tests.engine.plain import make_engine
+from tests.engine.plain import make_engine, working_weights
 from tests.parity.checkpoints import load, save
 from tests.parity.layouts import SAMPLES, VOCAB, Layout, cut_out_samples, hidden_samples
 from tests.ranks import groups_of, run_ranks
@@ -56,6 +56,14 @@ QUICK = [
     ("dp2-documents", "fp32"),
     ("bert-pp2-tp2", "bf16"),
     ("t5-pp2-tp2", "fp32"),
+]
+NATIVE = [
+    ("tp2", "fp16"),
+    ("sp2", "bf16"),
+    ("dp2-zero1", "fp32"),
+    ("dp2-zero2", "fp16"),
+    ("dp2-zero3", "bf16"),
+    ("t5-sp2-zero3", "fp32"),
 ]
 
 
@@ -114,11 +122,11 @@ class _Run:
         return (*said, batch, lr, self.state())
 
     def state(self) -> str:
-        """Return a digest of every number on this rank that decides what comes."""
+        """Return a digest of every number on this rank that decides what comes. Collective."""
         import torch
 
         tensors = [tensor for piece in self.engine.state.owned_shards() for tensor in piece.tensors.values()]
-        tensors += [getattr(p, "ds_tensor", p).detach() for p in self.engine.module.parameters()]
+        tensors += working_weights(self.engine)
         digest = hashlib.blake2b(repr((self.progress, self.engine.state.scalars())).encode())
         for tensor in tensors:
             digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy())
@@ -183,8 +191,14 @@ def test_a_checkpoint_of_every_step_goes_on_bitwise(layout, dtype, tmp_path):
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize(("layout", "dtype"), [pair for pair in itertools.product(LAYOUTS, TYPES) if pair not in QUICK])
-def test_checkpoints_of_every_layout_and_precision_go_on_bitwise(layout, dtype, tmp_path):
+@pytest.mark.parametrize(
+    ("layout", "dtype", "engine"),
+    [
+        *((*pair, "deepspeed") for pair in itertools.product(LAYOUTS, TYPES) if pair not in QUICK),
+        *((*pair, "native") for pair in NATIVE),
+    ],
+)
+def test_checkpoints_of_every_layout_and_precision_go_on_bitwise(layout, dtype, engine, tmp_path):
     """Of every third step: that which step it is matters nowhere, the three above show."""
-    found = LAYOUTS[layout]
+    found = LAYOUTS[layout].on(engine)
     run_ranks(found.ranks, _resumes_at_every_step, found, TYPES[dtype], tmp_path, 3, timeout_s=180)

@@ -74,7 +74,10 @@ def test_a_rollback_lands_where_skipping_the_data_would(layout, tmp_path):
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in QUICK])
-def test_every_rollback_lands_where_skipping_the_data_would(layout, tmp_path):
-    found = LAYOUTS[layout]
+@pytest.mark.parametrize(
+    ("layout", "engine"),
+    [*((name, "deepspeed") for name in LAYOUTS if name not in QUICK), ("dp2-zero1", "native"), ("dp2-zero3", "native")],
+)
+def test_every_rollback_lands_where_skipping_the_data_would(layout, engine, tmp_path):
+    found = LAYOUTS[layout].on(engine)
     run_ranks(found.ranks, _lands_where_skipping_would, found, tmp_path, timeout_s=180)

@@ -12,6 +12,7 @@ from megads.data.tasks.examples import Example, TaskFile
 from megads.data.tasks.rows import Packer, TaskRow
 from megads.data.tasks.samples import FileSamples
 from megads.data.tokenizers.base import Specials
+from tests.engine.plain import ENGINES
 from tests.pairs import pairs
 from tests.parity.layouts import Layout, engine_of, rate
 from tests.parity.masked_layouts import BATCH, RECOMPUTE, SIZES, is_allowed, layout_of
@@ -32,6 +33,7 @@ VALUES: dict[str, Any] = {
     "scatter": (False, True),
     "recompute": tuple(RECOMPUTE),
     "accumulation": (1, 2),
+    "engine": ENGINES,
 }
 
 

@@ -26,6 +26,13 @@ from megads.engine.optim.whole_parameters import Call, WholeOptimizer
 from megads.engine.shares import join_shares, layout_of, share_of
 
 
+class Gathers(Protocol):
+    """What is used of a gatherer."""
+
+    def finish(self) -> None:
+        """Wait for gathers under way. Not collective."""
+
+
 class Owner(Protocol):
     """What is used of the engine."""
 
@@ -35,6 +42,10 @@ class Owner(Protocol):
     optimizer: torch.optim.Optimizer
     scaler: LossScale | None
     skipped_steps: int
+
+    @property
+    def gatherer(self) -> Gathers:
+        """What sends weights."""
 
     def weights_changed(self) -> None:
         """Have the model compute with the masters as they are now, tied copies too. Collective."""
@@ -58,6 +69,7 @@ class NativeState:
 
     def by_parameter(self) -> Iterator[ParameterState]:
         """Yield every parameter's float32 weight and moments; collective over data x seq."""
+        self.engine.gatherer.finish()
         self.kept.materialise()
         for unit in self.engine.units:
             whole = {kind: self._whole(unit, kind) for kind in self.kinds}
@@ -66,7 +78,11 @@ class NativeState:
                 yield ParameterState(place.name, place.parameter, tensors)
 
     def owned_shards(self) -> Iterator[OwnedShard]:
-        """Yield what this rank owns; see :class:`megads.engine.base.EngineState`."""
+        """Yield what this rank owns; see :class:`megads.engine.base.EngineState`.
+
+        A gather under way would send, and write over, what is being changed.
+        """
+        self.engine.gatherer.finish()
         self.kept.materialise()
         for unit, place in self.places:
             first, tensors = self._owned(unit, place, self.kinds)
@@ -131,6 +147,7 @@ class NativeState:
 
     def flat_states(self, kind: str) -> list[tuple[Tensor, Tensor]]:
         """Return what the optimizer steps, and its state of one kind; empty before the first step."""
+        self.engine.gatherer.finish()
         return self.kept.pairs(kind)
 
     # Where things are

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.engine.deepspeed.test_zero import (
+from tests.engine.plain import goes_on_bitwise, make_engine, settings, train, trains_like_one_rank
+from tests.engine.test_zero_stages import (
     GRIDS,
     HPZ,
     KINDS,
     SHARING,
     SPLIT_ALL,
-    _half_is_near_fp32,
-    _moves_between,
-    _size,
+    half_is_near_fp32,
+    moves_between,
+    size,
 )
-from tests.engine.plain import goes_on_bitwise, make_engine, settings, train, trains_like_one_rank
 from tests.ranks import groups_of, run_ranks
 
 
@@ -26,7 +26,7 @@ from tests.ranks import groups_of, run_ranks
 @pytest.mark.parametrize("grid", ["dp2", "tp2dp2"])
 def test_an_optimizer_in_host_memory_trains_the_same(grid, kind):
     changes = {**KINDS[kind], "deepspeed.offload_optimizer": "cpu"}
-    run_ranks(_size(GRIDS[grid]), trains_like_one_rank, GRIDS[grid], changes)
+    run_ranks(size(GRIDS[grid]), trains_like_one_rank, GRIDS[grid], changes)
 
 
 @pytest.mark.dist
@@ -76,12 +76,12 @@ def test_a_second_copy_of_the_weights_trains_the_same(grid, dtype):
     if dtype == "fp32":
         run_ranks(4, trains_like_one_rank, GRIDS[grid], HPZ)
     else:
-        run_ranks(4, _half_is_near_fp32, GRIDS[grid], {**HPZ, "train.dtype": dtype})
+        run_ranks(4, half_is_near_fp32, GRIDS[grid], {**HPZ, "train.dtype": dtype})
 
 
 @pytest.mark.dist
 def test_a_second_copy_is_made_anew_after_loading():
-    run_ranks(4, _moves_between, GRIDS["dp4"], KINDS["zero1"], HPZ)
+    run_ranks(4, moves_between, GRIDS["dp4"], KINDS["zero1"], HPZ)
 
 
 def _second_copy_is_of_the_same_shard() -> None:

@@ -80,7 +80,7 @@ def trained(grid: Mapping[str, int], changes: Changes) -> Trained:
     return numbers, {state.name: state.tensors["weight"].clone() for state in engine.state.by_parameter()}
 
 
-def _same_bits(grid: Mapping[str, int], common: Changes, variants: list[Changes]) -> None:
+def same_bits(grid: Mapping[str, int], common: Changes, variants: list[Changes]) -> None:
     import torch
 
     numbers, weights = without(grid, common)
@@ -117,25 +117,25 @@ STAGES = {
     variants={"selective-block2": [SELECTIVE, BLOCK2], "uniform3-deepspeed": [UNIFORM3, DEEPSPEED]},
 )
 def test_every_zero_stage_trains_the_same(grid, model, stage, variants):
-    run_ranks(2, _same_bits, grid, {**model, **stage}, variants)
+    run_ranks(2, same_bits, grid, {**model, **stage}, variants)
 
 
 @pytest.mark.dist
 def test_every_option_of_deepspeed_trains_the_same():
-    run_ranks(2, _same_bits, {"tensor": 2}, DROPOUT, list(OPTIONS.values()))
+    run_ranks(2, same_bits, {"tensor": 2}, DROPOUT, list(OPTIONS.values()))
 
 
 @pytest.mark.dist
 def test_options_of_deepspeed_train_the_same_without_tensor_ranks():
     """Of those that divide what tensor ranks hold."""
     variants = [OPTIONS[name] for name in ("partition", "contiguous-block2", "everything")]
-    run_ranks(2, _same_bits, {"data": 2}, DROPOUT, variants)
+    run_ranks(2, same_bits, {"data": 2}, DROPOUT, variants)
 
 
 @pytest.mark.dist
 @pytest.mark.parametrize("stage", ["zero0", "zero2", "zero3"])
 def test_partitioning_goes_with_every_zero_stage(stage):
-    run_ranks(2, _same_bits, {"tensor": 2}, {**GPT, **STAGES[stage]}, [CONTIGUOUS])
+    run_ranks(2, same_bits, {"tensor": 2}, {**GPT, **STAGES[stage]}, [CONTIGUOUS])
 
 
 @pytest.mark.dist
@@ -149,7 +149,7 @@ def test_partitioning_goes_with_every_zero_stage(stage):
     ids=["pp2", "pp2tp2", "pp4"],
 )
 def test_stages_train_the_same(grid, variants):
-    run_ranks(size(grid), _same_bits, grid, GPT, variants, timeout_s=120)
+    run_ranks(size(grid), same_bits, grid, GPT, variants, timeout_s=120)
 
 
 @pytest.mark.dist
@@ -165,12 +165,12 @@ def test_stages_train_the_same(grid, variants):
     ids=["scattered", "sp2", "sp2zero3", "pp2sp2", "sp2dp2zero2"],
 )
 def test_cut_sequences_train_the_same(grid, more, variants):
-    run_ranks(size(grid), _same_bits, grid, {**GPT, **more}, variants)
+    run_ranks(size(grid), same_bits, grid, {**GPT, **more}, variants)
 
 
 @pytest.mark.dist
 def test_bf16_trains_the_same():
-    run_ranks(2, _same_bits, {"tensor": 2}, {**DROPOUT, "train.dtype": "bf16"}, [SELECTIVE, UNIFORM3, CONTIGUOUS])
+    run_ranks(2, same_bits, {"tensor": 2}, {**DROPOUT, "train.dtype": "bf16"}, [SELECTIVE, UNIFORM3, CONTIGUOUS])
 
 
 # What is kept

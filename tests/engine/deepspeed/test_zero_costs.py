@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.deepspeed.test_zero import HPZ, KINDS, SPLIT_ALL
 from tests.engine.plain import batches, make_engine, settings, train, working_weights
+from tests.engine.test_zero_stages import HPZ, KINDS, SPLIT_ALL
 from tests.ranks import groups_of, run_ranks
 
 

@@ -49,6 +49,14 @@ class Stub:
             if unit.weights.untyped_storage().nbytes() and len(unit.owned) < unit.numel:
                 dist.all_gather_into_tensor(unit.weights, unit.part.clone(), group=self.groups.data_seq)
 
+    @property
+    def gatherer(self) -> Stub:
+        """What sends weights."""
+        return self
+
+    def finish(self) -> None:
+        """Wait for gathers: there are none under way."""
+
     def train(self, steps: int) -> None:
         """Go on until ``steps`` are done."""
         for step in range(self.done, steps):

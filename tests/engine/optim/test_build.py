@@ -74,10 +74,15 @@ def _more(name: str) -> list[Layout]:
     return MORE if name in WHOLE else sorted(random.Random(f"{SEED}/{name}").sample(MORE, 2), key=str)
 
 
+NATIVE = [
+    Layout("gpt", tp=2, zero=1, more=ALL).on("native"),
+    *(Layout(dp=2, zero=stage, more=ONE).on("native") for stage in (0, 1, 2, 3)),
+]
 CASES = [
     *((name, layout) for name in HERE for layout in _more(name)),
     # Of each way to be stepped one: as ZeRO hands numbers out, with counters of groups, and as whole matrices.
     *((name, layout) for name in HERE if name in ("adamwschedulefree", "muon") for layout in FURTHER),
+    *((name, layout) for name in ("adamwschedulefree", "muon") if name in HERE for layout in NATIVE),
 ]
 
 
@@ -102,6 +107,13 @@ def equals_the_library(layout: Layout, name: str, steps: int, more: dict[str, st
 @pytest.mark.parametrize("name", HERE)
 def test_fifty_steps_are_those_of_the_library(name, layout):
     run_ranks(layout.ranks, equals_the_library, layout, name, STEPS, {}, timeout_s=WAIT)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_steps_of_the_native_engine_are_those_of_the_library(name):
+    """Of every optimizer in one layout; in all of them those that :data:`CASES` has."""
+    layout = NATIVE[(HERE.index(name) + SEED) % len(NATIVE)]
+    run_ranks(layout.ranks, equals_the_library, layout, name, FEW, AGAIN, timeout_s=WAIT)
 
 
 @pytest.mark.slow

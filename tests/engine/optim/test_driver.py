@@ -28,6 +28,8 @@ LAYOUTS = [
         marks=pytest.mark.slow,
     ),
     pytest.param(Layout("gqa", pp=2, tp=2, zero=0), marks=pytest.mark.slow),
+    *(Layout(dp=2, zero=stage).on("native") for stage in (0, 1, 3)),
+    Layout("gqa", tp=2, sp=2, zero=2).on("native"),
 ]
 
 

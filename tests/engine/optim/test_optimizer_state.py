@@ -13,6 +13,13 @@ CHANGES = [
     (Layout(tp=2, zero=1), Layout(dp=2, zero=0)),
     (Layout(dp=2, zero=2), Layout(pp=2, zero=1)),
 ]
+ACROSS = [
+    (Layout(dp=2, zero=1), Layout(dp=2, zero=1).on("native")),
+    (Layout(dp=2, zero=3).on("native"), Layout(tp=2, zero=0)),
+    (Layout(tp=2, zero=1), Layout(dp=2, zero=0).on("native")),
+    (Layout(dp=2, zero=2).on("native"), Layout(dp=2, zero=2)),
+]
+"""From one engine to the other; each optimizer takes two of them."""
 SAME = [
     Layout(dp=2, zero=1),
     Layout(dp=2, zero=0),
@@ -23,6 +30,7 @@ SAME = [
 CASES = [
     *((name, SAME[0]) for name in [*HERE, "sophiag"]),
     *((name, layout) for name in ("adamwschedulefree", "sophiag", "muon", "galoreadamw") for layout in SAME[1:]),
+    *((name, SAME[i].on("native")) for i, name in enumerate(("adamwschedulefree", "sophiag", "muon", "galoreadamw"))),
 ]
 OFTEN = {"optim.soap_interval": "2", "optim.shampoo_interval": "2", "optim.galore_interval": "4"}
 
@@ -69,6 +77,16 @@ def goes_on(before: Layout, after: Layout, name: str, folder) -> None:
     ids=lambda value: value if isinstance(value, str) else f"{value[0]}-{value[1]}",
 )
 def test_it_goes_on_in_another_layout(name, layouts, tmp_path):
+    run_ranks(2, goes_on, *layouts, name, tmp_path, timeout_s=WAIT)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("name", "layouts"),
+    [(name, ACROSS[(number + i) % 4]) for number, name in enumerate([*HERE, "sophiag"]) for i in range(2)],
+    ids=lambda value: value if isinstance(value, str) else f"{value[0]}-{value[1]}",
+)
+def test_it_goes_on_under_the_other_engine(name, layouts, tmp_path):
     run_ranks(2, goes_on, *layouts, name, tmp_path, timeout_s=WAIT)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.parity.layouts import Layout
+from tests.parity.layouts import Layout, on_both
 from tests.ranks import run_ranks
 
 ASKED = {"log.num_zeros": "true", "log.params_norm": "true"}
@@ -26,6 +26,7 @@ LAYOUTS = [
     Layout(tp=2, pp=2, zero=0),
 ]
 QUICK = LAYOUTS[2:7]
+NATIVE = [layout.on("native") for layout in (*LAYOUTS[8:10], LAYOUTS[11], LAYOUTS[12])]
 STEPS = 3
 
 
@@ -49,23 +50,23 @@ def _are_the_models(layout: Layout) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("layout", QUICK, ids=str)
+@pytest.mark.parametrize("layout", on_both(QUICK), ids=str)
 def test_they_are_those_of_the_whole_model(layout):
     run_ranks(layout.ranks, _are_the_models, layout)
 
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout not in QUICK], ids=str)
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout not in QUICK] + NATIVE, ids=str)
 def test_they_are_those_of_the_whole_model_everywhere(layout):
     run_ranks(layout.ranks, _are_the_models, layout)
 
 
-def _skipped(zero: str) -> None:
+def _skipped(zero: str, engine: str) -> None:
     from tests.engine.scripted import Scripted, rate
     from tests.parity.layouts import batches
 
-    scripted = Scripted(Layout(zero=int(zero)), **ASKED)
+    scripted = Scripted(Layout(zero=int(zero), engine=engine), **ASKED)
     scripted.factor = float("nan")
     result = scripted.engine.train_step(batches(scripted.run, 0, 0), rate(0))
     assert result.skipped
@@ -74,9 +75,9 @@ def _skipped(zero: str) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("zero", ["0", "1"])
-def test_a_step_without_an_update_has_no_zeros(zero):
-    run_ranks(1, _skipped, zero)
+@pytest.mark.parametrize(("zero", "engine"), [("0", "deepspeed"), ("1", "deepspeed"), ("1", "native")])
+def test_a_step_without_an_update_has_no_zeros(zero, engine):
+    run_ranks(1, _skipped, zero, engine)
 
 
 def _not_asked() -> None:

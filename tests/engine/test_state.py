@@ -10,7 +10,8 @@ import pytest
 
 from megads.checkpoint.format.shard_layout import parameters_of
 from megads.checkpoint.resume.progress import Progress
-from tests.engine.plain import batches, make_engine, settings, train, working_weights
+from tests.engine.plain import ENGINES, batches, engines_of, make_engine, on, settings, train, working
+from tests.pairs import parametrize_pairs
 from tests.parity.checkpoints import save
 from tests.ranks import groups_of, run_ranks
 
@@ -28,6 +29,9 @@ CASES: dict[str, tuple[dict[str, int], dict[str, str]]] = {
     "pp2-tp2": ({"pipe": 2, "tensor": 2}, {"parallel.zero_stage": "0", **GPT}),
     "pp2-dp2": ({"pipe": 2, "data": 2}, {"parallel.zero_stage": "1", **GPT}),
 }
+
+
+ON = [(case, engine) for case, (grid, _) in CASES.items() for engine in engines_of(grid)]
 
 
 def _covers_the_model_once(grid: dict[str, int], changes: dict[str, str]) -> None:
@@ -54,10 +58,10 @@ def _covers_the_model_once(grid: dict[str, int], changes: dict[str, str]) -> Non
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("case", CASES)
-def test_together_the_ranks_own_every_element_once(case):
+@pytest.mark.parametrize(("case", "engine"), ON)
+def test_together_the_ranks_own_every_element_once(case, engine):
     grid, changes = CASES[case]
-    run_ranks(math.prod(grid.values()), _covers_the_model_once, grid, changes)
+    run_ranks(math.prod(grid.values()), _covers_the_model_once, grid, on(engine, changes))
 
 
 def _everything_follows(grid: dict[str, int], changes: dict[str, str]) -> None:
@@ -76,16 +80,16 @@ def _everything_follows(grid: dict[str, int], changes: dict[str, str]) -> None:
         for number, (kind, tensor) in enumerate(state.tensors.items(), start=1):
             expected = (torch.arange(tensor.numel()) % 251 + number) / 256
             assert torch.equal(tensor.flatten(), expected), f"{state.name} {kind}"
-    for (name, _), weight in zip(engine.module.named_parameters(), working_weights(engine), strict=True):
+    for name, weight in working(engine).items():
         expected = (torch.arange(weight.numel()) % 251 + 1) / 256
         assert torch.equal(weight.flatten().float(), expected.to(weight.dtype).float()), name
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("case", CASES)
-def test_what_is_written_to_owned_shards_is_everywhere_after_a_sync(case):
+@pytest.mark.parametrize(("case", "engine"), ON)
+def test_what_is_written_to_owned_shards_is_everywhere_after_a_sync(case, engine):
     grid, changes = CASES[case]
-    run_ranks(math.prod(grid.values()), _everything_follows, grid, changes)
+    run_ranks(math.prod(grid.values()), _everything_follows, grid, on(engine, changes))
 
 
 def _begins_with_weights_alone(grid: dict[str, int], changes: dict[str, str], folder: Path) -> None:
@@ -108,17 +112,16 @@ def _begins_with_weights_alone(grid: dict[str, int], changes: dict[str, str], fo
     assert not any(
         t.any() for piece in second.state.owned_shards() for kind, t in piece.tensors.items() if kind != "weight"
     )
-    for mine, theirs in zip(working_weights(second), working_weights(first), strict=True):
-        assert torch.equal(mine, theirs)
+    before, theirs = working(second), working(first)
+    assert all(torch.equal(before[name], weight) for name, weight in theirs.items())
     # Adam's first step moves every number by the rate, but for eps and what did not move at all.
-    before = working_weights(second)
     second.train_step(batches(run, 2, groups.data_rank), 1e-3)
-    moved = torch.cat([(a - b).abs().flatten() for a, b in zip(working_weights(second), before, strict=True)])
+    moved = torch.cat([(weight - before[name]).abs().flatten() for name, weight in working(second).items()])
     assert float(moved.median()) == pytest.approx(1e-3, rel=0.02)
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("stage", ["0", "1", "3"])
-def test_weights_alone_begin_a_new_optimizer(stage, tmp_path):
-    changes = {"parallel.zero_stage": stage, "optim.weight_decay": "0"}
+@parametrize_pairs(stage=["0", "1", "3"], engine=ENGINES)
+def test_weights_alone_begin_a_new_optimizer(stage, engine, tmp_path):
+    changes = on(engine, {"parallel.zero_stage": stage, "optim.weight_decay": "0"})
     run_ranks(2, _begins_with_weights_alone, {"data": 2}, changes, tmp_path)

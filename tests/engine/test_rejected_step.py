@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
 
-from tests.engine.plain import batches, make_engine, rate, saved, settings, train, working_weights
+from tests.engine.plain import batches, engines_of, make_engine, on, rate, saved, settings, train, working_weights
+from tests.pairs import SEED
 from tests.ranks import groups_of, run_ranks
 
 HALF = {"train.dtype": "fp16", "optim.initial_loss_scale_power": "8", "optim.loss_scale_window": "2"}
@@ -95,10 +97,12 @@ def _same_everywhere(numbers: list[float], groups: Any) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("case", QUICK)
-def test_a_step_that_is_not_accepted_changes_nothing(case):
+@pytest.mark.parametrize(
+    ("case", "engine"), [(case, engine) for case in QUICK for engine in engines_of(CASES[case][0])]
+)
+def test_a_step_that_is_not_accepted_changes_nothing(case, engine):
     grid, changes = CASES[case]
-    run_ranks(math.prod(grid.values()), _changes_nothing, grid, changes, timeout_s=180)
+    run_ranks(math.prod(grid.values()), _changes_nothing, grid, on(engine, changes), timeout_s=180)
 
 
 @pytest.mark.dist
@@ -106,13 +110,14 @@ def test_a_step_that_is_not_accepted_changes_nothing(case):
 @pytest.mark.parametrize("case", [each for each in CASES if each not in QUICK])
 def test_no_step_that_is_not_accepted_changes_anything(case):
     grid, changes = CASES[case]
-    run_ranks(math.prod(grid.values()), _changes_nothing, grid, changes, timeout_s=180)
+    engine = random.Random(f"{SEED}/{case}").choice(engines_of(grid))
+    run_ranks(math.prod(grid.values()), _changes_nothing, grid, on(engine, changes), timeout_s=180)
 
 
-def _sends_no_more(grid: dict[str, int], more: dict[Any, Any]) -> None:
+def _sends_no_more(grid: dict[str, int], engine: str, more: dict[Any, Any]) -> None:
     from tests.parity.recorder import Traffic
 
-    run, groups = settings(grid, **{"parallel.zero_stage": "1"}), groups_of(**grid)
+    run, groups = settings(grid, **on(engine, {"parallel.zero_stage": "1"})), groups_of(**grid)
     engine = make_engine(run, groups)
     train(engine, run, groups, 0, 1)
     rows = []
@@ -126,9 +131,14 @@ def _sends_no_more(grid: dict[str, int], more: dict[Any, Any]) -> None:
 
 @pytest.mark.dist
 @pytest.mark.parametrize(
-    ("grid", "more"),
-    [({"data": 2}, {}), ({"pipe": 2}, {}), ({"tensor": 2}, {("tensor", "broadcast"): (1, 1)})],
-    ids=["dp2", "pp2", "tp2"],
+    ("grid", "engine"),
+    [
+        pytest.param({axis: 2}, engine, id=f"{axis}-{engine}")
+        for axis in ("data", "pipe", "tensor")
+        for engine in engines_of({axis: 2})
+    ],
 )
-def test_asking_sends_one_number_to_tensor_ranks_and_nothing_else(grid, more):
-    run_ranks(2, _sends_no_more, grid, more, timeout_s=180)
+def test_asking_sends_one_number_to_tensor_ranks_and_nothing_else(grid, engine):
+    """The native engine has the number of the first tensor rank anyway."""
+    more = {("tensor", "broadcast"): (1, 1)} if "tensor" in grid and engine == "deepspeed" else {}
+    run_ranks(2, _sends_no_more, grid, engine, more, timeout_s=180)
