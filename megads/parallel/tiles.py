@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from megads.parallel.weight_gradients import at_once
+
 
 def in_tiles(layer: Callable[[Tensor], Tensor], x: Tensor, tiles: int, parameters: Iterable[nn.Parameter]) -> Tensor:
     """Return ``layer(x)``, ``[B, s, H]``, whose tokens are cut into at most ``tiles`` parts, one after the other.
@@ -63,8 +65,10 @@ class _Tiled(Function):
             mine = x[:, tile].detach().requires_grad_(needs_x)
             with torch.enable_grad():
                 y = ctx.layer(mine)
-            # None where the gradient of a weight is computed later, see ``megads.parallel.weight_gradients``.
-            found = torch.autograd.grad(y, [*([mine] if needs_x else []), *wanted], grad[:, tile], allow_unused=True)
+            with at_once():  # weights get one gradient of all tiles
+                found = torch.autograd.grad(
+                    y, [*([mine] if needs_x else []), *wanted], grad[:, tile], allow_unused=True
+                )
             del y, mine
             if grad_x is not None:
                 grad_x[:, tile] = found[0]

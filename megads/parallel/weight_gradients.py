@@ -85,6 +85,20 @@ class LaterGradients:
         self._waiting.clear()
 
 
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Put nothing off in the block: a backward pass inside another one, which needs what it finds."""
+    active = _ACTIVE
+    if active is None:
+        yield
+        return
+    opened, active._open = active._open, None
+    try:
+        yield
+    finally:
+        active._open = opened
+
+
 # Not a ContextVar: on an accelerator autograd runs backward passes in a thread of its own.
 _ACTIVE: LaterGradients | None = None
 

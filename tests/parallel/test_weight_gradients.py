@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from megads.parallel.recompute import torch_checkpoint
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear, WholeLinear
-from megads.parallel.weight_gradients import LaterGradients
+from megads.parallel.weight_gradients import LaterGradients, at_once
 from tests.ranks import groups_of, run_ranks
 
 
@@ -138,6 +138,19 @@ def test_forgotten_gradients_are_not_computed() -> None:
     later.forget()
     later.compute(0)
     assert pair.up.weight.grad is None
+
+
+def test_nothing_is_put_off_inside_a_backward_pass_that_needs_it() -> None:
+    pair, later = _Pair(None), LaterGradients()
+    with later.active():
+        y = pair(_inputs()[0])
+        with later.collected(0):
+            with at_once():
+                y.sum().backward()
+            assert later.waits_now
+    assert pair.up.weight.grad is not None
+    with at_once():
+        pass
 
 
 def test_one_active_at_a_time() -> None:

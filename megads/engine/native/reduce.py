@@ -121,6 +121,7 @@ class Reducer:
             grad = parameter.grad
             if grad is None:  # a pass that computes it later
                 return
+            assert self.stage > 1 or not each.is_sent, f"{arrivals.place.name}: a gradient after the last one"
             parameter.grad = None
             if each.flat is None:
                 each.flat = self._buffer(each.unit)

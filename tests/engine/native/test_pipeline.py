@@ -59,6 +59,11 @@ CASES = {
     "pp2tp2-scatter-chunks": ({"pipe": 2, "tensor": 2}, {**GPT, **CHUNKS, **SCATTER}),
     "pp2tp2-scatter-zb": ({"pipe": 2, "tensor": 2}, {**LLAMA, **ZB, **SCATTER}),
     "pp2sp2": ({"pipe": 2, "seq": 2}, {**LLAMA, **CHUNKS}),
+    "pp2-tiles": ({"pipe": 2}, {**GPT, **ZB, "recompute.mlp_tiles": "2", "recompute.loss_chunk": "8"}),
+    "pp2-overlap": (
+        {"pipe": 2, "tensor": 2},
+        {**GPT, **ZB, **SCATTER, "parallel.tp_overlap": "2", "recompute.granularity": "full"},
+    ),
 }
 
 
