@@ -549,6 +549,41 @@ MUTATIONS = (
         "",
         on_device("test_generate", "llama3"),
     ),
+    Mutation(
+        "a layer is computed while its weights are on their way",
+        "megads/engine/native/gather.py",
+        "        self._wait_for([index])\n        if self.inner is not None",
+        "        if self.inner is not None",
+        on_device("test_parity", "gqa and dp2 and native"),
+    ),
+    Mutation(
+        "updated weights are used before they have come",
+        "megads/engine/native/gather.py",
+        "work = self.under_way.pop(index, None)\n            if work is not None:",
+        "work = self.under_way.pop(index, None)\n            if work is not None and self.stage == 3:",
+        on_device("test_parity", "dp2 and native"),
+    ),
+    Mutation(
+        "gradients are clipped while they are being summed",
+        "megads/engine/native/reduce.py",
+        "        if reduction.work is not None:\n            reduction.work.wait()\n",
+        "",
+        on_device("test_parity", "dp2 and native"),
+    ),
+    Mutation(
+        "the host reads loss and norm before they are copied",
+        "megads/engine/native/update.py",
+        "        done()\n",
+        "",
+        on_device("test_parity", "native and z0"),
+    ),
+    Mutation(
+        "a unit is reduced at the end of the step only",
+        "megads/engine/native/reduce.py",
+        "            if first.missing or first.is_held:\n                return\n",
+        "            if first.unit:\n                return\n",
+        on_device("test_order", "reduced and 1"),
+    ),
 )
 
 _UNCHANGED = "TokenPositions(self.seq_rank"

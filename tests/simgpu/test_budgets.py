@@ -32,6 +32,12 @@ BUDGETS = [
     (Layout(pp=2, zero=1, more=BF16), 3, 5),
     (Layout(zero=1, more={**BF16, "data.reset_attention_mask": "true"}), 2, 4),
     (Layout(zero=1, more={**BF16, "times.split": "false"}), 1, 4),
+    *((Layout(dp=2, zero=zero, more=BF16).on("native"), 2, 2) for zero in range(4)),
+    (Layout(zero=0).on("native"), 2, 4),
+    (Layout(zero=1, more={"train.dtype": "fp16"}).on("native"), 2, 4),
+    (Layout(tp=2, zero=1, more=BF16).on("native"), 2, 4),
+    (Layout(zero=1, more={**BF16, "data.reset_attention_mask": "true"}).on("native"), 2, 4),
+    (Layout(zero=1, more={**BF16, "times.split": "false"}).on("native"), 1, 4),
 ]
 MICRO_BATCHES = 4
 
@@ -51,7 +57,7 @@ def count_steps(layout: Layout, folder: Path, **changes: str) -> list[Counts]:
     loop.step = counted
     loop.run()
     run = loop.training.run
-    assert loop.training.micro_batches_of(run.train.global_batch) == MICRO_BATCHES
+    assert loop.training.micro_batches_of(run.train.global_batch) == MICRO_BATCHES // layout.dp
     return counts
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.plain import batches, in_halves, plain_loop, rate, settings
+from tests.engine.plain import ENGINES, batches, in_halves, on, plain_loop, rate, settings
 from tests.ranks import groups_of
 from tests.simgpu.counting import Counts, counting
 from tests.simgpu.device import DEVICE, run_on_device
@@ -24,6 +24,15 @@ PARALLEL: dict[str, tuple[dict[str, int], dict[str, str]]] = {
     "tp2-scatter": ({"tensor": 2}, {"train.dtype": "bf16", "parallel.scatter_norms": "1"}),
     "sp2": ({"seq": 2}, {"train.dtype": "bf16"}),
 }
+SHARED: dict[str, dict[str, str]] = {
+    **{f"bf16-zero{stage}": {"train.dtype": "bf16", "parallel.zero_stage": stage} for stage in "0123"},
+    "fp16-zero3": {"train.dtype": "fp16", "parallel.zero_stage": "3", "optim.initial_loss_scale_power": "8"},
+}
+A_STEP = {
+    "deepspeed": {"upload_pinned": 2, "download": 1},
+    "native": {"upload_pinned": 2, "download_pinned": 1, "synchronize": 1},
+}
+"""What a step of two micro-batches asks for; the host waits in the last one, behind the update."""
 
 
 def engine_of(grid: dict[str, int], changes: dict[str, str], eod: int | None = None) -> tuple[Any, Any, Any]:
@@ -47,49 +56,60 @@ def third_step(engine: Any, run: Any, groups: Any, **more: Any) -> Counts:
     return found
 
 
-def _waits_once(grid: dict[str, int], changes: dict[str, str]) -> None:
-    engine, run, groups = engine_of(grid, changes)
+def _waits_once(grid: dict[str, int], changes: dict[str, str], engine_kind: str) -> None:
+    engine, run, groups = engine_of(grid, on(engine_kind, changes))
     found = third_step(engine, run, groups)
-    assert found.kinds() == {"upload_pinned": 2, "download": 1}, "\n".join(map(str, found.events))
+    assert found.kinds() == A_STEP[engine_kind], "\n".join(map(str, found.events))
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_waits_once(kind):
-    run_on_device(1, _waits_once, {}, KINDS[kind])
+def test_a_step_waits_once(kind, engine):
+    run_on_device(1, _waits_once, {}, KINDS[kind], engine)
 
 
 @pytest.mark.dist
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("layout", PARALLEL)
-def test_a_step_of_a_cut_model_waits_once(layout):
-    run_on_device(2, _waits_once, *PARALLEL[layout])
+def test_a_step_of_a_cut_model_waits_once(layout, engine):
+    run_on_device(2, _waits_once, *PARALLEL[layout], engine)
 
 
-def _documents_wait_for_nothing() -> None:
+@pytest.mark.dist
+@pytest.mark.parametrize("kind", SHARED)
+def test_a_step_of_the_native_engine_waits_once_with_every_zero_stage(kind):
+    run_on_device(2, _waits_once, {"data": 2}, SHARED[kind], "native")
+
+
+def _documents_wait_for_nothing(engine_kind: str) -> None:
     changes = {"train.dtype": "bf16", "data.reset_position_ids": "1", "data.reset_attention_mask": "1"}
-    engine, run, groups = engine_of({}, changes, eod=3)
+    engine, run, groups = engine_of({}, on(engine_kind, changes), eod=3)
     assert any((part == 3).any() for part in batches(run, 2, 0))
     found = third_step(engine, run, groups)
-    assert found.kinds() == {"upload_pinned": 2, "download": 1}, "\n".join(map(str, found.events))
+    assert found.kinds() == A_STEP[engine_kind], "\n".join(map(str, found.events))
 
 
-def test_documents_wait_for_nothing():
-    run_on_device(1, _documents_wait_for_nothing)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_documents_wait_for_nothing(engine):
+    run_on_device(1, _documents_wait_for_nothing, engine)
 
 
-def _a_judged_loss_waits_once_more() -> None:
-    engine, run, groups = engine_of({}, KINDS["bf16-zero1"])
+def _a_judged_loss_waits_once_more(engine_kind: str) -> None:
+    engine, run, groups = engine_of({}, on(engine_kind, KINDS["bf16-zero1"]))
     found = third_step(engine, run, groups, accepts=lambda loss: loss > 0)
-    assert found.kinds() == {"upload_pinned": 2, "download": 1, "item": 1}, "\n".join(map(str, found.events))
+    more = {"deepspeed": {"item": 1}, "native": {"synchronize": 2}}[engine_kind]
+    assert found.kinds() == {**A_STEP[engine_kind], **more}, "\n".join(map(str, found.events))
 
 
-def test_a_judged_loss_waits_once_more():
-    run_on_device(1, _a_judged_loss_waits_once_more)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_judged_loss_waits_once_more(engine):
+    run_on_device(1, _a_judged_loss_waits_once_more, engine)
 
 
-def _is_skipped_where_a_gradient_is_not_finite(kind: str) -> None:
+def _is_skipped_where_a_gradient_is_not_finite(kind: str, engine_kind: str) -> None:
     import torch
 
-    engine, run, _ = engine_of({}, KINDS[kind])
+    engine, run, _ = engine_of({}, on(engine_kind, KINDS[kind]))
     before = [weight.clone() for weight in engine.module.parameters()]
     weight = engine.module.final_norm.weight
     handle = weight.register_hook(lambda grad: grad * torch.inf)
@@ -103,9 +123,10 @@ def _is_skipped_where_a_gradient_is_not_finite(kind: str) -> None:
     assert not engine.train_step(batches(run, 0, 0), rate(0)).skipped
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", ["bf16-zero1", "bf16-zero2", "fp16-zero1", "fp32-zero1"])
-def test_a_step_is_skipped_where_a_gradient_is_not_finite(kind):
-    run_on_device(1, _is_skipped_where_a_gradient_is_not_finite, kind)
+def test_a_step_is_skipped_where_a_gradient_is_not_finite(kind, engine):
+    run_on_device(1, _is_skipped_where_a_gradient_is_not_finite, kind, engine)
 
 
 def _an_extra_item_is_found() -> None:
@@ -121,10 +142,10 @@ def test_an_extra_item_is_found():
     run_on_device(1, _an_extra_item_is_found)
 
 
-def _losses_are_those_of_the_cpu() -> None:
+def _losses_are_those_of_the_cpu(engine_kind: str) -> None:
     run = settings({}, **in_halves({}, KINDS["fp32-zero1"]))
     losses, norms, _ = plain_loop(run)
-    engine, run, _ = engine_of({}, KINDS["fp32-zero1"])
+    engine, run, _ = engine_of({}, on(engine_kind, KINDS["fp32-zero1"]))
     results = [engine.train_step(batches(run, step, 0), rate(step)) for step in range(3)]
     assert [float(r.loss) for r in results] == pytest.approx(losses[:3], rel=1e-6)
     assert [r.grad_norm for r in results] == pytest.approx(norms[:3], rel=1e-5)
@@ -132,8 +153,9 @@ def _losses_are_those_of_the_cpu() -> None:
     assert scores.shape == (8, 2)
 
 
-def test_batches_of_the_host_give_the_cpus_losses():
-    run_on_device(1, _losses_are_those_of_the_cpu)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_batches_of_the_host_give_the_cpus_losses(engine):
+    run_on_device(1, _losses_are_those_of_the_cpu, engine)
 
 
 def _stages_wait(grid: dict[str, int], changes: dict[str, str]) -> None:

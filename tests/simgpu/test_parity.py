@@ -47,10 +47,11 @@ LAYOUTS = [
     Layout("bert", tp=2, zero=1, more=SCATTER),
     Layout("t5", pp=2, zero=1),
 ]
+NATIVE = [each.on("native") for each in LAYOUTS if each.pp == 1]
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", [*LAYOUTS, *NATIVE], ids=str)
 def test_a_layout_computes_what_the_cpu_does(layout, tmp_path):
     run_on_device(layout.ranks, record, DEVICE, layout, tmp_path, {})
     run_ranks(layout.ranks, record, "cpu", layout, tmp_path, {}, timeout_s=120)

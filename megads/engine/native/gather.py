@@ -122,7 +122,7 @@ class Gatherer:
             self.in_backward = False
             self.done.clear()
         if self.stage == 3:
-            for index in [each for each in self.present if self.is_layer[each]]:
+            for index in [each for each in self.present if self.is_layer[each] and not self._is_first(each)]:
                 self._free(index)
 
     def completed(self, unit: Unit) -> None:
@@ -131,7 +131,12 @@ class Gatherer:
             index = self.index_of[id(unit)]
             if self.is_layer[index]:
                 self.done.add(index)
-                self._free(index)
+                if not self._is_first(index):
+                    self._free(index)
+
+    def _is_first(self, index: int) -> bool:
+        """Return whether a layer is the first one of its chunk: the next micro-batch needs it first, so it stays."""
+        return self.chunk_of.get(index - 1) != self.chunk_of[index]
 
     def _need(self, index: int) -> None:
         if index not in self.present:
