@@ -77,8 +77,8 @@ def is_postponed() -> bool:
 
 
 def compiles(run: RunConfig, world_size: int) -> bool:
-    """Return whether a run is known to compile something: DeepSpeed's section ``compile``."""
-    return "compile" in deepspeed_config(run, world_size)
+    """Return whether a run is known to compile something: its layers, or by DeepSpeed's section ``compile``."""
+    return run.engine.kernels == "compiled" or "compile" in deepspeed_config(run, world_size)
 
 
 def may_postpone(run: RunConfig, world_size: int) -> bool:

@@ -22,7 +22,13 @@ from megads.models.rope import Rotary, frequencies
 from megads.parallel.collectives import copy_to_group, split_rows
 from megads.parallel.documents import Documents
 from megads.parallel.linear_loss import LinearLoss
-from megads.parallel.loss import draw_labels, most_likely, vocab_parallel_cross_entropy
+from megads.parallel.loss import (
+    CrossEntropy,
+    draw_labels,
+    most_likely,
+    vocab_parallel_cross_entropy,
+    whole_cross_entropy,
+)
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import VocabParallelEmbedding, column_parallel_linear, parameter
 
@@ -169,6 +175,7 @@ class GPT(nn.Module):
         tp_overlap: int = 1,
     ):
         super().__init__()
+        self.cross_entropy: CrossEntropy = whole_cross_entropy
         context = Context(groups, recompute or Recompute(), scatter_norms, tp_overlap)
         self.config, self.group, self.context, self.recompute = model, groups.tensor, context, context.recompute
         self.spec = spec_of(model)
@@ -336,7 +343,8 @@ class GPT(nn.Module):
     def _token_losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         if self.recompute.loss_chunk:
             return self.project(outputs, partial(self._in_chunks.of_tokens, labels=labels))
-        losses = vocab_parallel_cross_entropy(outputs, labels.clamp(min=0), self.group, self.config.vocab_size)
+        words, vocabulary = labels.clamp(min=0), self.config.vocab_size
+        losses = vocab_parallel_cross_entropy(outputs, words, self.group, vocabulary, self.cross_entropy)
         return losses.masked_fill(labels < 0, 0.0)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,20 @@ import megads.timing.collectives as dist
 from megads.parallel.collectives import Group
 
 
-def vocab_parallel_cross_entropy(logits: Tensor, labels: Tensor, group: Group, vocab_size: int) -> Tensor:
+def whole_cross_entropy(logits: Tensor, labels: Tensor, real: int) -> Tensor:
+    """Return the cross entropy ``[...]`` of the first ``real`` columns of ``logits``, ``[..., V]``."""
+    flat = logits[..., :real].flatten(0, -2)
+    wide = flat if flat.dtype == torch.float64 else flat.float()
+    return F.cross_entropy(wide, labels.flatten(), reduction="none").view(labels.shape)
+
+
+CrossEntropy = Callable[[Tensor, Tensor, int], Tensor]
+"""What computes as :func:`whole_cross_entropy` does."""
+
+
+def vocab_parallel_cross_entropy(
+    logits: Tensor, labels: Tensor, group: Group, vocab_size: int, cross_entropy: CrossEntropy = whole_cross_entropy
+) -> Tensor:
     """Return every token's ``-log softmax(logits)[label]``.
 
     No rank ever holds more than its own columns: ranks exchange one maximum, one sum and
@@ -25,6 +39,7 @@ def vocab_parallel_cross_entropy(logits: Tensor, labels: Tensor, group: Group, v
         logits: ``[..., V/t]``, this rank's columns in any floating type.
         labels: ``[...]`` int64, each in ``0 .. vocab_size - 1``, the same on every rank.
         vocab_size: number of real columns over all ranks.
+        cross_entropy: of whole columns.
 
     Returns:
         ``[...]`` float32 (float64 for float64 logits), the same on every rank.
@@ -38,9 +53,7 @@ def vocab_parallel_cross_entropy(logits: Tensor, labels: Tensor, group: Group, v
             raise IndexError(f"labels lie in {low} .. {high}; the vocabulary has the tokens 0 .. {vocab_size - 1}")
     first, real = own_columns(logits, group, vocab_size)
     if group is None:
-        flat = logits[..., :real].flatten(0, -2)
-        wide = flat if flat.dtype == torch.float64 else flat.float()
-        return F.cross_entropy(wide, labels.flatten(), reduction="none").view(labels.shape)
+        return cross_entropy(logits, labels, real)
     return _SplitCrossEntropy.apply(logits, labels, group, first, real)
 
 

@@ -31,6 +31,7 @@ from megads.device.vendor import Vendor
 from megads.engine.base import Engine
 from megads.engine.build import make_engine
 from megads.train.attention_check import report_attention
+from megads.train.compilation import compile_run
 from megads.train.memory_check import check_memory
 from megads.train.splits import index_team, read_splits, task_splits
 
@@ -98,6 +99,7 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         gc.freeze()
         engine = make_engine(run, groups, device, end_of_document(run))
         report_attention(run, engine.module, device, speaks=groups.rank == 0)
+        compile_run(run, engine, run_dir, groups, device)
         # What is there by now stays to the end: who looks for garbage need not walk through it, 0.1 s each
         # time, for which the other ranks would wait.
         gc.collect()

@@ -1,0 +1,228 @@
+"""Layers and the loss compiled by torch: each function once, for all layers, for the few shapes a run has.
+
+A layer's number and its weights are no part of the compiled code, so the first layer's code serves all. What an
+engine does around a layer (hooks that gather weights, recomputation, pipeline stages) stays outside. Code is
+compiled for fixed shapes, when they come for the first time, and checked: where its results are not those of the
+eager layer, or torch cannot compile it, the run stays eager and says so. So does a call with shapes beyond
+:data:`MOST_SHAPES`: nothing is compiled again and again unnoticed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import megads.timing.collectives as dist
+from megads.comm.groups import Groups
+from megads.models.gpt import GPT
+from megads.parallel.documents import Documents
+from megads.parallel.opaque import name_group
+
+Say = Callable[[str], None]
+
+MOST_SHAPES = 6
+"""Shapes that one function is compiled for: those of training and of evaluation, and of a smaller last batch."""
+
+MOST_AGAIN = 3
+"""How often a function may be compiled again for shapes that it was compiled for: something else has changed."""
+
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
+"""How far the compiled result and gradients may be from the eager ones, relative to their norm."""
+
+
+class Compiled:
+    """A function whose calls run as compiled code, if torch can compile it and the results agree.
+
+    Args:
+        function: of modules, tensors and other objects; it returns one tensor, of its first tensor's type or wider.
+        name: in messages.
+        groups: ranks of ``tensor`` and ``seq`` make the same calls and decide together.
+        say: takes a line for the log.
+        backend: of the compiler.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], name: str, groups: Groups, say: Say, backend: str = "inductor"):
+        self.function, self.name, self.groups, self.say = function, name, groups, say
+        self.compiled: Callable[..., Tensor] | None = torch.compile(
+            function, backend=backend, dynamic=False, fullgraph=True
+        )
+        self.known: set[Any] = set()
+        self.beyond: set[Any] = set()
+        self.is_checked = False
+        self.again = 0
+        self._structures: dict[nn.Module, int] = {}
+
+    def __call__(self, *args: Any) -> Tensor:
+        """Return ``function(*args)``."""
+        if self.compiled is None or not _has_fixed_shapes(args):
+            return self.function(*args)
+        key = (torch.is_grad_enabled(), *map(self._kind, args))
+        if key in self.known:
+            return self._again(args)
+        if key in self.beyond:
+            return self.function(*args)
+        if len(self.known) >= MOST_SHAPES:
+            self.beyond.add(key)
+            self.say(f"{self.name} runs eagerly for {_shown(args)}: compiled for {MOST_SHAPES} other shapes already")
+            return self.function(*args)
+        self.known.add(key)
+        with warnings.catch_warnings():
+            # The compiler looks at the gradient of every input, also of one that has none.
+            warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf")
+            return self._first(args)
+
+    def _again(self, args: Sequence[Any]) -> Tensor:
+        assert self.compiled is not None
+        graphs = _count("stats", "unique_graphs")
+        result = self.compiled(*args)
+        if _count("stats", "unique_graphs") != graphs:
+            self.again += 1
+            self.say(f"compiled {self.name} again for {_shown(args)}: something besides shapes has changed")
+            if self.again >= MOST_AGAIN:
+                self._give_up(f"it was compiled {self.again} times for the same shapes")
+        return result
+
+    def _first(self, args: Sequence[Any]) -> Tensor:
+        """Compile for the shapes of ``args``; return the result of whichever form is right."""
+        assert self.compiled is not None
+        started, hits = time.perf_counter(), _cache_hits()
+        problem, result = "", None
+        try:
+            if torch.is_grad_enabled() and not self.is_checked:
+                problem = self._disagreement(args)
+            else:  # tables that are made once are made, which a graph would do each time
+                with torch.no_grad():
+                    self.function(*args)
+            result = None if problem else self.compiled(*args)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            problem = f"torch cannot compile it: {_first_line(error)}"
+        if self._is_any_ranks(problem, args):
+            self._give_up(problem or "another rank does not compile it")
+            return self.function(*args)
+        self.is_checked = self.is_checked or torch.is_grad_enabled()
+        cached = " from the cache" if _cache_hits() > hits else ""
+        self.say(f"compiled {self.name} for {_shown(args)} in {time.perf_counter() - started:.1f} s{cached}")
+        assert result is not None
+        return result
+
+    def _give_up(self, reason: str) -> None:
+        self.compiled = None
+        self.say(f"{self.name} stays eager: {reason}")
+
+    def _disagreement(self, args: Sequence[Any]) -> str:
+        """Return how the compiled results of ``args`` differ from the eager ones; empty: within the tolerance."""
+        assert self.compiled is not None
+        names = ("its result", "a gradient")
+        # What recomputation would note is none of its business.
+        with torch.autograd.graph.saved_tensors_hooks(_same, _same):
+            eager, compiled = _results(self.function, args), _results(self.compiled, args)
+        for place, (wanted, ours) in enumerate(zip(eager, compiled, strict=True)):
+            if wanted is None or ours is None:
+                if wanted is not ours:
+                    return "it has gradients that eager has not, or the reverse"
+                continue
+            scale = torch.linalg.vector_norm(wanted, dtype=torch.float64)
+            away = float(torch.linalg.vector_norm(ours.double() - wanted.double()) / scale.clamp(min=1e-30))
+            if not away <= TOLERANCES[wanted.dtype]:
+                return f"{names[place > 0]} is {away:.1e} away from eager's, relative to its norm"
+        return ""
+
+    def _is_any_ranks(self, problem: str, args: Sequence[Any]) -> bool:
+        """Return whether any rank that makes the same calls has a problem."""
+        flag = torch.tensor(float(bool(problem)), device=next(_tensors(args)).device)
+        for group in (self.groups.tensor, self.groups.seq):
+            if group is not None:
+                dist.all_reduce(flag, group=group)
+        return bool(flag.item())
+
+    def _kind(self, value: Any) -> Any:
+        """Return what a graph is recorded for, as far as it depends on an argument."""
+        if isinstance(value, Tensor):
+            return value.shape, value.stride(), value.dtype, value.requires_grad
+        if isinstance(value, nn.Module):
+            if value not in self._structures:
+                self._structures[value] = hash(tuple(name for name, _ in value.named_parameters()))
+            return self._structures[value], value.training
+        if dataclasses.is_dataclass(value):
+            return type(value), *(self._kind(getattr(value, field.name)) for field in dataclasses.fields(value))
+        return value if isinstance(value, (int, float, str)) else type(value)
+
+
+def compile_layers(modules: Sequence[GPT], say: Say, backend: str = "inductor") -> list[Compiled]:
+    """Have every layer of ``modules``, the model or its stages on this rank, and their loss run as compiled code.
+
+    ``say`` takes a line for the log whenever something was compiled, or was not.
+    """
+    # Shapes are counted here.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 10 * MOST_SHAPES)
+    groups = modules[0].context.groups
+    name_group(groups.tensor, "tensor")
+    name_group(groups.seq, "seq")
+    shared: dict[type, Compiled] = {}
+    for module in modules:
+        for layer in module.layers.values():
+            kind = type(layer)
+            if kind not in shared:
+                shared[kind] = Compiled(kind.forward, kind.__name__, groups, say, backend)
+            layer.forward = _forward(shared[kind], layer)
+    loss = Compiled(modules[0].cross_entropy, "the loss", groups, say, backend)
+    for module in modules:
+        module.cross_entropy = loss
+    return [*shared.values(), loss]
+
+
+def _forward(shared: Compiled, layer: nn.Module) -> Callable[..., Tensor]:
+    def forward(x: Tensor, documents: Documents | None = None, draws: object = None) -> Tensor:
+        # Draws have a number of their own in every micro-batch, and nothing to do: there is no dropout.
+        return shared(layer, x, documents)
+
+    return forward
+
+
+def _has_fixed_shapes(args: Sequence[Any]) -> bool:
+    """Return whether calls like this one have the same shapes again: no generation, no stacks of documents."""
+    documents = next((each for each in args if isinstance(each, Documents)), None)
+    return documents is None or (documents.cache is documents.texts is documents.segments)
+
+
+def _results(function: Callable[..., Tensor], args: Sequence[Any]) -> list[Tensor | None]:
+    """Return the function's result and the gradients of its activations and of its modules' weights."""
+    args = [each.detach().requires_grad_(each.requires_grad) if isinstance(each, Tensor) else each for each in args]
+    wanted = [each for each in args if isinstance(each, Tensor) and each.requires_grad]
+    wanted += [weight for each in args if isinstance(each, nn.Module) for weight in each.parameters()]
+    wanted = [each for each in wanted if each.requires_grad]
+    result = function(*args)
+    if not result.requires_grad:
+        return [result]
+    numbers = torch.arange(result.numel(), device=result.device).cos().to(result.dtype).view(result.shape)
+    return [result.detach(), *torch.autograd.grad(result, wanted, numbers, allow_unused=True)]
+
+
+def _same(saved: Tensor) -> Tensor:
+    return saved
+
+
+def _tensors(args: Sequence[Any]) -> Iterator[Tensor]:
+    return (each for each in args if isinstance(each, Tensor))
+
+
+def _shown(args: Sequence[Any]) -> str:
+    return f"{list(next(_tensors(args)).shape)}{'' if torch.is_grad_enabled() else ' without gradients'}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _count(kind: str, name: str) -> int:
+    return int(torch._dynamo.utils.counters[kind][name])
+
+
+def _cache_hits() -> int:
+    return _count("inductor", "fxgraph_cache_hit") + _count("aot_autograd", "autograd_cache_hit")

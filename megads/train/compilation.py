@@ -1,0 +1,37 @@
+"""Has the layers of a run compiled, where its settings and its device ask for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megads.comm.groups import Groups
+from megads.config.kernel_form import form_of
+from megads.config.schema import RunConfig
+from megads.models.kernels.cache import CompileCache
+from megads.monitor.log import LOG
+
+
+def compile_run(run: RunConfig, engine: Any, run_dir: Path, groups: Groups, device: torch.device) -> None:
+    """Compile the layers and the loss of ``engine`` at their first call, from the run's cache where it has them."""
+    form = form_of(run, groups.grid.world_size, device.type)
+    if form.reason and groups.rank == 0:
+        LOG.info("layers run eagerly: %s", form.reason)
+    if form.kind == "eager":
+        return
+    from megads.models.kernels.compiled import compile_layers  # imports the compiler
+
+    is_first = groups.data_rank == groups.tensor_rank == groups.seq_rank == 0
+    cache = CompileCache(run_dir, groups.pipe_rank, writes=is_first)
+    if cache.load() and groups.rank == 0:
+        LOG.info("compiled code of an earlier start: %s", cache.path)
+
+    def say(line: str) -> None:
+        if is_first:
+            LOG.info("%s", line)
+            if problem := cache.save():
+                LOG.warning("%s", problem)
+
+    compile_layers(getattr(engine, "chunks", None) or [engine.module], say)
