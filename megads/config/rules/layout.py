@@ -92,15 +92,10 @@ def stages(run: RunConfig, world_size: int) -> Iterator[Problem]:
     """Check that the layers can be cut into the pipeline's stages."""
     count, layers, split = run.parallel.pipeline, spec_of(run.model).num_layers, run.parallel.pipeline_split
     chunks = virtual_stages(run)
-    fewer = nearest(count, range(1, min(layers, LARGEST_ADVICE) + 1))
     text = stages_text(count, chunks)
     if count * chunks > layers:
         equal: Change = {} if split in SPLITS else {SPLIT: "layers"}
-        ways: list[Change] = [{PP: each, **equal} for each in fewer]
-        if chunks > 1:
-            most = min(layers // count, LARGEST_ADVICE)
-            ways = [{VIRTUAL: each, **equal} for each in nearest(chunks, range(1, most + 1))] + ways
-        yield Problem(f"{text} cannot share NLAYERS={layers} layers", [*ways, {LAYERS: count * chunks, **equal}])
+        yield Problem(f"{text} cannot share NLAYERS={layers} layers", _fewer_stages(run, equal))
         return
     if count * chunks > 1 and layers > MOST_CUT:
         text = f"NLAYERS={layers} layers are too many to split into {text} (at most {MOST_CUT})"
@@ -110,6 +105,22 @@ def stages(run: RunConfig, world_size: int) -> Iterator[Problem]:
             chunk_steps(run)
         except ConfigError as error:
             yield Problem(str(error).partition("; use")[0], _other_splits(run))
+
+
+def _fewer_stages(run: RunConfig, equal: Change) -> Iterator[Change]:
+    """Yield fewer chunks of a stage and fewer stages for the layers there are, then enough layers."""
+    count, layers, chunks = run.parallel.pipeline, spec_of(run.model).num_layers, virtual_stages(run)
+    most = min(layers, LARGEST_ADVICE)
+    if chunks > 1:
+        for each in nearest(chunks, range(1, most // count + 1)):
+            yield {VIRTUAL: each, **equal}
+    for each in nearest(count, range(1, most // chunks + 1)):
+        yield {PP: each, **equal}
+    if chunks > 1:
+        for each in nearest(count, range(1, most + 1)):
+            yield {PP: each, VIRTUAL: 1, **equal}
+    if count * chunks <= LARGEST_ADVICE:
+        yield {LAYERS: count * chunks, **equal}
 
 
 def _other_splits(run: RunConfig) -> Iterator[Change]:

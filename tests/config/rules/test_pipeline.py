@@ -18,9 +18,13 @@ T5 = {"MODEL_FAMILY": "t5", "POSITION_EMBEDDING": "learned", "NLAYERS": "4", "DE
 # (ranks, settings, beginning of the line)
 REFUSED = [
     (
-        4,
-        {"VIRTUAL_STAGES": "2"},
-        "VIRTUAL_STAGES=2 are chunks of a pipeline's stages, and PP=1; use VIRTUAL_STAGES=1 or ",
+        *(4, {"VIRTUAL_STAGES": "2"}),
+        "VIRTUAL_STAGES=2: chunks of a pipeline's stages, and PP=1; use VIRTUAL_STAGES=0 or PP=2",
+    ),
+    (
+        *(4, {"NUM_LAYERS_PER_VIRTUAL_STAGE": "3"}),
+        "NUM_LAYERS_PER_VIRTUAL_STAGE=3: chunks of a pipeline's stages, and PP=1; "
+        "use NUM_LAYERS_PER_VIRTUAL_STAGE=0 or PP=2",
     ),
     (
         *(4, {"PP": "4", "VIRTUAL_STAGES": "4"}),
