@@ -3,8 +3,9 @@
     python -m tests.mutations            # all; one line each, exit code 1 if a bug goes unseen
     python -m tests.mutations rotary     # those whose name holds the word
 
-Each bug of `tests/planted_bugs.py` and `tests/planted_task_bugs.py` is one piece of text in one file, replaced in a
-copy of the tree; the tests named with it must then fail. `tests/parity/test_mutations.py` runs the same in CI.
+Each bug of `tests/planted_bugs.py`, `tests/planted_task_bugs.py` and `tests/planted_native_bugs.py` is one piece of
+text in one file, replaced in a copy of the tree; the tests named with it must then fail.
+`tests/parity/test_mutations.py` runs the same in CI.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from pathlib import Path
 
 from tests.planted_bugs import MUTATIONS as OF_ALL
 from tests.planted_bugs import Mutation
+from tests.planted_native_bugs import NATIVE_MUTATIONS
 from tests.planted_task_bugs import TASK_MUTATIONS
 
-MUTATIONS = (*OF_ALL, *TASK_MUTATIONS)
+MUTATIONS = (*OF_ALL, *TASK_MUTATIONS, *NATIVE_MUTATIONS)
 
 ROOT = Path(__file__).parents[1]
 

@@ -140,7 +140,7 @@ ABILITIES = (
     Ability(
         "DeepSpeed's ways to reduce and to check",
         _in("deepspeed", "contiguous_gradients", "reduce_scatter", "zero_allow_untested_optimizer")
-        + _in("deepspeed", "zero_force_ds_cpu_optimizer", "torch_compiler"),
+        + _in("deepspeed", "zero_force_ds_cpu_optimizer"),
         "",
         "yes",
     ),

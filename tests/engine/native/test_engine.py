@@ -81,12 +81,17 @@ def _engine(grid, **changes):
 
 
 def _half_precision_is_near_float32(grid: str, dtype: str, stage: str) -> None:
+    import torch
+
     results = []
     for kind in ("fp32", dtype):
         engine, run, groups = _engine(grid, **{"train.dtype": kind, "parallel.zero_stage": stage})
         results.append(train(engine, run, groups))
     assert [float(r.loss) for r in results[1]] == pytest.approx([float(r.loss) for r in results[0]], rel=0.01)
     assert [r.grad_norm for r in results[1]] == pytest.approx([r.grad_norm for r in results[0]], rel=0.05)
+    used = working(engine)
+    for state in engine.state.by_parameter():
+        assert torch.equal(used[state.name], state.tensors["weight"].to(used[state.name].dtype))
     assert results[1][0].loss_scale == (2.0**run.optim.initial_loss_scale_power if dtype == "fp16" else 1.0)
 
 
@@ -159,6 +164,23 @@ def _evaluates_as_it_trains(stage: str) -> None:
 @pytest.mark.parametrize("stage", ["1", "3"])
 def test_evaluates_as_it_trains(stage):
     run_ranks(4, _evaluates_as_it_trains, stage)
+
+
+def _averages_are_evaluated() -> None:
+    found = []
+    for stage in ("1", "3"):
+        changes = {"parallel.zero_stage": stage, "optim.optimizer": "adamwschedulefree"}
+        engine, run, groups = _engine("dp2", **changes)
+        train(engine, run, groups)
+        before = _everything(engine)
+        found.append(float(eval_loss(engine, batches(run, 9, groups.data_rank))))
+        _same(before, _everything(engine))
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+
+
+@pytest.mark.dist
+def test_averages_are_evaluated():
+    run_ranks(2, _averages_are_evaluated)
 
 
 def _an_error_in_a_pass_leaves_an_engine_that_works(stage: str) -> None:

@@ -29,8 +29,8 @@ def _reduced_before_the_last_gradient(stage: str) -> None:
     turns = run.train.grad_acc_steps if int(stage) > 1 else 1
     assert begun == units * turns
     # Each but the last begins while gradients are to come, in the last micro-batch, or in each.
-    last = len(events) - 1
-    assert all(events.index(name) < last for name in units[:-1])
+    last = max(i for i, event in enumerate(events) if event not in units)
+    assert all(max(i for i, event in enumerate(events) if event == name) < last for name in units[:-1])
     first = events.index(units[1])
     arrived = {event for event in events[:first] if event not in units}
     assert ("layers.0.mlp.down.weight" in arrived) == (turns == 1)
