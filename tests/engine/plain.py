@@ -23,15 +23,8 @@ NATIVE = {"engine.kind": "native"}
 """Settings of a run on the second of :data:`ENGINES`; without them tests run the first."""
 
 
-WITH_STAGES = ("deepspeed",)
-"""Engines that have a pipeline."""
 OF_DEEPSPEED = ("param_persistence_threshold", "sub_group_size", "prefetch_bucket_size", "max_live_parameters")
 """Settings that cut what ZeRO 3 of DeepSpeed handles at once; the native engine has nothing to cut."""
-
-
-def engines_of(grid: Mapping[str, int]) -> list[str]:
-    """Return which of :data:`ENGINES` run on ``grid``."""
-    return [engine for engine in ENGINES if "pipe" not in grid or engine in WITH_STAGES]
 
 
 def without_engine(changes: Mapping[str, str]) -> dict[str, str]:

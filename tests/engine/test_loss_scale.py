@@ -168,7 +168,7 @@ def test_engines_follow_the_table(case, engine):
     ("case", "engine"),
     [
         *((case, "deepspeed") for case in CASES if case not in QUICK),
-        *((case, "native") for case in ("zero0", "tp2", "dp2-zero3")),
+        *((case, "native") for case in ("pp2", "tp2", "dp2-zero3")),
     ],
 )
 def test_every_engine_follows_the_table(case, engine):

@@ -10,7 +10,7 @@ import pytest
 
 from megads.checkpoint.format.shard_layout import parameters_of
 from megads.checkpoint.resume.progress import Progress
-from tests.engine.plain import ENGINES, batches, engines_of, make_engine, on, settings, train, working
+from tests.engine.plain import ENGINES, batches, make_engine, on, settings, train, working
 from tests.pairs import parametrize_pairs
 from tests.parity.checkpoints import save
 from tests.ranks import groups_of, run_ranks
@@ -29,9 +29,6 @@ CASES: dict[str, tuple[dict[str, int], dict[str, str]]] = {
     "pp2-tp2": ({"pipe": 2, "tensor": 2}, {"parallel.zero_stage": "0", **GPT}),
     "pp2-dp2": ({"pipe": 2, "data": 2}, {"parallel.zero_stage": "1", **GPT}),
 }
-
-
-ON = [(case, engine) for case, (grid, _) in CASES.items() for engine in engines_of(grid)]
 
 
 def _covers_the_model_once(grid: dict[str, int], changes: dict[str, str]) -> None:
@@ -58,7 +55,8 @@ def _covers_the_model_once(grid: dict[str, int], changes: dict[str, str]) -> Non
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(("case", "engine"), ON)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", CASES)
 def test_together_the_ranks_own_every_element_once(case, engine):
     grid, changes = CASES[case]
     run_ranks(math.prod(grid.values()), _covers_the_model_once, grid, on(engine, changes))
@@ -86,7 +84,8 @@ def _everything_follows(grid: dict[str, int], changes: dict[str, str]) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(("case", "engine"), ON)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", CASES)
 def test_what_is_written_to_owned_shards_is_everywhere_after_a_sync(case, engine):
     grid, changes = CASES[case]
     run_ranks(math.prod(grid.values()), _everything_follows, grid, on(engine, changes))

@@ -14,7 +14,7 @@ from megads.config.engine_choice import needed
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
 from megads.data.samples.masked.rows import BertRow, T5Row
-from tests.engine.plain import ENGINES, WITH_STAGES, let_fp16_run, without_engine
+from tests.engine.plain import ENGINES, let_fp16_run, without_engine
 from tests.pairs import SEED
 from tests.ranks import groups_of
 
@@ -120,8 +120,6 @@ class Layout:
     @property
     def is_native(self) -> bool:
         """Whether the native engine can do it."""
-        if self.pp > 1 and "native" not in WITH_STAGES:
-            return False
         return not needed(self.on("native").run(), "deepspeed")
 
     def run(self, **changes: str) -> RunConfig:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.engine.plain import WITH_STAGES
 from tests.pairs import pairs
 from tests.parity.layouts import Layout, batches, engine_of, one_rank_and_weights, train_on
 
@@ -35,9 +34,8 @@ def is_allowed(
     tp: int, pp: int, sp: int, dp: int, zero: int, scatter: bool, engine: str = "deepspeed", **_: Any
 ) -> bool:
     """Return whether the layout is one of two to four ranks that is not refused."""
-    if pp > 1 and engine not in WITH_STAGES:
-        return False
-    return (tp > 1 or not scatter) and (pp == 1 or zero < 2) and 1 < tp * pp * sp * dp <= 4
+    has_zero = zero < 2 or pp == 1 or engine == "native"
+    return (tp > 1 or not scatter) and has_zero and 1 < tp * pp * sp * dp <= 4
 
 
 def layout_of(case: Mapping[str, Any], recompute: Mapping[str, dict[str, str]] = RECOMPUTE) -> Layout:

@@ -49,6 +49,9 @@ NATIVE = [
         Layout("gpt", tp=2, dp=2, zero=3, more=SCATTER).on("native"),
         Layout("gpt", pp=2, zero=1),
         Layout("gpt", dp=4, zero=3).on("native"),
+        Layout("gpt", pp=2, dp=2, zero=1),
+        Layout("gpt", pp=2, dp=2, zero=2).on("native"),
+        Layout("gpt", pp=4, zero=0),
     ],
 ]
 CHAINS = [

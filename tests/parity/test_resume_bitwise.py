@@ -59,6 +59,7 @@ QUICK = [
 ]
 NATIVE = [
     ("tp2", "fp16"),
+    ("pp2", "fp16"),
     ("sp2", "bf16"),
     ("dp2-zero1", "fp32"),
     ("dp2-zero2", "fp16"),
