@@ -25,12 +25,19 @@ if RANK == "1":
 
 
 @pytest.mark.parametrize(
-    "starter",
-    ["local", "torchrun", pytest.param("openmpi", marks=pytest.mark.mpi), pytest.param("mpich", marks=pytest.mark.mpi)],
+    ("starter", "engine"),
+    [
+        ("local", "auto"),
+        ("local", "native"),
+        ("torchrun", "auto"),
+        pytest.param("openmpi", "auto", marks=pytest.mark.mpi),
+        pytest.param("mpich", "auto", marks=pytest.mark.mpi),
+    ],
 )
-def test_the_rank_that_fails_is_shown_and_the_run_ends(megads, starter):
+def test_the_rank_that_fails_is_shown_and_the_run_ends(megads, starter, engine):
     started = time.time()
-    done = megads.train("r", TP="2", TRAIN_ITERS="4000", LAUNCH_WITH=starter, PYTHONPATH=megads.plant(PLANTED))
+    layout = {"TP": "2", "ENGINE": engine, "LAUNCH_WITH": starter}
+    done = megads.train("r", TRAIN_ITERS="4000", PYTHONPATH=megads.plant(PLANTED), **layout)
     assert time.time() - started < 90
     assert done.returncode == 1, done.stderr
     shown = f"[rank 1 host {socket.gethostname()}] ZeroDivisionError: planted in rank 1"

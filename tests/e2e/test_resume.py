@@ -18,6 +18,7 @@ RUNS = [
     pytest.param({"ZERO_STAGE": "0"}, id="one-rank-zero0"),
     pytest.param({"DP": "2", **DROPOUT}, id="dp2-dropout"),
     pytest.param({"TP": "2", "DTYPE": "bf16", **DROPOUT}, id="tp2-bf16-dropout"),
+    pytest.param({"ENGINE": "native", "DP": "2", "ZERO_STAGE": "3", "DTYPE": "bf16", **DROPOUT}, id="native-zero3"),
 ]
 
 
@@ -59,6 +60,7 @@ def wait_for_step(process, folder, step, seconds=120):
         ({"TP": "1"}, signal.SIGINT),
         ({"TP": "2"}, signal.SIGINT),
         ({"TP": "1"}, signal.SIGHUP),
+        ({"TP": "2", "ENGINE": "native"}, signal.SIGUSR1),
     ],
 )
 def test_a_signal_stops_at_the_next_step_with_a_checkpoint(megads, layout, number):
@@ -75,7 +77,7 @@ def test_a_signal_stops_at_the_next_step_with_a_checkpoint(megads, layout, numbe
         assert err.count("megads: stopping after this step and saving; press Ctrl-C again to abort\n") == 1
 
 
-@pytest.mark.parametrize("layout", [{"TP": "1"}, {"TP": "2"}])
+@pytest.mark.parametrize("layout", [{"TP": "1"}, {"TP": "2"}, {"DP": "2", "ENGINE": "native"}])
 def test_a_scheduler_that_ends_every_process_of_the_job_loses_nothing(megads, layout):
     process = megads.start("train", RUN_DIR="r", TRAIN_ITERS="4000", EVAL_INTERVAL="0", **layout)
     wait_for_step(process, megads.folder / "r", 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +123,12 @@ POLICY = {"stability.on_spike": "skip", "stability.spike_window": "5", "stabilit
 DP2 = Layout("llama", dp=2, zero=1)
 
 
-def _skips_alike_after_a_resume(folder: Path) -> None:
-    whole = loop_of(DP2, folder / "whole", {6: spike, 9: spike}, **POLICY)
+def _skips_alike_after_a_resume(folder: Path, layout: Layout) -> None:
+    whole = loop_of(layout, folder / "whole", {6: spike, 9: spike}, **POLICY)
     whole.run()
-    part = loop_of(DP2, folder / "part", {6: spike}, **{**POLICY, "train.exit_interval": "7"})
+    part = loop_of(layout, folder / "part", {6: spike}, **{**POLICY, "train.exit_interval": "7"})
     part.run()
-    rest = loop_of(DP2, folder / "part", {2: spike}, **POLICY)  # step 9
+    rest = loop_of(layout, folder / "part", {2: spike}, **POLICY)  # step 9
     assert rest.training.progress == part.training.progress
     rest.run()
     progress = rest.training.progress
@@ -142,5 +143,6 @@ def _skips_alike_after_a_resume(folder: Path) -> None:
 
 
 @pytest.mark.dist
-def test_what_is_left_out_is_the_same_after_a_resume(tmp_path):
-    run_ranks(2, _skips_alike_after_a_resume, tmp_path, timeout_s=180)
+@pytest.mark.parametrize("layout", [DP2, replace(DP2, zero=3).on("native")], ids=str)
+def test_what_is_left_out_is_the_same_after_a_resume(layout, tmp_path):
+    run_ranks(2, _skips_alike_after_a_resume, tmp_path, layout, timeout_s=180)

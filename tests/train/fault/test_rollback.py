@@ -17,8 +17,10 @@ from tests.ranks import run_ranks
 from tests.train.fault.test_anomaly import DP2, POLICY
 
 
-def _ends(folder: Path, losses: dict[int, Any], changes: dict[str, str], saved: list[int], told: list[str]) -> None:
-    layout = Layout("llama", pp=2, zero=1)
+def _ends(
+    folder: Path, engine: str, losses: dict[int, Any], changes: dict[str, str], saved: list[int], told: list[str]
+) -> None:
+    layout = Layout("llama", pp=2, zero=1).on(engine)
     loop = loop_of(layout, folder / "run", losses, **changes)
     with pytest.raises(TrainingError) as caught:
         loop.run()
@@ -72,13 +74,13 @@ ENDS: dict[str, tuple[dict[int, Any], dict[str, str], list[int], list[str]]] = {
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("case", ENDS)
-def test_a_run_ends_with_what_to_do_and_keeps_nothing_of_the_bad_step(case, tmp_path):
-    run_ranks(2, _ends, tmp_path, *ENDS[case], timeout_s=180)
+@pytest.mark.parametrize(("case", "engine"), [*((case, "deepspeed") for case in ENDS), ("stop-spike", "native")])
+def test_a_run_ends_with_what_to_do_and_keeps_nothing_of_the_bad_step(case, engine, tmp_path):
+    run_ranks(2, _ends, tmp_path, engine, *ENDS[case], timeout_s=180)
 
 
-def _tells_of_a_rollback(folder: Path) -> None:
-    loop = loop_of(DP2, folder / "run", {6: spike}, **{**BACK, "stability.rollback_skip": "1"})
+def _tells_of_a_rollback(folder: Path, layout: Layout) -> None:
+    loop = loop_of(layout, folder / "run", {6: spike}, **{**BACK, "stability.rollback_skip": "1"})
     loop.run()
     if loop.reporter is None:
         return
@@ -93,8 +95,9 @@ def _tells_of_a_rollback(folder: Path) -> None:
 
 
 @pytest.mark.dist
-def test_a_rollback_is_told(tmp_path):
-    run_ranks(2, _tells_of_a_rollback, tmp_path, timeout_s=180)
+@pytest.mark.parametrize("layout", [DP2, DP2.on("native")], ids=str)
+def test_a_rollback_is_told(layout, tmp_path):
+    run_ranks(2, _tells_of_a_rollback, tmp_path, layout, timeout_s=180)
 
 
 @pytest.mark.parametrize(
