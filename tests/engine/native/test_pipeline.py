@@ -14,6 +14,8 @@ from megads.engine.native.pipeline import NativePipelineEngine
 from tests.engine.deepspeed import test_pipeline as checks
 from tests.engine.plain import (
     NATIVE,
+    batches,
+    eval_loss,
     goes_on_bitwise,
     make_engine,
     plain_loop,
@@ -59,6 +61,11 @@ CASES = {
     "pp2tp2-scatter-chunks": ({"pipe": 2, "tensor": 2}, {**GPT, **CHUNKS, **SCATTER}),
     "pp2tp2-scatter-zb": ({"pipe": 2, "tensor": 2}, {**LLAMA, **ZB, **SCATTER}),
     "pp2sp2": ({"pipe": 2, "seq": 2}, {**LLAMA, **CHUNKS}),
+    "pp2-uneven": (PP2, {**GPT, **CHUNKS, "parallel.pipeline_split": "0,3,1,0"}),
+    "pp4-uneven-zb": ({"pipe": 4}, {**GPT, **ZB, "parallel.pipeline_split": "0,3,1,0"}),
+    "pp4-one-micro-batch": ({"pipe": 4}, {**GPT, **EIGHT, "train.micro_batch": "8", "train.grad_acc_steps": "1"}),
+    "pp4-eight-zb": ({"pipe": 4}, {**GPT, **ZB, "train.micro_batch": "1", "train.grad_acc_steps": "8"}),
+    "pp2dp2-offload": (PP2_DP2, {**GPT, **CHUNKS, "deepspeed.offload_optimizer": "cpu"}),
     "pp2-tiles": ({"pipe": 2}, {**GPT, **ZB, "recompute.mlp_tiles": "2", "recompute.loss_chunk": "8"}),
     "pp2-overlap": (
         {"pipe": 2, "tensor": 2},
@@ -138,6 +145,27 @@ def test_the_loss_is_the_mean_over_counted_tokens(schedule):
 )
 def test_an_engine_goes_on_bitwise(grid, changes):
     run_grid(goes_on_bitwise, grid, {**GPT, **changes})
+
+
+def optimizes_as_deepspeed(grid, optimizer, changes) -> None:
+    """Compare losses, norms and a validation, whose weights may be averages."""
+    found = []
+    for kind in (changes, {"engine.kind": "deepspeed"}):
+        run, groups = settings(grid, **{**GPT, **optimizer, **kind}), groups_of(**grid)
+        engine = make_engine(run, groups)
+        numbers = [number for each in train(engine, run, groups) for number in (float(each.loss), each.grad_norm)]
+        found.append([*numbers, float(eval_loss(engine, batches(run, 9, groups.data_rank)))])
+    assert found[0] == pytest.approx(found[1], rel=2e-5)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("name", "grid", "changes"),
+    [("sophiag", PP2, CHUNKS), ("adamwschedulefree", PP2_DP2, {**ZB, **zero(3)}), ("lion", PP2, ZB)],
+)
+def test_other_optimizers_step_as_with_deepspeed(name, grid, changes):
+    optimizer = {"optim.optimizer": name, **({"optim.sophia_interval": "2"} if name == "sophiag" else {})}
+    run_grid(optimizes_as_deepspeed, grid, optimizer, changes)
 
 
 OF_MASKS = {
