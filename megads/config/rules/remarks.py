@@ -8,6 +8,7 @@ from megads.config.deepspeed.dictionary import effective_zero_stage, is_bf16_opt
 from megads.config.engine_choice import choose
 from megads.config.estimate.pipeline import idle_of
 from megads.config.optimizers import OPTIMIZERS
+from megads.config.pipeline.actions import warm_up
 from megads.config.rules.advice import divisors, nearest, put
 from megads.config.schedule.batches import BatchSchedule, SkipRanges
 from megads.config.schedule.rates import COUNTED, INFINITE, WSD
@@ -15,6 +16,7 @@ from megads.config.schema import RunConfig
 from megads.config.settings.profile import profiled_steps
 from megads.config.sizes import data_degree, heads_of_rank
 from megads.config.sources.megatron_defaults import DEFAULTS, MEGATRON
+from megads.config.stages import virtual_stages
 from megads.config.tree import env_name, fields, value_of
 from megads.families.table import FAMILIES
 
@@ -58,6 +60,14 @@ def _tasks(run: RunConfig) -> Iterator[str]:
 
 def _pipeline(run: RunConfig) -> Iterator[str]:
     stages, steps = run.parallel.pipeline, run.train.grad_acc_steps
+    chunks = virtual_stages(run)
+    whole = steps // stages * stages
+    if chunks > 1 and 0 < whole < steps:
+        held, least = (warm_up("interleaved", stages, chunks, each, 0) + 1 for each in (steps, whole))
+        yield (
+            f"GRAD_ACC_STEPS={steps} is not a multiple of PP={stages}: with VIRTUAL_STAGES={chunks} the first stage "
+            f"keeps {held} chunks of micro-batches, {least} with GRAD_ACC_STEPS={whole}"
+        )
     if stages == 1 or idle_of(run) <= LARGEST_BUBBLE:
         return
     fewest = steps + 1

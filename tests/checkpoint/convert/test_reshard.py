@@ -136,6 +136,17 @@ def test_what_is_not_given_stays(tmp_path):
     assert {share.name for share in shares_of(run)[-1]} >= {"layers.3.mlp.down.weight"}
 
 
+def test_chunks_of_a_stage_stay_with_its_layers(tmp_path):
+    settings = {"parallel": {"virtual_stages": 2}, "engine": {"kind": "native"}}
+    source = write_source(tmp_path, FOUR["gpt"], ARRAYS["gpt"], Grid(2), zero_stage=0, settings=settings)
+    first, last = ({share.name for share in file} for file in shares_of(target_of(read_manifest(source))))
+    assert {name.split(".")[1] for name in first if name.startswith("layers")} == {"0", "2"}
+    assert {name.split(".")[1] for name in last if name.startswith("layers")} == {"1", "3"}
+    # Other stages, or a list of layers, are of whole stages.
+    assert target_of(read_manifest(source), pipeline=4).parallel.virtual_stages == 0
+    assert target_of(read_manifest(source), pipeline_split="1,3").parallel.virtual_stages == 0
+
+
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [

@@ -28,6 +28,12 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
         (4, {"PP": "4", "GRAD_ACC_STEPS": "6"}, "; GRAD_ACC_STEPS=12 or more would bring it to 20%"),
         (4, {"PP": "4", "GRAD_ACC_STEPS": "2"}, "each is idle for 60% of a step and some stages are always idle;"),
         (
+            2,
+            {"PP": "2", "VIRTUAL_STAGES": "2", "GRAD_ACC_STEPS": "11"},
+            "GRAD_ACC_STEPS=11 is not a multiple of PP=2: with VIRTUAL_STAGES=2 the first stage keeps 6 chunks of "
+            "micro-batches, 5 with GRAD_ACC_STEPS=10",
+        ),
+        (
             3,
             {"SP": "3", "SEQ": "96"},
             "SP=3 ranks share 8 query heads unevenly: attention waits for those with 3; SP=2 wo",
