@@ -127,6 +127,7 @@ ABILITIES = (
         "",
         "yes",
     ),
+    Ability("when a rank imports torch's compiler", ("deepspeed.torch_compiler",), "yes", "yes"),
     Ability("gradients sent in half precision", ("deepspeed.communication_data_type",), "yes", "yes"),
     Ability("gradients accumulated in half precision", ("deepspeed.grad_accum_dtype",), "", "yes"),
     Ability(

@@ -16,6 +16,7 @@ BOTH_READ = {
     *("recompute.granularity", "recompute.method", "recompute.num_layers"),
     *("recompute.loss_chunk", "recompute.mlp_tiles", "recompute.long_context", "recompute.cpu_checkpointing"),
     *(
+        "deepspeed.torch_compiler",
         "deepspeed.offload_pin_memory",
         "deepspeed.communication_data_type",
         "deepspeed.hpz_partition_size",
