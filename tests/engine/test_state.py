@@ -10,7 +10,7 @@ import pytest
 
 from megads.checkpoint.format.shard_layout import parameters_of
 from megads.checkpoint.resume.progress import Progress
-from tests.engine.plain import ENGINES, batches, make_engine, on, settings, train, working
+from tests.engine.plain import ENGINES, NATIVE, batches, make_engine, on, settings, train, working
 from tests.pairs import parametrize_pairs
 from tests.parity.checkpoints import save
 from tests.ranks import groups_of, run_ranks
@@ -29,6 +29,10 @@ CASES: dict[str, tuple[dict[str, int], dict[str, str]]] = {
     "pp2-tp2": ({"pipe": 2, "tensor": 2}, {"parallel.zero_stage": "0", **GPT}),
     "pp2-dp2": ({"pipe": 2, "data": 2}, {"parallel.zero_stage": "1", **GPT}),
 }
+VIRTUAL = (
+    {"pipe": 2, "data": 2},
+    {"parallel.zero_stage": "2", **GPT, **NATIVE, "model.num_layers": "4", "parallel.virtual_stages": "2"},
+)
 
 
 def _covers_the_model_once(grid: dict[str, int], changes: dict[str, str]) -> None:
@@ -89,6 +93,12 @@ def _everything_follows(grid: dict[str, int], changes: dict[str, str]) -> None:
 def test_what_is_written_to_owned_shards_is_everywhere_after_a_sync(case, engine):
     grid, changes = CASES[case]
     run_ranks(math.prod(grid.values()), _everything_follows, grid, on(engine, changes))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("check", [_covers_the_model_once, _everything_follows])
+def test_virtual_stages_own_every_element_and_have_it_after_a_sync(check):
+    run_ranks(4, check, *VIRTUAL)
 
 
 def _begins_with_weights_alone(grid: dict[str, int], changes: dict[str, str], folder: Path) -> None:
