@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from megads.config.engine_choice import choose
 from megads.config.estimate.activations import rank_tokens
 from megads.config.estimate.memory import GIB, estimate
 from megads.config.rules.advice import Change, put
@@ -19,6 +20,7 @@ from megads.families.decoder import padded_vocab_size
 
 CHUNK, TILES, ON_HOST = "recompute.loss_chunk", "recompute.mlp_tiles", "recompute.cpu_checkpointing"
 KIND, OPTIMIZER, ZERO = "recompute.granularity", "deepspeed.offload_optimizer", "parallel.zero_stage"
+ENGINE = "engine.kind"
 
 TOKENS = 4096
 """Of a chunk or a tile, at most: products of so many rows are as fast as any."""
@@ -49,6 +51,8 @@ def plan_long_context(resolved: Resolved, world_size: int, gib: float) -> Change
             break
         if not gib and OPTIMIZER in step:
             break
+        if ENGINE in step and choose(put(run, changes), world_size).kind != "native":
+            continue
         if ON_HOST in step and {KIND: run.recompute.granularity, **changes}[KIND] != "full":
             continue  # the user does not want layers computed again, and nothing else goes there
         free = {name: value for name, value in step.items() if rank_of(resolved.origins[name]) < BY_USER}
@@ -109,3 +113,6 @@ def _steps(run: RunConfig) -> Iterator[Change]:
     if run.deepspeed.offload_optimizer == "none" and grid.zero_stage and moves:
         at_least: Change = {ZERO: 2} if grid.zero_stage < 2 and grid.pipeline == 1 else {}
         yield {OPTIMIZER: "cpu", **at_least}
+        if run.engine.kind == "auto" and grid.pipeline == 1:
+            # One of its ranks that shares with nobody sums gradients on the device; DeepSpeed's go to the host.
+            yield {ENGINE: "deepspeed"}
