@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.plain import batches, eval_loss, in_halves, make_engine, rate, settings
+from tests.engine.plain import ENGINES, batches, engines_of, eval_loss, in_halves, make_engine, rate, settings
 from tests.pairs import parametrize_pairs
 from tests.ranks import groups_of, run_ranks
 
@@ -65,8 +65,15 @@ def _same(grid: dict[str, int], common: Mapping[str, str], part: Mapping[str, st
         torch.testing.assert_close(ours_weights[name], weight, rtol=tolerance, atol=tolerance)
 
 
+def _runs(grid, engine, **_):
+    return engine in engines_of(grid[0])
+
+
 @pytest.mark.dist
-@parametrize_pairs(grid=GRIDS, model=MODELS, part=PARTS)
-def test_what_is_cut_gives_what_the_whole_gives(grid, model, part):
+@parametrize_pairs(_runs, grid=GRIDS, model=MODELS, part=PARTS, engine=ENGINES)
+def test_what_is_cut_gives_what_the_whole_gives(grid, model, part, engine):
     degrees, changes = grid
-    run_ranks(math.prod(degrees.values()), _same, degrees, {**model, **changes}, part)
+    if engine == "native":  # which gathers by layers
+        changes = {name: value for name, value in changes.items() if name.startswith("parallel.")}
+    given = {**model, **changes, "engine.kind": engine}
+    run_ranks(math.prod(degrees.values()), _same, degrees, given, part)

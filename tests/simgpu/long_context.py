@@ -56,7 +56,7 @@ def _planned(devices: int, tokens: int) -> Any:
     from megads.config.long_context import plan_long_context, with_plan
     from megads.config.sources.resolve import resolve
 
-    env = {"LONG_CONTEXT": "1", "SEQ": str(tokens), "DTYPE": "bf16", "SAVE_IN_BACKGROUND": "0", "GRAD_ACC_STEPS": "1"}
+    env = {"LONG_CONTEXT": "1", "ENGINE": "deepspeed", "SEQ": str(tokens), "DTYPE": "bf16", "GRAD_ACC_STEPS": "1"}
     if devices > 1:
         env |= {"SP": str(devices), "ZERO_STAGE": "3"}
     derived = derive(resolve("7B", env=env, machine="generic"), num_hosts=1, ranks_per_host=devices, vocab_size=32_000)
