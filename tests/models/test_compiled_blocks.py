@@ -146,7 +146,7 @@ def _split_layer_is_one_graph(name: str, tensor: int, seq: int, scatter: bool) -
     ],
 )
 def test_a_layer_of_split_weights_is_one_graph(name, tensor, seq, scatter):
-    run_ranks(tensor * seq, _split_layer_is_one_graph, name, tensor, seq, scatter)
+    run_ranks(tensor * seq, _split_layer_is_one_graph, name, tensor, seq, scatter, timeout_s=300)
 
 
 def test_what_breaks_a_graph_is_found(monkeypatch):

@@ -123,7 +123,7 @@ def _operators_match_their_shapes() -> None:
 
 
 def test_an_operators_shapes_are_those_of_its_results():
-    run_ranks(2, _operators_match_their_shapes)
+    run_ranks(2, _operators_match_their_shapes, timeout_s=300)
 
 
 def test_nothing_is_sent_for_shapes():
@@ -163,4 +163,4 @@ def _compiled_collectives() -> None:
 
 
 def test_collectives_are_one_graph():
-    run_ranks(2, _compiled_collectives)
+    run_ranks(2, _compiled_collectives, timeout_s=300)

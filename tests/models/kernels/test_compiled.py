@@ -144,7 +144,7 @@ def _one_rank_disagrees() -> None:
 
 
 def test_ranks_that_talk_decide_together():
-    run_ranks(2, _one_rank_disagrees)
+    run_ranks(2, _one_rank_disagrees, timeout_s=300)
 
 
 def _split_model_is_compiled(scatter: bool) -> None:
@@ -160,7 +160,7 @@ def _split_model_is_compiled(scatter: bool) -> None:
 
 @pytest.mark.parametrize("scatter", [False, True])
 def test_split_layers_are_compiled(scatter):
-    run_ranks(2, _split_model_is_compiled, scatter)
+    run_ranks(2, _split_model_is_compiled, scatter, timeout_s=300)
 
 
 def test_generation_runs_eagerly():
