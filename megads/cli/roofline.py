@@ -19,7 +19,7 @@ VOCABULARY = 32_000
 SHOWN_CURES = 3
 
 ROWS = (
-    ("7B", {"NLAYERS": "10", "GRAD_ACC_STEPS": "8", "ENGINE": "deepspeed"}, 1),
+    ("7B", {"NLAYERS": "10", "GRAD_ACC_STEPS": "8", "ENGINE": "deepspeed", "KERNELS": "eager"}, 1),
     ("7B", {"NLAYERS": "10", "GRAD_ACC_STEPS": "8", "ENGINE": "native"}, 1),
     ("7B", {"NLAYERS": "10", "MICRO_BATCH": "4", "GRAD_ACC_STEPS": "8", "ENGINE": "native"}, 1),
     ("7B", {"NLAYERS": "10", "MICRO_BATCH": "4", "GRAD_ACC_STEPS": "32", "ENGINE": "native"}, 1),

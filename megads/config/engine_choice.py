@@ -12,7 +12,7 @@ from megads.config.stages import schedule_of
 from megads.config.tree import env_name, fields, value_of
 from megads.text.plural import listed
 
-AUTO_TAKES_NATIVE = False
+AUTO_TAKES_NATIVE = True
 """Whether ``ENGINE=auto`` takes the native engine where that can do what the settings ask for."""
 
 Kind = Literal["native", "deepspeed"]

@@ -292,7 +292,7 @@ class GPT(nn.Module):
     def project(self, states: Tensor, use: Callable[..., Tensor] | None = None) -> Tensor:
         """Map ``states`` to the logits ``[B, S, V/t]``; with ``use`` to what that makes of input, weight and bias."""
         if self.head is not None:
-            return self.head(states, use)
+            return self.head(states) if use is None else self.head(states, use)
         if use is not None:
             return use(states, self.embedding.weight, None)
         scattered, chunks = self.context.scatter_norms, self.context.tp_overlap

@@ -47,6 +47,7 @@ SETTINGS = {
     "VAL_SPLIT": "50",
     "DATA_PATH": "data",
     "TOKENIZER_TYPE": "NullTokenizer",
+    "ENGINE": "deepspeed",
 }
 
 

@@ -19,6 +19,7 @@ BOTH_READ = {
         "deepspeed.torch_compiler",
         "deepspeed.offload_pin_memory",
         "deepspeed.communication_data_type",
+        "deepspeed.torch_compiler",
         "deepspeed.hpz_partition_size",
         "deepspeed.reduce_bucket_size",
     ),

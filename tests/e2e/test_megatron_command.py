@@ -50,7 +50,7 @@ def test_a_command_of_megatron_deepspeed_trains_as_it_is_written(tmp_path):
     assert done.returncode == 0, done.stderr
     told = done.stdout + done.stderr
     assert "\ndefaults Megatron-LM's; " in told
-    assert "megads: --deepspeed has no effect: the engine is always DeepSpeed's\n" in told
+    assert "megads: --deepspeed has no effect: ENGINE says which engine runs\n" in told
     assert "megads: --train-samples 100 is overridden by --train-samples 8\n" in told
     rows = [row for row in read_metrics(tmp_path / "runs/tiny/metrics.jsonl") if "lm_loss" in row]
     assert [row["consumed_samples"] for row in rows] == [2, 4, 6, 8]

@@ -268,6 +268,7 @@ def test_a_wrong_setting_is_not_tried_again(megads):
     planted = megads.folder / "planted"
     planted.mkdir()
     (planted / "deepspeed.py").write_text("import nothing_of_this_name\n")
-    done = megads.train("r", "--max-restarts", "5", TP="1", PYTHONPATH=f"{planted}:{os.environ.get('PYTHONPATH', '')}")
+    path = f"{planted}:{os.environ.get('PYTHONPATH', '')}"
+    done = megads.train("r", "--max-restarts", "5", TP="1", ENGINE="deepspeed", PYTHONPATH=path)
     assert done.returncode != 0
     assert done.stderr.count("restart ") == 0, done.stderr

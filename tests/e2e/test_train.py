@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 
@@ -71,8 +72,18 @@ def test_a_run_trains_and_says_what_it_did(reference):
     outcome = json.loads((folder / "outcome.json").read_text())
     assert (outcome["exit_code"], outcome["message"], outcome["iteration"], outcome["kind"]) == (0, "done", 20, "done")
     assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert (folder / "ds_config.json").is_file()
+    assert not (folder / "ds_config.json").exists()  # DeepSpeed is not the engine
     assert [p.name for p in (folder / "checkpoints").iterdir()] == ["iter_0000020"]
+
+
+def test_a_run_of_the_native_engine_imports_no_deepspeed(megads):
+    planted = megads.folder / "planted"
+    planted.mkdir()
+    (planted / "deepspeed.py").write_text("raise ImportError('deepspeed is imported')\n")
+    path = f"{planted}:{os.environ.get('PYTHONPATH', '')}"
+    done = megads.train("r", TRAIN_ITERS="2", TP="1", ENGINE="native", PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    assert "engine   native" in done.stderr
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_a_site_is_previewed_with_its_facts(machine, no_look):
     facts = read_machine(machine, ROOT).facts
     assert notes[0].startswith(f"preview: this host is not {machine}; ")
     assert f"layout   {2 * facts.ranks_per_host} ranks on 2 hosts" in text
-    assert '"fp16"' in text
+    assert "engine   native\n" in text
     assert facts.device_memory_gib > 30
 
 

@@ -18,6 +18,7 @@ from megads.config.estimate.flops import flops_per_token, products
 from megads.config.estimate.memory import parameters_of, stages
 from megads.config.estimate.pipeline import idle_of
 from megads.config.estimate.traffic import Message, traffic
+from megads.config.kernel_form import form_of
 from megads.config.schema import RunConfig
 from megads.errors import ConfigError
 from megads.families.decoder import padded_vocab_size, spec_of
@@ -197,7 +198,7 @@ def _lines(run: RunConfig, world_size: int, stage: Stage, device: Accelerator, p
 
 def is_compiled(run: RunConfig, world_size: int) -> bool:
     """Return whether layers and loss of ``run`` are compiled on an accelerator."""
-    return choose(run, world_size).kind == "native"
+    return form_of(run, world_size, "cuda").kind == "compiled"
 
 
 def _unless(passes: Passes) -> str:

@@ -199,7 +199,7 @@ def zero(run: RunConfig, world_size: int) -> Iterator[Problem]:
         shared = "gradients" if stage == 2 else "weights"
         yield Problem(
             f"ZERO_STAGE={stage} shares {shared} that the PP={count} stages of a pipeline keep between micro-batches",
-            [{ZERO: 1}, {PP: 1}],
+            [{ZERO: 1}, {PP: 1}, {"engine.kind": "native"}],
             overridable=(ZERO,),
         )
 

@@ -75,7 +75,7 @@ HARMLESS = _options(
         "initial weights are drawn the same for every layout": """
             --use-cpu-initialization --sync-tp-duplicated-parameters --no-initialization
         """,
-        "the engine is always DeepSpeed's": "--deepspeed --deepspeed_mpi --no-pipeline-parallel",
+        "ENGINE says which engine runs": "--deepspeed --deepspeed_mpi --no-pipeline-parallel",
         "communication is torch's and DeepSpeed's, in their own order and buckets": """
             --no-async-tensor-model-parallel-allreduce --disable-tp-comm-overlap-ag
             --disable-tp-comm-overlap-rs --tp-comm-overlap-rs-dgrad --disable-tp-comm-bulk-dgrad

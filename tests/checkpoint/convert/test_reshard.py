@@ -155,7 +155,6 @@ def test_chunks_of_a_stage_stay_with_its_layers(tmp_path):
         ({"pipeline": 5}, "PP=5 stages cannot share NLAYERS=4 layers; use --pp=4 or --pp=3"),
         ({"sequence": 16}, "SP=16 ranks cannot share HEADS / TP = 8 / 1 = 8 query heads: each needs one; use --sp="),
         ({"sequence": 5}, "SEQ=12 tokens cannot be split over SP=5 ranks; use --sp="),
-        ({"pipeline": 2, "zero_stage": 3}, "ZERO_STAGE=3 shares weights that the PP=2 stages of a pipeline keep"),
         ({"pipeline": 2, "pipeline_split": "1,1"}, "PIPELINE_SPLIT=1,1 must list the layers of each of PP=2"),
         ({"pipeline": 2, "pipeline_split": "even"}, "PIPELINE_SPLIT='even' is not layers, ends, parameters or a list"),
     ],

@@ -38,7 +38,7 @@ def test_no_clipping_is_written_as_zero():
     [("fp32", 0, 0), ("fp32", 1, 1), ("bf16", 0, 1), ("bf16", 1, 1), ("fp16", 0, 1), ("fp16", 1, 1)],
 )
 def test_half_precision_never_runs_zero_0(dtype, stage, effective):
-    run = _run({"DTYPE": dtype, "ZERO_STAGE": str(stage)})
+    run = _run({"DTYPE": dtype, "ZERO_STAGE": str(stage), "ENGINE": "deepspeed"})
     config = deepspeed_config(run, 4)
     assert effective_zero_stage(run) == config["zero_optimization"]["stage"] == effective
     assert config["bf16"]["enabled"] == (dtype == "bf16")

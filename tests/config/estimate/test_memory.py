@@ -40,7 +40,7 @@ def check_fits(run: RunConfig, world_size: int, ranks_on_host: int, available: i
 
 
 def _run(env: dict[str, str], ranks: int = 1, preset: str = "tiny", machine: str = "generic") -> RunConfig:
-    resolved = resolve(preset, env={"TRAIN_ITERS": "10", **env}, machine=machine)
+    resolved = resolve(preset, env={"TRAIN_ITERS": "10", "ENGINE": "deepspeed", **env}, machine=machine)
     return derive(resolved, num_hosts=1, ranks_per_host=ranks, vocab_size=500).run
 
 

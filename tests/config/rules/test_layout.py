@@ -19,6 +19,7 @@ from tests.config.advice import attempt_from, ways
 MODEL = {"NLAYERS": "4", "HIDDEN": "64", "HEADS": "8", "NUM_KV_HEAD": "4", "FFN_HIDDEN_SIZE": "192", "SEQ": "64"}
 MODEL |= {"GLOBAL_BATCH": "48", "MICRO_BATCH": "1", "TRAIN_ITERS": "10"}
 FULL = {"RECOMPUTE": "full"}
+DEEPSPEED = {"ENGINE": "deepspeed"}
 
 # (ranks, settings, what is reported): told is the beginning of the line, and words of its advice.
 REFUSED = [
@@ -52,8 +53,16 @@ REFUSED = [
     (2, {"PP": "2", "PIPELINE_SPLIT": "even"}, "PIPELINE_SPLIT='even' is not layers, ends, parameters or a list"),
     (1, {"PIPELINE_SPLIT": "2,2"}, "PIPELINE_SPLIT=2,2 must list the layers of each of PP=1 stages"),
     (2, {"PP": "2", "NLAYERS": "100000"}, "NLAYERS=100000 layers are too many to split into PP=2 stages"),
-    (2, {"PP": "2", "ZERO_STAGE": "2"}, "ZERO_STAGE=2 shares gradients that the PP=2 stages of a pipeline keep"),
-    (4, {"PP": "4", "ZERO_STAGE": "3"}, "ZERO_STAGE=3 shares weights that the PP=4 stages of a pipeline keep"),
+    (
+        2,
+        {"PP": "2", "ZERO_STAGE": "2", **DEEPSPEED},
+        "ZERO_STAGE=2 shares gradients that the PP=2 stages of a pipeline keep",
+    ),
+    (
+        4,
+        {"PP": "4", "ZERO_STAGE": "3", **DEEPSPEED},
+        "ZERO_STAGE=3 shares weights that the PP=4 stages of a pipeline keep",
+    ),
     # Ulysses and scattered norms.
     (3, {"SP": "3"}, "SEQ=64 tokens cannot be split over SP=3 ranks; use "),
     (8, {"SP": "4", "TP": "4"}, "8 ranks cannot be split into TP=4 x PP=1 x SP=4 (= 16); use "),
@@ -204,7 +213,7 @@ REFUSED = [
     # More ranks than degrees that a preset asks for.
     (
         8,
-        {"PP": "2", "TP": "2", "SP": "2", "ZERO_STAGE": "3"},
+        {"PP": "2", "TP": "2", "SP": "2", "ZERO_STAGE": "3", **DEEPSPEED},
         "ZERO_STAGE=3 shares weights that the PP=2 stages of a pip",
     ),
 ]
@@ -286,10 +295,13 @@ def test_without_knowing_what_the_user_gave_the_advice_keeps_the_ranks():
 # (options, what is reported): the advice speaks the words that were used.
 WORDS = [
     (
-        ["--zero-stage", "2", "--pipeline-model-parallel-size", "2"],
-        "--zero-stage=1 or --pipeline-model-parallel-size=1",
+        ["--zero-stage", "2", "--pipeline-model-parallel-size", "2", "--set", "engine.kind=deepspeed"],
+        "--zero-stage=1, --pipeline-model-parallel-size=1 or --set engine.kind=native",
     ),
-    (["--set", "parallel.zero_stage=3", "--set", "parallel.pipeline=2"], "--set parallel.zero_stage=1 or --set par"),
+    (
+        ["--set", "parallel.zero_stage=3", "--set", "parallel.pipeline=2", "--set", "engine.kind=deepspeed"],
+        "--set parallel.zero_stage=1, --set par",
+    ),
     (["--cpu-optimizer", "--zero-stage", "0"], "--zero-stage=1 or drop --cpu-optimizer"),
     (
         ["--deepspeed-activation-checkpointing"],

@@ -17,6 +17,9 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
     return derive(resolved, num_hosts=1, ranks_per_host=ranks, vocab_size=1000).run
 
 
+DEEPSPEED = {"ENGINE": "deepspeed"}
+
+
 @pytest.mark.parametrize(
     ("ranks", "env", "told"),
     [
@@ -40,11 +43,15 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
         ),
         (1, {"SCATTER_NORMS": "1"}, "SCATTER_NORMS=1 has no effect with TP=1"),
         (1, {"TP_OVERLAP": "4"}, "TP_OVERLAP=4 has no effect with TP=1"),
-        (2, {"DDP_IMPL": "torch", "ZERO_STAGE": "0"}, "DDP_IMPL=torch has no effect with ZERO_STAGE=0"),
-        (2, {"DDP_IMPL": "torch", "PP": "2", "GRAD_ACC_STEPS": "9"}, "DDP_IMPL=torch has no effect with PP=2"),
+        (2, {"DDP_IMPL": "torch", "ZERO_STAGE": "0", **DEEPSPEED}, "DDP_IMPL=torch has no effect with ZERO_STAGE=0"),
         (
             2,
-            {"DDP_IMPL": "torch", "DTYPE": "bf16", "ZERO_STAGE": "1"},
+            {"DDP_IMPL": "torch", "PP": "2", "GRAD_ACC_STEPS": "9", **DEEPSPEED},
+            "DDP_IMPL=torch has no effect with PP=2",
+        ),
+        (
+            2,
+            {"DDP_IMPL": "torch", "DTYPE": "bf16", "ZERO_STAGE": "1", **DEEPSPEED},
             "DDP_IMPL=torch has no effect with DTYPE=bf16 and ZERO_STAGE=1: DeepSpeed's BF16_Optimizer",
         ),
         (2, {"WALL_CLOCK_BREAKDOWN": "1", "PP": "2", "GRAD_ACC_STEPS": "9"}, "BREAKDOWN=1 has no effect with PP=2"),
@@ -55,7 +62,7 @@ def _run(env: dict[str, str], ranks: int, machine: str = "generic") -> RunConfig
             "reaches GLOBAL_BATCH=8 after 31 iterations, and TRAIN_ITERS=10 ends before that",
         ),
         (1, {"SKIP_TRAIN_ITERATION_RANGE": "2-3 9-12"}, "9-12 reaches beyond the last of TRAIN_ITERS=10"),
-        (2, {"DTYPE": "bf16", "ZERO_STAGE": "0"}, "ZERO_STAGE=0 with DTYPE=bf16 runs as ZeRO 1"),
+        (2, {"DTYPE": "bf16", "ZERO_STAGE": "0", **DEEPSPEED}, "ZERO_STAGE=0 with DTYPE=bf16 runs as ZeRO 1"),
         (
             1,
             {"DTYPE": "bf16", "GRAD_ACCUM_DTYPE": "bf16", "GRAD_ACC_STEPS": "4"},

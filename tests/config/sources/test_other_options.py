@@ -56,7 +56,7 @@ def test_harmless_options_are_reported_in_one_line_each_reason():
     assert read.given == {}
     assert read.notes == (
         "--no-masked-softmax-fusion and --no-rope-fusion have no effect: kernels are torch's and are chosen by torch",
-        "--deepspeed has no effect: the engine is always DeepSpeed's",
+        "--deepspeed has no effect: ENGINE says which engine runs",
     )
     silent = [name for name in HARMLESS if not read_flags([(name, "1")]).notes]
     assert silent == [BACKEND]

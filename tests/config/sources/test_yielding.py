@@ -74,7 +74,14 @@ YIELDS = [
         *("tiny", "generic", 1, {"DTYPE": "fp16", "MIN_LOSS_SCALE": "1e6"}),
         *(("optim.initial_loss_scale_power", 20), "INITIAL_LOSS_SCALE_POWER=16 (default) becomes 20: "),
     ),
-    ("33B", "generic", 12, {"PP": "2"}, ("parallel.zero_stage", 1), "ZERO_STAGE=2 (preset 33B) becomes 1: "),
+    (
+        "33B",
+        "generic",
+        12,
+        {"PP": "2", "ENGINE": "deepspeed"},
+        ("parallel.zero_stage", 1),
+        "ZERO_STAGE=2 (preset 33B) becomes 1: ",
+    ),
     (
         *("tiny", "cpu", 1, {"LR_FINDER": "1", "LR_FINDER_MAX": "1e-7"}),
         *(("lr_finder.lowest", 1e-13), "LR_FINDER_MIN=1e-06 (default) becomes 1e-13: "),

@@ -5,13 +5,18 @@ import pytest
 from megads.config import engine_choice
 from megads.config.rules.advice import put
 from megads.config.schema import ParallelConfig, RunConfig, TrainConfig
+from megads.config.settings.engine import EngineConfig
 from megads.config.sources.resolve import Resolved
 from megads.errors import DependencyError
 from megads.launch.preflight.packages import check_versions, numbers, settle_engine
 
 
 def run(zero_stage=1, dtype="fp32", pipeline=1):
-    return RunConfig(train=TrainConfig(dtype=dtype), parallel=ParallelConfig(zero_stage=zero_stage, pipeline=pipeline))
+    return RunConfig(
+        engine=EngineConfig(kind="deepspeed"),
+        train=TrainConfig(dtype=dtype),
+        parallel=ParallelConfig(zero_stage=zero_stage, pipeline=pipeline),
+    )
 
 
 def test_versions_compare_as_numbers():
@@ -39,7 +44,7 @@ def without_deepspeed(package):
 
 def test_deepspeed_is_needed_where_it_is_the_engine_only(monkeypatch):
     monkeypatch.setattr(metadata, "version", without_deepspeed)
-    asked = put(run(), {"engine.kind": "deepspeed"})
+    asked = run()
     with pytest.raises(DependencyError, match=r"deepspeed is not installed .* deepspeed, or use ENGINE=native$"):
         check_versions(asked)
     given = put(asked, {"deepspeed.steps_per_print": 5})
@@ -60,7 +65,7 @@ def test_deepspeed_is_needed_where_it_is_the_engine_only(monkeypatch):
 )
 def test_auto_takes_the_engine_that_is_installed(monkeypatch, change, version, kind):
     monkeypatch.setattr(engine_choice, "AUTO_TAKES_NATIVE", False)
-    settled = settle_engine(Resolved(put(run(), change), {}, ()), lambda module: version)
+    settled = settle_engine(Resolved(put(run(), {"engine.kind": "auto", **change}), {}, ()), lambda module: version)
     assert settled.run.engine.kind == kind
     assert settled.notes == (
         ("ENGINE=native, since deepspeed is not installed in this Python",) if kind == "native" else ()
