@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.simgpu.device import have_device
+from tests.parity.layouts import Layout
+from tests.simgpu.counting import counting
+from tests.simgpu.device import DEVICE, have_device, run_on_device
 from tests.simgpu.long_context import DEVICE_GIB, GIB, rows, tracked
+from tests.simgpu.parity import engine_on, train
 
 PAGE = Path(__file__).parents[2] / "docs/long_context.md"
 TRACKED = 4
@@ -37,3 +40,26 @@ def test_a_short_row_of_the_table_is_tracked_again():
     have_device()
     (size,) = tracked(rows()[:1])
     assert size / GIB == pytest.approx(float(_cells()[0][TRACKED]), abs=0.06)
+
+
+PARTS = {"recompute.cpu_checkpointing": "1", "recompute.loss_chunk": "8", "recompute.mlp_tiles": "3"}
+
+
+def _in_parts(kind: str) -> None:
+    found, waits = [], []
+    for parts in ({}, PARTS):
+        given = {"engine.kind": kind, "recompute.granularity": "full", **parts}
+        engine, run, groups = engine_on(DEVICE, Layout("llama"), **given)
+        with counting() as counted:
+            found.append(train(DEVICE, engine, run, groups, range(2)))
+        waits.append(len(counted.waits))
+        uploads = counted.kinds().get("upload_pinned", 0)
+        assert (uploads > 0) == bool(parts)
+    for whole, ours in zip(*found, strict=True):
+        assert ours == pytest.approx(whole, rel=1e-6)
+    assert waits[0] == waits[1], "parts wait for the host"
+
+
+@pytest.mark.parametrize("kind", ["native", "deepspeed"])
+def test_engines_train_the_same_in_parts_and_wait_for_the_host_as_often(kind):
+    run_on_device(1, _in_parts, kind)
