@@ -74,7 +74,7 @@ def with_plan(resolved: Resolved, changes: Change) -> Resolved:
 def plan_line(run: RunConfig, world_size: int, gib: float) -> str:
     """Return what LONG_CONTEXT=1 has planned, and what a rank then needs."""
     needed = estimate(run, world_size).total / GIB
-    of = f" of {gib:g}" if gib else ""
+    of = f" of {gib:.3g}" if gib else ""
     return f"LONG_CONTEXT: {', '.join(parts(run)) or 'nothing in parts'}: {needed:.1f}{of} GiB per rank (estimated)"
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from megads.config import engine_choice
 from megads.config.derive import derive
 from megads.config.estimate.memory import GIB, estimate
 from megads.config.long_context import (
     CHUNK,
+    ENGINE,
     KIND,
     ON_HOST,
     OPTIMIZER,
@@ -39,7 +41,8 @@ def test_nothing_is_planned_unless_asked_for():
     assert _plan(80, LONG_CONTEXT="0") == {}
 
 
-def test_parts_are_added_in_the_order_of_their_cost_until_the_device_suffices():
+def test_parts_are_added_in_the_order_of_their_cost_until_the_device_suffices(monkeypatch):
+    monkeypatch.setattr(engine_choice, "AUTO_TAKES_NATIVE", True)
     found, last = [], 10_000.0
     while True:
         changes = _plan(last)
@@ -54,6 +57,7 @@ def test_parts_are_added_in_the_order_of_their_cost_until_the_device_suffices():
         {CHUNK: 4096, KIND: "full", TILES: 32},
         {CHUNK: 4096, KIND: "full", TILES: 32, ON_HOST: True},
         {CHUNK: 4096, KIND: "full", TILES: 32, ON_HOST: True, OPTIMIZER: "cpu", ZERO: 2},
+        {CHUNK: 4096, KIND: "full", TILES: 32, ON_HOST: True, OPTIMIZER: "cpu", ZERO: 2, ENGINE: "deepspeed"},
     ]
 
 
