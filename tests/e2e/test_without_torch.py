@@ -46,7 +46,7 @@ def test_dry_run_shows_everything_and_starts_nothing(python, tmp_path, monkeypat
     lines = done.stdout.splitlines()
     assert any(line.split() == ["model.num_layers", "10", "env", "NLAYERS"] for line in lines)
     assert any(line.split() == ["parallel.tensor", "2", "env", "TP"] for line in lines)
-    assert '  "train_batch_size": 16,' in lines
+    assert "engine   native" in lines
     assert "megads.launch.launchers.local" in lines[-1]
     assert lines[-1].endswith("-m megads worker --config runs/7B/config.yaml")
     assert list(tmp_path.iterdir()) == []

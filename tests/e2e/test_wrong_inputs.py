@@ -91,7 +91,7 @@ SPLITS = [
     case("DP=3, but 4 ranks / (TP=1 x PP=1 x SP=1) = 4; use DP=4 MICRO_BATCH=1", DP="3", NGPU_PER_HOST="4"),
     case("PP=4 stages cannot share NLAYERS=2 layers; use PP=2, PP=1 or NLAYERS=4", PP="4"),
     case("PIPELINE_SPLIT=1,2 must list the layers of each", PP="2", PIPELINE_SPLIT="1,2"),
-    case("ZERO_STAGE=2 shares gradients that the PP=2 stages", "--zero-stage", "2", PP="2"),
+    case("ZERO_STAGE=2 shares gradients that the PP=2 stages", "--zero-stage", "2", PP="2", ENGINE="deepspeed"),
     case("SP=8 ranks cannot share HEADS / TP = 4 / 1 = 4 query heads", SP="8"),
     case("SEQ=33 tokens cannot be split over SP=2 ranks; use SP=1, SP=3 or SEQ=32", SP="2", SEQ="33"),
     case("SCATTER_NORMS=1 splits the SEQ / SP = 34 / 1", "--sequence-parallel", TP="4", SEQ="34"),
