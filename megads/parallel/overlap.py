@@ -74,7 +74,7 @@ def start_scattered_product(x: Tensor, weight: Tensor, group: dist.ProcessGroup,
     is summed while the next one is multiplied.
     """
     pending, size = Pending(), group.size()
-    if chunks == SYMMETRIC_MEMORY:
+    if chunks == SYMMETRIC_MEMORY and dist.are_sent():  # else a result of the same form, without the others
         name = _symmetric_memory(group, x)
         return torch.ops.symm_mem.fused_matmul_reduce_scatter(x, weight.t(), "sum", 0, name), pending
     length, batch, width = x.shape
@@ -100,7 +100,7 @@ def product_of_gathered(
     ``mine`` is ``[s, B, D]``, contiguous. The rows, ``[t * s * B, D]``, are in the order of :func:`rows_by_chunk`. This
     rank's own part is multiplied first, then chunk by chunk what has arrived.
     """
-    if chunks == SYMMETRIC_MEMORY:
+    if chunks == SYMMETRIC_MEMORY and dist.are_sent():  # else a result of the same form, without the others
         name = _symmetric_memory(group, mine)
         whole, (out,) = torch.ops.symm_mem.fused_all_gather_matmul(mine, [weight.t()], 0, name)
         return out if bias is None else out.add_(bias), whole.flatten(0, 1)

@@ -25,6 +25,7 @@ __all__ = [
     "all_gather_into_tensor",
     "all_reduce",
     "all_to_all_single",
+    "are_sent",
     "broadcast",
     "exchange",
     "get_process_group_ranks",
@@ -78,6 +79,11 @@ def nothing_sent() -> Iterator[None]:
         yield
     finally:
         _sends = before
+
+
+def are_sent() -> bool:
+    """Return whether collectives do what they are asked for: not inside of :func:`nothing_sent`."""
+    return _sends
 
 
 def timed(collective: F) -> F:

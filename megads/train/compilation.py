@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from megads.cluster.hosts import this_host
 from megads.comm.groups import Groups
+from megads.comm.messages import all_gather_values
 from megads.config.kernel_form import form_of
 from megads.config.schema import RunConfig
 from megads.models.kernels.cache import CompileCache
@@ -15,14 +17,27 @@ from megads.monitor.log import LOG
 
 
 def compile_run(run: RunConfig, engine: Any, run_dir: Path, groups: Groups, device: torch.device) -> None:
-    """Compile the layers and the loss of ``engine`` at their first call, from the run's cache where it has them."""
+    """Compile the layers and the loss of ``engine`` at their first call, from the run's cache where it has them.
+
+    Collective: where one rank cannot compile, none does.
+    """
     form = form_of(run, groups.grid.world_size, device.type)
     if form.reason and groups.rank == 0:
         LOG.info("layers run eagerly: %s", form.reason)
     if form.kind == "eager":
         return
-    from megads.models.kernels.compiled import compile_layers  # imports the compiler
+    from megads.models.kernels import probe  # these import the compiler
+    from megads.models.kernels.compiled import compile_layers
 
+    # The same on every rank: one that computes otherwise than its neighbours would have other collectives.
+    ranks = all_gather_values((this_host(), probe.why_not(device)))
+    unable = [(rank, host, reason) for rank, (host, reason) in enumerate(ranks) if reason]
+    if unable:
+        if groups.rank == 0:
+            rank, host, reason = unable[0]
+            others = f" (and {len(unable) - 1} more)" if len(unable) > 1 else ""
+            LOG.warning("layers run eagerly: rank %d on %s%s cannot compile: %s", rank, host, others, reason)
+        return
     is_first = groups.data_rank == groups.tensor_rank == groups.seq_rank == 0
     cache = CompileCache(run_dir, groups.pipe_rank, writes=is_first)
     if cache.load() and groups.rank == 0:
@@ -34,4 +49,7 @@ def compile_run(run: RunConfig, engine: Any, run_dir: Path, groups: Groups, devi
             if problem := cache.save():
                 LOG.warning("%s", problem)
 
-    compile_layers(getattr(engine, "chunks", None) or [engine.module], say)
+    def warn(line: str) -> None:
+        LOG.warning("%s", line)
+
+    compile_layers(getattr(engine, "chunks", None) or [engine.module], say, warn=warn)

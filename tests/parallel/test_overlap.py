@@ -14,6 +14,7 @@ from megads.errors import DeviceError
 from megads.parallel import overlap
 from megads.parallel.overlap import cut
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear
+from megads.timing.collectives import nothing_sent
 from tests.ranks import groups_of, run_ranks
 
 WIDTH, INNER, PART = 6, 8, 5  # PART: positions of a rank, which two and three chunks do not share evenly
@@ -173,6 +174,20 @@ def _refused() -> None:
 @pytest.mark.dist
 def test_symmetric_memory_needs_nvidia():
     run_ranks(2, _refused)
+
+
+def _one_rank_asks_for_a_form() -> None:
+    if dist.get_rank() == 1:
+        return
+    with nothing_sent():
+        formed = _pass(True, overlap.SYMMETRIC_MEMORY, True, 3, False)
+        plain = _pass(True, 1, True, 3, False)
+    assert [each.shape for each in formed] == [each.shape for each in plain]
+
+
+@pytest.mark.dist
+def test_the_form_of_fused_products_needs_no_other_rank():
+    run_ranks(2, _one_rank_asks_for_a_form)
 
 
 @pytest.mark.parametrize(

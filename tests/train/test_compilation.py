@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from megads.cluster.hosts import this_host
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
-from megads.models.kernels import cache, compiled
+from megads.models.kernels import cache, compiled, probe
+from megads.monitor.log import LOG
 from megads.parallel.loss import whole_cross_entropy
+from megads.train import compilation
 from megads.train.compilation import compile_run
 from tests.engine.plain import settings
+from tests.ranks import groups_of, run_ranks
 
 ONE = Groups(Grid(), 0)
 
@@ -30,11 +35,12 @@ def calls(monkeypatch):
     """Return the modules that are asked to be compiled; a first line is said of each call."""
     found: list[object] = []
 
-    def compile_layers(modules, say):
+    def compile_layers(modules, say, warn):
         found.extend(modules)
         say("compiled Block for [2, 4] in 1.0 s")
 
     monkeypatch.setattr(compiled, "compile_layers", compile_layers)
+    monkeypatch.setattr(probe, "why_not", lambda device: "")
     return found
 
 
@@ -65,6 +71,48 @@ def test_every_chunk_of_a_stage_is_compiled(tmp_path, logged, calls, monkeypatch
     assert logged.messages[0].startswith("compiled code of an earlier start: ")
     assert logged.messages[1:] == ["compiled Block for [2, 4] in 1.0 s", "disk full"]
     assert len(saved) == 1
+
+
+def _rank_1_has_no_compiler(folder: str) -> None:
+    from torch._inductor.cpp_builder import cpp_compiler_search
+
+    groups, asked, lines = groups_of(tensor=2), [], []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    LOG.addHandler(handler)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "compile_layers", lambda *args, **more: asked.append(args))
+        if groups.rank == 1:
+            patch.setenv("PATH", folder)
+            patch.delenv("CXX", raising=False)
+            patch.setenv("TORCHINDUCTOR_CACHE_DIR", folder)
+            cpp_compiler_search.cache_clear()
+        else:
+            patch.setattr(probe, "why_not", lambda device: "")
+        run = settings({"tensor": 2}, **{"engine.kernels": "compiled"})
+        compile_run(run, SimpleNamespace(module="module"), Path(folder), groups, torch.device("cpu"))
+    LOG.removeHandler(handler)
+    cpp_compiler_search.cache_clear()
+    assert asked == []
+    if groups.rank == 1:
+        assert lines == []
+        return
+    (line,) = lines
+    assert line.startswith(f"layers run eagerly: rank 1 on {this_host()} cannot compile: ")
+    assert "No working C++ compiler found" in line
+
+
+def test_where_one_rank_has_no_compiler_all_run_eagerly(tmp_path):
+    run_ranks(2, _rank_1_has_no_compiler, str(tmp_path), timeout_s=120)
+
+
+def test_ranks_that_cannot_compile_are_one_line(tmp_path, logged, calls, monkeypatch):
+    found = [("a", ""), ("b", "no Triton"), ("b", "no Triton")]
+    monkeypatch.setattr(compilation, "all_gather_values", lambda mine: found)
+    start(tmp_path, SimpleNamespace(module="module"), **{"engine.kernels": "compiled"})
+    start(tmp_path, SimpleNamespace(module="module"), Groups(Grid(data=3), 1), **{"engine.kernels": "compiled"})
+    assert calls == []
+    assert logged.messages == ["layers run eagerly: rank 1 on b (and 1 more) cannot compile: no Triton"]
 
 
 def test_one_rank_speaks(tmp_path, logged, calls):

@@ -4,7 +4,8 @@ A layer's number and its weights are no part of the compiled code, so the first 
 engine does around a layer (hooks that gather weights, recomputation, pipeline stages) stays outside. Code is
 compiled for fixed shapes, when they come for the first time, and checked: where its results are not those of the
 eager layer, or torch cannot compile it, the run stays eager and says so. So does a call with shapes beyond
-:data:`MOST_SHAPES`: nothing is compiled again and again unnoticed.
+:data:`MOST_SHAPES`: nothing is compiled again and again unnoticed. Ranks that talk inside of a layer agree that each
+has compiled it before any runs it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 import megads.timing.collectives as dist
 from megads.comm.groups import Groups
 from megads.models.gpt import GPT
+from megads.models.kernels.probe import in_a_line
 from megads.parallel.documents import Documents
 from megads.parallel.opaque import name_group
 
@@ -45,10 +47,20 @@ class Compiled:
         groups: ranks of ``tensor`` and ``seq`` make the same calls and decide together.
         say: takes a line for the log.
         backend: of the compiler.
+        warn: takes a line of what went wrong on this rank and not on all others; None: ``say`` does.
     """
 
-    def __init__(self, function: Callable[..., Tensor], name: str, groups: Groups, say: Say, backend: str = "inductor"):
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        name: str,
+        groups: Groups,
+        say: Say,
+        backend: str = "inductor",
+        warn: Say | None = None,
+    ):
         self.function, self.name, self.groups, self.say = function, name, groups, say
+        self.warn = warn or say
         self.compiled: Callable[..., Tensor] | None = torch.compile(
             function, backend=backend, dynamic=False, fullgraph=True
         )
@@ -85,35 +97,47 @@ class Compiled:
             self.again += 1
             self.say(f"compiled {self.name} again for {_shown(args)}: something besides shapes has changed")
             if self.again >= MOST_AGAIN:
-                self._give_up(f"it was compiled {self.again} times for the same shapes")
+                self._give_up(f"it was compiled {self.again} times for the same shapes", self.say)
         return result
 
     def _first(self, args: Sequence[Any]) -> Tensor:
         """Compile for the shapes of ``args``; return the result of whichever form is right."""
         assert self.compiled is not None
         started, hits = time.perf_counter(), _cache_hits()
-        problem, result = "", None
-        try:
-            if torch.is_grad_enabled() and not self.is_checked:
-                problem = self._disagreement(args)
-            else:  # tables that are made once are made, which a graph would do each time
-                with torch.no_grad():
-                    self.function(*args)
-            result = None if problem else self.compiled(*args)
-        except torch._dynamo.exc.TorchDynamoException as error:
-            problem = f"torch cannot compile it: {_first_line(error)}"
-        if self._is_any_ranks(problem, args):
-            self._give_up(problem or "another rank does not compile it")
+        # A rank that runs compiled code waits for the others inside of it: each has all of its code before any runs it.
+        problem = self._is_uncompilable(args)
+        failed = self._failed_ranks(problem, args)
+        if not failed and torch.is_grad_enabled() and not self.is_checked:
+            problem = self._disagreement(args)
+            failed = self._failed_ranks(problem, args)
+        if failed:
+            is_alone = bool(problem) and failed < self._ranks()
+            self._give_up(problem or "another rank does not compile it", self.warn if is_alone else self.say)
             return self.function(*args)
+        result = self.compiled(*args)
         self.is_checked = self.is_checked or torch.is_grad_enabled()
         cached = " from the cache" if _cache_hits() > hits else ""
         self.say(f"compiled {self.name} for {_shown(args)} in {time.perf_counter() - started:.1f} s{cached}")
-        assert result is not None
         return result
 
-    def _give_up(self, reason: str) -> None:
+    def _is_uncompilable(self, args: Sequence[Any]) -> str:
+        """Compile both directions for the shapes of ``args`` and send nothing; return why that cannot be done."""
+        assert self.compiled is not None
+        # What recomputation would note is none of its business.
+        with dist.nothing_sent(), torch.autograd.graph.saved_tensors_hooks(_same, _same):
+            with torch.no_grad():  # tables that are made once are made, which a graph would do each time
+                self.function(*args)
+            try:
+                if torch.is_grad_enabled():
+                    _results(self.compiled, args)
+                self.compiled(*args)
+            except Exception as error:  # of any kind: of the compiler, of the C++ compiler, of the cache's folder
+                return f"torch cannot compile it: {in_a_line(error)}"
+        return ""
+
+    def _give_up(self, reason: str, say: Say) -> None:
         self.compiled = None
-        self.say(f"{self.name} stays eager: {reason}")
+        say(f"{self.name} stays eager: {reason}")
 
     def _disagreement(self, args: Sequence[Any]) -> str:
         """Return how the compiled results of ``args`` differ from the eager ones; empty: within the tolerance."""
@@ -133,13 +157,16 @@ class Compiled:
                 return f"{names[place > 0]} is {away:.1e} away from eager's, relative to its norm"
         return ""
 
-    def _is_any_ranks(self, problem: str, args: Sequence[Any]) -> bool:
-        """Return whether any rank that makes the same calls has a problem."""
-        flag = torch.tensor(float(bool(problem)), device=next(_tensors(args)).device)
+    def _failed_ranks(self, problem: str, args: Sequence[Any]) -> int:
+        """Return how many of the ranks that make the same calls have a problem."""
+        count = torch.tensor(float(bool(problem)), device=next(_tensors(args)).device)
         for group in (self.groups.tensor, self.groups.seq):
             if group is not None:
-                dist.all_reduce(flag, group=group)
-        return bool(flag.item())
+                dist.all_reduce(count, group=group)
+        return int(count.item())
+
+    def _ranks(self) -> int:
+        return self.groups.tensor_size * self.groups.seq_size
 
     def _kind(self, value: Any) -> Any:
         """Return what a graph is recorded for, as far as it depends on an argument."""
@@ -154,10 +181,13 @@ class Compiled:
         return value if isinstance(value, (int, float, str)) else type(value)
 
 
-def compile_layers(modules: Sequence[GPT], say: Say, backend: str = "inductor") -> list[Compiled]:
+def compile_layers(
+    modules: Sequence[GPT], say: Say, backend: str = "inductor", warn: Say | None = None
+) -> list[Compiled]:
     """Have every layer of ``modules``, the model or its stages on this rank, and their loss run as compiled code.
 
-    ``say`` takes a line for the log whenever something was compiled, or was not.
+    ``say`` takes a line for the log whenever something was compiled, or was not; ``warn`` one of what only some of the
+    ranks cannot do, this one among them.
     """
     # Shapes are counted here.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 10 * MOST_SHAPES)
@@ -169,9 +199,9 @@ def compile_layers(modules: Sequence[GPT], say: Say, backend: str = "inductor") 
         for layer in module.layers.values():
             kind = type(layer)
             if kind not in shared:
-                shared[kind] = Compiled(kind.forward, kind.__name__, groups, say, backend)
+                shared[kind] = Compiled(kind.forward, kind.__name__, groups, say, backend, warn)
             layer.forward = _forward(shared[kind], layer)
-    loss = Compiled(modules[0].cross_entropy, "the loss", groups, say, backend)
+    loss = Compiled(modules[0].cross_entropy, "the loss", groups, say, backend, warn)
     for module in modules:
         module.cross_entropy = loss
     return [*shared.values(), loss]
@@ -214,10 +244,6 @@ def _tensors(args: Sequence[Any]) -> Iterator[Tensor]:
 
 def _shown(args: Sequence[Any]) -> str:
     return f"{list(next(_tensors(args)).shape)}{'' if torch.is_grad_enabled() else ' without gradients'}"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _count(kind: str, name: str) -> int:

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 
 from megads.models.gpt import GPT, Block
 from megads.models.kernels import compiled as module
@@ -178,3 +179,55 @@ def test_generation_runs_eagerly():
     documents = Documents(cache=Kept())
     torch.testing.assert_close(layer(x, documents), Block.forward(layer, x, documents))
     assert said == []
+
+
+def _one_rank_cannot_compile(fails: str) -> None:
+    groups = groups_of(tensor=2)
+    model = build(shapes.LLAMA_GQA, groups, scatter_norms=True)
+    tokens, said, warned = batch(model), [], []
+    wanted = loss_and_gradients(model, tokens)
+    torch._dynamo.reset()
+
+    def broken(graph: Any, example: Any) -> Any:
+        raise OSError("no C++ compiler")
+
+    here = broken if dist.get_rank() == 1 else "aot_eager"
+    backend = aot_autograd(fw_compiler=_kept, bw_compiler=broken) if fails == "backward" and here is broken else here
+    compile_layers([model], said.append, backend=backend, warn=warned.append)
+    for _ in range(2):
+        agree(loss_and_gradients(model, tokens), wanted)
+    if dist.get_rank() == 0:
+        assert (said, warned) == (["Block stays eager: another rank does not compile it"], [])
+    else:
+        assert said == []
+        assert warned == [line for line in warned if line.startswith("Block stays eager: torch cannot compile it: ")]
+        assert len(warned) == 1
+        assert "no C++ compiler" in warned[0]
+
+
+def _kept(graph: Any, example: Any) -> Any:
+    return graph.forward
+
+
+@pytest.mark.parametrize("fails", ["forward", "backward"])
+def test_no_rank_runs_what_another_one_cannot_compile(fails):
+    """Rank 0's code sums over both ranks, and would wait for rank 1's."""
+    run_ranks(2, _one_rank_cannot_compile, fails, timeout_s=120)
+
+
+def test_all_is_compiled_before_anything_runs(monkeypatch):
+    """Nothing is left to compile when the code first runs for real: neither the real arguments nor the gradients."""
+    model = build(shapes.LLAMA, recompute=Recompute("full"))
+    compile_layers([model], [].append, backend="aot_eager")
+    agreed: list[int] = []
+    asked = Compiled._failed_ranks
+
+    def note(self: Compiled, problem: str, args: Any) -> int:
+        agreed.append(module._count("stats", "unique_graphs"))
+        return asked(self, problem, args)
+
+    monkeypatch.setattr(Compiled, "_failed_ranks", note)
+    loss_and_gradients(model, batch(model))
+    assert len(agreed) == 4  # of the layer and the loss, each twice: compiled, and right
+    assert agreed[0] == agreed[1]
+    assert agreed[2] == agreed[3] == module._count("stats", "unique_graphs")
