@@ -25,6 +25,7 @@ from megads.engine.loss_scale import LossScale
 from megads.engine.marks import check_marks
 from megads.engine.memory_count import MemoryCounter
 from megads.engine.micro_batches import MicroBatch
+from megads.engine.native.backward import run_backward
 from megads.engine.native.gather import Gatherer
 from megads.engine.native.optimizers import NativeDriver
 from megads.engine.native.reduce import Reducer
@@ -155,9 +156,8 @@ class NativeEngine:
 
     def backward(self, loss: Tensor, micro_batches: int) -> None:
         """Do the backward pass of one of so many micro-batches."""
-        root = torch.full_like(loss, self.loss_scale / micro_batches)
         with section(BACKWARD), self.gatherer.backward():
-            torch.autograd.backward(loss, root)
+            run_backward(loss, torch.full_like(loss, self.loss_scale / micro_batches))
 
     def update(self, means: Tensor, accepts: Callable[[float], bool] | None) -> StepResult:
         """Change the weights, unless the loss is rejected or a gradient is not finite.

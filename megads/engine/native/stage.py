@@ -18,6 +18,7 @@ from megads.comm.groups import Groups
 from megads.config.pipeline.actions import Action, actions
 from megads.config.pipeline.messages import Exchange, plan
 from megads.engine.micro_batches import MicroBatch
+from megads.engine.native.backward import run_backward
 from megads.engine.native.exchange import Messages
 from megads.models.gpt import GPT
 from megads.parallel.weight_gradients import LaterGradients
@@ -198,7 +199,7 @@ class _Training(_Passes):
         grad = self.root if self.is_last(chunk) else self.messages.take("B", virtual, micro_batch)
         putting_off = later.collected((chunk, micro_batch)) if self.puts_off else contextlib.nullcontext()
         with section(BACKWARD), self.stage.around_backward(), putting_off:
-            torch.autograd.backward(y, grad)
+            run_backward(y, torch.ones_like(y) if grad is None else grad)
         if virtual > 0:
             assert x.grad is not None
             self.messages.put("B", virtual - 1, micro_batch, x.grad)
