@@ -18,7 +18,7 @@ BY_DEFAULT = ("cuda", "xpu")
 class Form:
     """A form, and in words what keeps the run from being compiled although it was to be; empty: nothing."""
 
-    kind: Literal["eager", "compiled"]
+    kind: Literal["eager", "compiled", "liger"]
     reason: str = ""
 
 
@@ -27,6 +27,8 @@ def form_of(run: RunConfig, world_size: int, device: str) -> Form:
     wanted = run.engine.kernels
     if wanted == "eager" or (wanted == "auto" and device not in BY_DEFAULT):
         return Form("eager")
+    if wanted == "liger":
+        return Form("liger")
     reason = next(_reasons(run, world_size), "")
     return Form("eager", reason) if reason else Form("compiled")
 

@@ -13,7 +13,7 @@ from megads.config.sources.presets import read_machine
 from megads.launch.job import settings_lines
 from megads.launch.plan_run import hosts_of_machine, plan_run
 from megads.launch.preflight.banner import banner
-from megads.launch.preflight.capabilities import check_attention
+from megads.launch.preflight.capabilities import check_attention, check_kernels
 from megads.launch.preflight.device_memory import device_memory
 from megads.launch.preflight.packages import check_optimizer
 from megads.launch.request import TrainRequest, resolve_request
@@ -42,6 +42,7 @@ def preview(request: TrainRequest) -> tuple[tuple[str, ...], str] | None:
     run, allocation = planned.run, planned.allocation
     if facts.device:
         check_attention(run, facts.device)
+        check_kernels(run, facts.device)
         check_optimizer(run.optim.optimizer, facts.device, version=lambda module: "", built=lambda op: True)
     memory, world_size = device_memory(facts), allocation.world_size
     tight = check_device(run, world_size, run.machine, memory.gib, planned.attempt, refuse=False, kind=memory.kind)

@@ -159,6 +159,7 @@ class GatedMLP(nn.Module):
 
     def __init__(self, layer: Layer, context: Context, activation: str = "swiglu"):
         super().__init__()
+        self.activation = activation
         self.act = partial(F.gelu, approximate="tanh") if activation == "geglu_tanh" else F.silu
         self.gate_up = make_column("mlp.gate_up", layer, context)
         self.down = make_row("mlp.down", layer, context)
@@ -169,8 +170,12 @@ class GatedMLP(nn.Module):
         return in_tiles(self._whole, x, self.tiles, self.parameters())
 
     def _whole(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(self.act(gate) * up)
+        return self.down(self.gated(self.gate_up(x)))
+
+    def gated(self, both: Tensor) -> Tensor:
+        """Return ``act(gate) * up`` of gate and up side by side, ``[..., 2 F]``."""
+        gate, up = both.chunk(2, dim=-1)
+        return self.act(gate) * up
 
 
 class MLP(nn.Module):

@@ -100,7 +100,7 @@ class Rotary:
         The layers of a model ask for the same positions one after another: their rows are kept.
         """
         if self._recent is None or self._recent[0] is not positions:
-            cos, sin = _rows(*self._tables_at(heads, where), positions)
+            cos, sin = rows(*self._tables_at(heads, where), positions)
             self._recent = positions, cos, torch.cat([-sin, sin], dim=-1)
         _, cos, sin = self._recent
         return (heads * cos).addcmul_(heads.roll(heads.shape[-1] // 2, dims=-1), sin)
@@ -136,7 +136,8 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: float) -> Tensor:
     return out
 
 
-def _rows(cos: Tensor, sin: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+def rows(cos: Tensor, sin: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the rows of both tables that ``positions`` name; None: all."""
     return (cos, sin) if positions is None else (cos[positions], sin[positions])
 
 
@@ -146,12 +147,12 @@ class _Rotate(Function):
     @staticmethod
     def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None) -> Tensor:
         ctx.save_for_backward(cos, sin, positions)
-        return _rotate(heads, *_rows(cos, sin, positions), 1.0)
+        return _rotate(heads, *rows(cos, sin, positions), 1.0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _rotate(grad, *_rows(*ctx.saved_tensors), -1.0), None, None, None
+        return _rotate(grad, *rows(*ctx.saved_tensors), -1.0), None, None, None
 
 
 class _SplitAndRotate(Function):
@@ -166,12 +167,12 @@ class _SplitAndRotate(Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(cos, sin, positions)
         rotated = num_heads + num_kv_heads
-        qk = _rotate(heads[:, :, :rotated], *_rows(cos, sin, positions), 1.0)
+        qk = _rotate(heads[:, :, :rotated], *rows(cos, sin, positions), 1.0)
         return qk[:, :, :num_heads], qk[:, :, num_heads:], heads[:, :, rotated:]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> tuple[Tensor | None, ...]:
-        tables = _rows(*ctx.saved_tensors)
+        tables = rows(*ctx.saved_tensors)
         grad = torch.cat([_rotate(grad_q, *tables, -1.0), _rotate(grad_k, *tables, -1.0), grad_v], dim=2)
         return grad, None, None, None, None, None

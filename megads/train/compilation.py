@@ -1,4 +1,4 @@
-"""Has the layers of a run compiled, where its settings and its device ask for it."""
+"""Has the layers of a run compiled, or run by liger, where its settings and its device ask for it."""
 
 from __future__ import annotations
 
@@ -19,26 +19,23 @@ from megads.monitor.log import LOG
 def compile_run(run: RunConfig, engine: Any, run_dir: Path, groups: Groups, device: torch.device) -> None:
     """Compile the layers and the loss of ``engine`` at their first call, from the run's cache where it has them.
 
-    Collective: where one rank cannot compile, none does.
+    Or have liger's kernels take their place. Collective: where one rank cannot compile, none does.
     """
     form = form_of(run, groups.grid.world_size, device.type)
     if form.reason and groups.rank == 0:
         LOG.info("layers run eagerly: %s", form.reason)
     if form.kind == "eager":
         return
+    modules = getattr(engine, "chunks", None) or [engine.module]
+    is_first = groups.data_rank == groups.tensor_rank == groups.seq_rank == 0
+    if form.kind == "liger":
+        _use_liger(modules, speaks=is_first)
+        return
     from megads.models.kernels import probe  # these import the compiler
     from megads.models.kernels.compiled import compile_layers
 
-    # The same on every rank: one that computes otherwise than its neighbours would have other collectives.
-    ranks = all_gather_values((this_host(), probe.why_not(device)))
-    unable = [(rank, host, reason) for rank, (host, reason) in enumerate(ranks) if reason]
-    if unable:
-        if groups.rank == 0:
-            rank, host, reason = unable[0]
-            others = f" (and {len(unable) - 1} more)" if len(unable) > 1 else ""
-            LOG.warning("layers run eagerly: rank %d on %s%s cannot compile: %s", rank, host, others, reason)
+    if not _can_compile(probe.why_not(device), groups):
         return
-    is_first = groups.data_rank == groups.tensor_rank == groups.seq_rank == 0
     cache = CompileCache(run_dir, groups.pipe_rank, writes=is_first)
     if cache.load() and groups.rank == 0:
         LOG.info("compiled code of an earlier start: %s", cache.path)
@@ -52,4 +49,26 @@ def compile_run(run: RunConfig, engine: Any, run_dir: Path, groups: Groups, devi
     def warn(line: str) -> None:
         LOG.warning("%s", line)
 
-    compile_layers(getattr(engine, "chunks", None) or [engine.module], say, warn=warn)
+    compile_layers(modules, say, warn=warn)
+
+
+def _can_compile(problem: str, groups: Groups) -> bool:
+    """Return whether no rank has a ``problem``."""
+    # The same on every rank: one that computes otherwise than its neighbours would have other collectives.
+    ranks = all_gather_values((this_host(), problem))
+    unable = [(rank, host, reason) for rank, (host, reason) in enumerate(ranks) if reason]
+    if unable and groups.rank == 0:
+        rank, host, reason = unable[0]
+        others = f" (and {len(unable) - 1} more)" if len(unable) > 1 else ""
+        LOG.warning("layers run eagerly: rank %d on %s%s cannot compile: %s", rank, host, others, reason)
+    return not unable
+
+
+def _use_liger(modules: list[Any], *, speaks: bool) -> None:
+    from megads.models.kernels.liger import use_liger
+
+    def say(line: str) -> None:
+        if speaks:
+            LOG.info("%s", line)
+
+    use_liger(modules, say)

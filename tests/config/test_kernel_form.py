@@ -43,3 +43,7 @@ def test_what_does_not_go_with_compiled_layers_is_named(changes, named):
 
 def test_whole_layers_are_gathered_by_the_native_engine():
     assert of(**{"parallel.zero_stage": "3", "engine.kind": "native"}) == Form("compiled")
+
+
+def test_ligers_kernels_go_with_everything():
+    assert of("cuda", **{"engine.kernels": "liger", "model.hidden_dropout": "0.1"}) == Form("liger")

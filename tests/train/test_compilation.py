@@ -12,7 +12,7 @@ import torch
 from megads.cluster.hosts import this_host
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
-from megads.models.kernels import cache, compiled, probe
+from megads.models.kernels import cache, compiled, liger, probe
 from megads.monitor.log import LOG
 from megads.parallel.loss import whole_cross_entropy
 from megads.train import compilation
@@ -119,6 +119,16 @@ def test_one_rank_speaks(tmp_path, logged, calls):
     start(tmp_path, SimpleNamespace(module="module"), Groups(Grid(data=2), 1), **{"engine.kernels": "compiled"})
     assert calls == ["module"]
     assert logged.messages == []
+
+
+def test_ligers_kernels_take_the_place_of_eager_ones(tmp_path, logged, calls, monkeypatch):
+    def use_liger(modules, say):
+        say(f"liger for {modules}")
+
+    monkeypatch.setattr(liger, "use_liger", use_liger)
+    for rank in (0, 1):
+        start(tmp_path, SimpleNamespace(module="module"), Groups(Grid(data=2), rank), **{"engine.kernels": "liger"})
+    assert (calls, logged.messages) == ([], ["liger for ['module']"])
 
 
 def test_inductors_code_gives_the_loss_of_eager(tmp_path, monkeypatch):

@@ -15,11 +15,11 @@ class EngineConfig(Section):
         "ENGINE",
         "what runs a step: megads' own engine (native) or DeepSpeed; auto: the one that can do what is asked",
     )
-    kernels: Literal["auto", "eager", "compiled"] = setting(
+    kernels: Literal["auto", "eager", "compiled", "liger"] = setting(
         "auto",
         "KERNELS",
-        "how layers and loss are computed: eager (operator by operator) or compiled by torch.compile; auto: compiled "
-        "on accelerators, where the first step agrees with eager, and eager on a CPU",
+        "how layers and loss are computed: eager (operator by operator), compiled by torch.compile, or with kernels of "
+        "liger-kernel; auto: compiled on accelerators, where the first step agrees with eager, and eager on a CPU",
         switches={"COMPILE": "compiled"},
     )
 

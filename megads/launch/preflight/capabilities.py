@@ -42,6 +42,7 @@ def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
     if device == "cpu" and env.get("DS_ACCELERATOR", "cpu") not in ("", "cpu"):
         raise DeviceError(f"DS_ACCELERATOR={env['DS_ACCELERATOR']}: this run is on the cpu; unset DS_ACCELERATOR")
     check_attention(run, device)
+    check_kernels(run, device)
     if run.train.dtype == "fp16" and device == "cpu" and not cpu_computes_fp16():
         raise DeviceError(
             "DTYPE=fp16 trains on a cpu with AVX512-FP16, AVX-NE-CONVERT or ARMv8.2's half precision, and this one has "
@@ -63,6 +64,18 @@ def check_attention(run: RunConfig, device: str) -> None:
     if run.model.attention == "flash" and device not in ("nvidia", "amd"):
         raise DeviceError(
             f"ATTENTION=flash works on nvidia and amd devices, not on {device}; use ATTENTION=sdpa (NO_FLASH_ATTN=1)"
+        )
+
+
+def check_kernels(run: RunConfig, device: str) -> None:
+    """Refuse kernels that ``device`` does not run.
+
+    Raises:
+        DeviceError: names those that it does.
+    """
+    if run.engine.kernels == "liger" and device not in ("nvidia", "amd", "intel"):
+        raise DeviceError(
+            f"KERNELS=liger needs an NVIDIA, AMD or Intel device, not a {device}; use KERNELS=eager or KERNELS=compiled"
         )
 
 

@@ -63,7 +63,8 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def packages_of(run: RunConfig) -> tuple[str, ...]:
     """Return the packages that a derived ``run`` needs."""
-    return (*NEEDED, *(("deepspeed",) if choose(run, 0).kind == "deepspeed" else ()))
+    asked = {"deepspeed": choose(run, 0).kind == "deepspeed", "liger-kernel": run.engine.kernels == "liger"}
+    return (*NEEDED, *(name for name, is_asked in asked.items() if is_asked))
 
 
 def settle_engine(resolved: Resolved, version: Callable[[str], str | None] | None = None) -> Resolved:
@@ -99,7 +100,7 @@ def check_versions(run: RunConfig, needed: tuple[str, ...] | None = None) -> Non
         except metadata.PackageNotFoundError:
             raise DependencyError(
                 f"{package} is not installed in this Python; pip install -c envs/constraints.txt {package}"
-                f"{_without(run) if package == 'deepspeed' else ''}"
+                f"{_without(package, run)}"
             ) from None
         for row in WRONG:
             known = row.package == package and numbers(row.first) <= numbers(version) < numbers(row.fixed)
@@ -111,8 +112,12 @@ def check_versions(run: RunConfig, needed: tuple[str, ...] | None = None) -> Non
                 )
 
 
-def _without(run: RunConfig) -> str:
-    """Return what a run needs to change so that it needs no DeepSpeed."""
+def _without(package: str, run: RunConfig) -> str:
+    """Return what a run needs to change so that it does not need ``package``."""
+    if package == "liger-kernel":
+        return ", or use KERNELS=compiled"
+    if package != "deepspeed":
+        return ""
     asked = only_by(run, "deepspeed")
     return f", or drop {asked}, which ENGINE=native does not do" if asked else ", or use ENGINE=native"
 

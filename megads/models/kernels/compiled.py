@@ -106,10 +106,10 @@ class Compiled:
         started, hits = time.perf_counter(), _cache_hits()
         # A rank that runs compiled code waits for the others inside of it: each has all of its code before any runs it.
         problem = self._is_uncompilable(args)
-        failed = self._failed_ranks(problem, args)
+        failed = failed_ranks(problem, args, self.groups)
         if not failed and torch.is_grad_enabled() and not self.is_checked:
-            problem = self._disagreement(args)
-            failed = self._failed_ranks(problem, args)
+            problem = disagreement(self.function, self.compiled, args)
+            failed = failed_ranks(problem, args, self.groups)
         if failed:
             is_alone = bool(problem) and failed < self._ranks()
             self._give_up(problem or "another rank does not compile it", self.warn if is_alone else self.say)
@@ -139,32 +139,6 @@ class Compiled:
         self.compiled = None
         say(f"{self.name} stays eager: {reason}")
 
-    def _disagreement(self, args: Sequence[Any]) -> str:
-        """Return how the compiled results of ``args`` differ from the eager ones; empty: within the tolerance."""
-        assert self.compiled is not None
-        names = ("its result", "a gradient")
-        # What recomputation would note is none of its business.
-        with torch.autograd.graph.saved_tensors_hooks(_same, _same):
-            eager, compiled = _results(self.function, args), _results(self.compiled, args)
-        for place, (wanted, ours) in enumerate(zip(eager, compiled, strict=True)):
-            if wanted is None or ours is None:
-                if wanted is not ours:
-                    return "it has gradients that eager has not, or the reverse"
-                continue
-            scale = torch.linalg.vector_norm(wanted, dtype=torch.float64)
-            away = float(torch.linalg.vector_norm(ours.double() - wanted.double()) / scale.clamp(min=1e-30))
-            if not away <= TOLERANCES[wanted.dtype]:
-                return f"{names[place > 0]} is {away:.1e} away from eager's, relative to its norm"
-        return ""
-
-    def _failed_ranks(self, problem: str, args: Sequence[Any]) -> int:
-        """Return how many of the ranks that make the same calls have a problem."""
-        count = torch.tensor(float(bool(problem)), device=next(_tensors(args)).device)
-        for group in (self.groups.tensor, self.groups.seq):
-            if group is not None:
-                dist.all_reduce(count, group=group)
-        return int(count.item())
-
     def _ranks(self) -> int:
         return self.groups.tensor_size * self.groups.seq_size
 
@@ -179,6 +153,33 @@ class Compiled:
         if dataclasses.is_dataclass(value):
             return type(value), *(self._kind(getattr(value, field.name)) for field in dataclasses.fields(value))
         return value if isinstance(value, (int, float, str)) else type(value)
+
+
+def disagreement(eager: Callable[..., Tensor], other: Callable[..., Tensor], args: Sequence[Any]) -> str:
+    """Return how results and gradients of ``other(*args)`` differ from eager ones; empty: within the tolerance."""
+    names = ("its result", "a gradient")
+    # What recomputation would note is none of its business.
+    with torch.autograd.graph.saved_tensors_hooks(_same, _same):
+        wanted_ones, our_ones = _results(eager, args), _results(other, args)
+    for place, (wanted, ours) in enumerate(zip(wanted_ones, our_ones, strict=True)):
+        if wanted is None or ours is None:
+            if wanted is not ours:
+                return "it has gradients that eager has not, or the reverse"
+            continue
+        scale = torch.linalg.vector_norm(wanted, dtype=torch.float64)
+        away = float(torch.linalg.vector_norm(ours.double() - wanted.double()) / scale.clamp(min=1e-30))
+        if not away <= TOLERANCES[wanted.dtype]:
+            return f"{names[place > 0]} is {away:.1e} away from eager's, relative to its norm"
+    return ""
+
+
+def failed_ranks(problem: str, args: Sequence[Any], groups: Groups) -> int:
+    """Return how many of the ranks that make the same calls, those of ``tensor`` and ``seq``, have a problem."""
+    count = torch.tensor(float(bool(problem)), device=next(_tensors(args)).device)
+    for group in (groups.tensor, groups.seq):
+        if group is not None:
+            dist.all_reduce(count, group=group)
+    return int(count.item())
 
 
 def compile_layers(

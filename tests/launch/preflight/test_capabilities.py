@@ -12,7 +12,7 @@ from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
 from megads.errors import DeviceError, LaunchError
 from megads.launch.preflight import capabilities
-from megads.launch.preflight.capabilities import backend_note, check_host
+from megads.launch.preflight.capabilities import backend_note, check_host, check_kernels
 
 NVME = {"ZERO_STAGE": "3", "OFFLOAD_OPTIMIZER": "nvme"}
 ENV = {"MEGADS_DEVICE": "cpu", "PATH": os.environ["PATH"]}
@@ -53,6 +53,14 @@ def test_nvme_is_refused_also_where_deepspeed_could(tmp_path, monkeypatch):
     monkeypatch.setattr(capabilities, "has_op", lambda op: True)
     with pytest.raises(LaunchError, match="on NVMe yet"):
         check_host(_run({**NVME, "NVME_PATH": str(tmp_path)}), ENV)
+
+
+def test_ligers_kernels_need_a_device():
+    run = _run({"KERNELS": "liger"})
+    with pytest.raises(DeviceError, match=r"^KERNELS=liger needs an NVIDIA, AMD or Intel device, not a cpu; use KERN"):
+        check_host(run, ENV)
+    for device in ("nvidia", "amd", "intel"):
+        check_kernels(run, device)
 
 
 @pytest.mark.parametrize(

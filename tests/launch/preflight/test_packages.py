@@ -53,6 +53,19 @@ def test_deepspeed_is_needed_where_it_is_the_engine_only(monkeypatch):
     check_versions(put(run(), {"engine.kind": "native"}))
 
 
+def test_liger_is_needed_where_it_is_asked_for(monkeypatch):
+    def without_liger(package):
+        if package == "liger-kernel":
+            raise metadata.PackageNotFoundError(package)
+        return "9.9"
+
+    monkeypatch.setattr(metadata, "version", without_liger)
+    check_versions(run())
+    wanted = r"^liger-kernel is not installed .* envs/constraints.txt liger-kernel, or use KERNELS=compiled$"
+    with pytest.raises(DependencyError, match=wanted):
+        check_versions(put(run(), {"engine.kernels": "liger"}))
+
+
 @pytest.mark.parametrize(
     ("change", "version", "kind"),
     [
