@@ -15,6 +15,7 @@ from megads.comm.devices import compare_devices
 from megads.comm.grid import AXES, Grid
 from megads.comm.rendezvous import find_local, meet
 from megads.config.schema import RunConfig
+from megads.device.attention_order import order_kernels
 from megads.device.vendor import Vendor, vendor
 from megads.errors import ConfigError
 
@@ -229,5 +230,6 @@ def join_ranks(
     if row.backend == "ccl":
         export_place(info)
     init_distributed(row.backend, info, wait_s, device=device, store=store)
+    order_kernels(row.name, device)
     grid = Grid(run.parallel.pipeline, run.parallel.data, run.parallel.sequence, run.parallel.tensor)
     return row, device, make_groups(grid, info.rank, timeout_s=wait_s)

@@ -157,7 +157,7 @@ def test_several_ranks_meet_in_a_file(tmp_path):
 def test_bindings_of_oneccl_find_the_place_of_a_rank(monkeypatch):
     """They take a group's rank and size for the host's where these two variables are missing."""
     seen = []
-    row = SimpleNamespace(backend="ccl", device=lambda local_rank: torch.device("cpu"))
+    row = SimpleNamespace(name="intel", backend="ccl", device=lambda local_rank: torch.device("cpu"))
     names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
     for name in names:
         monkeypatch.setenv(name, "")  # so that the end of the test takes them back
