@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
@@ -22,6 +23,7 @@ from megads.parallel.recompute import Recompute
 from tests.models import shapes
 from tests.models.kernels.test_compiled import batch, loss_and_gradients
 from tests.models.noisy import build
+from tests.ranks import groups_of, run_ranks
 
 calls: list[str] = []
 
@@ -182,6 +184,26 @@ def test_a_kernel_that_does_not_run_is_not_used():
     use_liger([model], said.append, replace(LIGER, silu_gated=broken))
     loss_and_gradients(model, batch(model))
     assert "the gated activation stays eager: its kernel does not run: out of resource: shared memory" in said
+
+
+def _split_model(is_broken: bool) -> None:
+    groups = groups_of(tensor=2)
+    model, said = build(shapes.LLAMA_GQA, groups, scatter_norms=True).float(), []
+    tokens = batch(model)
+    wanted = loss_and_gradients(model, tokens)
+
+    def broken(*args: Any) -> Tensor:
+        raise RuntimeError("no memory")
+
+    use_liger([model], said.append, replace(LIGER, rms_norm=broken) if is_broken and dist.get_rank() == 1 else LIGER)
+    agree(loss_and_gradients(model, tokens), wanted)
+    assert said[0] == "liger-kernel has no kernel for, so eager stay: the loss of split logits"
+    assert any(line.startswith("RMSNorm stays eager") for line in said) == is_broken
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_ranks_that_talk_decide_together(is_broken):
+    run_ranks(2, _split_model, is_broken, timeout_s=300)
 
 
 def test_a_missing_package_is_one_line(monkeypatch):
