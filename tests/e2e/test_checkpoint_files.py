@@ -179,7 +179,6 @@ CASES = [
     Wrong("TP 4", None, "reshape run new --tp 4", "HEADS=2 cannot be split over TP=4 ranks; use --tp=2"),
     Wrong("PP 3", None, "reshape run new --pp 3", "PP=3 stages cannot share NLAYERS=2 layers; use --pp=2"),
     Wrong("ZeRO 4", None, "reshape run new --zero-stage 4", "Invalid value for '--zero-stage'"),
-    Wrong("ZeRO 3 and PP", None, "reshape run new --zero-stage 3 --pp 2", "use --zero-stage=1 or --pp=1"),
     Wrong("split", None, "reshape run new --pp 2 --pipeline-split 3,1", "PIPELINE_SPLIT=3,1 must list"),
     Wrong("model type", None, "reshape run new --model-type BERT", "--model-type BERT: the checkpoint is of a GPT"),
     Wrong("unknown option", None, "reshape run new --target-data-parallel-size 2", "No such option"),

@@ -155,14 +155,16 @@ def _native_data(run: RunConfig, stage: Stage, ranks: int, steps: int) -> list[M
     found = [Message("data", REDUCE_SCATTER, ranks, times * number, round(mean * wire), "gradients")]
     if zero < 3:
         return [*found, Message("data", ALL_GATHER, ranks, number, round(mean * size), "weights")]
-    # A layer is gathered in the forward and in the backward pass; the last one stays between the two.
+    # A layer is gathered in the forward and in the backward pass; the last one stays between the two, the first one
+    # from one micro-batch to the next.
     layers = sections[stage.has_embedding : len(sections) - stage.has_head]
     rest = own - sum(layers)
-    gathered = (2 * sum(layers) - layers[-1]) / (2 * len(layers) - 1) if layers else 0
+    gathers = steps * (2 * len(layers) - 1) - (steps - 1) if layers else 0
+    elements = steps * (2 * sum(layers) - layers[-1]) - (steps - 1) * layers[0] if layers else 0
     return [
         *found,
         Message("data", ALL_GATHER, ranks, stage.has_embedding + stage.has_head, _share(rest * size, stage), "tables"),
-        Message("data", ALL_GATHER, ranks, steps * max(0, 2 * len(layers) - 1), round(gathered * size), "weights"),
+        Message("data", ALL_GATHER, ranks, gathers, round(elements / max(1, gathers) * size), "weights"),
     ]
 
 
