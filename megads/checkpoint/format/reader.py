@@ -344,10 +344,20 @@ def run_in_threads(
 ) -> list[_Result]:
     """Return what ``work`` gives for each task, several at a time. After a failure no further one begins.
 
-    ``stop`` is set in the end, for those that are running when one fails.
+    ``stop`` is set in the end, and as soon as one fails by the thread in which it does: tasks that run, and one that
+    this thread may begin before the failure is known, see it.
     """
+
+    def stopping(task: _Task) -> _Result:
+        try:
+            return work(task)
+        except BaseException:
+            if stop is not None:
+                stop.set()
+            raise
+
     with ThreadPoolExecutor(threads, name) as pool:
-        futures = [pool.submit(work, task) for task in tasks]
+        futures = [pool.submit(stopping, task) for task in tasks]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
             failed = [future for future in futures if future.done() and future.exception()]

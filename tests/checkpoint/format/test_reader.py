@@ -4,6 +4,8 @@ import os
 import resource
 import shutil
 import tempfile
+import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from megads.checkpoint.format import reader as reader_module
 from megads.checkpoint.format.manifest import Manifest, read_manifest
-from megads.checkpoint.format.reader import Reader, Want
+from megads.checkpoint.format.reader import Reader, Want, run_in_threads
 from megads.checkpoint.format.shard_layout import ShardLayout
 from megads.errors import CheckpointError
 from tests.checkpoint.made import TENSORS, make, numbers_of, shares, slice_of
@@ -181,3 +183,19 @@ def test_a_manifest_that_is_known_is_not_read_again(tmp_path):
     (moved / "manifest.json").unlink()
     with Reader(moved, manifest) as reader:
         assert reader.whole("final_norm.weight").shape == (6,)
+
+
+def test_the_thread_that_fails_says_stop_itself():
+    """It may begin another task before the failure is known, as it did on a busy host."""
+    seen = []
+
+    def work(stop, is_first):
+        if is_first:
+            raise CheckpointError("damaged")
+        seen.append(stop.is_set())
+
+    for _ in range(100):
+        stop = threading.Event()
+        with pytest.raises(CheckpointError, match="damaged"):
+            run_in_threads(partial(work, stop), [True, False], 1, "megads-test", stop)
+    assert all(seen)
