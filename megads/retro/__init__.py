@@ -1,0 +1,1 @@
+"""The database of Retro, its index, and the neighbours of samples."""
