@@ -1,0 +1,1 @@
+"""The project folder of Retro: chunk database and neighbours, in Megatron's layout. Without torch."""
