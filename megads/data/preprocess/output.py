@@ -7,6 +7,7 @@ Folder of a part::
     <k>.len     int32, tokens of each sequence
     <k>.doc     int64, 0 and then the number of sequences up to the end of each document
 
+A part of another kind (``megads corpus``) has files of bytes alone, ``<k>.bin``: its points count no sequences.
 What lies behind the last point was written by a run that was killed before it noted so; it is cut off.
 """
 
@@ -17,7 +18,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,8 +28,8 @@ from megads.data.formats.files import ReadFile
 from megads.data.formats.record import checksums_of
 from megads.data.formats.writer import write_index
 from megads.data.preprocess.input.blocks import Position
-from megads.data.preprocess.plan import Job, digest_of
-from megads.data.preprocess.workers.pool import Output, Ready
+from megads.data.preprocess.plan import Job, Work, digest_of
+from megads.data.preprocess.workers.pool import Answer, Encoded, Ready
 from megads.data.token_files.merge import copy_file
 from megads.errors import DataError
 from megads.storage.durable import sync, write_synced
@@ -55,38 +56,38 @@ class Point:
     used: int = 0  # bytes read of the input, as it is on disk
     bad: int = 0  # lines
     bad_lines: tuple[str, ...] = ()  # the first few
-    num_bytes: tuple[int, ...] = ()  # of tokens, for each key
-    sequences: tuple[int, ...] = ()  # for each key
+    num_bytes: tuple[int, ...] = ()  # of each .bin
+    sequences: tuple[int, ...] = ()  # of each .bin of tokens
+    counts: dict[str, int] = field(default_factory=dict)  # whatever else is counted
     is_done: bool = False
 
 
 class PartFiles:
     """The files of a part in ``folder``, opened where a run with the same ``digest`` left them, else made again."""
 
-    def __init__(self, folder: Path, digest: str, keys: int):
-        self.folder, self._digest, self._keys = folder, digest, keys
+    def __init__(self, folder: Path, digest: str, begin: Point):
+        self.folder, self._digest, self._begin = folder, digest, begin
         self._thread = ThreadPoolExecutor(1)
         self._write: Future[None] | None = None  # of a point that is on its way to the disk
-        found = read_point(folder, digest, keys)
+        found = read_point(folder, digest, begin)
         if found is None:
             self._make()
-        self.point = found or Point(num_bytes=(0,) * keys, sequences=(0,) * keys)  # from which to resume
+        self.point = found or begin  # from which to resume
         self._last = self.point
         self._cut()
         self._journal = os.open(folder / JOURNAL, os.O_WRONLY | os.O_APPEND)
         self._open: list[BinaryIO] = []
-        for key in range(keys):
-            for suffix in SUFFIXES:
-                self._open.append((folder / f"{key}{suffix}").open("ab", buffering=2**16))
+        for key, suffix in sizes_at(begin):
+            self._open.append((folder / f"{key}{suffix}").open("ab", buffering=2**16))
 
     @property
     def bins(self) -> tuple[str, ...]:
-        """Paths of the tokens, one for each key."""
-        return tuple(str(self.folder / f"{key}.bin") for key in range(self._keys))
+        """Paths of the files that workers write."""
+        return tuple(str(self.folder / f"{key}.bin") for key in range(len(self._begin.num_bytes)))
 
-    def add(self, outputs: Sequence[Output], point: Point) -> None:
-        """Add the sequences of a block whose tokens are written; ``point`` is behind it."""
-        for key, output in enumerate(outputs):
+    def add(self, answer: Answer | None, point: Point) -> None:
+        """Add the sequences of a block whose bytes are written; ``point`` is behind it."""
+        for key, output in enumerate(answer.outputs if isinstance(answer, Encoded) else ()):
             self._open[3 * key + 1].write(output.lengths.astype("<i4", copy=False).tobytes())
             ends = np.cumsum(output.sequences, dtype="<i8") + self.point.sequences[key]
             self._open[3 * key + 2].write(ends.tobytes())
@@ -128,9 +129,8 @@ class PartFiles:
     def _make(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        for key in range(self._keys):
-            for suffix in SUFFIXES:
-                (self.folder / f"{key}{suffix}").write_bytes(bytes(8) if suffix == ".doc" else b"")
+        for (key, suffix), size in sizes_at(self._begin).items():
+            (self.folder / f"{key}{suffix}").write_bytes(bytes(size))
         # Last: a folder with a journal has its files.
         (self.folder / JOURNAL).write_text(json.dumps({"digest": self._digest}) + "\n")
 
@@ -144,6 +144,8 @@ class PartFiles:
 
 def sizes_at(point: Point) -> dict[tuple[int, str], int]:
     """Return the size in bytes of each file at ``point``."""
+    if not point.sequences:
+        return {(key, ".bin"): size for key, size in enumerate(point.num_bytes)}
     result = {}
     for key, (num_bytes, sequences) in enumerate(zip(point.num_bytes, point.sequences, strict=True)):
         sizes = (num_bytes, 4 * sequences, 8 * (point.documents + 1))
@@ -151,13 +153,18 @@ def sizes_at(point: Point) -> dict[tuple[int, str], int]:
     return result
 
 
-def read_point(folder: Path, digest: str, keys: int) -> Point | None:
-    """Return the last point of a part, None where there is no part that ``digest`` made."""
+def beginning(keys: int) -> Point:
+    """Return the first point of a part of token files."""
+    return Point(num_bytes=(0,) * keys, sequences=(0,) * keys)
+
+
+def read_point(folder: Path, digest: str, begin: Point) -> Point | None:
+    """Return the last point of a part that begins at ``begin``, None where there is none that ``digest`` made."""
     try:
         lines = read_bytes(folder / JOURNAL, _MOST).split(b"\n")[:-1]
         if parse_json(lines[0]) != {"digest": digest}:
             return None
-        point = Point(num_bytes=(0,) * keys, sequences=(0,) * keys)
+        point = begin
         if len(lines) > 1:
             content = parse_json(lines[-1])
             tuples = {name: tuple(content[name]) for name in ("bad_lines", "num_bytes", "sequences")}
@@ -179,12 +186,12 @@ class Made:
     dtype: str
 
 
-def part_folder(job: Job, part: int) -> Path:
+def part_folder(job: Work, part: int) -> Path:
     """Return the folder of a part."""
     return job.work / f"part-{part}"
 
 
-def join_parts(job: Job, points: Sequence[Point], check: Callable[[], None]) -> None:
+def join_parts(job: Work, points: Sequence[Point], check: Callable[[], None]) -> None:
     """Append all parts, which end at ``points``, to the first one, inside the kernel.
 
     Can be done again after it was interrupted. ``check`` is called now and then; it may raise to stop.
@@ -194,7 +201,7 @@ def join_parts(job: Job, points: Sequence[Point], check: Callable[[], None]) -> 
         with (first / f"{key}{suffix}").open("r+b", buffering=0) as target:
             target.truncate(size)
             target.seek(size)
-            sequences = points[0].sequences[key]
+            sequences = points[0].sequences[key] if suffix == ".doc" else 0
             for part, point in enumerate(points[1:], start=1):
                 path = part_folder(job, part) / f"{key}{suffix}"
                 if suffix == ".doc":
@@ -287,7 +294,7 @@ def publish(job: Job) -> tuple[list[Made], bool]:
     return made, content["job"] == _digest_of(job)
 
 
-def is_complete(job: Job) -> bool:
+def is_complete(job: Work) -> bool:
     """Return whether an earlier run was stopped while it gave the files their names."""
     return (job.work / MARKER).exists()
 

@@ -14,8 +14,8 @@ from megads.data.preprocess.input.blocks import Blocks, Position
 from megads.data.preprocess.input.files import STDIN
 from megads.data.preprocess.input.ranges import count_lines
 from megads.data.preprocess.output import PartFiles, Point
-from megads.data.preprocess.plan import Job, Segment
-from megads.data.preprocess.workers.pool import Block, Encoded, Failed, Pool, Write
+from megads.data.preprocess.plan import Segment, Work
+from megads.data.preprocess.workers.pool import Answer, Block, Failed, Pool, Write
 from megads.errors import DataError, MegadsError
 from megads.storage.open_file import FULL
 
@@ -37,7 +37,7 @@ class Stopped(Exception):
 
 
 def make_part(
-    job: Job,
+    job: Work,
     segments: Sequence[Segment],
     files: PartFiles,
     pool: Pool,
@@ -63,7 +63,7 @@ def make_part(
     flow = _Flow(job, segments, files, pool, report)
     try:
         flow.run(blocks, tick)
-        files.add((), replace(files.point, is_done=True))
+        files.add(None, replace(files.point, is_done=True))
     finally:
         blocks.close()
         # What is finished is not lost, whatever happened; if the disk is full the last point stays.
@@ -78,22 +78,22 @@ class _Flight:
 
     block: Block
     worker: int
-    answer: Encoded | Failed | None = None
-    point: Point | None = None  # behind it, once its tokens have their place
+    answer: Answer | Failed | None = None
+    point: Point | None = None  # behind it, once its bytes have their place
     is_written: bool = False
 
 
 class _Flow:
-    """Blocks are given to a worker, encoded, placed in input order, written, and done in input order."""
+    """Blocks are given to a worker, made, placed in input order, written, and done in input order."""
 
     def __init__(
-        self, job: Job, segments: Sequence[Segment], files: PartFiles, pool: Pool, report: Callable[[str], None]
+        self, job: Work, segments: Sequence[Segment], files: PartFiles, pool: Pool, report: Callable[[str], None]
     ):
         self._job, self._segments, self._files, self._pool, self._report = job, segments, files, pool, report
         sizes = [job.inputs[each.source].size if each.stop < 0 else each.stop - each.start for each in segments]
         self._used_before = [0, *itertools.accumulate(sizes)]
         self._flights: dict[int, _Flight] = {}
-        self._busy = [0] * len(pool)  # blocks that a worker has and did not encode yet
+        self._busy = [0] * len(pool)  # blocks that a worker has and did not answer yet
         self._next: Block | None = None  # read, and no worker is free for it
         self._given = self._placed = self._done = 0  # number of the next block in each state
         self._point = files.point  # behind the blocks that have their place
@@ -141,7 +141,7 @@ class _Flow:
         if isinstance(message, Write):
             self._flights[message.number].is_written = True
             self._finish()
-        elif isinstance(message, Encoded) or (isinstance(message, Failed) and message.number in self._flights):
+        elif isinstance(message, Answer) or (isinstance(message, Failed) and message.number in self._flights):
             self._busy[worker] -= 1
             self._flights[message.number].answer = message
             self._place()
@@ -149,7 +149,7 @@ class _Flow:
             raise self._explained(message.error)
 
     def _place(self) -> None:
-        """Say where the tokens of the next blocks belong. Errors come up here: the first one of the input wins."""
+        """Say where the bytes of the next blocks belong. Errors come up here: the first one of the input wins."""
         while (flight := self._flights.get(self._placed)) is not None and flight.answer is not None:
             answer, block, before = flight.answer, flight.block, self._point
             lines = before.lines if block.segment == before.position.segment else 0
@@ -157,9 +157,9 @@ class _Flow:
                 raise self._explained(answer.error, self._where(block, lines + answer.line) if answer.line >= 0 else "")
             flight.point = self._point = self._behind(block, answer, lines)
             self._placed += 1
-            self._pool.send(flight.worker, Write(block.number, before.num_bytes))
+            self._pool.send(flight.worker, Write(block.number, before.num_bytes, before.documents))
 
-    def _behind(self, block: Block, answer: Encoded, lines: int) -> Point:
+    def _behind(self, block: Block, answer: Answer, lines: int) -> Point:
         """Return the point behind a block; DataError where there are more bad lines than allowed."""
         before = self._point
         if answer.note and answer.note not in self._notes:
@@ -176,7 +176,9 @@ class _Flow:
                     if limit
                     else f"{first}; correct it, or skip up to N such lines with --max-bad-lines N"
                 )
-        made = answer.outputs
+        counts = dict(before.counts)
+        for name, count in answer.counts.items():
+            counts[name] = counts.get(name, 0) + count
         return Point(
             Position(block.segment, block.stop),
             lines + answer.lines,
@@ -185,16 +187,17 @@ class _Flow:
             self._used_before[block.segment] + block.used,
             before.bad + len(answer.bad),
             tuple(bad_lines[:NAMED]),
-            tuple(size + each.num_bytes for size, each in zip(before.num_bytes, made, strict=True)),
-            tuple(count + len(each.lengths) for count, each in zip(before.sequences, made, strict=True)),
+            tuple(map(sum, zip(before.num_bytes, answer.num_bytes, strict=True))),
+            tuple(map(sum, zip(before.sequences, answer.sequences, strict=True))),
+            counts,
         )
 
     def _finish(self) -> None:
-        """Take in the blocks whose tokens are written, as far as all before them are."""
+        """Take in the blocks whose bytes are written, as far as all before them are."""
         while (flight := self._flights.get(self._done)) is not None and flight.is_written:
-            assert isinstance(flight.answer, Encoded)
+            assert isinstance(flight.answer, Answer)
             assert flight.point is not None
-            self._files.add(flight.answer.outputs, flight.point)
+            self._files.add(flight.answer, flight.point)
             del self._flights[self._done]
             self._done += 1
 
@@ -214,10 +217,9 @@ class _Flow:
         return error
 
 
-def cannot_write(job: Job, error: OSError) -> DataError:
+def cannot_write(job: Work, error: OSError) -> DataError:
     """Return the error that the output cannot be written."""
-    cure = "free some space" if error.errno in FULL else "fix that, or use another --output-prefix"
+    cure = "free some space" if error.errno in FULL else f"fix that, or use another {job.option}"
     return DataError(
-        f"{job.prefix(job.keys[0])}: cannot be written: {os.strerror(error.errno or 0).lower()}; {cure}, then rerun "
-        "the same command"
+        f"{job.target}: cannot be written: {os.strerror(error.errno or 0).lower()}; {cure}, then rerun the same command"
     )

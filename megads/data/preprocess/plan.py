@@ -8,6 +8,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from megads.cluster.machine import count_cores
 from megads.data.preprocess.input.files import Source
@@ -34,6 +35,34 @@ class How:
     block_bytes: int = 2 * 2**20  # text a worker takes at once
     commit_s: float = 1.0  # between two points from which a killed run resumes
     keep_s: float = 10.0  # work that took less is thrown away when an input is refused
+
+
+class Work(Protocol):
+    """What is made from JSON lines by workers of several ranks."""
+
+    @property
+    def inputs(self) -> tuple[Source, ...]:
+        """The files, in order."""
+
+    @property
+    def how(self) -> How:
+        """What changes the time and nothing else."""
+
+    @property
+    def target(self) -> str:
+        """The name of what is made, for messages."""
+
+    @property
+    def option(self) -> str:
+        """The option that gives it another name."""
+
+    @property
+    def work(self) -> Path:
+        """The hidden folder next to the output that holds everything until it is complete."""
+
+    @property
+    def meeting(self) -> Path:
+        """The folder in which the processes of a job find each other."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +92,19 @@ class Job:
         return Path(f"{self.output_prefix}_{key}_{self.level}")
 
     @property
+    def target(self) -> str:
+        """The name of what is made, for messages."""
+        return str(self.prefix(self.keys[0]))
+
+    @property
+    def option(self) -> str:
+        """The option that gives it another name."""
+        return "--output-prefix"
+
+    @property
     def work(self) -> Path:
         """The hidden folder next to the output that holds everything until it is whole."""
-        name = f".{self.prefix('+'.join(self.keys)).name}"
-        if len(os.fsencode(name)) > 200:
-            name = f"{name[:150]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-        return Path(self.output_prefix).parent / f"{name}.preprocess"
+        return work_folder(self.prefix("+".join(self.keys)), "preprocess")
 
     @property
     def meeting(self) -> Path:
@@ -85,6 +121,14 @@ class Segment:
     stop: int
 
 
+def work_folder(path: Path, suffix: str) -> Path:
+    """Return the hidden folder next to ``path`` in which it is made."""
+    name = f".{path.name}"
+    if len(os.fsencode(name)) > 200:
+        name = f"{name[:150]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    return path.parent / f"{name}.{suffix}"
+
+
 _PER_CORE, _PROCESSES = 8, 64  # processes of a job: for each core, and where there are few
 
 
@@ -97,14 +141,19 @@ def check_job(job: Job) -> None:
             raise ConfigError(f"--json-keys {key!r}: cannot be part of a file name; rename the key in the data")
     if len(set(job.keys)) < len(job.keys):
         raise ConfigError(f"--json-keys {' '.join(job.keys)}: names a key twice")
-    cores = count_cores()
-    for option, given in (("--partitions", job.how.partitions), ("--workers", job.how.workers)):
-        most = max(_PROCESSES, _PER_CORE * cores)
-        if given > most:
-            raise ConfigError(f"{option} {given}: at most {most} processes on this host, which has {cores} cores")
+    check_processes(job.how)
     for option, is_given in (("--keep-newlines", job.keep_newlines), ("--sentence-splitter", job.splitter != "punkt")):
         if is_given and not job.split_sentences:
             raise ConfigError(f"{option} needs --split-sentences")
+
+
+def check_processes(how: How) -> None:
+    """Raise ConfigError for more processes than a host bears."""
+    cores = count_cores()
+    for option, given in (("--partitions", how.partitions), ("--workers", how.workers)):
+        most = max(_PROCESSES, _PER_CORE * cores)
+        if given > most:
+            raise ConfigError(f"{option} {given}: at most {most} processes on this host, which has {cores} cores")
 
 
 def digest_of(job: Job, fingerprint: str, parts: int) -> str:

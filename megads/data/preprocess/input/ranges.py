@@ -16,9 +16,14 @@ _SAMPLE_CHARACTERS = 400_000  # in all
 
 
 class RangeReader:
-    """Reads lines from the middle of files; keeps the last file open."""
+    """Reads lines from the middle of files; keeps the last file open.
+
+    Attributes:
+        begin: where in the file the lines that were read last begin.
+    """
 
     def __init__(self) -> None:
+        self.begin = 0
         self._path = ""
         self._file = -1
 
@@ -44,6 +49,7 @@ class RangeReader:
         base = max(start - 1, 0)
         data = os.pread(self._file, stop - base + _SLACK, base)
         begin = data.find(b"\n", 0, stop - 1 - base) + 1 if start else 0
+        self.begin = base + begin
         if start and not begin:
             return b""
         end = data.find(b"\n", max(stop - 1 - base, begin)) + 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -63,24 +63,34 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """A block is encoded; its tokens wait in the worker."""
+class Answer:
+    """A block is done; what it adds to the files of bytes waits in the worker."""
 
     number: int
-    outputs: tuple[Output, ...]  # for each key
     documents: int
     text_bytes: int
     lines: int
     bad: list[tuple[int, str]]  # (index of the line within the block, what is wrong)
+    num_bytes: tuple[int, ...]  # for each file
+    sequences: tuple[int, ...] = ()  # for each file; of files of bytes alone: none
+    counts: Mapping[str, int] = field(default_factory=dict)  # whatever else is counted, added up
     note: str = ""  # to be reported once
 
 
 @dataclass(frozen=True)
+class Encoded(Answer):
+    """A block is encoded; its tokens wait in the worker."""
+
+    outputs: tuple[Output, ...] = ()  # for each key
+
+
+@dataclass(frozen=True)
 class Write:
-    """Where the tokens of a block belong, in bytes, for each key; sent back when they are there."""
+    """Where the bytes of a block belong, for each file; sent back when they are there."""
 
     number: int
     offsets: tuple[int, ...]
+    documents: int = 0  # of the part, before the block
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,17 @@ class _Worker:
         packed = [self._pack(parsed, place) for place in range(len(self._job.keys))]
         self._waiting[block.number] = [tokens for tokens, _, _ in packed]
         outputs, note = tuple(output for _, output, _ in packed), max(note for _, _, note in packed)
-        return Encoded(block.number, outputs, parsed.documents, size, parsed.lines, parsed.bad, note)
+        return Encoded(
+            number=block.number,
+            documents=parsed.documents,
+            text_bytes=size,
+            lines=parsed.lines,
+            bad=parsed.bad,
+            num_bytes=tuple(each.num_bytes for each in outputs),
+            sequences=tuple(len(each.lengths) for each in outputs),
+            note=note,
+            outputs=outputs,
+        )
 
     def write(self, message: Write) -> None:
         """Put the tokens of a block where they belong."""

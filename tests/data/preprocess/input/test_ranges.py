@@ -17,7 +17,10 @@ def test_ranges_hold_every_line_once(tmp_path, size):
     for raw in (b"".join(lines), b"".join(lines) + b"end", b"\n" * 9, b"x"):
         path.write_bytes(raw)
         reader = RangeReader()
-        found = [reader.read(str(path), at, min(at + size, len(raw))) for at in range(0, len(raw), size)]
+        found = []
+        for at in range(0, len(raw), size):
+            found.append(reader.read(str(path), at, min(at + size, len(raw))))
+            assert not found[-1] or reader.begin == len(b"".join(found[:-1]))
         reader.close()
         assert b"".join(found) == raw
         for at in range(1, len(raw)):
