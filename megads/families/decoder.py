@@ -12,11 +12,12 @@ from typing import Protocol
 
 from megads.families.encoder import Encoder, embedding_of, has_final_norm, heads_of
 from megads.families.encoder_decoder import has_decoder, has_output_bias, output_bias, stacks_of, tables_of
+from megads.families.lora import Adapted, with_adapters
 from megads.families.spec import Parameter, Spec, Stack, classifier, column, norm, row, table
 from megads.families.table import FAMILIES, FamilyName
 
 
-class Decoder(Encoder, Protocol):
+class Decoder(Encoder, Adapted, Protocol):
     """The settings that decide the parameters, declared in ``megads.config.settings.model``; derived."""
 
     @property
@@ -89,7 +90,7 @@ def spec_of(model: Decoder) -> Spec:
         output.extend(heads_of(model, rows))
     elif model.num_classes:
         output.extend(classifier(model.num_classes, width, bias=False))
-    layer = tuple(_layer(model))
+    layer = with_adapters(model, tuple(_layer(model)))
     stacks: tuple[Stack, ...] = (Stack(model.num_layers, layer),)
     if has_decoder(model):
         embedding += tables_of(model)

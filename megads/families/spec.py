@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Kind = Literal["matrix", "bias", "norm", "embedding", "positions", "output"]
-"""``norm`` is a norm's weight; its bias, if it has one, is a ``bias``."""
+Kind = Literal["matrix", "bias", "norm", "embedding", "positions", "output", "adapter"]
+"""``norm`` is a norm's weight; its bias, if it has one, is a ``bias``; ``adapter``: see ``megads.families.lora``."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,15 @@ class Spec:
     def tables(self) -> tuple[Parameter, ...]:
         """The embedding and the output projection, which have a row for every token; one if they are tied."""
         return tuple(each for each in (*self.embedding, *self.output) if each.kind in ("embedding", "output"))
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether it has adapters, and nothing else of it is trained."""
+        return any(each.kind == "adapter" for stack in self.stacks for each in stack.layer)
+
+    def is_trained(self, parameter: Parameter) -> bool:
+        """Return whether a parameter of the model is trained; else it is frozen."""
+        return parameter.kind == "adapter" or not self.is_adapted
 
     @property
     def copied(self) -> tuple[Parameter, ...]:

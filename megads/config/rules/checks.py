@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import gcd
 
-from megads.config.rules import encoder, encoder_decoder, engine, layout, optimizer, pipeline, stability, tasks
+from megads.config.rules import encoder, encoder_decoder, engine, layout, lora, optimizer, pipeline, stability, tasks
 from megads.config.rules import schedule as schedule_rules
 from megads.config.rules.advice import Attempt, Change, Problem, divisors, each_of, nearest, refusal
 from megads.config.schedule.batches import BatchSchedule, SkipRanges
@@ -43,6 +43,7 @@ def problem_of(run: RunConfig, world_size: int) -> Problem | None:
         _shape,
         *encoder.RULES,
         *encoder_decoder.RULES,
+        *lora.RULES,
         *pipeline.RULES,
         *layout.RULES,
         *engine.RULES,

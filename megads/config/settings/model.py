@@ -167,6 +167,23 @@ class ModelConfig(Section):
         ge=0,
         le=100_000,
     )
+    lora_rank: int = setting(
+        0,
+        "LORA_RANK --lora-rank",
+        "rank of the adapters that are trained in place of the weights of LOAD, which are frozen (LoRA); 0: none",
+        ge=0,
+        le=65536,
+    )
+    lora_alpha: float = setting(
+        16.0, "LORA_ALPHA --lora-alpha", "the adapters' output is multiplied by LORA_ALPHA / LORA_RANK", gt=0
+    )
+    lora_dropout: float = fraction(0.0, "LORA_DROPOUT --lora-dropout", "dropout of the adapters' input")
+    lora_targets: str = setting(
+        "all",
+        "LORA_TARGETS --lora-targets --lora-target-modules",
+        "what gets adapters: q, k, v (together qkv), out, gate, up (gate_up), down, or all",
+        words=True,
+    )
     hidden_dropout: float = fraction(
         0.0, "HIDDEN_DROPOUT --hidden-dropout", "dropout after embedding, attention and MLP"
     )
