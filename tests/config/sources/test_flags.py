@@ -293,6 +293,11 @@ FLAGS = [
     ("--profile_steps 2,3", "profile.steps=2,3"),
     ("--relative-attention-num-buckets 16", "model.relative_buckets=16"),
     ("--relative-attention-max-distance 64", "model.relative_distance=64"),
+    ("--lora-rank 8", "model.lora_rank=8"),
+    ("--lora-alpha 4", "model.lora_alpha=4"),
+    ("--lora-dropout 0.1", "model.lora_dropout=0.1"),
+    ("--lora-targets q,v", "model.lora_targets=q,v"),
+    ("--lora-target-modules q_proj", "model.lora_targets=q_proj"),
 ]
 
 
