@@ -16,6 +16,7 @@ from megads.cli.generate import degree_of, degrees_of, is_rank, model_options, s
 from megads.cli.harness import evaluate_tasks, harness_options, write_result
 from megads.cli.options.request import FlagCommand, absolute, show_notes
 from megads.cli.progress_bar import bar
+from megads.cli.questions import check_question_options, evaluate_questions, question_options
 from megads.cli.watched import watched
 from megads.config.settings.tasks import TaskFile, parse_tasks
 from megads.errors import ConfigError
@@ -53,9 +54,10 @@ class TaskCommand(FlagCommand):
 @click.option("--overlapping-eval", "stride", type=int, default=32, show_default=True, help="wikitext103: stride.")
 @click.option("--strict-lambada", "is_strict", is_flag=True, help="lambada: the whole last word, not its last token.")
 @click.option("--json", "--output", "--output_path", "target", metavar="PATH", help="Write the numbers there, too.")
+@question_options
 @harness_options
 def evaluate(flags: Sequence[tuple[str, str]], **options: Any) -> None:
-    """Score the texts in FILE, or run TASKS of lm-eval, with the model in SRC.
+    """Score the texts in FILE, or run TASKS of lm-eval, or answer questions, with the model in SRC.
 
     SRC is a run, a folder of checkpoints, a checkpoint of any layout, Megatron's
     files, or a Hugging Face folder. Options of Megatron-LM's tasks/main.py are
@@ -63,6 +65,10 @@ def evaluate(flags: Sequence[tuple[str, str]], **options: Any) -> None:
     """
     from megads.cli.options.model_flags import read_model_flags
 
+    check_question_options(options)
+    if options["qa"] and not (options["source"] or options["load"]):
+        evaluate_questions(options, None)
+        return
     named = bool(options["paths"]) or ":" in options["task"]
     degrees = {
         **degrees_of(options),
@@ -70,6 +76,9 @@ def evaluate(flags: Sequence[tuple[str, str]], **options: Any) -> None:
         "sequence": options["sequence"] or (1 if options["tasks"] else degree_of("parallel.sequence")),
         "replicas": options["data"] or degree_of("parallel.data", 0),
     }
+    if options["qa"]:
+        evaluate_questions(options, degrees)
+        return
     if named == bool(options["tasks"]):
         raise ConfigError("pass --data FILE with a text, or --tasks NAME,NAME to run tasks of lm-eval")
     if options["tasks"] and degrees["sequence"] > 1:

@@ -69,10 +69,10 @@ def evaluate_tasks(options: Mapping[str, Any], degrees: Mapping[str, int], targe
                 write_result(target, as_json(results) + "\n")
 
 
-def write_result(target: str, text: str) -> None:
+def write_result(target: str, text: str, option: str = "--output") -> None:
     """Write numbers to a file of the user's; ConfigError where that is impossible."""
     try:
         absolute(target).write_text(text, encoding="utf8")
     except OSError as error:
         cure = write_cure(error, "pass another file")
-        raise ConfigError(f"--output {target}: {error.strerror}; {cure}") from None
+        raise ConfigError(f"{option} {target}: {error.strerror}; {cure}") from None

@@ -38,11 +38,13 @@ class Prompt:
         text: empty: a new document, which begins with the end-of-text token.
         id: comes back with the result.
         own: settings of :class:`Sampling` that differ from those of the command.
+        tokens: of the text, where they are known; empty: the tokenizer's.
     """
 
     text: str
     id: Any = None
     own: Mapping[str, Any] = field(default_factory=dict)
+    tokens: Sequence[int] = ()
 
     def sampling(self, default: Sampling, place: int) -> Sampling:
         """Return its settings; a seed is that of the command plus ``place``, unless it has its own.
@@ -164,7 +166,7 @@ def generate(
     requests: dict[int, Request] = {}
     for place, prompt in enumerate(prompts):
         try:
-            tokens = tokens_of(session, prompt.text)
+            tokens = list(prompt.tokens) or tokens_of(session, prompt.text)
             chosen = prompt.sampling(sampling, place)
             engine.check(tokens, chosen)
         except ConfigError as error:

@@ -1,0 +1,1 @@
+"""Questions with answers and contexts, and how a model is asked them."""

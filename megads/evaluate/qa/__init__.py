@@ -1,0 +1,1 @@
+"""Answers of a model to questions: their scores."""
