@@ -2,8 +2,8 @@
 
     python benchmarks/rank_startup.py [--rounds 5]
 
-Ours against a program of ten lines that does the same with DeepSpeed and torch.optim.AdamW
-(one rank, ZeRO 1, a model of two numbers), in processes of their own, one after the other in
+Both engines against programs of ten lines that do the same with torch.optim.AdamW, one on torch alone and one with
+DeepSpeed (one rank, ZeRO 1, a model of two numbers), in processes of their own, one after the other in
 turns. Files are in the page cache: on a shared file system every module costs far more. DeepSpeed
 would first compile its kernels for collectives in shared memory; here it does without them, as
 megads does.
@@ -28,7 +28,19 @@ used = resource.getrusage(resource.RUSAGE_SELF)
 resident = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS"))
 print(json.dumps([used.ru_utime + used.ru_stime, len(sys.modules), resident / 1024]))
 """
-PLAIN = (
+TORCH = (
+    """
+import torch
+from torch import nn
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+model = nn.Linear(1, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(1, 1)).sum().backward()
+optimizer.step()
+"""
+    + TELL
+)
+DEEPSPEED = (
     """
 import deepspeed, torch
 from torch import nn
@@ -72,15 +84,16 @@ SMALL = {
 }
 
 
-def settings(folder: Path) -> Path:
+def settings(folder: Path, engine: str) -> Path:
     """Return the settings file of a tiny run of one rank."""
     from megads.config.derive import derive
     from megads.config.run_folder import save_config
     from megads.config.sources.resolve import resolve
 
-    asked = resolve(None, env={**SMALL, "ZERO_STAGE": "1"}, overrides={"dir": str(folder)}, machine="cpu", root=ROOT)
+    env = {**SMALL, "ZERO_STAGE": "1", "ENGINE": engine}
+    asked = resolve(None, env=env, overrides={"dir": str(folder)}, machine="cpu", root=ROOT)
     resolved = derive(asked, num_hosts=1, ranks_per_host=1, vocab_size=16)
-    path = folder / "config.yaml"
+    path = folder / f"{engine}.yaml"
     save_config(resolved.run, resolved.origins, path)
     return path
 
@@ -100,17 +113,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
-        path = str(settings(Path(folder)))
-        found: dict[str, list[list[float]]] = {"megads": [], "plain DeepSpeed": []}
+        run = {engine: str(settings(Path(folder), engine)) for engine in ("native", "deepspeed")}
+        programs = {
+            "megads": (OURS, run["native"]),
+            "plain torch": (TORCH,),
+            "megads, DeepSpeed": (OURS, run["deepspeed"]),
+            "plain DeepSpeed": (DEEPSPEED,),
+        }
+        found: dict[str, list[list[float]]] = {name: [] for name in programs}
         for _ in range(rounds):
-            found["megads"].append(measured(OURS, path))
-            found["plain DeepSpeed"].append(measured(PLAIN))
+            for name, program in programs.items():
+                found[name].append(measured(*program))
     print(f"{'median of ' + str(rounds):18} {'processor s':>12} {'modules':>8} {'MiB':>6}")
     medians = {name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in found.items()}
     for name, (seconds, modules, resident) in medians.items():
         print(f"{name:18} {seconds:12.2f} {modules:8.0f} {resident:6.0f}")
-    ratios = [ours / plain for ours, plain in zip(*medians.values(), strict=True)]
-    print(f"{'ratio':18} {ratios[0]:12.2f} {ratios[1]:8.2f} {ratios[2]:6.2f}")
+    for ours, plain in (("megads", "plain torch"), ("megads, DeepSpeed", "plain DeepSpeed")):
+        ratios = [one / other for one, other in zip(medians[ours], medians[plain], strict=True)]
+        print(f"{'/ ' + plain:18} {ratios[0]:12.2f} {ratios[1]:8.2f} {ratios[2]:6.2f}")
 
 
 if __name__ == "__main__":
