@@ -43,6 +43,7 @@ import httpx
 import torch
 import transformers
 import uvicorn
+from megads.inference.server.chat import ChatTemplate
 
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
@@ -53,7 +54,6 @@ from megads.inference.packed import pack
 from megads.inference.runner import Runner
 from megads.inference.sampling import Sampling
 from megads.inference.server.app import make_app
-from megads.inference.server.chat import ChatTemplate
 from megads.inference.server.engine_loop import EngineLoop
 from megads.inference.session import Session
 

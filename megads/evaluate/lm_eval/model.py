@@ -17,11 +17,11 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 from tqdm import tqdm
 
+from megads.data.chat.folder_template import ChatTemplate
 from megads.errors import ConfigError, MegadsError
 from megads.evaluate.lm_eval.jobs import Generation, Ranks, follow, scoring_jobs
 from megads.inference.generate import leave
 from megads.inference.sampling import Sampling
-from megads.inference.server.chat import ChatTemplate
 from megads.inference.session import Session, SessionRequest, open_session
 
 BATCH = 16

@@ -14,8 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from megads.data.chat.folder_template import ChatTemplate
 from megads.errors import ConfigError, MegadsError
-from megads.inference.server.chat import ChatTemplate
 from megads.inference.server.engine_loop import EngineLoop, Overloaded
 from megads.inference.server.megatron_api import MegatronApi
 from megads.inference.server.openai_api import OpenAI

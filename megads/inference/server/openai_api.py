@@ -14,10 +14,10 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from megads.data.chat.folder_template import ChatTemplate
 from megads.errors import ConfigError, MegadsError
 from megads.inference.sampling import Sampling
 from megads.inference.server.answers import FINISH, Answer, chat_logprobs, completion_logprobs, usage_of
-from megads.inference.server.chat import ChatTemplate
 from megads.inference.server.engine_loop import EngineLoop, Update
 from megads.inference.server.fields import UNSUPPORTED, ChatRequest, Common, CompletionRequest
 from megads.inference.server.requests import BadRequest, NotFound, all_of, read_json, while_connected

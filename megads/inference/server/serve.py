@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megads.comm.presence import Presence
+from megads.data.chat.folder_template import ChatTemplate
 from megads.errors import ConfigError, DependencyError
-from megads.inference.server.chat import ChatTemplate
 from megads.inference.server.engine_loop import EngineLoop, follow
 from megads.inference.session import Session
 from megads.monitor.log import LOG

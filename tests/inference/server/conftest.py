@@ -16,8 +16,8 @@ import pytest
 import uvicorn
 
 from megads.comm.grid import Grid
+from megads.data.chat.folder_template import ChatTemplate
 from megads.inference.server.app import make_app
-from megads.inference.server.chat import ChatTemplate
 from megads.inference.server.engine_loop import EngineLoop
 from megads.inference.session import Session
 from tests.inference.letters import Letters
