@@ -13,6 +13,7 @@ from typing import Protocol
 from megads.families.encoder import Encoder, embedding_of, has_final_norm, heads_of
 from megads.families.encoder_decoder import has_decoder, has_output_bias, output_bias, stacks_of, tables_of
 from megads.families.lora import Adapted, with_adapters
+from megads.families.retro import stacks_with_neighbors
 from megads.families.spec import Parameter, Spec, Stack, classifier, column, norm, row, table
 from megads.families.table import FAMILIES, FamilyName
 
@@ -52,6 +53,8 @@ class Decoder(Encoder, Adapted, Protocol):
     def decoder_layers(self) -> int: ...
     @property
     def relative_buckets(self) -> int: ...
+    @property
+    def retro_encoder_layers(self) -> int: ...
 
 
 def padded_vocab_size(model: Decoder) -> int:
@@ -96,6 +99,8 @@ def spec_of(model: Decoder) -> Spec:
         embedding += tables_of(model)
         output += [output_bias(rows)] if has_output_bias(model) else []
         stacks = stacks_of(model, layer)
+    elif FAMILIES[model.family].samples == "retro":
+        stacks = stacks_with_neighbors(model, layer)
     return Spec(stacks, tuple(embedding), tuple(output), model.tied_embeddings and not model.num_classes)
 
 

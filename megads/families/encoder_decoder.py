@@ -50,7 +50,7 @@ def stacks_of(model: EncoderDecoder, layer: tuple[Parameter, ...]) -> tuple[Stac
     """Return the stacks of the model, whose encoder's layers have the parameters ``layer``."""
     last = Stack(1, (*layer, *_norm("encoder_norm", model)))
     others = (Stack(model.num_layers - 1, layer),) if model.num_layers > 1 else ()
-    return *others, last, Stack(model.decoder_layers, (*layer, *_cross_attention(model)))
+    return *others, last, Stack(model.decoder_layers, (*layer, *cross_attention(model)))
 
 
 def tables_of(model: EncoderDecoder) -> Iterator[Parameter]:
@@ -71,7 +71,8 @@ def output_bias(rows: int) -> Parameter:
     return Parameter("output_bias.bias", (rows,), "bias", 0, (rows,))
 
 
-def _cross_attention(model: EncoderDecoder) -> Iterator[Parameter]:
+def cross_attention(model: EncoderDecoder) -> Iterator[Parameter]:
+    """Yield what a layer has that attends to other tokens than its own, and the norm before it."""
     width, bias = model.hidden_size, model.bias
     queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     yield from _norm("cross_norm", model)

@@ -57,5 +57,11 @@ class Family:
     # dotted setting -> its default in this family, below presets in precedence
     defaults: Mapping[str, Any] = field(default_factory=dict)
     init_std: float = 0.0  # of initial weights; 0: sqrt(2 / (5 HIDDEN))
-    # what it is trained on: every token from those before it, or the samples of ``megads.data.samples.masked``
-    samples: Literal["causal", "bert", "t5"] = "causal"
+    # what it is trained on: every token from those before it, also with neighbours, or the samples of
+    # ``megads.data.samples.masked``
+    samples: Literal["causal", "bert", "t5", "retro"] = "causal"
+
+    @property
+    def reads_sentences(self) -> bool:
+        """Return whether its samples are made of sentences."""
+        return self.samples in ("bert", "t5")

@@ -11,10 +11,11 @@ from megads.families.gpt import GPT
 from megads.families.llama import LLAMA
 from megads.families.olmo2 import OLMO2
 from megads.families.qwen3 import QWEN3
+from megads.families.retro import RETRO
 from megads.families.scoring import scoring_classes
 from megads.families.t5 import T5
 
-FamilyName = Literal["llama", "gpt", "qwen3", "olmo2", "bert", "t5"]
+FamilyName = Literal["llama", "gpt", "qwen3", "olmo2", "bert", "t5", "retro"]
 FAMILIES: dict[FamilyName, Family] = {
     "llama": LLAMA,
     "gpt": GPT,
@@ -22,6 +23,7 @@ FAMILIES: dict[FamilyName, Family] = {
     "olmo2": OLMO2,
     "bert": BERT,
     "t5": T5,
+    "retro": RETRO,
 }
 FAMILY_DEFAULTS: dict[str, Mapping[str, Any]] = {name: each.defaults for name, each in FAMILIES.items()}
 """Dotted setting -> its default in a family, below presets in precedence."""

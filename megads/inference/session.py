@@ -170,6 +170,8 @@ def _check_use(weights: Weights, uses: tuple[str, ...]) -> None:
             f"{weights.path}: a classifier of {model.num_classes} classes writes no text; `megads finetune` scores it"
         )
     kind = FAMILIES[model.family].samples
+    if kind == "retro":
+        raise ConfigError(f"{weights.path}: a model of the family retro needs neighbours, and here are none")
     if kind not in uses:
         raise ConfigError(
             f"{weights.path}: a model of the family {model.family} does not predict a text from its beginning; "

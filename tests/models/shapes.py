@@ -71,6 +71,17 @@ T5_V11 = T5.model_copy(
 T5_V10 = T5_V11.model_copy(update={"activation": "relu", "tied_embeddings": True, "num_layers": 1})
 T5S = {"t5": T5, "t5-v1.1": T5_V11, "t5-v1.0": T5_V10}
 
+# The first layer that looks at neighbours, and one behind it; three chunks of four tokens, neighbours of eight.
+RETRO = GPT.model_copy(
+    update={
+        "family": "retro",
+        "num_layers": 7,
+        "retro_chunk_length": 4,
+        "retro_num_neighbors": 2,
+        "retro_retrieved_chunks": 2,
+    }
+)
+
 # Sixteen tokens can be cut over sequence and tensor ranks; a longer table shows a wrong row.
 _CUT = {"seq_length": 16, "max_positions": 20}
 SEQUENCE_KINDS = {

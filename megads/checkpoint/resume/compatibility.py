@@ -17,7 +17,6 @@ from megads.config.schedule.rates import Schedule
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.setting import Section
 from megads.errors import CheckpointError
-from megads.families.table import FAMILIES
 from megads.text.plural import plural
 
 SHAPE_SETTINGS = (
@@ -50,10 +49,14 @@ SHAPE_SETTINGS = (
     "token_types",
     "binary_head",
     "num_classes",
+    "retro_encoder_layers",
+    "retro_chunk_length",
+    "retro_retrieved_chunks",
 )
 """What decides the shape and the meaning of the weights."""
 
-ENCODERS = tuple(name for name, family in FAMILIES.items() if family.samples == "bert")
+OTHER_FAMILIES = {"bert": "an encoder, bert", "retro": "retro, which looks at neighbours"}
+"""Families whose weights mean nothing to others of the same settings."""
 
 FREE = {
     *("force", "exit_interval", "exit_duration_min", "eval_at_start", "evaluate_only", "max_skipped"),
@@ -84,10 +87,10 @@ def checkpoint_folder(run: RunConfig, run_dir: Path) -> Path:
 def shape_of(run: RunConfig | ModelConfig) -> dict[str, Any]:
     """Return the settings that decide the shape and the meaning of the weights; ``run`` is derived.
 
-    Of the family whether it is an encoder, whose tokens attend in both directions.
+    Of the family whether it is an encoder, whose tokens attend in both directions, or looks at neighbours.
     """
     model = (run.model if isinstance(run, RunConfig) else run).model_dump()
-    named = {"family": model["family"]} if model["family"] in ENCODERS else {}
+    named = {"family": model["family"]} if model["family"] in OTHER_FAMILIES else {}
     return {**named, **{key: model[key] for key in SHAPE_SETTINGS}}
 
 
@@ -109,6 +112,8 @@ def meaningful(model: Mapping[str, Any]) -> list[str]:
         without |= {"rope_scaling_factor"}
     if scaling != "llama3":
         without |= {"rope_low_freq_factor", "rope_high_freq_factor", "rope_original_positions"}
+    if model.get("family") != "retro":
+        without |= {key for key in SHAPE_SETTINGS if key.startswith("retro_")}
     if not model.get("token_types"):
         without |= {"binary_head"}
     return [key for key in SHAPE_SETTINGS if key not in without]
@@ -134,7 +139,7 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
     stored = {key: manifest.model.get(key, fields[key].default) for key in SHAPE_SETTINGS}
     kinds = [each.get("family", "gpt") for each in (manifest.model, wanted)]
     if kinds[0] != kinds[1]:
-        had, asks = ("an encoder, bert" if kind in ENCODERS else "no encoder" for kind in kinds)
+        had, asks = (OTHER_FAMILIES.get(kind, "no encoder") for kind in kinds)
         raise CheckpointError(
             f"{path}: the checkpoint's model is {had}, this run's is {asks}; set MODEL_FAMILY, or start with "
             f"{_starts_new(run, is_own)}"

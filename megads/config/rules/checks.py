@@ -6,7 +6,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import gcd
 
-from megads.config.rules import encoder, encoder_decoder, engine, layout, lora, optimizer, pipeline, stability, tasks
+from megads.config.rules import (
+    encoder,
+    encoder_decoder,
+    engine,
+    layout,
+    lora,
+    optimizer,
+    pipeline,
+    retro,
+    stability,
+    tasks,
+)
 from megads.config.rules import schedule as schedule_rules
 from megads.config.rules.advice import Attempt, Change, Problem, divisors, each_of, nearest, refusal
 from megads.config.schedule.batches import BatchSchedule, SkipRanges
@@ -44,6 +55,7 @@ def problem_of(run: RunConfig, world_size: int) -> Problem | None:
         *encoder.RULES,
         *encoder_decoder.RULES,
         *lora.RULES,
+        *retro.RULES,
         *pipeline.RULES,
         *layout.RULES,
         *engine.RULES,
@@ -67,7 +79,7 @@ def _shape(run: RunConfig, world_size: int) -> Iterator[Problem]:
             [{"model.decoder_layers": 0, "model.decoder_seq_length": 0}, {"model.family": "t5"}],
             overridable=("model.decoder_layers", "model.decoder_seq_length"),
         )
-    if FAMILIES[model.family].samples != "causal" and model.seq_length < SHORTEST_MASKED:
+    if FAMILIES[model.family].reads_sentences and model.seq_length < SHORTEST_MASKED:
         yield Problem(
             f"SEQ={model.seq_length} leaves no text between the special tokens, MODEL_FAMILY={model.family}",
             [{"model.seq_length": SHORTEST_MASKED}],
@@ -181,7 +193,7 @@ def _data(run: RunConfig, world_size: int) -> Iterator[Problem]:
         "RESET_ATTENTION_MASK": data.reset_attention_mask,
     }
     needs_end = " ".join(f"{name}=1" for name, is_on in asked.items() if is_on)
-    if needs_end and FAMILIES[run.model.family].samples != "causal":
+    if needs_end and FAMILIES[run.model.family].reads_sentences:
         text = f"{needs_end} is for samples of whole documents, and MODEL_FAMILY={run.model.family} reads sentences"
         yield Problem(text, [{f"data.{name.lower()}": False for name, is_on in asked.items() if is_on}])
     if needs_end and data.tokenizer_type.startswith("BertWordPiece"):
@@ -198,7 +210,7 @@ def _profile(run: RunConfig, world_size: int) -> Iterator[Problem]:
 def _task(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if run.finetune.task and not run.model.num_classes:
         yield Problem(f"TASK={run.finetune.task} is read by megads finetune only", [{"finetune.task": ""}])
-    if run.finetune.task and FAMILIES[run.model.family].samples == "t5":
+    if run.finetune.task and FAMILIES[run.model.family].samples in ("t5", "retro"):
         text = f"TASK={run.finetune.task}: a model of MODEL_FAMILY={run.model.family} has no head that scores texts"
         yield Problem(text, [{"model.family": "bert"}, {"model.family": "gpt"}])
     if run.model.num_classes and not run.finetune.task:

@@ -166,8 +166,10 @@ def _unread(run: RunConfig) -> Iterator[str]:
     samples = FAMILIES[run.model.family].samples
     usual = DEFAULTS if run.defaults == MEGATRON else {}
     of_pairs, of_masks = ["model.token_types", "model.binary_head"], ["data.mask_prob", "data.short_seq_prob"]
+    of_retro = [] if samples == "retro" else [name for name in fields() if name.startswith("model.retro_")]
+    of_family = {"bert": [], "t5": of_pairs}.get(samples, of_pairs + of_masks)
     never = {
-        f"MODEL_FAMILY={run.model.family}": {"bert": [], "t5": of_pairs}.get(samples, of_pairs + of_masks),
+        f"MODEL_FAMILY={run.model.family}": [*of_family, *of_retro],
         **_unread_positions(run),
         f"OPT={row.name}": [name for name in of_optim if env_name(name) in others],
         f"DTYPE={run.train.dtype}": scales if run.train.dtype != "fp16" else [],

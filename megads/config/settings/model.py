@@ -21,6 +21,7 @@ class ModelConfig(Section):
             "--model-type": Word({"GPT": "gpt", "BERT": "bert", "T5": "t5"}),
             "--bert-no-binary-head": Weak("bert"),
             "--decoder-seq-length": Weak("t5"),
+            "--retro-add-retriever": "retro",
         },
     )
     num_layers: int = setting(
@@ -183,6 +184,44 @@ class ModelConfig(Section):
         "LORA_TARGETS --lora-targets --lora-target-modules",
         "what gets adapters: q, k, v (together qkv), out, gate, up (gate_up), down, or all",
         words=True,
+    )
+    retro_encoder_layers: int = setting(
+        2, "RETRO_ENCODER_LAYERS --retro-encoder-layers", "retro: layers of the encoder of neighbours", gt=0, le=1000
+    )
+    retro_encoder_hidden_dropout: float = fraction(
+        0.1,
+        "RETRO_ENCODER_HIDDEN_DROPOUT --retro-encoder-hidden-dropout",
+        "retro: dropout after attention and MLP of the encoder",
+    )
+    retro_encoder_attention_dropout: float = fraction(
+        0.1,
+        "RETRO_ENCODER_ATTENTION_DROPOUT --retro-encoder-attention-dropout",
+        "retro: on weights of the attention among a neighbour's tokens",
+    )
+    retro_num_neighbors: int = setting(
+        2, "RETRO_NUM_NEIGHBORS --retro-num-neighbors", "retro: neighbours of a chunk", gt=0, le=1000
+    )
+    retro_chunk_length: int = setting(
+        64,
+        "RETRO_CHUNK_LENGTH",
+        "retro: a sample is cut into chunks of this length, and so are the texts of the database",
+        unit="tokens",
+        gt=1,
+        le=2**20,
+    )
+    retro_retrieved_chunks: int = setting(
+        2,
+        "RETRO_RETRIEVED_CHUNKS --retro-num-retrieved-chunks",
+        "retro: chunks of a neighbour, itself and what continues it",
+        gt=0,
+        le=100,
+    )
+    retro_attention_gate: float = setting(
+        1.0,
+        "RETRO_ATTENTION_GATE --retro-attention-gate",
+        "retro: what attention to neighbours gives is multiplied by this; 0: they are not looked at",
+        ge=0,
+        le=1,
     )
     hidden_dropout: float = fraction(
         0.0, "HIDDEN_DROPOUT --hidden-dropout", "dropout after embedding, attention and MLP"

@@ -76,7 +76,7 @@ def defaults_for(value_of: Callable[[str], Any]) -> dict[str, Any]:
     if value_of("train.dtype") == "fp16":
         result |= OF_FP16
     has_data = value_of("data.path") or value_of("data.file_list")
-    if FAMILIES[value_of("model.family")].samples != "causal":
+    if FAMILIES[value_of("model.family")].reads_sentences:
         return result
     if value_of("data.vocab_file") or (has_data and not value_of("data.tokenizer_model")):
         result["data.tokenizer_type"] = "GPT2BPETokenizer"

@@ -54,7 +54,7 @@ def _options(table: Mapping[str, str], *, is_rejected: bool) -> dict[str, Option
     return found
 
 
-_GPT = "megads train trains GPT, Llama, BERT and T5, not"
+_GPT = "megads train trains GPT, Llama, BERT, T5 and Retro, not"
 
 
 HARMLESS = _options(
@@ -144,11 +144,9 @@ REJECTED = _options(
     {
         f"{_GPT} embeddings of texts": "--output-bert-embeddings --bert-embedder-type=",
         "use --mask-prob; spans have 1 to 10 words": "--noise-density= --mean-noise-span-length=",
-        f"{_GPT} Retro": """
-            --retro-add-retriever --retro-no-verify-neighbor-count --retro-return-doc-ids --retro-project-dir=
-            --retro-workdir= --retro-cyclic-train-iters= --retro-encoder-layers= --retro-encoder-hidden-dropout=
-            --retro-encoder-attention-dropout= --retro-num-neighbors= --retro-num-retrieved-chunks=
-            --retro-attention-gate=
+        "megads train does not read a folder of neighbours": """
+            --retro-no-verify-neighbor-count --retro-return-doc-ids --retro-project-dir=
+            --retro-workdir= --retro-cyclic-train-iters=
         """,
         f"{_GPT} retrievers": """
             --biencoder-shared-query-context-model --use-one-sent-docs --retriever-score-scaling --ict-head-size=

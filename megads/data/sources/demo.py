@@ -49,7 +49,7 @@ _LOG = logging.getLogger("megads")
 
 def word_piece_type(run: RunConfig) -> str:
     """Return which WordPiece tokenizer a run's demo corpus of sentences is for; empty for one of whole documents."""
-    return "" if FAMILIES[run.model.family].samples == "causal" else run.data.tokenizer_type
+    return run.data.tokenizer_type if FAMILIES[run.model.family].reads_sentences else ""
 
 
 def demo_prefix(run: RunConfig) -> Path:

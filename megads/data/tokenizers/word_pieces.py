@@ -31,7 +31,7 @@ def load_word_pieces(run: RunConfig) -> WordPieces | None:
         MegadsError: the tokenizer cannot be loaded, or lacks a token.
     """
     kind = FAMILIES[run.model.family].samples
-    if kind == "causal":
+    if not FAMILIES[run.model.family].reads_sentences:
         return None
     if run.data.tokenizer_type == "NullTokenizer":
         raise ConfigError(

@@ -298,6 +298,13 @@ FLAGS = [
     ("--lora-dropout 0.1", "model.lora_dropout=0.1"),
     ("--lora-targets q,v", "model.lora_targets=q,v"),
     ("--lora-target-modules q_proj", "model.lora_targets=q_proj"),
+    ("--retro-add-retriever", "model.family=retro"),
+    ("--retro-encoder-layers 3", "model.retro_encoder_layers=3"),
+    ("--retro-encoder-hidden-dropout 0.2", "model.retro_encoder_hidden_dropout=0.2"),
+    ("--retro-encoder-attention-dropout 0", "model.retro_encoder_attention_dropout=0"),
+    ("--retro-num-neighbors 5", "model.retro_num_neighbors=5"),
+    ("--retro-num-retrieved-chunks 1", "model.retro_retrieved_chunks=1"),
+    ("--retro-attention-gate 0.5", "model.retro_attention_gate=0.5"),
 ]
 
 

@@ -16,7 +16,7 @@ from megads.errors import CheckpointError
 from megads.families.bert import BARE, POOLER, PREFIX, class_with_heads
 from megads.families.config_json import ConfigJson
 from megads.families.scoring import has_own_names, names_in
-from megads.families.table import ALL_CLASSES, CLASSES, SCORING, family_of
+from megads.families.table import ALL_CLASSES, CLASSES, FAMILIES, SCORING, family_of
 
 CONFIG = "config.json"
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -125,6 +125,8 @@ def architecture_of(model: ModelConfig, wanted: str = "") -> str:
     Raises:
         CheckpointError: none does, or not the wanted one.
     """
+    if not FAMILIES[model.family].classes:
+        raise CheckpointError(f"no class of transformers computes a model of the family {model.family}")
     rows = SCORING if model.num_classes else CLASSES
     suiting = [name for name, each in rows.items() if each.suits_all(model)]
     kind = ALL_CLASSES[wanted].model_type if wanted in ALL_CLASSES else ""

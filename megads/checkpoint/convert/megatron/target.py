@@ -30,6 +30,8 @@ class Target:
 
 def check_target(model: ModelConfig, target: Target) -> None:
     """Raise CheckpointError, with what would work, for what Megatron's format or its models cannot express."""
+    if model.family == "retro":
+        raise CheckpointError("a Retro model is not written in Megatron's format; it is loaded by megads only")
     if model.decoder_layers:
         check_t5(model, target)
     elif target.split_rank is not None:

@@ -40,7 +40,7 @@ class MaskedOptions:
         """Return the options of a derived run; None if its family reads plain tokens."""
         model, data = run.model, run.data
         kind = FAMILIES[model.family].samples
-        if kind == "causal":
+        if kind != "bert" and kind != "t5":
             return None
         head = kind == "bert" and model.binary_head
         return MaskedOptions(
