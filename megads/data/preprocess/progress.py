@@ -32,11 +32,11 @@ class Meter:
     """Writes progress to ``stream``.
 
     ``total`` is the bytes of the input on disk, 0 where unknown; ``interval`` the documents between two lines where
-    there is no terminal, 0: by time.
+    there is no terminal, 0: by time; ``has_tokens`` whether any are counted.
     """
 
-    def __init__(self, stream: TextIO, total: int, interval: int = 0):
-        self._stream, self._total, self._interval = stream, total, interval
+    def __init__(self, stream: TextIO, total: int, interval: int = 0, *, has_tokens: bool = True):
+        self._stream, self._total, self._interval, self._has_tokens = stream, total, interval, has_tokens
         self._is_terminal = stream.isatty()
         self._began = self._shown = time.monotonic()
         self._first: Done | None = None
@@ -88,8 +88,9 @@ class Meter:
         _, speed, tokens = self._speeds(done, now)
         share = f"{done.used / self._total:6.1%}  " if self._total else ""
         bad = f"  {done.bad} bad lines" if done.bad else ""
+        rate = f"{tokens:.2f} M tokens/s  " if self._has_tokens else ""
         return (
-            f"{share}{done.text_bytes / 1e6:,.0f} MB  {speed:.1f} MB/s  {tokens:.2f} M tokens/s  "
+            f"{share}{done.text_bytes / 1e6:,.0f} MB  {speed:.1f} MB/s  {rate}"
             f"{plural(done.documents, 'document', ',')}{bad}{self._eta(done)}"
         )
 

@@ -74,12 +74,15 @@ class RankRun(ABC, Generic[W, M]):
         pool: workers, once they are started.
         signals: that came.
         digest: of everything that decides the bytes of the parts, once the workers are started.
+        prepares_first: whether the leader prepares before the others do: what they load, it may make.
     """
 
-    def __init__(self, job: W, team: Team, stream: TextIO):
+    prepares_first = False
+
+    def __init__(self, job: W, team: Team, stream: TextIO, *, has_tokens: bool = True):
         total = sum(source.size for source in job.inputs)
         self.job, self.team, self.pool = job, team, Pool()
-        self.meter = Meter(stream, total, job.how.log_interval)
+        self.meter = Meter(stream, total, job.how.log_interval, has_tokens=has_tokens)
         self.signals: list[int] = []
         self.digest = ""
         self._stream = stream
@@ -149,10 +152,13 @@ class RankRun(ABC, Generic[W, M]):
         """Make a part for the leader."""
         team = self.team
         segments = split_inputs(self.job.inputs, team.size)[team.rank]
-        self.digest = self.prepare(segments, [])
+        if not self.prepares_first:
+            self.digest = self.prepare(segments, [])
         wanted = team.follow(self.stop_if_asked)
         if not wanted:
             return []
+        if self.prepares_first:
+            self.digest = self.prepare(segments, [])
         if wanted != self.digest:
             raise DataError(
                 f"rank {team.rank} on {socket.gethostname()} sees other input files, tokenizer or options than "

@@ -33,8 +33,10 @@ def serve(pipe: Connection) -> None:
     """Fork for each :class:`Call` and answer with the process id; wait for each id and answer with its status."""
     import orjson  # noqa: F401
 
+    import megads.cli.corpus.frame
     import megads.cli.data
     import megads.cli.data.preprocess
+    import megads.data.corpus.frame.run
     import megads.data.formats.record
     import megads.data.preprocess.run
     import megads.data.tokenizers.build

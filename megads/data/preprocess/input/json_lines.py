@@ -6,10 +6,11 @@ import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
-_KINDS = {
+KINDS = {
     type(None): "null",
     bool: "true or false",
     int: "a number",
@@ -79,7 +80,7 @@ def _add(
     """Add one line, with every key or with none."""
     try:
         found = _values(line, keys)
-    except _BadLine as error:
+    except BadLine as error:
         parsed.bad.append((number, str(error)))
         found = None
     if found is None:
@@ -96,7 +97,7 @@ def _add(
     parsed.documents += 1
 
 
-class _BadLine(Exception):
+class BadLine(Exception):
     """What is wrong with a line."""
 
 
@@ -104,31 +105,43 @@ def _values(line: bytes, keys: tuple[str, ...]) -> list[str | list[str]] | None:
     """Return the values of a line, None for a blank one."""
     if not line.strip():
         return None
-    content = _load(line)
-    if not isinstance(content, dict):
-        raise _BadLine(f"is {_KINDS[type(content)]}, not a JSON object; write one object on each line")
+    content = load_object(line)
     values: list[str | list[str]] = []
     for key in keys:
-        if key not in content:
-            known = ", ".join(map(repr, list(content)[:8]))
-            raise _BadLine(f"has no key {key!r}; it has {known or 'none'}")
-        value = content[key]
+        value = value_of(content, key)
         if isinstance(value, list):
             wrong = next((each for each in value if not isinstance(each, str)), "")
             if not isinstance(wrong, str):
-                kind = _KINDS[type(wrong)]
-                raise _BadLine(f"{key!r} is a list that holds {kind}; expected a text or a list of texts")
+                kind = KINDS[type(wrong)]
+                raise BadLine(f"{key!r} is a list that holds {kind}; expected a text or a list of texts")
         elif not isinstance(value, str):
-            raise _BadLine(f"{key!r} is {_KINDS[type(value)]}; expected a text or a list of texts")
+            raise BadLine(f"{key!r} is {KINDS[type(value)]}; expected a text or a list of texts")
         try:
             ("".join(value) if isinstance(value, list) else value).encode("utf-8")
         except UnicodeEncodeError:
-            raise _BadLine(f"{key!r} holds half of a surrogate pair, which is not a character") from None
+            raise BadLine(f"{key!r} holds half of a surrogate pair, which is not a character") from None
         values.append(value)
     return values
 
 
-def _load(line: bytes) -> object:
+def load_object(line: bytes) -> dict[str, Any]:
+    """Return the object that a line is; BadLine where it is none."""
+    content = load_line(line)
+    if not isinstance(content, dict):
+        raise BadLine(f"is {KINDS[type(content)]}, not a JSON object; write one object on each line")
+    return content
+
+
+def value_of(content: dict[str, Any], key: str) -> Any:
+    """Return what an object has under ``key``; BadLine where it has no such key."""
+    if key not in content:
+        known = ", ".join(map(repr, list(content)[:8]))
+        raise BadLine(f"has no key {key!r}; it has {known or 'none'}")
+    return content[key]
+
+
+def load_line(line: bytes) -> object:
+    """Return what a line of JSON holds; BadLine where it is not JSON."""
     try:
         return orjson.loads(line)
     except ValueError:
@@ -144,4 +157,4 @@ def _load(line: bytes) -> object:
         reason = "is JSON nested too deeply"
     except ValueError as error:
         reason = f"is not JSON ({error})"
-    raise _BadLine(reason)
+    raise BadLine(reason)

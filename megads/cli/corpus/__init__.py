@@ -1,0 +1,17 @@
+"""``megads corpus``: from raw lines to a clean corpus."""
+
+from __future__ import annotations
+
+import click
+
+from megads.cli import CommandGroup
+
+COMMANDS = {
+    "merge": ("megads.cli.corpus.merge", "Join files of JSON lines into one, checked line by line."),
+    "add-id": ("megads.cli.corpus.add_id", "Give each document an id: PREFIX-0000000001."),
+}
+
+
+@click.group(cls=CommandGroup, late=COMMANDS)
+def corpus() -> None:
+    """Make a clean corpus of JSON lines, with a report of what was dropped and why."""

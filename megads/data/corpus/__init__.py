@@ -1,0 +1,1 @@
+"""Corpus tools: clean, count, order and deduplicate documents before they become tokens. Never imports torch."""

@@ -1,0 +1,83 @@
+"""A worker process: reads a stretch of the input, has the step make something of it, and writes that to its place."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from megads.data.corpus.frame.job import CorpusJob
+from megads.data.corpus.frame.step import DROPPED, Lines
+from megads.data.preprocess.input.files import BOM
+from megads.data.preprocess.input.ranges import RangeReader
+from megads.data.preprocess.plan import Segment
+from megads.data.preprocess.workers.pool import Answer, Block, Failed, Write
+from megads.errors import MegadsError
+
+READY = "ready"
+
+
+def serve(pipe: Connection, job: CorpusJob, segments: Sequence[Segment]) -> None:
+    """Work until the leader at the other end of ``pipe`` is gone."""
+    try:
+        job.step.begin()
+        pipe.send(READY)
+        worker = _Worker(job, segments, pipe.recv())
+        while True:
+            message: Write | Block = pipe.recv()
+            if isinstance(message, Write):
+                worker.write(message)
+                pipe.send(message)
+                continue
+            try:
+                answer: Answer | Failed = worker.make(message)
+            except (MegadsError, MemoryError) as error:
+                answer = Failed(error, message.number)
+            pipe.send(answer)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+    except (MegadsError, OSError) as error:
+        pipe.send(Failed(error))
+    except BaseException:  # a panic of a library in Rust is no Exception
+        pipe.send(Failed(RuntimeError("in a worker:\n" + traceback.format_exc())))
+
+
+class _Worker:
+    def __init__(self, job: CorpusJob, segments: Sequence[Segment], paths: tuple[str, ...]):
+        self._job, self._segments = job, segments
+        self._reader = RangeReader()
+        self._waiting: dict[int, list[bytes]] = {}  # bytes of each stream, by block
+        self._files = [os.open(path, os.O_WRONLY) for path in paths]
+
+    def make(self, block: Block) -> Answer:
+        """Return what the block adds to the output; its bytes are kept until :meth:`write`."""
+        data = self._reader.read(block.path, block.start, block.stop) if block.data is None else block.data
+        size, begin = len(data), self._reader.begin if block.data is None else block.start
+        # Only a file's first bytes are a byte order mark; others would be bad lines.
+        lines = Lines(data.removeprefix(BOM) if begin == 0 else data, self._segments[block.segment].source, begin)
+        result = self._job.step.block(lines)
+        if not self._job.dropped:
+            result.outputs[DROPPED].clear()
+        outputs = [b"".join(pieces) for pieces in result.outputs]
+        self._waiting[block.number] = outputs
+        return Answer(
+            number=block.number,
+            documents=result.documents,
+            text_bytes=size,
+            lines=result.lines,
+            bad=result.bad,
+            num_bytes=tuple(map(len, outputs)),
+            counts=result.counts,
+        )
+
+    def write(self, message: Write) -> None:
+        """Put the bytes of a block where they belong."""
+        outputs = self._waiting.pop(message.number)
+        if self._job.step.is_numbered:
+            outputs = self._job.step.place(outputs, message.documents)
+        for file, output, offset in zip(self._files, outputs, message.offsets, strict=True):
+            view = memoryview(output)
+            while view:
+                done = os.pwrite(file, view, offset)
+                view, offset = view[done:], offset + done

@@ -1,0 +1,53 @@
+"""Call ``megads corpus`` in processes of its own, forked from the one that the tests of preprocessing use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.data.preprocess.conftest import Megads, zygote
+
+__all__ = ["zygote"]
+
+# Blocks and points so small that every kill finds the run somewhere else.
+FINE = ("--block-bytes", 1000, "--commit-seconds", 0)
+
+
+@dataclass
+class Corpus(Megads):
+    """Calls ``megads corpus`` in ``folder``."""
+
+    def start(self, *words: object, command: Sequence[str] = ("corpus",), **options: Any) -> int:
+        return super().start(*words, command=command, **options)
+
+    def write(self, name: str, documents: Sequence[Any]) -> list[str]:
+        """Write an object or text a line; return the lines."""
+        lines = [each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in documents]
+        (self.folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return lines
+
+    def lines(self, name: str) -> list[str]:
+        return (self.folder / name).read_text(encoding="utf-8").splitlines()
+
+    def read(self, name: str) -> list[Any]:
+        """Return the objects of a file."""
+        return [json.loads(line) for line in (self.folder / name).read_bytes().splitlines()]
+
+    def report(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / f"{name}.report.json").read_bytes())
+        return found
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir())
+
+
+@pytest.fixture
+def megads(tmp_path: Path, zygote) -> Corpus:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return Corpus(folder, zygote)
