@@ -1,0 +1,1 @@
+"""Texts of tasks, found in a corpus and cut out of it."""

@@ -1,0 +1,1 @@
+"""A dump of Wikipedia: pages, and the text of their markup."""
