@@ -24,7 +24,7 @@ from megads.config.rules.advice import (
 from megads.config.rules.checks import problem_of
 from megads.config.rules.layout import problem_of_ranks
 from megads.config.schedule.batches import BatchSchedule
-from megads.config.schedule.lengths import fill_schedule, keep_first_limit, rises_to_the_end
+from megads.config.schedule.lengths import fill_schedule, keep_first_limit, repeat_samples, rises_to_the_end
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.sizes import data_degree
@@ -317,6 +317,7 @@ def _fill_length(values: Values) -> None:
     batch, seq = values[_GLOBAL], values["model.seq_length"]
     schedule = BatchSchedule.parse(values["train.rampup_batch_size"], batch)
     of_batches = f"GLOBAL_BATCH={batch} x SEQ={seq}" + (_RAMP if schedule.is_ramp else "")
+    repeat_samples(values)
     _fill_evaluation(values)
     iters = {}
     if values[_TOKENS]:

@@ -28,6 +28,8 @@ from megads.data.samples.index_cache.build import Team, build_together
 from megads.data.samples.index_cache.cache import Cache
 from megads.data.samples.masked.options import MaskedOptions
 from megads.data.samples.mix import FileRecipe, Mix, MixOptions, MixPlan, Source, plan_mix
+from megads.data.samples.retro.queried import with_neighbors, with_planned_sizes
+from megads.data.samples.retro.samples import RetroSamples
 from megads.data.samples.split import split_documents
 from megads.data.sentence_files import check_has_sample, check_split_into_sentences, count_samples, holds_sample
 from megads.data.sources import demo
@@ -88,7 +90,11 @@ def read_shards(run: RunConfig) -> list[Shard]:
     return read_file_list(Path(run.data.file_list)) if run.data.file_list else demo.read_demo(run)
 
 
-def build_splits(run: RunConfig, shards: Sequence[Shard], team: Team | None = None) -> dict[str, Mix | None]:
+Samples = Mix | RetroSamples
+"""The samples of a split."""
+
+
+def build_splits(run: RunConfig, shards: Sequence[Shard], team: Team | None = None) -> dict[str, Samples | None]:
     """Return the samples of train, valid and test; None where nothing is asked for. Collective.
 
     The samples are a pure function of files and settings; how many ranks there are changes nothing. Without a
@@ -106,7 +112,8 @@ def build_splits(run: RunConfig, shards: Sequence[Shard], team: Team | None = No
     allow_open_files(
         _FILES_OF_SHARD * max((sum(1 for _ in plan.files()) for plan in plans.values() if plan), default=0)
     )
-    return {split: Mix(plan, cache.get, files.open, pieces) if plan else None for split, plan in plans.items()}
+    mixes = {split: Mix(plan, cache.get, files.open, pieces) if plan else None for split, plan in plans.items()}
+    return with_neighbors(run, mixes, samples_of(run))
 
 
 class Files:
@@ -133,7 +140,7 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
     Raises:
         DataError: a file is broken, or a split has no documents or less than one sample.
     """
-    samples, data, masked = samples_of(run), run.data, MaskedOptions.of(run)
+    samples, data, masked = with_planned_sizes(run, samples_of(run)), run.data, MaskedOptions.of(run)
     options = MixOptions(
         run.model.seq_length,
         run.train.seed_of_data,

@@ -13,6 +13,7 @@ from megads.config.sources.resolve import Resolved, resolve
 from megads.config.tree import value_of
 from megads.errors import ConfigError
 from megads.launch.preflight.checkpoint_start import checkpoint_layer, plain_folder
+from megads.launch.preflight.retro_project import with_project
 from megads.launch.run_folder import BATCH_JOB, Folder, choose_folder
 from megads.launch.user_ranks.entry import Started
 
@@ -113,15 +114,17 @@ def resolve_request(
     """
 
     def resolved(checkpoint: Layer | None = None) -> Resolved:
-        return resolve(
-            request.preset,
-            env=request.env,
-            overrides=request.overrides(),
-            flags=request.flags,
-            machine=machine,
-            root=request.root,
-            num_hosts=num_hosts,
-            checkpoint=checkpoint,
+        return with_project(
+            resolve(
+                request.preset,
+                env=request.env,
+                overrides=request.overrides(),
+                flags=request.flags,
+                machine=machine,
+                root=request.root,
+                num_hosts=num_hosts,
+                checkpoint=checkpoint,
+            )
         )
 
     first = resolved()

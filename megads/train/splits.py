@@ -10,6 +10,7 @@ from megads.comm.messages import all_gather_values, broadcast_value
 from megads.config.schema import RunConfig
 from megads.data.datasets import build_splits, data_fingerprint, read_shards, uses_demo
 from megads.data.samples.index_cache.build import Team
+from megads.data.samples.retro.queried import neighbors_fingerprint
 from megads.data.sources.demo import make_demo
 from megads.data.tasks.samples import build_task
 from megads.data.tasks.task import read_task
@@ -35,7 +36,7 @@ def read_splits(run: RunConfig, team: Team) -> tuple[dict[str, Any], str]:
     shards = make_demo(run, lambda what, done, total: None) if uses_demo(run) else read_shards(run)
     splits = build_splits(run, shards, team)
     assert splits["train"] is not None
-    return dict(splits), data_fingerprint(shards, splits["train"].plan.files())
+    return dict(splits), data_fingerprint(shards, splits["train"].plan.files()) + neighbors_fingerprint(run)
 
 
 def index_team(groups: Groups, hosts: Sequence[str]) -> Team:

@@ -11,7 +11,7 @@ from megads.config.schedule.rates import CONSTANT_OF_PEAK, COOLDOWN_OF, INFINITE
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.sources.flags import flags
-from megads.config.sources.resolve import Values
+from megads.config.sources.resolve import LENGTHS, Values
 from megads.config.tree import env_name, nested
 from megads.errors import ConfigError
 from megads.text.plural import plural
@@ -44,6 +44,18 @@ def keep_first_limit(values: Values, steps: Mapping[str, int]) -> str:
         values.put(other.replace("train.train_", "optim.lr_decay_"), values[other], values.origins[other])
     values.put(other, 0, Origin("default"))
     return f"{shown[first]} ends the run before {shown[other]}"
+
+
+def repeat_samples(values: Values) -> None:
+    """Let RETRO_CYCLIC_TRAIN_ITERS be the length of the run; as in Megatron-core the decay keeps what was given."""
+    cyclic = "data.retro_cyclic_train_iters"
+    if not values[cyclic]:
+        return
+    for name in LENGTHS:
+        if values[name] and values.origins[name].layer != "default" and not lengths_given(values, "decay"):
+            values.put(name.replace("train.train_", "optim.lr_decay_"), values[name], values.origins[name])
+        values.put(name, 0, Origin("default"))
+    values.put("train.train_iters", values[cyclic], values.origins[cyclic])
 
 
 def lengths_given(values: Values, part: str) -> list[str]:

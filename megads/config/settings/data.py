@@ -6,7 +6,7 @@ import math
 import re
 from typing import Literal, NamedTuple
 
-from megads.config.setting import Section, fraction, setting
+from megads.config.setting import Section, fraction, in_steps, setting
 from megads.errors import ConfigError
 
 TokenizerType = Literal[
@@ -122,6 +122,22 @@ class DataConfig(Section):
         "bert and t5: share of the samples that are cut to a random length",
         ge=0,
         le=1,
+    )
+    retro_project_dir: str = setting(
+        "",
+        "RETRO_PROJECT_DIR --retro-project-dir --retro-workdir",
+        "retro: folder that `megads retro build` has made; gives data, tokenizer, split, seed and SEQ",
+    )
+    retro_cyclic_train_iters: int = in_steps(
+        0,
+        "RETRO_CYCLIC_TRAIN_ITERS --retro-cyclic-train-iters",
+        "retro: iterations of the run, in which samples with neighbours repeat; 0: none repeats",
+    )
+    retro_verify_neighbor_count: bool = setting(
+        True,
+        "RETRO_VERIFY_NEIGHBOR_COUNT --no-retro-verify-neighbor-count",
+        "retro: refuse a project that lacks the neighbours of some samples",
+        flags={"--retro-no-verify-neighbor-count": False},
     )
     num_workers: int = setting(
         2, "NUM_WORKERS --num-workers", "prefetch threads per rank; 0: none, the step reads its data", ge=0, le=64

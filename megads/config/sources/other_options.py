@@ -144,10 +144,7 @@ REJECTED = _options(
     {
         f"{_GPT} embeddings of texts": "--output-bert-embeddings --bert-embedder-type=",
         "use --mask-prob; spans have 1 to 10 words": "--noise-density= --mean-noise-span-length=",
-        "megads train does not read a folder of neighbours": """
-            --retro-no-verify-neighbor-count --retro-return-doc-ids --retro-project-dir=
-            --retro-workdir= --retro-cyclic-train-iters=
-        """,
+        "samples of Retro have no numbers of their documents": "--retro-return-doc-ids",
         f"{_GPT} retrievers": """
             --biencoder-shared-query-context-model --use-one-sent-docs --retriever-score-scaling --ict-head-size=
             --biencoder-projection-dim= --ict-load= --bert-load= --titles-data-path= --query-in-block-prob=

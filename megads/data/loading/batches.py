@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from megads.data.samples.mix import Mix
+from megads.data.datasets import Samples
 from megads.errors import DataError
 
 AHEAD_BYTES = 256 * 2**20
@@ -34,7 +34,7 @@ class Batches:
     else: not on the number of ranks, on the micro-batch, or on where the run was resumed.
     """
 
-    dataset: Mix
+    dataset: Samples
     micro_batch: int
     data_rank: int  # of this rank along the data axis
     data_size: int  # ranks along the data axis
@@ -51,7 +51,8 @@ class Batches:
 
     def read(self, consumed: int) -> torch.Tensor:
         """Return the batch that comes when ``consumed`` samples are used, int64 [micro_batch, width]:
-        a causal model's are seq_length + 1 tokens wide, for others see :mod:`megads.data.samples.masked.rows`.
+        a causal model's are seq_length + 1 tokens wide, for others see :mod:`megads.data.samples.masked.rows`
+        and :mod:`megads.data.samples.retro.rows`.
 
         Raises:
             DataError: the dataset has no such block of samples.

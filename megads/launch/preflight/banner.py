@@ -14,6 +14,7 @@ from megads.config.schema import RunConfig
 from megads.config.sources.megatron_defaults import MEGATRON
 from megads.config.stages import SPLIT_RANK, schedule_of, virtual_stages
 from megads.data.datasets import read_held_out, read_shards, uses_demo
+from megads.data.samples.retro.queried import is_retro, neighbors_line
 from megads.data.sources.epochs import Share
 from megads.data.sources.file_list import Shard, repeated
 from megads.data.tasks.task import read_task
@@ -114,6 +115,8 @@ def _data_rows(run: RunConfig, shares: Sequence[Share]) -> Iterator[tuple[str, s
     yield "data", f"{name}; {reading}"
     for line in corpora_lines(shares) if shares and given else ():
         yield "", line
+    if is_retro(run):
+        yield "retrieval", neighbors_line(run)
 
 
 def _task_rows(run: RunConfig) -> Iterator[tuple[str, str]]:

@@ -304,6 +304,10 @@ FLAGS = [
     ("--retro-encoder-attention-dropout 0", "model.retro_encoder_attention_dropout=0"),
     ("--retro-num-neighbors 5", "model.retro_num_neighbors=5"),
     ("--retro-num-retrieved-chunks 1", "model.retro_retrieved_chunks=1"),
+    ("--retro-project-dir P", "data.retro_project_dir=P"),
+    ("--retro-workdir P", "data.retro_project_dir=P"),
+    ("--retro-cyclic-train-iters 9", "data.retro_cyclic_train_iters=9"),
+    ("--retro-no-verify-neighbor-count", "data.retro_verify_neighbor_count=False"),
     ("--retro-attention-gate 0.5", "model.retro_attention_gate=0.5"),
 ]
 
