@@ -135,7 +135,7 @@ class DataConfig(Section):
     )
     retro_verify_neighbor_count: bool = setting(
         True,
-        "RETRO_VERIFY_NEIGHBOR_COUNT --no-retro-verify-neighbor-count",
+        "RETRO_VERIFY_NEIGHBOR_COUNT",
         "retro: refuse a project that lacks the neighbours of some samples",
         flags={"--retro-no-verify-neighbor-count": False},
     )
