@@ -33,6 +33,7 @@ COMMANDS = {
     "checkpoint": ("megads.cli.checkpoint", "Checkpoints: list, verify, inspect, reshape, import and export."),
     "evaluate": ("megads.cli.evaluate", "Perplexity and accuracy of a trained model on texts."),
     "generate": ("megads.cli.generate", "Continue texts with a trained model."),
+    "detoxify": ("megads.cli.detoxify", "Detoxify a model with its own texts, in five steps."),
     "serve": ("megads.cli.serve", "Serve a trained model: OpenAI's API, Megatron-LM's PUT /api, a page."),
     "client": ("megads.cli.client", "Ask a server for texts, from the terminal."),
     "launch": ("megads.cli.launch", "Start any program as ranks on the hosts of a job."),

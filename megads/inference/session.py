@@ -77,6 +77,7 @@ class Session:
         tokenizer_path: file or folder of the tokenizer; empty: it has none.
         notes: lines worth showing about the weights.
         timeout_s: longest wait for another rank.
+        path: of the weights.
     """
 
     runner: Runner
@@ -87,6 +88,7 @@ class Session:
     tokenizer_path: str = ""
     notes: tuple[str, ...] = ()
     timeout_s: float = 600.0
+    path: str = ""
 
     @property
     def speaks(self) -> bool:
@@ -142,7 +144,7 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     notes = tuple(weights.notes()) if groups.rank == 0 else ()
     weights.close()
     ends = () if isinstance(module, BERT) else weights.ends(_end(tokenizer, module))
-    return Session(runner, groups, tokenizer, ends, summary, spec.model, notes, run.launch.timeout_s)
+    return Session(runner, groups, tokenizer, ends, summary, spec.model, notes, run.launch.timeout_s, str(weights.path))
 
 
 def watch_ranks(session: Session, env: Mapping[str, str]) -> Presence | None:

@@ -37,6 +37,7 @@ def test_there_are_commands_to_try():
         "checkpoints",
         "inference",
         "evaluation",
+        "detoxify",
         "finetuning",
         "parallelism",
         "pipeline",
