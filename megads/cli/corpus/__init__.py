@@ -7,6 +7,7 @@ import click
 from megads.cli import CommandGroup
 
 COMMANDS = {
+    "clean": ("megads.cli.corpus.clean", "Repair texts; drop short ones and other languages."),
     "merge": ("megads.cli.corpus.merge", "Join files of JSON lines into one, checked line by line."),
     "add-id": ("megads.cli.corpus.add_id", "Give each document an id: PREFIX-0000000001."),
 }

@@ -1,0 +1,1 @@
+"""Cleaning: text repair, languages, the rules of Megatron-LM's OpenWebText tools."""
