@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import torch
@@ -95,6 +95,13 @@ class Groups:
             object.__setattr__(self, f"{axis}_rank", index)
             object.__setattr__(self, f"{axis}_size", self.grid.degree(axis))
         object.__setattr__(self, "data_seq_size", self.grid.degree("data", "seq"))
+
+    def within_sequence_rank(self) -> Groups:
+        """Return the groups for what is computed of this sequence rank's tokens alone, as if they were whole rows."""
+        alone = replace(self, seq=None)
+        object.__setattr__(alone, "seq_rank", 0)
+        object.__setattr__(alone, "seq_size", 1)
+        return alone
 
     def process_group(self, name: str) -> dist.ProcessGroup:
         """Return the group as an object even where it has one rank, as DeepSpeed wants it.

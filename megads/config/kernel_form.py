@@ -37,6 +37,8 @@ def _reasons(run: RunConfig, world_size: int) -> Iterator[str]:
     """Yield what does not go with compiled layers."""
     if run.model.hidden_dropout or run.model.attention_dropout:
         yield "dropout seeds its generator on the host at every layer"
+    if run.model.family == "retro":
+        yield "layers of retro hand neighbours on"
     if run.model.lora_rank:
         yield "LORA_RANK freezes weights, whose gradients compiled layers compute"
     if run.data.reset_attention_mask:

@@ -14,6 +14,7 @@ from megads.comm.groups import Groups
 from megads.comm.rng import Draws, draws_of
 from megads.config.schema import RunConfig
 from megads.data.samples.masked.rows import BertRow, T5Row
+from megads.data.samples.retro.rows import RetroRow
 from megads.engine.base import Labelled
 from megads.engine.optim.sophia import uniforms
 from megads.errors import ConfigError
@@ -27,7 +28,8 @@ from megads.parallel.ulysses import rank_tokens, split_batch
 class MicroBatch:
     """This rank's part of one micro-batch."""
 
-    tokens: Tensor  # [micro_batch, S / SP] int64; of an encoder with a decoder those of either, one behind the other
+    # [micro_batch, S / SP] int64; of an encoder with a decoder those of either, and of neighbours behind the row's
+    tokens: Tensor
     labels: Tensor  # the same, of its decoder; negative where a token does not count
     documents: Documents | None  # None: nothing starts over inside the rows
     draws: Draws | None = None  # for dropout; None: it is off
@@ -51,7 +53,7 @@ class Splitter:
         self.groups, self.end = groups, end
         self.seed, self.dropout_seed = run.train.seed, run.train.seed_of_dropout
         self.model, self.samples = run.model, FAMILIES[run.model.family].samples
-        self.masks_loss = data.eod_mask_loss or self.samples != "causal"
+        self.masks_loss = data.eod_mask_loss or FAMILIES[run.model.family].reads_sentences
         self.resets = {"reset_positions": data.reset_position_ids, "reset_attention": data.reset_attention_mask}
         if end is None and (data.eod_mask_loss or any(self.resets.values())):
             raise ConfigError(
@@ -72,6 +74,8 @@ class Splitter:
         """Return this rank's part of a batch."""
         if self.samples == "bert":
             return self._hidden_part(batch)
+        if self.samples == "retro":
+            return self._part_with_neighbors(batch)
         return self._cut_out_part(batch) if self.samples == "t5" else self._part(batch)
 
     def _part(self, batch: Tensor) -> MicroBatch:
@@ -113,6 +117,17 @@ class Splitter:
         lengths = Lengths(batch[:, row.length_enc].clamp(min=1), row.encoder_length)
         documents = Documents(lengths=lengths, encoder_tokens=mine.stop - mine.start)
         return MicroBatch(tokens, batch[:, row.labels][:, said], documents)
+
+    def _part_with_neighbors(self, batch: Tensor) -> MicroBatch:
+        """Return this rank's part of rows of :class:`megads.data.samples.retro.rows.RetroRow`: whole chunks."""
+        row = RetroRow.of(self.model)
+        if batch.shape[1] != row.width:
+            raise ValueError(f"rows of {batch.shape[1]} numbers; those of SEQ={row.seq_length} have {row.width}")
+        part = self._part(batch[:, row.text])
+        mine = rank_tokens(row.chunks, self.groups, "SEQ / RETRO_CHUNK_LENGTH")
+        neighbors = batch[:, row.neighbors].unflatten(1, (row.chunks, row.of_chunk))[:, mine].flatten(1)
+        tokens = torch.cat([part.tokens, neighbors], dim=1)
+        return replace(part, tokens=tokens, documents=Documents(encoder_tokens=part.tokens.shape[1]))
 
     def with_dropout(self, parts: Sequence[MicroBatch], first_sample: int, turn: int = 0) -> list[MicroBatch]:
         """Return the parts of a step with what their dropout draws from: their number in the run, on any rank.

@@ -23,6 +23,7 @@ from megads.config.schema import RunConfig
 from megads.errors import ConfigError
 from megads.families.encoder_decoder import has_decoder
 from megads.models.attention import Attention
+from megads.models.chunk_attention import ChunkAttention, NeighborAttention, TextAttention
 from megads.models.cross_attention import CrossAttention, RelativeAttention
 from megads.parallel.documents import Lengths, find_documents
 
@@ -146,6 +147,12 @@ def _ways(
     """Yield what the module may be asked to do, under a name."""
     model, rows = run.model, run.train.micro_batch
     lengths = Lengths(torch.full((rows,), model.seq_length, device=device), model.seq_length)
+    if isinstance(module, TextAttention | NeighborAttention | ChunkAttention):
+        name, batch, queries, keys = _of_retro(module, run)
+        q, _, _ = _heads(module, batch, queries, device)
+        _, k, v = _heads(module, batch, keys, device)
+        yield name, lambda: module._attend(None, None, q, k, v)
+        return
     if isinstance(module, CrossAttention):
         q, _, _ = _heads(module, run, model.decoder_seq_length, device)
         _, k, v = _heads(module, run, model.seq_length, device)
@@ -169,6 +176,21 @@ def _ways(
         assert documents is not None
         segments = documents.segments
         yield "documents", lambda: module._attend(segments, None, q, k, v)
+
+
+def _of_retro(module: nn.Module, run: RunConfig) -> tuple[str, RunConfig, int, int]:
+    """Return the name of a form of Retro, the run whose micro-batch has its rows, and its queries and keys in a row."""
+    chunk, neighbors = run.model.retro_chunk_length, run.model.retro_num_neighbors
+    retrieved, rows = chunk * run.model.retro_retrieved_chunks, run.model.seq_length // chunk // run.parallel.sequence
+    if isinstance(module, TextAttention):
+        name, rows, queries, keys = "neighbour", rows * neighbors, retrieved, retrieved
+    elif isinstance(module, NeighborAttention):
+        name, queries, keys = "neighbour to chunk", neighbors * retrieved, chunk
+    else:
+        name, queries, keys = "chunk to neighbours", chunk, neighbors * retrieved
+        rows += run.parallel.sequence > 1  # that of the rank before
+    many = run.train.model_copy(update={"micro_batch": run.train.micro_batch * rows})
+    return name, run.model_copy(update={"train": many}), queries, keys
 
 
 def _heads(

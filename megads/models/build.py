@@ -19,6 +19,7 @@ from megads.families.table import FAMILIES
 from megads.models.bert import BERT
 from megads.models.classifier import DecoderClassifier, EncoderClassifier
 from megads.models.gpt import GPT
+from megads.models.retro import Retro
 from megads.models.t5 import T5
 from megads.parallel.overlap import SYMMETRIC_MEMORY
 from megads.parallel.recompute import Recompute
@@ -39,6 +40,8 @@ def model_class(model: ModelConfig) -> type[GPT]:
         return EncoderClassifier if is_encoder else DecoderClassifier
     if has_decoder(model):
         return T5
+    if FAMILIES[model.family].samples == "retro":
+        return Retro
     return BERT if is_encoder else GPT
 
 

@@ -89,7 +89,7 @@ class Block(nn.Module):
         layer: Layer,
         context: Context,
         rotary: Rotary | None,
-        index: int,
+        index: int | str,
         *,
         is_causal: bool = True,
     ):

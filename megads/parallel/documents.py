@@ -132,6 +132,21 @@ class TextCache(Protocol):
         """
 
 
+@dataclass(eq=False)
+class Neighbors:
+    """The neighbours of the chunks of one micro-batch; each step fills in what it makes of them.
+
+    Attributes:
+        of_chunk: k, neighbours of a chunk.
+        embedded: ``[B L k, r, H]``, their tokens' embeddings; None: none are looked at.
+        encoded: the same behind the encoder; with sequence ranks of ``L + 1`` chunks, see ``megads.models.retro``.
+    """
+
+    of_chunk: int
+    embedded: Tensor | None = None
+    encoded: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Documents:
     """Where the tokens of one micro-batch are, and what they attend to.
@@ -143,9 +158,11 @@ class Documents:
         lengths: of the whole rows; None: nothing is padding.
         types: ``[B, S / SP]`` int64, the type of each of this sequence rank's tokens; None: they have none.
         encoder_tokens: of an encoder with a decoder, whose tokens lie one behind the other: how many of this
-            sequence rank's are the encoder's, to which ``lengths`` belong; None: SEQ / SP.
+            sequence rank's are the encoder's, to which ``lengths`` belong; of rows with neighbours, which lie behind
+            them: how many are the row's. None: SEQ / SP.
         relative: ``[buckets, heads / t]``, biases of relative positions; given by a layer to its attention.
         texts: keys and values of the encoder's output that are kept; None: they are computed.
+        neighbors: of the chunks of the rows; None: the model looks at none.
     """
 
     positions: Tensor | None = None
@@ -156,6 +173,7 @@ class Documents:
     encoder_tokens: int | None = None
     relative: Tensor | None = None
     texts: TextCache | None = None
+    neighbors: Neighbors | None = None
 
 
 def find_documents(

@@ -169,3 +169,11 @@ def test_bindings_of_oneccl_find_the_place_of_a_rank(monkeypatch):
     monkeypatch.setattr(groups, "make_groups", lambda *rest, **more: None)
     groups.join_ranks(RunConfig(parallel={"data": 1}), RankInfo(7, 8, UNKNOWN, 0, "slurm"), {})
     assert seen == [["3", "4"]]
+
+
+def test_within_a_sequence_rank_its_tokens_are_whole_rows():
+    every = groups.Groups(groups.Grid(seq=2, tensor=2), 3)
+    alone = every.within_sequence_rank()
+    assert (alone.seq, alone.seq_rank, alone.seq_size) == (None, 0, 1)
+    assert (alone.tensor_rank, alone.tensor_size, alone.data_seq_size, alone.rank) == (1, 2, 2, 3)
+    assert (every.seq_rank, every.seq_size) == (1, 2)

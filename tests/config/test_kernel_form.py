@@ -29,6 +29,7 @@ def test_an_accelerator_compiles_unless_it_is_not_to():
         ({"model.hidden_dropout": "0.1"}, "dropout"),
         ({"data.reset_attention_mask": "1"}, "RESET_ATTENTION_MASK"),
         ({"recompute.mlp_tiles": "2"}, "MLP_TILES"),
+        ({"model.family": "retro", "model.hidden_dropout": "0", "model.attention_dropout": "0"}, "neighbours"),
         ({"recompute.granularity": "full", "recompute.engine": "deepspeed"}, "RECOMPUTE_WITH"),
         ({"parallel.zero_stage": "3", "engine.kind": "deepspeed"}, "ENGINE=native"),
     ],

@@ -339,6 +339,34 @@ def test_a_row_of_t5_in_parts(seq):
     run_ranks(seq, _rows_of_t5, seq)
 
 
+def _rows_of_retro(seq: int) -> None:
+    import torch
+
+    from megads.data.samples.retro.rows import RetroRow
+    from megads.engine.micro_batches import Splitter
+    from tests.parity.layouts import Layout, batches
+
+    run, groups = Layout("retro", sp=seq, more={"data.eod_mask_loss": "1"}).run(), groups_of(seq=seq)
+    (batch, *_), row = batches(run, 0, 0), RetroRow.of(run.model)
+    batch[0, 5] = 7
+    splitter = Splitter(run, groups, 7)
+    (part,) = splitter([batch])
+    text = batch[:, :16].chunk(seq, dim=1)[groups.seq_rank]
+    neighbors = batch[:, row.neighbors].view(2, 4, 2, 8).chunk(seq, dim=1)[groups.seq_rank]
+    assert torch.equal(part.tokens, torch.cat([text, neighbors.flatten(1)], dim=1))
+    labels = batch[:, 1:17].masked_fill(batch[:, :16] == 7, -100).chunk(seq, dim=1)[groups.seq_rank]
+    assert torch.equal(part.labels, labels)
+    assert part.documents.encoder_tokens == 16 // seq
+    with pytest.raises(ValueError, match="rows of 17 numbers; those of SEQ=16 have 81"):
+        splitter([torch.zeros(2, 17, dtype=torch.int64)])
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("seq", [1, 2])
+def test_a_row_with_neighbours_in_parts(seq):
+    run_ranks(seq, _rows_of_retro, seq)
+
+
 def test_the_weight_of_a_hidden_token_is_that_of_the_whole_step():
     import torch
 

@@ -79,8 +79,25 @@ RETRO = GPT.model_copy(
         "retro_chunk_length": 4,
         "retro_num_neighbors": 2,
         "retro_retrieved_chunks": 2,
+        "retro_encoder_hidden_dropout": 0.0,
+        "retro_encoder_attention_dropout": 0.0,
     }
 )
+# Rotary positions also in the encoder, keys that heads share; layers 6 and 9 look.
+RETRO_LLAMA = LLAMA_GQA.model_copy(
+    update={
+        "family": "retro",
+        "num_layers": 9,
+        "head_dim": 6,
+        "retro_chunk_length": 4,
+        "retro_num_neighbors": 1,
+        "retro_retrieved_chunks": 2,
+        "retro_encoder_hidden_dropout": 0.0,
+        "retro_encoder_attention_dropout": 0.0,
+        "retro_encoder_layers": 1,
+    }
+)
+RETROS = {"retro": RETRO, "retro-llama": RETRO_LLAMA}
 
 # Sixteen tokens can be cut over sequence and tensor ranks; a longer table shows a wrong row.
 _CUT = {"seq_length": 16, "max_positions": 20}

@@ -40,7 +40,8 @@ class Seen(TorchFunctionMode):
 
 
 def _is_asked_as_computed(layout: Layout) -> None:
-    engine, run, groups = engine_of(layout, **SIZES)
+    layers = {"model.num_layers": "6"} if layout.kind.startswith("retro") else {}
+    engine, run, groups = engine_of(layout, **{**SIZES, **layers})
     asked = {_signature(form.call) for form in attention_forms(engine.module, run, CPU)}
     assert engine.module.training
     with Seen() as seen:
@@ -58,6 +59,8 @@ def _is_asked_as_computed(layout: Layout) -> None:
         Layout("bert-dropout", tp=2),
         Layout("t5-dropout", sp=2),
         Layout("t5-v1.1"),
+        Layout("retro-dropout", tp=2),
+        Layout("retro", sp=2),
         Layout("t5-v1.1", pp=2),
         Layout("uneven", sp=2),
         Layout("gqa", sp=2, more={"recompute.granularity": "selective"}),

@@ -14,6 +14,7 @@ from megads.config.engine_choice import needed
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
 from megads.data.samples.masked.rows import BertRow, T5Row
+from megads.data.samples.retro.rows import RetroRow
 from tests.engine.plain import ENGINES, let_fp16_run, without_engine
 from tests.pairs import SEED
 from tests.ranks import groups_of
@@ -50,6 +51,15 @@ T5_RELATIVE = {
     "model.bias": "false",
     "model.tied_embeddings": "false",
 }
+RETRO = {
+    "model.family": "retro",
+    "model.num_layers": "6",
+    "model.retro_chunk_length": "4",
+    "model.hidden_dropout": "0",
+    "model.attention_dropout": "0",
+    "model.retro_encoder_hidden_dropout": "0",
+    "model.retro_encoder_attention_dropout": "0",
+}
 KINDS: dict[str, dict[str, str]] = {
     "llama": {},
     "gqa": {"model.num_kv_heads": "4"},
@@ -77,6 +87,8 @@ KINDS: dict[str, dict[str, str]] = {
     "t5-dropout": T5,
     "t5-v1.1": T5_RELATIVE,
     "t5-v1.0": {**T5_RELATIVE, "model.activation": "relu", "model.tied_embeddings": "true"},
+    "retro": RETRO,
+    "retro-dropout": {**RETRO, "model.hidden_dropout": "0.1", "model.retro_encoder_hidden_dropout": "0.1"},
     "llama-tied": {"model.tied_embeddings": "true"},
     "gpt-untied": {
         "model.family": "gpt",
@@ -152,6 +164,8 @@ def batches(run: RunConfig, step: int, data_rank: int) -> list[Any]:
         samples = hidden_samples(run.model.seq_length, generator)
     elif run.model.family == "t5":
         samples = cut_out_samples(run.model.seq_length, run.model.decoder_seq_length, generator)
+    elif run.model.family == "retro":
+        samples = torch.randint(0, VOCAB, (SAMPLES, RetroRow.of(run.model).width), generator=generator)
     else:
         samples = torch.randint(0, VOCAB, (SAMPLES, run.model.seq_length + 1), generator=generator)
         samples[: SAMPLES // 2, : run.model.seq_length // 4 + step] = 7
@@ -199,6 +213,7 @@ def cut_out_samples(encoder: int, decoder: int, generator: Any) -> Any:
 
 def plain_loss(model: Any, run: RunConfig, batch: Any, masked: bool = False) -> Any:
     """Return the loss of a whole global batch on one rank, by torch's own cross entropy."""
+    import torch
     from torch.nn.functional import cross_entropy
 
     from megads.parallel.documents import Documents, Lengths
@@ -215,6 +230,11 @@ def plain_loss(model: Any, run: RunConfig, batch: Any, masked: bool = False) -> 
         documents = Documents(lengths=Lengths(batch[:, t5.length_enc], t5.encoder_length))
         logits = model(batch[:, : t5.labels.start], documents=documents)
         return cross_entropy(logits[..., :VOCAB].flatten(0, 1), batch[:, t5.labels].flatten(), ignore_index=-1)
+    if run.model.family == "retro":
+        retro, length = RetroRow.of(run.model), run.model.seq_length
+        tokens = torch.cat([batch[:, :length], batch[:, retro.neighbors]], dim=1)
+        logits = model(tokens, documents=Documents(encoder_tokens=length))
+        return cross_entropy(logits[..., :VOCAB].flatten(0, 1), batch[:, 1 : length + 1].flatten())
     tokens, labels = batch[:, :-1], batch[:, 1:]
     if masked:
         labels = labels.masked_fill(tokens == 7, -100)

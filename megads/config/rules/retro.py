@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from megads.config.engine_choice import ENGINE, choose
 from megads.config.rules.advice import Change, Problem, each_of, multiples, nearest
 from megads.config.schema import RunConfig
 from megads.families.retro import first_layer
@@ -49,6 +50,12 @@ def others(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if run.parallel.pipeline > 1:
         text = f"PP={run.parallel.pipeline}: layers of retro share the encoder of one of them, on one stage"
         yield Problem(text, [{"parallel.pipeline": 1}])
+    again = run.recompute
+    by_deepspeed = choose(run, world_size).kind == "deepspeed"
+    if again.granularity == "full" and by_deepspeed and (run.parallel.zero_stage == 3 or again.engine == "deepspeed"):
+        text = "RECOMPUTE=full with ZERO_STAGE=3 or RECOMPUTE_WITH=deepspeed keeps one input of a layer, and layers "
+        ways: list[Change] = [{ENGINE: "native", "recompute.engine": "torch"}, {"recompute.granularity": "selective"}]
+        yield Problem(f"{text}of retro have neighbours too", ways)
     if model.norm_position != "before":
         text = f"NORM_POSITION={model.norm_position} is not for retro, whose norms are before attention and MLP"
         yield Problem(text, [{"model.norm_position": "before"}])

@@ -31,6 +31,14 @@ RUN = RunConfig(model=RETRO)
             "SCATTER_NORMS=1: 8 tokens of a neighbour cannot be split over TP=3 ranks",
         ),
         ({"parallel.pipeline": 2}, "PP=2: layers of retro share the encoder of one of them"),
+        (
+            {"recompute.granularity": "full", "parallel.zero_stage": 3, "engine.kind": "deepspeed"},
+            "RECOMPUTE=full with ZERO_STAGE=3 or RECOMPUTE_WITH=deepspeed keeps one input of a layer",
+        ),
+        (
+            {"recompute.granularity": "full", "recompute.engine": "deepspeed", "engine.kind": "deepspeed"},
+            "RECOMPUTE=full with ZERO_STAGE=3 or RECOMPUTE_WITH=deepspeed keeps one input of a layer",
+        ),
         ({"model.norm_position": "after"}, "NORM_POSITION=after is not for retro"),
         ({"data.reset_position_ids": True}, "RESET_ATTENTION_MASK and RESET_POSITION_IDS are not for retro"),
     ],
