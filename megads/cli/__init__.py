@@ -23,7 +23,7 @@ from megads.errors import MegadsError
 
 COMMANDS = {
     "train": ("megads.cli.train", "Resolve the settings, check them, and train."),
-    "finetune": ("megads.cli.finetune", "Finetune a pretrained model on labelled examples."),
+    "finetune": ("megads.cli.finetune", "Finetune a pretrained model on chats or labelled examples."),
     "config": ("megads.cli.config", "Show every setting: value, unit, origin, help."),
     "optimizers": ("megads.cli.optimizers", "List the optimizers: rule, library, devices, needs, settings."),
     "doctor": ("megads.cli.doctor", "Check hosts, versions, devices, network and disks; or a layout's gradients."),

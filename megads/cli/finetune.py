@@ -1,4 +1,4 @@
-"""``megads finetune``: a pretrained model on labelled examples."""
+"""``megads finetune``: a pretrained model on chats or labelled examples."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 @settings_command
 @run_options
 def finetune(request: Callable[[], TrainRequest], **options: Any) -> None:
-    """Finetune a pretrained model: --task MNLI --pretrained-checkpoint DIR --train-data F... --valid-data F...
+    """Finetune a pretrained model: --task chat --load DIR --train-data F... --valid-data F...
 
-    Tasks: MNLI, QQP, RACE, and jsonl for files of your own; docs/finetuning.md describes them.
+    Tasks: chat (chats and instructions), MNLI, QQP, RACE, and jsonl for labelled files of your own; docs/finetune.md
+    describes them.
     """
 
     def asked() -> TrainRequest:

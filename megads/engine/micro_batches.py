@@ -55,7 +55,8 @@ class Splitter:
         self.model, self.samples = run.model, FAMILIES[run.model.family].samples
         self.masks_loss = data.eod_mask_loss or FAMILIES[run.model.family].reads_sentences
         self.resets = {"reset_positions": data.reset_position_ids, "reset_attention": data.reset_attention_mask}
-        if end is None and (data.eod_mask_loss or any(self.resets.values())):
+        needs_end = data.eod_mask_loss or any(self.resets.values())
+        if end is None and needs_end and not run.finetune.is_chat:
             raise ConfigError(
                 "EOD_MASK_LOSS, RESET_POSITION_IDS and RESET_ATTENTION_MASK need the token that ends a document, "
                 "and none is known; leave them unset, or use a tokenizer that has one"

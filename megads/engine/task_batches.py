@@ -8,6 +8,7 @@ from torch import Tensor
 from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
 from megads.data.tasks.rows import TaskRow
+from megads.engine.chat_batches import ChatSplitter
 from megads.engine.micro_batches import MicroBatch, Splitter
 from megads.errors import ConfigError
 from megads.parallel.documents import Documents, Lengths
@@ -44,4 +45,6 @@ class TaskSplitter(Splitter):
 
 def make_splitter(run: RunConfig, groups: Groups, end: int | None) -> Splitter:
     """Return what makes the micro-batches of a run; see :class:`Splitter`."""
+    if run.finetune.is_chat:
+        return ChatSplitter(run, groups)
     return TaskSplitter(run, groups) if run.model.num_classes else Splitter(run, groups, end)

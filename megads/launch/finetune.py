@@ -18,6 +18,7 @@ from megads.config.sources.resolve import LENGTHS, Resolved
 from megads.data.tasks.samples import steps_per_epoch
 from megads.data.tasks.task import read_task
 from megads.errors import ConfigError
+from megads.launch.chat_request import GIVEN, chat_pairs, check_files
 from megads.launch.preflight.checkpoint_start import plain_folder
 from megads.launch.request import TrainRequest, resolve_request
 from megads.launch.supervise.watch import say
@@ -27,8 +28,6 @@ ANY_LENGTH = "train.train_iters=1"
 LOADS = ("--load", "--pretrained-checkpoint")
 STATED = ("num_heads", "num_kv_heads", "head_dim", "norm_epsilon", "activation")
 """Settings of the model that old files of Megatron lack."""
-GIVEN = ("config", "env", "cli")
-"""Layers of settings that are the user's."""
 
 
 def finetune_request(request: TrainRequest) -> TrainRequest:
@@ -40,7 +39,9 @@ def finetune_request(request: TrainRequest) -> TrainRequest:
     """
     found = resolve_request(request, machine_name(request.hostname, request.env, request.root), needs_checkpoint=False)
     run = found.run
-    if run.finetune.epochs or not run.finetune.task:  # else the checkpoint may say which classes there are
+    if run.finetune.is_chat:
+        check_files(run)
+    elif run.finetune.epochs or not run.finetune.task:  # else the checkpoint may say which classes there are
         read_task(run.finetune)
     pairs = list(request.pairs)
     if not (run.name or run.dir or run.checkpoint.dir or run.preset):
@@ -91,20 +92,23 @@ def settle(asked: Resolved, run: RunConfig, given: tuple[str, ...], *, has_lengt
     Raises:
         ConfigError: an epoch has no step, or a setting does not go with finetuning.
     """
-    task = read_task(run.finetune)
     if run.train.rampup_batch_size:
         text = f"RAMPUP_BATCH_SIZE={run.train.rampup_batch_size!r}"
         raise ConfigError(f"{text}: all steps of an epoch have as many samples; leave it unset")
+    kept = [each for each in given if has_length or each != ANY_LENGTH]
+    scored = [] if run.finetune.epochs else [*([] if has_length else [ANY_LENGTH]), "train.evaluate_only=true"]
+    if run.finetune.is_chat:
+        return (*kept, *chat_pairs(asked, run, has_length=has_length), *scored)
+    task = read_task(run.finetune)
     if run.optim.optimizer == "sophiag":
         raise ConfigError("OPTIMIZER=sophiag draws labels from the vocabulary, which a task has none of; use adamw")
-    pairs = [each for each in given if has_length or each != ANY_LENGTH]
-    pairs.append(f"model.num_classes={task.num_outputs}")
+    pairs = [*kept, f"model.num_classes={task.num_outputs}"]
     if task.choices > 1:
         pairs.append(f"finetune.choices={task.choices}")
     if task.classes and not run.finetune.classes:
         pairs.append(f"finetune.classes={shlex.join(task.classes)}")
     if not run.finetune.epochs:
-        return (*pairs, *([] if has_length else [ANY_LENGTH]), "train.evaluate_only=true")
+        return (*pairs, *scored)
     steps = steps_per_epoch(task.num_train, run.train.global_batch, keep_last=run.finetune.keep_last)
     if not has_length:
         pairs.append(f"train.train_iters={run.finetune.epochs * steps}")

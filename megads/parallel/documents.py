@@ -194,12 +194,27 @@ def find_documents(
     if not begins.any():
         return None
     begins[:, 0] = True
-    positions = segments = None
-    if reset_positions:
-        positions = _positions(begins).chunk(groups.seq_size, dim=1)[groups.seq_rank].to(tokens.device)
-    if reset_attention:
-        segments = _stacked(begins.flatten(), tokens.device)
-    return Documents(positions, segments)
+    positions = _own_positions(begins, groups, tokens.device) if reset_positions else None
+    return Documents(positions, _stacked(begins.flatten(), tokens.device) if reset_attention else None)
+
+
+def numbered_documents(numbers: Tensor, groups: Groups) -> Documents | None:
+    """Return what documents of which every token has the number change; None where no row has more than one.
+
+    Args:
+        numbers: ``[B, S]`` int64, whole rows, on the host or a device; of each row from 0 up, -1 for padding behind.
+    """
+    here = numbers.cpu()
+    if not bool((here > 0).any()):
+        return None  # padding behind the tokens changes nothing: attention is causal
+    begins = torch.ones_like(here, dtype=torch.bool)
+    begins[:, 1:] = here[:, 1:] != here[:, :-1]
+    return Documents(_own_positions(begins, groups, numbers.device), _stacked(begins.flatten(), numbers.device))
+
+
+def _own_positions(begins: Tensor, groups: Groups, device: torch.device) -> Tensor:
+    """Return the positions of this sequence rank's tokens."""
+    return _positions(begins).chunk(groups.seq_size, dim=1)[groups.seq_rank].to(device)
 
 
 def _positions(begins: Tensor) -> Tensor:

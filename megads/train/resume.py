@@ -158,7 +158,7 @@ def new_head(training: Training, found: CheckpointRef, plan: RestorePlan) -> lis
 
     A head of other classes is another one.
     """
-    if not training.run.finetune.task or plan.progress:
+    if not training.run.model.num_classes or plan.progress:
         return []
     there = found.manifest.tensors
     names = classes_of(found.manifest)
@@ -189,7 +189,7 @@ def _apply(training: Training, found: CheckpointRef, plan: RestorePlan) -> None:
     if training.groups.rank != 0:
         return
     LOG.info("loaded   %s of %s, iteration %d", plan.text(), found.path, manifest.iteration)
-    if training.run.finetune.task and not plan.progress:
+    if training.run.model.num_classes and not plan.progress:
         new = new_head(training, found, plan)
         unused = [name for name in manifest.tensors if name not in training.parameters or name in new]
         LOG.info("head     new: %s; unused: %s", ", ".join(new) or "nothing", ", ".join(unused) or "nothing")

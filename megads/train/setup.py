@@ -117,7 +117,7 @@ def end_of_document(run: RunConfig) -> int | None:
     """Return the token that ends a document, None where no setting needs it."""
     data = run.data
     is_needed = data.eod_mask_loss or data.reset_position_ids or data.reset_attention_mask
-    return load_tokenizer(run).eod if is_needed else None
+    return load_tokenizer(run).eod if is_needed and not run.finetune.is_chat else None
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 from megads.comm.groups import Groups
 from megads.comm.messages import all_gather_values, broadcast_value
 from megads.config.schema import RunConfig
+from megads.data.chat.samples import build_chats, read_chats
 from megads.data.datasets import build_splits, data_fingerprint, read_shards, uses_demo
 from megads.data.samples.index_cache.build import Team
 from megads.data.samples.retro.queried import neighbors_fingerprint
@@ -25,6 +26,10 @@ def task_splits(run: RunConfig) -> tuple[dict[str, Any], str]:
     """
     if uses_demo_tokenizer(run):
         make_demo(run, lambda what, done, total: None)
+    if run.finetune.is_chat:
+        chats = read_chats(run)
+        made = build_chats(run, chats)
+        return {"train": made.train, "valid": made.valid, "test": None}, chats.fingerprint(packs=run.finetune.packs)
     task = read_task(run.finetune)
     found = build_task(run, task, load_tokenizer(run))
     return {"train": found.train, "valid": found.valid, "test": found.test}, task.fingerprint()

@@ -26,11 +26,11 @@ from megads.train.fault.hang_report import Board
 from megads.train.fault.stop import Deadline, StopRequest, step_time_of
 from megads.train.fault.watchdog import END, Watchdog
 from megads.train.loop import Loop
+from megads.train.loop_kind import loop_kind
 from megads.train.lr_finder import find_rate
 from megads.train.resume import resume
 from megads.train.setup import set_up
 from megads.train.start_and_end import announce, summarise
-from megads.train.task_loop import TaskLoop
 
 FAILED_WAIT_S = 2.0  # for trackers to take their last rows when a run fails
 Check = Callable[[RunConfig, Path, RankInfo, Mapping[str, str]], Outcome]
@@ -111,8 +111,7 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
     if speaks:
         counts = {"iteration": done.iteration, "samples": done.consumed_samples, "world_size": info.world_size}
         metrics = open_trackers(run, run_dir, env, **counts)
-    kind = TaskLoop if run.finetune.task else Loop
-    loop = kind(training, stop, metrics, watch, EnergyOfRun(training) if run.track.energy else None)
+    loop: Loop = loop_kind(run)(training, stop, metrics, watch, EnergyOfRun(training) if run.track.energy else None)
     with ExitStack() as on_failure:
         if metrics is not None:
             # What the run was like before it failed is what its user will look at.

@@ -38,7 +38,7 @@ def test_there_are_commands_to_try():
         "inference",
         "evaluation",
         "detoxify",
-        "finetuning",
+        "finetune",
         "parallelism",
         "pipeline",
         "hangs",

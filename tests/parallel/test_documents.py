@@ -10,7 +10,7 @@ from torch import Tensor
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.config.estimate.activations import SHORTEST_IN_STACK
-from megads.parallel.documents import Documents, find_documents
+from megads.parallel.documents import Documents, find_documents, numbered_documents
 
 END = 3
 ONE = Groups(Grid(), 0)
@@ -140,3 +140,16 @@ def test_attention_inside_stacks_is_masked_attention(layout, size, length, often
     (expected * weights).sum().backward()
     for mine, whole in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine.grad, whole.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_documents_that_are_numbered_are_those_that_end_tokens_divide():
+    tokens = torch.tensor([[5, END, 6, 7, END, 8], [END, END, 9, 9, 9, 9]])
+    numbers = torch.tensor([[0, 0, 1, 1, 1, 2], [0, 1, 2, 2, 2, 2]])
+    wanted = find_documents(tokens, END, ONE, reset_positions=True, reset_attention=True)
+    found = numbered_documents(numbers, ONE)
+    assert wanted is not None
+    assert found is not None
+    assert torch.equal(found.positions, wanted.positions)
+    for name in ("source", "place", "bounds"):
+        assert torch.equal(getattr(found.segments, name), getattr(wanted.segments, name))
+    assert numbered_documents(torch.tensor([[0, 0, -1], [-1, -1, -1]]), ONE) is None

@@ -27,6 +27,7 @@ class Progress:
     owes_validation: bool = False  # the one after this iteration was given up for a stop request
     owes_tasks: bool = False  # so were the tasks
     best_accuracy: float | None = None  # of a task's validation files, after an epoch
+    best_valid_loss: float | None = None  # of a chat task's, the lowest after an epoch
     best_iteration: int = 0  # of the checkpoint that has it
     recent_losses: tuple[float, ...] = ()  # that the next one is judged by; empty unless the run looks for spikes
 

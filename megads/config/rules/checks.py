@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import gcd
 
 from megads.config.rules import (
+    chat,
     encoder,
     encoder_decoder,
     engine,
@@ -56,6 +57,7 @@ def problem_of(run: RunConfig, world_size: int) -> Problem | None:
         *encoder_decoder.RULES,
         *lora.RULES,
         *retro.RULES,
+        *chat.RULES,
         *pipeline.RULES,
         *layout.RULES,
         *engine.RULES,
@@ -208,14 +210,14 @@ def _profile(run: RunConfig, world_size: int) -> Iterator[Problem]:
 
 
 def _task(run: RunConfig, world_size: int) -> Iterator[Problem]:
-    if run.finetune.task and not run.model.num_classes:
+    if run.finetune.task and not run.finetune.is_chat and not run.model.num_classes:
         yield Problem(f"TASK={run.finetune.task} is read by megads finetune only", [{"finetune.task": ""}])
     if run.finetune.task and FAMILIES[run.model.family].samples in ("t5", "retro"):
         text = f"TASK={run.finetune.task}: a model of MODEL_FAMILY={run.model.family} has no head that scores texts"
         yield Problem(text, [{"model.family": "bert"}, {"model.family": "gpt"}])
-    if run.model.num_classes and not run.finetune.task:
+    if run.model.num_classes and run.finetune.task in ("", "chat"):
         yield Problem(
-            f"NUM_CLASSES={run.model.num_classes} is the head of a task, and none is named",
+            f"NUM_CLASSES={run.model.num_classes} is the head of a task with classes, and none is named",
             [{"model.num_classes": 0}],
             "use megads finetune --task",
         )

@@ -15,7 +15,7 @@ def _tasks(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if tasks.interval and not files:
         text = f"EVAL_TASKS_INTERVAL={tasks.interval} and no EVAL_TASKS: there is nothing to score"
         yield Problem(text, [{"tasks.interval": 0}], "name texts, e.g. EVAL_TASKS=wikitext103:wiki.test.tokens")
-    is_other = run.finetune.task or FAMILIES[run.model.family].samples != "causal"
+    is_other = run.finetune.task not in ("", "chat") or FAMILIES[run.model.family].samples != "causal"
     if files and is_other:
         model = f"TASK={run.finetune.task}" if run.finetune.task else f"a model of MODEL_FAMILY={run.model.family}"
         text = f"EVAL_TASKS={tasks.files}: {model} does not predict a text from its beginning"

@@ -13,6 +13,8 @@ from megads.config.schedule.batches import BatchSchedule, SkipRanges, planned_sa
 from megads.config.schema import RunConfig
 from megads.config.sources.megatron_defaults import MEGATRON
 from megads.config.stages import SPLIT_RANK, schedule_of, virtual_stages
+from megads.data.chat.samples import read_chats
+from megads.data.chat.samples import summary as chat_summary
 from megads.data.datasets import read_held_out, read_shards, uses_demo
 from megads.data.samples.retro.queried import is_retro, neighbors_line
 from megads.data.sources.epochs import Share
@@ -120,6 +122,9 @@ def _data_rows(run: RunConfig, shares: Sequence[Share]) -> Iterator[tuple[str, s
 
 
 def _task_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
+    if run.finetune.is_chat:
+        yield from _chat_rows(run)
+        return
     task = read_task(run.finetune)
     valid = sum(len(file.examples) for file in task.valid)
     what = f"{len(task.classes)} classes" if task.classes else f"{task.choices} choices"
@@ -128,6 +133,16 @@ def _task_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
     predicted = sum(len(file.examples) for file in task.test)
     more = f"; predicts {plural(predicted, 'example')} of {plural(len(task.test), 'file')}" if task.test else ""
     yield "task", f"{task.name}, {what}: {trained}, {plural(run.finetune.epochs, 'epoch')}; {scored}{more}"
+
+
+def _chat_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
+    data = read_chats(run)
+    shares = data.weights or tuple(float(len(file)) for file in data.train)
+    scored = f"; scored on {plural(sum(map(len, data.valid)), 'chat')} of {plural(len(data.valid), 'file')}"
+    yield "task", f"chat, {chat_summary(run, data)}{scored if data.valid else ''}"
+    if data.weights:
+        for file, share in zip(data.train, shares, strict=True):
+            yield "", f"{share / sum(shares):6.1%} {Path(file.path).name}, {plural(len(file), 'chat')}"
 
 
 def _layout_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
@@ -251,7 +266,7 @@ def list_notes(run: RunConfig) -> Iterator[str]:
         DataError: a list cannot be read.
     """
     if run.finetune.task:
-        yield from read_task(run.finetune).notes
+        yield from (read_chats(run) if run.finetune.is_chat else read_task(run.finetune)).notes
     if uses_demo(run) or run.finetune.task:
         return
     train = _used(read_shards(run))
