@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 THRESHOLD = 0.7
 """Similarity from which documents belong together, as in Megatron-LM."""
 
 
 class Groups:
-    """Grows by lines of ``{id: [{other id: similarity}, ...]}``; keeps the identifiers of all groups in memory."""
+    """Grows by lines of pairs; keeps the identifiers of all lines in memory."""
 
     def __init__(self, threshold: float = THRESHOLD):
         self._threshold = threshold
@@ -18,10 +18,15 @@ class Groups:
         self._labels: dict[int, int] = {}  # root -> number of the group
         self._count = 0
 
-    def add(self, main: str, others: Iterable[tuple[str, float]]) -> None:
-        """Put ``main`` and those of ``others`` that are similar enough into one group."""
-        names = [main, *(name for name, value in others if value >= self._threshold)]
+    def add(self, line: Mapping[str, Iterable[Mapping[str, float]]]) -> None:
+        """Put the documents of ``{id: [{other id: similarity}, ...]}`` that are similar enough into one group."""
+        names = []
+        for main, others in line.items():
+            names.append(main)
+            names += [name for each in others for name, value in each.items() if value >= self._threshold]
         roots = [self._root(self._place[name]) for name in names if name in self._place]
+        if not names:
+            return
         if roots:
             label = self._labels[roots[0]]
         else:

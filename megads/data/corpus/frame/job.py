@@ -62,7 +62,7 @@ def check_job(job: CorpusJob, size: int) -> None:
     outputs.update(job.step.extra_outputs)
     for option, path in outputs.items():
         if path or option == "--output":
-            _check_output(option, path)
+            check_output(option, path)
     inputs = {os.path.realpath(source.path): source.path for source in job.inputs if source.path != STDIN}
     for option, path in {**outputs, "the report": job.report}.items():
         if path and os.path.realpath(path) in inputs:
@@ -77,7 +77,8 @@ def check_job(job: CorpusJob, size: int) -> None:
     check_processes(job.how)
 
 
-def _check_output(option: str, path: str) -> None:
+def check_output(option: str, path: str) -> None:
+    """Raise DataError for a name that no output can have."""
     if path == STDIN:
         raise DataError(f"{option} -: stdout cannot be resumed; pass a file name")
     if not Path(path).name or path.endswith(("/", "/.", "/..")) or os.path.isdir(path):

@@ -35,13 +35,14 @@ class Document:
     Attributes:
         line: the line, without blanks around it.
         content: the object.
+        number: index of the line in its block.
         text: what it has under the step's key; "" where the step has no key.
     """
 
-    __slots__ = ("content", "line", "text")
+    __slots__ = ("content", "line", "number", "text")
 
-    def __init__(self, line: bytes, content: dict[str, Any], text: str):
-        self.line, self.content, self.text = line, content, text
+    def __init__(self, line: bytes, content: dict[str, Any], text: str, number: int = 0):
+        self.line, self.content, self.text, self.number = line, content, text, number
 
     def replaced(self, **values: Any) -> bytes:
         """Return the line of the object with other ``values``, the keys in their order, new ones behind."""
@@ -168,7 +169,11 @@ class Step(ABC):
         return self.key
 
     def judge(self, document: Document, result: Result) -> Drop | list[bytes] | None:
-        """Return None to keep a document, why it is dropped, or the lines that take its place."""
+        """Return None to keep a document, why it is dropped, or the lines that take its place.
+
+        Raises:
+            BadLine: the line is not a document of this tool.
+        """
         raise NotImplementedError
 
     def block(self, lines: Lines) -> Result:
@@ -176,7 +181,12 @@ class Step(ABC):
         result = Result([[] for _ in range(self.num_streams)])
         kept = result.outputs[KEPT]
         for document in self.documents(lines, result):
-            verdict = self.judge(document, result)
+            try:
+                verdict = self.judge(document, result)
+            except BadLine as error:
+                result.bad.append((document.number, str(error)))
+                result.documents -= 1
+                continue
             if verdict is None:
                 kept += (document.line, b"\n")
                 result.count("kept")
@@ -221,7 +231,7 @@ class Step(ABC):
                     result.bad.append((number, str(error)))
                     continue
             result.documents += 1
-            yield Document(line, content, text)
+            yield Document(line, content, text, number)
 
     def _slowly(self, line: bytes, key: str) -> tuple[dict[str, Any], str]:
         """Return the object of a line and its text, with Python's own module, which takes more; else BadLine."""

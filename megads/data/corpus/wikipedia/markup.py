@@ -42,7 +42,7 @@ def text_of(markup: str, hidden: Collection[str]) -> str:
     Raises:
         CannotParse: the library gives up.
     """
-    library = _library()
+    library = load_library()
     try:
         # The library's own parser of apostrophes tries every way to pair them.
         tree = library.parse(markup, skip_style_tags=True)
@@ -113,7 +113,8 @@ def _lines(text: str) -> list[str]:
     return kept
 
 
-def _library() -> Any:
+def load_library() -> Any:
+    """Return the library; DependencyError where it is missing."""
     try:
         import mwparserfromhell
     except ImportError:

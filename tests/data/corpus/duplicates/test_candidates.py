@@ -98,7 +98,8 @@ def test_recall_and_precision_of_the_defaults():
     truth = Groups(0.7)
     for one, other in itertools.combinations(range(len(texts)), 2):
         common = len(shingles[one] & shingles[other])
-        truth.add(str(one), [(str(other), common / (len(shingles[one]) + len(shingles[other]) - common))])
+        value = common / (len(shingles[one]) + len(shingles[other]) - common)
+        truth.add({str(one): [{str(other): value}]})
     wanted = pairs_of(truth)
     assert len(wanted) > 120
 
@@ -109,7 +110,7 @@ def test_recall_and_precision_of_the_defaults():
         pairs = compare_buckets(buckets_of(signatures, bands), len(texts), rounds, 1234, compare)
         groups = Groups(0.7)
         for (one, other), value in zip(pairs.documents.tolist(), pairs.similarities.tolist(), strict=True):
-            groups.add(str(one), [(str(other), value)])
+            groups.add({str(one): [{str(other): value}]})
         found = pairs_of(groups)
         return len(found & wanted) / len(wanted), len(found & wanted) / len(found)
 

@@ -35,13 +35,15 @@ def test_groups_are_those_of_joined_sets(seed):
     draw = random.Random(seed)
     names = [f"u{number}" for number in range(40)]
     lines = [
-        {draw.choice(names): [{draw.choice(names): draw.random()} for _ in range(draw.randint(0, 3))]}
+        {
+            draw.choice(names): [{draw.choice(names): draw.random()} for _ in range(draw.randint(0, 3))]
+            for _ in range(draw.choice([1, 1, 1, 2]))
+        }
         for _ in range(draw.randint(0, 30))
     ]
     groups = Groups(0.6)
     for line in lines:
-        for main, others in line.items():
-            groups.add(main, [pair for each in others for pair in each.items()])
+        groups.add(line)
     found = {number: set(names) for number, names in groups.found()}
     assert found == by_sets(lines, 0.6)
     assert all(len(set(names)) == len(names) for _, names in groups.found())
@@ -49,6 +51,7 @@ def test_groups_are_those_of_joined_sets(seed):
 
 def test_the_threshold_itself_counts_and_the_first_name_stays_first():
     groups = Groups(0.7)
-    groups.add("b", [("c", 0.7), ("d", 0.6999)])
-    groups.add("a", [("c", 0.9)])
+    groups.add({"b": [{"c": 0.7}, {"d": 0.6999}]})
+    groups.add({})
+    groups.add({"a": [{"c": 0.9}]})
     assert list(groups.found()) == [(0, ["b", "c", "a"])]

@@ -55,7 +55,7 @@ def test_what_the_library_gives_up_on_is_an_error_of_its_own(monkeypatch):
     def fail(*_, **__):
         raise RecursionError
 
-    library = markup._library()
+    library = markup.load_library()
     monkeypatch.setattr(library, "parse", fail)
     with pytest.raises(CannotParse, match="RecursionError"):
         text_of("a", HIDDEN)
