@@ -54,7 +54,7 @@ class OutputLines:
         now: Callable[[], float] = time.monotonic,
     ):
         self.target, self._now = target, now
-        self.about = json.loads(json.dumps(about))
+        self.about = parse_json(json.dumps(about))
         self._part, self._journal = (target.with_name(target.name + end) for end in (".part", ".part.json"))
         self.done, self._handle, self._lock = 0, -1, None
         _check_place(target)
