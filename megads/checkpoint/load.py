@@ -42,11 +42,11 @@ def _wanted(shards: list[OwnedShard], kinds: Collection[str]) -> Iterator[tuple[
             if kind not in kinds:
                 whole.zero_()
                 continue
-            on_host = whole.device.type == "cpu"
+            on_host = whole.device.type == "cpu" and whole.dtype == torch.float32
             step = shard.count if on_host else AT_ONCE
             for at in range(0, shard.count, step):
                 tensor = whole[at : at + step]
-                host = tensor if on_host else torch.empty(tensor.shape, dtype=tensor.dtype)
+                host = tensor if on_host else torch.empty(tensor.shape)
                 yield Want(shard.name, kind, shard.cut, shard.first + at, host.numpy()), host, tensor
 
 

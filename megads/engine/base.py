@@ -90,11 +90,17 @@ class EngineState(Protocol):
         :meth:`sync_from_masters`. Moments that no step has made yet are made here, zeros.
         """
 
+    def frozen_shards(self) -> Iterator[OwnedShard]:
+        """Yield what this rank reads of the parameters that are not trained; none where all are. Not collective.
+
+        As :meth:`owned_shards`, with the weight alone, in the type of the model. The ranks of data x seq share them.
+        """
+
     def sync_from_masters(self) -> None:
         """Update everything that follows from what was written to :meth:`owned_shards`. Collective.
 
         That is the weights in half precision, those that other ranks own, and the copy of a tied
-        embedding at the other end of a pipeline.
+        embedding at the other end of a pipeline. Of :meth:`frozen_shards`, too.
         """
 
     def whole_states(self) -> Iterator[tuple[str, dict[str, Any]]]:

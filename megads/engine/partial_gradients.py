@@ -19,7 +19,11 @@ class PartialGradients:
     """The weights of ``module`` whose ranks hold a part of the gradient each; ``partial_over`` is their group."""
 
     def __init__(self, module: nn.Module):
-        self.weights = [each for each in module.parameters() if getattr(each, "partial_over", None) is not None]
+        self.weights = [
+            each
+            for each in module.parameters()
+            if each.requires_grad and getattr(each, "partial_over", None) is not None
+        ]
         self.are_taken = self.is_done = False
 
     def __contains__(self, parameter: object) -> bool:

@@ -21,16 +21,18 @@ class TiedEmbedding:
     So the two are the same bits forever, there is one master and one pair of moments, and
     it counts once in the norm. (With an optimizer at both ends the two would drift apart:
     the ends average over data-parallel ranks in different buffers, and so in another order.)
+
+    A frozen one (``is_frozen``) has no gradients: the copy is sent once the owner's weight was read.
     """
 
     def __init__(self, weight: nn.Parameter, groups: Groups):
-        self.weight = weight
+        self.weight, self.is_frozen = weight, not weight.requires_grad
         self.group = groups.process_group(ENDS)
         self.owner, copy = groups.ranks(ENDS)
         self.is_copy = groups.rank == copy
         weight.is_copy = self.is_copy  # type: ignore[attr-defined]
         self._collected: Tensor | None = None
-        if self.is_copy:
+        if self.is_copy and not self.is_frozen:
             weight.register_post_accumulate_grad_hook(self._collect)
 
     def _collect(self, weight: Tensor) -> None:
@@ -45,6 +47,8 @@ class TiedEmbedding:
 
     def add_gradients(self) -> None:
         """Add the copy's gradient to the owner's, where the owner's optimizer will look for it. Both ends call it."""
+        if self.is_frozen:
+            return
         if self.is_copy:
             assert self._collected is not None
             dist.reduce(self._collected, self.owner, group=self.group)
@@ -71,9 +75,9 @@ class TiedEmbedding:
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
         """Keep the copy out of what the last stage's data-parallel ranks average: its gradient has gone."""
-        self.weight.requires_grad_(not self.is_copy)
+        self.weight.requires_grad_(not (self.is_copy or self.is_frozen))
         yield
-        self.weight.requires_grad_()
+        self.weight.requires_grad_(not self.is_frozen)
 
     def share(self, weight: Tensor | None = None) -> None:
         """Send the owner's weight to the copy. Both ends call it. ``weight``: where it is, unless in the parameter."""

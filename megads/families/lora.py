@@ -71,8 +71,8 @@ class Adapter:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all parts have one A together."""
-        return len(self.ranks) == 1
+        """Whether several parts have one A together."""
+        return len(self.ranks) < len(self.parts)
 
 
 def unknown_words(targets: str) -> list[str]:

@@ -16,8 +16,9 @@ from megads.checkpoint.convert.huggingface.import_ import HFModel, ends_of, star
 from megads.checkpoint.convert.megatron.model import TOKENIZER_FILES, MegatronModel
 from megads.checkpoint.format.folders import checkpoints_in
 from megads.checkpoint.format.manifest import MANIFEST, Manifest
-from megads.checkpoint.format.reader import Reader, Want
+from megads.checkpoint.format.reader import Want
 from megads.checkpoint.format.shard_layout import ShardLayout, parameters_of
+from megads.checkpoint.lora.merged import open_for_use
 from megads.checkpoint.resume.compatibility import HF, model_of
 from megads.checkpoint.resume.start_point import is_hf_folder, is_megatron_folder, source_of
 from megads.comm.groups import Groups
@@ -75,6 +76,8 @@ class Weights(Protocol):
 class CheckpointWeights:
     """The weights of a checkpoint, see :class:`Weights`; of a schedule-free optimizer the averaged ones.
 
+    Adapters are merged with their base as they are read.
+
     Args:
         place: a checkpoint, a folder of checkpoints or a run.
         step: the iteration to take; None: the newest that is valid.
@@ -86,11 +89,11 @@ class CheckpointWeights:
     def __init__(self, place: Path, step: int | None = None):
         found = source_of(place, step)
         self.path, self.broken = found.path, found.broken
-        self.manifest: Manifest = found.manifest
-        self.model = model_of(found.path, found.manifest)
+        self._reader = open_for_use(found)
+        self.manifest: Manifest = self._reader.manifest
+        self.model = model_of(found.path, self.manifest)
         self.context, self.longest = limits(self.model, self.manifest.about.get("max_seq_length", 0))
-        self.dtype = dtype_of(found.manifest)
-        self._reader = Reader(found.path, found.manifest, in_use=True)
+        self.dtype = dtype_of(self.manifest)
 
     def ends(self, eod: int) -> tuple[int, ...]:
         """Return the tokens that end a text: the import's, and ``eod`` without any or when trained since."""

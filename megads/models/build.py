@@ -14,6 +14,7 @@ from megads.comm.groups import Groups
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.stages import stage_steps
 from megads.families.encoder_decoder import has_decoder
+from megads.families.lora import A
 from megads.families.spec import Parameter
 from megads.families.table import FAMILIES
 from megads.models.bert import BERT
@@ -73,10 +74,18 @@ def build_model(
         recompute=recompute,
         tp_overlap=SYMMETRIC_MEMORY if symmetric else run.parallel.tp_overlap,
     )
+    freeze(module)
     if arrange is not None:
         arrange(module)
     initialise(module, run.train.seed_of_weights, groups, find_partition)
     return module
+
+
+def freeze(module: GPT) -> None:
+    """Freeze every parameter that is not trained: of a model with adapters all but these."""
+    for name, weight in module.named_parameters():
+        if not module.spec.is_trained(module.spec.of(name)):
+            weight.requires_grad_(False)
 
 
 AT_ONCE = 1 << 24
@@ -155,7 +164,12 @@ def _spans(shard: Shard, rank: int, degree: int) -> Iterator[tuple[range, range]
 
 
 def std_of(matrix: Parameter, model: ModelConfig) -> float:
-    """Return the standard deviation of a matrix's initial weights."""
+    """Return the standard deviation of a matrix's initial weights.
+
+    Of an adapter's A it is that of peft's, which are even between the square roots of 1 over its columns; B is 0.
+    """
+    if matrix.kind == "adapter":
+        return 1 / math.sqrt(3 * matrix.shape[1]) if matrix.name.endswith(A) else 0.0
     return model.init_std / math.sqrt(2 * model.num_layers) if matrix.into_residual else model.init_std
 
 

@@ -18,6 +18,7 @@ from megads.families.decoder import spec_of
 from megads.families.spec import by_name
 from megads.models.attention import Attention
 from megads.models.layers import Context, Layer, make_column, make_mlp, make_norm
+from megads.models.lora import drawing
 from megads.models.rope import Rotary, frequencies
 from megads.parallel.collectives import copy_to_group, split_rows
 from megads.parallel.documents import Documents
@@ -106,7 +107,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, documents: Documents | None = None, draws: Draws | None = None) -> Tensor:
         """Map ``[B, s, H]`` to ``[B, s, H]``; this rank's part of the sequence, see :class:`Attention`."""
-        return self.change(self.attend(x, documents, draws), draws)
+        if not self.context.adapter_dropout:
+            return self.change(self.attend(x, documents, draws), draws)
+        with drawing(draws, self.layer):
+            return self.change(self.attend(x, documents, draws), draws)
 
     def attention_class(self, model: ModelConfig) -> type[Attention]:
         """Return the class of the layer's attention."""
@@ -176,7 +180,10 @@ class GPT(nn.Module):
     ):
         super().__init__()
         self.cross_entropy: CrossEntropy = whole_cross_entropy
-        context = Context(groups, recompute or Recompute(), scatter_norms, tp_overlap)
+        adapted = model if model.lora_rank else None
+        context = Context(
+            groups, recompute or Recompute(), scatter_norms, tp_overlap, adapted, adapter_dropout=model.lora_dropout
+        )
         self.config, self.group, self.context, self.recompute = model, groups.tensor, context, context.recompute
         self.spec = spec_of(model)
         last = self.spec.num_layers + 1
@@ -268,6 +275,8 @@ class GPT(nn.Module):
         if self.config.position_embedding == "learned":
             x = x + self.positions(length, documents.positions if documents else None)
         x = self.finish_embedding(x, documents)
+        if self.spec.is_adapted and self.recompute.granularity == "full" and torch.is_grad_enabled():
+            x.requires_grad_()  # a layer that is computed again in a backward pass of its own needs such an input
         return context.dropout(x, self.config.hidden_dropout if self.training else 0.0, draws, "embedding")
 
     def finish_embedding(self, x: Tensor, documents: Documents | None) -> Tensor:

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from megads.comm.groups import Groups
 from megads.comm.rng import Draws
+from megads.families.lora import A, Adapted, adapter_of, scale_of
 from megads.families.spec import Parameter
+from megads.models.lora import AdaptedColumn, AdaptedRow, Options
 from megads.parallel.collectives import copy_to_group, partial_over, reduce_from_group, with_summed_gradient
 from megads.parallel.recompute import Recompute
 from megads.parallel.tensor import ColumnParallelLinear, RowParallelLinear, Shard, parameter
@@ -30,12 +32,16 @@ class Context:
         scatter_norms: whether activations between the split layers are cut along the sequence
             over the tensor-parallel ranks (arXiv 2205.05198).
         tp_overlap: chunks in which a split layer's collectives and products overlap, see ``megads.parallel.overlap``.
+        adapted: the settings that decide the adapters; None: there are none.
+        adapter_dropout: of the adapters' input.
     """
 
     groups: Groups
     recompute: Recompute = field(default_factory=Recompute)
     scatter_norms: bool = False
     tp_overlap: int = 1
+    adapted: Adapted | None = None
+    adapter_dropout: float = 0.0
 
     @property
     def scattered_over(self) -> dist.ProcessGroup | None:
@@ -141,13 +147,27 @@ def make_column(name: str, layer: Layer, context: Context) -> ColumnParallelLine
     """Return the projection ``name`` of ``layer``, whose output features are cut."""
     weight, bias = layer[f"{name}.weight"], f"{name}.bias" in layer
     group, scattered, chunks = context.groups.tensor, context.scatter_norms, context.tp_overlap
-    return ColumnParallelLinear(weight.shape[1], weight.parts, group, bias=bias, scattered=scattered, chunks=chunks)
+    sizes = weight.shape[1], weight.parts, group
+    if options := _adapters(name, layer, context):
+        return AdaptedColumn(*sizes, options, bias=bias, scattered=scattered, chunks=chunks)
+    return ColumnParallelLinear(*sizes, bias=bias, scattered=scattered, chunks=chunks)
+
+
+def _adapters(name: str, layer: Layer, context: Context) -> Options | None:
+    """Return the adapters of the projection ``name``; None where ``layer`` has none."""
+    model = context.adapted
+    adapter = adapter_of(model, name) if model is not None and f"{name}.{A}" in layer else None
+    if model is None or adapter is None:
+        return None
+    return Options(name, adapter, model.lora_rank, scale_of(model), context.adapter_dropout)
 
 
 def make_row(name: str, layer: Layer, context: Context) -> RowParallelLinear:
     """Return the projection ``name`` of ``layer``, whose input features are cut."""
     (width, inner), bias = layer[f"{name}.weight"].shape, f"{name}.bias" in layer
     group, scattered, chunks = context.groups.tensor, context.scatter_norms, context.tp_overlap
+    if options := _adapters(name, layer, context):
+        return AdaptedRow(inner, width, group, options, bias=bias, scattered=scattered, chunks=chunks)
     return RowParallelLinear(inner, width, group, bias=bias, scattered=scattered, chunks=chunks)
 
 

@@ -123,6 +123,18 @@ class _ScatterFromGroup(Function):
         return _gathered(by_position(grad), ctx.group).transpose(0, 1), None
 
 
+class _GatherFromGroup(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _gathered(by_position(x), group).transpose(0, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _scattered(grad, ctx.group), None
+
+
 class _SplitRows(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -175,6 +187,11 @@ def scatter_from_group(x: Tensor, group: Group) -> Tensor:
         return x
     _check_cut("scatter_from_group", x.shape[1], group)
     return _ScatterFromGroup.apply(x, group)
+
+
+def gather_from_group(x: Tensor, group: Group) -> Tensor:
+    """Return ``[B, S, ...]``, every rank's ``x``, ``[B, S / t, ...]``, in rank order; gradients are summed and cut."""
+    return x if group is None else _GatherFromGroup.apply(x, group)
 
 
 def split_rows(x: Tensor, group: Group) -> Tensor:

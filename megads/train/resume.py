@@ -15,6 +15,7 @@ import torch
 from megads.checkpoint.format.folders import ASIDE, CheckpointRef, iteration_of
 from megads.checkpoint.format.reader import Reader
 from megads.checkpoint.load import load_shards
+from megads.checkpoint.lora.base import NOTE, base_of, note_of
 from megads.checkpoint.resume.compatibility import check_model, classes_of, resume_notes
 from megads.checkpoint.resume.progress import Progress
 from megads.checkpoint.resume.start_point import RestorePlan, StartCheckpoints, find_start, restore_plan
@@ -141,6 +142,10 @@ def _read(training: Training, found: CheckpointRef, plan: RestorePlan) -> None:
     kinds = manifest.kinds if plan.optimizer else ("weight",)
     # A new optimizer starts from the weights that are for use.
     shards = training.engine.state.owned_shards()
+    if training.run.model.lora_rank:
+        training.inherited[NOTE] = _read_base(training, found, plan)
+        if plan.is_base:
+            return
     if head := new_head(training, found, plan):
         shards = (shard for shard in shards if shard.name not in head)
     with Reader(found.path, manifest, in_use=not plan.optimizer) as reader:
@@ -151,6 +156,18 @@ def _read(training: Training, found: CheckpointRef, plan: RestorePlan) -> None:
             )
         else:
             training.engine.state.reset_optimizer()
+
+
+def _read_base(training: Training, found: CheckpointRef, plan: RestorePlan) -> dict[str, Any]:
+    """Fill the frozen weights, and return what checkpoints say of where they are from.
+
+    Raises:
+        CheckpointError: the base is not there, is not what it was, or is damaged.
+    """
+    base = found if plan.is_base else base_of(found.path, found.manifest, training.run.checkpoint.load)
+    with Reader(base.path, base.manifest, in_use=True) as reader:
+        load_shards(reader, training.engine.state.frozen_shards(), ("weight",))
+    return note_of(base)
 
 
 def new_head(training: Training, found: CheckpointRef, plan: RestorePlan) -> list[str]:
@@ -181,7 +198,8 @@ def _apply(training: Training, found: CheckpointRef, plan: RestorePlan) -> None:
     """Set everything else to what was read, and log what differs. Collective."""
     training.engine.state.sync_from_masters()
     manifest = found.manifest
-    training.inherited = {key: manifest.about[key] for key in INHERITED if key in manifest.about}
+    base = {NOTE: training.inherited[NOTE]} if training.run.model.lora_rank else {}
+    training.inherited = {key: manifest.about[key] for key in INHERITED if key in manifest.about} | base
     if plan.optimizer:
         training.engine.state.load_scalars(manifest.scalars)
     if plan.progress and manifest.progress:

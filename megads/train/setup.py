@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from megads.checkpoint.format.folders import remove_unfinished
-from megads.checkpoint.format.shard_layout import ShardLayout, parameters_of
+from megads.checkpoint.format.shard_layout import ShardLayout, saved_parameters
 from megads.checkpoint.resume.compatibility import checkpoint_folder
 from megads.checkpoint.resume.progress import Progress
 from megads.cluster.hosts import this_host
@@ -56,8 +56,8 @@ class Training:
 
     @cached_property
     def parameters(self) -> dict[str, ShardLayout]:
-        """Every parameter of the model, those of other pipeline stages too."""
-        return parameters_of(self.run.model)
+        """Every parameter of the model that is trained, those of other pipeline stages too."""
+        return saved_parameters(self.run.model)
 
     @property
     def checkpoints(self) -> Path:

@@ -44,6 +44,8 @@ def _others(name: str) -> Iterator[str]:
         yield str(not default).lower()
     elif words := typing.get_args(kind):
         yield from (word for word in words if word != default)
+    elif kind is str:
+        yield "q v"
     elif kind is int:
         yield from (str(number) for number in (8, 3, 16) if number != default)
     else:

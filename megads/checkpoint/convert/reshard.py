@@ -29,7 +29,7 @@ from megads.checkpoint.format.folders import CheckpointRef, checkpoint_name
 from megads.checkpoint.format.manifest import MANIFEST, File, Manifest, file_name
 from megads.checkpoint.format.reader import Reader, run_in_threads
 from megads.checkpoint.format.runs import Contents, with_files
-from megads.checkpoint.format.shard_layout import ShardLayout, parameters_of
+from megads.checkpoint.format.shard_layout import ShardLayout, saved_parameters
 from megads.checkpoint.format.whole_state import WholeParamState
 from megads.comm.grid import AXES, Grid
 from megads.config.rules import layout as layout_rules
@@ -114,7 +114,7 @@ def target_of(manifest: Manifest, **wanted: int | str | None) -> RunConfig:
     problem = _problem_of(run)
     if problem is not None:
         raise ConfigError(refusal(problem, _attempt(run)))
-    if odd := sorted(manifest.tensors.items() ^ parameters_of(run.model).items(), key=lambda each: each[0]):
+    if odd := sorted(manifest.tensors.items() ^ saved_parameters(run.model).items(), key=lambda each: each[0]):
         raise CheckpointError(
             f"the checkpoint's {odd[0][0]} is not what its model has; another version of megads wrote it"
         )
@@ -151,7 +151,8 @@ def shares_of(run: RunConfig) -> list[list[Share]]:
     every tensor-parallel rank is in the file of the first. Ranks of data x seq share evenly
     as the ZeRO stage does: 0 and 3 each parameter, 1 and 2 matrices and vectors laid end to end.
     """
-    grid, parameters = grid_of(run), list(spec_of(run.model).parameters())
+    grid, spec = grid_of(run), spec_of(run.model)
+    parameters = [each for each in spec.parameters() if spec.is_trained(each)]
     stages = [set(chain(*chunks)) for chunks in chunk_steps(run)]
     size = grid.data * grid.seq
     flat = run.parallel.zero_stage in (1, 2)
@@ -199,13 +200,15 @@ def reshape(
     weights_only: bool = False,
     workers: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    open_reader: Callable[[], Reader] | None = None,
 ) -> CheckpointRef:
     """Reshard the checkpoint ``source`` into ``folder``, in the layout of ``run``.
 
     Weights, moments, scalars, progress and settings are the same. It becomes visible when all of it is on disk.
 
     For ``run`` see :func:`target_of`. ``weights_only`` skips the optimizer; ``workers`` files are written at the same
-    time; ``progress`` is called with the bytes that are written and their total.
+    time; ``progress`` is called with the bytes that are written and their total; ``open_reader`` returns what reads
+    ``source`` otherwise than as it is.
 
     Raises:
         CheckpointError: the source is damaged, there is a checkpoint of this iteration already,
@@ -214,7 +217,15 @@ def reshape(
     final = folder / checkpoint_name(manifest.iteration)
     kinds = ("weight",) if weights_only else manifest.kinds
     plan = {rank: shares for rank, shares in enumerate(shares_of(run)) if shares}
-    job = _Job(source, manifest, part_of(final), kinds, progress)
+    # Without its optimizer's state a checkpoint's weights are those for use.
+    in_use = tuple(kinds) != manifest.kinds
+    job = _Job(
+        open_reader or (lambda: Reader(source, manifest, threads=1, in_use=in_use)),
+        manifest,
+        part_of(final),
+        kinds,
+        progress,
+    )
     job.total = 4 * len(kinds) * sum(share.count for shares in plan.values() for share in shares)
     if not weights_only:
         job.total += sum(_bytes_of(state) for state in manifest.states.values())
@@ -253,7 +264,7 @@ def _bytes_of(state: WholeParamState) -> int:
 class _Job:
     """Writes the files, several at a time."""
 
-    source: Path
+    open_reader: Callable[[], Reader]
     manifest: Manifest
     part: Path
     kinds: Sequence[str]
@@ -270,9 +281,7 @@ class _Job:
         # Files are read and written, and their checksums made, while Python's lock is free: threads are enough.
         workers = max(1, min(workers, len(plan)))
         for _ in range(workers):
-            # Without its optimizer's state a checkpoint's weights are those for use.
-            in_use = tuple(self.kinds) != self.manifest.kinds
-            self.readers.put(Reader(self.source, self.manifest, threads=1, in_use=in_use))
+            self.readers.put(self.open_reader())
         files = run_in_threads(lambda each: self._write(*each), plan.items(), workers, "megads-reshape", self.stop)
         return dict(zip(plan, files, strict=True))
 

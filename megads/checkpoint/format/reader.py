@@ -348,10 +348,13 @@ def run_in_threads(
     this thread may begin before the failure is known, see it.
     """
 
+    errors: list[BaseException] = []  # the first one is the cause: others may have stopped because of it
+
     def stopping(task: _Task) -> _Result:
         try:
             return work(task)
-        except BaseException:
+        except BaseException as error:
+            errors.append(error)
             if stop is not None:
                 stop.set()
             raise
@@ -360,8 +363,9 @@ def run_in_threads(
         futures = [pool.submit(stopping, task) for task in tasks]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
-            failed = [future for future in futures if future.done() and future.exception()]
-            return [future.result() for future in failed or futures]
+            if errors:
+                raise errors[0]
+            return [future.result() for future in futures]
         finally:
             if stop is not None:
                 stop.set()

@@ -71,6 +71,14 @@ def parameters_of(model: ModelConfig) -> dict[str, ShardLayout]:
     return {each.name: ShardLayout(each.shape, each.dim, each.parts) for each in spec_of(model).parameters()}
 
 
+def saved_parameters(model: ModelConfig) -> dict[str, ShardLayout]:
+    """Return those of :func:`parameters_of` that a run saves: of a model with adapters these alone."""
+    spec = spec_of(model)
+    return {
+        each.name: ShardLayout(each.shape, each.dim, each.parts) for each in spec.parameters() if spec.is_trained(each)
+    }
+
+
 class Box(NamedTuple):
     """A rectangle of the whole parameter, and where it lies in the flattened slice."""
 

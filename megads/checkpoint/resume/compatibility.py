@@ -52,8 +52,14 @@ SHAPE_SETTINGS = (
     "retro_encoder_layers",
     "retro_chunk_length",
     "retro_retrieved_chunks",
+    "lora_rank",
+    "lora_alpha",
+    "lora_targets",
 )
 """What decides the shape and the meaning of the weights."""
+
+LORA = ("lora_rank", "lora_alpha", "lora_targets")
+"""Those of :data:`SHAPE_SETTINGS` that only a model with adapters has."""
 
 OTHER_FAMILIES = {"bert": "an encoder, bert", "retro": "retro, which looks at neighbours"}
 """Families whose weights mean nothing to others of the same settings."""
@@ -91,7 +97,8 @@ def shape_of(run: RunConfig | ModelConfig) -> dict[str, Any]:
     """
     model = (run.model if isinstance(run, RunConfig) else run).model_dump()
     named = {"family": model["family"]} if model["family"] in OTHER_FAMILIES else {}
-    return {**named, **{key: model[key] for key in SHAPE_SETTINGS}}
+    without = () if model["lora_rank"] else LORA
+    return {**named, **{key: model[key] for key in SHAPE_SETTINGS if key not in without}}
 
 
 def meaningful(model: Mapping[str, Any]) -> list[str]:
@@ -116,6 +123,8 @@ def meaningful(model: Mapping[str, Any]) -> list[str]:
         without |= {key for key in SHAPE_SETTINGS if key.startswith("retro_")}
     if not model.get("token_types"):
         without |= {"binary_head"}
+    if not model.get("lora_rank"):
+        without |= {"lora_alpha", "lora_targets"}
     return [key for key in SHAPE_SETTINGS if key not in without]
 
 
@@ -134,7 +143,8 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
         CheckpointError: a setting that decides the shape or the meaning of the weights differs,
             or the run's samples are longer than the model can read.
     """
-    wanted, fields = shape_of(run), ModelConfig.model_fields
+    wanted, fields = {"lora_rank": 0, **shape_of(run)}, ModelConfig.model_fields
+    _check_adapters(path, manifest, run)
     # A setting that is newer than the checkpoint had its default then.
     stored = {key: manifest.model.get(key, fields[key].default) for key in SHAPE_SETTINGS}
     kinds = [each.get("family", "gpt") for each in (manifest.model, wanted)]
@@ -146,6 +156,8 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
         )
     # The head of a task is new.
     compared = [key for key in meaningful(wanted) if is_own or key != "num_classes" or not wanted[key]]
+    # Adapters of a base are new.
+    compared = [key for key in compared if key not in LORA or is_own or stored["lora_rank"]]
     differ = [key for key in compared if stored[key] != wanted[key]]
     if differ:
         had = " and ".join(f"{key}={stored[key]}" for key in differ[:NAMED])
@@ -161,6 +173,15 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
         raise CheckpointError(
             f"{path}: the model has a context of {longest} tokens, and SEQ={run.model.seq_length}; "
             f"use SEQ={longest} or less"
+        )
+
+
+def _check_adapters(path: Path, manifest: Manifest, run: RunConfig) -> None:
+    """Reject adapters for a run that has none."""
+    if (rank := manifest.model.get("lora_rank")) and not run.model.lora_rank:
+        raise CheckpointError(
+            f"{path}: holds adapters (LORA_RANK={rank}) and not the weights that they change; `megads checkpoint "
+            f"merge-lora {path} OUT` makes a plain checkpoint of both, LORA_RANK={rank} trains the adapters further"
         )
 
 

@@ -22,6 +22,7 @@ from megads.checkpoint.format.folders import (
     list_checkpoints,
 )
 from megads.checkpoint.format.manifest import MANIFEST, Manifest, read_manifest
+from megads.checkpoint.lora.base import base_of, is_adapters
 from megads.checkpoint.resume.compatibility import check_model
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
@@ -37,9 +38,12 @@ class RestorePlan:
     progress: bool  # iteration, position in the data, and the schedule, which follows from it
     optimizer: bool
     imported: bool = False  # weights of another program, which come with nothing else
+    is_base: bool = False  # weights that are frozen: of those that are trained it has none
 
     def text(self) -> str:
         """Return what is taken and what not, in words."""
+        if self.is_base:
+            return "frozen weights, new adapters"
         if self.imported:
             return "imported weights"
         parts = {"optimizer": self.optimizer, "position": self.progress}
@@ -99,6 +103,11 @@ def _find_start(run: RunConfig, own: Path) -> StartCheckpoints | None:
     step = goes_back_to(run, own)
     if mine or step:
         return StartCheckpoints(_of_step(mine, step, own), is_own=True, is_only=bool(step))
+    if run.model.lora_rank:
+        raise CheckpointError(
+            f"LORA_RANK={run.model.lora_rank} trains adapters of weights that are trained already, and there are none; "
+            "set LOAD to a run or a checkpoint (`megads checkpoint import-hf` makes one)"
+        )
     return None
 
 
@@ -163,6 +172,8 @@ def restore_plan(run: RunConfig, start: StartCheckpoints, path: Path, manifest: 
             begun by ``FINETUNE``, which is asked for.
     """
     wanted = run.checkpoint
+    if run.model.lora_rank and not is_adapters(manifest):
+        return RestorePlan(progress=False, optimizer=False, is_base=True)
     if wanted.finetune and not start.is_own:
         return RestorePlan(progress=False, optimizer=False)
     earlier = manifest.settings.get("checkpoint", {})
@@ -219,6 +230,8 @@ def check_start(run: RunConfig, own: Path) -> tuple[StartCheckpoints, Checkpoint
         return None
     found = next(start.candidates())
     check_model(found.path, found.manifest, run, is_own=start.is_own)
+    if run.model.lora_rank and is_adapters(found.manifest):
+        base_of(found.path, found.manifest, run.checkpoint.load)
     return start, found, restore_plan(run, start, found.path, found.manifest)
 
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "inspect": ("megads.cli.checkpoint.look", "Show a checkpoint's tensors: shapes and norms."),
     "verify": ("megads.cli.checkpoint.look", "Read every byte of a checkpoint and check it."),
     "reshape": ("megads.cli.checkpoint.reshape", "Reshard a checkpoint: write it for another layout."),
+    "merge-lora": ("megads.cli.checkpoint.lora", "Merge adapters (LoRA) with their base into a plain checkpoint."),
     "export-hf": ("megads.cli.checkpoint.huggingface", "To a Hugging Face folder."),
     "import-hf": ("megads.cli.checkpoint.huggingface", "From a Hugging Face folder."),
     "export-megatron": ("megads.cli.checkpoint.megatron", "To Megatron-LM's mp_rank files."),

@@ -53,14 +53,14 @@ def export_hf_command(
     """
     from megads.checkpoint.convert.huggingface.export import export
     from megads.checkpoint.convert.huggingface.write_shards import parse_size
-    from megads.checkpoint.format.reader import Reader
+    from megads.checkpoint.lora.merged import open_for_use
 
     limit = parse_size(max_shard_size)
     found = find_checkpoint(absolute(source), step)
     notes: list[str] = []
     save, words = (None, "no tokenizer") if no_tokenizer else _tokenizer_of(found, tokenizer, notes)
     final = absolute(target)
-    with Reader(found.path, found.manifest, in_use=True) as reader, bar("exporting") as progress:
+    with open_for_use(found) as reader, bar("exporting") as progress:
         done = export(reader, final, dtype=dtype or "", limit=limit, tokenizer=save, progress=progress)
     for note in (*notes, *([done.note] if done.note else [])):
         click.echo(f"megads: {note}", err=True)

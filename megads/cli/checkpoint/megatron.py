@@ -113,10 +113,10 @@ def export_megatron_command(ckpt: str, dst: str, step: int | None, **target: Any
     """
     from megads.checkpoint.convert.megatron.export import export_megatron
     from megads.checkpoint.convert.megatron.target import Target
-    from megads.checkpoint.format.reader import Reader
+    from megads.checkpoint.lora.merged import open_for_use
 
     found = find_checkpoint(absolute(ckpt), step)
     wanted = Target(**target)
-    with bar("exporting", "tensors") as progress, Reader(found.path, found.manifest, in_use=True) as reader:
+    with bar("exporting", "tensors") as progress, open_for_use(found) as reader:
         made = export_megatron(reader, absolute(dst), wanted, progress=progress)
     click.echo(f"{made}: TP={wanted.tensor} x PP={wanted.pipe}, {wanted.style} names, {wanted.dtype}, of {found.path}")

@@ -13,7 +13,8 @@ from megads.families.lora import PARTS, WORDS, A, B, adapter_of, parts_of, unkno
 from megads.families.spec import by_name
 from megads.families.table import FAMILIES
 
-RANK, TARGETS, DROPOUT = "model.lora_rank", "model.lora_targets", "model.lora_dropout"
+RANK, ALPHA = "model.lora_rank", "model.lora_alpha"
+TARGETS, DROPOUT = "model.lora_targets", "model.lora_dropout"
 OFF: Change = {RANK: 0}
 PLAIN: dict[str, Any] = {
     "parallel.pipeline_schedule": "1f1b",
@@ -71,12 +72,12 @@ def _all() -> Change:
 
 def _without_rank(model: ModelConfig) -> Iterator[Problem]:
     """Refuse settings of adapters that there are none of."""
-    if model.lora_dropout:
-        text = f"LORA_DROPOUT={model.lora_dropout:g} needs adapters, and LORA_RANK=0"
-        yield Problem(text, [{RANK: 8}, {DROPOUT: 0.0}], overridable=(DROPOUT,))
-    if model.lora_targets != fields()[TARGETS].default:
-        text = f"LORA_TARGETS={model.lora_targets!r:.60} needs adapters, and LORA_RANK=0"
-        yield Problem(text, [{RANK: 8}, _all()], overridable=(TARGETS,))
+    given = {DROPOUT: f"{model.lora_dropout:g}", ALPHA: f"{model.lora_alpha:g}", TARGETS: f"{model.lora_targets!r:.60}"}
+    for name, value in given.items():
+        default = fields()[name].default
+        if getattr(model, name.partition(".")[2]) != default:
+            text = f"{env_name(name)}={value} needs adapters, and LORA_RANK=0"
+            yield Problem(text, [{RANK: 8}, {name: default}], overridable=(name,))
 
 
 def frozen(run: RunConfig, world_size: int) -> Iterator[Problem]:
@@ -92,7 +93,6 @@ def frozen(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if run.model.lora_dropout and run.recompute.mlp_tiles > 1:
         text = f"LORA_DROPOUT={run.model.lora_dropout:g} draws once, and MLP_TILES={run.recompute.mlp_tiles} twice"
         yield Problem(text, [{DROPOUT: 0.0}, {"recompute.mlp_tiles": 1}])
-    yield Problem(f"{given}: this version has the settings of adapters and does not train them yet", [OFF])
 
 
 RULES = (adapters, frozen)

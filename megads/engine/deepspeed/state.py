@@ -50,7 +50,8 @@ class DeepSpeedState:
         self.whole = optimizer if isinstance(optimizer, WholeOptimizer) else None
         self.kinds = ("weight", *row.state)
         self.kept = FlatStates(engine.basic_optimizer, row, self._flats)
-        self.parameters = [p for p in engine.module.parameters() if p.requires_grad and not is_copy(p)]
+        mine = [p for p in engine.module.parameters() if not is_copy(p)]
+        self.parameters, self.frozen = ([p for p in mine if p.requires_grad is wanted] for wanted in (True, False))
         self.weights_changed = changes_before_gathers(engine.optimizer)
         self.weights_changed()  # by those who filled them
 
@@ -80,8 +81,28 @@ class DeepSpeedState:
             if tensors and tensors["weight"].numel():
                 yield OwnedShard(self.names[parameter], layout_of(parameter, self.groups), first, tensors)
 
+    def frozen_shards(self) -> Iterator[OwnedShard]:
+        """Yield what this rank reads of frozen parameters; see :class:`megads.engine.base.EngineState`."""
+        for parameter in self.frozen:
+            if self.is_partitioned:
+                first, mine = _own_partition(parameter)
+            else:
+                share = share_of(parameter.numel(), self.groups)
+                first, mine = share.start, parameter.data.view(-1)[share]
+            if mine.numel():
+                yield OwnedShard(self.names[parameter], layout_of(parameter, self.groups), first, {"weight": mine})
+
+    def _send_frozen(self) -> None:
+        """Have what was read of frozen parameters everywhere. Collective."""
+        for parameter in self.frozen:
+            if self.is_partitioned:
+                parameter.partition()
+            else:
+                join_shares(parameter.data, self.groups)
+
     def sync_from_masters(self) -> None:
         """Update what follows from the owned shards; see :class:`megads.engine.base.EngineState`."""
+        self._send_frozen()
         if self.holds_plain_gradients:
             for parameter in self.parameters:
                 for kind in self.kinds:
@@ -114,11 +135,8 @@ class DeepSpeedState:
             share = share_of(parameter.numel(), self.groups)
             return share.start, {kind: self._read(parameter, kind).view(-1)[share] for kind in kinds}
         if self.is_partitioned:
-            size = parameter.ds_tensor.numel()
-            first = dist.get_rank(parameter.ds_process_group) * size
-            # The last ranks' partitions end in padding.
-            count = max(0, min(size, parameter.ds_numel - first))
-            return first, {kind: self._partition(parameter, kind)[:count] for kind in kinds}
+            first, mine = _own_partition(parameter)
+            return first, {kind: self._partition(parameter, kind)[: mine.numel()] for kind in kinds}
         owned = parameter._hp_mapping
         if owned is None:
             return 0, {}
@@ -244,6 +262,13 @@ class DeepSpeedState:
     def sync_one(self, slot: Slot) -> None:
         """Join the shares of a weight that all ranks of data x seq hold. Collective."""
         join_shares(slot.parameter.data, self.groups)
+
+
+def _own_partition(parameter: Any) -> tuple[int, Tensor]:
+    """Return this rank's partition of a parameter, without the padding that the last ranks' end in, and its begin."""
+    size = parameter.ds_tensor.numel()
+    first = dist.get_rank(parameter.ds_process_group) * size
+    return first, parameter.ds_tensor[: max(0, min(size, parameter.ds_numel - first))]
 
 
 def _join_partitions(parameter: Any, mine: Tensor) -> Tensor:

@@ -48,10 +48,12 @@ class NativeEngine:
     """An :class:`megads.engine.base.Engine` on torch alone.
 
     Args:
-        chunks: what this rank holds of the model, in order; one without a pipeline. Their parameters are in ``units``.
+        chunks: what this rank holds of the model, in order; one without a pipeline.
+        units: of the chunks' parameters, the frozen ones too.
         eod: the token that ends a document; None where no setting of ``run.data`` needs it.
 
     Attributes:
+        units: of the parameters that are trained; ``frozen``: of the others.
         skipped_steps: since the start of the run.
     """
 
@@ -66,23 +68,27 @@ class NativeEngine:
         device: torch.device,
         eod: int | None = None,
     ):
-        self.chunks, self.units, self.groups, self.run, self.device = list(chunks), list(units), groups, run, device
+        self.chunks, self.groups, self.run, self.device = list(chunks), groups, run, device
+        self.units = [unit for unit in units if not unit.is_frozen]
+        self.frozen = [unit for unit in units if unit.is_frozen]
         self.loss_names = chunks[0].loss_names
         self.split = make_splitter(run, groups, eod)
         for chunk in chunks:
             check_marks(chunk)
             _move_buffers(chunk, device)
-        for unit in units:
+        for unit in self.units:
             unit.take_masters()
         self.stage, self.clip_grad = stage_of(run, groups), run.optim.clip_grad
         self.scaler, self.skipped_steps = LossScale.of(run), 0
         self.partial = PartialGradients(torch.nn.ModuleList(chunks))
-        self.reducer = Reducer(units, groups, self.stage, self.partial, WIRES[run.deepspeed.communication_data_type])
+        self.reducer = Reducer(
+            self.units, groups, self.stage, self.partial, WIRES[run.deepspeed.communication_data_type]
+        )
         self.gatherer = Gatherer(chunks, units, run, groups, self.stage)
         self.reducer.completed = self.gatherer.completed
-        self.driver = NativeDriver(run, units)
+        self.driver = NativeDriver(run, self.units)
         self.optimizer = self.driver.optimizer
-        self.updater = Updater(units, self.optimizer, groups, device)
+        self.updater = Updater(self.units, self.optimizer, groups, device)
         self.state = NativeState(self, self.driver.row)
         self.driver.attach(self)
         self.numbers = StepNumbers(self.state, [self.optimizer], device, run.log)
@@ -257,7 +263,7 @@ class NativeEngine:
         counter = MemoryCounter(self.device.type)
         copies = [each for chunk in self.chunks for each in (*chunk.parameters(), *chunk.buffers())]
         counter.add("weights", [*copies, *self.gatherer.second.values()])
-        counter.add("weights", [each for unit in self.units for each in (unit.weights, unit.part)])
+        counter.add("weights", [each for unit in (*self.units, *self.frozen) for each in (unit.weights, unit.part)])
         counter.add("gradients", [each for unit in self.units for each in (unit.reduced, unit.gradients)])
         counter.add("gradients", [each.grad for each in copies if each.grad is not None])
         counter.add("optimizer", [unit.masters for unit in self.units])

@@ -25,24 +25,28 @@ from megads.models.gpt import GPT
 class Gatherer:
     """Gathers the weights of ``units`` for the passes of ``chunks``.
 
+    Units are in *blocks*: under ZeRO 3 what is frozen of a layer and what is not, else each unit is one.
+
     Attributes:
-        under_way: index of a unit -> its gather, in the order in which they began.
+        under_way: index of a block -> its gathers, in the order in which they began.
     """
 
     def __init__(self, chunks: Sequence[GPT], units: Sequence[Unit], run: RunConfig, groups: Groups, stage: int):
         self.units, self.stage, self.group = units, stage, groups.data_seq
-        self.index_of = {id(unit): i for i, unit in enumerate(units)}
-        self.chunk_of: dict[int, int] = {}  # index of a layer's unit (ZeRO 3) -> its chunk
-        self.is_layer = [unit.name.startswith("layers.") for unit in units]
+        self.blocks = _blocks(units, stage)
+        self.index_of = {id(unit): i for i, block in enumerate(self.blocks) for unit in block}
+        self.chunk_of: dict[int, int] = {}  # index of a layer's block (ZeRO 3) -> its chunk
+        self.is_layer = [block[0].name.startswith("layers.") for block in self.blocks]
+        self.is_mixed = [any(unit.is_frozen for unit in block) for block in self.blocks]
         self.looks_ahead = run.deepspeed.prefetch_bucket_size > 0
-        self.under_way: dict[int, dist.Work] = {}
-        self.present: set[int] = set()  # of ZeRO 3: units whose weights are there, or on their way
-        self.done: set[int] = set()  # units whose backward pass is over, in the pass that runs
+        self.under_way: dict[int, list[dist.Work]] = {}
+        self.present: set[int] = set()  # of ZeRO 3: blocks whose weights are there, or on their way
+        self.done: set[int] = set()  # blocks whose backward pass is over, in the pass that runs
         self.in_backward = False
-        self.second: dict[int, Tensor] = {}  # index of a unit -> this rank's part of it on its host
+        self.second: dict[int, Tensor] = {}  # id of a unit -> this rank's part of it on its host
         self.inner, self.inner_part = _inner_group(run, groups, stage)
         if stage:
-            of = {id(place.parameter): i for i, unit in enumerate(units) for place in unit.places}
+            of = {id(place.parameter): self.index_of[id(unit)] for unit in units for place in unit.places}
             for number, chunk in enumerate(chunks):
                 self._add_hooks(number, chunk, of)
 
@@ -69,8 +73,17 @@ class Gatherer:
         self.second.clear()
         if self.stage in (1, 2):
             self.finish()
-            for index in range(len(self.units)):
-                self._begin(index)
+            for index in range(len(self.blocks)):
+                if not self.is_mixed[index]:
+                    self._begin(index)
+
+    def send_frozen(self) -> None:
+        """Send every rank's share of frozen weights, where each holds all of them. Collective."""
+        if self.group is None or self.stage == 3:
+            return
+        for unit in self.units:
+            if unit.is_frozen:
+                dist.all_gather_into_tensor(unit.weights, unit.part.clone(), group=self.group)
 
     def finish(self) -> None:
         """Wait for what is under way."""
@@ -78,18 +91,18 @@ class Gatherer:
 
     def _wait_for(self, indices: Sequence[int]) -> None:
         for index in indices if self.under_way else ():
-            work = self.under_way.pop(index, None)
-            if work is not None:
+            for work in self.under_way.pop(index, ()):
                 work.wait()
 
     def _begin(self, index: int) -> None:
-        unit = self.units[index]
-        if self.stage == 3:
-            unit.weights.untyped_storage().resize_(unit.numel * unit.weights.element_size())
-            self.present.add(index)
-        second = self.second.get(index)
-        part, group = (unit.part, self.group) if second is None else (second, self.inner)
-        self.under_way[index] = dist.all_gather_into_tensor(unit.weights, part, group=group, async_op=True)
+        self.under_way[index] = []
+        for unit in self.blocks[index]:
+            if self.stage == 3:
+                unit.weights.untyped_storage().resize_(unit.numel * unit.weights.element_size())
+                self.present.add(index)
+            second = self.second.get(id(unit))
+            part, group = (unit.part, self.group) if second is None else (second, self.inner)
+            self.under_way[index].append(dist.all_gather_into_tensor(unit.weights, part, group=group, async_op=True))
 
     # ZeRO 3
 
@@ -126,12 +139,16 @@ class Gatherer:
                 self._free(index)
 
     def completed(self, unit: Unit) -> None:
-        """Free the weights of a unit all of whose gradients of a backward pass are there."""
+        """Free the weights of a unit all of whose gradients of a backward pass are there.
+
+        Those of a layer with frozen weights stay until the backward pass of the layer before begins: adapters may
+        have their gradients before the frozen weights have given the layer's input its own.
+        """
         if self.stage == 3:
             index = self.index_of[id(unit)]
             if self.is_layer[index]:
                 self.done.add(index)
-                if not self._is_first(index):
+                if not (self._is_first(index) or self.is_mixed[index]):
                     self._free(index)
 
     def _is_first(self, index: int) -> bool:
@@ -142,10 +159,11 @@ class Gatherer:
         if index not in self.present:
             self._begin(index)
         self._wait_for([index])
-        if self.inner is not None and index not in self.second:
-            size = self.units[index].numel // self.inner.size()
-            first = self.inner_part * size
-            self.second[index] = self.units[index].weights[first : first + size].clone()
+        for unit in self.blocks[index] if self.inner is not None else ():
+            if self.inner is not None and id(unit) not in self.second:
+                size = unit.numel // self.inner.size()
+                first = self.inner_part * size
+                self.second[id(unit)] = unit.weights[first : first + size].clone()
 
     def _look_ahead(self, index: int, behind: int) -> None:
         """Begin to gather a layer, unless it is another chunk's than ``behind``."""
@@ -169,6 +187,10 @@ class Gatherer:
             self._free(index)
 
     def _before_backward(self, index: int) -> None:
+        behind = index + 1
+        if behind in self.chunk_of and self.is_mixed[behind] and not self._is_first(behind):
+            self.done.add(behind)
+            self._free(behind)
         self._need(index)
         self._look_ahead(index - 1, index)
 
@@ -176,7 +198,8 @@ class Gatherer:
         if index in self.present:
             self._wait_for([index])
             self.present.discard(index)
-            self.units[index].weights.untyped_storage().resize_(0)
+            for unit in self.blocks[index]:
+                unit.weights.untyped_storage().resize_(0)
 
     def _free_all(self) -> None:
         for index in list(self.present):
@@ -184,7 +207,7 @@ class Gatherer:
 
     def wait(self, unit: Unit) -> Tensor:
         """Return the weights of one unit, once they are here; not under ZeRO 3."""
-        self._wait_for([self.units.index(unit)])
+        self._wait_for([self.index_of[id(unit)]])
         return unit.weights
 
     def whole(self, unit: Unit) -> Tensor:
@@ -195,6 +218,16 @@ class Gatherer:
         found = unit.part.new_empty(unit.numel)
         dist.all_gather_into_tensor(found, unit.part, group=self.group)
         return found
+
+
+def _blocks(units: Sequence[Unit], stage: int) -> list[list[Unit]]:
+    """Return what is gathered together, in the order of its use."""
+    if stage < 3:
+        return [[unit] for unit in units]
+    found: dict[str, list[Unit]] = {}
+    for unit in units:
+        found.setdefault(unit.name, []).append(unit)
+    return list(found.values())
 
 
 def _inner_group(run: RunConfig, groups: Groups, stage: int) -> tuple[dist.ProcessGroup | None, int]:

@@ -45,8 +45,10 @@ class NativePipelineEngine(NativeEngine):
         self.pipeline = Stage(chunks, groups, device, schedule_of(run), around_backward=self.gatherer.backward)
         self.shared: Unit | None = None  # of the embedding that this rank owns, and another stage has a copy of
         if tied is not None and not tied.is_copy:
-            self.shared = next(unit for unit in self.units for each in unit.places if each.parameter is tied.weight)
-            self.reducer.hold(self.shared)
+            everything = (*self.units, *self.frozen)
+            self.shared = next(unit for unit in everything for each in unit.places if each.parameter is tied.weight)
+            if not tied.is_frozen:
+                self.reducer.hold(self.shared)
 
     def forward_backward(self, parts: Sequence[MicroBatch], weight: Tensor) -> Tensor:
         """Add the gradients of ``parts`` to the units; see :class:`NativeEngine`. Stages but the last find no loss."""
@@ -57,7 +59,7 @@ class NativePipelineEngine(NativeEngine):
         sums, last = self.no_sums(), self.chunks[-1]
         root = torch.full((), self.loss_scale / len(parts), device=self.device)
         self.pipeline.train(parts, weight, root, lambda loss: self.add(sums, loss, last))
-        if self.tied is not None:
+        if self.tied is not None and not self.tied.is_frozen:
             gradient = self.tied.pass_gradient()
             if gradient is not None:
                 self.reducer.add(self.tied.weight, gradient)

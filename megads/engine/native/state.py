@@ -32,6 +32,9 @@ class Gathers(Protocol):
     def finish(self) -> None:
         """Wait for gathers under way. Not collective."""
 
+    def send_frozen(self) -> None:
+        """Send what was read of frozen weights. Collective."""
+
 
 class Owner(Protocol):
     """What is used of the engine."""
@@ -39,6 +42,7 @@ class Owner(Protocol):
     groups: Groups
     device: torch.device
     units: list[Unit]
+    frozen: list[Unit]
     optimizer: torch.optim.Optimizer
     scaler: LossScale | None
     skipped_steps: int
@@ -89,9 +93,20 @@ class NativeState:
             if tensors["weight"].numel():
                 yield OwnedShard(place.name, layout_of(place.parameter, self.groups), first, tensors)
 
+    def frozen_shards(self) -> Iterator[OwnedShard]:
+        """Yield what this rank reads of frozen parameters; see :class:`megads.engine.base.EngineState`."""
+        self.engine.gatherer.finish()
+        for unit in self.engine.frozen:
+            for place in unit.places:
+                first, here = unit.piece(place)
+                if here.stop > here.start:
+                    layout = layout_of(place.parameter, self.groups)
+                    yield OwnedShard(place.name, layout, first, {"weight": unit.part[here]})
+
     def sync_from_masters(self) -> None:
         """Update what follows from the owned shards; see :class:`megads.engine.base.EngineState`."""
         self.join()
+        self.engine.gatherer.send_frozen()
         self.engine.weights_changed()
 
     def join(self) -> None:

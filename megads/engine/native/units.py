@@ -29,6 +29,10 @@ UNITS = 4
 """Small layers are joined until a bucket is full, but not to fewer units: the last one overlaps with nothing."""
 
 
+FROZEN = "frozen"
+"""Label of parameters that no optimizer has."""
+
+
 @dataclass(frozen=True)
 class Place:
     """A parameter in its unit."""
@@ -70,7 +74,7 @@ class Run:
 
 @dataclass(eq=False)
 class Unit:
-    """Parameters that are reduced and gathered together.
+    """Parameters that are reduced and gathered together; or frozen ones, which are gathered only.
 
     Attributes:
         places: those of one label are neighbours.
@@ -86,6 +90,8 @@ class Unit:
         gradients: what the optimizer steps with: ``reduced``, or its copy on the host.
         runs: one for every label of the unit, in the order of the places.
         gaps: the elements between the places.
+        is_frozen: whether its parameters are not trained. It has no masters but its part, no gradients and no runs,
+            and a rank owns its share under every ZeRO stage: that is what it reads of a checkpoint.
     """
 
     name: str
@@ -100,6 +106,7 @@ class Unit:
     gradients: Tensor
     runs: list[Run]
     gaps: list[slice] = field(default_factory=list)
+    is_frozen: bool = False
 
     def piece(self, place: Place) -> tuple[int, slice]:
         """Return what this rank owns of a parameter: its first element there, and where it is in ``masters``.
@@ -132,6 +139,7 @@ def cut(module: GPT, run: RunConfig, groups: Groups) -> list[Unit]:
     mark_counted(module, groups.tensor_rank)
     label_of = {each: group["label"] for group in parameter_groups(module, run) for each in group["params"]}
     sections: dict[str, dict[str, nn.Parameter]] = {}
+    frozen: dict[str, dict[str, nn.Parameter]] = {}
     behind = {each.name for each in module.spec.output}
     for name, parameter in module.named_parameters():
         if is_copy(parameter):
@@ -139,12 +147,12 @@ def cut(module: GPT, run: RunConfig, groups: Groups) -> list[Unit]:
             continue
         top, _, rest = name.partition(".")
         key = f"{top}.{rest.partition('.')[0]}" if top == "layers" else "output" if name in behind else "embedding"
-        sections.setdefault(key, {})[name] = parameter
+        (sections if parameter.requires_grad else frozen).setdefault(key, {})[name] = parameter
     order = sorted(sections, key=lambda key: (key == "output") - (key == "embedding"))
     stage = stage_of(run, groups)
+    found = [_frozen_unit(key, parameters, run, groups, stage) for key, parameters in frozen.items()]
     sizes = [sum(parameter.numel() for parameter in sections[key].values()) for key in order]
     members_of = [[i] for i in range(len(order))] if stage == 3 else joined(sizes, run.deepspeed.reduce_bucket_size)
-    found = []
     for members in members_of:
         name = order[members[0]] if len(members) == 1 else f"{order[members[0]]}..{order[members[-1]]}"
         parameters = {name: parameter for i in members for name, parameter in sections[order[i]].items()}
@@ -177,22 +185,45 @@ def _places(parameters: dict[str, nn.Parameter], label_of: dict[nn.Parameter, st
     return found
 
 
-def _unit(name: str, places: list[Place], run: RunConfig, groups: Groups, stage: int) -> Unit:
+def _laid_out(places: list[Place], groups: Groups, stage: int, *, is_shared: bool) -> tuple[Tensor, range, Tensor]:
+    """Return the weights of a unit, of which the parameters are views now, what this rank owns of them, and that part.
+
+    ``is_shared``: whether each rank of data x seq owns a share; else all of them.
+    """
     sharers, example = groups.data_seq_size, places[0].parameter
     share = -(-places[-1].last // (sharers * ALIGNED)) * ALIGNED
-    numel = share * sharers
     first = sharer(groups) * share
-    owned = range(first, first + share) if stage else range(numel)
-    device, dtype = example.device, example.dtype
-    weights = torch.zeros(numel, dtype=dtype, device=device)
+    owned = range(first, first + share) if is_shared else range(share * sharers)
+    weights = torch.zeros(share * sharers, dtype=example.dtype, device=example.device)
     for place in places:
-        assert place.parameter.untyped_storage().nbytes() <= dtype.itemsize, f"{place.name} has memory of its own"
+        held = place.parameter.untyped_storage().nbytes()
+        assert held <= example.dtype.itemsize, f"{place.name} has memory of its own"
         place.parameter.data = place.of(weights)
-    if stage == 3:
-        weights.untyped_storage().resize_(0)
-        part = torch.zeros(share, dtype=dtype, device=device)
-    else:
-        part = weights[owned.start : owned.stop]
+    if stage < 3:
+        return weights, owned, weights[owned.start : owned.stop]
+    weights.untyped_storage().resize_(0)
+    return weights, owned, torch.zeros(share, dtype=example.dtype, device=example.device)
+
+
+def _frozen_unit(name: str, parameters: dict[str, nn.Parameter], run: RunConfig, groups: Groups, stage: int) -> Unit:
+    places = _places(parameters, dict.fromkeys(parameters.values(), FROZEN))
+    weights, owned, part = _laid_out(places, groups, stage, is_shared=True)
+    nothing = torch.zeros(0, device=part.device)
+    unit = Unit(name, places, len(weights), owned, weights, part, part, None, nothing, nothing, runs=[], is_frozen=True)
+    _set_partitions(unit, stage)
+    return unit
+
+
+def _set_partitions(unit: Unit, stage: int) -> None:
+    """Mark what this rank holds of the parameters of a unit whose weights are not there between the passes."""
+    for place in unit.places if stage == 3 else ():
+        at, here = unit.piece(place)
+        place.parameter.partition = Partition(place.shape, unit.part[here], at)  # type: ignore[attr-defined]
+
+
+def _unit(name: str, places: list[Place], run: RunConfig, groups: Groups, stage: int) -> Unit:
+    weights, owned, part = _laid_out(places, groups, stage, is_shared=stage > 0)
+    numel, device, dtype = len(weights), weights.device, weights.dtype
     host = run.deepspeed.offload_optimizer != "none"
     pinned = host and run.deepspeed.offload_pin_memory and device.type != "cpu"
     sums = torch.zeros(numel, device=device) if stage < 2 else None
@@ -204,10 +235,7 @@ def _unit(name: str, places: list[Place], run: RunConfig, groups: Groups, stage:
         gradients = torch.zeros(len(owned), pin_memory=pinned)
     unit = Unit(name, places, numel, owned, weights, part, masters, sums, reduced, gradients, [])
     unit.runs, unit.gaps = list(_runs(unit)), list(_gaps(places, numel))
-    if stage == 3:
-        for place in places:
-            at, here = unit.piece(place)
-            place.parameter.partition = Partition(place.shape, part[here], at)  # type: ignore[attr-defined]
+    _set_partitions(unit, stage)
     return unit
 
 

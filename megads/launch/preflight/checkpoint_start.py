@@ -13,6 +13,7 @@ from megads.checkpoint.format.folders import CheckpointRef, iteration_of, list_c
 from megads.checkpoint.format.manifest import Manifest
 from megads.checkpoint.resume.compatibility import (
     HF,
+    LORA,
     SHAPE_SETTINGS,
     check_head,
     checkpoint_folder,
@@ -104,7 +105,7 @@ def checkpoint_layer(
     found = next(start.candidates())
     model = found.manifest.model
     # A head is the task's, and never what a checkpoint says.
-    counts = {*meaningful(model), "vocab_multiple"} - {"num_classes"}
+    counts = {*meaningful(model), "vocab_multiple"} - {"num_classes", *(() if model.get("lora_rank") else LORA)}
     kept = {f"model.{key}": model[key] for key in SHAPE_SETTINGS if key in model and key in counts}
     about = found.manifest.about
     before = found.manifest.settings.get("model") or about.get(HF, {}).get("settings", {})

@@ -25,6 +25,7 @@ class Stub:
         self.run = layout.run(**{**SMALL, **EXACT, **changes})
         self.groups, self.device = groups_of(**layout.degrees), torch.device("cpu")
         self.units: list[Unit] = []
+        self.frozen: list[Unit] = []
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.run.train.dtype]
         with placed(self.device, dtype, hollow=True):
             self.module = build_model(
@@ -56,6 +57,9 @@ class Stub:
 
     def finish(self) -> None:
         """Wait for gathers: there are none under way."""
+
+    def send_frozen(self) -> None:
+        """Send frozen weights: there are none."""
 
     def train(self, steps: int) -> None:
         """Go on until ``steps`` are done."""

@@ -1,0 +1,1 @@
+"""Checkpoints of adapters (LoRA): the base that they name, and the two together."""
