@@ -139,13 +139,17 @@ class Spec:
         queries, keys, _ = names["attention.qkv.weight"].parts
         return queries, keys
 
-    def step_sizes(self, tensor: int = 1) -> list[int]:
-        """Return the elements of every step on one of ``tensor`` ranks.
+    def step_sizes(self, tensor: int = 1, *, trained: bool = False) -> list[int]:
+        """Return the elements of every step on one of ``tensor`` ranks; with ``trained`` those that are not frozen.
 
         A tied embedding counts in the last step as well.
         """
-        layers = [size for each in self.stacks for size in [local_size(each.layer, tensor)] * each.num_layers]
-        return [local_size(self.embedding, tensor), *layers, local_size((*self.output, *self.copied), tensor)]
+
+        def sized(parameters: Iterable[Parameter]) -> int:
+            return local_size((each for each in parameters if self.is_trained(each) or not trained), tensor)
+
+        layers = [size for each in self.stacks for size in [sized(each.layer)] * each.num_layers]
+        return [sized(self.embedding), *layers, sized((*self.output, *self.copied))]
 
 
 def by_name(parameters: Iterable[Parameter]) -> dict[str, Parameter]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
 from megads.config.engine_choice import choose
@@ -33,11 +33,18 @@ def held(run: RunConfig, world_size: int, stage: Stage, count: int, state: int) 
 
     Args:
         count: parameters of a rank of ``stage``, before ZeRO cuts them.
-        state: bytes of the optimizer's state for each; 0 where others step it.
+        state: bytes of the optimizer's state for each that is trained; 0 where others step it.
     """
     sharers = data_degree(run, world_size) * run.parallel.sequence
     by = _by_native if choose(run, world_size).kind == "native" else _by_deepspeed
-    return by(run, stage, count, state, sharers)
+    if not spec_of(run.model).is_adapted:
+        return by(run, stage, count, state, sharers)
+    trained = sum(sections_of(run, stage, trained=True))
+    found, size = by(run, stage, trained, state, sharers), 4 if run.train.dtype == "fp32" else 2
+    is_shared = effective_zero_stage(run) == 3
+    frozen = size * (count - trained) // (sharers if is_shared else 1)
+    gathered = _gathered(sections_of(run, stage), size) if is_shared and sharers > 1 else 0
+    return replace(found, weights=found.weights + frozen, buffers=found.buffers + gathered)
 
 
 def native_zero_stage(run: RunConfig, sharers: int) -> int:
@@ -52,7 +59,7 @@ def _by_native(run: RunConfig, stage: Stage, count: int, state: int, sharers: in
     unit on their way stand in a buffer. Masters of a float32 model are its weights, unless they are offloaded.
     """
     zero, size = native_zero_stage(run, sharers), 4 if run.train.dtype == "fp32" else 2
-    sections = sections_of(run, stage)
+    sections = sections_of(run, stage, trained=spec_of(run.model).is_adapted)
     units = sections if zero == 3 else joined(sections, run.deepspeed.reduce_bucket_size)
     own = sum(sections)
     share = own // sharers if zero else own
@@ -69,13 +76,19 @@ def _by_native(run: RunConfig, stage: Stage, count: int, state: int, sharers: in
     )
 
 
-def sections_of(run: RunConfig, stage: Stage) -> list[int]:
-    """Return the parameters of embedding, layers and output of a rank of ``stage``; copies are another stage's."""
+def sections_of(run: RunConfig, stage: Stage, *, trained: bool = False) -> list[int]:
+    """Return the parameters of embedding, layers and output of a rank of ``stage``; copies are another stage's.
+
+    With ``trained`` those that are not frozen, of what has any.
+    """
     spec, tensor = spec_of(run.model), run.parallel.tensor
-    embedding, *layers, output = spec.step_sizes(tensor)
+    embedding, *layers, output = spec.step_sizes(tensor, trained=trained)
+    of_layers = layers[stage.first : stage.first + stage.layers]
+    if trained and spec.is_adapted:
+        return of_layers
     return [
         *([embedding] if stage.has_embedding else []),
-        *layers[stage.first : stage.first + stage.layers],
+        *of_layers,
         *([output - local_size(spec.copied, tensor)] if stage.has_head else []),
     ]
 

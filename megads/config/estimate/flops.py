@@ -1,7 +1,8 @@
 """Floating-point operations of training, for TFLOP/s and utilisation. Arithmetic, no torch.
 
 Counted are the matrix products: a multiply-add is two FLOPs, and the backward pass is twice
-the forward pass. Per layer the q, k, v and output projections, the attention core (scores
+the forward pass; of frozen weights, whose gradients nobody computes, as much as the forward pass.
+Per layer the q, k, v and output projections, the attention core (scores
 times values, two products) and the MLP; once the logits over the padded vocabulary. Not
 counted: embedding look-up, norms, softmax, activations, rotary turns, dropout, the loss,
 the optimizer, collectives, and what attention kernels compute again inside themselves.
@@ -43,11 +44,12 @@ class Products:
     mlp: int  # its matrices, two or with a gate three
     logits: int  # over the padded vocabulary, tied or not, with what an encoder's head does before; 0 behind a task
     pooled: int = 0  # of an encoder's heads for a whole sample, per sample
+    adapters: int = 0  # of low rank, in one layer
 
     @property
     def layer(self) -> int:
         """Of one layer."""
-        return self.projections + self.core + self.mlp
+        return self.projections + self.core + self.mlp + self.adapters
 
 
 def products(model: ModelConfig, seq_length: int, *, causal: bool = False) -> Products:
@@ -70,6 +72,7 @@ def products(model: ModelConfig, seq_length: int, *, causal: bool = False) -> Pr
         mlp=sum(each.size for each in spec.matrices("mlp")),
         logits=0 if model.num_classes else spec.tables[-1].size + transform,
         pooled=sum(heads.values()),
+        adapters=sum(each.size for each in spec.layer if each.kind == "adapter"),
     )
 
 
@@ -87,6 +90,10 @@ def train_flops_per_token(model: ModelConfig, seq_length: int, *, causal: bool =
         total = sum(each.whole for each in layer_products(model, causal=causal)) + logit_products(model)
         return 6.0 * total / model.seq_length
     parts = products(model, seq_length, causal=causal)
+    if parts.adapters:
+        # Of frozen weights there are no gradients: two products in place of three.
+        frozen = model.num_layers * (parts.projections + parts.mlp) + parts.logits
+        return 4.0 * frozen + 6.0 * model.num_layers * (parts.core + parts.adapters)
     return 6.0 * (model.num_layers * parts.layer + parts.logits + parts.pooled / model.seq_length)
 
 

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, fields
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
 from megads.config.estimate.activations import Stage
-from megads.config.estimate.engines import held
+from megads.config.estimate.engines import held, sections_of
 from megads.config.estimate.long_context import chunk_bytes, host_checkpoint_bytes, working_bytes
 from megads.config.estimate.stacks import head_tokens, recomputing_bytes, saved_bytes
 from megads.config.optimizers import OPTIMIZERS
@@ -82,9 +82,21 @@ def count_parameters(model: ModelConfig) -> int:
     return _parameters(model, 1, Stage(0, spec_of(model).num_layers, has_embedding=True, has_head=True))
 
 
+def count_trained(model: ModelConfig) -> int:
+    """Return how many of :func:`count_parameters` are trained; the others are frozen."""
+    spec = spec_of(model)
+    return sum(each.size for each in spec.parameters() if spec.is_trained(each))
+
+
 def parameters_of(run: RunConfig, stage: Stage) -> int:
     """Return the parameters of one rank of ``stage``, before ZeRO cuts them."""
     return _parameters(run.model, run.parallel.tensor, stage)
+
+
+def trained_of(run: RunConfig, stage: Stage) -> int:
+    """Return how many of :func:`parameters_of` are trained."""
+    is_adapted = spec_of(run.model).is_adapted
+    return sum(sections_of(run, stage, trained=True)) if is_adapted else parameters_of(run, stage)
 
 
 def _parameters(model: ModelConfig, tensor: int, stage: Stage) -> int:
@@ -145,7 +157,7 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
     # A recomputed piece is worked on when the logits are gone.
     work = recomputing_bytes(run, stage) + (working_bytes(run) if stage.layers else 0)
     activations = saved_bytes(run, stage) + max(0, work - logits)
-    copy = 0 if moves else copied_bytes(run, count // sharers)
+    copy = 0 if moves else copied_bytes(run, trained_of(run, stage) // sharers)
     if is_whole:
         buffers += whole_work_bytes(run, stage, sharers * run.parallel.tensor)
     return Memory(
@@ -194,12 +206,15 @@ def whole_work_bytes(run: RunConfig, stage: Stage, ranks: int) -> int:
 
 def _matrices(run: RunConfig) -> list[int]:
     """Return the elements of every unsplit matrix of a layer: q, k and v are one, and so are gate and up."""
-    return [each.size for each in spec_of(run.model).matrices()]
+    spec = spec_of(run.model)
+    return [each.size for each in (spec.matrices() if not spec.is_adapted else spec.layer) if spec.is_trained(each)]
 
 
 def _tables(run: RunConfig, stage: Stage) -> list[int]:
     """Return the elements of the unsplit embedding, positions and output layer of a stage."""
     spec = spec_of(run.model)
+    if spec.is_adapted:
+        return []
     first, last = spec.embedding if stage.has_embedding else (), spec.tables[-1:] if stage.has_head else ()
     return [each.size for each in dict.fromkeys((*first, *last))]
 
@@ -221,7 +236,7 @@ def host_bytes(run: RunConfig, world_size: int) -> int:
     and the copy that is saved in the background.
     """
     sharers = data_degree(run, world_size) * run.parallel.sequence
-    counts = [_parameters(run.model, run.parallel.tensor, stage) for stage in stages(run)]
+    counts = [trained_of(run, stage) for stage in stages(run)]
     share = max(counts) // (sharers if effective_zero_stage(run) else 1)
     needed = program_bytes() + DRAWN_BYTES + copied_bytes(run, max(counts) // sharers)
     if run.deepspeed.offload_optimizer == "cpu":

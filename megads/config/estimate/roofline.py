@@ -15,7 +15,7 @@ from megads.config.engine_choice import choose
 from megads.config.estimate.accelerators import Accelerator
 from megads.config.estimate.activations import Stage, rank_tokens
 from megads.config.estimate.flops import flops_per_token, products
-from megads.config.estimate.memory import parameters_of, stages
+from megads.config.estimate.memory import stages, trained_of
 from megads.config.estimate.pipeline import idle_of
 from megads.config.estimate.traffic import Message, traffic
 from megads.config.kernel_form import form_of
@@ -265,7 +265,7 @@ def _of_passes(run: RunConfig, stage: Stage, device: Accelerator, by: Passes) ->
 
 def _of_parameters(run: RunConfig, stage: Stage, device: Accelerator, by: Bytes) -> Iterator[Line]:
     """Yield what passes over parameters: sums per micro-batch, the update per step. ZeRO cuts the update."""
-    count, rate = parameters_of(run, stage), MEMORY * device.memory_gb_s * 1e9
+    count, rate = trained_of(run, stage), MEMORY * device.memory_gb_s * 1e9
     sharers = run.parallel.data * run.parallel.sequence if run.parallel.zero_stage else 1
     if run.train.dtype != "fp32" or run.train.grad_acc_steps > 1:
         sums = count * (by.first_sum + (run.train.grad_acc_steps - 1) * by.sum) / rate

@@ -61,7 +61,7 @@ def traffic(run: RunConfig, world_size: int, stage: Stage) -> list[Message]:
         sends = steps * (2 * len(stage.runs) - ends)
         found.append(Message("pipe", SEND, 2, sends, _activation(run, is_cut=True), "activations and their gradients"))
         table = local_size(spec_of(run.model).copied, grid.tensor) * (stage.has_embedding or stage.has_head)
-        if table:
+        if table and not spec_of(run.model).is_adapted:
             found.append(Message("pipe", REDUCE, 2, 1, table * 4, "gradient of the tied embedding"))
             found.append(Message("pipe", BROADCAST, 2, 1, table * _size(run), "tied embedding"))
     ranks = data_degree(run, world_size) * grid.sequence
@@ -144,7 +144,8 @@ def _data(run: RunConfig, stage: Stage, ranks: int, steps: int) -> list[Message]
 
 def _native_data(run: RunConfig, stage: Stage, ranks: int, steps: int) -> list[Message]:
     """Return what the native engine sends over data x seq: a message is a unit's, of its mean size."""
-    sections, size = sections_of(run, stage), _size(run)
+    is_adapted = spec_of(run.model).is_adapted
+    sections, size = sections_of(run, stage, trained=is_adapted), _size(run)
     wire = 4 if run.deepspeed.communication_data_type == "fp32" else 2
     zero, own = native_zero_stage(run, ranks), sum(sections)
     units = sections if zero == 3 else joined(sections, run.deepspeed.reduce_bucket_size)
@@ -157,6 +158,9 @@ def _native_data(run: RunConfig, stage: Stage, ranks: int, steps: int) -> list[M
         return [*found, Message("data", ALL_GATHER, ranks, number, round(mean * size), "weights")]
     # A layer is gathered in the forward and in the backward pass; the last one stays between the two, the first one
     # from one micro-batch to the next.
+    if is_adapted:
+        sections = sections_of(run, stage)
+        own = sum(sections)
     layers = sections[stage.has_embedding : len(sections) - stage.has_head]
     rest = own - sum(layers)
     gathers = steps * (2 * len(layers) - 1) - (steps - 1) if layers else 0

@@ -28,7 +28,7 @@ from megads.engine.micro_batches import MicroBatch
 from megads.engine.native.backward import run_backward
 from megads.engine.native.gather import Gatherer
 from megads.engine.native.optimizers import NativeDriver
-from megads.engine.native.reduce import Reducer
+from megads.engine.native.reduce import Reducer, wire_of
 from megads.engine.native.state import NativeState
 from megads.engine.native.units import Unit, stage_of
 from megads.engine.native.update import Updater, read_later
@@ -41,19 +41,15 @@ from megads.engine.upload import to_device
 from megads.models.gpt import GPT
 from megads.timing.sections import BACKWARD, FORWARD, OPTIMIZER, in_section, section
 
-WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
 
 class NativeEngine:
     """An :class:`megads.engine.base.Engine` on torch alone.
 
     Args:
-        chunks: what this rank holds of the model, in order; one without a pipeline.
-        units: of the chunks' parameters, the frozen ones too.
+        chunks: what this rank holds of the model, in order; one without a pipeline. Their parameters are in ``units``.
         eod: the token that ends a document; None where no setting of ``run.data`` needs it.
 
     Attributes:
-        units: of the parameters that are trained; ``frozen``: of the others.
         skipped_steps: since the start of the run.
     """
 
@@ -69,8 +65,7 @@ class NativeEngine:
         eod: int | None = None,
     ):
         self.chunks, self.groups, self.run, self.device = list(chunks), groups, run, device
-        self.units = [unit for unit in units if not unit.is_frozen]
-        self.frozen = [unit for unit in units if unit.is_frozen]
+        self.units, self.frozen = ([unit for unit in units if unit.is_frozen is each] for each in (False, True))
         self.loss_names = chunks[0].loss_names
         self.split = make_splitter(run, groups, eod)
         for chunk in chunks:
@@ -81,9 +76,7 @@ class NativeEngine:
         self.stage, self.clip_grad = stage_of(run, groups), run.optim.clip_grad
         self.scaler, self.skipped_steps = LossScale.of(run), 0
         self.partial = PartialGradients(torch.nn.ModuleList(chunks))
-        self.reducer = Reducer(
-            self.units, groups, self.stage, self.partial, WIRES[run.deepspeed.communication_data_type]
-        )
+        self.reducer = Reducer(self.units, groups, self.stage, self.partial, wire_of(run))
         self.gatherer = Gatherer(chunks, units, run, groups, self.stage)
         self.reducer.completed = self.gatherer.completed
         self.driver = NativeDriver(run, self.units)

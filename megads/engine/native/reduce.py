@@ -17,11 +17,19 @@ from torch.distributed import get_backend
 
 import megads.timing.collectives as dist
 from megads.comm.groups import Groups
+from megads.config.schema import RunConfig
 from megads.engine.native.units import Place, Unit
 from megads.engine.partial_gradients import PartialGradients
 
+WIRES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 IN_FLIGHT = 2
 """Reductions at a time, where each has a buffer."""
+
+
+def wire_of(run: RunConfig) -> torch.dtype:
+    """Return the type in which gradients are sent."""
+    return WIRES[run.deepspeed.communication_data_type]
 
 
 class _Arrivals:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from megads.config.engine_choice import choose
-from megads.config.estimate.memory import Memory, count_parameters, stages
+from megads.config.estimate.memory import Memory, count_parameters, count_trained, stages
 from megads.config.estimate.pipeline import idle_of, shorter, uneven_idle
 from megads.config.rules.remarks import query_heads
 from megads.config.schedule.batches import BatchSchedule, SkipRanges, planned_samples
@@ -21,6 +21,7 @@ from megads.data.sources.epochs import Share
 from megads.data.sources.file_list import Shard, repeated
 from megads.data.tasks.task import read_task
 from megads.families.decoder import padded_vocab_size
+from megads.families.lora import parts_of
 from megads.families.table import described_by
 from megads.launch.schedulers.allocation import Allocation
 from megads.text.plural import plural
@@ -88,6 +89,14 @@ def _size_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
         f"heads {model.num_heads} (kv {model.num_kv_heads}), ffn {model.ffn_hidden_size}, vocabulary {model.vocab_size}"
         f" padded to {padded_vocab_size(model)}: {count(count_parameters(model))} parameters, {train.dtype}",
     )
+    if model.lora_rank:
+        trained = count_trained(model)
+        yield (
+            "adapters",
+            f"rank {model.lora_rank}, alpha {model.lora_alpha:g}, of {', '.join(parts_of(model.lora_targets))}: "
+            f"{count(trained)} of {count(count_parameters(model))} parameters are trained "
+            f"({100 * trained / count_parameters(model):.2g} %), the others are frozen",
+        )
     yield (
         "batch",
         f"{plural(train.global_batch, 'sample')} = micro {train.micro_batch} x accumulation {train.grad_acc_steps}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from megads.config.estimate.memory import count_parameters, state_bytes
+from megads.config.estimate.memory import count_trained, state_bytes
 from megads.config.schema import RunConfig
 from megads.text.plural import plural
 from megads.text.units import size
@@ -67,7 +67,7 @@ def disk_room(run: RunConfig, folder: Path, begun: int = 0) -> DiskRoom:
         folder: of its checkpoints, which need not exist yet.
     """
     last, every, wanted = run.train.train_iters, run.checkpoint.save_interval, run.checkpoint
-    each = count_parameters(run.model) * (MASTER_BYTES + (state_bytes(run) if wanted.save_optim else 0))
+    each = count_trained(run.model) * (MASTER_BYTES + (state_bytes(run) if wanted.save_optim else 0))
     saves = _saves(last, every, last)
     newest = min(wanted.keep or saves, saves)
     kept = newest

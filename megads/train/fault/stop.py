@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from megads.comm.groups import Groups
-from megads.config.estimate.memory import count_parameters
+from megads.config.estimate.memory import count_trained
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.run_files import METRICS
 from megads.config.run_folder import ENDS_AT, STOP
@@ -151,7 +151,7 @@ class Deadline:
         """
         # A weight and the optimizer's state in four bytes per element; every rank writes its share.
         state = OPTIMIZERS[run.optim.optimizer].floats if run.checkpoint.save_optim else 0
-        size = 4 * (1 + state) * count_parameters(run.model)
+        size = 4 * (1 + state) * count_trained(run.model)
         guess = 2.0 + size / world_size / WRITER_BYTES_PER_S
         return Deadline(float(env.get(ENDS_AT) or 0.0), save_s or guess, TEARDOWN_S + TEARDOWN_PER_RANK_S * world_size)
 

@@ -6,7 +6,14 @@ import pytest
 
 from megads.config.derive import derive
 from megads.config.estimate.engines import SMALL_UNITS, held, joined, native_zero_stage, sections_of
-from megads.config.estimate.memory import count_parameters, parameters_of, stages, state_bytes
+from megads.config.estimate.memory import (
+    count_parameters,
+    count_trained,
+    parameters_of,
+    stages,
+    state_bytes,
+    trained_of,
+)
 from megads.config.sources.resolve import resolve
 
 SIZES = {"SEQ": "16", "GLOBAL_BATCH": "8", "MICRO_BATCH": "1", "TRAIN_ITERS": "10", "ENGINE": "native"}
@@ -92,3 +99,21 @@ def test_a_tied_copy_has_weights_only():
     copy = parameters_of(run, last) - own
     assert copy > 0
     assert (found.weights, found.gradients) == (4 * (own + copy), 4 * own)
+
+
+@pytest.mark.parametrize("engine", ["native", "deepspeed"])
+@pytest.mark.parametrize(("zero", "dtype", "weights", "gradients", "optimizer"), HELD)
+def test_frozen_weights_have_neither_gradients_nor_optimizer(zero, dtype, weights, gradients, optimizer, engine):
+    run, stage, found = _held({"ZERO_STAGE": zero, "DTYPE": dtype, "LORA_RANK": "2", "ENGINE": engine})
+    count = count_parameters(run.model)
+    width, inner, layers = run.model.hidden_size, run.model.ffn_hidden_size, run.model.num_layers
+    kv = run.model.num_kv_heads * run.model.head_dim
+    inputs = 3 * width + width + 2 * width + inner  # of q, k and v, out, gate and up, down
+    outputs = width + 2 * kv + width + 2 * inner + width
+    trained = 2 * layers * (inputs + outputs)
+    assert trained == trained_of(run, stage) == count_trained(run.model)
+    assert found.weights * 2 == weights * count
+    if engine == "native":
+        assert [found.gradients * 2, found.optimizer * 2] == [gradients * trained, optimizer * trained]
+    else:
+        assert found.gradients + found.optimizer < (gradients + optimizer + 1) * trained

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
-from megads.config.estimate.flops import Flops, basis, flops_per_token, recomputed_layers, train_flops_per_token
+from megads.config.estimate.flops import (
+    Flops,
+    basis,
+    flops_per_token,
+    products,
+    recomputed_layers,
+    train_flops_per_token,
+)
+from megads.config.estimate.memory import count_trained
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.sources.resolve import resolve
 from megads.monitor.throughput import Speed, SpeedOf
@@ -159,3 +167,12 @@ def test_neither_ranks_nor_batches_change_what_a_token_costs():
 def test_padding_of_the_vocabulary_counts():
     small, large = (_run(1, VOCAB_MULTIPLE=size).model for size in ("1", "1024"))
     assert train_flops_per_token(large, 64) - train_flops_per_token(small, 64) == 6 * 64 * (1024 - 500)
+
+
+def test_frozen_weights_cost_two_products_and_adapters_three():
+    plain, adapted = _run(1), _run(1, LORA_RANK="2")
+    parts = products(adapted.model, 64)
+    assert parts.adapters == count_trained(adapted.model) / adapted.model.num_layers
+    frozen = adapted.model.num_layers * (parts.projections + parts.mlp) + parts.logits
+    saved = train_flops_per_token(plain.model, 64) - train_flops_per_token(adapted.model, 64)
+    assert saved == 2 * frozen - 6 * adapted.model.num_layers * parts.adapters
