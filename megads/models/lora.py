@@ -33,12 +33,12 @@ from megads.parallel.collectives import (
 )
 from megads.parallel.tensor import ColumnParallelLinear, Group, RowParallelLinear, Shard, parameter, whole_linear
 
-_DRAWS: ContextVar[tuple[Draws | None, int]] = ContextVar("draws", default=(None, 0))
+_DRAWS: ContextVar[tuple[Draws | None, int | str]] = ContextVar("draws", default=(None, 0))
 
 
 @contextmanager
-def drawing(draws: Draws | None, layer: int) -> Iterator[None]:
-    """Have the adapters' dropouts in the block draw by ``draws``, as those of the layer with number ``layer``."""
+def drawing(draws: Draws | None, layer: int | str) -> Iterator[None]:
+    """Have the adapters' dropouts in the block draw by ``draws``, as those of ``layer``."""
     token = _DRAWS.set((draws, layer))
     try:
         yield
