@@ -15,6 +15,7 @@ import click
 from megads.cli.generate import degree_of, degrees_of, is_rank, model_options, session_request, start_ranks
 from megads.cli.harness import evaluate_tasks, harness_options, write_result
 from megads.cli.options.request import FlagCommand, absolute, show_notes
+from megads.cli.options.retro import retro_options
 from megads.cli.progress_bar import bar
 from megads.cli.questions import check_question_options, evaluate_questions, question_options
 from megads.cli.watched import watched
@@ -55,6 +56,7 @@ class TaskCommand(FlagCommand):
 @click.option("--strict-lambada", "is_strict", is_flag=True, help="lambada: the whole last word, not its last token.")
 @click.option("--json", "--output", "--output_path", "target", metavar="PATH", help="Write the numbers there, too.")
 @question_options
+@retro_options
 @harness_options
 def evaluate(flags: Sequence[tuple[str, str]], **options: Any) -> None:
     """Score the texts in FILE, or run TASKS of lm-eval, or answer questions, with the model in SRC.

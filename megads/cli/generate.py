@@ -17,6 +17,7 @@ import click
 
 from megads.cli import fill_mask
 from megads.cli.options.request import absolute, checkout
+from megads.cli.options.retro import model_changes, retro_options
 from megads.cli.progress_bar import bar
 from megads.cli.watched import watched
 from megads.errors import ConfigError, MegadsError
@@ -24,6 +25,7 @@ from megads.storage.open_file import write_cure
 
 if TYPE_CHECKING:
     from megads.inference.generate import Prompt
+    from megads.inference.retro.neighbors import NeighborSource
     from megads.inference.sampling import Sampling
     from megads.inference.session import Session, SessionRequest
 
@@ -89,6 +91,7 @@ def _reported_once(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--seed", "--random-seed", type=_COUNT, help="The same seed gives the same texts.")
 @click.option("--logprobs", type=click.IntRange(0, 1000), help="Log-probabilities, and those of N most likely tokens.")
 @click.option("--recompute", is_flag=True, hidden=True, help="Accepted; keys and values are always cached.")
+@retro_options
 def generate(**options: Any) -> None:
     """Continue texts with the model in SRC.
 
@@ -122,21 +125,26 @@ def degrees_of(options: Mapping[str, Any]) -> dict[str, int]:
 
 
 def session_request(
-    options: Mapping[str, Any], degrees: Mapping[str, int], num_slots: int, uses: tuple[str, ...] = ("causal",)
+    options: Mapping[str, Any],
+    degrees: Mapping[str, int],
+    num_slots: int,
+    uses: tuple[str, ...] = ("causal",),
+    model: Mapping[str, Any] | None = None,
 ) -> SessionRequest:
-    """Return what to load, of the options of :func:`model_options`; ``uses``: see :class:`SessionRequest`."""
+    """Return what to load, of the options of :func:`model_options`; the rest: see :class:`SessionRequest`."""
     from megads.inference.session import SessionRequest
 
     return SessionRequest(
         absolute(options["source"] or options["load"]),
         options["step"],
-        **degrees,
+        **dict[str, Any](degrees),
         dtype=options["dtype"] or "",
         tokenizer=options["tokenizer"] or "",
         num_slots=num_slots,
         context=options["context"] or 0,
         timeout_s=_timeout_s(),
         uses=uses,
+        model=model or {},
     )
 
 
@@ -220,8 +228,10 @@ def _generate(degrees: dict[str, int], options: dict[str, Any]) -> None:
         prompts = read_prompts(absolute(options["source_file"]))
     prompts += [Prompt("", number) for number in range(options["num_samples"])]
     slots = min(options["batch"], len(prompts)) if prompts else options["batch"] if is_piped else 1
-    session = open_session(session_request(options, degrees, slots, uses=("causal", "t5", "bert")), os.environ)
-    answer = _answers(session, sampling)
+    uses = ("causal", "t5", "bert", "retro")
+    session = open_session(session_request(options, degrees, slots, uses, model_changes(options)), os.environ)
+    retrieve = None
+    answer = _answers(session, sampling, retrieve)
     with watched(session):
         if session.speaks:
             for line in (*session.notes, session.summary):
@@ -237,10 +247,13 @@ def _generate(degrees: dict[str, int], options: dict[str, Any]) -> None:
                     _print(session, piece)
                 _print(session, "\n")
         else:
-            _write_records(session, _records(session, prompts, sampling, options), options["target"])
+            records = _records(session, prompts, sampling, options, retrieve)
+            _write_records(session, records, options["target"])
 
 
-def _answers(session: Session, sampling: Sampling) -> Callable[[str, int], Iterator[str]]:
+def _answers(
+    session: Session, sampling: Sampling, retrieve: NeighborSource | None
+) -> Callable[[str, int], Iterator[str]]:
     """Return what gives the pieces of what to print for a prompt; the seed is that of the command plus its place."""
     from megads.inference.generate import stream
 
@@ -250,20 +263,24 @@ def _answers(session: Session, sampling: Sampling) -> Callable[[str, int], Itera
 
     def answer(prompt: str, place: int) -> Iterator[str]:
         seed = None if sampling.seed is None else sampling.seed + place
-        return stream(session, prompt, replace(sampling, seed=seed))
+        return stream(session, prompt, replace(sampling, seed=seed), retrieve)
 
     return answer
 
 
 def _records(
-    session: Session, prompts: list[Prompt], sampling: Sampling, options: dict[str, Any]
+    session: Session,
+    prompts: list[Prompt],
+    sampling: Sampling,
+    options: dict[str, Any],
+    retrieve: NeighborSource | None,
 ) -> list[dict[str, Any]]:
     from megads.inference.generate import generate as generate_records
 
     with bar("generating", "texts") as progress:
         if session.fills_masks:
             return fill_mask.records(session, prompts, options, progress)
-        return generate_records(session, prompts, sampling, progress)
+        return generate_records(session, prompts, sampling, progress, retrieve)
 
 
 def _print(session: Session, text: str) -> None:

@@ -14,6 +14,7 @@ import click
 from megads.cli.generate import is_rank, session_request, start_ranks
 from megads.cli.harness import write_result
 from megads.cli.options.request import absolute
+from megads.cli.options.retro import model_changes
 from megads.cli.progress_bar import bar
 from megads.cli.watched import watched
 from megads.errors import ConfigError
@@ -27,12 +28,13 @@ _OPTIONS = (
     click.option("--qa", metavar="FILE", help="Questions with answers: a JSON list, or one object per line."),
     click.option("--predictions", metavar="FILE", help="--qa: answers to write; without SRC those to score."),
     click.option("--contexts", type=_COUNT, help="--qa: contexts of each question in its prompt; default: 0."),
+    click.option("--chat-template", "template", metavar="NAME", help="--qa: form of the chats it was finetuned on."),
     click.option("--style", metavar="NAME", help="--qa: short, yes-no, choice, long, dialogue; default: by the file."),
     click.option("--system", metavar="TEXT", help="--qa: the line that the model was trained with; '': none."),
     click.option("--max-tokens", "--out-seq-length", type=_FEW, help="--qa: of an answer; default: 64."),
     click.option("--stop", multiple=True, metavar="TEXT", help="--qa: a text that ends an answer."),
 )
-_NAMES = ("predictions", "contexts", "style", "system", "max_tokens", "stop")
+_NAMES = ("predictions", "contexts", "template", "style", "system", "max_tokens", "stop")
 
 
 def question_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -48,9 +50,11 @@ def check_question_options(options: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: as said.
     """
+    names = (*_NAMES, "retro_num_neighbors", "retro_attention_gate")
     if not options["qa"]:
-        if given := next((name for name in _NAMES if options[name] not in (None, ())), ""):
-            raise ConfigError(f"--{given.replace('_', '-')}: needs questions, --qa FILE")
+        if given := next((name for name in names if options[name] not in (None, ())), ""):
+            name = given.replace("_", "-").replace("template", "chat-template")
+            raise ConfigError(f"--{name}: needs questions, --qa FILE")
         return
     if other := next((name for name in ("paths", "tasks", "part") if options[name]), ""):
         name = {"paths": "data"}.get(other, other)
@@ -87,6 +91,10 @@ def evaluate_questions(options: Mapping[str, Any], degrees: Mapping[str, int] | 
 def _asking(options: Mapping[str, Any]) -> Asking:
     from megads.data.qa.prompts import SYSTEM, Asking, style_named, style_of
 
+    if options["template"]:
+        if given := next((name for name in ("style", "system") if options[name] is not None), ""):
+            raise ConfigError(f"--chat-template {options['template']} and --{given}: pass one of them")
+        return Asking(contexts=options["contexts"] or 0, template=options["template"])
     style = options["style"] or style_of(options["qa"])
     style_named(style, "--style ")
     return Asking(style, options["contexts"] or 0, SYSTEM if options["system"] is None else options["system"])
@@ -98,7 +106,8 @@ def _answer(questions: list[Question], asking: Asking, degrees: Mapping[str, int
     from megads.inference.session import open_session
 
     sampling = Sampling(temperature=0.0, max_tokens=options["max_tokens"] or 64, stop=options["stop"])
-    session = open_session(session_request(options, degrees, min(options["batch"], len(questions))), os.environ)
+    slots, uses = min(options["batch"], len(questions)), ("causal", "retro")
+    session = open_session(session_request(options, degrees, slots, uses, model_changes(options)), os.environ)
     with watched(session):
         if session.speaks:
             for line in (*session.notes, session.summary):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from megads.config.rules.retro import looks_at_neighbors
 from megads.config.schema import RunConfig
 from megads.data.datasets import Files, Plans, make_plans, read_shards, samples_of, uses_demo
 from megads.data.formats.record import read_record
@@ -46,8 +45,6 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
             f"the tokenizer has {vocab_size} tokens, but VOCAB_SIZE={known}; "
             f"set VOCAB_SIZE to {vocab_size} or larger, or leave it unset"
         )
-    if looks_at_neighbors(run):
-        raise ConfigError("MODEL_FAMILY=retro: megads train reads no neighbours of samples; use MODEL_FAMILY=gpt")
     if run.finetune.task:
         return
     shards = _shards(run)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from megads.comm.groups import Groups
 from megads.inference.cross_cache import CrossCache
+from megads.inference.retro.neighbors import NeighborSource
 from megads.inference.runner import Runner
 from megads.models.t5 import T5, DecoderBlock
 from megads.parallel.documents import Documents, Lengths
@@ -54,7 +55,11 @@ class EncoderDecoderRunner(Runner):
         return prompt, [self.start]
 
     def prefill(
-        self, prompts: Sequence[Sequence[int]], first_slot: int = 0, texts: Sequence[Sequence[int]] = ()
+        self,
+        prompts: Sequence[Sequence[int]],
+        first_slot: int = 0,
+        texts: Sequence[Sequence[int]] = (),
+        neighbors: Sequence[NeighborSource | None] = (),
     ) -> Tensor:
         """Run whole ``texts`` through the encoder and what follows them, ``prompts``, through the decoder.
 

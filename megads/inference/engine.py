@@ -15,6 +15,7 @@ from megads.comm.messages import broadcast_value
 from megads.data.tokenizers.base import Tokenizer
 from megads.errors import ConfigError
 from megads.inference.request import Request, TokenScore
+from megads.inference.retro.neighbors import NeighborSource
 from megads.inference.runner import Runner
 from megads.inference.sampling import Sampling, choose
 from megads.inference.tokenizer import special_tokens
@@ -60,8 +61,11 @@ class Engine:
         if any(not 0 <= token < size for token in named):
             raise ConfigError(f"logit_bias names a token outside the vocabulary of {size}")
 
-    def add(self, prompt: Sequence[int], sampling: Sampling) -> Request:
+    def add(self, prompt: Sequence[int], sampling: Sampling, neighbors: NeighborSource | None = None) -> Request:
         """Queue a request; it runs when a slot is free.
+
+        Args:
+            neighbors: for a model that looks at neighbours of the chunks of its text.
 
         Raises:
             ConfigError: the prompt is empty or does not fit the context, or a token is outside the vocabulary.
@@ -76,7 +80,7 @@ class Engine:
             sampling = replace(sampling, stop_token_ids=(*sampling.stop_token_ids, *ends))
         hidden = self._special if sampling.skip_special_tokens else ()
         source, begin = self.runner.parts_of(prompt)
-        request = Request(list(begin), sampling, self._count, hidden=hidden, source=list(source))
+        request = Request(list(begin), sampling, self._count, hidden=hidden, source=list(source), neighbors=neighbors)
         self._count += 1
         self.waiting.append(request)
         return request
@@ -112,7 +116,9 @@ class Engine:
         new = self._admitted()
         if new:
             prompts, texts = [each.prompt for each in new], [each.source for each in new]
-            hidden = self.runner.prefill(prompts, len(self.running), texts)
+            looks = [each.neighbors for each in new]
+            more = {"neighbors": looks} if any(each is not None for each in looks) else {}
+            hidden = self.runner.prefill(prompts, len(self.running), texts, **more)
             self.running += new
             for request, states in zip(new, hidden, strict=True):
                 if request.sampling.prompt_logprobs and not request.source:

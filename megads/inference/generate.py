@@ -18,6 +18,8 @@ from megads.comm.messages import gather_values
 from megads.errors import ConfigError, DataError
 from megads.inference.engine import Engine
 from megads.inference.request import Request, TokenScore
+from megads.inference.retro.neighbors import NeighborSource
+from megads.inference.retro.prompts import read_neighbors, source_of
 from megads.inference.sampling import Sampling
 from megads.inference.session import Session
 from megads.inference.tokenizer import encode_text, filled
@@ -39,12 +41,15 @@ class Prompt:
         id: comes back with the result.
         own: settings of :class:`Sampling` that differ from those of the command.
         tokens: of the text, where they are known; empty: the tokenizer's.
+        neighbors: texts that a model which looks at neighbours is to look at, for each chunk of 64 tokens; of a
+            single list all chunks have the same. Empty: it looks for them, or has none.
     """
 
     text: str
     id: Any = None
     own: Mapping[str, Any] = field(default_factory=dict)
     tokens: Sequence[int] = ()
+    neighbors: Sequence[Sequence[str]] = ()
 
     def sampling(self, default: Sampling, place: int) -> Sampling:
         """Return its settings; a seed is that of the command plus ``place``, unless it has its own.
@@ -60,7 +65,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     """Return the prompts of a file: of ``*.jsonl`` and ``*.json`` one object a line, else one text a line.
 
     An object has ``prompt`` (a text, or an object with ``text``) or ``text``, may have an ``id``, and may
-    have settings of :class:`Sampling`.
+    have settings of :class:`Sampling`; and ``neighbors`` or ``ctxs``, see :func:`read_neighbors`.
 
     Raises:
         DataError: the file cannot be read, or a line is wrong.
@@ -122,7 +127,8 @@ def _parsed(line: str, where: str, number: int) -> Prompt:
         raise DataError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None
     except ConfigError as error:
         raise DataError(f"{where}: {error}") from None
-    return Prompt(text, found.get("id", number), {name: getattr(typed, name) for name in own})
+    own = {name: getattr(typed, name) for name in own}
+    return Prompt(text, found.get("id", number), own, neighbors=read_neighbors(found, where))
 
 
 def tokens_of(session: Session, text: str) -> list[int]:
@@ -145,6 +151,7 @@ def generate(
     prompts: Sequence[Prompt],
     sampling: Sampling,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    retrieve: NeighborSource | None = None,
 ) -> list[dict[str, Any]]:
     """Return a record for every prompt, in order, on rank 0; elsewhere nothing. All ranks call it.
 
@@ -157,9 +164,11 @@ def generate(
         prompts: the same on every rank.
         sampling: for all of them.
         progress: called on rank 0 with how many are finished, and of how many.
+        retrieve: finds neighbours for the prompts that have none of their own.
 
     Raises:
-        ConfigError: a prompt does not fit the context, or a setting of it is wrong; nothing is generated then.
+        ConfigError: a prompt does not fit the context, or a setting of it is wrong, or it has neighbours that the
+            model does not look at; nothing is generated then.
     """
     groups = session.groups
     engine = Engine(session.runner, tokenizer=session.tokenizer, eos=session.eos)
@@ -169,10 +178,11 @@ def generate(
             tokens = list(prompt.tokens) or tokens_of(session, prompt.text)
             chosen = prompt.sampling(sampling, place)
             engine.check(tokens, chosen)
+            neighbors = source_of(session.runner, session.tokenizer, prompt.neighbors) or retrieve
         except ConfigError as error:
             raise ConfigError(f"prompt {place + 1}: {error}") from None
         if place % groups.data_size == groups.data_rank:
-            requests[place] = engine.add(tokens, chosen)
+            requests[place] = engine.add(tokens, chosen, neighbors)
     for done, _ in enumerate(engine.run(), start=1):
         progress(min(len(prompts), done * groups.data_size), len(prompts))
     records = {place: _record(session, prompts[place], request) for place, request in requests.items()}
@@ -213,16 +223,16 @@ def _scored(score: TokenScore) -> dict[str, Any]:
     return {"token": score.token, "logprob": score.logprob, "top": [list(each) for each in score.top]}
 
 
-def stream(session: Session, text: str, sampling: Sampling) -> Iterator[str]:
+def stream(session: Session, text: str, sampling: Sampling, retrieve: NeighborSource | None = None) -> Iterator[str]:
     """Yield the output for one prompt, as it grows; where it fills gaps in the prompt the whole text, at the end.
 
-    All ranks of the first replica call it.
+    All ranks of the first replica call it. ``retrieve`` finds neighbours of the text's chunks.
 
     Raises:
         ConfigError: the prompt does not fit the context.
     """
     engine = Engine(session.runner, tokenizer=session.tokenizer, eos=session.eos)
-    request = engine.add(tokens_of(session, text), sampling)
+    request = engine.add(tokens_of(session, text), sampling, retrieve)
     if request.source:
         list(engine.run())
         yield _whole(session, text, request)

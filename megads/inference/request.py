@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from megads.data.tokenizers.base import Tokenizer
+from megads.inference.retro.neighbors import NeighborSource
 from megads.inference.sampling import Sampling
 
 UNFINISHED = "\ufffd"
@@ -45,6 +46,7 @@ class Request:
         hidden: tokens that the text is without.
         stop_reason: the string or token that stopped it; None: the end of text, or it was not stopped.
         source: tokens that an encoder reads; ``prompt`` is what its decoder begins with, and no text. Else empty.
+        neighbors: where a model that looks at neighbours of its chunks has them from; None: it has none.
     """
 
     prompt: Sequence[int]
@@ -58,6 +60,7 @@ class Request:
     stop_reason: str | int | None = None
     hidden: Collection[int] = ()
     source: Sequence[int] = ()
+    neighbors: NeighborSource | None = None
     _decoded: int = 0  # tokens whose text is complete
     _text: str = ""  # of those tokens
     _passed: int = 0  # characters of it in which nothing may stop

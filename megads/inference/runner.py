@@ -13,6 +13,7 @@ from torch import Tensor
 from megads.comm.groups import Groups
 from megads.errors import ConfigError
 from megads.inference.cache import KeyValueCache
+from megads.inference.retro.neighbors import NeighborSource
 from megads.models.gpt import GPT, Block
 from megads.parallel.documents import Documents, Lengths
 
@@ -72,7 +73,11 @@ class Runner:
             raise ConfigError(f"SP={self.groups.seq_size}: text is generated without sequence parallelism; use SP=1")
 
     def prefill(
-        self, prompts: Sequence[Sequence[int]], first_slot: int = 0, texts: Sequence[Sequence[int]] = ()
+        self,
+        prompts: Sequence[Sequence[int]],
+        first_slot: int = 0,
+        texts: Sequence[Sequence[int]] = (),
+        neighbors: Sequence[NeighborSource | None] = (),
     ) -> Tensor:
         """Run whole prompts into slots from ``first_slot`` on.
 
@@ -80,6 +85,7 @@ class Runner:
             prompts: tokens that the outputs continue, see :meth:`parts_of`.
             first_slot: of the first one.
             texts: for an encoder, of each prompt.
+            neighbors: for a model that looks at neighbours, of each prompt.
 
         Returns:
             ``[B, S, H]`` for :meth:`logits`, S the longest prompt; what is behind a shorter one has no meaning.

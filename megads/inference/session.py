@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,10 +25,12 @@ from megads.families.table import FAMILIES
 from megads.inference.encoder_decoder import EncoderDecoderRunner
 from megads.inference.load import DTYPES, Weights, load_model, open_weights
 from megads.inference.packed import pack
+from megads.inference.retro.runner import RetroRunner
 from megads.inference.runner import Runner
 from megads.inference.tokenizer import spec_given
 from megads.models.bert import BERT
 from megads.models.gpt import GPT
+from megads.models.retro import Retro
 from megads.models.t5 import T5
 
 
@@ -48,6 +51,7 @@ class SessionRequest:
         replicas: of the model; 0: as many as the ranks that started make.
         timeout_s: longest wait for another rank; 0: the default.
         uses: the kinds of models that the caller has a use for, see ``megads.families.family.Family.samples``.
+        model: settings of the model that differ from those of training: how many neighbours it looks at, and how much.
     """
 
     source: Path
@@ -62,6 +66,7 @@ class SessionRequest:
     replicas: int = 0
     timeout_s: float = 0.0
     uses: tuple[str, ...] = ("causal",)
+    model: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,7 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     info = find_ranks(env)
     weights = open_weights(wanted.source, wanted.step)
     _check_use(weights, wanted.uses)
+    _change_model(weights, wanted)
     spec = _spec(wanted.tokenizer, weights)
     tokenizer = make_tokenizer(spec)
     context = _context(wanted.context, weights)
@@ -161,6 +167,7 @@ def watch_ranks(session: Session, env: Mapping[str, str]) -> Presence | None:
 _CURES = {
     "bert": "`megads generate` has it fill [MASK] in a text",
     "t5": "`megads generate` and `megads serve` have it answer texts",
+    "retro": "`megads generate` and `megads evaluate --qa` give it neighbours",
 }
 """What another kind of model than those that are of use is for."""
 
@@ -172,13 +179,25 @@ def _check_use(weights: Weights, uses: tuple[str, ...]) -> None:
             f"{weights.path}: a classifier of {model.num_classes} classes writes no text; `megads finetune` scores it"
         )
     kind = FAMILIES[model.family].samples
-    if kind == "retro":
-        raise ConfigError(f"{weights.path}: a model of the family retro needs neighbours, and here are none")
     if kind not in uses:
         raise ConfigError(
-            f"{weights.path}: a model of the family {model.family} does not predict a text from its beginning; "
-            f"{_CURES[kind]}, or use a decoder, such as gpt or llama"
+            f"{weights.path}: a model of the family {model.family} does not predict a text from its beginning"
+            f"{' alone' if kind == 'retro' else ''}; {_CURES[kind]}, or use a decoder, such as gpt or llama"
         )
+
+
+def _change_model(weights: Weights, wanted: SessionRequest) -> None:
+    """Let the model look at neighbours as asked for.
+
+    Raises:
+        ConfigError: it looks at none, or its layers would lie on several stages.
+    """
+    is_retro = FAMILIES[weights.model.family].samples == "retro"
+    if is_retro and wanted.pipeline > 1:
+        raise ConfigError(f"PP={wanted.pipeline}: layers of retro share the encoder of one of them; use PP=1")
+    if wanted.model and not is_retro:
+        raise ConfigError(f"{weights.path}: a model of the family {weights.model.family} looks at no neighbours")
+    weights.model = weights.model.model_copy(update=dict(wanted.model))
 
 
 def _runner(
@@ -186,6 +205,8 @@ def _runner(
 ) -> Runner:
     if isinstance(module, BERT):
         return Runner(module, groups, context=context, num_slots=0)
+    if isinstance(module, Retro):
+        return RetroRunner(module, groups, context=context, num_slots=num_slots)
     if not isinstance(module, T5):
         return Runner(module, groups, context=context, num_slots=num_slots)
     first = first_of_decoder(tokenizer.specials)

@@ -64,11 +64,13 @@ class Asking:
         style: one of :data:`STYLES`.
         contexts: of each question, in its prompt.
         system: the line before all; empty: none.
+        template: of chats, that a model was finetuned with; its form is taken, not that of a style. Empty: none.
     """
 
     style: str = "long"
     contexts: int = 0
     system: str = SYSTEM
+    template: str = ""
 
 
 def style_of(path: str | Path, default: str = "long") -> str:

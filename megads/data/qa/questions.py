@@ -95,7 +95,7 @@ def _options(record: Mapping[str, Any], where: str) -> str:
     if not isinstance(options, list) or len(options) < 2 or not all(isinstance(each, str) for each in options):
         raise DataError(f"{where}: multichoice_options is {options!r:.60}; expected two or more texts")
     laid = " ".join(f"({chr(ord('A') + place)}) {option}" for place, option in enumerate(options))
-    return f"Options: {laid}"
+    return laid
 
 
 def _answers(record: Mapping[str, Any], where: str) -> tuple[str, ...]:

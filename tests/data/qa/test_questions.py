@@ -38,7 +38,7 @@ def test_every_form_of_answers_and_contexts():
 
 def test_options_follow_the_question():
     record = {"question": "Which?", "qa_type": "multi_choice_qa", "multichoice_options": ["red", "blue", "green"]}
-    assert question_of(record, "f:1").text == "Which?\nOptions: (A) red (B) blue (C) green"
+    assert question_of(record, "f:1").text == "Which?\n(A) red (B) blue (C) green"
 
 
 def test_a_list_and_lines_are_read_alike(tmp_path):

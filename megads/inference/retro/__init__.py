@@ -1,0 +1,1 @@
+"""Text of a model that looks at neighbours of its chunks."""
