@@ -13,6 +13,8 @@ COMMANDS = {
     "find-duplicates": ("megads.cli.corpus.find_duplicates", "Find pairs of documents with similar texts."),
     "group-duplicates": ("megads.cli.corpus.group_duplicates", "Join similar pairs into groups."),
     "remove-duplicates": ("megads.cli.corpus.remove_duplicates", "Keep the first document of each group."),
+    "decontaminate": ("megads.cli.corpus.decontaminate", "Cut texts of evaluation tasks out of the documents."),
+    "wikipedia": ("megads.cli.corpus.wikipedia", "Texts of the pages of a Wikipedia dump."),
 }
 
 
