@@ -93,6 +93,17 @@ class ProjectConfig:
             OWN: dict(self.own),
         }
 
+    @property
+    def doc_block_size(self) -> int:
+        """Documents in a file of chunks."""
+        return int(self.own.get("doc_block_size", 100_000))
+
+    @property
+    def ntrain(self) -> int | None:
+        """Chunks of all files to train the index on; None: all to train on."""
+        found = self.own.get("ntrain")
+        return None if found is None else int(found)
+
     @staticmethod
     def of_json(content: Mapping[str, Any]) -> ProjectConfig:
         """Return what the content of ``config.json`` says.
@@ -108,7 +119,7 @@ class ProjectConfig:
             gpt.get("tokenizer_model") or "",
             gpt.get("vocab_file") or "",
             gpt.get("merge_file") or "",
-            int(own.get("vocab_size", 0)),
+            int(own.get("vocab_size", 0)) if gpt["tokenizer_type"] == "NullTokenizer" else 0,
         )
         bert = TokenizerSpec(content["retro_bert_tokenizer_type"], vocab_file=content["retro_bert_vocab_file"] or "")
         numbers = ("seq_length", "train_samples", "global_batch_size", "eval_interval", "eval_iters")
@@ -158,10 +169,14 @@ class Project:
         """L, the chunks of a sample."""
         return self.config.seq_length // self.config.chunk_length
 
+    def data_prefix(self, prefix: str) -> str:
+        """Return where a token file of the project is."""
+        return str(self.folder / "data" / prefix)
+
     @cached_property
     def files(self) -> tuple[TokenFile, ...]:
         """The token files, in their order."""
-        return tuple(open_dataset(self.folder / "data" / prefix) for _, prefix in self.config.data_path)
+        return tuple(open_dataset(self.data_prefix(prefix)) for _, prefix in self.config.data_path)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -246,10 +246,7 @@ class GPTSamples:
 
     def __getitem__(self, i: int) -> npt.NDArray[np.int64]:
         """Return sample ``i``, int64 [seq_length + 1]."""
-        if not 0 <= i < len(self):
-            raise IndexError(f"sample {i} of {len(self)}")
-        j = self._order[i]
-        first, offset, last, end = self._starts.read(2 * j, 2 * j + 4).tolist()
+        first, offset, last, end = self._span(i)
         out = np.empty(self.seq_length + 1, np.int64)
         filled = 0
         for position, document in enumerate(self._documents.read(first, last + 1).tolist(), start=first):
@@ -259,3 +256,16 @@ class GPTSamples:
             out[filled : filled + len(tokens)] = tokens
             filled += len(tokens)
         return out
+
+    def documents(self, i: int) -> npt.NDArray[np.int32]:
+        """Return the documents that sample ``i`` has tokens of, in their order; one may be there twice."""
+        first, _, last, _ = self._span(i)
+        return self._documents.read(first, last + 1)
+
+    def _span(self, i: int) -> tuple[int, int, int, int]:
+        """Return where sample ``i`` begins and ends: places in the row of documents, and tokens there."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"sample {i} of {len(self)}")
+        j = self._order[i]
+        first, offset, last, end = self._starts.read(2 * j, 2 * j + 4).tolist()
+        return first, offset, last, end

@@ -273,8 +273,7 @@ class Mix:
             DataError: the sample holds an id that the model does not know or does not fit it, or a file or index is
                 broken.
         """
-        corpus, number = self._find(i)
-        file, number = self._parts[corpus].find(number)
+        file, number = self.drawn_from(i)
         row = file[number]
         for bound in self._bounds:
             if problem := bound.problem(row):
@@ -283,6 +282,11 @@ class Mix:
                     "use the tokenizer the file was made with, and its VOCAB_SIZE"
                 )
         return row
+
+    def drawn_from(self, i: int) -> tuple[FileSamples, int]:
+        """Return the samples of the file that sample ``i`` is one of, and its number there."""
+        corpus, number = self._find(i)
+        return self._parts[corpus].find(number)
 
     def corpus_of(self, i: int) -> str:
         """Return the name of the corpus that sample ``i`` is of."""

@@ -1,0 +1,1 @@
+"""Texts to vectors: BERT of Hugging Face, BERT of megads, and hashed words."""

@@ -1,0 +1,1 @@
+"""Vectors to their nearest ones: exact in numpy, or an index of faiss."""
