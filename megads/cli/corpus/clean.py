@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -18,6 +19,22 @@ if TYPE_CHECKING:
 _USAGE = "megads corpus clean INPUT... OUTPUT"
 _TYPES = get_args(TokenizerType)
 
+_TOKENIZER = (
+    click.option("--tokenizer-type", "type", type=click.Choice(_TYPES), help="Kind of tokenizer."),
+    click.option(
+        "--tokenizer-model", "--tokenizer-name-or-path", "model", default="", help="A tokenizer's file or folder."
+    ),
+    click.option("--vocab-file", "--vocab", default="", help="Vocabulary of GPT2BPETokenizer or BertWordPiece*."),
+    click.option("--merge-file", default="", help="Merges of GPT2BPETokenizer."),
+)
+
+
+def tokenizer_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that name a tokenizer to a command."""
+    for option in reversed(_TOKENIZER):
+        function = option(function)
+    return function
+
 
 @click.command(cls=ManyWords)
 @click.argument("paths", nargs=-1)
@@ -31,12 +48,7 @@ _TYPES = get_args(TokenizerType)
     "--min-tokens", type=click.IntRange(min=0), help="Tokens of a document; needs a tokenizer.  [default: 128]"
 )
 @click.option("--min-chars", type=click.IntRange(min=0), help="Characters of a document.  [default: 512, or 0]")
-@click.option("--tokenizer-type", "type", type=click.Choice(_TYPES), help="Kind of tokenizer.")
-@click.option(
-    "--tokenizer-model", "--tokenizer-name-or-path", "model", default="", help="A tokenizer's file or folder."
-)
-@click.option("--vocab-file", "--vocab", default="", help="Vocabulary of GPT2BPETokenizer or BertWordPiece*.")
-@click.option("--merge-file", default="", help="Merges of GPT2BPETokenizer.")
+@tokenizer_options
 @dropped_option
 @frame_options
 def clean(
@@ -61,7 +73,7 @@ def clean(
     from megads.data.corpus.cleaning.tasks import Tasks
 
     key, languages = options.pop("key"), tuple(options.pop("languages"))
-    spec = _tokenizer(options)
+    spec = tokenizer_of(options)
     min_tokens, min_chars = options.pop("min_tokens"), options.pop("min_chars")
     if tasks or output_path:
         if min_tokens is not None or min_chars is not None or spec is not None:
@@ -82,7 +94,7 @@ def clean(
     run_and_print(Clean(languages, spec, least, chars, key), names, output, options)
 
 
-def _tokenizer(options: dict[str, Any]) -> TokenizerSpec | None:
+def tokenizer_of(options: dict[str, Any]) -> TokenizerSpec | None:
     """Return the tokenizer that the options name; None for none."""
     from megads.data.tokenizers.base import TokenizerSpec
 

@@ -59,8 +59,10 @@ def in_and_out(paths: Sequence[str], inputs: Sequence[str], output: str, usage: 
     return names, output
 
 
-def run(step: Step, names: Sequence[str], output: str, options: dict[str, Any]) -> Summary | None:
-    """Run ``step`` over the inputs ``names`` and print what was made; None on ranks other than 0."""
+def run(
+    step: Step, names: Sequence[str], output: str, options: dict[str, Any], *, is_hidden: bool = False
+) -> Summary | None:
+    """Run ``step`` over the inputs ``names``; return what was made, None on ranks other than 0."""
     from megads.cluster.machine import count_cores
     from megads.cluster.ranks import find_ranks
     from megads.data.corpus.frame.job import CorpusJob
@@ -78,6 +80,7 @@ def run(step: Step, names: Sequence[str], output: str, options: dict[str, Any]) 
         step=step,
         output=os.path.expanduser(output),
         dropped=os.path.expanduser(options.get("dropped") or ""),
+        is_hidden=is_hidden,
         how=How(**how),
     )
     me = find_ranks(os.environ)

@@ -115,7 +115,7 @@ class _Run(RankRun[CorpusJob, Summary]):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         streams = tuple(folder / f"{number}.bin" for number in range(job.step.num_streams))
-        joined = Joined(streams, scratch, dict(total.counts), self.stop_if_asked, self.report)
+        joined = Joined(streams, scratch, dict(total.counts), self.stop_if_asked, self.report, bool(job.dropped))
         finished = job.step.finish(joined)
         summary = summarise(job, total, joined.counts, finished.output.stat().st_size)
         report = scratch / _REPORT

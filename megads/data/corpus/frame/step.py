@@ -37,12 +37,13 @@ class Document:
         content: the object.
         number: index of the line in its block.
         text: what it has under the step's key; "" where the step has no key.
+        begin: where the line begins in the input, in bytes of text: the same for any number of workers and ranks.
     """
 
-    __slots__ = ("content", "line", "number", "text")
+    __slots__ = ("begin", "content", "line", "number", "text")
 
-    def __init__(self, line: bytes, content: dict[str, Any], text: str, number: int = 0):
-        self.line, self.content, self.text, self.number = line, content, text, number
+    def __init__(self, line: bytes, content: dict[str, Any], text: str, number: int = 0, begin: int = 0):
+        self.line, self.content, self.text, self.number, self.begin = line, content, text, number, begin
 
     def replaced(self, **values: Any) -> bytes:
         """Return the line of the object with other ``values``, the keys in their order, new ones behind."""
@@ -115,6 +116,7 @@ class Joined:
         counts: the sums; may be changed.
         check: to be called now and then; raises to stop.
         report: takes a line for the user.
+        wants_dropped: whether the dropped documents are asked for.
     """
 
     streams: tuple[Path, ...]
@@ -122,6 +124,7 @@ class Joined:
     counts: dict[str, int]
     check: Callable[[], None]
     report: Callable[[str], None]
+    wants_dropped: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,7 +217,9 @@ class Step(ABC):
         if not rows[-1]:
             rows.pop()
         result.lines += len(rows)
+        end = lines.begin
         for number, row in enumerate(rows):
+            begin, end = end, end + len(row) + 1
             line = row.strip()
             if not line:
                 continue
@@ -231,7 +236,7 @@ class Step(ABC):
                     result.bad.append((number, str(error)))
                     continue
             result.documents += 1
-            yield Document(line, content, text, number)
+            yield Document(line, content, text, number, begin)
 
     def _slowly(self, line: bytes, key: str) -> tuple[dict[str, Any], str]:
         """Return the object of a line and its text, with Python's own module, which takes more; else BadLine."""

@@ -54,9 +54,9 @@ class _Worker:
         """Return what the block adds to the output; its bytes are kept until :meth:`write`."""
         data = self._reader.read(block.path, block.start, block.stop) if block.data is None else block.data
         size, begin = len(data), self._reader.begin if block.data is None else block.start
-        # Only a file's first bytes are a byte order mark; others would be bad lines.
-        lines = Lines(data.removeprefix(BOM) if begin == 0 else data, self._segments[block.segment].source, begin)
-        result = self._job.step.block(lines)
+        if begin == 0 and data.startswith(BOM):  # only a file's first bytes are a byte order mark
+            data, begin = data[len(BOM) :], len(BOM)
+        result = self._job.step.block(Lines(data, self._segments[block.segment].source, begin))
         if not self._job.dropped:
             result.outputs[DROPPED].clear()
         outputs = [b"".join(pieces) for pieces in result.outputs]

@@ -1,0 +1,1 @@
+"""Lists of URLs: which are not worth a download."""
