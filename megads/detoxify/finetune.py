@@ -8,6 +8,7 @@ from pathlib import Path
 
 from megads.checkpoint.format.folders import CheckpointRef, iteration_of
 from megads.checkpoint.format.manifest import Manifest
+from megads.checkpoint.resume.compatibility import HF
 from megads.checkpoint.resume.start_point import source_of
 from megads.data.formats.prefix import strip_suffix
 from megads.data.tokenizers.base import TokenizerSpec
@@ -82,15 +83,17 @@ class Start:
     Attributes:
         load: what LOAD becomes.
         checkpoint: that it means.
+        named: what the user calls it.
     """
 
     load: Path
     checkpoint: CheckpointRef
+    named: Path
 
     @classmethod
-    def of(cls, load: Path) -> Start:
+    def of(cls, load: Path, named: Path) -> Start:
         """Return the start at a run, a folder of checkpoints or a checkpoint; CheckpointError without one."""
-        return cls(load, source_of(load))
+        return cls(load, source_of(load), named)
 
     @property
     def manifest(self) -> Manifest:
@@ -105,17 +108,18 @@ class Start:
     @property
     def name(self) -> str:
         """The name of the run that starts there."""
-        parts = list(self.load.parts[1:])
+        parts = list(self.named.parts[1:])
         while parts and (iteration_of(Path(parts[-1])) >= 0 or parts[-1] in ("checkpoints", "release")):
             parts.pop()
         return f"{parts[-1]}-detoxified"[:100] if parts else "detoxified"
 
     def settings(self) -> dict[str, str]:
-        """Return what training goes on with unless the user says otherwise: length of samples and precision."""
-        settings = self.manifest.settings
-        length = settings.get("model", {}).get("seq_length") or self.manifest.about.get("max_seq_length")
-        dtype = settings.get("train", {}).get("dtype")
-        found = {"model.seq_length": length, "train.dtype": dtype}
+        """Return what training continues with unless the user says otherwise: length of samples, dropout, precision."""
+        about, before = self.manifest.about, self.manifest.settings
+        model = before.get("model") or about.get(HF, {}).get("settings", {})
+        found = {f"model.{name}": model.get(name) for name in ("seq_length", "hidden_dropout", "attention_dropout")}
+        found["model.seq_length"] = found["model.seq_length"] or about.get("max_seq_length")
+        found["train.dtype"] = before.get("train", {}).get("dtype")
         return {name: str(value) for name, value in found.items() if value}
 
 

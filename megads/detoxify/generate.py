@@ -16,7 +16,8 @@ from typing import Any
 from megads.comm.messages import broadcast_value
 from megads.detoxify.output_lines import OutputLines
 from megads.errors import ConfigError, MegadsError
-from megads.inference.generate import Prompt, generate
+from megads.inference.engine import check_prompt
+from megads.inference.generate import Prompt, generate, tokens_of
 from megads.inference.sampling import Sampling
 from megads.inference.session import Session
 
@@ -109,6 +110,7 @@ def write_texts(
     Raises:
         MegadsError: the file cannot be written, or a prompt does not fit.
     """
+    _check_prompts(session, order)
     block = ROUNDS * session.runner.num_slots * session.groups.data_size
     lines, found = _opened(session, order, target, block, overwrite)
     try:
@@ -129,6 +131,15 @@ def write_texts(
         if lines:
             lines.close()
     return int(begun)
+
+
+def _check_prompts(session: Session, order: Order) -> None:
+    """Find a prompt that does not fit before hours of others are generated; ConfigError."""
+    for number, text in enumerate(order.prompts, start=1):
+        try:
+            check_prompt(tokens_of(session, text), session.runner, order.sampling.max_tokens)
+        except ConfigError as error:
+            raise ConfigError(f"prompt {number}: {error}") from None
 
 
 def _opened(

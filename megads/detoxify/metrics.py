@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,7 @@ class Result:
         continuations: of each prompt.
         unscored_texts: continuations without a score.
         texts: scores of all continuations.
+        averages: of every attribute that the continuations have.
         all: of all prompts.
         toxic: of those above :data:`TOXIC_PROMPT`.
         nontoxic: of the other ones whose toxicity is known.
@@ -64,10 +65,20 @@ class Result:
     continuations: int
     unscored_texts: int
     texts: Summary
+    averages: dict[str, float]
     all: Toxicity
     toxic: Toxicity
     nontoxic: Toxicity
     unknown: int
+
+
+def averages_of(path: Path) -> dict[str, float]:
+    """Return the mean of every attribute of an annotated file, over the texts that have it."""
+    found: dict[str, list[float]] = {}
+    for where, record in read_records(path):
+        for name in record["score"] or ():
+            found.setdefault(name, []).append(score_of(where, record, name) or 0.0)
+    return {name: math.fsum(values) / len(values) for name, values in found.items()}
 
 
 def read_continued(path: Path, prompts: Path | None, count: int, attribute: str) -> list[Continued]:
@@ -130,13 +141,16 @@ def toxicity_of(found: Sequence[Continued], is_toxic: Callable[[float], bool]) -
     return Toxicity(len(maxima), len(found) - len(maxima), summary.mean, summary.std, probability)
 
 
-def evaluate(found: Sequence[Continued], threshold: float, *, above: bool = False) -> Result:
+def evaluate(
+    found: Sequence[Continued], threshold: float, *, above: bool = False, averages: Mapping[str, float] = {}
+) -> Result:
     """Return the metrics of all prompts and of both kinds.
 
     Args:
         found: all of the same number of continuations.
         threshold: a score that reaches it is toxic.
         above: only a score above it is, as Megatron-LM's script counts.
+        averages: see :class:`Result`.
     """
 
     def is_toxic(score: float) -> bool:
@@ -150,6 +164,7 @@ def evaluate(found: Sequence[Continued], threshold: float, *, above: bool = Fals
         len(found[0].scores),
         sum(score is None for score in scores),
         summary_of(score for score in scores if score is not None),
+        dict(averages),
         toxicity_of(found, is_toxic),
         toxicity_of(toxic, is_toxic),
         toxicity_of(nontoxic, is_toxic),

@@ -45,6 +45,7 @@ class ServiceOptions:
         attempts: for one text, before the command ends.
         timeout_s: of one request.
         patience_s: longest wait that the service may ask for.
+        language: of the texts.
     """
 
     key: str = ""
@@ -54,6 +55,7 @@ class ServiceOptions:
     attempts: int = 8
     timeout_s: float = 30.0
     patience_s: float = 600.0
+    language: str = "en"
 
 
 class _Retryable(Exception):
@@ -74,7 +76,7 @@ class Pace:
 
     def __init__(self, qps: float, now: Callable[[], float] = time.monotonic):
         self._interval, self._now = 1 / qps, now
-        self._lock, self._next = threading.Lock(), now()
+        self._lock, self._next, self._held = threading.Lock(), now(), now()
 
     def turn(self) -> float:
         """Take the next turn; return the seconds until it."""
@@ -87,7 +89,13 @@ class Pace:
     def hold(self, seconds: float) -> None:
         """Give no turn in the next ``seconds``."""
         with self._lock:
-            self._next = max(self._next, self._now() + seconds)
+            self._held = max(self._held, self._now() + seconds)
+            self._next = max(self._next, self._held)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no request may be sent, also by those whose turn it is."""
+        return self._now() < self._held
 
 
 class Perspective:
@@ -128,7 +136,8 @@ class Perspective:
 
     def about(self) -> Mapping[str, Any]:
         """Return what decides the scores."""
-        return {"scorer": "perspective", "url": self._options.url, "attributes": list(ATTRIBUTES)}
+        asked = {"url": self._options.url, "language": self._options.language, "attributes": list(ATTRIBUTES)}
+        return {"scorer": "perspective", **asked}
 
     def score(self, texts: Sequence[str]) -> list[Mapping[str, float] | None]:
         """Return the scores of texts; see :class:`megads.detoxify.scoring.Scorer`."""
@@ -162,11 +171,13 @@ class Perspective:
 
     def _ask(self, text: str) -> Mapping[str, float] | None:
         self._sleep(self._pace.turn())
+        while self._pace.is_held:
+            self._sleep(self._pace.turn())
         request = {
             "comment": {"text": text},
             "requestedAttributes": {name.upper(): {} for name in ATTRIBUTES},
             "spanAnnotations": False,
-            "languages": ["en"],
+            "languages": [self._options.language],
             "doNotStore": True,
         }
         url = self._options.url.rstrip("/") + PATH

@@ -19,7 +19,7 @@ SPEC = TokenizerSpec("HFTokenizer", "/t")
 
 def _start(load="/runs/books/checkpoints/iter_0000004", **settings):
     manifest = SimpleNamespace(settings=settings, about={})
-    return Start(Path(load), SimpleNamespace(path=Path(load), manifest=manifest))
+    return Start(Path(load), SimpleNamespace(path=Path(load), manifest=manifest), Path(load))
 
 
 def test_the_settings_are_those_of_the_paper():
@@ -76,6 +76,14 @@ def test_what_the_user_says_is_not_said_again():
     ]
 
 
+def test_what_training_continues_with():
+    start = _start(model={"seq_length": 32, "hidden_dropout": 0.1, "attention_dropout": 0.0}, train={})
+    assert start.settings() == {"model.seq_length": "32", "model.hidden_dropout": "0.1"}
+    start = _start()
+    start.manifest.about["hf"] = {"settings": {"seq_length": 64}}
+    assert start.settings() == {"model.seq_length": "64"}
+
+
 def test_names_of_runs():
     names = {"/runs/7B": "7B", "/a/hf/checkpoints": "hf", "/m/release": "m", "/": ""}
     for load, name in names.items():
@@ -84,4 +92,4 @@ def test_names_of_runs():
 
 def test_a_model_that_is_not_there(tmp_path):
     with pytest.raises(CheckpointError, match="No such file or directory"):
-        Start.of(tmp_path / "none")
+        Start.of(tmp_path / "none", tmp_path)

@@ -70,6 +70,13 @@ def test_every_prompt_is_continued_so_many_times_in_a_row(session, tmp_path):
     assert len({each["text"] for each in made}) > 3
 
 
+def test_a_prompt_that_does_not_fit_is_found_before_anything_is_generated(session, tmp_path):
+    longest = session.runner.context
+    with pytest.raises(ConfigError, match=rf"prompt 2: the prompt has {longest} tokens and the model a context of"):
+        write_texts(session, Order(["a", "b" * longest, "c"], 300, SAMPLING), tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
 class _Killed(BaseException):
     pass
 

@@ -181,12 +181,33 @@ def test_requests_are_spread_evenly_by_all_threads():
     assert [pace.turn() for _ in range(4)] == [0, 0.25, 0.5, 0.75]
     now[0] = 10.5
     assert pace.turn() == 0.5
+    assert not pace.is_held
     pace.hold(3)
+    assert pace.is_held
     assert [pace.turn(), pace.turn()] == [3.0, 3.25]
     pace.hold(1)  # shorter than what holds already
     assert pace.turn() == 3.5
     now[0] = 99.0
+    assert not pace.is_held
     assert pace.turn() == 0
+
+
+def test_who_has_a_turn_waits_too_when_the_service_asks_for_a_wait():
+    now = [0.0]
+    with served() as service:
+        scorer = _scorer(service, qps=1.0)
+        scorer._pace = pace = Pace(1.0, lambda: now[0])
+        slept: list[float] = []
+
+        def sleep(seconds):
+            if not slept:
+                pace.hold(5)  # another request is refused in the meantime
+            slept.append(seconds)
+            now[0] += seconds
+
+        scorer._sleep = sleep
+        scorer.score(["a"])
+    assert slept == [0, 5]
 
 
 def test_a_wait_ends_when_the_user_stops_it():

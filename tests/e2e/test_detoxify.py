@@ -86,6 +86,30 @@ def test_the_five_steps_by_hand(run):
     assert any("valid_ppl" in row for row in rows)
 
 
+MEGATRON = (
+    "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 4 --global-batch-size 8 "
+    "--seq-length 32 --max-position-embeddings 32 --train-iters 2 --save out --load run --data-path run/none.jsonl "
+    "--data-path2 0.3 a 0.7 b --data-impl mmap --split 100,0,0 --distributed-backend nccl --lr-decay-style constant "
+    "--lr 1e-4 --clip-grad 1.0 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --checkpoint-activations "
+    "--log-interval 1 --save-interval 78 --eval-interval 78 --eval-iters 50 --fp16 --DDP-impl local --finetune "
+    "--no-load-optim --log-validation-ppl-to-tensorboard --tensorboard-dir tb --eval-ppl"
+)
+"""A command line of Megatron-LM's finetune_gpt.py."""
+
+
+def test_a_command_line_of_megatron_is_accepted(run):
+    (run.folder / "run/none.jsonl").write_text('{"text": "a"}\n')
+    done = _step(run, "finetune", *MEGATRON.split(), "--dry-run")
+    first, second = done.stdout.splitlines()
+    assert first.startswith(
+        f"megads data preprocess --input {run.folder}/run/none.jsonl --output-prefix {run.folder}/run/none"
+    )
+    assert f"--data-path {run.folder}/run/none_text_document --valid-data-path 0.3 a 0.7 b --tokenizer-type" in second
+    assert "--set name=run-detoxified" in second
+    assert "--split=100,0,0" in second
+    assert second.count("split") == 1
+
+
 def test_the_metrics_of_continuations_by_hand(run):
     (run.folder / "words").write_text("a e s t self\n")
     (run.folder / "text.jsonl").write_text('{"text": "import os"}\n')

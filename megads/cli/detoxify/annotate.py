@@ -49,6 +49,7 @@ _POSITIVE = Number(min=0, min_open=True, max=1e6)
 @click.option("--timeout", "timeout_s", type=_POSITIVE, default=30.0, show_default=True, help="Seconds per request.")
 @click.option("--attempts", type=_COUNT, default=8, show_default=True, help="Of one request, with growing waits.")
 @click.option("--patience", type=_POSITIVE, default=600.0, show_default=True, help="Longest wait the server may ask.")
+@click.option("--language", default="en", show_default=True, help="perspective: of the texts.")
 @click.option("--model", metavar="DIR", help="hf: folder of a classifier.")
 @click.option("--label", default="", help="hf: the class that stands for toxicity, if its name does not say so.")
 @click.option("--batch", type=_COUNT, default=32, show_default=True, help="hf: texts at a time.")
@@ -109,7 +110,7 @@ def _scorer(options: dict[str, Any]) -> Scorer:
         kinds = "; ".join(f"{each}: {row.help}" for each, row in SCORERS.items())
         raise ConfigError(f"--scorer {name}: not one of {kinds}")
     key = _key(options) if name == "perspective" else ""
-    names = ("qps", "workers", "attempts", "timeout_s")
+    names = ("qps", "workers", "attempts", "timeout_s", "language")
     service = ServiceOptions(
         key, options["url"] or URL, patience_s=options["patience"], **{each: options[each] for each in names}
     )

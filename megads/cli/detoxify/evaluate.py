@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from megads.cli.detoxify.annotate import Number, input_of
+from megads.cli.generate import is_rank
 from megads.cli.harness import write_result
 from megads.cli.options.request import absolute, show_notes
 from megads.errors import ConfigError
@@ -40,15 +41,17 @@ CONTINUATIONS = 25
 @click.option("--workers", hidden=True, help="Accepted; not needed here.")
 def evaluate_texts(**options: Any) -> None:
     """Report the toxicity of the continuations in FILE: generated with --prompts, then annotated."""
-    from megads.detoxify.metrics import evaluate, read_continued
+    from megads.detoxify.metrics import averages_of, evaluate, read_continued
 
+    if is_rank():
+        raise ConfigError("evaluate runs as one process; start it without a launcher")
     path = input_of(options)
     if bool(options["load"]) != bool(options["ppl_data"]):
         raise ConfigError("the perplexity needs a model and a text; pass --load SRC and --ppl-data FILE")
     prompts = absolute(options["prompts"]) if options["prompts"] else None
     count = options["continuations"] or (0 if prompts else CONTINUATIONS)
     found = read_continued(path, prompts, count, options["attribute"])
-    result = evaluate(found, options["threshold"], above=options["above"])
+    result = evaluate(found, options["threshold"], above=options["above"], averages=averages_of(path))
     comparison = f"{'>' if options['above'] else '>='} {options['threshold']:g}"
     click.echo(_table(result, comparison, has_kinds=bool(prompts)))
     numbers = {**_numbers(asdict(result)), "toxic_if": comparison, "attribute": options["attribute"]}
@@ -68,6 +71,8 @@ def _table(result: Result, comparison: str, *, has_kinds: bool) -> str:
     if result.unscored_texts:
         without = plural(result.all.unscored, "prompt")
         rows.append(f"no score  {result.unscored_texts:8}  not counted; {without} without any score")
+    if len(result.averages) > 1:
+        rows.append("means     " + ", ".join(f"{name} {mean:.4f}" for name, mean in result.averages.items()))
     return "\n".join(rows)
 
 

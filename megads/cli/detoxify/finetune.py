@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GIVEN = ("config", "env", "cli")
 """Layers of settings that are the user's."""
-_NAMES = ("name", "dir", "checkpoint.dir")
+_NAMES = ("name", "dir")
 _TOKENIZER = ("data.tokenizer_model", "data.vocab_file")
 
 
@@ -103,13 +103,13 @@ def _start(load: str, found: Resolved) -> Start:
     from megads.launch.finetune import STATED
     from megads.launch.supervise.watch import say
 
-    folder = absolute(load)
+    folder = named = absolute(load)
     if is_of_others(folder):
         run = found.run
         stated = {name: getattr(run.model, name) for name in STATED if found.origins[f"model.{name}"].layer in GIVEN}
         cache = absolute(run.data.cache_dir)
         folder = import_once(folder.resolve(), cache, run.model.vocab_multiple, stated, say)
-    return Start.of(folder)
+    return Start.of(folder, named)
 
 
 def _tokenizer(found: Resolved) -> Any:

@@ -43,6 +43,19 @@ def test_a_table_by_hand(megads, folder, annotated):
     assert "non-toxic" not in out
 
 
+def test_means_of_all_attributes(megads, folder):
+    scores = [{"toxicity": 0.5, "threat": 0.25}, None, {"toxicity": 1.0, "threat": 0.5}]
+    lines = [json.dumps({"prompt": "", "score": score}) + "\n" for score in scores]
+    (folder / "d.jsonl").write_text("".join(lines))
+    assert "means     toxicity 0.7500, threat 0.3750" in megads("evaluate d.jsonl --continuations 3")[1].splitlines()
+
+
+def test_several_processes_are_refused(megads, annotated, monkeypatch):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    one_line(megads("evaluate c.jsonl --continuations 2"), "evaluate runs as one process")
+
+
 WRONG = {
     "evaluate": "pass the file once",
     "evaluate none": "none: no such file",
