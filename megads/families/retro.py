@@ -40,6 +40,11 @@ def looks(index: int, num_layers: int) -> bool:
     return index >= first and (index - first) % EVERY == 0
 
 
+def is_of_retriever(name: str) -> bool:
+    """Return whether a parameter is of the encoder of neighbours, or of attention to them: no other decoder has it."""
+    return name.split(".", 2)[-1].startswith(("retriever.", "cross_norm.", "cross_attention."))
+
+
 def stacks_with_neighbors(model: Retriever, layer: tuple[Parameter, ...]) -> tuple[Stack, ...]:
     """Return the stacks of the model, whose other layers have the parameters ``layer``."""
     looking = (*layer, *cross_attention(model))

@@ -21,6 +21,7 @@ from megads.checkpoint.resume.progress import Progress
 from megads.checkpoint.resume.start_point import RestorePlan, StartCheckpoints, find_start, restore_plan
 from megads.comm.messages import all_gather_values, broadcast_value
 from megads.errors import CheckpointError
+from megads.families.retro import is_of_retriever
 from megads.monitor.log import LOG
 
 if TYPE_CHECKING:
@@ -146,8 +147,8 @@ def _read(training: Training, found: CheckpointRef, plan: RestorePlan) -> None:
         training.inherited[NOTE] = _read_base(training, found, plan)
         if plan.is_base:
             return
-    if head := new_head(training, found, plan):
-        shards = (shard for shard in shards if shard.name not in head)
+    if new := {*new_head(training, found, plan), *new_retriever(training, plan)}:
+        shards = (shard for shard in shards if shard.name not in new)
     with Reader(found.path, manifest, in_use=not plan.optimizer) as reader:
         load_shards(reader, shards, kinds)
         if plan.optimizer:
@@ -188,6 +189,11 @@ def new_head(training: Training, found: CheckpointRef, plan: RestorePlan) -> lis
     ]
 
 
+def new_retriever(training: Training, plan: RestorePlan) -> list[str]:
+    """Return what a model that looks at neighbours has and a decoder lacks, whose checkpoint it begins with."""
+    return [] if plan.has_retriever else [name for name in training.parameters if is_of_retriever(name)]
+
+
 def tensors_of(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of a parameter as the reader gives it, with tensors for arrays."""
     # A copy: what was read may belong to the file.
@@ -207,6 +213,9 @@ def _apply(training: Training, found: CheckpointRef, plan: RestorePlan) -> None:
     if training.groups.rank != 0:
         return
     LOG.info("loaded   %s of %s, iteration %d", plan.text(), found.path, manifest.iteration)
+    if added := new_retriever(training, plan):
+        numbers = dict.fromkeys(str(int(name.split(".")[1]) + 1) for name in added)
+        LOG.info("new      %d tensors of layers %s: initial weights", len(added), ", ".join(numbers))
     if training.run.model.num_classes and not plan.progress:
         new = new_head(training, found, plan)
         unused = [name for name in manifest.tensors if name not in training.parameters or name in new]

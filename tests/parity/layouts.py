@@ -264,7 +264,7 @@ def one_rank(
     kind: str, masked: bool = False, steps: int = STEPS, lr: Callable[[int], float] = rate
 ) -> tuple[list[float], list[float]]:
     """Return the losses and gradient norms of a plain torch loop: no engine, no groups, no micro-batches."""
-    return one_rank_and_weights(kind, masked, steps, lr)[:2]
+    return one_rank_and_weights(kind, masked, steps, lr, KINDS[kind].get("model.num_layers", "4"))[:2]
 
 
 @cache

@@ -114,6 +114,12 @@ CHAINS = [
         Layout("t5", tp=2, zero=3, more=ALL),
     ],
     [
+        Layout("retro", tp=2, dp=2, zero=1),
+        Layout("retro", sp=2, zero=3, more=ALL).on("native"),
+        Layout("retro", tp=4, zero=0, more=SCATTER),
+        Layout("retro", dp=4, zero=2).on("native"),
+    ],
+    [
         Layout("gpt-untied", tp=2, dp=2, zero=1),
         Layout("gpt-untied", pp=2, sp=2, zero=1),
         Layout("gpt-untied", dp=2, zero=2),

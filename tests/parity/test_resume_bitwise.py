@@ -40,6 +40,7 @@ LAYOUTS = {
     "bert-pp2-tp2": Layout("bert", pp=2, tp=2, zero=1, more={**ONE, "parallel.scatter_norms": "true"}),
     "t5-pp2-tp2": Layout("t5-v1.1", pp=2, tp=2, zero=1, more={**ONE, "parallel.scatter_norms": "true"}),
     "t5-sp2-zero3": Layout("t5", sp=2, zero=3, more={**ONE, **ALL}),
+    "retro-sp2-zero3": Layout("retro-dropout", sp=2, zero=3, more=ONE).on("native"),
     "pp2-zb": Layout("gpt", pp=2, zero=1, more={**ONE, "parallel.pipeline_schedule": "zb-h1"}),
     "pp2-chunks": Layout(
         "gpt", pp=2, zero=1, more={**ONE, "parallel.virtual_stages": "2", "parallel.pipeline_split": "0,1,1,0"}
@@ -59,6 +60,7 @@ QUICK = [
     ("dp2-documents", "fp32"),
     ("bert-pp2-tp2", "bf16"),
     ("t5-pp2-tp2", "fp32"),
+    ("retro-sp2-zero3", "fp32"),
 ]
 NATIVE = [
     ("tp2", "fp16"),
@@ -68,10 +70,11 @@ NATIVE = [
     ("dp2-zero2", "fp16"),
     ("dp2-zero3", "bf16"),
     ("t5-sp2-zero3", "fp32"),
+    ("retro-sp2-zero3", "bf16"),
     ("pp2-zb", "fp32"),
     ("pp2-chunks", "fp16"),
 ]
-ON_NATIVE_ALONE = ("pp2-zb", "pp2-chunks")
+ON_NATIVE_ALONE = ("pp2-zb", "pp2-chunks", "retro-sp2-zero3")
 PAIRS = [(layout, dtype) for layout in LAYOUTS if layout not in ON_NATIVE_ALONE for dtype in TYPES]
 
 
@@ -92,7 +95,8 @@ class _Samples:
             return hidden_samples(16, torch.Generator().manual_seed(i))[i % SAMPLES].numpy()
         if self.kind == "t5":
             return cut_out_samples(16, 8, torch.Generator().manual_seed(i))[i % SAMPLES].numpy()
-        return np.random.default_rng(i).integers(0, VOCAB, 17)
+        # Of retro 4 chunks with 2 neighbours of 8 tokens each.
+        return np.random.default_rng(i).integers(0, VOCAB, 81 if self.kind == "retro" else 17)
 
 
 class _Run:
@@ -103,7 +107,8 @@ class _Run:
         from megads.config.schedule.rates import Schedule
 
         scale = {"optim.initial_loss_scale_power": "17", **layout.more} if "fp16" in changes.values() else {}
-        self.run = layout.run(**{**SMALL, **DROPOUT, **RAMP, **scale, **changes})
+        layers = {"model.num_layers": "6"} if layout.kind.startswith("retro") else {}
+        self.run = layout.run(**{**SMALL, **DROPOUT, **RAMP, **scale, **changes, **layers})
         self.groups = groups_of(**layout.degrees)
         self.engine = make_engine(self.run, self.groups, eod=END if self.run.data.reset_attention_mask else None)
         self.schedule, self.sizes = Schedule.of(self.run), BatchSchedule.of(self.run)

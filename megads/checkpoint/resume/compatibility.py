@@ -148,7 +148,8 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
     # A setting that is newer than the checkpoint had its default then.
     stored = {key: manifest.model.get(key, fields[key].default) for key in SHAPE_SETTINGS}
     kinds = [each.get("family", "gpt") for each in (manifest.model, wanted)]
-    if kinds[0] != kinds[1]:
+    has_new = not is_own and lacks_retriever(run, manifest)
+    if kinds[0] != kinds[1] and not has_new:
         had, asks = (OTHER_FAMILIES.get(kind, "no encoder") for kind in kinds)
         raise CheckpointError(
             f"{path}: the checkpoint's model is {had}, this run's is {asks}; set MODEL_FAMILY, or start with "
@@ -158,6 +159,8 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
     compared = [key for key in meaningful(wanted) if is_own or key != "num_classes" or not wanted[key]]
     # Adapters of a base are new.
     compared = [key for key in compared if key not in LORA or is_own or stored["lora_rank"]]
+    if has_new:
+        compared = [key for key in compared if not key.startswith("retro_")]
     differ = [key for key in compared if stored[key] != wanted[key]]
     if differ:
         had = " and ".join(f"{key}={stored[key]}" for key in differ[:NAMED])
@@ -183,6 +186,11 @@ def _check_adapters(path: Path, manifest: Manifest, run: RunConfig) -> None:
             f"{path}: holds adapters (LORA_RANK={rank}) and not the weights that they change; `megads checkpoint "
             f"merge-lora {path} OUT` makes a plain checkpoint of both, LORA_RANK={rank} trains the adapters further"
         )
+
+
+def lacks_retriever(run: RunConfig, manifest: Manifest) -> bool:
+    """Return whether a checkpoint of a decoder is what a run of retro begins with, whose retriever is new."""
+    return run.model.family == "retro" and not run.model.lora_rank and "family" not in manifest.model
 
 
 def classes_of(manifest: Manifest) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from megads.checkpoint.format.folders import (
 )
 from megads.checkpoint.format.manifest import MANIFEST, Manifest, read_manifest
 from megads.checkpoint.lora.base import base_of, is_adapters
-from megads.checkpoint.resume.compatibility import check_model
+from megads.checkpoint.resume.compatibility import check_model, lacks_retriever
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.schema import RunConfig
 from megads.config.tree import env_name
@@ -39,11 +39,14 @@ class RestorePlan:
     optimizer: bool
     imported: bool = False  # weights of another program, which come with nothing else
     is_base: bool = False  # weights that are frozen: of those that are trained it has none
+    has_retriever: bool = True  # whether it has all weights of a model that looks at neighbours, if this is one
 
     def text(self) -> str:
         """Return what is taken and what not, in words."""
         if self.is_base:
             return "frozen weights, new adapters"
+        if not self.has_retriever:
+            return "weights of a decoder, a new encoder of neighbours and new attention to them"
         if self.imported:
             return "imported weights"
         parts = {"optimizer": self.optimizer, "position": self.progress}
@@ -172,6 +175,8 @@ def restore_plan(run: RunConfig, start: StartCheckpoints, path: Path, manifest: 
             begun by ``FINETUNE``, which is asked for.
     """
     wanted = run.checkpoint
+    if not start.is_own and lacks_retriever(run, manifest):
+        return RestorePlan(progress=False, optimizer=False, has_retriever=False)
     if run.model.lora_rank and not is_adapters(manifest):
         return RestorePlan(progress=False, optimizer=False, is_base=True)
     if wanted.finetune and not start.is_own:

@@ -198,3 +198,31 @@ def test_wrong_beginnings_are_refused(own, other, tmp_path, settings, told):
         check_start(derived({name: text.format(**places) for name, text in settings.items()}), own)
     assert told.format(**places) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+RETRO = {"MODEL_FAMILY": "retro", "NLAYERS": "6", "RETRO_CHUNK_LENGTH": "8"}
+
+
+def test_a_decoder_gives_a_new_retro_run_its_weights_alone(own, tmp_path):
+    gpt = derived(MODEL_FAMILY="gpt", NLAYERS="6")
+    fake(tmp_path / "gpt", 30, gpt)
+    begin = {**RETRO, "LOAD": str(tmp_path / "gpt")}
+    _, is_own, what = taken(own, **begin)
+    assert (is_own, what) == (False, RestorePlan(progress=False, optimizer=False, has_retriever=False))
+    assert "a new encoder of neighbours" in what.text()
+    fake(own, 5, derived(begin))
+    assert taken(own, **begin) == (5, True, ALL)
+    with pytest.raises(CheckpointError, match=r"has hidden_size=64 and .* this run asks for 32"):
+        check_start(derived(begin, HIDDEN="32"), tmp_path / "new")
+
+
+def test_a_decoder_is_not_a_retro_run_gone_on_with_nor_the_reverse(own, tmp_path):
+    fake(own, 30, derived(MODEL_FAMILY="gpt", NLAYERS="6"))
+    with pytest.raises(CheckpointError, match="is no encoder, this run's is retro, which looks at neighbours"):
+        check_start(derived(RETRO), own)
+    fake(tmp_path / "retro", 30, derived(RETRO))
+    with pytest.raises(CheckpointError, match="is retro, which looks at neighbours, this run's is no encoder"):
+        check_start(derived(MODEL_FAMILY="gpt", NLAYERS="6", LOAD=str(tmp_path / "retro")), tmp_path / "new")
+    chunks = derived(RETRO, LOAD=str(tmp_path / "retro"), RETRO_CHUNK_LENGTH="16")
+    with pytest.raises(CheckpointError, match="retro_chunk_length=8, this run asks for 16"):
+        check_start(chunks, tmp_path / "new")
