@@ -24,7 +24,8 @@ class Classifier:
     """Scores texts with a model of transformers: every class is an attribute, and one of them is also ``toxicity``.
 
     Several classes of one text (``problem_type: multi_label_classification``) and a single output are
-    probabilities by the logistic function, classes that exclude each other by softmax.
+    probabilities by the logistic function, classes that exclude each other by softmax; those of a
+    regression are what the model says, cut to 0 and 1.
 
     Args:
         folder: with config.json, weights and tokenizer.
@@ -61,7 +62,7 @@ class Classifier:
         self._model = model.to(self._device).eval()
         config = model.config
         self.labels = [str(config.id2label[number]).lower() for number in range(config.num_labels)]
-        self._is_exclusive = config.num_labels > 1 and config.problem_type != "multi_label_classification"
+        self._kind = config.problem_type or ("single_label_classification" if config.num_labels > 1 else "")
         self._toxic = self._find(label)
         longest = getattr(config, "max_position_embeddings", LONGEST) or LONGEST
         # Positions of RoBERTa begin behind the number of the padding token.
@@ -94,7 +95,9 @@ class Classifier:
         """Do nothing: it holds nothing that must be closed."""
 
     def _probabilities(self, logits: Tensor) -> Tensor:
-        return logits.softmax(dim=-1) if self._is_exclusive else logits.sigmoid()
+        if self._kind == "regression":
+            return logits.clamp(0, 1)
+        return logits.softmax(dim=-1) if self._kind == "single_label_classification" else logits.sigmoid()
 
     def _find(self, label: str) -> int:
         """Return the number of the class that stands for toxicity."""

@@ -73,6 +73,12 @@ def test_several_classes_of_one_text_and_one_output(tmp_path):
     model = _save(tmp_path / "one", ["LABEL_0"])
     expected = _logits(tmp_path / "one", model, "bad").sigmoid()
     assert Classifier(tmp_path / "one").score(["bad"])[0]["toxicity"] == pytest.approx(float(expected[0]), abs=1e-5)
+    model = _save(tmp_path / "r", ["a", "toxicity"], problem_type="regression")
+    for text, found in zip(TEXTS, Classifier(tmp_path / "r").score(TEXTS), strict=True):
+        expected = _logits(tmp_path / "r", model, text)
+        assert [found["a"], found["toxicity"]] == pytest.approx(
+            [min(1, max(0, float(each))) for each in expected], abs=1e-5
+        )
 
 
 def test_folders_that_are_no_such_classifier(tmp_path):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 import time
 from email.utils import formatdate
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,7 +98,7 @@ def test_a_slow_answer_is_asked_again():
 
     with served(reply) as service:
         try:
-            assert _scorer(service, [], timeout_s=0.5).score(["a"]) == [_expected("a")]
+            assert _scorer(service, [], timeout_s=0.5, attempts=200).score(["a"]) == [_expected("a")]
         finally:
             release.set()
     assert len(service.seen) >= 2
@@ -169,10 +171,11 @@ def test_what_fails_for_good_is_asked_once(reply, words):
 
 
 def test_a_server_that_is_not_there():
-    with served() as service:
-        url = service.url
-    with pytest.raises(DataError, match=r"the connection failed \(ConnectError\), in 2 attempts"):
-        _scorer(type("Gone", (), {"url": url}), [], attempts=2).score(["a"])
+    with socket.socket() as taken:  # nobody listens
+        taken.bind(("127.0.0.1", 0))
+        service = SimpleNamespace(url=f"http://127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(DataError, match=r"the connection failed \(ConnectError\), in 2 attempts"):
+            _scorer(service, [], attempts=2).score(["a"])
 
 
 def test_requests_are_spread_evenly_by_all_threads():

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -80,7 +81,10 @@ def test_wrong_words_are_one_line(megads, line):
 def test_a_signal_ends_the_command_and_the_same_one_resumes(megads, folder):
     """A process of its own: a second signal would end it."""
 
+    started = threading.Event()
+
     def reply(text, number):
+        assert started.wait(120)
         if text == "you idiot" and not number:
             process.send_signal(signal.SIGTERM)
         return good(text)
@@ -90,6 +94,7 @@ def test_a_signal_ends_the_command_and_the_same_one_resumes(megads, folder):
         process = subprocess.Popen(
             [sys.executable, "-m", "megads", "detoxify", *line.split()], stderr=subprocess.PIPE, text=True
         )
+        started.set()
         _, err = process.communicate(timeout=120)
         assert process.returncode == 128 + signal.SIGTERM, err
         done = len((folder / "texts.jsonl-annotated.jsonl.part").read_text().splitlines())
