@@ -17,7 +17,7 @@ import click
 
 from megads.cli import fill_mask
 from megads.cli.options.request import absolute, checkout
-from megads.cli.options.retro import model_changes, retro_options
+from megads.cli.options.retro import model_changes, retrieval_of, retro_options
 from megads.cli.progress_bar import bar
 from megads.cli.watched import watched
 from megads.errors import ConfigError, MegadsError
@@ -230,7 +230,7 @@ def _generate(degrees: dict[str, int], options: dict[str, Any]) -> None:
     slots = min(options["batch"], len(prompts)) if prompts else options["batch"] if is_piped else 1
     uses = ("causal", "t5", "bert", "retro")
     session = open_session(session_request(options, degrees, slots, uses, model_changes(options)), os.environ)
-    retrieve = None
+    retrieve = retrieval_of(session, options)
     answer = _answers(session, sampling, retrieve)
     with watched(session):
         if session.speaks:

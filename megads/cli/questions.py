@@ -14,7 +14,7 @@ import click
 from megads.cli.generate import is_rank, session_request, start_ranks
 from megads.cli.harness import write_result
 from megads.cli.options.request import absolute
-from megads.cli.options.retro import model_changes
+from megads.cli.options.retro import model_changes, retrieval_of
 from megads.cli.progress_bar import bar
 from megads.cli.watched import watched
 from megads.errors import ConfigError
@@ -50,7 +50,7 @@ def check_question_options(options: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: as said.
     """
-    names = (*_NAMES, "retro_num_neighbors", "retro_attention_gate")
+    names = (*_NAMES, "retro_num_neighbors", "retro_attention_gate", "retro_project_dir")
     if not options["qa"]:
         if given := next((name for name in names if options[name] not in (None, ())), ""):
             name = given.replace("_", "-").replace("template", "chat-template")
@@ -108,12 +108,13 @@ def _answer(questions: list[Question], asking: Asking, degrees: Mapping[str, int
     sampling = Sampling(temperature=0.0, max_tokens=options["max_tokens"] or 64, stop=options["stop"])
     slots, uses = min(options["batch"], len(questions)), ("causal", "retro")
     session = open_session(session_request(options, degrees, slots, uses, model_changes(options)), os.environ)
+    retrieve = retrieval_of(session, options)
     with watched(session):
         if session.speaks:
             for line in (*session.notes, session.summary):
                 click.echo(f"megads: {line}", err=True)
         with bar("answering", "questions") as progress:
-            records = answer(session, questions, asking, sampling, progress)
+            records = answer(session, questions, asking, sampling, progress, retrieve)
         if session.speaks:
             if options["predictions"]:
                 lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

@@ -127,7 +127,7 @@ def _data_rows(run: RunConfig, shares: Sequence[Share]) -> Iterator[tuple[str, s
     for line in corpora_lines(shares) if shares and given else ():
         yield "", line
     if is_retro(run):
-        yield "retrieval", neighbors_line(run)
+        yield "retro", neighbors_line(run)
 
 
 def _task_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
