@@ -45,6 +45,8 @@ def wikipedia(dump: str, output: str, min_length: int, max_bad_lines: int, **opt
         raise ConfigError(f"{dump}: fits {len(sources)} files; pass one dump at a time")
     output = os.path.expanduser(output)
     check_output("OUTPUT", output)
+    if os.path.realpath(sources[0].path) in map(os.path.realpath, (output, f"{output}.report.json")):
+        raise ConfigError(f"OUTPUT {output}: is the dump, which it or its report would overwrite; use another name")
     how = How(**{**options, "workers": options["workers"] or count_cores()})
     check_processes(how)
     report: Any = extract(Extraction(sources[0], output, min_length, how), sys.stderr)
