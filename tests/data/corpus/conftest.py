@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.data.preprocess.conftest import Megads, zygote
+from tests.data.preprocess.conftest import Done, Megads, zygote
 
 __all__ = ["zygote"]
 
@@ -24,6 +25,14 @@ class Corpus(Megads):
 
     def start(self, *words: object, command: Sequence[str] = ("corpus",), **options: Any) -> int:
         return super().start(*words, command=command, **options)
+
+    def in_ranks(self, size: int, *words: object) -> list[Done]:
+        """Call the command as ``size`` ranks that a launcher started."""
+        pids = []
+        for rank in range(size):
+            env = {"MEGADS_RANK": str(rank), "MEGADS_WORLD_SIZE": str(size), "MEGADS_LOCAL_RANK": str(rank)}
+            pids.append((self.start(*words, env={**os.environ, **env}), self.count))
+        return [self.wait(pid, number) for pid, number in pids]
 
     def write(self, name: str, documents: Sequence[Any]) -> list[str]:
         """Write an object or text a line; return the lines."""

@@ -214,3 +214,11 @@ def test_killed_at_random_moments(megads: Corpus, planted: Planted):
     megads(*words, "--overwrite")
     assert kills > 1
     assert (megads.folder / "out").read_bytes() == (megads.folder / "expected").read_bytes()
+
+
+def test_two_ranks_make_the_same_bytes(megads: Corpus, planted: Planted):
+    """As mpiexec -n 2 does: n-grams are found by both, and cut by the first."""
+    planted.write(megads)
+    first, second = megads.in_ranks(2, "decontaminate", *TASKS, *DATA, "--output", "out", "--workers", 1)
+    assert (first.code, second.code, second.out, second.err) == (0, 0, "", ""), (first, second)
+    assert megads.read("out") == planted.survivors

@@ -153,3 +153,13 @@ def test_killed_while_pairs_are_compared(megads: Corpus):
     megads(*words, "--output", "out", "--overwrite")
     assert (megads.folder / "out").read_bytes() == (megads.folder / "expected").read_bytes()
     assert json.loads(megads.lines("out")[0])
+
+
+def test_two_ranks_make_the_same_bytes(megads: Corpus):
+    """As mpiexec -n 2 does: fingerprints by both, pairs by the first."""
+    megads.write("a.jsonl", corpus(60))
+    words = (*FIND, "--inputs", "a.jsonl", "url", "--workers", 1)
+    megads.made(*words, "--output", "one")
+    first, second = megads.in_ranks(2, *words, "--output", "two")
+    assert (first.code, second.code, second.out, second.err) == (0, 0, "", ""), (first, second)
+    assert megads.lines("two") == megads.lines("one")
