@@ -33,6 +33,7 @@ def test_there_are_commands_to_try():
     [
         "running",
         "data",
+        "corpus",
         "bert-t5",
         "checkpoints",
         "inference",
