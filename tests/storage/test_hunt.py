@@ -13,6 +13,9 @@ PARSERS |= {("yaml", "unsafe_load"), ("yaml", "full_load"), ("yaml", "load_all")
 REASONS = {
     "storage/reading.py": "it is the reader",
     "data/preprocess/input/json_lines.py": "lines of the input, each of a bounded length; the speed of preprocessing",
+    "data/corpus/duplicates/records.py": "lines that the corpus frame has read and checked",
+    "data/corpus/duplicates/remove.py": "lines that the corpus frame has read and checked, and groups, by orjson",
+    "data/corpus/contamination/decontaminate.py": "lines that the corpus frame has read and checked, and our own",
     "data/tokenizers/train.py": "lines of the input, and what the tokenizers library says of itself",
     "data/tokenizers/types/files.py": "a tokenizer of many MB, read with a bound; orjson bounds its depth",
     "data/tokenizers/export_word_pieces.py": "what the tokenizers library has just written",
