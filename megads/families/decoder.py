@@ -95,13 +95,14 @@ def spec_of(model: Decoder) -> Spec:
         output.extend(classifier(model.num_classes, width, bias=False))
     layer = with_adapters(model, tuple(_layer(model)))
     stacks: tuple[Stack, ...] = (Stack(model.num_layers, layer),)
+    usual: tuple[Parameter, ...] = ()
     if has_decoder(model):
         embedding += tables_of(model)
         output += [output_bias(rows)] if has_output_bias(model) else []
         stacks = stacks_of(model, layer)
     elif FAMILIES[model.family].samples == "retro":
-        stacks = stacks_with_neighbors(model, layer)
-    return Spec(stacks, tuple(embedding), tuple(output), model.tied_embeddings and not model.num_classes)
+        stacks, usual = stacks_with_neighbors(model, layer), layer
+    return Spec(stacks, tuple(embedding), tuple(output), model.tied_embeddings and not model.num_classes, usual)
 
 
 def _layer(model: Decoder) -> Iterator[Parameter]:

@@ -51,6 +51,7 @@ class Spec:
     embedding: tuple[Parameter, ...]  # of step 0
     output: tuple[Parameter, ...]  # of the last step, without a tied embedding
     is_tied: bool  # whether the output projection is the embedding
+    usual: tuple[Parameter, ...] = ()  # of most layers, where a few have much more
 
     @property
     def num_layers(self) -> int:
@@ -59,8 +60,8 @@ class Spec:
 
     @property
     def layer(self) -> tuple[Parameter, ...]:
-        """The parameters of a layer; with several stacks of the largest one."""
-        return max((each.layer for each in self.stacks), key=lambda layer: local_size(layer, 1))
+        """The parameters of a layer; with several stacks those that are :attr:`usual`, or of the largest one."""
+        return self.usual or max((each.layer for each in self.stacks), key=lambda layer: local_size(layer, 1))
 
     def layers(self) -> Iterator[tuple[Parameter, ...]]:
         """Yield the parameters of every layer, by their names within it."""

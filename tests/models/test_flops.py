@@ -15,11 +15,12 @@ from megads.comm.groups import Groups
 from megads.config.estimate.flops import flops_per_token, products
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.settings.engine import RecomputeConfig
+from megads.data.samples.retro.rows import RetroRow
 from megads.models.bert import PairLabels
 from megads.models.build import build_model
 from megads.parallel.recompute import Recompute
 from megads.train.profile.flops import counted
-from tests.models.shapes import BERTS, GPT, LLAMA, LLAMA_GQA, MIXED, T5S, make_run
+from tests.models.shapes import BERTS, GPT, LLAMA, LLAMA_GQA, MIXED, RETROS, T5S, make_run
 
 MODELS: dict[str, ModelConfig] = {
     "llama": LLAMA,
@@ -34,6 +35,8 @@ MODELS: dict[str, ModelConfig] = {
     "mixed": MIXED,
     **{kind: model.model_copy(update={"seq_length": 8}) for kind, model in BERTS.items()},
     **T5S,
+    **RETROS,
+    "retro-shut": RETROS["retro"].model_copy(update={"retro_attention_gate": 0.0}),
     "bert-classes": BERTS["bert"].model_copy(update={"num_classes": 3}),
     "gpt-classes": GPT.model_copy(update={"num_classes": 3}),
     "llama-choices": LLAMA.model_copy(update={"num_classes": 1}),
@@ -62,7 +65,10 @@ def _labels(model: ModelConfig, tokens: torch.Tensor) -> Any:
 @pytest.mark.parametrize("kind", MODELS)
 def test_formula_equals_the_operations_that_run(kind, again):
     run = make_run(MODELS[kind]).model_copy(update={"recompute": RecomputeConfig(**AGAIN[again])})
-    tokens, said = (torch.zeros(2, n, dtype=torch.int64) for n in (run.model.seq_length, run.model.decoder_seq_length))
+    more = run.model.decoder_seq_length
+    if run.model.family == "retro":
+        more = RetroRow.of(run.model).width - run.model.seq_length - 1
+    tokens, said = (torch.zeros(2, n, dtype=torch.int64) for n in (run.model.seq_length, more))
     module = _model(run)
     # The plain kernel, which computes the whole square and whose products the counter knows, and pieces
     # that are computed again whole.

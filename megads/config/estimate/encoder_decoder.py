@@ -45,7 +45,7 @@ def layer_products(model: ModelConfig, *, causal: bool = False) -> list[LayerPro
 
 def logit_products(model: ModelConfig) -> int:
     """Return the multiply-adds of the logits of a sample, over the padded vocabulary."""
-    return model.decoder_seq_length * spec_of(model).tables[-1].size
+    return (model.decoder_seq_length or model.seq_length) * spec_of(model).tables[-1].size
 
 
 def again_products(run: RunConfig, layers: Sequence[LayerProducts], steps: Sequence[range] = ()) -> int:

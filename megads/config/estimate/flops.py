@@ -10,9 +10,11 @@ the optimizer, collectives, and what attention kernels compute again inside them
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from megads.config.estimate.encoder_decoder import again_products, layer_products, logit_products
+from megads.config.estimate import retro
+from megads.config.estimate.encoder_decoder import LayerProducts, again_products, layer_products, logit_products
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.stages import chunk_steps
 from megads.families.decoder import spec_of
@@ -62,7 +64,7 @@ def products(model: ModelConfig, seq_length: int, *, causal: bool = False) -> Pr
             masked compute about half; formulas in use (Megatron-LM 2024, arXiv 2205.05198) count all.
     """
     spec = spec_of(model)
-    causal = causal and FAMILIES[model.family].samples == "causal"
+    causal = causal and FAMILIES[model.family].samples in ("causal", "retro")
     heads = {each.name: each.size for each in spec.output if each.kind == "matrix"}
     transform = heads.pop("lm_head.dense.weight", 0)
     queries = model.num_heads * model.head_dim
@@ -86,8 +88,8 @@ def train_flops_per_token(model: ModelConfig, seq_length: int, *, causal: bool =
     its ``s`` is halved. Documents that are masked from each other count as one whole row. Of an encoder with a
     decoder a token is one of the encoder's, and costs its share of a sample.
     """
-    if has_decoder(model):
-        total = sum(each.whole for each in layer_products(model, causal=causal)) + logit_products(model)
+    if parts_of := _products_of(model):
+        total = sum(each.whole for each in parts_of(model, causal=causal)) + logit_products(model)
         return 6.0 * total / model.seq_length
     parts = products(model, seq_length, causal=causal)
     if parts.adapters:
@@ -95,6 +97,13 @@ def train_flops_per_token(model: ModelConfig, seq_length: int, *, causal: bool =
         frozen = model.num_layers * (parts.projections + parts.mlp) + parts.logits
         return 4.0 * frozen + 6.0 * model.num_layers * (parts.core + parts.adapters)
     return 6.0 * (model.num_layers * parts.layer + parts.logits + parts.pooled / model.seq_length)
+
+
+def _products_of(model: ModelConfig) -> Callable[..., list[LayerProducts]] | None:
+    """Return what counts the products of every layer by itself, where layers differ."""
+    if has_decoder(model):
+        return layer_products
+    return retro.layer_products if FAMILIES[model.family].samples == "retro" else None
 
 
 def flops_per_token(run: RunConfig, *, core_again: int = 1) -> Flops:
@@ -113,8 +122,8 @@ def flops_per_token(run: RunConfig, *, core_again: int = 1) -> Flops:
     causal = run.profile.flops_causal
     full, half = (train_flops_per_token(model, model.seq_length, causal=each) for each in (False, True))
     counted = half if causal else full
-    if has_decoder(model):
-        computed_again = again_products(run, layer_products(model, causal=causal)) / model.seq_length
+    if parts_of := _products_of(model):
+        computed_again = again_products(run, parts_of(model, causal=causal)) / model.seq_length
         return Flops(counted, 2.0 * computed_again, full, half)
     parts = products(model, model.seq_length, causal=causal)
     again = 0

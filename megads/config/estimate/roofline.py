@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
 from megads.config.engine_choice import choose
+from megads.config.estimate import retro
 from megads.config.estimate.accelerators import Accelerator
 from megads.config.estimate.activations import Stage, rank_tokens
 from megads.config.estimate.flops import flops_per_token, products
@@ -209,11 +210,16 @@ def _of_products(run: RunConfig, stage: Stage, device: Accelerator, peak: float,
     """Yield matrix products and attention; what is recomputed is computed once more."""
     model, grid = run.model, run.parallel
     found = products(model, model.seq_length)
-    half = 0.5 if FAMILIES[model.family].samples == "causal" else 1.0
+    half = 0.5 if FAMILIES[model.family].samples in ("causal", "retro") else 1.0
     tokens = run.train.grad_acc_steps * rank_tokens(run) / grid.tensor
     layers = 6.0 * stage.layers * (found.projections + found.mlp)
     flops = layers + 6.0 * stage.has_head * found.logits
     core, again = 2.0 * stage.layers * found.core * half, 0.0
+    if FAMILIES[model.family].samples == "retro":
+        each = retro.layer_products(model, causal=True)
+        layers = 6.0 * sum(part.rest for part in each) / model.seq_length
+        core = 2.0 * sum(part.core for part in each) / model.seq_length
+        flops = layers + 6.0 * found.logits
     share = _share_again(run, stage)
     attention = device.best_attention if passes is COMPILED else device.attention
     if run.recompute.granularity != "none":

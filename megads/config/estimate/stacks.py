@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from megads.config.estimate import activations
+from megads.config.estimate import activations, retro
 from megads.config.estimate.activations import Stage, layer_bytes, norm_bytes
 from megads.config.schema import RunConfig
 from megads.families.encoder_decoder import has_decoder
+from megads.families.table import FAMILIES
 
 
 def head_tokens(run: RunConfig) -> int:
@@ -17,12 +18,13 @@ def head_tokens(run: RunConfig) -> int:
 
 def saved_bytes(run: RunConfig, stage: Stage) -> int:
     """Return what a stage keeps of all micro-batches that are in flight when most are."""
-    if not has_decoder(run.model):
+    if not _has_parts(run):
         return activations.saved_bytes(run, stage)
     given = run.recompute
-    # The input of a layer that is computed again is one tensor with the tokens of both texts.
+    # The input of a layer that is computed again is one tensor with the tokens of both texts of T5.
     both = run.model.seq_length + run.model.decoder_seq_length
     kept = activations.input_bytes(run) * both // run.model.seq_length
+    between = 0 if has_decoder(run.model) or given.granularity != "full" else retro.kept_between(run)
 
     def of_chunk(numbers: range) -> int:
         layers = _layers(run, numbers)
@@ -32,8 +34,8 @@ def saved_bytes(run: RunConfig, stage: Stage) -> int:
             return sum(layer - core for layer, core in layers)
         if given.method == "block":
             again = min(given.num_layers, len(layers))
-            return again * kept + sum(layer for layer, _ in layers[again:])
-        return -(-len(layers) // given.num_layers) * kept
+            return again * kept + sum(layer for layer, _ in layers[again:]) + between
+        return -(-len(layers) // given.num_layers) * kept + between
 
     def waiting(numbers: range) -> int:
         return sum(layer for layer, _ in _layers(run, numbers))
@@ -41,10 +43,15 @@ def saved_bytes(run: RunConfig, stage: Stage) -> int:
     return activations.most_kept(run, stage, of_chunk, waiting)
 
 
+def _has_parts(run: RunConfig) -> bool:
+    """Return whether layers differ in what they keep."""
+    return has_decoder(run.model) or FAMILIES[run.model.family].samples == "retro"
+
+
 def recomputing_bytes(run: RunConfig, stage: Stage) -> int:
     """Return what the largest piece of a stage that is computed again holds while it is."""
     given = run.recompute
-    if not has_decoder(run.model) or given.granularity == "none" or not stage.layers:
+    if not _has_parts(run) or given.granularity == "none" or not stage.layers:
         return activations.recomputing_bytes(run, stage)
     layers = _layers(run, stage.numbers)
     if given.granularity == "selective":
@@ -56,9 +63,11 @@ def recomputing_bytes(run: RunConfig, stage: Stage) -> int:
 def _layers(run: RunConfig, numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return the bytes that the layers with ``numbers`` keep, and how many of them are their attention cores'.
 
-    The input of a layer is a part of one tensor with both texts, all of which is kept.
+    Of T5: the input of a layer is a part of one tensor with both texts, all of which is kept.
     """
     model, grid = run.model, run.parallel
+    if not has_decoder(model):
+        return retro.layers(run, numbers)
     scattered = grid.tensor if grid.scatter_norms else 1
     alone = [_alone(run, length) for length in (model.seq_length, model.decoder_seq_length)]
     found = []
