@@ -43,10 +43,10 @@ import httpx
 import torch
 import transformers
 import uvicorn
-from megads.inference.server.chat import ChatTemplate
 
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
+from megads.data.chat.folder_template import ChatTemplate
 from megads.data.tokenizers.base import Specials
 from megads.inference.engine import Engine
 from megads.inference.load import HFWeights, load_model

@@ -90,6 +90,7 @@ def _reported_once(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--stop", multiple=True, metavar="TEXT", help="A text that ends the output; several times for several.")
 @click.option("--seed", "--random-seed", type=_COUNT, help="The same seed gives the same texts.")
 @click.option("--logprobs", type=click.IntRange(0, 1000), help="Log-probabilities, and those of N most likely tokens.")
+@click.option("--chat", is_flag=True, help="Each prompt is a question, in the chat template of the model.")
 @click.option("--recompute", is_flag=True, hidden=True, help="Accepted; keys and values are always cached.")
 @retro_options
 def generate(**options: Any) -> None:
@@ -98,7 +99,8 @@ def generate(**options: Any) -> None:
     SRC is a run, a folder of checkpoints, a checkpoint of any layout, Megatron's
     files, or a Hugging Face folder.
     With --prompt the text is printed as it is generated; with --input or --num-samples a JSON line for every
-    text. Without any of them prompts are read from the terminal. A BERT fills [MASK] in a text: --top-k words of each.
+    text. Without any of them prompts are read from the terminal. With --chat a prompt is a question, and
+    its answer is printed. A BERT fills [MASK] in a text: --top-k words of each.
     """
     degrees = degrees_of(options)
     _check_one_way(options)
@@ -219,6 +221,7 @@ def _generate(degrees: dict[str, int], options: dict[str, Any]) -> None:
     """Load the model on this rank, and generate."""
     sampling = _sampling(options)
     from megads.comm.messages import broadcast_value
+    from megads.inference.chat import as_chat
     from megads.inference.generate import Prompt, prompts_of, read_prompts
     from megads.inference.session import open_session
 
@@ -231,18 +234,20 @@ def _generate(degrees: dict[str, int], options: dict[str, Any]) -> None:
     uses = ("causal", "t5", "bert", "retro")
     session = open_session(session_request(options, degrees, slots, uses, model_changes(options)), os.environ)
     retrieve = retrieval_of(session, options)
-    answer = _answers(session, sampling, retrieve)
+    answer = _answers(session, sampling, retrieve, is_chat=options["chat"])
     with watched(session):
         if session.speaks:
             for line in (*session.notes, session.summary):
                 click.echo(f"megads: {line}", err=True)
         if is_piped:  # rank 0 has the pipe
             prompts = prompts_of(broadcast_value(sys.stdin.buffer.read() if session.speaks else None))
+        if options["chat"]:
+            prompts = [as_chat(session, prompt) for prompt in prompts]
         if _is_interactive(options):
             _converse(session, answer)
         elif options["prompts"] and not options["target"]:
             for place, prompt in enumerate(options["prompts"]):
-                _print(session, prompt if session.continues else "")
+                _print(session, prompt if session.continues and not options["chat"] else "")
                 for piece in answer(prompt, place):
                     _print(session, piece)
                 _print(session, "\n")
@@ -252,10 +257,11 @@ def _generate(degrees: dict[str, int], options: dict[str, Any]) -> None:
 
 
 def _answers(
-    session: Session, sampling: Sampling, retrieve: NeighborSource | None
+    session: Session, sampling: Sampling, retrieve: NeighborSource | None, *, is_chat: bool
 ) -> Callable[[str, int], Iterator[str]]:
     """Return what gives the pieces of what to print for a prompt; the seed is that of the command plus its place."""
-    from megads.inference.generate import stream
+    from megads.inference.chat import as_chat
+    from megads.inference.generate import Prompt, stream
 
     if session.fills_masks:
         fill_mask.check_options()
@@ -263,7 +269,8 @@ def _answers(
 
     def answer(prompt: str, place: int) -> Iterator[str]:
         seed = None if sampling.seed is None else sampling.seed + place
-        return stream(session, prompt, replace(sampling, seed=seed), retrieve)
+        tokens = as_chat(session, Prompt(prompt)).tokens if is_chat else ()
+        return stream(session, prompt, replace(sampling, seed=seed), retrieve, tokens=tokens)
 
     return answer
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -62,6 +61,5 @@ def serve(
         for line in (*session.notes, session.summary):
             click.echo(f"megads: {line}", err=True)
     served = ServerOptions(host, port, name or wanted.source.name, key, max_waiting, max_body, request_timeout)
-    folder = Path(session.tokenizer_path) if session.tokenizer_path else None
     with watched(session, handles_sigterm=True) as presence:
-        serve_session(session, served, folder if folder is None or folder.is_dir() else folder.parent, presence)
+        serve_session(session, served, presence)

@@ -223,16 +223,24 @@ def _scored(score: TokenScore) -> dict[str, Any]:
     return {"token": score.token, "logprob": score.logprob, "top": [list(each) for each in score.top]}
 
 
-def stream(session: Session, text: str, sampling: Sampling, retrieve: NeighborSource | None = None) -> Iterator[str]:
+def stream(
+    session: Session,
+    text: str,
+    sampling: Sampling,
+    retrieve: NeighborSource | None = None,
+    *,
+    tokens: Sequence[int] = (),
+) -> Iterator[str]:
     """Yield the output for one prompt, as it grows; where it fills gaps in the prompt the whole text, at the end.
 
-    All ranks of the first replica call it. ``retrieve`` finds neighbours of the text's chunks.
+    All ranks of the first replica call it. ``retrieve`` finds neighbours of the text's chunks; ``tokens`` are the
+    text's, where they are known.
 
     Raises:
         ConfigError: the prompt does not fit the context.
     """
     engine = Engine(session.runner, tokenizer=session.tokenizer, eos=session.eos)
-    request = engine.add(tokens_of(session, text), sampling, retrieve)
+    request = engine.add(list(tokens) or tokens_of(session, text), sampling, retrieve)
     if request.source:
         list(engine.run())
         yield _whole(session, text, request)

@@ -17,13 +17,15 @@ from megads.comm.messages import all_gather_values
 from megads.comm.presence import Presence
 from megads.comm.rendezvous import connect_again, store_listens
 from megads.config.schema import RunConfig
+from megads.data.chat.folder_template import ChatTemplate
+from megads.data.chat.trained import folder_of, form_of, trained_template
 from megads.data.tokenizers.base import Tokenizer, TokenizerSpec
 from megads.data.tokenizers.build import make_tokenizer
 from megads.data.tokenizers.word_pieces import first_of_decoder
 from megads.errors import ConfigError
 from megads.families.table import FAMILIES
 from megads.inference.encoder_decoder import EncoderDecoderRunner
-from megads.inference.load import DTYPES, Weights, load_model, open_weights
+from megads.inference.load import DTYPES, CheckpointWeights, Weights, load_model, open_weights
 from megads.inference.packed import pack
 from megads.inference.retro.runner import RetroRunner
 from megads.inference.runner import Runner
@@ -83,6 +85,7 @@ class Session:
         notes: lines worth showing about the weights.
         timeout_s: longest wait for another rank.
         path: of the weights.
+        chat: the chat template that the model was trained with; None: the one next to its tokenizer, if there is one.
     """
 
     runner: Runner
@@ -94,6 +97,12 @@ class Session:
     notes: tuple[str, ...] = ()
     timeout_s: float = 600.0
     path: str = ""
+    chat: ChatTemplate | None = None
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The template of its chats; one without a text where it has none."""
+        return self.chat or ChatTemplate(folder_of(self.tokenizer_path))
 
     @property
     def speaks(self) -> bool:
@@ -150,7 +159,12 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     notes = tuple(weights.notes()) if groups.rank == 0 else ()
     weights.close()
     ends = () if isinstance(module, BERT) else weights.ends(_end(tokenizer, module))
-    return Session(runner, groups, tokenizer, ends, summary, spec.model, notes, run.launch.timeout_s, str(weights.path))
+    chat = None
+    if isinstance(weights, CheckpointWeights) and (form := form_of(weights.manifest.settings)):
+        chat, more = trained_template(form, tokenizer, spec.model)
+        ends = tuple(dict.fromkeys((*ends, *more)))
+    timeout_s = run.launch.timeout_s
+    return Session(runner, groups, tokenizer, ends, summary, spec.model, notes, timeout_s, str(weights.path), chat)
 
 
 def watch_ranks(session: Session, env: Mapping[str, str]) -> Presence | None:

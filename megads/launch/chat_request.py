@@ -53,6 +53,6 @@ def chat_pairs(asked: Resolved, run: RunConfig, *, has_length: bool) -> list[str
     if not has_length:
         steps = make_epochs(run, data).steps_until(run.finetune.epochs)
         pairs.append(f"train.train_iters={steps}")
-    if origins["checkpoint.save_interval"].layer not in GIVEN:
+    if data.valid and origins["checkpoint.save_interval"].layer not in GIVEN:
         pairs.append("checkpoint.save_interval=0")
     return pairs

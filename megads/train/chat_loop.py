@@ -38,7 +38,7 @@ class AnswerLoss:
 
 
 class ChatLoop(Loop):
-    """A :class:`megads.train.loop.Loop` that scores the files of chats after every epoch and saves then.
+    """A :class:`megads.train.loop.Loop` that scores files of chats after every epoch and saves then.
 
     The checkpoint with the lowest loss stays whatever ``CKPT_KEEP`` says; of equal ones the first.
     """
@@ -71,8 +71,9 @@ class ChatLoop(Loop):
         return iteration == self.training.run.train.train_iters or self._ends(before, iteration)
 
     def saves_after(self, before: int, iteration: int) -> bool:
-        """Return whether the run saves: after every epoch, and as its settings say."""
-        return super().saves_after(before, iteration) or self._ends(before, iteration)
+        """Return whether the run saves: after every epoch that is scored, and as its settings say."""
+        is_scored = bool(self.training.splits["valid"]) and self._ends(before, iteration)
+        return is_scored or super().saves_after(before, iteration)
 
     def _ends(self, before: int, iteration: int) -> bool:
         """Return whether an epoch ends behind step ``before``, up to ``iteration``."""

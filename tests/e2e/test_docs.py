@@ -57,6 +57,11 @@ def test_there_are_commands_to_try():
     ],
 )
 def test_the_commands_of_a_document_work(document, tmp_path, cache):
+    _run(commands(ROOT / f"docs/{document}.md"), document, tmp_path, cache)
+
+
+def _run(lines, document, tmp_path, cache):
+    """Run commands as a reader of a document would, and return what the last one prints."""
     for name in ("train_7B.sh", "launchers", "ALCF", "envs"):
         (tmp_path / name).symlink_to(ROOT / name)
     programs = tmp_path / "bin"
@@ -80,6 +85,19 @@ def test_the_commands_of_a_document_work(document, tmp_path, cache):
         "MACHINE": "cpu",
         **SMALL,
     }
-    for line in commands(ROOT / f"docs/{document}.md"):
+    for line in lines:
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, f"$ {line}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_readme_finetunes_an_exported_llama_on_chats_with_one_command(tmp_path, cache):
+    """Its commands as they stand there, behind a run that is shorter than the README's."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    written = re.findall(r"^(megads .*?)(?:  +#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    begins = ("megads checkpoint export-hf", "megads finetune --task chat", "megads generate runs/hf-chat")
+    (export,), (finetune,), (ask,) = ([line for line in written if line.startswith(begin)] for begin in begins)
+    shape = "RUN_NAME=7B NLAYERS=2 HIDDEN=64 HEADS=4 TRAIN_ITERS=2 EVAL_ITERS=0"
+    lines = [f"SEQ=64 {line}" for line in (f"{shape} megads train", export, f"{finetune} --lr 1e-2", ask)]
+    assert _run(lines, "README", tmp_path, cache).strip() == "I am a small language model, trained with megads."

@@ -163,26 +163,29 @@ def _train_line(made: Imported, final: Path, tokens: int | MegadsError) -> str:
 
 def _tokenizer_of(found: CheckpointRef, given: str | None, notes: list[str]) -> tuple[SaveTokenizer | None, str]:
     """Return what writes the tokenizer that is given, or else the checkpoint's, and words that say which it is."""
+    from megads.data.chat.trained import form_of
     from megads.inference.tokenizer import spec_given, spec_of_checkpoint
 
     cure = "pass one with --tokenizer, or --no-tokenizer"
     spec = spec_given(given) if given else spec_of_checkpoint(found.path, found.manifest, cure)
     if spec.type == "NullTokenizer":
         return None, "no tokenizer, the run had none (NullTokenizer)"
-    return _saver(spec, notes), f"tokenizer {spec.model or spec.vocab_file}"
+    return _saver(spec, notes, form_of(found.manifest.settings)), f"tokenizer {spec.model or spec.vocab_file}"
 
 
-def _saver(spec: TokenizerSpec, notes: list[str]) -> SaveTokenizer:
-    """Return what writes a tokenizer, and notes what to report about it."""
+def _saver(spec: TokenizerSpec, notes: list[str], form: str) -> SaveTokenizer:
+    """Return what writes a tokenizer, with the chat template called ``form``, and notes what to report about it."""
 
     def save(folder: Path, length: int) -> Mapping[str, int]:
+        from megads.data.chat.trained import save_template
         from megads.data.tokenizers.export import save_for_transformers
 
         try:
             saved = save_for_transformers(spec, folder, length)
+            ends = save_template(form, spec, folder) if form else ()
         except MegadsError as error:
             raise type(error)(f"{error}; --tokenizer names another, --no-tokenizer skips it") from None
         notes.extend(saved.notes)
-        return saved.ids
+        return {**saved.ids, **({"answer_end": ends[0]} if ends else {})}
 
     return save

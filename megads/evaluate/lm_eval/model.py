@@ -17,7 +17,6 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 from tqdm import tqdm
 
-from megads.data.chat.folder_template import ChatTemplate
 from megads.errors import ConfigError, MegadsError
 from megads.evaluate.lm_eval.jobs import Generation, Ranks, follow, scoring_jobs
 from megads.inference.generate import leave
@@ -97,8 +96,7 @@ class MegadsLM(TemplateLM):
         self.session, self.max_gen_toks = session, int(max_gen_toks)
         self.max_length = session.runner.context
         self.ranks = Ranks(session)
-        folder = Path(session.tokenizer_path) if session.tokenizer_path else None
-        self._template = ChatTemplate(folder if folder is None or folder.is_dir() else folder.parent)
+        self._template = session.template
 
     def close(self, error: MegadsError | None = None) -> None:
         """Let the other ranks end, with ``error`` if there is one."""

@@ -7,10 +7,8 @@ import math
 import signal
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 
 from megads.comm.presence import Presence
-from megads.data.chat.folder_template import ChatTemplate
 from megads.errors import ConfigError, DependencyError
 from megads.inference.server.engine_loop import EngineLoop, follow
 from megads.inference.session import Session
@@ -40,9 +38,7 @@ class ServerOptions:
     timeout_s: float = 600.0
 
 
-def serve(
-    session: Session, options: ServerOptions, tokenizer_folder: Path | None, presence: Presence | None = None
-) -> None:
+def serve(session: Session, options: ServerOptions, presence: Presence | None = None) -> None:
     """Serve a model on rank 0 until SIGTERM or SIGINT; the other ranks follow it. All ranks call it.
 
     Raises:
@@ -70,7 +66,7 @@ def serve(
     app = make_app(
         loop,
         options.model,
-        ChatTemplate(tokenizer_folder),
+        session.template,
         api_key=options.api_key,
         max_body=options.max_body,
         timeout_s=options.timeout_s,

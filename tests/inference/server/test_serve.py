@@ -42,5 +42,5 @@ def test_a_signal_before_uvicorn_listens_to_it_ends_the_server(handlers, monkeyp
 
     monkeypatch.setattr(uvicorn.Server, "run", signalled)
     runner = runner_of("llama3", Grid(), 0)
-    serve(Session(runner, runner.groups, Letters(), (52,), ""), ServerOptions(port=0), None)
+    serve(Session(runner, runner.groups, Letters(), (52,), ""), ServerOptions(port=0))
     assert not is_late.is_set()

@@ -28,7 +28,10 @@ BAND = 1 << 20
 """Elements that are read and written together."""
 
 SaveTokenizer = Callable[[Path, int], Mapping[str, int | None]]
-"""Writes the tokenizer's files to a folder, for samples of so many tokens; returns ids by bos, eos and pad."""
+"""Writes the tokenizer's files to a folder, for samples of so many tokens; returns ids by bos, eos and pad.
+
+``answer_end`` is the token that ends an answer of a chat, where the model has learnt chats.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,16 +76,26 @@ def export(
     more["classes"] = classes_of(manifest)
     theirs = tensors_of(model, architecture)
     with new_folder(final) as folder:
-        found = tokenizer(folder, _length(model, more)) if tokenizer else {}
+        found = dict(tokenizer(folder, _length(model, more)) if tokenizer else {})
+        answer_end = found.pop("answer_end", None)
         ids = {f"{name}_token_id": number for name, number in found.items() if number is not None}
         ids |= {name: more[name] for name in SPECIAL if name in more}
         _write_json(folder / "config.json", config_of(model, architecture, dtype, ids, more))
         generation = more.get("generation") or {"_from_model_config": True, **ids}
-        _write_json(folder / "generation_config.json", generation)
+        _write_json(folder / "generation_config.json", _ending_with(answer_end, generation))
         outgoing = [Outgoing(each.name, each.shape, partial(_bands, reader, each, dtype)) for each in theirs]
         files = write_shards(folder, outgoing, dtype, limit, progress)
     note = ALL_CLASSES[architecture].differs(model)
     return Exported(architecture, dtype, files, sum(each.rows * each.width for each in theirs), note)
+
+
+def _ending_with(token: int | None, generation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of generation with one more token that ends a text."""
+    ends = generation.get("eos_token_id", [])
+    ends = ends if isinstance(ends, list) else [ends]
+    if token is None or token in ends:
+        return generation
+    return {**generation, "eos_token_id": [*ends, token] if ends else token}
 
 
 def _length(model: ModelConfig, more: Mapping[str, Any]) -> int:

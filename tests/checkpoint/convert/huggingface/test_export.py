@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from megads.checkpoint.convert.huggingface.export import _ending_with
 from megads.comm.grid import Grid
 from megads.errors import CheckpointError
 from tests.checkpoint.convert.huggingface.models import (
@@ -150,3 +151,12 @@ def test_what_a_killed_export_left_is_cleared_by_the_next(tmp_path):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["ours", "theirs"]
     names = sorted(each.name for each in (tmp_path / "theirs").iterdir())
     assert names == ["config.json", "generation_config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [({"eos_token_id": 1}, [1, 5]), ({"eos_token_id": [1, 5]}, [1, 5]), ({"eos_token_id": 5}, 5), ({}, 5)],
+)
+def test_the_token_that_ends_an_answer_ends_a_text_too(given, wanted):
+    assert _ending_with(5, given)["eos_token_id"] == wanted
+    assert _ending_with(None, given) is given
