@@ -39,6 +39,7 @@ def test_there_are_commands_to_try():
         "inference",
         "evaluation",
         "detoxify",
+        "retro",
         "finetune",
         "parallelism",
         "pipeline",

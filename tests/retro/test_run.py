@@ -116,6 +116,23 @@ def test_workers_make_the_same_files(tmp_path, corpus):
     assert not [name for name in one if "/." in f"/{name}"]
 
 
+def _as_rank(folder: Path, corpus: Corpus, rank: int) -> None:
+    build(folder, corpus, how=How(rank=rank, size=2))
+
+
+def test_ranks_of_a_launcher_make_the_same_files(tmp_path, corpus):
+    build(tmp_path / "one", corpus)
+    ranks = [
+        multiprocessing.get_context("fork").Process(target=_as_rank, args=(tmp_path / "two", corpus, r)) for r in (1, 0)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    assert [process.exitcode for process in ranks] == [0, 0]
+    assert tree(tmp_path / "two") == tree(tmp_path / "one")
+
+
 class _Killer:
     """Kills this process at the ``last``-th time that something becomes durable, begins, or gets its name."""
 

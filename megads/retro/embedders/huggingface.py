@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from megads.device.vendor import vendor
@@ -35,17 +34,20 @@ class HuggingFaceBert:
             raise DataError(f"--retro-bert-model {folder}: has no config.json; name a folder of Hugging Face's BERT")
         try:
             from transformers import AutoModel, AutoTokenizer
+            from transformers.utils import logging
         except ImportError:
             raise DependencyError(
                 "--bert-embedder-type huggingface needs transformers: pip install transformers"
             ) from None
+        logging.set_verbosity_error()  # a head that is not used is worth no line
+        logging.disable_progress_bar()
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-            model = AutoModel.from_pretrained(str(folder), local_files_only=True, torch_dtype=torch.float32)
+            model = AutoModel.from_pretrained(str(folder), local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             raise DataError(f"--retro-bert-model {folder}: {' '.join(str(error).split())[:200]}") from None
         self._device = vendor().device(local_rank)
-        self._model = model.eval().to(self._device)
+        self._model = model.float().eval().to(self._device)
         self._length = min(length, int(getattr(model.config, "max_position_embeddings", length)))
         self._batch = batch
         self.dim = int(model.config.hidden_size)
