@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from megads.comm.groups import Groups
@@ -28,15 +30,15 @@ def make_native_engine(
     shared: list[TiedEmbedding] = []
     recompute = recompute_of(run, device)
 
-    def arrange(module: GPT) -> None:
+    def arrange(module: GPT, chunk: int) -> None:
         shared.extend(filter(None, [tie(module, groups)]))
-        units.extend(cut(module, run, groups))
+        units.extend(cut(module, run, groups, chunk))
 
     # No rank holds the model in the host's memory, and no rank holds it twice.
     with placed(device, dtype, hollow=True):
         chunks = [
-            build_model(run, groups, recompute, partition_of, arrange, steps)
-            for steps in chunk_steps(run)[groups.pipe_rank]
+            build_model(run, groups, recompute, partition_of, partial(arrange, chunk=chunk), steps)
+            for chunk, steps in enumerate(chunk_steps(run)[groups.pipe_rank])
         ]
     if groups.pipe_size == 1:
         return NativeEngine(chunks, units, run, groups, device, eod)

@@ -78,7 +78,7 @@ class NativeEngine:
         self.partial = PartialGradients(torch.nn.ModuleList(chunks))
         self.reducer = Reducer(self.units, groups, self.stage, self.partial, wire_of(run))
         self.gatherer = Gatherer(chunks, units, run, groups, self.stage)
-        self.reducer.completed = self.gatherer.completed
+        self.reducer.completed, self.gatherer.passed = self.gatherer.completed, self.reducer.passed
         self.driver = NativeDriver(run, self.units)
         self.optimizer = self.driver.optimizer
         self.updater = Updater(self.units, self.optimizer, groups, device)
@@ -157,6 +157,7 @@ class NativeEngine:
         """Do the backward pass of one of so many micro-batches."""
         with section(BACKWARD), self.gatherer.backward():
             run_backward(loss, torch.full_like(loss, self.loss_scale / micro_batches))
+        self.reducer.end_pass()
 
     def update(self, means: Tensor, accepts: Callable[[float], bool] | None) -> StepResult:
         """Change the weights, unless the loss is rejected or a gradient is not finite.

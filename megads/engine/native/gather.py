@@ -9,7 +9,7 @@ pass. With a second partition (ZeRO++ hpZ, arXiv 2306.10209) only the first gath
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +28,7 @@ class Gatherer:
     Units are in *blocks*: under ZeRO 3 what is frozen of a layer and what is not, else each unit is one.
 
     Attributes:
+        passed: called with a unit when the backward pass comes to it, before anything is gathered (ZeRO 3).
         under_way: index of a block -> its gathers, in the order in which they began.
     """
 
@@ -43,6 +44,7 @@ class Gatherer:
         self.present: set[int] = set()  # of ZeRO 3: blocks whose weights are there, or on their way
         self.done: set[int] = set()  # blocks whose backward pass is over, in the pass that runs
         self.in_backward = False
+        self.passed: Callable[[Unit], None] = lambda unit: None
         self.second: dict[int, Tensor] = {}  # id of a unit -> this rank's part of it on its host
         self.inner, self.inner_part = _inner_group(run, groups, stage)
         if stage:
@@ -191,6 +193,9 @@ class Gatherer:
         if behind in self.chunk_of and self.is_mixed[behind] and not self._is_first(behind):
             self.done.add(behind)
             self._free(behind)
+        for unit in self.blocks[index]:
+            if not unit.is_frozen:
+                self.passed(unit)
         self._need(index)
         self._look_ahead(index - 1, index)
 

@@ -42,7 +42,9 @@ class NativePipelineEngine(NativeEngine):
     ):
         self.tied = tied
         super().__init__(chunks, units, run, groups, device, eod)
-        self.pipeline = Stage(chunks, groups, device, schedule_of(run), around_backward=self.gatherer.backward)
+        self.reducer.is_later = schedule_of(run) == "zb-h1"
+        around, end = self.gatherer.backward, self.reducer.end_pass
+        self.pipeline = Stage(chunks, groups, device, schedule_of(run), around_backward=around, end_pass=end)
         self.shared: Unit | None = None  # of the embedding that this rank owns, and another stage has a copy of
         if tied is not None and not tied.is_copy:
             everything = (*self.units, *self.frozen)

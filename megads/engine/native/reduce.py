@@ -2,7 +2,9 @@
 
 A hook of every parameter adds its gradient to the flat sum of its unit. Under ZeRO 0 and 1 a unit is reduced when the
 last gradient of the step's last micro-batch is there; under ZeRO 2 and 3 each micro-batch is reduced, and the sum is
-kept of this rank's part only. Nothing waits for a reduction before :meth:`Reducer.finish`, except that few
+kept of this rank's part only. The units of a chunk are reduced in one order on every rank. Where a parameter gets no
+gradient on some rank, it counts as zero there once the backward pass is over (:meth:`Reducer.end_pass`), and units
+behind it wait until then. Nothing waits for a reduction before :meth:`Reducer.finish`, except that few
 buffers of ZeRO 2 and 3 are in use at a time.
 """
 
@@ -50,6 +52,7 @@ class _Sum:
         self.arrivals = [_Arrivals(place, unit.sums) for place in unit.places]
         self.missing = len(self.arrivals)  # parameters of which not every gradient is there
         self.is_held = self.is_sent = False
+        self.is_ready = False  # of ZeRO 2 and 3: to be reduced once those before it are
         self.reductions = 0  # in this step
 
 
@@ -61,6 +64,21 @@ class _Reduction:
     finish: Callable[[], None]
 
 
+class _Order:
+    """The sums of a chunk in the order in which every rank reduces them, and the next one of the pass that runs."""
+
+    def __init__(self) -> None:
+        self.sums: list[_Sum] = []
+        self.next = 0
+        self.is_over = False  # whether all sums of the pass were reduced before its end
+
+    def restart(self) -> None:
+        """Begin a pass."""
+        self.next = 0
+        for each in self.sums:
+            each.is_ready = False
+
+
 class Reducer:
     """Reduces the gradients of ``units``.
 
@@ -70,6 +88,7 @@ class Reducer:
     Attributes:
         completed: called with a unit when all its gradients of a backward pass are there.
         issued: called with a unit when its reduction begins.
+        is_later: whether weights' gradients are computed behind the backward pass (zb-h1).
     """
 
     def __init__(self, units: Sequence[Unit], groups: Groups, stage: int, partial: PartialGradients, wire: torch.dtype):
@@ -83,9 +102,12 @@ class Reducer:
         self.shared = [unit.reduced[here] for unit, here in shared if here.stop > here.start]
         self.completed: Callable[[Unit], None] = lambda unit: None
         self.issued: Callable[[Unit], None] = lambda unit: None
-        self.expected = 1
+        self.expected, self.is_later = 1, False
         self._sums = [_Sum(unit) for unit in reversed(units)]
         self._next = 0  # of these, to be reduced
+        self._orders = {each.unit.chunk: _Order() for each in self._sums}
+        for each in self._sums:
+            self._orders[each.unit.chunk].sums.append(each)
         self._under_way: list[_Reduction] = []
         self._spare: dict[int, list[Tensor]] = {}  # buffers, by their number of elements
         for each in self._sums:
@@ -97,6 +119,9 @@ class Reducer:
         while self._under_way:  # of a step that ended early
             self._settle()
         self.expected, self._next = micro_batches, 0
+        for order in self._orders.values():
+            order.restart()
+            order.is_over = False
         for each in self._sums:
             self._reset(each)
             each.is_sent, each.reductions = False, 0
@@ -149,7 +174,8 @@ class Reducer:
     def _complete(self, each: _Sum) -> None:
         self.completed(each.unit)
         if self.stage > 1:
-            self._reduce(each)
+            each.is_ready = True
+            self._reduce_ready(self._orders[each.unit.chunk])
             return
         # In one order on every rank, whatever order their gradients come in.
         while self._next < len(self._sums):
@@ -159,17 +185,63 @@ class Reducer:
             self._next += 1
             self._reduce(first)
 
+    def _reduce_ready(self, order: _Order) -> None:
+        while order.next < len(order.sums) and order.sums[order.next].is_ready:
+            order.next += 1
+            self._reduce(order.sums[order.next - 1])
+        if order.next == len(order.sums):
+            order.restart()
+            order.is_over = True
+
+    @torch.no_grad()
+    def end_pass(self, chunk: int = 0) -> None:
+        """End the backward pass of a micro-batch: under ZeRO 2 and 3, reduce what has not got every gradient."""
+        order = self._orders.get(chunk)
+        if self.stage < 2 or order is None:
+            return
+        if order.is_over:
+            order.is_over = False
+            return
+        for each in order.sums[order.next :]:
+            if not each.is_ready:
+                self._fill(each)
+                each.is_ready = True
+        self._reduce_ready(order)
+        order.is_over = False
+
+    @torch.no_grad()
+    def passed(self, unit: Unit) -> None:
+        """Reduce what the backward pass, which comes to ``unit`` now, has left behind.
+
+        Called before weights are gathered (ZeRO 3): ranks send and gather in one order. Not where gradients of the
+        pass are computed later.
+        """
+        order = self._orders[unit.chunk]
+        if order.is_over or self.is_later:
+            return
+        for each in order.sums[order.next :]:
+            if each.unit is unit:
+                break
+            if not each.is_ready:
+                self._fill(each)
+                each.is_ready = True
+        self._reduce_ready(order)
+
+    def _fill(self, each: _Sum) -> None:
+        """Set the gradients that never came to zero."""
+        if each.flat is None:
+            each.flat = self._buffer(each.unit)
+        for arrivals in each.arrivals:
+            if not arrivals.count:
+                arrivals.place.of(each.flat).zero_()
+
     @torch.no_grad()
     def finish(self) -> None:
         """Reduce what is left, with zeros for gradients that never came, and wait for all. Collective."""
         for each in self._sums:
             if each.is_sent if self.stage < 2 else (each.reductions and each.flat is None):
                 continue
-            if each.flat is None:
-                each.flat = self._buffer(each.unit)
-            for arrivals in each.arrivals:
-                if not arrivals.count:
-                    arrivals.place.of(each.flat).zero_()
+            self._fill(each)
             self._reduce(each)
         while self._under_way:
             self._settle()

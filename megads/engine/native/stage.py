@@ -48,6 +48,7 @@ class Stage:
         chunks: of this stage, in the order of the model.
         schedule: see ``megads.config.pipeline.actions``.
         around_backward: what every backward pass runs in.
+        end_pass: called with a chunk when all gradients of one of its micro-batches are found.
     """
 
     def __init__(
@@ -57,12 +58,13 @@ class Stage:
         device: torch.device,
         schedule: str,
         around_backward: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        end_pass: Callable[[int], None] = lambda chunk: None,
     ):
         self.chunks, self.groups, self.device, self.schedule = list(chunks), groups, device, schedule
         self.dtype = next(self.chunks[0].parameters()).dtype
         self.virtual_stages = len(self.chunks) * groups.pipe_size
         self.is_last = groups.pipe_rank == groups.pipe_size - 1
-        self.later, self.around_backward = LaterGradients(), around_backward
+        self.later, self.around_backward, self.end_pass = LaterGradients(), around_backward, end_pass
         self.watch: Callable[[Step], None] | None = None  # called before each step, see the tests
 
     def train(
@@ -200,6 +202,8 @@ class _Training(_Passes):
         putting_off = later.collected((chunk, micro_batch)) if self.puts_off else contextlib.nullcontext()
         with section(BACKWARD), self.stage.around_backward(), putting_off:
             run_backward(y, torch.ones_like(y) if grad is None else grad)
+        if not self.puts_off:
+            self.stage.end_pass(chunk)
         if virtual > 0:
             assert x.grad is not None
             self.messages.put("B", virtual - 1, micro_batch, x.grad)
@@ -207,3 +211,4 @@ class _Training(_Passes):
     def weights(self, chunk: int, micro_batch: int) -> None:
         with section(BACKWARD):
             self.stage.later.compute((chunk, micro_batch))
+        self.stage.end_pass(chunk)

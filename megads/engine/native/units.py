@@ -92,6 +92,7 @@ class Unit:
         gaps: the elements between the places.
         is_frozen: whether its parameters are not trained. It has no masters but its part, no gradients and no runs,
             and a rank owns its share under every ZeRO stage: that is what it reads of a checkpoint.
+        chunk: of the model that it is in, of those that this rank holds.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Unit:
     runs: list[Run]
     gaps: list[slice] = field(default_factory=list)
     is_frozen: bool = False
+    chunk: int = 0
 
     def piece(self, place: Place) -> tuple[int, slice]:
         """Return what this rank owns of a parameter: its first element there, and where it is in ``masters``.
@@ -130,11 +132,11 @@ def stage_of(run: RunConfig, groups: Groups) -> int:
 
 
 @torch.no_grad()
-def cut(module: GPT, run: RunConfig, groups: Groups) -> list[Unit]:
+def cut(module: GPT, run: RunConfig, groups: Groups, chunk: int = 0) -> list[Unit]:
     """Give the parameters of ``module``, which have no memory yet, places in units, in the order of their use.
 
     See ``hollow`` of :func:`megads.parallel.tensor.placed`. A copy of another stage's parameter gets memory of its
-    own and is in no unit.
+    own and is in no unit. ``chunk``: number of the module among those of this rank.
     """
     mark_counted(module, groups.tensor_rank)
     label_of = {each: group["label"] for group in parameter_groups(module, run) for each in group["params"]}
@@ -159,6 +161,8 @@ def cut(module: GPT, run: RunConfig, groups: Groups) -> list[Unit]:
         ranked = sorted(parameters, key=lambda name: labels(run).index(label_of[parameters[name]]))
         places = _places({name: parameters[name] for name in ranked}, label_of)
         found.append(_unit(name, places, run, groups, stage))
+    for unit in found:
+        unit.chunk = chunk
     return found
 
 

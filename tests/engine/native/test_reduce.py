@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.engine.plain import NATIVE, batches, make_engine, rate, settings
@@ -68,6 +70,75 @@ def _missing_gradients_are_zeros(stage: str) -> None:
 @pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
 def test_missing_gradients_are_zeros(stage):
     run_ranks(2, _missing_gradients_are_zeros, stage)
+
+
+class _Lacking:
+    """Weights that get no gradient in some micro-batches of rank 1, or one of zeros."""
+
+    def __init__(self, engine: Any, names: list[str], is_here: bool, is_missing: bool):
+        self.is_here, self.micro_batch = is_here, -1
+        weights = dict(engine.module.named_parameters())
+        self.weights = [weights[name] for name in names]
+        engine.module.register_forward_pre_hook(self.begin)
+        if is_missing:
+            for name in names:
+                engine.module.get_submodule(name.rpartition(".")[0]).register_forward_pre_hook(self.hide)
+            engine.module.register_forward_hook(self.show)
+        else:
+            for weight in self.weights:
+                weight.register_hook(self.zeros)
+
+    @property
+    def is_on(self) -> bool:
+        return self.is_here and self.micro_batch in (0, 2)
+
+    def begin(self, *args: object) -> None:
+        self.micro_batch = (self.micro_batch + 1) % 4
+
+    def hide(self, *args: object) -> None:
+        for weight in self.weights:
+            weight.requires_grad_(not self.is_on)
+
+    def show(self, *args: object) -> None:
+        for weight in self.weights:
+            weight.requires_grad_()
+
+    def zeros(self, grad: Any) -> Any:
+        return grad * 0 if self.is_on else None
+
+
+def _a_rank_without_a_gradient_counts_zero(stage: str, names: list[str]) -> None:
+    import torch
+
+    found = []
+    for is_missing in (True, False):
+        engine, run, groups = _engine(
+            **{"parallel.zero_stage": stage, "train.grad_acc_steps": "4", "train.micro_batch": "1"}
+        )
+        _Lacking(engine, names, groups.data_rank == 1, is_missing)
+        issued: list[str] = []
+        engine.reducer.issued = lambda unit, issued=issued: issued.append(unit.name)
+        results = [engine.train_step(batches(run, step, groups.data_rank), rate(step)) for step in range(2)]
+        gradients = [unit.gradients.clone() for unit in engine.units]
+        found.append((gradients, [(float(each.loss), each.grad_norm) for each in results], issued))
+    for mine, wanted in zip(*(each[0] for each in found), strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=0, atol=0)
+    assert found[0][1:] == found[1][1:]
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["layers.2.attention.qkv.weight"],
+        ["layers.0.mlp.down.weight", "layers.3.mlp.gate_up.weight", "layers.3.attention.out.weight"],
+    ],
+    ids=["one", "three"],
+)
+def test_a_rank_whose_pass_lacks_a_gradient_counts_zero(stage, names):
+    """Collectives of the ranks match, and the sums are those of a gradient of zeros."""
+    run_ranks(2, _a_rank_without_a_gradient_counts_zero, stage, names)
 
 
 def _held_units_wait_for_what_is_added(stage: str) -> None:
