@@ -19,6 +19,8 @@ COMMANDS = {
     "verify": ("megads.cli.checkpoint.look", "Read every byte of a checkpoint and check it."),
     "reshape": ("megads.cli.checkpoint.reshape", "Reshard a checkpoint: write it for another layout."),
     "merge-lora": ("megads.cli.checkpoint.lora", "Merge adapters (LoRA) with their base into a plain checkpoint."),
+    "export-lora": ("megads.cli.checkpoint.lora", "Adapters (LoRA) to a folder of peft."),
+    "import-lora": ("megads.cli.checkpoint.lora", "Adapters (LoRA) from a folder of peft."),
     "export-hf": ("megads.cli.checkpoint.huggingface", "To a Hugging Face folder."),
     "import-hf": ("megads.cli.checkpoint.huggingface", "From a Hugging Face folder."),
     "export-megatron": ("megads.cli.checkpoint.megatron", "To Megatron-LM's mp_rank files."),

@@ -14,7 +14,7 @@ from megads.checkpoint.format.shard_layout import parameters_of, saved_parameter
 from megads.checkpoint.lora.base import NOTE, note_of
 from megads.checkpoint.resume.compatibility import shape_of
 from megads.config.schema import ModelConfig
-from tests.checkpoint.made import make, numbers_of
+from tests.checkpoint.made import Numbers, make, numbers_of
 from tests.models.shapes import LLAMA_GQA
 
 ADAPTED = LLAMA_GQA.model_copy(update={"lora_rank": 2, "lora_alpha": 5.0})
@@ -23,12 +23,12 @@ ADAPTED = LLAMA_GQA.model_copy(update={"lora_rank": 2, "lora_alpha": 5.0})
 def make_both(
     folder: Path, model: ModelConfig = ADAPTED, degree: int = 2
 ) -> tuple[CheckpointRef, CheckpointRef, dict[str, NDArray[Any]]]:
-    """Return the adapters, the base, and the merged weights, which are computed here, matrix by matrix."""
+    """Return the adapters, the base, and the merged weights of all targets, which are computed here."""
     plain = model.model_copy(update={"lora_rank": 0})
-    weights = numbers_of(parameters_of(plain), ("weight",), seed=1)
+    weights = _small(numbers_of(parameters_of(plain), ("weight",), seed=1))
     base = make(folder / "base", 7, tensors=parameters_of(plain), numbers=weights, degree=degree, model=shape_of(plain))
     found = CheckpointRef(base, read_manifest(base))
-    numbers = numbers_of(saved_parameters(model), seed=2)
+    numbers = _small(numbers_of(saved_parameters(model), seed=2))
     adapters = make(
         folder / "adapters",
         50,
@@ -42,10 +42,14 @@ def make_both(
     merged = {name: each.copy() for name, each in weights["weight"].items()}
     for name, weight in merged.items():
         prefix = name.removesuffix("weight")
-        if f"{prefix}lora_a" in numbers["weight"]:
+        if f"{prefix}lora_a" in numbers["weight"] and model.lora_targets == "all":
             a, b = (numbers["weight"][f"{prefix}lora_{which}"].astype(np.float64) for which in "ab")
             merged[name] = (weight + dense(model, prefix, a, b, weight.shape)).astype(np.float32)
     return CheckpointRef(adapters, read_manifest(adapters)), found, merged
+
+
+def _small(numbers: Numbers) -> Numbers:
+    return {kind: {name: np.float32(0.2) * each for name, each in found.items()} for kind, found in numbers.items()}
 
 
 def dense(

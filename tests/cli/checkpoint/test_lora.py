@@ -62,3 +62,37 @@ def test_what_cannot_be_merged(tmp_path, monkeypatch, words, told):
         assert told in result.stdout
     else:
         assert told in refusal(result)
+
+
+def test_adapters_go_to_peft_and_back(tmp_path):
+    adapters, *_ = make_both(tmp_path)
+    done = _run("export-lora", tmp_path / "adapters", tmp_path / "out", "--base-name", "mine")
+    assert done.exit_code == 0, done.output
+    assert (
+        "out: adapters of rank 2 of down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj in fp32"
+        in done.stdout
+    )
+    done = _run("import-lora", tmp_path / "out", tmp_path / "back", "--base", tmp_path / "base")
+    assert done.exit_code == 0, done.output
+    assert "back/iter_0000000: adapters of rank 2, alpha 5, of q k v out gate up down" in done.stdout
+    assert done.stdout.endswith("USE_CHECKPOINT_ARGS=1 DATA_FILE_LIST=my-data.txt megads train\n")
+    with Reader(tmp_path / "back/iter_0000000") as ours, Reader(adapters.path) as first:
+        for name in first.manifest.tensors:
+            np.testing.assert_array_equal(ours.whole(name), first.whole(name))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("export-lora", "base", "out"), "holds no adapters (LORA_RANK); `megads checkpoint export-hf` exports it"),
+        (("export-lora", "adapters", "base"), "already exists"),
+        (("import-lora", "adapters", "out", "--base", "base"), "adapter_config.json: No such file"),
+        (("import-lora", "adapters", "out", "--base", "adapters"), "holds adapters itself"),
+        (("import-lora", "adapters", "out"), "Missing option '--base'"),
+        (("export-hf", "adapters", "out", "--step", "4"), "no checkpoint of iteration 4"),
+    ],
+)
+def test_what_is_refused(tmp_path, monkeypatch, words, told):
+    make_both(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert told in refusal(_run(*words))

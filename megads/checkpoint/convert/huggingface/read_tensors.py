@@ -120,6 +120,21 @@ def _files(folder: Path) -> tuple[list[str], dict[str, str]]:
     raise CheckpointError(f"{folder}: has no weights; expected {SINGLE} or {INDEX} and its files, or {PICKLE} likewise")
 
 
+def open_tensors(path: Path) -> Tensors:
+    """Return the tensors of one safetensors file.
+
+    Raises:
+        CheckpointError: it does not exist, or is none.
+    """
+    if not path.is_file():
+        pickled = path.with_suffix(".bin")
+        what = f"{pickled.name} is not read; save it as safetensors" if pickled.is_file() else "No such file"
+        raise CheckpointError(f"{path}: {what}")
+    found = _open(path)
+    assert isinstance(found, _SafeTensors)
+    return found
+
+
 def _open(path: Path) -> _SafeTensors | _Pickle:
     try:
         refuse_pointer(path)
@@ -187,6 +202,10 @@ class _SafeTensors:
                     out[first : first + count] = unpack(read if is_narrow else read[:, column : column + wide], kind)
         except OSError as error:
             raise CheckpointError(f"{self.path}: {error.strerror}") from None
+
+
+Tensors = _SafeTensors
+"""Of one file: ``shapes`` by name, ``path``, and ``fill``."""
 
 
 class _Pickle:

@@ -1,0 +1,1 @@
+"""Adapters (LoRA) in the format of the package peft, in and out. No torch."""
