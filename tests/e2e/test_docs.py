@@ -32,6 +32,7 @@ def test_there_are_commands_to_try():
     "document",
     [
         "running",
+        "corpus",
         "data",
         "corpus",
         "bert-t5",

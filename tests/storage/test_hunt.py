@@ -16,6 +16,7 @@ REASONS = {
     "data/corpus/duplicates/records.py": "lines that the corpus frame has read and checked",
     "data/corpus/duplicates/remove.py": "lines that the corpus frame has read and checked, and groups, by orjson",
     "data/corpus/contamination/decontaminate.py": "lines that the corpus frame has read and checked, and our own",
+    "data/corpus/frame/step.py": "lines of a corpus, each of a bounded length; the speed of the corpus tools",
     "data/tokenizers/train.py": "lines of the input, and what the tokenizers library says of itself",
     "data/tokenizers/types/files.py": "a tokenizer of many MB, read with a bound; orjson bounds its depth",
     "data/tokenizers/export_word_pieces.py": "what the tokenizers library has just written",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from megads.data.corpus.frame.step import Step
 from megads.data.preprocess.input.files import STDIN, Source
-from megads.data.preprocess.plan import How, check_processes, work_folder
+from megads.data.preprocess.plan import How, check_processes, split_inputs, work_folder
 from megads.errors import ConfigError, DataError
 
 FORMAT = 1
@@ -74,6 +74,7 @@ def check_job(job: CorpusJob, size: int) -> None:
         taken.add(os.path.realpath(path))
     if job.step.is_numbered and size > 1:
         raise ConfigError(f"{job.step.name} numbers documents in one process, not in {size} ranks; use --workers")
+    split_inputs(job.inputs, size)  # where a pipe would be split
     check_processes(job.how)
 
 

@@ -46,9 +46,11 @@ class Document:
         self.line, self.content, self.text, self.number, self.begin = line, content, text, number, begin
 
     def replaced(self, **values: Any) -> bytes:
-        """Return the line of the object with other ``values``, the keys in their order, new ones behind."""
-        # Python's own module: orjson makes floats of large integers.
-        return dump({**json.loads(self.line), **values})
+        """Return the line of the object with other ``values``, the keys in order, new ones behind; else BadLine."""
+        try:  # Python's own module: orjson makes floats of large integers
+            return dump({**json.loads(self.line), **values})
+        except RecursionError:
+            raise BadLine("is JSON nested too deeply") from None
 
 
 def dump(content: dict[str, Any]) -> bytes:

@@ -1,0 +1,7 @@
+"""The command in processes of its own."""
+
+from __future__ import annotations
+
+from tests.data.corpus.conftest import megads, zygote
+
+__all__ = ["megads", "zygote"]
