@@ -32,7 +32,6 @@ def test_there_are_commands_to_try():
     "document",
     [
         "running",
-        "corpus",
         "data",
         "corpus",
         "bert-t5",
