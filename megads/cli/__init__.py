@@ -29,10 +29,7 @@ COMMANDS = {
     "doctor": ("megads.cli.doctor", "Check hosts, versions, devices, network and disks; or a layout's gradients."),
     "bench": ("megads.cli.bench", "Measure devices: right numbers first, then rates, tokens/s, MFU."),
     "data": ("megads.cli.data", "Token files: preprocess, merge, info, check, index, train-tokenizer."),
-    "corpus": (
-        "megads.cli.corpus",
-        "Raw text to a clean corpus: cleaning, near-duplicates, shuffle, statistics.",
-    ),
+    "corpus": ("megads.cli.corpus", "Raw text to a clean corpus: cleaning, near-duplicates, shuffle, statistics."),
     "retro": ("megads.cli.retro", "Retro: chunk database, index and neighbours of a run's samples."),
     "checkpoint": ("megads.cli.checkpoint", "Checkpoints: list, verify, inspect, reshape, import and export."),
     "evaluate": ("megads.cli.evaluate", "Perplexity and accuracy of a trained model on texts."),
