@@ -78,14 +78,22 @@ def train(project: Project, crew: Crew, embedder: Callable[[], Embedder], *, kee
     crew.stage("vectors to train on", lambda: _missing(blocks, dim, crew), make, "chunks")
 
     def finish() -> None:
-        parts = [rows for _, rows in vectors(blocks, own["train_load_fraction"], dim)]
-        rows = np.concatenate(parts) if parts else np.empty((0, dim), np.float32)
+        rows = _gather(blocks, own["train_load_fraction"], dim)
         crew.report(f"training {own['index_str']} on {len(rows):,} vectors")
         write_index(places.empty, with_faiss.train_index(own["index_str"], dim, rows))
         if not keep_vectors:
             shutil.rmtree(places.training.parent, ignore_errors=True)
 
     crew.alone(finish)
+
+
+def _gather(blocks: list[Block], fraction: float, dim: int) -> npt.NDArray[np.float32]:
+    """Return the vectors of blocks in one array, of which there is room for one."""
+    out, filled = np.empty((sum(loaded(block, fraction) for block in blocks), dim), np.float32), 0
+    for _, rows in vectors(blocks, fraction, dim):
+        out[filled : filled + len(rows)] = rows
+        filled += len(rows)
+    return out
 
 
 def _missing(blocks: Sequence[Block], columns: int, crew: Crew) -> list[Block]:

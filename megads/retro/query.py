@@ -62,7 +62,8 @@ class Searcher:
         for start in range(block.start, block.stop, _AT_ONCE):
             stop = min(start + _AT_ONCE, block.stop)
             texts = [text_of(tokens, self._project) for tokens in samples.chunks(start, stop)]
-            near = self._index.search(self._embedder().embed(texts), own["num_neighbors_query"])
+            rows = self._embedder().embed(texts, lambda texts: tick(0))
+            near = self._index.search(rows, own["num_neighbors_query"])
             out.append(self._without_own(near, samples, start, own["num_neighbors"]))
             tick(stop - start)
         return np.concatenate(out)

@@ -88,7 +88,7 @@ def run_steps(folder: Path, asked: Asked, steps: Sequence[str], how: How, stream
 
     def rest(crew: Crew) -> str:
         project = Project.open(folder)
-        embedder = functools.cache(lambda: make_embedder(project, how.local_rank))
+        embedder = functools.cache(lambda: make_embedder(project, _device_rank(crew, how)))
         if "index-train" in steps:
             index.train(project, crew, embedder, keep_vectors=how.keep_vectors)
         if "index-add" in steps:
@@ -118,6 +118,11 @@ def _embedding_workers(folder: Path, how: How) -> int:
     return how.workers or (1 if is_model else how.cores)
 
 
+def _device_rank(crew: Crew, how: How) -> int:
+    """Return which device of this host is this process's."""
+    return how.local_rank if how.size > 1 else crew.rank
+
+
 def _summary(project: Project, rows: dict[str, int]) -> str:
     parts = [f"{len(project.database()):,} chunks to retrieve"]
     if rows:
@@ -141,7 +146,7 @@ def run_validation(
 
     def check(crew: Crew) -> Checked:
         project = Project.open(folder)
-        embedder: Callable[[], Embedder] = functools.cache(lambda: make_embedder(project, how.local_rank))
+        embedder: Callable[[], Embedder] = functools.cache(lambda: make_embedder(project, _device_rank(crew, how)))
         return validate(project, crew, embedder, share, seed)
 
     found = run_crew(folder, how.rank, how.size, _embedding_workers(folder, how), stream, check)

@@ -25,11 +25,41 @@ PROJECT = click.option(
 )
 WORKERS = click.option("--workers", type=_COUNT, help="Local processes.  [default: cores; one where a BERT embeds]")
 
+_RENAMED = {
+    "--no-retro-index-delete-training-embeddings": "--retro-index-no-delete-training-embeddings",
+    "--no-retro-index-delete-added-codes": "--retro-index-no-delete-added-codes",
+}
+_UNUSED = {"--retro-return-doc-ids", "--output-bert-embeddings", "--retro-print-tokens"}
+
+
+class StepCommand(ManyWords):
+    """Takes Megatron's whole command line: what describes its BERT and its ranks is dropped, with a note."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse ``args`` without the options of Megatron that no step reads."""
+        own = {name for option in self.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+        words = [_RENAMED.get(word, word) for word in args]
+        foreign = {word.partition("=")[0] for word in words if word.startswith("--")} - own
+        if foreign - _UNUSED:
+            from megads.config.sources.flags import flags
+
+            foreign &= flags().keys() | _UNUSED
+        kept, is_dropped, dropped = [], False, []
+        for word in words:
+            if word.startswith("--"):
+                is_dropped = word.partition("=")[0] in foreign
+                dropped += [word.partition("=")[0]] if is_dropped else []
+            if not is_dropped:
+                kept.append(word)
+        if dropped:
+            click.echo(f"megads: not used here: {', '.join(dict.fromkeys(dropped))}", err=True)
+        return super().parse_args(ctx, kept)
+
+
 Options = tuple[Callable[..., Any], ...]
 DATA: Options = (
     click.option(
         "--retro-gpt-data-path",
-        "--data-path",
         "data_path",
         multiple=True,
         metavar="[WEIGHT] PREFIX...",
@@ -42,7 +72,7 @@ DATA: Options = (
     click.option("--retro-gpt-merge-file", metavar="FILE", help="Merges of GPT2BPETokenizer."),
     click.option("--retro-gpt-vocab-size", type=_COUNT, help="Of NullTokenizer, as VOCAB_SIZE."),
     click.option("--retro-gpt-chunk-length", type=_COUNT, help="Tokens of a chunk.  [default: 64]"),
-    click.option("--retro-gpt-split", "--split", "retro_gpt_split", help="Train,valid,test.  [default: 969,30,1]"),
+    click.option("--retro-gpt-split", help="Train,valid,test.  [default: 969,30,1]"),
     click.option("--retro-doc-block-size", "doc_block_size", type=_COUNT, help="Documents of a file of chunks."),
     click.option("--retro-block-size", "block_size", type=_COUNT, help="Chunks of a file of vectors or neighbours."),
 )
@@ -62,7 +92,9 @@ BERT: Options = (
         type=click.Choice(("hashed", "huggingface", "megads", "megatron")),
         help="hashed: words, without a model; megads: a run or checkpoint, of Megatron too.",
     ),
-    click.option("--retro-bert-model", "embedder_model", metavar="PATH", help="Folder, run or checkpoint of the BERT."),
+    click.option(
+        "--retro-bert-model", "--load", "embedder_model", metavar="PATH", help="Folder, run or checkpoint of the BERT."
+    ),
 )
 INDEX: Options = (
     click.option(
@@ -90,19 +122,19 @@ INDEX: Options = (
     ),
 )
 QUERY: Options = (
-    click.option("--retro-gpt-seq-length", "--seq-length", "retro_gpt_seq_length", type=_COUNT, help="Of the run."),
+    click.option("--retro-gpt-seq-length", type=_COUNT, help="Of the run."),
     click.option(
         "--retro-gpt-train-samples", "--train-samples", "retro_gpt_train_samples", type=_COUNT, help="Of the run."
     ),
-    click.option("--retro-gpt-global-batch-size", "--global-batch-size", "retro_gpt_global_batch_size", type=_COUNT),
+    click.option("--retro-gpt-global-batch-size", type=_COUNT),
     click.option(
-        *("--retro-gpt-eval-interval", "--eval-interval", "retro_gpt_eval_interval"),
+        "--retro-gpt-eval-interval",
         type=_ANY,
         help="Of the run; 0: no validation.  [default: 100]",
     ),
-    click.option("--retro-gpt-eval-iters", "--eval-iters", "retro_gpt_eval_iters", type=_ANY, help="[default: 20]"),
-    click.option("--retro-gpt-seed", "--seed", "retro_gpt_seed", type=_ANY, help="Of the run.  [default: 1234]"),
-    click.option("--retro-gpt-data-cache-path", "--data-cache-path", "retro_gpt_data_cache_path", metavar="DIR"),
+    click.option("--retro-gpt-eval-iters", type=_ANY, help="[default: 20]"),
+    click.option("--retro-gpt-seed", type=_ANY, help="Of the run.  [default: 1234]"),
+    click.option("--retro-gpt-data-cache-path", metavar="DIR"),
     click.option("--retro-query-ef-search", "ef_search", type=_COUNT, help="Of graphs of faiss.  [default: 256]"),
     click.option("--retro-query-nprobe", "nprobe", type=_COUNT, help="Lists that faiss looks at.  [default: 65536]"),
     click.option(
@@ -123,7 +155,7 @@ def _with(*groups: Options) -> Callable[[Callable[..., None]], Callable[..., Non
     return add
 
 
-@click.command(cls=ManyWords)
+@click.command(cls=StepCommand)
 @PROJECT
 @click.option("--retro-tasks", "tasks", default="build", help="Steps, as Megatron calls them, with commas.")
 @click.option("--retro-task-validate", "validate", type=float, help="Recompute a share instead, as `validate`.")
@@ -150,7 +182,7 @@ def build(folder: str, tasks: str, validate: float | None, **options: Any) -> No
     _run(folder, steps, options)
 
 
-@click.command("train-index", cls=ManyWords)
+@click.command("train-index", cls=StepCommand)
 @PROJECT
 @_with(BERT, INDEX)
 @WORKERS
@@ -159,7 +191,7 @@ def train_index(folder: str, **options: Any) -> None:
     _run(folder, ("index-train",), options)
 
 
-@click.command(cls=ManyWords)
+@click.command(cls=StepCommand)
 @PROJECT
 @_with(BERT, INDEX)
 @WORKERS
@@ -168,7 +200,7 @@ def add(folder: str, **options: Any) -> None:
     _run(folder, ("index-add",), options)
 
 
-@click.command(cls=ManyWords)
+@click.command(cls=StepCommand)
 @PROJECT
 @_with(BERT, INDEX, QUERY)
 @WORKERS

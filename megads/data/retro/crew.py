@@ -22,7 +22,7 @@ from typing import Any, TextIO, TypeVar
 
 from megads.cluster.parent import end_with
 from megads.data.preprocess.progress import Done
-from megads.data.preprocess.team import WAIT_S, EndedByLeader, Team
+from megads.data.preprocess.team import EndedByLeader, Team
 from megads.data.preprocess.workers.pool import FORK
 from megads.data.retro.blocks import Block
 from megads.errors import DataError, MegadsError
@@ -33,6 +33,7 @@ from megads.text.units import duration
 MEETING = ".team"
 _LOCK_S = 3.0  # what is left of a run that was killed may need a moment to end
 _FIRST_S, _EVERY_S = 5.0, 30.0  # until the first line of progress, and between two
+_PATIENCE_S = 3600.0  # without a sign of a process at work: one may load an index of hundreds of GB
 _LONGEST_S = 30 * 86400.0  # that rank 0 may work alone between two stages
 _RUNS = itertools.count()  # of the crews of this process: every rank makes the same ones
 T = TypeVar("T")
@@ -120,7 +121,7 @@ class Crew:
     def _team(self) -> Team:
         self._stage += 1
         team = Team(self.rank, self.size, self.folder / MEETING / f"{self._run}-{self._stage}")
-        team.patience_s = _LONGEST_S if self.rank else WAIT_S
+        team.patience_s = _LONGEST_S if self.rank else _PATIENCE_S
         return team
 
     def _lead(
@@ -154,7 +155,7 @@ class Crew:
         text = team.follow(lambda: None)
         if not text:
             raise EndedByLeader
-        team.patience_s = WAIT_S
+        team.patience_s = _PATIENCE_S
         return text
 
     def _make(

@@ -21,6 +21,7 @@ from megads.data.tokenizers.base import TokenizerSpec
 from megads.data.tokenizers.build import make_tokenizer
 from megads.data.tokenizers.record_check import check_record
 from megads.errors import ConfigError, DataError
+from megads.storage.reading import read_json
 
 Asked = Mapping[str, Any]
 """Options by the name of a field of :class:`ProjectConfig`, of a key of ``megads`` in ``config.json``, or of a part of
@@ -128,6 +129,10 @@ def wanted(folder: Path, asked: Asked, before: ProjectConfig | None) -> ProjectC
             raise ConfigError(f"a new project needs --retro-gpt-{name.replace('_', '-')}")
     own = {**OWN_DEFAULTS, **(before.own if before else {})}
     own |= {name: given[name] for name in OWN_DEFAULTS if name in given}
+    if "embedder_model" in given and "embedder" not in given:
+        model = folder / os.path.expanduser(given["embedder_model"])
+        is_hf = (model / "config.json").is_file() or Path(given["embedder_model"], "config.json").is_file()
+        own["embedder"] = "huggingface" if is_hf else "megads"
     own |= _index_of(given, own)
     if "vocab_size" in given and given.get("tokenizer_type") == "NullTokenizer":
         own["vocab_size"] = given["vocab_size"]
@@ -177,6 +182,8 @@ def _check_values(values: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     for name in ("train_load_fraction", "add_load_fraction"):
         if not 0 < own[name] <= 1:
             raise ConfigError(f"--retro-index-{name.replace('_', '-')} {own[name]:g} must be above 0 and at most 1")
+    if own["embedder"] == "hashed" and own["embedder_model"]:
+        raise ConfigError(f"--retro-bert-model {own['embedder_model']}: is not read by --bert-embedder-type hashed")
     if own["embedder"] != "hashed" and not own["embedder_model"]:
         raise ConfigError(f"--bert-embedder-type {own['embedder']} needs --retro-bert-model FOLDER")
 
@@ -251,7 +258,19 @@ def _bert_tokenizer(folder: Path, given: Asked, before: ProjectConfig | None, ow
         return TokenizerSpec(WORDS)
     if kind == WORDS:
         raise ConfigError(f"--retro-bert-vocab-file {vocab}: is not read by --retro-bert-tokenizer-type {WORDS}")
-    return TokenizerSpec(kind or "BertWordPieceLowerCase", vocab_file=_stored(vocab, folder))
+    return TokenizerSpec(kind or _case_of(Path(vocab)), vocab_file=_stored(vocab, folder))
+
+
+def _case_of(vocab: Path) -> str:
+    """Return the type of a BERT's tokenizer as the file next to its vocabulary says; without one lower case."""
+    path = vocab.with_name("tokenizer_config.json")
+    try:
+        is_lower = read_json(path).get("do_lower_case", True)
+    except FileNotFoundError:
+        return "BertWordPieceLowerCase"
+    except (OSError, ValueError, AttributeError):
+        raise DataError(f"{path}: cannot be read as JSON; pass --retro-bert-tokenizer-type") from None
+    return "BertWordPieceLowerCase" if is_lower else "BertWordPieceCase"
 
 
 def _data_path(folder: Path, given: Asked, before: ProjectConfig | None) -> tuple[tuple[float, str], ...]:

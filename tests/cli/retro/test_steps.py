@@ -148,3 +148,27 @@ def test_a_project_that_is_damaged_is_one_line(tmp_path, capsys):
         code, _, err = call(capsys, step, "--retro-project-dir", tmp_path)
         assert (code, err.count("\n")) == (2, 1)
         assert "not the config.json of a Retro project" in err
+
+
+def test_the_whole_command_line_of_megatron(tmp_path, corpus, capsys):
+    folder = tmp_path / "p"
+    bert = [
+        "--num-layers",
+        24,
+        "--hidden-size",
+        1024,
+        "--seq-length",
+        512,
+        "--tokenizer-type",
+        "BertWordPieceLowerCase",
+    ]
+    more = ["--data-path", 1.0, "x", "--vocab-file", "/none", "--retro-return-doc-ids", "--output-bert-embeddings"]
+    keep = ["--no-retro-index-delete-added-codes", "--fp16"]
+    code, out, err = call(capsys, "build", *bert, *more, *words(corpus, folder), *keep)
+    assert (code, "129 chunks to retrieve" in out) == (0, True)
+    assert err.splitlines()[0] == (
+        "megads: not used here: --num-layers, --hidden-size, --seq-length, --tokenizer-type, --data-path, "
+        "--vocab-file, --retro-return-doc-ids, --output-bert-embeddings, --fp16"
+    )
+    code, _, err = call(capsys, "build", *bert, "--num-layer", 3, *words(corpus, folder))
+    assert (code, err.count("--num-layer")) == (2, 2)

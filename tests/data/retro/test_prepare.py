@@ -73,3 +73,28 @@ def test_a_tokenizer_of_another_kind_is_refused_by_the_record(tmp_path, corpus):
     assert prepare(tmp_path / "p", {}).config == config
     with pytest.raises(ConfigError, match="needs the tokenizer"):
         prepare(tmp_path / "q", corpus.options(vocab_file=None, merge_file=None))
+
+
+def test_a_model_brings_the_vocabulary_of_its_tokenizer(tmp_path, corpus):
+    model = tmp_path / "bert"
+    model.mkdir()
+    (model / "vocab.txt").write_bytes((corpus.folder / "vocab.txt").read_bytes())
+    asked = corpus.options(bert_vocab_file=None, embedder="huggingface", embedder_model=str(model))
+    for content, kind in ((None, "LowerCase"), ('{"do_lower_case": false}', "Case"), ("{}", "LowerCase")):
+        if content:
+            (model / "tokenizer_config.json").write_text(content)
+        found = prepare(tmp_path / kind / str(content)[:4], asked).config.bert_tokenizer
+        assert (found.type, found.vocab_file) == (f"BertWordPiece{kind}", str(model / "vocab.txt"))
+    (model / "tokenizer_config.json").write_text("{")
+    with pytest.raises(DataError, match="pass --retro-bert-tokenizer-type"):
+        prepare(tmp_path / "q", asked)
+
+
+def test_a_model_without_a_kind_is_the_one_that_it_is(tmp_path, corpus):
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text("{}")
+    for name, kind in (("hf", "huggingface"), ("run", "megads")):
+        config = prepare(tmp_path / f"p{name}", corpus.options(embedder_model=str(tmp_path / name))).config
+        assert (config.own["embedder"], config.own["embedder_model"]) == (kind, str(tmp_path / name))
+    with pytest.raises(ConfigError, match="is not read by --bert-embedder-type hashed"):
+        prepare(tmp_path / "q", corpus.options(embedder="hashed", embedder_model=str(tmp_path / "hf")))
