@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -203,3 +205,25 @@ def test_a_model_that_is_computed_again_draws_the_same(granularity):
         found.append({name: each.grad for name, each in module.named_parameters()})
     for name, each in found[0].items():
         torch.testing.assert_close(found[1][name], each, rtol=0, atol=0)
+
+
+def test_with_neighbours_that_hold_the_answer_the_loss_falls_below_what_a_decoder_can_reach():
+    """Random tokens, which nobody can foretell: log V. The neighbour of a chunk is the chunk with what follows it."""
+    vocab, chunk, chunks = 16, 4, 4
+    length = chunk * chunks
+    sizes = {"vocab_size": vocab, "seq_length": length, "max_positions": length, "num_layers": 6, "init_std": 0.05}
+    wide = {"hidden_size": 64, "head_dim": 8, "retro_num_neighbors": 1, "retro_encoder_layers": 1}
+    module = build(RETROS["retro"].model_copy(update=sizes | wide)).float()
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3, betas=(0.9, 0.98))
+    generator, losses = torch.Generator().manual_seed(3), []
+    for _ in range(85):
+        text = torch.randint(vocab, (32, length + chunk), generator=generator)
+        answers = torch.stack([text[:, at : at + 2 * chunk] for at in range(0, length, chunk)], dim=1)
+        tokens = torch.cat([text[:, :length], answers.flatten(1)], dim=1)
+        loss = module(tokens, text[:, 1 : length + 1], None, Documents(encoder_tokens=length))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert min(losses[:5]) > 0.95 * math.log(vocab)
+    assert max(losses[-5:]) < 0.85 * math.log(vocab)
