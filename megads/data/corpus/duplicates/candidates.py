@@ -16,6 +16,7 @@ Floats = npt.NDArray[np.float64]
 Compare = Callable[[Ints], Floats]
 """Pairs of documents [m, 2] -> their similarities [m]."""
 
+_ROWS = 1 << 14  # signatures that are read at once
 _MIX = np.uint64(0x9FB21C651E98DF25)
 
 
@@ -36,15 +37,11 @@ class Pairs:
 
 
 def buckets_of(signatures: npt.NDArray[np.uint32], num_bands: int) -> Buckets:
-    """Return the buckets of all bands of signatures [documents, num_seeds]."""
-    rows = signatures.shape[1] // num_bands
+    """Return the buckets of all bands of signatures [documents, num_seeds], which may be in a file."""
+    columns = signatures.shape[1] // num_bands
     members, sizes = [], []
     for band in range(num_bands):
-        keys = np.zeros(len(signatures), np.uint64)
-        for column in range(band * rows, (band + 1) * rows):
-            keys ^= signatures[:, column]
-            keys *= _MIX
-            keys ^= keys >> np.uint64(29)
+        keys = _keys(signatures, range(band * columns, (band + 1) * columns))
         order = np.argsort(keys, kind="stable")
         ends = np.flatnonzero(np.diff(keys[order])) + 1
         found = np.diff(np.concatenate([[0], ends, [len(order)]]))
@@ -52,6 +49,18 @@ def buckets_of(signatures: npt.NDArray[np.uint32], num_bands: int) -> Buckets:
         members.append(order[np.repeat(shared, found)])
         sizes.append(found[shared])
     return Buckets(np.concatenate(members).astype(np.int64), np.concatenate(sizes).astype(np.int64))
+
+
+def _keys(signatures: npt.NDArray[np.uint32], columns: range) -> npt.NDArray[np.uint64]:
+    """Return a number for each document that depends on ``columns`` of its signature; the file is read once."""
+    keys = np.zeros(len(signatures), np.uint64)
+    for start in range(0, len(keys), _ROWS):
+        part, key = signatures[start : start + _ROWS], keys[start : start + _ROWS]
+        for column in columns:
+            key ^= part[:, column]
+            key *= _MIX
+            key ^= key >> np.uint64(29)
+    return keys
 
 
 def compare_buckets(buckets: Buckets, num_documents: int, rounds: int, seed: int, compare: Compare) -> Pairs:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from datasketch import MinHash, MinHashLSH
 
+from megads.data.corpus.duplicates import candidates
 from megads.data.corpus.duplicates.candidates import Buckets, buckets_of, compare_buckets
 from megads.data.corpus.duplicates.groups import Groups
 from megads.data.corpus.duplicates.minhash import Signer
@@ -20,7 +21,9 @@ def members_of(buckets: Buckets) -> list[list[int]]:
     return [part.tolist() for part in np.split(buckets.members, np.cumsum(buckets.sizes)[:-1])]
 
 
-def test_buckets_are_those_of_the_library():
+@pytest.mark.parametrize("rows", [7, 1 << 14])
+def test_buckets_are_those_of_the_library(monkeypatch, rows):
+    monkeypatch.setattr(candidates, "_ROWS", rows)
     draw = random.Random(1)
     signer = Signer(20, 9)
     texts = [text(draw, 6) for _ in range(60)]
