@@ -156,6 +156,33 @@ def test_a_signal_keeps_what_is_under_way_and_loses_nothing(tmp_path, number, wo
     assert _records(tmp_path / "b") == _by_hand(texts)
 
 
+class _Slow(WordList):
+    """Answers the first text when it is asked to stop, as a request that is under way, the others at once."""
+
+    batch, workers = 1, 2
+
+    def __init__(self):
+        super().__init__()
+        self.stopped = threading.Event()
+
+    def score(self, texts):
+        if texts == ["first"]:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert self.stopped.wait(60)
+        return super().score(texts)
+
+    def stop(self):
+        self.stopped.set()
+
+
+def test_an_answer_that_comes_after_the_signal_counts(tmp_path):
+    source = _source(tmp_path / "a", ["first", *["idiot"] * 20])
+    found = _annotated(source, tmp_path / "b", _Slow())
+    kept = _records(tmp_path / "b.part")
+    assert 1 <= found.new == len(kept) <= 4
+    assert [each["id"] for each in kept] == list(range(len(kept)))
+
+
 def test_a_crash_at_any_byte_loses_nothing(tmp_path):
     source = _source(tmp_path / "a", ["fine", "you idiot", "", "hate \u00e9 hate"])
     scorer = WordList()
