@@ -11,6 +11,7 @@ import pytest
 from megads.data.corpus.frame.step import Joined, Lines
 from megads.data.corpus.shuffle import Shuffle, random_bits
 from megads.data.preprocess.input.files import Source
+from tests.data.preprocess.conftest import alive, kill, until
 
 LINES = [{"text": "x" * (number % 50), "n": number} for number in range(600)]
 
@@ -36,7 +37,8 @@ def test_order_does_not_depend_on_how_it_is_made(megads):
 @pytest.mark.parametrize("memory", [300, 3000, 10**6])
 def test_memory_does_not_change_the_order(megads, tmp_path, memory):
     """Files that are larger than the memory are split again."""
-    data = "".join(megads.write("a", LINES)[number] + "\n" for number in range(len(LINES))).encode()
+    megads.write("a", LINES)
+    data = (megads.folder / "a").read_bytes()
     step = Shuffle(1, [Source("a", "plain", 1, 0)], memory)
     assert step.num_streams == 3  # one file at first
     outputs = [b"".join(pieces) for pieces in step.block(Lines(data, 0, 0)).outputs]
@@ -85,3 +87,21 @@ def test_number_of_files():
     assert count(Source("a", "plain", 10**9, 0)) == 256
     assert count(Source("-", "pipe", 0, 0)) == 64
     assert count() == 1
+
+
+def test_killed_while_it_sorts(megads):
+    """The workers are done; the leader is killed, and the next call sorts again."""
+    lines = megads.write("a", LINES * 20)
+    words = ["shuffle", "a", "out", "--commit-seconds", 0]
+    sorting = megads.folder / ".out.corpus" / "finish" / "shuffled"
+    for _ in range(5):
+        pid = megads.start(*words)
+        until(lambda pid=pid: sorting.exists() or not alive(pid))
+        kill(pid)
+        if megads.wait(pid).code == 0:
+            break
+    megads(*words)
+    assert sorted(megads.lines("out")) == sorted(lines)
+    megads.made("shuffle", "a", "again")
+    assert megads.lines("again") == megads.lines("out")
+    assert [name for name in megads.hidden() if not name.endswith(".lock")] == []
