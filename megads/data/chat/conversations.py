@@ -3,8 +3,7 @@
 ``{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}, ...]}``
 ``{"prompt": ..., "response": ...}``                          or ``completion``
 ``{"instruction": ..., "input": ..., "output": ...}``         ``input`` may be absent
-``{"question": ..., "answer": ...}``                          InstructRetro: or ``answers``, ``longform_answer``; with
-                                                              ``ctxs``, ``sub-paragraphs`` and ``multichoice_options``
+``{"question": ..., "answer": ...}``                          InstructRetro, see :mod:`megads.data.qa.questions`
 
 The keys say which it is; every line of a file may be of another kind.
 """
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from megads.data.qa.questions import question_of
 from megads.data.tasks.examples import lines_of, object_of
 from megads.errors import DataError
 from megads.storage.reading import Bounds, parse_json
@@ -131,65 +131,22 @@ def _content(what: str, content: Any) -> str:
 
 def _prompt(where: str, row: Mapping[str, Any]) -> _Found:
     name = "response" if "response" in row else "completion"
-    return _pair(where, _text(where, row, "prompt"), _text(where, row, name, may_be_empty=True)), ()
+    return _pair(_text(where, row, "prompt"), _text(where, row, name, may_be_empty=True)), ()
 
 
 def _instruction(where: str, row: Mapping[str, Any]) -> _Found:
     text = _text(where, row, "instruction")
     if row.get("input") not in (None, ""):
         text = f"{text}\n\n{_text(where, row, 'input')}"
-    return _pair(where, text, _text(where, row, "output", may_be_empty=True)), ()
+    return _pair(text, _text(where, row, "output", may_be_empty=True)), ()
 
 
 def _question(where: str, row: Mapping[str, Any]) -> _Found:
-    question = _text(where, row, "question")
-    if row.get("qa_type") == "multi_choice_qa":
-        options = row.get("multichoice_options")
-        if not _are_texts(options) or not options:
-            raise DataError(f"{where}: multichoice_options is {options!r:.40}; expected a list of texts")
-        question += "\n" + " ".join(f"({chr(ord('A') + i)}) {each}" for i, each in enumerate(options))
-    return _pair(where, question, _answer(where, row)), _contexts(where, row)
+    found = question_of(row, where)
+    return _pair(found.text, found.answers[0] if found.answers else ""), found.contexts
 
 
-def _answer(where: str, row: Mapping[str, Any]) -> str:
-    """Return the first of the answers; "" where there is none."""
-    name = next((each for each in ("longform_answer", "answers", "answer") if each in row), "")
-    if not name:
-        raise DataError(f"{where}: question without answer, answers or longform_answer")
-    given = row[name]
-    if isinstance(given, list):
-        given = given[0] if given else ""
-    if isinstance(given, dict):
-        given = given.get("text")
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        given = str(given)
-    if not isinstance(given, str):
-        raise DataError(f"{where}: {name} is {row[name]!r:.40}; expected a text, or a list of texts")
-    return given.strip()
-
-
-def _contexts(where: str, row: Mapping[str, Any]) -> list[str]:
-    """Return the texts that a question is about, as InstructRetro writes them: ``title: ..., source: ...``."""
-    if "ctxs" in row:
-        given = row["ctxs"]
-        if not isinstance(given, list) or not all(isinstance(each, dict) and "text" in each for each in given):
-            raise DataError(f"{where}: ctxs is {given!r:.40}; expected a list of objects with title and text")
-        return [f"title: {each.get('title', '')}, source: {each['text']}" for each in given]
-    given = row.get("sub-paragraphs", row.get("sub_paragraph"))
-    if given is None:
-        return []
-    if isinstance(given, str):
-        return [f"title: , source: {given}"]
-    if not _are_texts(given) or len(given) != 2:
-        raise DataError(f"{where}: sub-paragraphs is {given!r:.40}; expected a text, or a title and a text")
-    return [f"title: {given[0]}, source: {given[1]}"]
-
-
-def _are_texts(given: Any) -> bool:
-    return isinstance(given, list) and all(isinstance(each, str) for each in given)
-
-
-def _pair(where: str, question: str, answer: str) -> tuple[Message, Message]:
+def _pair(question: str, answer: str) -> tuple[Message, Message]:
     return Message(USER, question), Message(ASSISTANT, answer, counts=True)
 
 

@@ -50,7 +50,8 @@ KINDS = {
         (),
     ),
     "a number": ({"question": "q", "answer": 4}, (turn(U, "q"), turn(A, "4")), ()),
-    "long": ({"question": "q", "longform_answer": "l", "answers": ["a"]}, (turn(U, "q"), turn(A, "l")), ()),
+    "long": ({"question": "q", "longform_answer": "l"}, (turn(U, "q"), turn(A, "l")), ()),
+    "no answer": ({"question": "q"}, (turn(U, "q"), turn(A, "")), ()),
     "ctxs": (
         {"question": "q", "answer": "a", "ctxs": [{"title": "t", "text": "x"}, {"text": "y"}]},
         (turn(U, "q"), turn(A, "a")),
@@ -128,9 +129,9 @@ BROKEN = {
     '{"prompt": "x", "response": 4}': "response is 4; expected a text",
     '{"instruction": "x", "input": 5, "output": "y"}': "input is 5; expected a text",
     '{"instruction": "x"}': "output is None",
-    '{"question": "x"}': "question without answer",
-    '{"question": "x", "answer": [[1]]}': "answer is [[1]]",
-    '{"question": "x", "answer": "y", "ctxs": [1]}': "ctxs is [1]",
+    '{"question": " "}': "question is ' '; expected",
+    '{"question": "x", "answer": [[1]]}': "answer holds [1]; expected a text",
+    '{"question": "x", "answer": "y", "ctxs": [1]}': "ctxs holds 1",
     '{"question": "x", "answer": "y", "sub-paragraphs": ["a"]}': "sub-paragraphs is ['a']",
     '{"question": "x", "answer": "y", "qa_type": "multi_choice_qa"}': "multichoice_options is None",
 }
