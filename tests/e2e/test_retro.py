@@ -162,12 +162,19 @@ def test_the_samples_of_a_run_are_those_that_were_queried(project, tmp_path):
                 assert left == [each for each in ids.tolist() if each >= 0]
 
 
-def test_a_model_is_trained_evaluated_and_looks_up_neighbours_itself(project, trained):
+@pytest.fixture(scope="module")
+def looks(project, trained):
+    """Return a folder with a model that has read that project."""
     megads, _ = trained
     more = {"RETRO_PROJECT_DIR": str(project.folder), "EVAL_ITERS": "2", "EVAL_INTERVAL": "5", "TRAIN_ITERS": "10"}
     sizes = {"GLOBAL_BATCH": "2", "MICRO_BATCH": "1", "RETRO_NUM_NEIGHBORS": "2"}
     done = megads.train("looks", **RETRO | more | sizes)
     assert done.returncode == 0, done.stderr
+    return megads
+
+
+def test_a_model_is_trained_evaluated_and_looks_up_neighbours_itself(looks):
+    megads = looks
     rows = megads.rows("looks")
     assert [row["iteration"] for row in rows if "valid_loss" in row][-2:] == [5, 10]
     text = "ab cd " * 8
@@ -185,3 +192,28 @@ def test_a_model_is_trained_evaluated_and_looks_up_neighbours_itself(project, tr
     other = megads("generate", "retro", "--prompt", "3 3", "--retro-project-dir", "made")
     assert other.returncode == 2
     assert "--retro-project-dir made: has chunks of 16 tokens, the model of 4" in other.stderr
+
+
+def test_chats_are_learnt_without_neighbours_and_questions_are_answered_with_them(looks):
+    megads = looks
+    chats = [{"prompt": "abc ", "response": "de"}, {"question": "fa", "answer": "b", "ctxs": [{"text": "ab"}]}] * 8
+    (megads.folder / "chats.jsonl").write_text("".join(json.dumps(each) + "\n" for each in chats))
+    sizes = {"GLOBAL_BATCH": "4", "MICRO_BATCH": "4", "LR": "1e-2"}
+    words = ("finetune", "--task", "chat", "--load", "looks", "--train-data", "chats.jsonl", "--epochs", "3")
+    kept = {name: "" for name in RETRO if name not in ("EVAL_ITERS", "VAL_SPLIT")}
+    done = megads(*words, "--valid-data", "chats.jsonl", **kept | sizes, RUN_DIR="chat")
+    assert done.returncode == 0, done.stderr
+    assert "RETRO_ATTENTION_GATE=1.0 (default) becomes 0.0" in done.stderr
+    losses = [row["valid_loss"] for row in megads.rows("chat") if "valid_loss" in row]
+    assert losses[-1] < losses[0] - 0.3
+    question = {"question": "fa", "answer": "de", "ctxs": [{"title": "", "text": "de fa"}, {"text": "ab"}]}
+    (megads.folder / "own_QA_dev.json").write_text(json.dumps([question]))
+    asked = ("evaluate", "chat", "--qa", "own_QA_dev.json", "--chat-template", "plain", "--max-tokens", "3")
+    for more in ((), ("--contexts", "1"), ("--retro-attention-gate", "1"), ("--retro-project-dir", "made")):
+        done = megads(*asked, *more, "--json", "scores.json", "--predictions", "answers.jsonl")
+        assert done.returncode == 0, done.stderr
+        scores = json.loads((megads.folder / "scores.json").read_text())
+        assert (scores["questions"], scores["scored"]) == (1, 1)
+    again = megads("evaluate", "--qa", "own_QA_dev.json", "--predictions", "answers.jsonl", "--json", "again.json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads((megads.folder / "again.json").read_text()) == scores

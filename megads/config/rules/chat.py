@@ -13,7 +13,7 @@ def _chat(run: RunConfig, world_size: int) -> Iterator[Problem]:
     given = run.finetune
     if not given.is_chat:
         return
-    if FAMILIES[run.model.family].samples != "causal":
+    if FAMILIES[run.model.family].samples not in ("causal", "retro"):
         text = f"TASK=chat: a model of MODEL_FAMILY={run.model.family} does not predict a text from its beginning"
         yield Problem(text, [{"model.family": "gpt"}, {"model.family": "llama"}])
     if not given.rows:

@@ -212,7 +212,8 @@ def _profile(run: RunConfig, world_size: int) -> Iterator[Problem]:
 def _task(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if run.finetune.task and not run.finetune.is_chat and not run.model.num_classes:
         yield Problem(f"TASK={run.finetune.task} is read by megads finetune only", [{"finetune.task": ""}])
-    if run.finetune.task and FAMILIES[run.model.family].samples in ("t5", "retro"):
+    is_retro = FAMILIES[run.model.family].samples == "retro" and not run.finetune.is_chat
+    if run.finetune.task and (FAMILIES[run.model.family].samples == "t5" or is_retro):
         text = f"TASK={run.finetune.task}: a model of MODEL_FAMILY={run.model.family} has no head that scores texts"
         yield Problem(text, [{"model.family": "bert"}, {"model.family": "gpt"}])
     if run.model.num_classes and run.finetune.task in ("", "chat"):

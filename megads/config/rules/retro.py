@@ -59,7 +59,11 @@ def others(run: RunConfig, world_size: int) -> Iterator[Problem]:
     if model.norm_position != "before":
         text = f"NORM_POSITION={model.norm_position} is not for retro, whose norms are before attention and MLP"
         yield Problem(text, [{"model.norm_position": "before"}])
-    if data.reset_attention_mask or data.reset_position_ids:
+    if run.finetune.is_chat and model.retro_attention_gate:
+        text = f"RETRO_ATTENTION_GATE={model.retro_attention_gate:g}: chats have no neighbours, TASK=chat"
+        name = "model.retro_attention_gate"
+        yield Problem(text, [{name: 0.0}], overridable=(name,))
+    if not run.finetune.is_chat and (data.reset_attention_mask or data.reset_position_ids):
         off: Change = {"data.reset_attention_mask": False, "data.reset_position_ids": False}
         text = "RESET_ATTENTION_MASK and RESET_POSITION_IDS are not for retro, whose chunks may hold ends of documents"
         yield Problem(text, [off])

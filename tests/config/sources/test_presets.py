@@ -61,6 +61,21 @@ def test_parameters_of_bert_and_t5():
     assert count_parameters(_derived("t5-220M").model) == (rows + 512) * width + layers + rows
 
 
+def test_parameters_of_retro_are_those_of_its_gpt_the_looks_and_the_encoder():
+    width, untied = 1024, {"model.tied_embeddings": "false"}
+    retro, gpt = (
+        resolve("retro-843M", env={"MODEL_FAMILY": family}, overrides=untied, machine="generic")
+        for family in ("retro", "gpt")
+    )
+    with_looks, without = (
+        count_parameters(derive(each, num_hosts=1, ranks_per_host=1, vocab_size=256_000).run.model)
+        for each in (retro, gpt)
+    )
+    look, layer = 4 * width**2 + 6 * width, 12 * width**2 + 13 * width
+    assert with_looks - without == 6 * look + 2 * layer + look
+    assert with_looks == pytest.approx(878e6, rel=1e-2)
+
+
 @pytest.mark.parametrize("name", sorted(presets()))
 def test_every_preset_trains_on_a_cpu(name):
     for tensor in ("1", "2", "4"):
