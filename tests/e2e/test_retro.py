@@ -59,22 +59,40 @@ def trained(tmp_path_factory, cache):
     return megads, done
 
 
+@pytest.fixture(scope="module")
+def gpt(trained):
+    """Train a GPT of the same size on the same samples, "gpt"."""
+    megads, _ = trained
+    of_gpt = {"MODEL_FAMILY": "gpt", "TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "100", "SPLIT": "100,0,0"}
+    path = f"1.0 {megads.folder}/project/data/file0"
+    same = {"SEQ": "16", "DATA_PATH": path, "TRAIN_SAMPLES": str(STEPS * 16)}
+    done = megads.train("gpt", **SMALL | of_gpt | same)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("gpt")
 def test_neighbours_that_know_the_answer_bring_the_loss_below_that_of_a_gpt(trained):
     """0.176 with neighbours and 0.632 without, of a bound of 0.621 without neighbours, 0.155 with them."""
     megads, done = trained
     project = f"{megads.folder}/project"
     line = f"1 of 2 per chunk of 4 tokens, from {STEPS * 64} chunks in {project}; of {STEPS * 16} train samples\n"
     assert f"\nretro    {line}" in done.stderr + done.stdout
-    path = f"1.0 {project}/data/file0"
-    of_gpt = {"MODEL_FAMILY": "gpt", "TOKENIZER_TYPE": "NullTokenizer", "VOCAB_SIZE": "100", "SPLIT": "100,0,0"}
-    same = {"SEQ": "16", "DATA_PATH": path, "TRAIN_SAMPLES": str(STEPS * 16)}
-    gpt = megads.train("gpt", **SMALL | of_gpt | same)
-    assert gpt.returncode == 0, gpt.stderr
     losses = {name: megads.losses(name) for name in ("gpt", "retro")}
     assert {name: len(each) for name, each in losses.items()} == {"gpt": STEPS, "retro": STEPS}
     with_neighbors, without = (fmean(losses[name][-20:]) for name in ("retro", "gpt"))
     assert without > WITHOUT_NEIGHBORS - 0.05
     assert with_neighbors < WITHOUT_NEIGHBORS / 2
+
+
+@pytest.mark.usefixtures("gpt")
+def test_a_gpt_learns_to_look(trained):
+    """Retro-fitting: the first step has the loss of the GPT, nearly, as looks change little yet; then it falls."""
+    megads, _ = trained
+    done = megads.train("fitted", **RETRO, LOAD="gpt")
+    assert done.returncode == 0, done.stderr
+    losses = {name: megads.losses(name) for name in ("gpt", "fitted")}
+    assert losses["fitted"][0] < losses["gpt"][0] / 2
+    assert fmean(losses["fitted"][-20:]) < WITHOUT_NEIGHBORS / 2
 
 
 def test_a_run_that_stops_anywhere_resumes_bitwise(trained):
