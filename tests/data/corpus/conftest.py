@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import random
+import signal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.data.preprocess.conftest import Done, Megads, zygote
+from tests.data.preprocess.conftest import Done, Megads, alive, kill, until, zygote
 
 __all__ = ["zygote"]
 
@@ -33,6 +35,30 @@ class Corpus(Megads):
             env = {"MEGADS_RANK": str(rank), "MEGADS_WORLD_SIZE": str(size), "MEGADS_LOCAL_RANK": str(rank)}
             pids.append((self.start(*words, env={**os.environ, **env}), self.count))
         return [self.wait(pid, number) for pid, number in pids]
+
+    def killed(self, *words: object, output: str, progress: Callable[[], int], step: int, seed: int) -> int:
+        """Kill the call three times, each time a drawn number of up to ``step`` later; return how often it resumed.
+
+        A call that is through before it is killed starts again without its output.
+        """
+        draw, kills, resumed = random.Random(seed), 0, 0
+        while kills < 3 or not resumed:
+            least = progress() + draw.randint(1, step)
+            pid = self.start(*words)
+            until(lambda pid=pid, least=least: not alive(pid) or progress() >= least)
+            kill(pid)
+            done = self.wait(pid)
+            assert done.code in (0, -signal.SIGKILL), done.err
+            kills += done.code == -signal.SIGKILL
+            resumed += "resuming after" in done.err
+            for name in (output, f"{output}.report.json"):
+                (self.folder / name).unlink(missing_ok=True)
+        return resumed
+
+    def points(self, output: str) -> int:
+        """Return how many points the frame has noted from which a call resumes."""
+        journal = self.folder / f".{output}.corpus" / "part-0" / "journal"
+        return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
     def write(self, name: str, documents: Sequence[Any]) -> list[str]:
         """Write an object or text a line; return the lines."""

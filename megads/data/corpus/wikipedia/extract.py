@@ -113,11 +113,13 @@ def extract(job: Extraction, stream: TextIO) -> dict[str, object]:
 def _extract(job: Extraction, stream: TextIO) -> dict[str, object]:
     point = _read_point(job)
     existing = [path for path in (job.output, job.report) if os.path.lexists(path)]
-    if point and not (job.work / "output").exists() and len(existing) == 2:
+    if point and not (job.work / "output").exists():
         # Killed between the last name and the end.
-        shutil.rmtree(job.work)
-        found: dict[str, object] = read_json(job.report)
-        return found
+        if len(existing) == 2:
+            shutil.rmtree(job.work)
+            found: dict[str, object] = read_json(job.report)
+            return found
+        point = None
     if existing and not job.how.overwrite and not (point and existing == [job.report]):
         raise DataError(f"{existing[0]}: already exists; use another output, or --overwrite")
     job.work.mkdir(exist_ok=True)

@@ -6,7 +6,6 @@ import json
 import pickle
 import random
 import re
-import signal
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 
 from tests.data.corpus.conftest import FINE, Corpus
 from tests.data.corpus.made import WORDS, text
-from tests.data.preprocess.conftest import alive, kill, until
 
 TASKS = ("--tasks", "lambada", "squad", "--lambada-path", "lambada.jsonl", "--task-path", "squad=squad.json")
 DATA = ("--dedup-dataset", "a.jsonl", "text")
@@ -194,25 +192,9 @@ def test_killed_at_random_moments(megads: Corpus, planted: Planted):
     planted.write(megads)
     megads.write("a.jsonl", planted.documents * 4)
     megads.made("decontaminate", *TASKS, *DATA, "--output", "expected")
-    words = ("decontaminate", *TASKS, *DATA, "--output", "out", "--workers", 2, *FINE)
-    draw = random.Random(5)
-    journal = megads.folder / ".out.corpus" / "part-0" / "journal"
-
-    def points() -> int:
-        return journal.read_bytes().count(b"\n") if journal.exists() else 0
-
-    kills = 0
-    for _ in range(5):
-        least = points() + draw.randrange(1, 8)
-        pid = megads.start(*words)
-        until(lambda pid=pid, least=least: not alive(pid) or points() >= least)
-        kill(pid)
-        code = megads.wait(pid).code
-        kills += code == -signal.SIGKILL
-        if code == 0:
-            break
-    megads(*words, "--overwrite")
-    assert kills > 1
+    words = ("decontaminate", *TASKS, *DATA, "--output", "out", "--workers", 2, *FINE, "--overwrite")
+    megads.killed(*words, output="out", progress=lambda: megads.points("out"), step=7, seed=5)
+    megads.made(*words)
     assert (megads.folder / "out").read_bytes() == (megads.folder / "expected").read_bytes()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import signal
 from typing import Any
 
 import pytest
@@ -118,27 +117,12 @@ def test_kinds_of_similarity(megads: Corpus, kind):
 
 
 def test_killed_at_random_moments(megads: Corpus):
-    draw = random.Random(7)
     megads.write("a.jsonl", corpus(220))
-    words = ("--inputs", "a.jsonl", "url", "--workers", 2)
-    megads.made(*FIND, *words, "--output", "expected")
-    journal = megads.folder / ".out.corpus" / "part-0" / "journal"
-
-    def points() -> int:
-        return journal.read_bytes().count(b"\n") if journal.exists() else 0
-
-    kills = 0
-    for _ in range(5):
-        least = points() + draw.randrange(1, 8)
-        pid = megads.start(*FIND, *words, *FINE, "--output", "out")
-        until(lambda pid=pid, least=least: not alive(pid) or points() >= least)
-        kill(pid)
-        code = megads.wait(pid).code
-        kills += code == -signal.SIGKILL
-        if code == 0:
-            break
-    megads(*FIND, *words, *FINE, "--output", "out", "--overwrite")
-    assert kills > 1
+    words = (*FIND, "--inputs", "a.jsonl", "url", "--workers", 2)
+    megads.made(*words, "--output", "expected")
+    words = (*words, *FINE, "--output", "out", "--overwrite")
+    megads.killed(*words, output="out", progress=lambda: megads.points("out"), step=7, seed=7)
+    megads.made(*words)
     assert (megads.folder / "out").read_bytes() == (megads.folder / "expected").read_bytes()
 
 
@@ -150,7 +134,7 @@ def test_killed_while_pairs_are_compared(megads: Corpus):
     until(lambda: not alive(pid) or (megads.folder / ".out.corpus" / "finish" / "signatures").exists())
     kill(pid)
     megads.wait(pid)
-    megads(*words, "--output", "out", "--overwrite")
+    megads.made(*words, "--output", "out", "--overwrite")
     assert (megads.folder / "out").read_bytes() == (megads.folder / "expected").read_bytes()
     assert json.loads(megads.lines("out")[0])
 

@@ -6,14 +6,14 @@ import bz2
 import gzip
 import json
 import random
-import signal
 
 import pytest
 
+from megads.data.corpus.wikipedia.extract import Extraction
+from megads.data.preprocess.input.files import look_at
 from tests.data.corpus.conftest import Corpus
 from tests.data.corpus.made import text
 from tests.data.corpus.wikipedia.made import dump, page
-from tests.data.preprocess.conftest import alive, kill, until
 
 FINE = ("--block-bytes", 2000, "--commit-seconds", 0, "--workers", 2)
 
@@ -84,51 +84,40 @@ def test_killed_at_random_moments(megads: Corpus):
     data, wanted = make(600)
     (megads.folder / "wiki.xml").write_bytes(data)
     point = megads.folder / ".out.wikipedia" / "point.json"
-    draw = random.Random(2)
 
     def pages() -> int:
-        return json.loads(point.read_bytes())["pages"] if point.exists() else 0
+        try:
+            return int(json.loads(point.read_bytes())["pages"])
+        except FileNotFoundError:
+            return 0
 
-    kills = resumed = 0
-    for _ in range(6):
-        least = pages() + draw.randrange(1, 120)
-        pid = megads.start("wikipedia", "wiki.xml", "out", *FINE)
-        until(lambda pid=pid, least=least: not alive(pid) or pages() >= least)
-        kill(pid)
-        done = megads.wait(pid)
-        kills += done.code == -signal.SIGKILL
-        resumed += "resuming after" in done.err
-        if (megads.folder / "out").exists():
-            break
-    megads("wikipedia", "wiki.xml", "out", *FINE)
-    assert (kills > 1, resumed > 0) == (True, True)
+    words = ("wikipedia", "wiki.xml", "out", *FINE, "--overwrite")
+    megads.killed(*words, output="out", progress=pages, step=120, seed=2)
+    megads.made(*words)
     assert megads.read("out") == wanted
     assert megads.report("out")["pages"] == {"read": 600, "kept": len(wanted), "dropped": 600 - len(wanted)}
 
 
-@pytest.mark.parametrize("is_renamed", [False, True])
-def test_killed_between_the_names(megads: Corpus, is_renamed):
-    """The report has its name already; the next call gives the output its own, or finds that it has it."""
+@pytest.mark.parametrize("output", ["work", "named", "removed"])
+def test_killed_between_the_names(megads: Corpus, output):
+    """The report has its name already; the next call gives the output its own, finds it, or starts again."""
     data, wanted = make(30)
     (megads.folder / "wiki.xml").write_bytes(data)
     megads.made("wikipedia", "wiki.xml", "whole")
-    report = megads.report("whole")
-    words = ("wikipedia", "wiki.xml", "out", *FINE)
-    pid = megads.start(*words)
+    report, whole = megads.report("whole"), (megads.folder / "whole").read_bytes()
     work = megads.folder / ".out.wikipedia"
-    until(lambda: not alive(pid) or (work / "point.json").exists())
-    kill(pid)
-    if megads.wait(pid).code == 0:
-        return  # it was through before the signal came
-    point = json.loads((work / "point.json").read_bytes())
+    work.mkdir()
+    digest = Extraction(look_at(str(megads.folder / "wiki.xml")), "out").digest
     counts = {**report["reasons"], "kept": len(wanted)}
-    whole = (megads.folder / "whole").read_bytes()
-    point.update(pages=30, size=len(whole), text_bytes=report["bytes"]["read"], counts=counts)
+    point = {"digest": digest, "pages": 30, "size": len(whole), "text_bytes": report["bytes"]["read"], "counts": counts}
     (work / "point.json").write_text(json.dumps(point))
     (megads.folder / "out.report.json").write_text(json.dumps({**report, "output": "out"}))
-    (work / "output").unlink()
-    (megads.folder / "out" if is_renamed else work / "output").write_bytes(whole)
-    megads.made(*words)
+    if output != "removed":
+        (work / "output" if output == "work" else megads.folder / "out").write_bytes(whole)
+    else:
+        (megads.folder / "out.report.json").unlink()
+    done = megads.made("wikipedia", "wiki.xml", "out")
+    assert done.out.startswith(f"out  # kept {len(wanted)} of 30 pages")
     assert (megads.folder / "out").read_bytes() == whole
     assert not work.exists()
 
