@@ -215,7 +215,8 @@ def _apply(training: Training, found: CheckpointRef, plan: RestorePlan) -> None:
     LOG.info("loaded   %s of %s, iteration %d", plan.text(), found.path, manifest.iteration)
     if added := new_retriever(training, plan):
         numbers = dict.fromkeys(str(int(name.split(".")[1]) + 1) for name in added)
-        LOG.info("new      %d tensors of layers %s: initial weights", len(added), ", ".join(numbers))
+        layers = f"layer{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+        LOG.info("new      %d tensors of %s: initial weights", len(added), layers)
     if training.run.model.num_classes and not plan.progress:
         new = new_head(training, found, plan)
         unused = [name for name in manifest.tensors if name not in training.parameters or name in new]

@@ -64,6 +64,23 @@ def _equals_one_rank(layout: Layout) -> None:
     assert names == set(weights)
 
 
+def _equals_gpt(layout: Layout, losses: list[float]) -> None:
+    """Weights of looks and encoder have no gradient, on any rank."""
+    engine, run, groups = engine_of(layout, **SIZES)
+    results = train_on(engine, run, groups, range(STEPS))
+    assert [float(r.loss) for r in results] == pytest.approx(losses, rel=1e-5)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_gate_that_is_shut_trains_the_decoder_inside_like_one_rank(engine):
+    shut = {**SIZES, "model.retro_attention_gate": "0"}
+    more = {**shut, "train.micro_batch": str(BATCH)}
+    losses = one_rank_and_weights("retro", steps=STEPS, layers="6", more=tuple(more.items()))[0]
+    parts = {"train.micro_batch": "1", "model.retro_attention_gate": "0", "deepspeed.param_persistence_threshold": "0"}
+    run_ranks(2, _equals_gpt, Layout("retro", dp=2, zero=3, more=parts).on(engine), losses)
+
+
 @pytest.mark.dist
 @pytest.mark.parametrize("layout", DRAWN, ids=str)
 def test_a_layout_trains_like_one_rank(layout):

@@ -7,7 +7,7 @@ import json
 import pytest
 from transformers import AutoConfig
 
-from megads.checkpoint.convert.huggingface.config import describe
+from megads.checkpoint.convert.huggingface.config import architecture_of, describe
 from megads.checkpoint.convert.huggingface.import_ import import_folder
 from megads.comm.grid import Grid
 from megads.errors import CheckpointError
@@ -20,6 +20,7 @@ from tests.checkpoint.convert.huggingface.models import (
     their_module,
     write_checkpoint,
 )
+from tests.models.shapes import RETRO
 
 
 def test_the_class_follows_from_the_settings(tmp_path):
@@ -119,3 +120,8 @@ def test_mistrals_key_value_heads_are_what_transformers_takes_them_for(tmp_path,
     if not change:  # transformers 4 takes null for as many as query heads, 5 refuses it
         assert AutoConfig.from_pretrained(tmp_path).num_key_value_heads == heads
     assert describe(tmp_path, 128).model.num_kv_heads == heads
+
+
+def test_a_family_without_a_class_of_transformers_is_refused():
+    with pytest.raises(CheckpointError, match="no class of transformers computes a model of the family retro"):
+        architecture_of(RETRO)

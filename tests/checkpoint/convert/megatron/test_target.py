@@ -41,6 +41,7 @@ def test_layers_of_stages():
         (OURS.model_copy(update={"tied_embeddings": False}), {}, "legacy T5 has tied embeddings only"),
         (OURS.model_copy(update={"num_kv_heads": 4}), {}, "has num_kv_heads as num_heads"),
         (shapes.BERT, {"split_rank": 1, "pipe": 2}, "--split-rank is for T5"),
+        (shapes.RETRO, {}, "a Retro model is not written in Megatron's format"),
     ],
 )
 def test_what_megatron_does_not_have_is_refused(model, target, told):
