@@ -41,6 +41,10 @@ def test_two_ranks(tmp_path):
     reports = [json.loads((tmp_path / f"{name}.report.json").read_bytes()) for name in ("one", "two")]
     assert [report.pop("output") for report in reports] == ["one", "two"]
     assert reports[0] == reports[1]
+    for name, more in (("four", ()), ("five", ranks)):
+        done = call(tmp_path, "shuffle", "a.jsonl", "b.jsonl", name, "--workers", "1", ranks=more)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "four").read_bytes() == (tmp_path / "five").read_bytes()
     with (tmp_path / "b.jsonl").open("a") as file:
         file.write("\nbad\n")
     done = call(tmp_path, "merge", "a.jsonl", "b.jsonl", "three", ranks=ranks)
