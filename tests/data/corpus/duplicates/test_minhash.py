@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from datasketch import MinHash
 
 from megads.data.corpus.duplicates.minhash import Signer, packed, unpacked
 from megads.data.corpus.duplicates.shingles import codes_of, hashes_of, similarity
+from megads.errors import DependencyError
 from tests.data.corpus.made import edited, text
 
 
@@ -43,3 +45,9 @@ def test_a_signature_survives_being_text():
 def test_what_is_no_signature_is_refused(bad):
     with pytest.raises(ValueError, match="is not a signature of 7 numbers"):
         unpacked(bad, 7)
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasketch", None)
+    with pytest.raises(DependencyError, match=r"find-duplicates needs datasketch.*pip install -e '\.\[corpus\]'"):
+        Signer(4, 0)

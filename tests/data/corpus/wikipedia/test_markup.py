@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import pytest
 
 from megads.data.corpus.wikipedia import markup
 from megads.data.corpus.wikipedia.markup import CannotParse, text_of
+from megads.errors import DependencyError
 
 HIDDEN = {"file", "image", "category", "datei"}
 
@@ -58,4 +60,10 @@ def test_what_the_library_gives_up_on_is_an_error_of_its_own(monkeypatch):
     library = markup.load_library()
     monkeypatch.setattr(library, "parse", fail)
     with pytest.raises(CannotParse, match="RecursionError"):
+        text_of("a", HIDDEN)
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mwparserfromhell", None)
+    with pytest.raises(DependencyError, match=r"wikipedia needs mwparserfromhell.*pip install -e '\.\[corpus\]'"):
         text_of("a", HIDDEN)
