@@ -211,7 +211,7 @@ def test_damaged_and_missing_files_are_named_and_built_again(tmp_path, corpus):
     chosen = [*random.Random(5).sample(files, 6), folder / "db" / "merged" / "train.hdf5"]
     for number, path in enumerate(dict.fromkeys(chosen)):
         (_truncate, _flip, lambda each: each.write_bytes(b"no"))[number % 3](path)
-    (folder / "db" / "indexed_dataset_infos.json").unlink()
+    (folder / "db" / "indexed_dataset_infos.json").write_bytes(b"\xff")
     text = build(folder, corpus)
     assert tree(folder) == expected
     for path in chosen:

@@ -146,7 +146,7 @@ def finish_database(project: Project, report: Callable[[str], None]) -> list[Inf
     infos = count_chunks(project)
     path = project.folder / "db" / INFOS
     text = json.dumps([asdict(info) for info in infos], indent=4)
-    is_same = path.is_file() and path.read_text() == text
+    is_same = path.is_file() and path.read_bytes() == text.encode()
     for table in MERGED:
         file = merged_path(project.folder, table)
         remove_leftovers(file.parent)
