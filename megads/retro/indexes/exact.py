@@ -14,7 +14,7 @@ import numpy.typing as npt
 from megads.retro.indexes.base import Ids, Rows
 
 _QUERIES = 256  # at a time
-_PAIRS = 1 << 16  # whose exact distances are computed at a time
+_NUMBERS = 1 << 18  # of differences that are squared at a time: they stay in the cache of a core
 Source = Callable[[], Iterable[tuple[int, Rows]]]
 """Gives the vectors in blocks: the id of the first one, and the vectors."""
 
@@ -79,8 +79,9 @@ def rounding(dim: int) -> float:
 def distances(queries: Rows, rows: Rows, which: Ids, place: Ids) -> npt.NDArray[np.float64]:
     """Return the distance of query ``which[i]`` and row ``place[i]`` for each ``i``, float64."""
     out = np.empty(len(which))
-    for start in range(0, len(which), _PAIRS):
-        part = slice(start, start + _PAIRS)
+    step = max(1, _NUMBERS // queries.shape[1])
+    for start in range(0, len(which), step):
+        part = slice(start, start + step)
         differences = queries[which[part]].astype(np.float64) - rows[place[part]]
         out[part] = (differences * differences).sum(axis=1)
     return out

@@ -45,7 +45,7 @@ def test_no_queries():
 
 def test_more_queries_than_fit_at_once(monkeypatch):
     monkeypatch.setattr("megads.retro.indexes.exact._QUERIES", 2)
-    monkeypatch.setattr("megads.retro.indexes.exact._PAIRS", 3)
+    monkeypatch.setattr("megads.retro.indexes.exact._NUMBERS", 8)
     queries, rows = draw(4, 20, 3, 1.0)
     assert np.array_equal(ExactIndex(lambda: [(0, rows)]).search(queries, 4), brute_force(queries, rows, 4))
 
