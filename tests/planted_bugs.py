@@ -587,15 +587,15 @@ MUTATIONS = (
     Mutation(
         "a layer is computed while its weights are on their way",
         "megads/engine/native/gather.py",
-        "        self._wait_for([index])\n        if self.inner is not None",
-        "        if self.inner is not None",
+        "        self._wait_for([index])\n        for unit in self.blocks[index] if",
+        "        for unit in self.blocks[index] if",
         on_device("test_parity", "gqa and dp2 and native"),
     ),
     Mutation(
         "updated weights are used before they have come",
         "megads/engine/native/gather.py",
-        "work = self.under_way.pop(index, None)\n            if work is not None:",
-        "work = self.under_way.pop(index, None)\n            if work is not None and self.stage == 3:",
+        "for work in self.under_way.pop(index, ()):",
+        "for work in self.under_way.pop(index, ()) if self.stage == 3 else ():",
         on_device("test_parity", "dp2 and native"),
     ),
     Mutation(

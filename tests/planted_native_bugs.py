@@ -45,8 +45,8 @@ NATIVE_MUTATIONS = (
     Mutation(
         "the other ranks do not get what a rank has updated",
         f"{FOLDER}/gather.py",
-        "            for index in range(len(self.units)):\n                self._begin(index)\n",
-        "",
+        "                if not self.is_mixed[index]:\n                    self._begin(index)\n",
+        "                pass\n",
         native("engine", "trains_like and dp2-zero1"),
     ),
     Mutation(

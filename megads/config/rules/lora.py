@@ -7,6 +7,7 @@ from typing import Any
 
 from megads.config.rules.advice import Change, Problem, each_of
 from megads.config.schema import ModelConfig, RunConfig
+from megads.config.stages import chunk_steps
 from megads.config.tree import env_name, fields, value_of
 from megads.families.decoder import spec_of
 from megads.families.lora import PARTS, WORDS, A, B, adapter_of, parts_of, unknown_words
@@ -90,6 +91,10 @@ def frozen(run: RunConfig, world_size: int) -> Iterator[Problem]:
         if value != plain and (name != "parallel.pipeline_schedule" or value == "zb-h1"):
             text = f"{given}: adapters are not trained with {env_name(name)}={value}"
             yield Problem(text, [{name: plain}, OFF], overridable=(name,))
+    last = spec_of(run.model).num_layers
+    if any(not any(0 < step <= last for step in steps) for chunks in chunk_steps(run) for steps in chunks):
+        text = f"{given}: PIPELINE_SPLIT={run.parallel.pipeline_split} has a stage without layers, which trains nothing"
+        yield Problem(text, [{"parallel.pipeline_split": "layers"}, OFF])
     if run.model.lora_dropout and run.recompute.mlp_tiles > 1:
         text = f"LORA_DROPOUT={run.model.lora_dropout:g} draws once, and MLP_TILES={run.recompute.mlp_tiles} twice"
         yield Problem(text, [{DROPOUT: 0.0}, {"recompute.mlp_tiles": 1}])

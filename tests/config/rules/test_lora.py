@@ -26,6 +26,11 @@ def refusals(run):
         (LLAMA, {"model.lora_dropout": 0.1}, "LORA_DROPOUT=0.1 needs adapters"),
         (LLAMA, {"model.lora_targets": "q"}, "LORA_TARGETS='q' needs adapters"),
         (LLAMA, {"model.lora_rank": 2, "parallel.pipeline_schedule": "zb-h1"}, "LORA_RANK=2: adapters are not trained"),
+        (
+            LLAMA,
+            {"model.lora_rank": 2, "parallel.pipeline": 2, "parallel.pipeline_split": "2,0"},
+            "LORA_RANK=2: PIPELINE_SPLIT=2,0 has a stage without layers",
+        ),
         (LLAMA, {"model.lora_rank": 2, "deepspeed.offload_params": "cpu"}, "LORA_RANK=2: adapters are not trained"),
         (LLAMA, {"model.lora_rank": 2, "model.lora_dropout": 0.1, "recompute.mlp_tiles": 2}, "LORA_DROPOUT=0.1 draws"),
     ],
