@@ -27,6 +27,7 @@ from megads.data.preprocess.workers.pool import FORK
 from megads.data.retro.blocks import Block
 from megads.errors import DataError, MegadsError
 from megads.storage.file_lock import take_lock
+from megads.storage.reading import parse_json
 from megads.text.plural import plural
 from megads.text.units import duration
 
@@ -90,7 +91,7 @@ class Crew:
         try:
             team.begin()
             if self.rank:
-                found: T = json.loads(self._followed(team))
+                found: T = parse_json(self._followed(team))
             else:
                 found = find()
                 team.go(json.dumps(found))
@@ -144,7 +145,7 @@ class Crew:
         return len(missing)
 
     def _follow(self, team: Team, make: Callable[[Block, Tick], None]) -> int:
-        found = json.loads(self._followed(team))
+        found = parse_json(self._followed(team))
         missing = [Block(start, stop, Path(path)) for start, stop, path in found]
         self._make(team, missing[self.rank :: self.size], make, None)
         team.finish(Done(self._made))
