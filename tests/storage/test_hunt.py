@@ -24,7 +24,6 @@ REASONS = {
     "monitor/rows.py": "lines of numbers, parsed by orjson, which has a bound of its own for depth",
     "comm/messages.py": "messages of our own ranks",
     "comm/devices.py": "messages of our own ranks",
-    "data/retro/crew.py": "messages of our own ranks",
     "doctor/ranks/protocol.py": "messages of our own ranks",
     "train/fault/hang_report.py": "messages of our own ranks",
     "launch/user_ranks/meeting.py": "messages of our own launcher, of a bounded length",
