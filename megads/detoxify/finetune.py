@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from megads.checkpoint.convert.huggingface.dtypes import SHORT
 from megads.checkpoint.format.folders import CheckpointRef, iteration_of
 from megads.checkpoint.format.manifest import Manifest
 from megads.checkpoint.resume.compatibility import HF
@@ -119,7 +120,8 @@ class Start:
         model = before.get("model") or about.get(HF, {}).get("settings", {})
         found = {f"model.{name}": model.get(name) for name in ("seq_length", "hidden_dropout", "attention_dropout")}
         found["model.seq_length"] = found["model.seq_length"] or about.get("max_seq_length")
-        found["train.dtype"] = before.get("train", {}).get("dtype")
+        # Without a dtype the default of devices would be taken: for a folder of another program, that of its files.
+        found["train.dtype"] = before.get("train", {}).get("dtype") or SHORT.get(about.get("torch_dtype", ""))
         return {name: str(value) for name, value in found.items() if value}
 
 
@@ -145,7 +147,8 @@ def train_words(
     words = ["--preset", str(SETTINGS), "--load", str(start.load), "--data-path", quoted(str(texts.prefix))]
     words += [] if _SPLIT & set(given) else ["--split", "100,0,0"]
     words += ["--valid-data-path", *valid] if valid else []
-    words += ["--set", "train.eval_interval=0"] if not valid and "train.eval_interval" not in given else []
+    for name in () if valid else ("train.eval_interval", "train.eval_iters"):
+        words += [] if name in given else ["--set", f"{name}=0"]
     words += tokenizer_words(tokenizer) if tokenizer else []
     if "name" not in given:
         words += ["--set", f"name={start.name}"]

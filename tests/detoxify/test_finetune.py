@@ -60,7 +60,7 @@ def test_the_words_of_train():
     words = train_words(Texts(Path("/d/my texts")), start, tokenizer=SPEC, valid=(), given=(), own=["--lr=1e-5"])
     assert words == [
         *("--preset", str(SETTINGS), "--load", "/runs/books/checkpoints/iter_0000004", "--data-path", '"/d/my texts"'),
-        *("--split", "100,0,0", "--set", "train.eval_interval=0"),
+        *("--split", "100,0,0", "--set", "train.eval_interval=0", "--set", "train.eval_iters=0"),
         *("--tokenizer-type", "HFTokenizer", "--tokenizer-model", "/t", "--set", "name=books-detoxified"),
         *("--set", "model.seq_length=32", "--set", "train.dtype=fp32", "--lr=1e-5"),
     ]
@@ -82,6 +82,10 @@ def test_what_training_continues_with():
     start = _start()
     start.manifest.about["hf"] = {"settings": {"seq_length": 64}}
     assert start.settings() == {"model.seq_length": "64"}
+    start.manifest.about["torch_dtype"] = "float32"
+    assert start.settings() == {"model.seq_length": "64", "train.dtype": "fp32"}
+    start.manifest.settings["train"] = {"dtype": "bf16"}  # a run keeps its weights in fp32
+    assert start.settings()["train.dtype"] == "bf16"
 
 
 def test_names_of_runs():
