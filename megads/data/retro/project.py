@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megads.data.formats.token_file import TokenFile, open_dataset
-from megads.data.retro.blocks import Block, Table, blocks_of, columns_of
+from megads.data.retro.blocks import Block, Table, columns_of
 from megads.data.retro.database import Database
 from megads.data.tokenizers.base import Tokenizer, TokenizerSpec
 from megads.data.tokenizers.build import make_tokenizer
@@ -209,13 +209,12 @@ class Project:
         return self.database().tokens(ids, length)
 
     def num_neighbor_rows(self, split: str) -> int:
-        """Return how many chunks of a split's samples have neighbours; 0 where nothing was asked for.
+        """Return how many chunks of a split's samples have neighbours, up to the first missing file; 0: none.
 
         Raises:
             DataError: the folder is missing.
         """
-        folder = self._neighbor_folder(split)
-        return max((int(path.stem.split("-")[1]) for path in folder.glob("[0-9]*-[0-9]*.hdf5")), default=0)
+        return sum(map(len, self._list_blocks(split)))
 
     def neighbors(self, split: str, start: int, stop: int | None = None) -> npt.NDArray[np.int64]:
         """Return the neighbours of chunk ``start`` of a split's samples, int64 [k], or of ``start..stop``, [chunks, k].
@@ -243,9 +242,19 @@ class Project:
     def _blocks_of(self, split: str) -> list[Block]:
         """Return the files of a split's neighbours; the folder is listed once."""
         if split not in self._blocks:
-            rows, folder = self.num_neighbor_rows(split), self._neighbor_folder(split)
-            self._blocks[split] = blocks_of(folder, rows, self.config.block_size)
+            self._blocks[split] = self._list_blocks(split)
         return self._blocks[split]
+
+    def _list_blocks(self, split: str) -> list[Block]:
+        """Return the files of a split's neighbours up to the first missing one, by their names."""
+        paths = self._neighbor_folder(split).glob("[0-9]*-[0-9]*.hdf5")
+        named = sorted((*map(int, path.stem.split("-")), path) for path in paths)
+        blocks: list[Block] = []
+        for start, stop, path in named:
+            if start != len(blocks) * self.config.block_size:
+                break
+            blocks.append(Block(start, stop, path))
+        return blocks
 
     def _neighbor_folder(self, split: str) -> Path:
         name = self.config.neighbor_dirs.get(split)

@@ -37,6 +37,16 @@ def test_chunks_that_were_not_queried_are_one_line(tmp_path):
         Project.open(project.folder).neighbors("train", 6)
 
 
+def test_neighbours_end_at_the_first_missing_file(tmp_path):
+    made = make_project(tmp_path / "p", samples={"train": 60})  # names have four digits, those of fewer rows three
+    (made.folder / "query" / "train_0123" / "0010-0015.hdf5").unlink()
+    project = Project.open(made.folder)
+    assert project.num_neighbor_rows("train") == 10
+    assert np.array_equal(project.neighbors("train", 0, 10), made.neighbors["train"][:10])
+    with pytest.raises(DataError, match=r"chunks 10\.\.11 were not queried, neighbours of 10"):
+        project.neighbors("train", 10)
+
+
 def test_many_blocks_do_not_stay_open(tmp_path):
     made = make_project(tmp_path / "p", samples={"train": 40}, block_size=2)
     project = Project.open(made.folder)

@@ -43,6 +43,9 @@ def test_a_project_that_is_not_complete(tmp_path):
     assert queried_samples(project, "train", verified=False) == (4, 6)  # the first 4 of 6
     with pytest.raises(DataError, match="no neighbours of split 'test'"):
         queried_samples(project, "test", verified=False)
+    (project.folder / "query" / "train_0123" / "00-05.hdf5").unlink()
+    with pytest.raises(DataError, match="no train sample has neighbours"):
+        queried_samples(project, "train")
 
 
 def test_more_samples_than_have_neighbours(tmp_path):
