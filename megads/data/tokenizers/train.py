@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from megads.data.preprocess.input.files import find_inputs, read_lines
+from megads.data.preprocess.input.json_lines import BadLine, load_line
 from megads.data.tokenizers.types.bert import LONGEST_WORD
 from megads.errors import DataError
 
@@ -23,6 +23,7 @@ LETTERS = 150
 """Of a WordPiece vocabulary, each of which may begin and continue a word."""
 SMALLEST = 257
 """Tokens of a vocabulary that knows every byte and the end of a document."""
+HALF = re.compile("[\ud800-\udfff]")
 LARGEST = 10_000_000
 """Tokens; far more than any model's vocabulary. The library reserves memory for all of them."""
 
@@ -114,9 +115,9 @@ def read_texts(inputs: Sequence[str], keys: Sequence[str], most_bytes: int = 0) 
 
 def _texts_of(line: bytes, keys: Sequence[str], where: str) -> Iterator[str]:
     try:
-        content = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise DataError(f"{where}: is not JSON ({error}); expected one object per line") from None
+        content = load_line(line)  # takes what `megads data preprocess` takes, Infinity for one
+    except BadLine as error:
+        raise DataError(f"{where}: {error}; expected one object per line") from None
     given = [key for key in keys if key in content] if isinstance(content, dict) else []
     if not given:
         named = " or ".join(map(repr, keys))
@@ -126,6 +127,8 @@ def _texts_of(line: bytes, keys: Sequence[str], where: str) -> Iterator[str]:
         for text in value if isinstance(value, list) else [value]:
             if not isinstance(text, str):
                 raise DataError(f"{where}: has no text under {key!r}; name the key of the texts with --json-keys")
+            if not text.isascii() and HALF.search(text):
+                raise DataError(f"{where}: {key!r} holds half of a surrogate pair, which is not a character")
             yield text
 
 

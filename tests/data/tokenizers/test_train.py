@@ -23,10 +23,13 @@ def test_what_is_wrong_is_told_in_one_line(corpus, tmp_path):
         ('{"txt": "a"}', r"object 1: has no text under 'text'; name the key of the texts with --json-keys"),
         ('{"text": 5}', r"has no text under 'text'"),
         ("[1]", r"has no text under 'text'"),
+        (r'{"text": ["\u00e9", "a\ud800b"]}', r"object 1: 'text' holds half of a surrogate pair"),
     ]:
         bad.write_text(content)
         with pytest.raises(DataError, match=expected):
             list(read_texts([str(bad)], ["text"]))
+    bad.write_text(r'{"text": "a", "other": [Infinity, NaN, "\ud800"]}')
+    assert list(read_texts([str(bad)], ["text"])) == ["a"]  # as `megads data preprocess`
     bad.write_text('{"a": "x"}\n{"b": "y", "a": ["z"]}\n{"c": 1}')
     texts = read_texts([str(bad)], ["a", "b"])
     assert [next(texts) for _ in range(3)] == ["x", "z", "y"]
