@@ -248,12 +248,15 @@ class Project:
     def _list_blocks(self, split: str) -> list[Block]:
         """Return the files of a split's neighbours up to the first missing one, by their names."""
         paths = self._neighbor_folder(split).glob("[0-9]*-[0-9]*.hdf5")
-        named = sorted((*map(int, path.stem.split("-")), path) for path in paths)
+        found = []
+        for path in paths:
+            start, stop = path.stem.split("-")
+            found.append(Block(int(start), int(stop), path))
         blocks: list[Block] = []
-        for start, stop, path in named:
-            if start != len(blocks) * self.config.block_size:
+        for block in sorted(found, key=lambda block: block.start):
+            if block.start != len(blocks) * self.config.block_size:
                 break
-            blocks.append(Block(start, stop, path))
+            blocks.append(block)
         return blocks
 
     def _neighbor_folder(self, split: str) -> Path:

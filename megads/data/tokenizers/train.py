@@ -119,7 +119,7 @@ def _texts_of(line: bytes, keys: Sequence[str], where: str) -> Iterator[str]:
     except BadLine as error:
         raise DataError(f"{where}: {error}; expected one object per line") from None
     given = [key for key in keys if key in content] if isinstance(content, dict) else []
-    if not given:
+    if not isinstance(content, dict) or not given:
         named = " or ".join(map(repr, keys))
         raise DataError(f"{where}: has no text under {named}; name the key of the texts with --json-keys")
     for key in given:
