@@ -23,6 +23,7 @@ from megads.inference.session import Session
 
 ROUNDS = 8
 """Texts of a block, per slot of every replica."""
+_WEIGHTS = (".safetensors", ".bin", ".pt")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Order:
         digest = hashlib.blake2b(json.dumps(list(self.prompts)).encode(), digest_size=16).hexdigest()
         return {
             "model": session.path,
+            "weights": _stamp(Path(session.path)),
             "tokenizer": session.tokenizer_path,
             "dtype": str(next(session.runner.module.parameters()).dtype),
             "context": session.runner.context,
@@ -56,6 +58,13 @@ class Order:
             "prompts": digest,
             **asdict(self.sampling),
         }
+
+
+def _stamp(folder: Path) -> str:
+    """Return a digest of the sizes and times of a model's files: others under the same name write other texts."""
+    paths = sorted(path for path in folder.glob("*") if path.name == "manifest.json" or path.suffix in _WEIGHTS)
+    found = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    return hashlib.blake2b(repr(found).encode(), digest_size=8).hexdigest()
 
 
 def seed_of(seed: int, place: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
@@ -119,6 +120,19 @@ def test_other_settings_are_not_mixed(session, tmp_path):
         write_texts(session, Order(["a"], 4, SAMPLING), tmp_path / "a")
     write_texts(session, Order(["a"], 4, SAMPLING), tmp_path / "a", overwrite=True)
     assert _records(tmp_path / "a")[0]["prompt"] == "a"
+
+
+def test_texts_of_two_models_of_one_name_are_not_mixed(session, tmp_path):
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"ab")
+    named = replace(session, path=str(folder))
+    write_texts(named, Order([], 2, SAMPLING), tmp_path / "a")
+    (folder / "config.json").write_bytes(b"{}")  # no weights
+    write_texts(named, Order([], 2, SAMPLING), tmp_path / "a")
+    (folder / "model.safetensors").write_bytes(b"abc")
+    with pytest.raises(ConfigError, match="already exists, made with weights"):
+        write_texts(named, Order([], 2, SAMPLING), tmp_path / "a")
 
 
 def _share(tensor, data, target, folder):
