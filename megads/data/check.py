@@ -14,6 +14,7 @@ from megads.data.datasets import Files, Plans, make_plans, read_shards, samples_
 from megads.data.formats.record import read_record
 from megads.data.formats.token_file import TokenFile
 from megads.data.samples.index_cache.cache import Cache
+from megads.data.samples.retro.queried import is_retro, open_neighbors
 from megads.data.sources import demo
 from megads.data.sources.file_list import Shard
 from megads.data.token_files.scan import index_problems
@@ -62,6 +63,8 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
         for problem in index_problems(files.open(prefix), _INDEX_BUDGET // len(prefixes)):
             raise DataError(f"{problem}; restore a copy, or write the files again")
         _check_ids(files.open(prefix), known)
+    if is_retro(run):
+        open_neighbors(run, [split for split, plan in plans.items() if plan])
     check_room(run, plans, Cache.of(run))
 
 

@@ -239,6 +239,15 @@ class Project:
         joined = np.concatenate(found) if len(found) > 1 else found[0]
         return joined.astype(np.int64, copy=False)[0] if stop is None else joined.astype(np.int64, copy=False)
 
+    def open_neighbors(self, split: str) -> None:
+        """Open every file of a split's neighbours once; their bytes are not read.
+
+        Raises:
+            DataError: a file is damaged, cut short, or has other rows than its name says.
+        """
+        for block in self._blocks_of(split):
+            self._table(block)
+
     def _blocks_of(self, split: str) -> list[Block]:
         """Return the files of a split's neighbours; the folder is listed once."""
         if split not in self._blocks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from megads.config.schedule.batches import planned_samples
 from megads.config.schema import RunConfig
@@ -143,6 +143,17 @@ def with_neighbors(
             vocab_size=run.model.vocab_size,
         )
     return found
+
+
+def open_neighbors(run: RunConfig, splits: Iterable[str]) -> None:
+    """Open every file of neighbours of ``splits``: one that is cut short ends a run before it starts.
+
+    Raises:
+        ConfigError, DataError: see :func:`project_of`; or a file cannot be read.
+    """
+    project = project_of(run)
+    for split in splits:
+        project.open_neighbors(split)
 
 
 def neighbors_fingerprint(run: RunConfig) -> str:

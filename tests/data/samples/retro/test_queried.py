@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
 
+from megads.data.check import check_data
 from megads.data.retro.project import Project
 from megads.data.samples.retro.queried import (
     neighbors_fingerprint,
@@ -18,7 +20,7 @@ from megads.data.samples.retro.queried import (
 )
 from megads.errors import ConfigError, DataError
 from tests.data.factory import make_run
-from tests.data.retro.made import make_project
+from tests.data.retro.made import EOD, make_project
 from tests.data.samples.retro.test_samples import run_of
 
 
@@ -82,3 +84,14 @@ def test_a_line_for_the_banner_and_a_fingerprint(tmp_path):
     other = run.model_copy(update={"model": run.model.model_copy(update={"retro_num_neighbors": 1})})
     assert len({neighbors_fingerprint(run), neighbors_fingerprint(other)}) == 2
     assert neighbors_fingerprint(run) == neighbors_fingerprint(run_of(made.folder, tmp_path, train_iters=1))
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_a_file_that_is_cut_short_ends_a_run_before_it_starts(tmp_path, split):
+    made = make_project(tmp_path / "p", samples={"train": 10, "valid": 6})
+    run = run_of(made.folder, tmp_path / "cache")
+    check_data(run, EOD + 1)
+    last = max((made.folder / "query").glob(f"{split}*/*.hdf5"))
+    os.truncate(last, 700)
+    with pytest.raises(DataError, match=rf"{last.name}: cannot be read as HDF5 .*rerun `megads retro build`"):
+        check_data(run, EOD + 1)
