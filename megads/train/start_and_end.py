@@ -12,6 +12,7 @@ from megads.config.estimate.flops import basis
 from megads.config.run_folder import COMMAND
 from megads.config.sources.flags import flags
 from megads.config.tree import env_name, extra, fields
+from megads.data.samples.retro.queried import is_retro
 from megads.device.peaks import slow_products
 from megads.errors import EXIT_DONE
 from megads.monitor.interval import STALL_SHOWN
@@ -89,7 +90,9 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
     LOG.info("folder   %s (%s)", t.run_dir, ", ".join(there))
     command = t.run_dir / COMMAND
     stopped = outcome.exit_code != EXIT_DONE
-    if command.is_file() and not t.run.train.evaluate_only and (stopped or not t.run.finetune.task):
+    # A task has its epochs, and a Retro project as many samples as it was asked for.
+    is_bounded = t.run.finetune.task or (is_retro(t.run) and not t.run.data.retro_cyclic_train_iters)
+    if command.is_file() and not t.run.train.evaluate_only and (stopped or not is_bounded):
         line = command.read_text(encoding="utf8").strip()
         LOG.info("%s", f"resume   {line}" if stopped else f"longer   {longer(line, 2 * t.run.train.train_iters)}")
 

@@ -77,6 +77,7 @@ def test_neighbours_that_know_the_answer_bring_the_loss_below_that_of_a_gpt(trai
     project = f"{megads.folder}/project"
     line = f"1 of 2 per chunk of 4 tokens, from {STEPS * 64} chunks in {project}; of {STEPS * 16} train samples\n"
     assert f"\nretro    {line}" in done.stderr + done.stdout
+    assert "\nlonger " not in done.stderr + done.stdout, "the project has no more samples"
     losses = {name: megads.losses(name) for name in ("gpt", "retro")}
     assert {name: len(each) for name, each in losses.items()} == {"gpt": STEPS, "retro": STEPS}
     with_neighbors, without = (fmean(losses[name][-20:]) for name in ("retro", "gpt"))
