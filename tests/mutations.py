@@ -23,9 +23,10 @@ from pathlib import Path
 from tests.planted_bugs import MUTATIONS as OF_ALL
 from tests.planted_bugs import Mutation
 from tests.planted_native_bugs import NATIVE_MUTATIONS
+from tests.planted_system_bugs import SYSTEM_MUTATIONS
 from tests.planted_task_bugs import TASK_MUTATIONS
 
-MUTATIONS = (*OF_ALL, *TASK_MUTATIONS, *NATIVE_MUTATIONS)
+MUTATIONS = (*OF_ALL, *TASK_MUTATIONS, *NATIVE_MUTATIONS, *SYSTEM_MUTATIONS)
 
 ROOT = Path(__file__).parents[1]
 
