@@ -99,7 +99,7 @@ def one_rank(kind: str) -> tuple[list[float], list[float], dict[str, Any], tuple
     return losses, norms, dict(model.named_parameters()), (float(held_out[0]), held_out[1])
 
 
-def _mine(run: Any, groups: Any, step: int) -> list[Any]:
+def mine_of(run: Any, groups: Any, step: int) -> list[Any]:
     import torch
 
     blocks = torch.from_numpy(rows(step)).view(run.train.grad_acc_steps, run.parallel.data, run.train.micro_batch, -1)
@@ -113,13 +113,13 @@ def _equals_one_rank(layout: Layout) -> None:
 
     losses, norms, weights, (held_out, count) = one_rank(layout.kind)
     engine, run, groups = engine_of(layout, **SIZES)
-    results = [engine.train_step(_mine(run, groups, step), rate(step)) for step in range(STEPS)]
+    results = [engine.train_step(mine_of(run, groups, step), rate(step)) for step in range(STEPS)]
     assert [float(r.loss) for r in results] == pytest.approx(losses, rel=1e-5)
     assert [r.grad_norm for r in results] == pytest.approx(norms, rel=1e-4)
     for state in engine.state.by_parameter():
         wanted = take_shard(weights[state.name].detach(), state.parameter.shard, groups.tensor_rank, groups.tensor_size)
         torch.testing.assert_close(state.tensors["weight"], wanted, rtol=1e-4, atol=2e-6)
-    found = engine.eval_losses(_mine(run, groups, 0)).sum(0)
+    found = engine.eval_losses(mine_of(run, groups, 0)).sum(0)
     assert float(found[0]) == pytest.approx(held_out, rel=1e-5)
     assert int(found[1]) == count
 

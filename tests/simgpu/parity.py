@@ -40,7 +40,8 @@ def record(device: str, layout: Layout, folder: Path, changes: dict[str, str]) -
     import torch
     import torch.distributed as dist
 
-    engine, run, groups = engine_on(device, layout, **{"model.num_layers": "4" if layout.pp > 1 else "2", **changes})
+    layers = layout.more.get("model.num_layers", "4" if layout.pp > 1 else "2")
+    engine, run, groups = engine_on(device, layout, **{"model.num_layers": layers, **changes})
     results = train(device, engine, run, groups, range(STEPS))
     held_out = engine.eval_losses([part.to(device) for part in batches(run, STEPS, groups.data_rank)])
     weights = {

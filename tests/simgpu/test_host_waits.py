@@ -18,6 +18,12 @@ KINDS: dict[str, dict[str, str]] = {
     "fp32-zero1": {"parallel.zero_stage": "1"},
     "bf16-zero1-unclipped": {"train.dtype": "bf16", "parallel.zero_stage": "1", "optim.clip_grad": "0"},
     "gpt": {"train.dtype": "bf16", "parallel.zero_stage": "1", "model.family": "gpt"},
+    "adapters": {
+        "train.dtype": "bf16",
+        "parallel.zero_stage": "1",
+        "model.lora_rank": "2",
+        "model.lora_dropout": "0.1",
+    },
 }
 PARALLEL: dict[str, tuple[dict[str, int], dict[str, str]]] = {
     "tp2": ({"tensor": 2}, {"train.dtype": "bf16"}),

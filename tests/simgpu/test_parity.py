@@ -14,7 +14,7 @@ from tests.engine.test_marks import as_new
 from tests.parity.layouts import Layout
 from tests.ranks import run_ranks
 from tests.simgpu.device import DEVICE, run_on_device
-from tests.simgpu.parity import record, recorded
+from tests.simgpu.parity import engine_on, record, recorded
 
 SCATTER = {"parallel.scatter_norms": "true"}
 FULL = {"recompute.granularity": "full"}
@@ -47,16 +47,45 @@ LAYOUTS = [
     Layout("bert", tp=2, zero=1, more=SCATTER),
     Layout("t5", pp=2, zero=1),
 ]
-NATIVE = [each.on("native") for each in LAYOUTS if each.pp == 1]
+LORA = {"model.lora_rank": "3", "model.lora_alpha": "12"}
+RETRO = {"model.num_layers": "6", "train.global_batch": "8"}
+NATIVE = [
+    *(each for each in LAYOUTS if each.pp == 1),
+    Layout("retro", zero=1, more=RETRO),
+    Layout("retro", tp=2, zero=3, more={**RETRO, **SCATTER, **FULL}),
+    Layout("gqa", zero=2, more={**LORA, **BF16}),
+    Layout("gpt-dropout", tp=2, zero=3, more={**LORA, **SCATTER, "model.lora_dropout": "0.2"}),
+]
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("layout", [*LAYOUTS, *NATIVE], ids=str)
+@pytest.mark.parametrize("layout", [*LAYOUTS, *(each.on("native") for each in NATIVE)], ids=str)
 def test_a_layout_computes_what_the_cpu_does(layout, tmp_path):
     run_on_device(layout.ranks, record, DEVICE, layout, tmp_path, {})
     run_ranks(layout.ranks, record, "cpu", layout, tmp_path, {}, timeout_s=120)
     for rank in range(layout.ranks):
-        compare(tmp_path, rank)
+        names = compare(tmp_path, rank)
+        assert any(".retriever." in name for name in names) == (layout.kind == "retro")
+        assert any(".lora_" in name for name in names) == ("model.lora_rank" in layout.more)
+
+
+def _record_chats(device: str, folder: Path) -> None:
+    import torch
+
+    from tests.parity.test_chat_layouts import CHAT, SIZES, mine_of, rate
+
+    engine, run, groups = engine_on(device, Layout("llama").on("native"), **SIZES, **CHAT)
+    steps = [[engine.prepare(part) for part in mine_of(run, groups, step)] for step in range(2)]
+    results = [engine.train_step(parts, rate(step)) for step, parts in enumerate(steps)]
+    weights = {state.name: state.tensors["weight"].cpu() for state in engine.state.by_parameter()}
+    held_out = engine.eval_losses(mine_of(run, groups, 0)).cpu()
+    torch.save(([(float(r.loss), r.grad_norm) for r in results], held_out, weights), folder / f"{device[:3]}-0.pt")
+
+
+def test_packed_chats_are_those_of_the_cpu(tmp_path):
+    run_on_device(1, _record_chats, DEVICE, tmp_path)
+    run_ranks(1, _record_chats, "cpu", tmp_path)
+    compare(tmp_path, 0)
 
 
 def _record_where_a_move_makes_new_ones(layout: Layout, folder: Path) -> None:
@@ -85,13 +114,15 @@ def test_marks_survive_where_a_move_makes_new_parameters(tmp_path):
         compare(tmp_path, rank)
 
 
-def compare(folder: Path, rank: int) -> None:
+def compare(folder: Path, rank: int) -> list[str]:
+    """Compare what a rank has recorded on both devices; return the names of weights and moments."""
     import torch
 
     (ours, evaluated, weights), (theirs, expected, others) = (recorded(d, folder, rank) for d in (DEVICE, "cpu"))
     assert ours == theirs
     torch.testing.assert_close(evaluated, expected, rtol=0, atol=0)
     _equal(weights, others)
+    return list(weights)
 
 
 def _equal(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
