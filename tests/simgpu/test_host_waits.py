@@ -176,3 +176,24 @@ def _stages_wait(grid: dict[str, int], changes: dict[str, str]) -> None:
 @pytest.mark.dist
 def test_the_last_stage_of_a_pipeline_waits_once_and_others_twice():
     run_on_device(2, _stages_wait, {"pipe": 2}, {"train.dtype": "bf16", "parallel.zero_stage": "1"})
+
+
+def _samples_with_neighbours_or_of_chats_wait_once(kind: str) -> None:
+    from tests.parity.layouts import Layout
+    from tests.parity.layouts import batches as samples
+    from tests.parity.test_chat_layouts import CHAT, SIZES, mine_of
+    from tests.simgpu.parity import engine_on
+
+    more = {"retro": {"model.num_layers": "6", "train.global_batch": "8"}, "llama": {**SIZES, **CHAT}}[kind]
+    engine, run, groups = engine_on(DEVICE, Layout(kind, more={"train.dtype": "bf16"}).on("native"), **more)
+    for step in (0, 1, 0):
+        rows = mine_of(run, groups, step) if kind == "llama" else samples(run, step, 0)
+        parts = [engine.prepare(part) for part in rows]
+        with counting() as found:
+            float(engine.train_step(parts, rate(step)).loss)
+    assert found.kinds() == {**A_STEP["native"], "upload_pinned": len(parts)}, "\n".join(map(str, found.events))
+
+
+@pytest.mark.parametrize("kind", ["retro", "llama"])
+def test_samples_with_neighbours_and_packed_chats_wait_once(kind):
+    run_on_device(1, _samples_with_neighbours_or_of_chats_wait_once, kind)
