@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from megads.data.preprocess.workers.pool import Failed, Pool
-from megads.errors import MegadsError
+from megads.data.preprocess.workers.pool import Failed, Pool, telling
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -81,15 +79,7 @@ def _ordered(pool: Pool, items: Iterator[W], check: Callable[[], None]) -> Itera
 
 
 def _serve(pipe: Connection, work: Callable[[Any], Any]) -> None:
-    try:
+    with telling(pipe):
         while True:
             number, item = pipe.recv()
-            try:
-                answer: Any = (number, work(item))
-            except (MegadsError, MemoryError) as error:
-                answer = Failed(error)
-            except Exception:
-                answer = Failed(RuntimeError("in a worker:\n" + traceback.format_exc()))
-            pipe.send(answer)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return
+            pipe.send((number, work(item)))

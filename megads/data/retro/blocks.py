@@ -104,7 +104,9 @@ def write_file(path: Path, fill: Callable[[h5py.File], None]) -> None:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise DataError(f"{path}: cannot write ({error}); {write_cure(error, 'use another folder')}") from None
+        # What h5py says names its own calls and addresses.
+        said = os.strerror(error.errno) if error.errno else error
+        raise DataError(f"{path}: cannot write ({said}); {write_cure(error, 'use another folder')}") from None
 
 
 def read_arrays(path: Path, shapes: Shapes) -> dict[str, npt.NDArray[Any]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -39,27 +39,10 @@ class RetroCache(KeyValueCache):
     Arguments are those of :class:`KeyValueCache`.
     """
 
-    def __init__(
-        self,
-        layers: Sequence[str],
-        *,
-        num_slots: int,
-        num_kv_heads: int,
-        head_dim: int,
-        context: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ):
-        super().__init__(
-            layers,
-            num_slots=num_slots,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            context=context,
-            dtype=dtype,
-            device=device,
-        )
-        self.rows = [Row() for _ in range(num_slots)]
+    @cached_property
+    def rows(self) -> list[Row]:
+        """What is kept of each slot."""
+        return [Row() for _ in range(self.num_slots)]
 
     def move(self, source: int, target: int, length: int) -> None:
         """Put the first ``length`` tokens of slot ``source`` into slot ``target``, and its row."""

@@ -1,5 +1,6 @@
 """Blocks of rows: their names, whole or not at all, and what is found when they are damaged."""
 
+import errno
 import os
 
 import h5py
@@ -47,6 +48,18 @@ def test_a_file_is_the_same_bytes_each_time_and_other_programs_read_it(tmp_path)
         assert file["neighbors"].dtype == "int64"
         assert np.array_equal(file["neighbors"], ROWS)
     assert np.array_equal(read_arrays(tmp_path / "0-5.hdf5", SHAPES)["neighbors"], ROWS)
+
+
+def test_a_full_disk_is_said_without_the_calls_of_h5py(tmp_path):
+    def fill(file):
+        raise OSError(errno.ENOSPC, "Can't synchronously write data (buf = 0x5555)")
+
+    with pytest.raises(
+        DataError, match=r"0-5\.hdf5: cannot write \(No space left on device\); free some space"
+    ) as told:
+        blocks_module.write_file(tmp_path / "0-5.hdf5", fill)
+    assert "0x" not in str(told.value)
+    assert not os.listdir(tmp_path)
 
 
 def test_a_failed_write_leaves_nothing(tmp_path):

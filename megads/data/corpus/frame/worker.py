@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
@@ -12,35 +11,18 @@ from megads.data.corpus.frame.step import DROPPED, Lines
 from megads.data.preprocess.input.files import BOM
 from megads.data.preprocess.input.ranges import RangeReader
 from megads.data.preprocess.plan import Segment
-from megads.data.preprocess.workers.pool import Answer, Block, Failed, Write
-from megads.errors import MegadsError
+from megads.data.preprocess.workers.pool import Answer, Block, Write, answer_blocks, telling
 
 READY = "ready"
 
 
 def serve(pipe: Connection, job: CorpusJob, segments: Sequence[Segment]) -> None:
     """Work until the leader at the other end of ``pipe`` is gone."""
-    try:
+    with telling(pipe):
         job.step.begin()
         pipe.send(READY)
         worker = _Worker(job, segments, pipe.recv())
-        while True:
-            message: Write | Block = pipe.recv()
-            if isinstance(message, Write):
-                worker.write(message)
-                pipe.send(message)
-                continue
-            try:
-                answer: Answer | Failed = worker.make(message)
-            except (MegadsError, MemoryError) as error:
-                answer = Failed(error, message.number)
-            pipe.send(answer)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return
-    except (MegadsError, OSError) as error:
-        pipe.send(Failed(error))
-    except BaseException:  # a panic of a library in Rust is no Exception
-        pipe.send(Failed(RuntimeError("in a worker:\n" + traceback.format_exc())))
+        answer_blocks(pipe, worker.make, worker.write)
 
 
 class _Worker:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from megads.cluster.parent import end_with
-from megads.errors import DataError
+from megads.errors import DataError, MegadsError
 
 FORK = multiprocessing.get_context("fork")
 
@@ -173,6 +174,40 @@ def _work(
         signal.signal(number, signal.SIG_IGN)
     end_with(leader)
     serve(pipe)
+
+
+@contextmanager
+def telling(pipe: Connection) -> Iterator[None]:
+    """In a worker: tell the leader what ends the block, unless it is that the leader is gone."""
+    try:
+        yield
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+    except (MegadsError, OSError, MemoryError) as error:
+        pipe.send(Failed(error))
+    except BaseException:  # a panic of a library in Rust is no Exception
+        pipe.send(Failed(RuntimeError("in a worker:\n" + traceback.format_exc())))
+
+
+def answer_blocks(
+    pipe: Connection, make: Callable[[Block], Answer | Failed], write: Callable[[Write], None]
+) -> NoReturn:
+    """In a worker: ``make`` what the leader asks for, and ``write`` it where the leader says, until that is gone.
+
+    Raises:
+        EOFError, OSError: it is gone.
+    """
+    while True:
+        message: Write | Block = pipe.recv()
+        if isinstance(message, Write):
+            write(message)
+            pipe.send(message)
+            continue
+        try:
+            answer = make(message)
+        except (MegadsError, MemoryError) as error:
+            answer = Failed(error, message.number)
+        pipe.send(answer)
 
 
 def _how_it_ended(process: multiprocessing.context.ForkProcess) -> str:

@@ -8,7 +8,6 @@ stretch, and, in input order, where the tokens belong.
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,7 +21,17 @@ from megads.data.preprocess.input.json_lines import Parsed, parse_lines
 from megads.data.preprocess.input.ranges import RangeReader
 from megads.data.preprocess.input.sentences import Splitter, make_splitter
 from megads.data.preprocess.plan import Job
-from megads.data.preprocess.workers.pool import Block, Encoded, Failed, Output, Ready, Start, Write
+from megads.data.preprocess.workers.pool import (
+    Block,
+    Encoded,
+    Failed,
+    Output,
+    Ready,
+    Start,
+    Write,
+    answer_blocks,
+    telling,
+)
 from megads.data.tokenizers.base import Encoded as Ids
 from megads.errors import DataError, MegadsError
 
@@ -45,29 +54,18 @@ def serve(pipe: Connection, job: Job, sample: Sequence[str] | None) -> None:
 
     ``sample`` are texts by which the encoder is chosen; None: the leader names it.
     """
-    try:
+    with telling(pipe):
         worker = _Worker(job, sample)
         pipe.send(worker.ready)
         worker.begin(pipe.recv())
-        while True:
-            message: Write | Block = pipe.recv()
-            if isinstance(message, Write):
-                worker.write(message)
-                pipe.send(message)
-                continue
+
+        def encode(block: Block) -> Encoded | Failed:
             try:
-                answer: Encoded | Failed = worker.encode(message)
+                return worker.encode(block)
             except Problem as problem:
-                answer = Failed(problem.error, message.number, problem.line)
-            except (MegadsError, MemoryError) as error:
-                answer = Failed(error, message.number)
-            pipe.send(answer)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return
-    except (MegadsError, OSError) as error:
-        pipe.send(Failed(error))
-    except BaseException:  # a panic of a library in Rust is no Exception
-        pipe.send(Failed(RuntimeError("in a worker:\n" + traceback.format_exc())))
+                return Failed(problem.error, block.number, problem.line)
+
+        answer_blocks(pipe, encode, worker.write)
 
 
 class _Worker:
