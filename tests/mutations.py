@@ -3,7 +3,7 @@
     python -m tests.mutations            # all; one line each, exit code 1 if a bug goes unseen
     python -m tests.mutations rotary     # those whose name holds the word
 
-Each bug of `tests/planted_bugs.py`, `tests/planted_task_bugs.py` and `tests/planted_native_bugs.py` is one piece of
+Each bug of `tests/planted_*.py` is one piece of
 text in one file, replaced in a copy of the tree; the tests named with it must then fail.
 `tests/parity/test_mutations.py` runs the same in CI.
 """
@@ -22,11 +22,12 @@ from pathlib import Path
 
 from tests.planted_bugs import MUTATIONS as OF_ALL
 from tests.planted_bugs import Mutation
+from tests.planted_model_bugs import MODEL_MUTATIONS
 from tests.planted_native_bugs import NATIVE_MUTATIONS
 from tests.planted_system_bugs import SYSTEM_MUTATIONS
 from tests.planted_task_bugs import TASK_MUTATIONS
 
-MUTATIONS = (*OF_ALL, *TASK_MUTATIONS, *NATIVE_MUTATIONS, *SYSTEM_MUTATIONS)
+MUTATIONS = (*OF_ALL, *MODEL_MUTATIONS, *TASK_MUTATIONS, *NATIVE_MUTATIONS, *SYSTEM_MUTATIONS)
 
 ROOT = Path(__file__).parents[1]
 
