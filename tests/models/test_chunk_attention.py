@@ -20,7 +20,8 @@ def _looked_at(length: int, chunks: int, seq_rank: int | None = None, bias: bool
     module = ChunkAttention(RETRO, by_name(spec_of(RETRO).layer_of(5)), Context(ONE), "5.cross_attention", seq_rank)
     width = RETRO.hidden_size
     with torch.no_grad():
-        module.q.weight.normal_()
+        for query in (module.q.weight, module.q.bias):
+            query.normal_()
         module.kv.weight.copy_(torch.cat([torch.eye(width)] * 2))
         module.kv.bias.zero_()
         module.out.weight.copy_(torch.eye(width))

@@ -176,12 +176,17 @@ def test_hydra_puts_ranks_on_hosts_in_blocks(tmp_path, monkeypatch):
 @pytest.mark.mpi
 @pytest.mark.skipif(not shutil.which("mpirun.openmpi"), reason="needs Open MPI")
 def test_openmpi_gives_its_ranks_on_other_hosts_the_environment(tmp_path, monkeypatch):
-    """An ssh that runs here what it should run there, in an environment of its own."""
+    """An ssh that runs here what it should run there, in an environment of its own.
+
+    Two daemons of a host share what hosts do not: their folder, which both make, and a topology that each maps at the
+    same address. Each of the two ended one start of some seventy.
+    """
     monkeypatch.setattr(starter_module, "master_address", lambda hosts, facts, further: hosts[0])
     ssh = tmp_path / "ssh"
     ssh.write_text(
         '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done; shift\n'
-        'exec env -i HOME="$HOME" PATH=/usr/bin:/bin OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 '
+        'exec env -i HOME="$HOME" TMPDIR="$(mktemp -d)" OMPI_MCA_rtc_hwloc_vmhole=none PATH=/usr/bin:/bin '
+        'OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 '
         'sh -c "$*"\n'
     )
     ssh.chmod(0o755)
