@@ -12,16 +12,16 @@ from typing import Any
 from megads.bench.models import TINY, Model, make, release, settings, tokens, train
 from megads.bench.results import PartResult
 from megads.bench.session import Bench, MeasurementFailed
-from megads.config.estimate.accelerators import ACCELERATORS, Accelerator
-from megads.config.estimate.flops import train_flops_per_token
-from megads.config.estimate.memory import count_parameters, estimate
-from megads.config.estimate.roofline import roofline
 from megads.config.schema import RunConfig
 from megads.device.facts import memory
 from megads.device.measuring import host_waits
-from megads.device.peaks import peak_tflops
 from megads.engine.base import Engine
 from megads.errors import ConfigError
+from megads.plan.accelerators import ACCELERATORS, Accelerator
+from megads.plan.flops import train_flops_per_token
+from megads.plan.memory import count_parameters, estimate
+from megads.plan.peaks import peak_tflops
+from megads.plan.roofline import roofline
 from megads.text.units import size
 
 VOCAB = {"model.vocab_size": "32000"}

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from megads.config.estimate.accelerators import Accelerator
-    from megads.config.estimate.roofline import Roofline
     from megads.config.schema import RunConfig
     from megads.config.sources.resolve import Resolved
     from megads.launch.request import TrainRequest
+    from megads.plan.accelerators import Accelerator
+    from megads.plan.roofline import Roofline
 
 VOCABULARY = 32_000
 """Of a model whose VOCAB_SIZE is not set: its tokenizer is not read here."""
@@ -38,8 +38,8 @@ def show_roofline(request: TrainRequest, device: str, ranks: int) -> None:
     Raises:
         ConfigError: a device that is not known, or a wrong setting.
     """
-    from megads.config.estimate.accelerators import accelerator
     from megads.launch.request import resolve_request
+    from megads.plan.accelerators import accelerator
 
     row = accelerator(device)
     run, found, peak = estimated(resolve_request(request, "generic"), ranks, row)
@@ -54,9 +54,9 @@ def estimated(resolved: Resolved, ranks: int, device: Accelerator) -> tuple[RunC
         ConfigError: a setting is wrong, the ranks do not fill hosts, or the device has no such products.
     """
     from megads.config.derive import derive
-    from megads.config.estimate.roofline import roofline
-    from megads.device.peaks import peak_tflops
     from megads.errors import ConfigError
+    from megads.plan.peaks import peak_tflops
+    from megads.plan.roofline import roofline
 
     hosts = -(-ranks // device.per_host)
     if ranks % hosts:
@@ -71,8 +71,8 @@ def estimated(resolved: Resolved, ranks: int, device: Accelerator) -> tuple[RunC
 
 def table() -> str:
     """Return the table of docs/gpu.md: presets on every accelerator."""
-    from megads.config.estimate.accelerators import ACCELERATORS
     from megads.config.sources.resolve import resolve
+    from megads.plan.accelerators import ACCELERATORS
 
     lines = [
         "| preset and settings | devices | step | tokens/s per device | MFU | causal | longest of what can change |",
@@ -98,8 +98,8 @@ def milliseconds(seconds: float) -> str:
 def text(run: RunConfig, device: Accelerator, found: Roofline, peak: float) -> list[str]:
     """Return the report."""
     from megads.config.engine_choice import choose
-    from megads.config.estimate import roofline as assumed
-    from megads.config.estimate.memory import GIB, count_parameters, estimate
+    from megads.plan import roofline as assumed
+    from megads.plan.memory import GIB, count_parameters, estimate
     from megads.text.units import count
 
     grid, model = run.parallel, run.model

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from megads.checkpoint.resume.compatibility import checkpoint_folder
-from megads.config.estimate.memory import Memory
-from megads.config.estimate.pipeline import pipeline_lines
 from megads.config.machine_facts import Facts
 from megads.config.run_folder import COMMAND, COMMAND_ONCE_SAVED, CONFIG, LOG_FILE, save_config, write_whole
 from megads.config.schema import RunConfig
@@ -29,6 +27,8 @@ from megads.launch.request import TrainRequest
 from megads.launch.run_folder import Folder, append_to_log
 from megads.launch.schedulers.allocation import Allocation
 from megads.monitor.log import coloured, may_colour
+from megads.plan.memory import Memory
+from megads.plan.pipeline import pipeline_lines
 from megads.text.plural import plural
 from megads.text.secrets import hidden
 from megads.text.units import clock, duration

@@ -13,11 +13,9 @@ from megads.cluster.machine import available_memory, count_accelerators, machine
 from megads.cluster.ranks import TOKEN
 from megads.config.deepspeed.dictionary import dictionary_of
 from megads.config.derive import attempts, derive
-from megads.config.estimate.memory import check_fits, estimate
 from megads.config.machine_facts import Facts
 from megads.config.rules.advice import Attempt
 from megads.config.rules.checks import check
-from megads.config.rules.remarks import remarks
 from megads.config.rules.stability import rank_variables
 from megads.config.run_folder import CONFIG, ENDS_AT
 from megads.config.schema import RunConfig
@@ -59,6 +57,8 @@ from megads.launch.supervise.restart import Restarts
 from megads.launch.supervise.run import remove_end, run_plan
 from megads.launch.supervise.watch import say
 from megads.launch.user_ranks.entry import even_layout, what_is_ignored
+from megads.plan.memory import check_fits, estimate
+from megads.plan.remarks import remarks
 from megads.text.plural import plural
 from megads.text.units import steady_clock
 

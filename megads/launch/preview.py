@@ -6,9 +6,6 @@ from pathlib import Path
 
 from megads.cluster.machine import count_accelerators
 from megads.config.deepspeed.dictionary import dictionary_of
-from megads.config.estimate.memory import check_device, estimate
-from megads.config.estimate.pipeline import pipeline_lines
-from megads.config.rules.remarks import remarks
 from megads.config.sources.presets import read_machine
 from megads.launch.job import settings_lines
 from megads.launch.plan_run import hosts_of_machine, plan_run
@@ -19,6 +16,9 @@ from megads.launch.preflight.packages import check_optimizer
 from megads.launch.request import TrainRequest, resolve_request
 from megads.launch.run_folder import RUNS
 from megads.launch.schedulers.allocation import in_a_job, needs_accelerators
+from megads.plan.memory import check_device, estimate
+from megads.plan.pipeline import pipeline_lines
+from megads.plan.remarks import remarks
 
 
 def preview(request: TrainRequest) -> tuple[tuple[str, ...], str] | None:

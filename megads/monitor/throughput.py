@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from megads.config.estimate.flops import Flops
+from megads.plan.flops import Flops
 
 SPEED_STEPS = 50  # last steps of one start, whose median is the speed of a run wherever it is shown
 

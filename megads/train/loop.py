@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 
 from megads.checkpoint.resume.progress import Progress
-from megads.config.estimate.flops import flops_per_token
 from megads.config.schedule.batches import BatchSchedule, SkipRanges
 from megads.config.schedule.rates import Schedule
 from megads.data.loading.batches import Prefetch
@@ -18,6 +17,7 @@ from megads.monitor.metrics import MetricsFile
 from megads.monitor.run_state.outcome import Outcome
 from megads.monitor.throughput import Remaining, SpeedOf
 from megads.monitor.trackers.metrics_sink import MetricsSink
+from megads.plan.flops import flops_per_token
 from megads.timing.step_times import Timing
 from megads.train.energy import EnergyOfRun
 from megads.train.evaluate import HeldOut, evaluate

@@ -11,12 +11,12 @@ from megads.cluster.hosts import this_host
 from megads.cluster.machine import available_memory
 from megads.comm.groups import Groups
 from megads.comm.messages import all_gather_values
-from megads.config.estimate.memory import GIB, Memory, estimate, host_bytes, host_problem
 from megads.config.schema import RunConfig
 from megads.device import facts
 from megads.device.vendor import Vendor
 from megads.errors import ConfigError
 from megads.monitor.log import LOG
+from megads.plan.memory import GIB, Memory, estimate, host_bytes, host_problem
 
 
 @dataclass(frozen=True)

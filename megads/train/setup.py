@@ -26,10 +26,10 @@ from megads.config.schema import RunConfig
 from megads.data.loading.batches import Batches, Prefetch, read_ahead
 from megads.data.tokenizers.build import load_tokenizer
 from megads.device.determinism import make_deterministic
-from megads.device.peaks import peak_tflops
 from megads.device.vendor import Vendor
 from megads.engine.base import Engine
 from megads.engine.build import make_engine
+from megads.plan.peaks import peak_tflops
 from megads.train.attention_check import report_attention
 from megads.train.compilation import compile_run
 from megads.train.memory_check import check_memory

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import torch
 
-from megads.config.estimate.flops import basis
 from megads.config.run_folder import COMMAND
 from megads.config.sources.flags import flags
 from megads.config.tree import env_name, extra, fields
 from megads.data.samples.retro.queried import is_retro
-from megads.device.peaks import slow_products
 from megads.errors import EXIT_DONE
 from megads.monitor.interval import STALL_SHOWN
 from megads.monitor.log import FILE, LOG
 from megads.monitor.plots.sketch import loss_sketch, read_losses
 from megads.monitor.run_state.outcome import Outcome
 from megads.monitor.throughput import SPEED_STEPS, Speed, mfu_text
+from megads.plan.flops import basis
+from megads.plan.peaks import slow_products
 from megads.text.plural import plural
 from megads.text.units import count, size
 from megads.text.units import seconds as measured

@@ -22,7 +22,7 @@ def test_both_programs_have_a_row(monkeypatch):
     import torch
 
     from megads.bench import hugging_face
-    from megads.config.estimate.memory import count_parameters
+    from megads.plan.memory import count_parameters
 
     sizes: list[int] = []
 

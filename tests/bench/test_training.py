@@ -13,7 +13,7 @@ from tests.ranks import run_ranks
 
 def _rows(ranks: int) -> None:
     from megads.bench.training import measure, measure_waits
-    from megads.config.estimate.flops import train_flops_per_token
+    from megads.plan.flops import train_flops_per_token
 
     bench, result = bench_of(ranks, peaks=lambda dtype: 0.5), result_of("training")
     measure(bench, result)
@@ -114,8 +114,8 @@ def test_a_step_is_compared_with_its_roofline():
     from typing import Any
 
     from megads.bench.training import MODELS, of_roofline
-    from megads.config.estimate.accelerators import ACCELERATORS
-    from megads.config.estimate.roofline import roofline
+    from megads.plan.accelerators import ACCELERATORS
+    from megads.plan.roofline import roofline
 
     bench: Any = bench_of(peaks=lambda dtype: 989.0)
     run = settings(ROOT, 1, MODELS[1], "bf16", 4, 4)

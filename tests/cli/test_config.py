@@ -147,7 +147,7 @@ def test_presets_are_listed_with_their_names():
 def test_settings_need_no_torch():
     code = (
         "import sys; import megads.cli.config; assert 'pydantic' not in sys.modules; "
-        "import megads.config.rules.checks, megads.config.run_folder, megads.config.estimate.memory; "
+        "import megads.config.rules.checks, megads.config.run_folder, megads.plan.memory; "
         "assert not {'torch', 'deepspeed', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

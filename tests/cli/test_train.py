@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from megads.config.derive import derive, padded_vocab_size
-from megads.config.estimate.memory import count_parameters
 from megads.config.run_folder import save_config
 from megads.config.schedule.rates import Schedule
 from megads.config.setting import Origin
 from megads.config.sources.flags import split_flags
 from megads.config.sources.resolve import resolve
 from megads.config.tree import value_of
+from megads.plan.memory import count_parameters
 from tests.config.advice import check
 
 ROOT = Path(__file__).parents[2]

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from megads.cli import main
 from megads.config.derive import derive
 from megads.config.optimizers import EVERYWHERE, OPTIMIZERS, Needs
-from megads.config.rules.remarks import remarks
 from megads.config.schema import RunConfig
 from megads.config.settings.optimizer import OptimizerName
 from megads.config.sources.resolve import resolve, settings
 from megads.errors import ConfigError, DependencyError, DeviceError, MegadsError
 from megads.launch.preflight.packages import check_optimizer, is_older, version_of
+from megads.plan.remarks import remarks
 from tests.config.advice import check
 
 ROOT = Path(__file__).parents[2]

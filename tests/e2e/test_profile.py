@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from megads.config.estimate.flops import flops_per_token
 from megads.config.run_folder import load_config
+from megads.plan.flops import flops_per_token
 
 LAYOUT = {"TP": "2", "RECOMPUTE": "full", "TRAIN_ITERS": "8", "EVAL_INTERVAL": "0", "MEGADS_PEAK_TFLOPS": "0.5"}
 # The first three steps have half the batch, and of every other one nothing is reported.

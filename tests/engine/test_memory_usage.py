@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megads.config.estimate.memory import count_parameters, estimate
+from megads.plan.memory import count_parameters, estimate
 from tests.engine.plain import ENGINES, batches, make_engine, on, settings
 from tests.ranks import groups_of, run_ranks
 

@@ -16,13 +16,13 @@ from megads.checkpoint.convert.huggingface.config import architecture_of
 from megads.checkpoint.convert.huggingface.names import tensors_of
 from megads.checkpoint.convert.reshard import shares_of
 from megads.checkpoint.format.shard_layout import parameters_of
-from megads.config.estimate.activations import layer_bytes, recomputing_bytes, saved_bytes
-from megads.config.estimate.flops import flops_per_token, products, train_flops_per_token
-from megads.config.estimate.memory import count_parameters, estimate, stages, whole_state_bytes, whole_work_bytes
 from megads.config.rules.optimizer import smallest_side
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.stages import stage_steps, step_parameters
 from megads.errors import CheckpointError
+from megads.plan.activations import layer_bytes, recomputing_bytes, saved_bytes
+from megads.plan.flops import flops_per_token, products, train_flops_per_token
+from megads.plan.memory import count_parameters, estimate, stages, whole_state_bytes, whole_work_bytes
 
 FILE = Path(__file__).with_name("golden.json")
 CASES = 60

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from megads.config.estimate.memory import count_parameters
 from megads.families.decoder import spec_of
 from megads.families.retro import looks
+from megads.plan.memory import count_parameters
 from tests.models.shapes import RETRO
 
 CROSS = "cross_norm cross_attention.q cross_attention.kv cross_attention.out"

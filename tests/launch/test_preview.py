@@ -87,8 +87,8 @@ def test_the_note_of_machine_cpu_names_what_this_host_accepts(tmp_path, monkeypa
 
 def test_a_run_whose_state_exceeds_the_devices_is_refused(monkeypatch):
     from megads.config.derive import derive
-    from megads.config.estimate.memory import check_device
     from megads.config.sources.resolve import resolve
+    from megads.plan.memory import check_device
     from tests.config.advice import attempt_from
 
     run = derive(resolve("7B", env={}, machine="polaris"), num_hosts=1, ranks_per_host=4, vocab_size=32_000).run

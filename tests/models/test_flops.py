@@ -12,13 +12,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
-from megads.config.estimate.flops import flops_per_token, products
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.settings.engine import RecomputeConfig
 from megads.data.samples.retro.rows import RetroRow
 from megads.models.bert import PairLabels
 from megads.models.build import build_model
 from megads.parallel.recompute import Recompute
+from megads.plan.flops import flops_per_token, products
 from megads.train.profile.flops import counted
 from tests.models.shapes import BERTS, GPT, LLAMA, LLAMA_GQA, MIXED, RETROS, T5S, make_run
 

@@ -11,13 +11,13 @@ import pytest
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.config.rules.checks import problem_of
-from megads.config.rules.remarks import remarks
 from megads.config.schema import RunConfig
 from megads.config.settings.model import ModelConfig
 from megads.config.tree import env_name, fields
 from megads.data.samples.masked.options import MaskedOptions
 from megads.errors import ConfigError
 from megads.models.build import build_model
+from megads.plan.remarks import remarks
 from tests.parity.layouts import Layout, batches, plain_loss
 
 _READ: set[str] = set()

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from megads.config.estimate.flops import Flops
 from megads.monitor.throughput import Remaining, SpeedOf
+from megads.plan.flops import Flops
 
 
 def test_speed_counts_all_ranks_and_divides_by_them():

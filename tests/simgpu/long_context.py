@@ -44,8 +44,8 @@ def rows() -> list[Row]:
 
 
 def _row(devices: int, tokens: int) -> Row:
-    from megads.config.estimate.memory import estimate, host_bytes
-    from megads.config.long_context import parts
+    from megads.plan.in_parts import parts
+    from megads.plan.memory import estimate, host_bytes
 
     run = _planned(devices, tokens)
     return Row(devices, tokens, ", ".join(parts(run)), estimate(run, devices).total, host_bytes(run, devices), run)
@@ -53,8 +53,8 @@ def _row(devices: int, tokens: int) -> Row:
 
 def _planned(devices: int, tokens: int) -> Any:
     from megads.config.derive import derive
-    from megads.config.long_context import plan_long_context, with_plan
     from megads.config.sources.resolve import resolve
+    from megads.plan.in_parts import plan_long_context, with_plan
 
     env = {"LONG_CONTEXT": "1", "ENGINE": "deepspeed", "SEQ": str(tokens), "DTYPE": "bf16", "GRAD_ACC_STEPS": "1"}
     if devices > 1:
@@ -67,7 +67,7 @@ def tracked(chosen: list[Row]) -> list[int]:
     """Return for every row the tracked bytes of activations and loss, with what the engine holds by the estimate."""
     import multiprocessing
 
-    from megads.config.estimate.memory import estimate
+    from megads.plan.memory import estimate
     from tests.simgpu.fake_memory import peaks
 
     runs = {}

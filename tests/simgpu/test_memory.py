@@ -54,7 +54,7 @@ def tracked():
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_estimate_is_the_tracked_peak(name, tracked):
-    from megads.config.estimate.memory import _of_stage, stages
+    from megads.plan.memory import _of_stage, stages
 
     preset, ranks, rank, env = RUNS[name]
     run = _run(preset, ranks, env)

@@ -10,9 +10,9 @@ import torch
 
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
-from megads.config.estimate.memory import GIB, estimate, host_bytes
 from megads.device.vendor import VENDORS, Vendor
 from megads.errors import ConfigError
+from megads.plan.memory import GIB, estimate, host_bytes
 from megads.train import memory_check
 from megads.train.memory_check import FreeMemory, check_memory, device_problem, least_host
 from tests.engine.plain import settings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from megads.config.estimate.spans import hidden_tokens, needed_decoder_length, needed_spans
 from megads.config.rules.advice import Change, Problem, multiples
 from megads.config.schema import RunConfig
+from megads.config.spans import hidden_tokens, needed_decoder_length, needed_spans
 from megads.families.encoder_decoder import has_decoder
 
 POSITIONS, NORMS = "model.position_embedding", "model.norm_position"

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import IO
 
 from megads.cluster.machine import available_memory
-from megads.config.estimate.memory import estimate
 from megads.config.run_folder import CONFIG, save_config
 from megads.config.schedule.rates import PARTS, UNITS
 from megads.config.schema import RunConfig
@@ -24,6 +23,7 @@ from megads.launch.preflight.packages import check_versions, settle_engine
 from megads.launch.request import TrainRequest, resolve_request
 from megads.launch.schedulers.allocation import Allocation
 from megads.launch.supervise.run import run_plan
+from megads.plan.memory import estimate
 from megads.text.plural import plural
 from megads.text.units import size
 

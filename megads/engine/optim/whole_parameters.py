@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from megads.config.estimate.memory import AT_ONCE
 from megads.engine.optim.exchange import Batch, Slot, Team
+from megads.plan.memory import AT_ONCE
 
 Make = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 """Makes an optimizer of parameter groups."""

@@ -6,9 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from megads.config.engine_choice import choose
-from megads.config.estimate.memory import Memory, count_parameters, count_trained, stages
-from megads.config.estimate.pipeline import idle_of, shorter, uneven_idle
-from megads.config.rules.remarks import query_heads
 from megads.config.schedule.batches import BatchSchedule, SkipRanges, planned_samples
 from megads.config.schema import RunConfig
 from megads.config.sources.megatron_defaults import MEGATRON
@@ -24,6 +21,9 @@ from megads.families.decoder import padded_vocab_size
 from megads.families.lora import parts_of
 from megads.families.table import described_by
 from megads.launch.schedulers.allocation import Allocation
+from megads.plan.memory import Memory, count_parameters, count_trained, stages
+from megads.plan.pipeline import idle_of, shorter, uneven_idle
+from megads.plan.remarks import query_heads
 from megads.text.plural import plural
 from megads.text.units import count, size
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from megads.cluster.machine import cpu_computes_fp16, visible_accelerators
 from megads.config.schema import RunConfig
 from megads.device.names import BACKENDS, wanted_backend, wanted_device
-from megads.device.peaks import given_peak
 from megads.errors import DeviceError, LaunchError
 from megads.launch.preflight.packages import check_optimizer, has_op
+from megads.plan.peaks import given_peak
 
 
 def check_host(run: RunConfig, env: Mapping[str, str]) -> None:

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from megads.cluster.machine import available_memory
-from megads.config.estimate.memory import GIB, check_device, host_bytes, host_problem
-from megads.config.long_context import plan_line, plan_long_context, with_plan
 from megads.config.machine_facts import Facts
 from megads.config.rules.advice import Attempt
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import Resolved
 from megads.errors import ConfigError
 from megads.launch.schedulers.allocation import Allocation, is_here
+from megads.plan.in_parts import plan_line, plan_long_context, with_plan
+from megads.plan.memory import GIB, check_device, host_bytes, host_problem
 
 LOOK_S = 20.0  # for an answer of nvidia-smi
 _ALTERNATIVE = re.compile(r"[|]+")
@@ -71,7 +71,7 @@ def for_long_context(
 def check_here(run: RunConfig, allocation: Allocation, env: Mapping[str, str], facts: Facts, attempt: Attempt) -> str:
     """Check the run against the memory of its hosts and of their devices.
 
-    See :func:`megads.config.estimate.memory.check_device` for the devices, and :func:`check_host_memory`.
+    See :func:`megads.plan.memory.check_device` for the devices, and :func:`check_host_memory`.
     """
     is_one_of_them = any(is_here(host, env) for host in allocation.hosts)
     if is_one_of_them:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from megads.config.estimate.memory import count_trained, state_bytes
 from megads.config.schema import RunConfig
+from megads.plan.memory import count_trained, state_bytes
 from megads.text.plural import plural
 from megads.text.units import size
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megads.cluster.machine import known_machine, machine_name
-from megads.config.estimate.memory import check_device
 from megads.config.machine_facts import Facts
 from megads.config.rules.advice import Attempt
 from megads.config.run_folder import save_config, write_whole
@@ -41,6 +40,7 @@ from megads.launch.submit.job_script import (
     scheduler_on_path,
     send,
 )
+from megads.plan.memory import check_device
 from megads.text.secrets import SHOWN
 
 SUBMITTED = "submitted.yaml"  # the settings it was resolved to; the job writes its own config.yaml

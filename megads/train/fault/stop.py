@@ -20,13 +20,13 @@ import torch
 import torch.distributed as dist
 
 from megads.comm.groups import Groups
-from megads.config.estimate.memory import count_trained
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.run_files import METRICS
 from megads.config.run_folder import ENDS_AT, STOP
 from megads.config.schema import RunConfig
 from megads.monitor.run_state.interrupt import report_stopping, was_ctrl_c_pressed
 from megads.monitor.run_state.runs import last_rows
+from megads.plan.memory import count_trained
 from megads.text.units import clock, duration, steady_clock
 
 CONTINUE, ASKED, LONG_ENOUGH, OUT_OF_TIME = 0, 1, 2, 3

@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from megads.comm.groups import Groups
-from megads.config.estimate.encoder_decoder import again_products, layer_products, logit_products
-from megads.config.estimate.flops import products
 from megads.config.schema import RunConfig
 from megads.config.stages import chunk_steps
 from megads.families.encoder_decoder import has_decoder
+from megads.plan.encoder_decoder import again_products, layer_products, logit_products
+from megads.plan.flops import products
 from megads.text.units import count
 
 Formula = Callable[..., int]
@@ -171,7 +171,7 @@ class Expected:
 
 
 def expected(run: RunConfig, groups: Groups, batch: int) -> Expected:
-    """Return what the formula of ``megads.config.estimate.flops`` gives this rank for a step of ``batch`` samples."""
+    """Return what the formula of ``megads.plan.flops`` gives this rank for a step of ``batch`` samples."""
     model, given = run.model, run.recompute
     if has_decoder(model):
         return _expected_of_both(run, groups, batch)

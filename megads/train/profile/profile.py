@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from megads.comm.messages import all_gather_values
-from megads.config.estimate.memory import Memory, estimate
 from megads.config.settings.profile import profiled_ranks, profiled_steps
 from megads.device.vendor import DeviceMemory, resident_bytes
 from megads.engine.base import MemoryUsage
 from megads.monitor.log import LOG
+from megads.plan.memory import Memory, estimate
 from megads.text.units import seconds, size
 from megads.train.profile.flops import counted, expected, profile_text
 from megads.train.setup import Training

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
-from megads.config.rules.remarks import remarks
 from megads.config.rules.tasks import _tasks
 from megads.config.sources.resolve import resolve
 from megads.errors import ConfigError
+from megads.plan.remarks import remarks
 from tests.config.advice import check
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
-from megads.config.estimate.memory import count_parameters
 from megads.config.schema import RunConfig
 from megads.config.sources.presets import presets, read_preset
 from megads.config.sources.resolve import resolve
 from megads.config.tree import fields
 from megads.errors import ConfigError
+from megads.plan.memory import count_parameters
 from tests.config.advice import check
 
 GEMMA = 256_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from megads.config.estimate.memory import estimate
+from megads.plan.memory import estimate
 from tests.engine.plain import NATIVE, batches, make_engine, settings
 from tests.ranks import groups_of, run_ranks
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from megads.config.derive import derive
-from megads.config.estimate.memory import estimate
 from megads.config.sources.resolve import resolve
 from megads.data.sources.epochs import Share
 from megads.launch.preflight.banner import banner, corpora_lines, list_notes
 from megads.launch.schedulers.allocation import Allocation
+from megads.plan.memory import estimate
 from tests.data.factory import make_run, write_dataset, write_list
 
 MODEL = {"NLAYERS": "32", "HIDDEN": "64", "HEADS": "8", "SEQ": "64", "TRAIN_ITERS": "10", "DTYPE": "bf16"}

@@ -10,7 +10,6 @@ import pytest
 
 from megads.checkpoint.format.manifest import read_manifest
 from megads.checkpoint.resume.compatibility import changes, rate_change, resume_notes, shape_of
-from megads.config.estimate.memory import estimate
 from megads.config.run_folder import CONFIG, load_config, note_saved, save_config
 from megads.config.schedule.batches import planned_samples
 from megads.config.schedule.rates import Schedule
@@ -35,6 +34,7 @@ from megads.launch.preflight.checkpoint_start import (
 )
 from megads.launch.request import TrainRequest, resolve_request
 from megads.launch.schedulers.allocation import Allocation
+from megads.plan.memory import estimate
 from megads.text.units import count
 from tests.checkpoint.convert.megatron.samples import save_ours
 from tests.checkpoint.faked import TINY, derived, fake

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from megads.config.estimate.memory import GIB, estimate, host_bytes
 from megads.config.sources.presets import read_machine
 from megads.errors import ConfigError
 from megads.launch.preflight import device_memory as found
@@ -23,6 +22,7 @@ from megads.launch.request import TrainRequest
 from megads.launch.schedulers.allocation import Allocation
 from megads.launch.submit.job_script import JobOptions
 from megads.launch.submit.training import prepare_submission
+from megads.plan.memory import GIB, estimate, host_bytes
 from tests.engine.plain import settings
 
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from megads.config.estimate.memory import count_parameters
 from megads.launch.preflight.disk_space import disk_room
+from megads.plan.memory import count_parameters
 from tests.checkpoint.faked import derived
 
 LONG = {"TRAIN_ITERS": "200", "SAVE_INTERVAL": "50"}

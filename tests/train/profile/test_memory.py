@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from megads.config.estimate.memory import Memory
 from megads.device.vendor import DeviceMemory, resident_bytes
 from megads.engine.base import MemoryUsage
+from megads.plan.memory import Memory
 from megads.train.profile.profile import MemoryFacts
 
 GIB = 2**30

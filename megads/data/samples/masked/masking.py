@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from megads.config.estimate.spans import GEOMETRIC
+from megads.config.spans import GEOMETRIC
 from megads.errors import DataError
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from megads.config.estimate.spans import SPECIALS
 from megads.config.schema import RunConfig
+from megads.config.spans import SPECIALS
 from megads.data.formats.token_file import TokenFile
 from megads.data.samples.gpt import Stamp
 from megads.data.samples.masked.masking import WordPieces

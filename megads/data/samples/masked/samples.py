@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from megads.config.estimate.spans import SPAN_WORDS
+from megads.config.spans import SPAN_WORDS
 from megads.data.formats.token_file import TokenFile
 from megads.data.samples.masked.masking import Masked, WordPieces, mask_tokens
 from megads.data.samples.recipe import Columns

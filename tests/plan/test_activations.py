@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from megads.config.derive import derive
-from megads.config.estimate.activations import Stage, layer_bytes
-from megads.config.estimate.memory import (
-    count_parameters,
-)
-from megads.config.estimate.stacks import recomputing_bytes, saved_bytes
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
+from megads.plan.activations import Stage, layer_bytes
+from megads.plan.memory import (
+    count_parameters,
+)
+from megads.plan.stacks import recomputing_bytes, saved_bytes
 
 
 def _run(env: dict[str, str], ranks: int = 1, preset: str = "tiny", machine: str = "generic") -> RunConfig:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from megads.config.estimate import retro
-from megads.config.estimate.encoder_decoder import LayerProducts, again_products, layer_products, logit_products
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.stages import chunk_steps
 from megads.families.decoder import spec_of
 from megads.families.encoder_decoder import has_decoder
 from megads.families.table import FAMILIES
+from megads.plan import retro
+from megads.plan.encoder_decoder import LayerProducts, again_products, layer_products, logit_products
 
 
 @dataclass(frozen=True)

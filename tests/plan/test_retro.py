@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from megads.config.derive import derive
-from megads.config.estimate.activations import Stage
-from megads.config.estimate.flops import flops_per_token
-from megads.config.estimate.memory import count_parameters, estimate
-from megads.config.estimate.retro import layer_products, of_chunk, text_tokens
-from megads.config.estimate.stacks import recomputing_bytes, saved_bytes
 from megads.config.schema import RunConfig
 from megads.config.settings.engine import RecomputeConfig
 from megads.config.sources.resolve import resolve
+from megads.plan.activations import Stage
+from megads.plan.flops import flops_per_token
+from megads.plan.memory import count_parameters, estimate
+from megads.plan.retro import layer_products, of_chunk, text_tokens
+from megads.plan.stacks import recomputing_bytes, saved_bytes
 from tests.models.shapes import RETRO, make_run
 
 SMALL = {"MODEL_FAMILY": "retro", "SEQ": "128", "RETRO_CHUNK_LENGTH": "16", "MACHINE": "cpu", "TRAIN_ITERS": "10"}

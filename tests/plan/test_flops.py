@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
-from megads.config.estimate.flops import (
+from megads.config.schema import ModelConfig, RunConfig
+from megads.config.sources.resolve import resolve
+from megads.monitor.throughput import Speed, SpeedOf
+from megads.plan.flops import (
     Flops,
     basis,
     flops_per_token,
@@ -13,10 +16,7 @@ from megads.config.estimate.flops import (
     recomputed_layers,
     train_flops_per_token,
 )
-from megads.config.estimate.memory import count_trained
-from megads.config.schema import ModelConfig, RunConfig
-from megads.config.sources.resolve import resolve
-from megads.monitor.throughput import Speed, SpeedOf
+from megads.plan.memory import count_trained
 
 A100 = 312.0
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
-from megads.config.estimate.accelerators import ACCELERATORS
-from megads.config.estimate.roofline import roofline
 from megads.config.sources.resolve import resolve
 from megads.errors import ConfigError
+from megads.plan.accelerators import ACCELERATORS
+from megads.plan.roofline import roofline
 
 H100, PEAK = ACCELERATORS["h100"], 989.0
 

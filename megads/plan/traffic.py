@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
 from megads.config.engine_choice import choose
-from megads.config.estimate.activations import Stage, rank_tokens
-from megads.config.estimate.engines import joined, native_zero_stage, sections_of
-from megads.config.estimate.memory import parameters_of, stages
 from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree
 from megads.families.decoder import spec_of
 from megads.families.spec import local_size
+from megads.plan.activations import Stage, rank_tokens
+from megads.plan.engines import joined, native_zero_stage, sections_of
+from megads.plan.memory import parameters_of, stages
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all-reduce", "all-gather", "reduce-scatter"
 ALL_TO_ALL, REDUCE, BROADCAST, SEND = "all-to-all", "reduce", "broadcast", "send"

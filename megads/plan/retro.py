@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from megads.config.estimate import activations
-from megads.config.estimate.activations import CPU_WEIGHTS, layer_bytes, norm_bytes, rank_tokens
-from megads.config.estimate.encoder_decoder import LayerProducts
 from megads.config.schema import ModelConfig, RunConfig
 from megads.families.decoder import spec_of
 from megads.families.retro import first_layer, looks
 from megads.families.spec import Parameter
+from megads.plan import activations
+from megads.plan.activations import CPU_WEIGHTS, layer_bytes, norm_bytes, rank_tokens
+from megads.plan.encoder_decoder import LayerProducts
 
 
 def of_chunk(model: ModelConfig) -> int:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from megads.device.peaks import PEAKS, peak_tflops, slow_products
 from megads.errors import ConfigError
+from megads.plan.peaks import PEAKS, peak_tflops, slow_products
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from megads.config.estimate.activations import core_bytes, input_bytes, layer_bytes, most_heads, rank_tokens
-from megads.config.estimate.stacks import head_tokens
 from megads.config.schema import RunConfig
 from megads.families.decoder import padded_vocab_size, spec_of
+from megads.plan.activations import core_bytes, input_bytes, layer_bytes, most_heads, rank_tokens
+from megads.plan.stacks import head_tokens
 
 
 def chunk_bytes(run: RunConfig) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from megads.config.estimate import activations, retro
-from megads.config.estimate.activations import Stage, layer_bytes, norm_bytes
 from megads.config.schema import RunConfig
 from megads.families.encoder_decoder import has_decoder
 from megads.families.table import FAMILIES
+from megads.plan import activations, retro
+from megads.plan.activations import Stage, layer_bytes, norm_bytes
 
 
 def head_tokens(run: RunConfig) -> int:

@@ -12,7 +12,7 @@ class Accelerator:
     """One device as torch counts them: of an MI250X one of its two dies, of a Max 1550 one of its two tiles.
 
     Attributes:
-        device_name: as torch reports it; names the row of peaks (``megads.device.peaks``).
+        device_name: as torch reports it; names the row of peaks (``megads.plan.peaks``).
         units: multiprocessors, compute units or vector engines of this device; 0: as the row of peaks.
         memory_gib: its memory.
         memory_gb_s: bandwidth of its memory, by the data sheet.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
-from megads.config.estimate import pipeline
-from megads.config.estimate.accelerators import ACCELERATORS
-from megads.config.estimate.memory import stages
-from megads.config.estimate.pipeline import idle_of, pipeline_lines, shorter, uneven_idle
-from megads.config.estimate.roofline import roofline
-from megads.config.estimate.traffic import traffic
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
+from megads.plan import pipeline
+from megads.plan.accelerators import ACCELERATORS
+from megads.plan.memory import stages
+from megads.plan.pipeline import idle_of, pipeline_lines, shorter, uneven_idle
+from megads.plan.roofline import roofline
+from megads.plan.traffic import traffic
 
 SIZES = {"NLAYERS": "16", "HIDDEN": "64", "HEADS": "4", "SEQ": "64", "GRAD_ACC_STEPS": "8", "VOCAB_SIZE": "1"}
 

@@ -83,8 +83,8 @@ GATHERED = {
     ],
 )
 def test_what_the_engine_asks_for_is_what_the_formulas_say(degrees, changes, rank):
-    from megads.config.estimate.memory import stages
-    from megads.config.estimate.traffic import traffic
+    from megads.plan.memory import stages
+    from megads.plan.traffic import traffic
 
     world, run = math.prod(degrees.values()), _run(degrees, changes, PARTS)
     stage = list(stages(run))[rank * degrees.get("pipe", 1) // world]

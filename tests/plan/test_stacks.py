@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
-from megads.config.estimate.activations import Stage
-from megads.config.estimate.memory import GIB, _of_stage, stages
-from megads.config.estimate.stacks import head_tokens, recomputing_bytes, saved_bytes
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
 from megads.config.stages import virtual_stages
+from megads.plan.activations import Stage
+from megads.plan.memory import GIB, _of_stage, stages
+from megads.plan.stacks import head_tokens, recomputing_bytes, saved_bytes
 
 CASED = 28_996  # tokens of BERT's cased vocabulary, which these runs have
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from megads.config.estimate.long_context import chunk_bytes, host_checkpoint_bytes, working_bytes
-from megads.config.estimate.memory import GIB, estimate, host_bytes
+from megads.plan.long_context import chunk_bytes, host_checkpoint_bytes, working_bytes
+from megads.plan.memory import GIB, estimate, host_bytes
 from tests.engine.plain import settings
 
 LONG = {"recompute.granularity": "full", "recompute.mlp_tiles": "4", "recompute.loss_chunk": "64"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from megads.config.estimate.encoder_decoder import LayerProducts, again_products, layer_products, logit_products
-from megads.config.estimate.flops import flops_per_token
 from megads.config.schema import RunConfig
 from megads.config.settings.engine import RecomputeConfig
+from megads.plan.encoder_decoder import LayerProducts, again_products, layer_products, logit_products
+from megads.plan.flops import flops_per_token
 from tests.models.shapes import T5S
 
 # E 16, D 8, width 32, heads of 32 together, inner width 48, 56 rows of the vocabulary.

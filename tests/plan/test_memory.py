@@ -7,9 +7,14 @@ import re
 import pytest
 
 from megads.config.derive import derive
-from megads.config.estimate import memory as memory_module
-from megads.config.estimate.activations import Stage, input_bytes, layer_bytes, saved_bytes
-from megads.config.estimate.memory import (
+from megads.config.optimizers import OPTIMIZERS
+from megads.config.schema import RunConfig
+from megads.config.sources.resolve import resolve
+from megads.errors import ConfigError
+from megads.families.decoder import padded_vocab_size
+from megads.plan import memory as memory_module
+from megads.plan.activations import Stage, input_bytes, layer_bytes, saved_bytes
+from megads.plan.memory import (
     ADAM_FLOATS,
     CUDA_PROGRAM_BYTES,
     GIB,
@@ -21,11 +26,6 @@ from megads.config.estimate.memory import (
     program_bytes,
     stages,
 )
-from megads.config.optimizers import OPTIMIZERS
-from megads.config.schema import RunConfig
-from megads.config.sources.resolve import resolve
-from megads.errors import ConfigError
-from megads.families.decoder import padded_vocab_size
 from tests.config.advice import attempt_from
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
-from megads.config.estimate.engines import SMALL_UNITS, held, joined, native_zero_stage, sections_of
-from megads.config.estimate.memory import (
+from megads.config.sources.resolve import resolve
+from megads.plan.engines import SMALL_UNITS, held, joined, native_zero_stage, sections_of
+from megads.plan.memory import (
     count_parameters,
     count_trained,
     parameters_of,
@@ -14,7 +15,6 @@ from megads.config.estimate.memory import (
     state_bytes,
     trained_of,
 )
-from megads.config.sources.resolve import resolve
 
 SIZES = {"SEQ": "16", "GLOBAL_BATCH": "8", "MICRO_BATCH": "1", "TRAIN_ITERS": "10", "ENGINE": "native"}
 

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
 from megads.config.engine_choice import choose
-from megads.config.estimate import retro
-from megads.config.estimate.accelerators import Accelerator
-from megads.config.estimate.activations import Stage, rank_tokens
-from megads.config.estimate.flops import flops_per_token, products
-from megads.config.estimate.memory import stages, trained_of
-from megads.config.estimate.pipeline import idle_of
-from megads.config.estimate.traffic import Message, traffic
 from megads.config.kernel_form import form_of
 from megads.config.schema import RunConfig
 from megads.errors import ConfigError
 from megads.families.decoder import padded_vocab_size, spec_of
 from megads.families.encoder_decoder import has_decoder
 from megads.families.table import FAMILIES
+from megads.plan import retro
+from megads.plan.accelerators import Accelerator
+from megads.plan.activations import Stage, rank_tokens
+from megads.plan.flops import flops_per_token, products
+from megads.plan.memory import stages, trained_of
+from megads.plan.pipeline import idle_of
+from megads.plan.traffic import Message, traffic
 
 MATMUL = 0.66
 """Share of the peak that large matrix products reach."""

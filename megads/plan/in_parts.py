@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from megads.config.engine_choice import choose
-from megads.config.estimate.activations import rank_tokens
-from megads.config.estimate.memory import GIB, estimate
 from megads.config.rules.advice import Change, put
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.sources.resolve import Resolved, rank_of
 from megads.families.decoder import padded_vocab_size
+from megads.plan.activations import rank_tokens
+from megads.plan.memory import GIB, estimate
 
 CHUNK, TILES, ON_HOST = "recompute.loss_chunk", "recompute.mlp_tiles", "recompute.cpu_checkpointing"
 KIND, OPTIMIZER, ZERO = "recompute.granularity", "deepspeed.offload_optimizer", "parallel.zero_stage"

@@ -8,8 +8,9 @@ import pytest
 
 from megads.config import engine_choice
 from megads.config.derive import derive
-from megads.config.estimate.memory import GIB, estimate
-from megads.config.long_context import (
+from megads.config.rules.checks import problem_of
+from megads.config.sources.resolve import Resolved, resolve
+from megads.plan.in_parts import (
     CHUNK,
     ENGINE,
     KIND,
@@ -21,8 +22,7 @@ from megads.config.long_context import (
     plan_long_context,
     with_plan,
 )
-from megads.config.rules.checks import problem_of
-from megads.config.sources.resolve import Resolved, resolve
+from megads.plan.memory import GIB, estimate
 
 ROOT = Path(__file__).parents[2]
 BASE = {"LONG_CONTEXT": "1", "SEQ": "131072"}

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from megads.config.deepspeed.dictionary import effective_zero_stage, is_bf16_optimizer
 from megads.config.engine_choice import choose
-from megads.config.estimate.pipeline import idle_of
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.pipeline.actions import warm_up
 from megads.config.rules.advice import divisors, nearest, put
@@ -19,6 +18,7 @@ from megads.config.sources.megatron_defaults import DEFAULTS, MEGATRON
 from megads.config.stages import virtual_stages
 from megads.config.tree import env_name, fields, value_of
 from megads.families.table import FAMILIES
+from megads.plan.pipeline import idle_of
 
 LARGEST_BUBBLE = 0.2
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
 from megads.config.engine_choice import choose
-from megads.config.estimate.activations import Stage
 from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree
 from megads.families.decoder import spec_of
 from megads.families.spec import local_size
+from megads.plan.activations import Stage
 
 SMALL_UNITS, IN_FLIGHT = 4, 2
 """Of the native engine: the fewest units of ZeRO 0 to 2, and reductions at a time (``megads.engine.native``)."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 from megads.config.engine_choice import needed
-from megads.config.estimate.encoder_decoder import again_products, layer_products, logit_products
-from megads.config.estimate.flops import products
 from megads.config.pipeline.actions import actions
 from megads.config.pipeline.clock import Costs, Number, simulate
 from megads.config.pipeline.drawing import drawing_of
@@ -15,6 +13,8 @@ from megads.config.schema import RunConfig
 from megads.config.stages import SPLITS, chunk_steps, schedule_of, virtual_stages
 from megads.families.decoder import spec_of
 from megads.families.encoder_decoder import has_decoder
+from megads.plan.encoder_decoder import again_products, layer_products, logit_products
+from megads.plan.flops import products
 
 LEAST_TO_SHORTEN = 0.05
 """Idle share of a step below which nothing shorter is named."""

@@ -9,10 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
-from megads.config.estimate.activations import Stage
-from megads.config.estimate.engines import held, sections_of
-from megads.config.estimate.long_context import chunk_bytes, host_checkpoint_bytes, working_bytes
-from megads.config.estimate.stacks import head_tokens, recomputing_bytes, saved_bytes
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.rules.advice import LARGEST_ADVICE, Attempt, Change, divisors, each_of, shown
 from megads.config.schema import ModelConfig, RunConfig
@@ -21,6 +17,10 @@ from megads.config.stages import chunk_steps
 from megads.errors import ConfigError
 from megads.families.decoder import padded_vocab_size, spec_of
 from megads.families.spec import local_size
+from megads.plan.activations import Stage
+from megads.plan.engines import held, sections_of
+from megads.plan.long_context import chunk_bytes, host_checkpoint_bytes, working_bytes
+from megads.plan.stacks import head_tokens, recomputing_bytes, saved_bytes
 from megads.text.plural import plural
 
 GIB = 2**30

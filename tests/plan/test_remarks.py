@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
-from megads.config.rules.remarks import remarks
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
+from megads.plan.remarks import remarks
 
 MODEL = {"NLAYERS": "8", "HIDDEN": "64", "HEADS": "8", "SEQ": "64", "TRAIN_ITERS": "10", "DTYPE": "fp32"}
 

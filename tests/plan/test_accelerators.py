@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from megads.config.estimate.accelerators import ACCELERATORS, accelerator
-from megads.device.peaks import peak_tflops
 from megads.errors import ConfigError
+from megads.plan.accelerators import ACCELERATORS, accelerator
+from megads.plan.peaks import peak_tflops
 
 
 @pytest.mark.parametrize("row", ACCELERATORS.values(), ids=ACCELERATORS)

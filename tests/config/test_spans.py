@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from megads.config.estimate.spans import SPAN_WORDS, hidden_tokens, needed_decoder_length, needed_spans
 from megads.config.rules.advice import put
 from megads.config.schema import RunConfig
+from megads.config.spans import SPAN_WORDS, hidden_tokens, needed_decoder_length, needed_spans
 from megads.data.samples.masked.masking import WordPieces, mask_tokens
 from tests.models.shapes import T5S
 

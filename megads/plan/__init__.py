@@ -1,0 +1,1 @@
+"""What a run needs and how fast it will be: parameters, memory, FLOPs, traffic, time. Arithmetic without torch."""
