@@ -148,9 +148,13 @@ def of_roofline(bench: Bench, run: RunConfig, seconds: float) -> float | None:
 
 def accelerator_like(name: str, peaks: Callable[[str], float | None]) -> Accelerator | None:
     """Return the row of a device by its name: the whole device that the row is about, by its peak, not a part of it."""
-    words = {key: "max 1550" if key == "pvc" else key for key in ACCELERATORS}
+    here = set(name.lower().replace("-", " ").split())
+    alike = [row for row in ACCELERATORS.values() if row.device_name.lower() == name.lower()]
     for key, row in ACCELERATORS.items():
-        if words[key] in name.lower() and peaks("bf16") == peak_tflops(row.device_name, "bf16", {}, row.units):
+        if here.issuperset(["max", "1550"] if key == "pvc" else [key]):
+            alike.append(row)
+    for row in alike:
+        if peaks("bf16") == peak_tflops(row.device_name, "bf16", {}, row.units):
             return row
     return None
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from megads.config.setting import Section
 from megads.errors import ConfigError
@@ -88,6 +88,37 @@ class SubmitFacts(Section):
     signal_lead_s: int = Field(0, description="SLURM: seconds before the end at which it sends USR1; 0: never", ge=0)
 
 
+class Link(Section):
+    """What joins neighbouring ranks: the dies of a card, the devices of a host, the hosts of a group of switches."""
+
+    what: str = Field(description="e.g. inside a card")
+    ranks: int = Field(description="neighbouring ranks that it joins; 0: all", ge=0)
+    gb_s: float = Field(description="GB/s of one rank in one direction while all of them send", gt=0)
+    latency_us: float = Field(0, description="of a message; 0: not known, the usual one is taken", ge=0)
+
+
+class PlanFacts(Section):
+    """What a plan of a run needs besides: speeds, sizes, costs. 0 or empty: not known; the plan says what it took."""
+
+    accelerator: str = Field("", description="row of megads.plan.accelerators that a rank has")
+    hosts: int = Field(0, description="hosts of the machine with these devices", ge=0)
+    links: tuple[Link, ...] = Field((), description="the nearest first, the last joins all ranks; empty: usual ones")
+    host_watts: float = Field(0, description="mean power of a busy host, its share of the network included", ge=0)
+    pue: float = Field(0, description="power of the building by power of its computers; 0: not known", ge=0)
+    grams_per_kwh: float = Field(0, description="CO2 of the site's electricity", ge=0)
+    storage_gb_s: float = Field(0, description="GB/s that all ranks together write to the file system", ge=0)
+    host_mtbf_hours: float = Field(0, description="mean time between failures of one host that end a job", ge=0)
+    start_s: float = Field(0, description="from the start of a job to its first step, at scale", ge=0)
+
+    @field_validator("links")
+    @classmethod
+    def _nearest_first(cls, links: tuple[Link, ...]) -> tuple[Link, ...]:
+        reach = [link.ranks for link in links]
+        if links and (reach[-1] != 0 or 0 in reach[:-1] or reach[:-1] != sorted(set(reach[:-1]))):
+            raise ValueError(f"links must join more and more ranks and the last one all (ranks: 0), not {reach}")
+        return links
+
+
 class Facts(Section):
     """The facts of one machine. The defaults are those of a host that nothing is known of."""
 
@@ -111,6 +142,7 @@ class Facts(Section):
         {}, description="variables of communication libraries; the user's own take precedence"
     )
     submit: SubmitFacts = SubmitFacts()
+    plan: PlanFacts = PlanFacts()
 
 
 def parse_facts(content: dict[Any, Any], where: str) -> Facts:

@@ -23,6 +23,7 @@ class Accelerator:
         source: where the numbers are from.
         pair_gb_s: between the two dies of a card, per direction; 0: it has one.
         fast_attention: as ``attention``, of the fastest kernel there is (cuDNN's on Hopper); 0: the same.
+        has_fp8: its products of FP8 have twice the peak of bf16.
     """
 
     device_name: str
@@ -36,6 +37,7 @@ class Accelerator:
     source: str
     pair_gb_s: float = 0
     fast_attention: float = 0
+    has_fp8: bool = False
 
     @property
     def best_attention(self) -> float:
@@ -56,15 +58,25 @@ ACCELERATORS = {
         *("NVIDIA A100-SXM4-80GB", 0, 80, 2039, 300, 25, 4, 0.55),
         "NVIDIA A100 80GB data sheet; four of them and four 200 Gb/s adapters a host",
     ),
+    "a100-40": Accelerator(
+        *("NVIDIA A100-SXM4-40GB", 0, 40, 1555, 300, 25, 8, 0.55),
+        "NVIDIA A100 40GB data sheet; eight of them and eight 200 Gb/s adapters a host (DGX A100 data sheet)",
+    ),
+    "a100-dgx": Accelerator(
+        *("NVIDIA A100-SXM4-80GB", 0, 80, 2039, 300, 25, 8, 0.55),
+        "NVIDIA A100 80GB data sheet; eight of them and eight 200 Gb/s adapters a host (DGX A100 data sheet)",
+    ),
     "h100": Accelerator(
         *("NVIDIA H100 80GB HBM3", 0, 80, 3350, 450, 50, 8, 0.32),
         "NVIDIA H100 data sheet, SXM; 400 Gb/s a device, as in HGX; attention: FlashAttention 2, cuDNN reaches 0.5",
         fast_attention=0.5,
+        has_fp8=True,
     ),
     "h200": Accelerator(
         *("NVIDIA H200", 0, 141, 4800, 450, 50, 8, 0.32),
         "NVIDIA H200 data sheet, SXM; the same host and attention as h100",
         fast_attention=0.5,
+        has_fp8=True,
     ),
     "mi250x": Accelerator(
         *("AMD Instinct MI250X", 0, 64, 1638, 50, 12.5, 8, 0.30),
@@ -74,6 +86,7 @@ ACCELERATORS = {
     "mi300x": Accelerator(
         *("AMD Instinct MI300X", 0, 192, 5300, 448, 50, 8, 0.25),
         "AMD MI300X data sheet: seven links of 64 GB/s; 400 Gb/s a device",
+        has_fp8=True,
     ),
     "pvc": Accelerator(
         *("Intel(R) Data Center GPU Max 1550", 512, 64, 1638, 15, 16.7, 12, 0.25),

@@ -1,13 +1,35 @@
-"""Where a run would be: devices, what joins them, queues, power."""
+"""Where a planned run would be: its devices, what joins them, queues, power and failures. Facts, or said to be assumed.
+
+A place is a machine of ``envs/`` (its facts under ``plan``) or a device on the hosts that are usual for it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from megads.config.machine_facts import Facts, Link, PlanFacts
+from megads.config.sources.parse import did_you_mean
+from megads.config.sources.presets import read_machine
 from megads.errors import ConfigError
 from megads.plan.accelerators import ACCELERATORS, Accelerator
 from megads.plan.peaks import peak_tflops
+
+LATENCY_S = {"inside a card": 3e-6, "inside a host": 5e-6, "between hosts": 15e-6}
+"""Of a message where the machine's file has none: the library's kernel starts and one message passes."""
+
+PUE = 1.3
+"""Where the site's is not known."""
+
+GRAMS_PER_KWH = 475.0
+"""CO2 of electricity where the site's is not known: the world's mean (IEA, 2019), as codecarbon takes it."""
+
+MTBF_HOURS = 6_300.0
+"""Of a host where no record is known: 419 failures in 54 days of 2,048 hosts of eight H100 (arXiv 2407.21783)."""
+
+START_S = 120.0
+"""From the start of a job to its first step where the machine's file has no time."""
 
 
 @dataclass(frozen=True)
@@ -15,10 +37,10 @@ class Level:
     """What joins neighbouring ranks.
 
     Attributes:
-        ranks: that it joins; 0: all.
-        gb_s: per rank and direction.
+        ranks: how many it joins; 0: all.
+        gb_s: per rank and direction, while all of them send.
         latency_s: of a message.
-        what: in words.
+        what: where they are, e.g. ``inside a host``.
     """
 
     ranks: int
@@ -29,7 +51,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue: its hosts and hours."""
+    """A queue and its limits; ``max_hosts`` and ``hours`` 0: none known."""
 
     name: str
     min_hosts: int
@@ -39,60 +61,148 @@ class Queue:
 
 @dataclass(frozen=True)
 class Place:
-    """A machine, or a device on its usual hosts.
+    """Where a run would be.
 
     Attributes:
-        levels: what joins its ranks, the smallest groups first.
-        hosts: 0: not known.
-        pue: power of the site by that of its hosts.
-        grams_per_kwh: of CO2.
+        name: of the machine or device, as the user gives it.
+        device: of one rank.
+        per_host: ranks of a host.
+        levels: what joins ranks, the nearest first; the last one joins all.
+        hosts: that the machine has; 0: not known.
+        queues: in the order in which a job tries them.
+        host_watts: of a busy host; 0: not known.
+        pue: power of the building by that of its computers.
+        grams_per_kwh: CO2 of its electricity.
+        storage_gb_s: that all ranks together write; 0: not known.
+        host_mtbf_hours: mean time between failures of one host.
         start_s: from the start of a job to its first step.
-        source: where the figures are from.
+        source: of the facts.
+        assumed: what is not a fact of this place, one phrase each.
     """
 
     name: str
     device: Accelerator
     per_host: int
     levels: tuple[Level, ...]
-    hosts: int = 0
-    queues: tuple[Queue, ...] = ()
-    host_watts: float = 0
-    pue: float = 1
-    grams_per_kwh: float = 0
-    storage_gb_s: float = 0
-    host_mtbf_hours: float = 0
-    start_s: float = 0
-    source: str = ""
+    hosts: int
+    queues: tuple[Queue, ...]
+    host_watts: float
+    pue: float
+    grams_per_kwh: float
+    storage_gb_s: float
+    host_mtbf_hours: float
+    start_s: float
+    source: str
+    assumed: tuple[str, ...] = ()
 
     def level(self, ranks: int) -> Level:
-        """Return what joins neighbouring ``ranks``."""
-        return next(each for each in self.levels if not each.ranks or ranks <= each.ranks)
+        """Return what joins ``ranks`` neighbouring ranks."""
+        return next((each for each in self.levels if ranks <= each.ranks), self.levels[-1])
 
     def peak_tflops(self, dtype: str) -> float:
-        """Return the dense peak of a device.
+        """Return the dense peak of a rank's device in TFLOP/s; ``dtype`` also ``fp8``.
 
         Raises:
-            ConfigError: it is not known.
+            ConfigError: the device has no units for ``dtype``.
         """
-        found = peak_tflops(self.device.device_name, dtype, {}, self.device.units)
-        if found is None:
-            raise ConfigError(f"DTYPE={dtype}: the peak of {self.device.device_name} is not known; use DTYPE=bf16")
-        return found
+        peak = self._peak("bf16" if dtype == "fp8" else dtype)
+        if dtype == "fp8":
+            peak = 2 * peak if peak and self.device.has_fp8 else None
+        if peak is None:
+            others = [each for each in ("bf16", "fp16", "fp32") if each != dtype and self._peak(each)]
+            raise ConfigError(
+                f"DTYPE={dtype}: {self.device.device_name} of {self.name} has no units for it; "
+                f"use DTYPE={' or DTYPE='.join(others)}"
+            )
+        return peak
+
+    def _peak(self, dtype: str) -> float | None:
+        return peak_tflops(self.device.device_name, dtype, {}, self.device.units)
 
 
-def place_of(name: str, *, root: Path | None = None) -> Place:
-    """Return the place ``name``: a device on its usual hosts.
+def place_of(name: str, *, root: Path | None = None, device: str = "") -> Place:
+    """Return the place called ``name``: a machine of ``<root>/envs``, or a device.
+
+    Args:
+        root: of the checkout, which has the machines; None: devices only.
+        device: taken instead of the one that the machine's file names, e.g. of hosts with more memory.
 
     Raises:
-        ConfigError: it is not known.
+        ConfigError: no such machine or device, a broken file, or a machine whose devices are not known.
     """
+    machines = sorted(path.stem for path in (root / "envs").glob("*.yaml")) if root else []
+    if root and name in machines:
+        facts = read_machine(name, root).facts
+        return _of_machine(name, facts, _row(device or facts.plan.accelerator, f"machine {name}"))
     if name.lower() not in ACCELERATORS:
-        raise ConfigError(f"{name} is no device; known: {', '.join(ACCELERATORS)}")
-    device = ACCELERATORS[name.lower()]
-    pair = (Level(2, device.pair_gb_s, 3e-6, "inside a card"),) if device.pair_gb_s else ()
-    levels = (
-        *pair,
-        Level(device.per_host, device.link_gb_s, 5e-6, "inside a host"),
-        Level(0, device.network_gb_s, 15e-6, "between hosts"),
+        hint = did_you_mean(name, [*machines, *ACCELERATORS])
+        raise ConfigError(
+            f"no machine and no device {name!r}; known machines: {', '.join(machines)}; known devices: "
+            f"{', '.join(ACCELERATORS)}{hint}"
+        )
+    if device and device.lower() != name.lower():
+        raise ConfigError(f"{name} is a device; pass {device} alone, or a machine with it")
+    row = ACCELERATORS[name.lower()]
+    return _of_machine(name.lower(), Facts(), row)
+
+
+def _row(name: str, where: str) -> Accelerator:
+    if name.lower() in ACCELERATORS:
+        return ACCELERATORS[name.lower()]
+    known = ", ".join(ACCELERATORS)
+    if not name:
+        raise ConfigError(f"{where}: its file does not say which device a rank has; pass a device, one of {known}")
+    raise ConfigError(f"{where}: no device {name!r}; known devices: {known}{did_you_mean(name, list(ACCELERATORS))}")
+
+
+def _of_machine(name: str, facts: Facts, row: Accelerator) -> Place:
+    plan = facts.plan
+    per_host = facts.ranks_per_host or row.per_host
+    return Place(
+        name=name,
+        device=row,
+        per_host=per_host,
+        levels=tuple(_levels(plan.links, row, per_host)),
+        hosts=plan.hosts,
+        queues=tuple(Queue(each.name, each.hosts.first, each.hosts.last, each.hours) for each in facts.submit.queues),
+        host_watts=plan.host_watts,
+        pue=plan.pue or PUE,
+        grams_per_kwh=plan.grams_per_kwh or GRAMS_PER_KWH,
+        storage_gb_s=plan.storage_gb_s,
+        host_mtbf_hours=plan.host_mtbf_hours or MTBF_HOURS,
+        start_s=plan.start_s or START_S,
+        source=f"envs/{name}.yaml; {row.source}" if facts.description else row.source,
+        assumed=tuple(_assumed(plan, per_host)),
     )
-    return Place(name.lower(), device, device.per_host, levels, source=device.source)
+
+
+def _levels(links: tuple[Link, ...], row: Accelerator, per_host: int) -> Iterator[Level]:
+    for link in links or tuple(_usual(row, per_host)):
+        usual = LATENCY_S.get(link.what, LATENCY_S["between hosts"])
+        yield Level(link.ranks, link.gb_s, link.latency_us * 1e-6 or usual, link.what)
+
+
+def _usual(row: Accelerator, per_host: int) -> Iterator[Link]:
+    """Yield the links of the hosts that are usual for a device."""
+    if row.pair_gb_s:
+        yield Link(what="inside a card", ranks=2, gb_s=row.pair_gb_s)
+    if per_host > 1:
+        yield Link(what="inside a host", ranks=per_host, gb_s=row.link_gb_s)
+    # A host has its adapters for the ranks that it has.
+    yield Link(what="between hosts", ranks=0, gb_s=row.network_gb_s * row.per_host / per_host)
+
+
+def _assumed(plan: PlanFacts, per_host: int) -> Iterator[str]:
+    if not plan.links:
+        yield f"links and network of the usual host with {per_host} of these devices"
+    if not plan.pue:
+        yield f"PUE {PUE:g}"
+    if not plan.grams_per_kwh:
+        yield f"{GRAMS_PER_KWH:g} g of CO2 per kWh"
+    if not plan.host_mtbf_hours:
+        yield f"{MTBF_HOURS:,.0f} h between failures of a host"
+    if not plan.start_s:
+        yield f"{START_S:g} s until the first step"
+    for name, value in (("power of a host", plan.host_watts), ("bandwidth of storage", plan.storage_gb_s)):
+        if not value:
+            yield f"{name}: not known"

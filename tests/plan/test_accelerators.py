@@ -31,4 +31,7 @@ def test_where_neighbours_are():
 def test_an_unknown_name_lists_the_known_ones(name, end):
     with pytest.raises(ConfigError) as told:
         accelerator(name)
-    assert str(told.value) == f"--roofline needs --device, one of a100, h100, h200, mi250x, mi300x, {end}"
+    assert (
+        str(told.value)
+        == f"--roofline needs --device, one of a100, a100-40, a100-dgx, h100, h200, mi250x, mi300x, {end}"
+    )
