@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megads.config.schema import RunConfig
-from megads.plan.memory import count_trained, state_bytes
+from megads.plan.saves import saves_of, saves_until
 from megads.text.plural import plural
 from megads.text.units import size
-
-MASTER_BYTES = 4
-"""Of a parameter in a checkpoint, whatever the run's dtype: its float32 master weight."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +63,7 @@ def disk_room(run: RunConfig, folder: Path, begun: int = 0) -> DiskRoom:
         folder: of its checkpoints, which need not exist yet.
     """
     last, every, wanted = run.train.train_iters, run.checkpoint.save_interval, run.checkpoint
-    each = count_trained(run.model) * (MASTER_BYTES + (state_bytes(run) if wanted.save_optim else 0))
-    saves = _saves(last, every, last)
-    newest = min(wanted.keep or saves, saves)
-    kept = newest
-    if wanted.keep and wanted.keep_every:
-        oldest = min((every or last) * (saves - newest + 1), last)  # of the newest
-        kept += _saves(oldest - 1, math.lcm(every or last, wanted.keep_every), last)
-    # A checkpoint goes once its successor is complete.
-    at_once = kept + bool(wanted.keep and saves > wanted.keep)
+    saves = saves_of(run)
     why = f"every {plural(every, 'step')}" if every else "at the end"
     why += f", CKPT_KEEP={wanted.keep}" if wanted.keep else ", all are kept"
     place = next((path for path in (folder.absolute(), *folder.absolute().parents) if os.path.isdir(path)), Path("/"))
@@ -83,10 +71,5 @@ def disk_room(run: RunConfig, folder: Path, begun: int = 0) -> DiskRoom:
         free = shutil.disk_usage(place).free
     except OSError:
         free = 0
-    there = _saves(min(begun, last), every, last) if not wanted.keep else min(newest, int(begun > 0))
-    return DiskRoom(each, kept, at_once, free, there * each, why)
-
-
-def _saves(step: int, every: int, last: int) -> int:
-    """Return how many checkpoints are written up to ``step``: every so many steps, and one at the end."""
-    return (step // every if every else 0) + (step >= last and bool(not every or last % every))
+    there = saves_until(min(begun, last), every, last) if not wanted.keep else min(saves.written, int(begun > 0))
+    return DiskRoom(saves.each, saves.kept, saves.at_once, free, there * saves.each, why)
