@@ -148,15 +148,18 @@ def of_roofline(bench: Bench, run: RunConfig, seconds: float) -> float | None:
 
 def accelerator_like(name: str, peaks: Callable[[str], float | None]) -> Accelerator | None:
     """Return the row of a device by its name: the whole device that the row is about, by its peak, not a part of it."""
-    here = set(name.lower().replace("-", " ").split())
+    here = _words(name)
     alike = [row for row in ACCELERATORS.values() if row.device_name.lower() == name.lower()]
-    for key, row in ACCELERATORS.items():
-        if here.issuperset(["max", "1550"] if key == "pvc" else [key]):
-            alike.append(row)
+    alike += [row for key, row in ACCELERATORS.items() if here.issuperset(["max", "1550"] if key == "pvc" else [key])]
     for row in alike:
-        if peaks("bf16") == peak_tflops(row.device_name, "bf16", {}, row.units):
+        is_same_form = ("pcie" in here) == ("pcie" in _words(row.device_name))
+        if is_same_form and peaks("fp16") == peak_tflops(row.device_name, "fp16", {}, row.units):
             return row
     return None
+
+
+def _words(device_name: str) -> set[str]:
+    return set(device_name.lower().replace("-", " ").split())
 
 
 def measure_waits(bench: Bench, result: PartResult) -> None:

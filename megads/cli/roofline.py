@@ -68,7 +68,7 @@ def estimated(resolved: Resolved, ranks: int, device: Accelerator) -> tuple[RunC
     run = derive(resolved, num_hosts=hosts, ranks_per_host=ranks // hosts, vocab_size=vocabulary).run
     peak = peak_tflops(device.device_name, run.train.dtype, {}, device.units)
     if peak is None:
-        raise ConfigError(f"DTYPE={run.train.dtype}: the peak of {device.device_name} is not known; use DTYPE=bf16")
+        raise ConfigError(f"DTYPE={run.train.dtype}: the peak of {device.device_name} is not known; use DTYPE=fp16")
     return run, roofline(run, ranks, device, peak), peak
 
 

@@ -24,6 +24,9 @@ class Accelerator:
         pair_gb_s: between the two dies of a card, per direction; 0: it has one.
         fast_attention: as ``attention``, of the fastest kernel there is (cuDNN's on Hopper); 0: the same.
         has_fp8: its products of FP8 have twice the peak of bf16.
+        joined: devices that links join, of several hosts; 0: those of a host.
+        usable_gib: of its memory, what torch reports as its total: the driver keeps the rest.
+        cpu_tflops: of a CPU, its peak in fp32; 16-bit products are not faster.
     """
 
     device_name: str
@@ -38,6 +41,9 @@ class Accelerator:
     pair_gb_s: float = 0
     fast_attention: float = 0
     has_fp8: bool = False
+    joined: int = 0
+    usable_gib: float = 0
+    cpu_tflops: float = 0
 
     @property
     def best_attention(self) -> float:
@@ -50,51 +56,167 @@ class Accelerator:
             return "inside a card", self.pair_gb_s
         if ranks <= self.per_host:
             return "inside a host", self.link_gb_s
+        if ranks <= self.joined:
+            return "inside a rack", self.link_gb_s
         return "between hosts", self.network_gb_s
 
 
+DGX_A100 = "eight of them and eight 200 Gb/s adapters a host (DGX A100 data sheet)"
+HGX = "400 Gb/s a device, as in HGX"
+
 ACCELERATORS = {
+    "v100": Accelerator(
+        *("Tesla V100-SXM2-32GB", 0, 32, 900, 150, 6.25, 8, 0.30),
+        "NVIDIA V100 data sheet, SXM2; eight of them and four 100 Gb/s adapters a host (DGX-1 data sheet)",
+        usable_gib=31.7,
+    ),
+    "v100-16": Accelerator(
+        *("Tesla V100-SXM2-16GB", 0, 16, 900, 150, 6.25, 8, 0.30),
+        "NVIDIA V100 data sheet, SXM2; eight of them and four 100 Gb/s adapters a host (DGX-1 data sheet)",
+        usable_gib=15.7,
+    ),
+    "v100-dgx2": Accelerator(
+        *("Tesla V100-SXM3-32GB", 0, 32, 900, 150, 6.25, 16, 0.30),
+        "NVIDIA V100 data sheet; sixteen of them and eight 100 Gb/s adapters a host (DGX-2 data sheet)",
+        usable_gib=31.7,
+    ),
     "a100": Accelerator(
         *("NVIDIA A100-SXM4-80GB", 0, 80, 2039, 300, 25, 4, 0.55),
         "NVIDIA A100 80GB data sheet; four of them and four 200 Gb/s adapters a host",
+        usable_gib=79.1,
     ),
     "a100-40": Accelerator(
         *("NVIDIA A100-SXM4-40GB", 0, 40, 1555, 300, 25, 8, 0.55),
-        "NVIDIA A100 40GB data sheet; eight of them and eight 200 Gb/s adapters a host (DGX A100 data sheet)",
+        f"NVIDIA A100 40GB data sheet; {DGX_A100}",
+        usable_gib=39.4,
     ),
     "a100-dgx": Accelerator(
         *("NVIDIA A100-SXM4-80GB", 0, 80, 2039, 300, 25, 8, 0.55),
-        "NVIDIA A100 80GB data sheet; eight of them and eight 200 Gb/s adapters a host (DGX A100 data sheet)",
+        f"NVIDIA A100 80GB data sheet; {DGX_A100}",
+        usable_gib=79.1,
+    ),
+    "a100-pcie": Accelerator(
+        *("NVIDIA A100 80GB PCIe", 0, 80, 1935, 32, 6.25, 8, 0.55),
+        "NVIDIA A100 80GB data sheet, PCIe 4 x16 without a bridge; two 200 Gb/s adapters for eight assumed",
+        usable_gib=79.1,
     ),
     "h100": Accelerator(
         *("NVIDIA H100 80GB HBM3", 0, 80, 3350, 450, 50, 8, 0.32),
-        "NVIDIA H100 data sheet, SXM; 400 Gb/s a device, as in HGX; attention: FlashAttention 2, cuDNN reaches 0.5",
+        f"NVIDIA H100 data sheet, SXM; {HGX}; attention: FlashAttention 2, cuDNN reaches 0.5",
         fast_attention=0.5,
         has_fp8=True,
+        usable_gib=79.1,
+    ),
+    "h100-pcie": Accelerator(
+        *("NVIDIA H100 PCIe", 0, 80, 2039, 64, 12.5, 8, 0.32),
+        "NVIDIA H100 data sheet, PCIe 5 x16 without a bridge; two 400 Gb/s adapters for eight assumed",
+        fast_attention=0.5,
+        has_fp8=True,
+        usable_gib=79.1,
     ),
     "h200": Accelerator(
         *("NVIDIA H200", 0, 141, 4800, 450, 50, 8, 0.32),
         "NVIDIA H200 data sheet, SXM; the same host and attention as h100",
         fast_attention=0.5,
         has_fp8=True,
+        usable_gib=139.8,
+    ),
+    "gh200": Accelerator(
+        *("NVIDIA GH200 480GB", 0, 96, 4000, 450, 25, 4, 0.32),
+        "NVIDIA GH200 data sheet, 96 GB; four of them, six links per pair (NVIDIA Quad GH200), four 200 Gb/s adapters",
+        fast_attention=0.5,
+        has_fp8=True,
+        usable_gib=94.5,
+    ),
+    "b200": Accelerator(
+        *("NVIDIA B200", 0, 180, 8000, 900, 50, 8, 0.25),
+        f"NVIDIA DGX B200 data sheet / 8; {HGX}; attention: FlashAttention 2, cuDNN reaches 0.5",
+        fast_attention=0.5,
+        has_fp8=True,
+        usable_gib=178.3,
+    ),
+    "gb200": Accelerator(
+        *("NVIDIA GB200", 0, 186, 8000, 900, 50, 4, 0.25),
+        "NVIDIA GB200 NVL72 data sheet / 72; 72 of them joined by NVLink; one 400 Gb/s adapter each",
+        fast_attention=0.5,
+        has_fp8=True,
+        joined=72,
+        usable_gib=184,
+    ),
+    "b300": Accelerator(
+        *("NVIDIA B300 SXM6 AC", 0, 270, 8000, 900, 100, 8, 0.25),
+        "NVIDIA HGX B300 data sheet / 8; one 800 Gb/s adapter each",
+        fast_attention=0.5,
+        has_fp8=True,
+        usable_gib=267,
+    ),
+    "gb300": Accelerator(
+        *("NVIDIA GB300", 0, 279, 8000, 900, 100, 4, 0.25),
+        "NVIDIA GB300 NVL72 data sheet / 72; 72 of them joined by NVLink; one 800 Gb/s adapter each",
+        fast_attention=0.5,
+        has_fp8=True,
+        joined=72,
+        usable_gib=275,
     ),
     "mi250x": Accelerator(
         *("AMD Instinct MI250X", 0, 64, 1638, 50, 12.5, 8, 0.30),
         "AMD MI250X data sheet / 2; a site guide: 50 to 100 GB/s between cards, four 200 Gb/s adapters a host",
         pair_gb_s=200,
+        usable_gib=63.9,
+    ),
+    "mi300a": Accelerator(
+        *("AMD Instinct MI300A", 0, 128, 5300, 384, 25, 4, 0.25),
+        "AMD MI300A data sheet: two links of 64 GB/s per pair of four; one 200 Gb/s adapter each; host memory in it",
+        has_fp8=True,
+        usable_gib=120,
     ),
     "mi300x": Accelerator(
         *("AMD Instinct MI300X", 0, 192, 5300, 448, 50, 8, 0.25),
         "AMD MI300X data sheet: seven links of 64 GB/s; 400 Gb/s a device",
         has_fp8=True,
+        usable_gib=191.6,
+    ),
+    "mi325x": Accelerator(
+        *("AMD Instinct MI325X", 0, 256, 6000, 448, 50, 8, 0.25),
+        "AMD MI325X data sheet: seven links of 64 GB/s; 400 Gb/s a device",
+        has_fp8=True,
+        usable_gib=255.6,
+    ),
+    "mi350x": Accelerator(
+        *("AMD Instinct MI350X", 0, 288, 8000, 538, 50, 8, 0.25),
+        "AMD MI350X data sheet: seven links of 76.8 GB/s; 400 Gb/s a device",
+        has_fp8=True,
+        usable_gib=287.6,
+    ),
+    "mi355x": Accelerator(
+        *("AMD Instinct MI355X", 0, 288, 8000, 538, 50, 8, 0.25),
+        "AMD MI355X data sheet: seven links of 76.8 GB/s; 400 Gb/s a device",
+        has_fp8=True,
+        usable_gib=287.6,
     ),
     "pvc": Accelerator(
         *("Intel(R) Data Center GPU Max 1550", 512, 64, 1638, 15, 16.7, 12, 0.25),
         "Intel Max 1550 brief / 2; a site guide: 15 GB/s between cards, eight 200 Gb/s adapters a host",
         pair_gb_s=196,
+        usable_gib=63.9,
+    ),
+    "pvc-448": Accelerator(
+        *("Intel(R) Data Center GPU Max 1550", 448, 64, 1638, 15, 16.7, 12, 0.25),
+        "as pvc, a tile of 448 vector engines, of which the peak is",
+        pair_gb_s=196,
+        usable_gib=63.9,
     ),
 }
-"""By the name that ``megads bench --roofline --device`` takes."""
+"""By the name that ``megads plan --device`` and ``megads bench --roofline --device`` take."""
+
+CPU = Accelerator(
+    *("cpu", 0, 256, 204.8, 100, 25, 1, 0.3),
+    "AMD EPYC 7763 data sheet: 64 cores at 2.45 GHz, 32 FLOPs of fp32 a clock each, eight channels of DDR4-3200; one "
+    "200 Gb/s adapter a host",
+    usable_gib=250,
+    cpu_tflops=5.0,
+)
+"""A host without accelerators, as one rank."""
 
 
 def accelerator(name: str) -> Accelerator:

@@ -13,10 +13,13 @@ from megads.config.machine_facts import Facts, Link, PlanFacts
 from megads.config.sources.parse import did_you_mean
 from megads.config.sources.presets import read_machine
 from megads.errors import ConfigError
-from megads.plan.accelerators import ACCELERATORS, Accelerator
+from megads.plan.accelerators import ACCELERATORS, CPU, Accelerator
 from megads.plan.peaks import peak_tflops
 
-LATENCY_S = {"inside a card": 3e-6, "inside a host": 5e-6, "between hosts": 15e-6}
+DEVICES = {**ACCELERATORS, "cpu": CPU}
+"""By the name that the user gives."""
+
+LATENCY_S = {"inside a card": 3e-6, "inside a host": 5e-6, "inside a rack": 6e-6, "between hosts": 15e-6}
 """Of a message where the machine's file has none: the library's kernel starts and one message passes."""
 
 PUE = 1.3
@@ -67,6 +70,7 @@ class Place:
         name: of the machine or device, as the user gives it.
         device: of one rank.
         per_host: ranks of a host.
+        memory_gib: of one rank's device, as torch reports it.
         levels: what joins ranks, the nearest first; the last one joins all.
         hosts: that the machine has; 0: not known.
         queues: in the order in which a job tries them.
@@ -93,6 +97,7 @@ class Place:
     host_mtbf_hours: float
     start_s: float
     source: str
+    memory_gib: float
     assumed: tuple[str, ...] = ()
 
     def level(self, ranks: int) -> Level:
@@ -117,6 +122,8 @@ class Place:
         return peak
 
     def _peak(self, dtype: str) -> float | None:
+        if self.device.cpu_tflops:
+            return self.device.cpu_tflops
         return peak_tflops(self.device.device_name, dtype, {}, self.device.units)
 
 
@@ -134,25 +141,25 @@ def place_of(name: str, *, root: Path | None = None, device: str = "") -> Place:
     if root and name in machines:
         facts = read_machine(name, root).facts
         return _of_machine(name, facts, _row(device or facts.plan.accelerator, f"machine {name}"))
-    if name.lower() not in ACCELERATORS:
-        hint = did_you_mean(name, [*machines, *ACCELERATORS])
+    if name.lower() not in DEVICES:
+        hint = did_you_mean(name, [*machines, *DEVICES])
         raise ConfigError(
             f"no machine and no device {name!r}; known machines: {', '.join(machines)}; known devices: "
-            f"{', '.join(ACCELERATORS)}{hint}"
+            f"{', '.join(DEVICES)}{hint}"
         )
     if device and device.lower() != name.lower():
         raise ConfigError(f"{name} is a device; pass {device} alone, or a machine with it")
-    row = ACCELERATORS[name.lower()]
+    row = DEVICES[name.lower()]
     return _of_machine(name.lower(), Facts(), row)
 
 
 def _row(name: str, where: str) -> Accelerator:
-    if name.lower() in ACCELERATORS:
-        return ACCELERATORS[name.lower()]
-    known = ", ".join(ACCELERATORS)
+    if name.lower() in DEVICES:
+        return DEVICES[name.lower()]
+    known = ", ".join(DEVICES)
     if not name:
         raise ConfigError(f"{where}: its file does not say which device a rank has; pass a device, one of {known}")
-    raise ConfigError(f"{where}: no device {name!r}; known devices: {known}{did_you_mean(name, list(ACCELERATORS))}")
+    raise ConfigError(f"{where}: no device {name!r}; known devices: {known}{did_you_mean(name, list(DEVICES))}")
 
 
 def _of_machine(name: str, facts: Facts, row: Accelerator) -> Place:
@@ -172,6 +179,7 @@ def _of_machine(name: str, facts: Facts, row: Accelerator) -> Place:
         host_mtbf_hours=plan.host_mtbf_hours or MTBF_HOURS,
         start_s=plan.start_s or START_S,
         source=f"envs/{name}.yaml; {row.source}" if facts.description else row.source,
+        memory_gib=facts.device_memory_gib or row.usable_gib or row.memory_gib,
         assumed=tuple(_assumed(plan, per_host)),
     )
 
@@ -188,6 +196,8 @@ def _usual(row: Accelerator, per_host: int) -> Iterator[Link]:
         yield Link(what="inside a card", ranks=2, gb_s=row.pair_gb_s)
     if per_host > 1:
         yield Link(what="inside a host", ranks=per_host, gb_s=row.link_gb_s)
+    if row.joined > per_host:
+        yield Link(what="inside a rack", ranks=row.joined, gb_s=row.link_gb_s)
     # A host has its adapters for the ranks that it has.
     yield Link(what="between hosts", ranks=0, gb_s=row.network_gb_s * row.per_host / per_host)
 

@@ -96,7 +96,12 @@ def test_settings_of_presets_fit_any_number_of_ranks():
     ("name", "peak", "found"),
     [
         ("NVIDIA H100 80GB HBM3", 989.0, "NVIDIA H100 80GB HBM3"),
-        ("NVIDIA H100 PCIe", 756.0, None),  # other bandwidths
+        ("NVIDIA H100 PCIe", 756.0, "NVIDIA H100 PCIe"),
+        ("NVIDIA H100 NVL", 835.0, None),  # other bandwidths
+        ("NVIDIA GH200 480GB", 989.0, "NVIDIA GH200 480GB"),
+        ("Tesla V100-SXM2-16GB", 125.0, "Tesla V100-SXM2-16GB"),
+        ("Tesla V100-PCIE-16GB", 112.0, None),
+        ("NVIDIA A100-PCIE-40GB", 312.0, None),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 120.0, None),
         ("Intel(R) Data Center GPU Max 1550", 416.0, "Intel(R) Data Center GPU Max 1550"),
         ("cpu", None, None),

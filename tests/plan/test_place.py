@@ -9,14 +9,14 @@ import pytest
 from megads.config.sources.presets import read_machine
 from megads.errors import ConfigError
 from megads.plan.accelerators import ACCELERATORS
-from megads.plan.place import Level, Queue, place_of
+from megads.plan.place import DEVICES, Level, Queue, place_of
 
 ROOT = Path(__file__).parents[2]
 MACHINES = sorted(path.stem for path in (ROOT / "envs").glob("*.yaml"))
 PLANNED = [name for name in MACHINES if read_machine(name, ROOT).facts.plan.accelerator]
 
 
-@pytest.mark.parametrize("name", [*PLANNED, *ACCELERATORS])
+@pytest.mark.parametrize("name", [*PLANNED, *DEVICES])
 def test_every_machine_and_device_is_a_place(name):
     place = place_of(name, root=ROOT)
     assert (place.name, place.per_host > 0, bool(place.source)) == (name, True, True)
@@ -26,7 +26,7 @@ def test_every_machine_and_device_is_a_place(name):
     assert place.grams_per_kwh > 0
     assert place.host_mtbf_hours > 0
     assert place.start_s > 0
-    assert place.peak_tflops("fp16") > 100
+    assert place.peak_tflops("fp16") > (100 if name not in ("cpu", "pvc") else 4)
 
 
 @pytest.mark.parametrize("name", ["aurora", "frontier", "perlmutter", "polaris"])
@@ -50,6 +50,16 @@ def test_neighbours_are_joined_by_the_nearest_level():
     whats = [place.level(ranks).what for ranks in (1, 2, 3, 12, 13, 99999)]
     assert whats == ["inside a card", "inside a card", "inside a host", "inside a host", *["between hosts"] * 2]
     assert place.level(13) == Level(0, 16.7, 15e-6, "between hosts")
+
+
+def test_a_rack_may_join_hosts():
+    levels = [(each.ranks, each.gb_s, each.what) for each in place_of("GB200").levels]
+    assert levels == [(4, 900, "inside a host"), (72, 900, "inside a rack"), (0, 50, "between hosts")]
+
+
+def test_memory_is_what_torch_reports():
+    assert place_of("h100").memory_gib == 79.1 < place_of("h100").device.memory_gib
+    assert place_of("polaris", root=ROOT).memory_gib == read_machine("polaris", ROOT).facts.device_memory_gib
 
 
 def machine(tmp_path: Path, facts: str) -> Path:
@@ -90,8 +100,8 @@ def test_another_device_of_the_same_machine(tmp_path):
         ("plan: {hosts: some}", "mine", "", "machine mine.yaml: facts.plan.hosts: "),
         ("plan: {links: [{ranks: 2, gb_s: 1}]}", "mine", "", "machine mine.yaml: facts.plan.links.0.what: "),
         ("plan: {links: [{what: x, ranks: 2, gb_s: 0}]}", "mine", "", "machine mine.yaml: facts.plan.links.0.gb_s: "),
-        ("device: cpu", "min", "", "no machine and no device 'min'; known machines: mine; known devices: a100, "),
-        ("device: cpu", "h10", "", "no machine and no device 'h10'; known machines: mine; known devices: a100, "),
+        ("device: cpu", "min", "", "no machine and no device 'min'; known machines: mine; known devices: v100, "),
+        ("device: cpu", "h10", "", "no machine and no device 'h10'; known machines: mine; known devices: v100, "),
         ("device: cpu", "h100", "a100", "h100 is a device; pass a100 alone, or a machine with it"),
     ],
 )
