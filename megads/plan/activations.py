@@ -10,7 +10,8 @@ from megads.config.pipeline.actions import in_flight
 from megads.config.schema import RunConfig
 from megads.config.sizes import HeadCount, heads_of_rank
 from megads.config.stages import schedule_of
-from megads.families.decoder import spec_of
+from megads.families.decoder import is_gated, spec_of
+from megads.plan.conventions import MEGADS, Conventions
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,16 @@ def rank_tokens(run: RunConfig) -> int:
     return run.train.micro_batch * run.model.seq_length // run.parallel.sequence
 
 
-def saved_bytes(run: RunConfig, stage: Stage) -> int:
+def saved_bytes(run: RunConfig, stage: Stage, by: Conventions = MEGADS) -> int:
     """Return what a stage keeps of all micro-batches that are in flight when most are."""
-    layer, given = layer_bytes(run), run.recompute
+    layer, given = layer_bytes(run, by), run.recompute
 
     def of_chunk(numbers: range) -> int:
         layers = len(numbers)
         if given.granularity == "none":
             return layers * layer
         if given.granularity == "selective":
-            return layers * (layer - core_bytes(run))
+            return layers * (layer - core_bytes(run, by))
         if given.method == "block":
             again = min(given.num_layers, layers)
             return again * input_bytes(run) + (layers - again) * layer
@@ -72,18 +73,18 @@ def most_kept(run: RunConfig, stage: Stage, before: Callable[[range], int], afte
     return max(sum(a * b for a, b in zip((*forward, *waiting), sizes, strict=True)) for forward, waiting in held)
 
 
-def recomputing_bytes(run: RunConfig, stage: Stage) -> int:
+def recomputing_bytes(run: RunConfig, stage: Stage, by: Conventions = MEGADS) -> int:
     """Return what the largest piece of a stage that is computed again holds while it is."""
     given = run.recompute
     if given.granularity == "none" or not stage.layers:
         return 0
     if given.granularity == "selective":
-        return core_bytes(run)
+        return core_bytes(run, by)
     largest = max(map(len, stage.runs))
-    return layer_bytes(run) * (1 if given.method == "block" else min(given.num_layers, largest))
+    return layer_bytes(run, by) * (1 if given.method == "block" else min(given.num_layers, largest))
 
 
-def layer_bytes(run: RunConfig) -> int:
+def layer_bytes(run: RunConfig, by: Conventions = MEGADS) -> int:
     """Return the bytes one layer keeps for its backward pass.
 
     Per token, whole on every tensor-parallel rank unless the norms are scattered: what two norms
@@ -95,12 +96,13 @@ def layer_bytes(run: RunConfig) -> int:
     model, size, tensor = run.model, _size(run), run.parallel.tensor
     spec = spec_of(model)
     norms = sum(weight.size * norm_bytes(run, has_bias=bias) for weight, bias in spec.norms())
-    whole = norms + (2 * size * model.hidden_size if model.hidden_dropout else 0)
+    whole = norms + (2 * (by.mask_bytes or size) * model.hidden_size if model.hidden_dropout else 0)
     up, out = spec.matrices("mlp")[0], spec.matrices("attention")[-1]
     scattered = tensor if run.parallel.scatter_norms else 1
-    inside = 2 * up.shape[0] if run.recompute.mlp_tiles == 1 else 0  # in tiles only the input is kept
+    inside = by.gated * up.shape[0] // 2 if is_gated(model.activation) else 2 * up.shape[0]
+    inside = inside if run.recompute.mlp_tiles == 1 else 0  # in tiles only the input is kept
     outside = whole // scattered + size * (inside + out.shape[1]) // tensor
-    return rank_tokens(run) * (outside + _head_norm_bytes(run) // tensor) + _attention_bytes(run)
+    return rank_tokens(run) * (outside + _head_norm_bytes(run) // tensor) + _attention_bytes(run, by)
 
 
 def norm_bytes(run: RunConfig, *, has_bias: bool) -> int:
@@ -137,14 +139,15 @@ def most_heads(run: RunConfig) -> HeadCount:
     return max(shares, key=lambda share: (share.queries, not share.is_even, share.keys))
 
 
-def _head_bytes(run: RunConfig) -> int:
+def _head_bytes(run: RunConfig, by: Conventions) -> int:
     """Return the bytes of the queries, keys and values that a layer's attention keeps."""
     model, tensor = run.model, run.parallel.tensor
     if run.parallel.sequence > 1:
         most = most_heads(run)
         count = most.queries + 2 * most.keys
     else:
-        turned = 2 if model.position_embedding == "rope" or spec_of(model).head_widths[0] else 1
+        is_turned = model.position_embedding == "rope" or spec_of(model).head_widths[0]
+        turned = by.turned if is_turned else 1
         count = (turned * model.num_heads + (1 + turned) * model.num_kv_heads) // tensor
     return run.train.micro_batch * model.seq_length * count * model.head_dim * _size(run)
 
@@ -153,17 +156,17 @@ SHORTEST_IN_STACK = 0.75
 """Of the longest segment next to it, see ``megads.parallel.documents``: so little of a stack is filling."""
 
 
-def _attention_bytes(run: RunConfig) -> int:
+def _attention_bytes(run: RunConfig, by: Conventions) -> int:
     """Return what attention keeps: of its inputs, and in its core, which keeps copies of them where it stacks them."""
-    heads, plain = _head_bytes(run), _plain_core_bytes(run)
+    heads, plain = _head_bytes(run, by), _plain_core_bytes(run, by)
     if run.recompute.granularity == "selective":
-        return heads + core_bytes(run)
+        return heads + core_bytes(run, by)
     return max(heads + plain, _stacked_core_bytes(run))
 
 
-def core_bytes(run: RunConfig) -> int:
+def core_bytes(run: RunConfig, by: Conventions = MEGADS) -> int:
     """Return what the attention core keeps besides its inputs, of rows that are whole or cut into segments."""
-    return max(_plain_core_bytes(run), _stacked_core_bytes(run))
+    return max(_plain_core_bytes(run, by), _stacked_core_bytes(run))
 
 
 def _stacked_core_bytes(run: RunConfig) -> int:
@@ -176,13 +179,13 @@ def _stacked_core_bytes(run: RunConfig) -> int:
     return int(run.train.micro_batch * model.seq_length * numbers / SHORTEST_IN_STACK)
 
 
-def weights_bytes(run: RunConfig) -> int:
-    """Return what the core keeps of a query's weights: one float32, and on a CPU with dropout all of them."""
+def weights_bytes(run: RunConfig, by: Conventions = MEGADS) -> int:
+    """Return what the core keeps of a query's weights: one float32; unfused, or on a CPU with dropout, all of them."""
     on_cpu = run.model.attention_dropout and run.machine == "cpu"
-    return 4 + (CPU_WEIGHTS * 4 * run.model.seq_length if on_cpu else 0)
+    return 4 + by.score_bytes * run.model.seq_length + (CPU_WEIGHTS * 4 * run.model.seq_length if on_cpu else 0)
 
 
-def _plain_core_bytes(run: RunConfig) -> int:
+def _plain_core_bytes(run: RunConfig, by: Conventions) -> int:
     """Return what the core keeps of rows that are whole, besides its inputs and what it hands on.
 
     The result itself is kept by the output projection; with sequence ranks that is another
@@ -191,8 +194,8 @@ def _plain_core_bytes(run: RunConfig) -> int:
     model = run.model
     most = most_heads(run)
     tokens = run.train.micro_batch * model.seq_length
-    numbers = weights_bytes(run)
-    if run.parallel.sequence > 1:
+    numbers = weights_bytes(run, by) + by.results * model.head_dim * _size(run)
+    if run.parallel.sequence > 1 and by.exchanges_heads:
         numbers += model.head_dim * _size(run) * (1 if most.is_even else 3)
     return tokens * most.queries * numbers
 

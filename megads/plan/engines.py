@@ -13,6 +13,7 @@ from megads.config.sizes import data_degree
 from megads.families.decoder import spec_of
 from megads.families.spec import local_size
 from megads.plan.activations import Stage
+from megads.plan.conventions import MEGADS, Conventions
 
 SMALL_UNITS, IN_FLIGHT = 4, 2
 """Of the native engine: the fewest units of ZeRO 0 to 2, and reductions at a time (``megads.engine.native``)."""
@@ -28,7 +29,9 @@ class Held:
     buffers: int
 
 
-def held(run: RunConfig, world_size: int, stage: Stage, count: int, state: int) -> Held:
+def held(
+    run: RunConfig, world_size: int, stage: Stage, count: int, state: int, conventions: Conventions = MEGADS
+) -> Held:
     """Return what the engine of a derived ``run`` holds.
 
     Args:
@@ -36,6 +39,8 @@ def held(run: RunConfig, world_size: int, stage: Stage, count: int, state: int) 
         state: bytes of the optimizer's state for each that is trained; 0 where others step it.
     """
     sharers = data_degree(run, world_size) * run.parallel.sequence
+    if conventions.parameters:
+        return _by_conventions(run, stage, count, sharers, conventions)
     by = _by_native if choose(run, world_size).kind == "native" else _by_deepspeed
     if not spec_of(run.model).is_adapted:
         return by(run, stage, count, state, sharers)
@@ -45,6 +50,21 @@ def held(run: RunConfig, world_size: int, stage: Stage, count: int, state: int) 
     frozen = size * (count - trained) // (sharers if is_shared else 1)
     gathered = _gathered(sections_of(run, stage), size) if is_shared and sharers > 1 else 0
     return replace(found, weights=found.weights + frozen, buffers=found.buffers + gathered)
+
+
+def _by_conventions(run: RunConfig, stage: Stage, count: int, sharers: int, conventions: Conventions) -> Held:
+    """Return what another system holds, by its bytes of a parameter."""
+    each, zero = conventions.parameters[run.train.dtype], effective_zero_stage(run)
+    shares = [sharers if zero >= stage_of else 1 for stage_of in (3, 2, 1)]
+    weights, gradients, optimizer = (
+        round(count * size / share)
+        for size, share in zip((each.weight, each.gradient, each.optimizer), shares, strict=True)
+    )
+    whole = 0
+    if zero == 3 and sharers > 1:
+        ordered = sorted(sections_of(run, stage), reverse=True)
+        whole = conventions.gathered_bytes * sum(ordered[: conventions.gathered])
+    return Held(weights, gradients, optimizer, whole)
 
 
 def native_zero_stage(run: RunConfig, sharers: int) -> int:

@@ -18,9 +18,11 @@ from megads.errors import ConfigError
 from megads.families.decoder import padded_vocab_size, spec_of
 from megads.families.spec import local_size
 from megads.plan.activations import Stage
+from megads.plan.conventions import MEGADS, Conventions
 from megads.plan.engines import held, sections_of
 from megads.plan.long_context import chunk_bytes, host_checkpoint_bytes, working_bytes
-from megads.plan.stacks import head_tokens, recomputing_bytes, saved_bytes
+from megads.plan.stacks import buffer_bytes, head_tokens, recomputing_bytes, saved_bytes
+from megads.plan.whole_parameters import whole_state_bytes, whole_work_bytes
 from megads.text.plural import plural
 
 GIB = 2**30
@@ -30,19 +32,8 @@ PROGRAM_BYTES = 360 * 2**20
 CUDA_PROGRAM_BYTES = 950 * 2**20
 """The same with a torch built for CUDA, whose libraries are loaded on a CPU too (762 to 946 MiB measured)."""
 
-AT_ONCE = 1 << 26
-"""Numbers that the owner of whole parameters gathers together, and their gradients."""
-
-WORK_BYTES = 24
-"""Of a number that is stepped as part of a whole parameter: weight, gradient and what is on its way, in float32.
-
-16 were measured, 20 with tensor parallelism; the rest is for what the rule works with.
-"""
-
 DRAWN_BYTES = 3 * 4 * 2**24
 """Initial weights on their way to a device: a block of them, its tiles and its rounded copy."""
-
-ADAM_FLOATS = 2
 
 
 @functools.cache
@@ -130,7 +121,7 @@ def stages(run: RunConfig) -> Iterator[Stage]:
         )
 
 
-def estimate(run: RunConfig, world_size: int) -> Memory:
+def estimate(run: RunConfig, world_size: int, by: Conventions = MEGADS) -> Memory:
     """Return what a rank of the fullest pipeline stage needs, in bytes. ``run`` is derived.
 
     Per parameter: fp32 4 weight, 4 gradient, 8 Adam (others as their row says), and offloaded a 4-byte master copy;
@@ -139,84 +130,49 @@ def estimate(run: RunConfig, world_size: int) -> Memory:
     on, weights under ZeRO 3 (arXiv 1910.02054). What is offloaded leaves an accelerator, and
     stays where it is on a host without one, as does the copy that is saved in the background.
     """
-    return max((_of_stage(run, world_size, stage) for stage in stages(run)), key=lambda memory: memory.total)
+    return max(stage_memories(run, world_size, by), key=lambda memory: memory.total)
 
 
-def _of_stage(run: RunConfig, world_size: int, stage: Stage) -> Memory:
+def stage_memories(run: RunConfig, world_size: int, by: Conventions = MEGADS) -> list[Memory]:
+    """Return what a rank of every pipeline stage needs, see :func:`estimate`."""
+    return [_of_stage(run, world_size, stage, by) for stage in stages(run)]
+
+
+def _of_stage(run: RunConfig, world_size: int, stage: Stage, by: Conventions = MEGADS) -> Memory:
     count = _parameters(run.model, run.parallel.tensor, stage)
     if run.finetune.choices > 1:  # every choice is a row of the micro-batch
         rows = run.train.micro_batch * run.finetune.choices
         run = run.model_copy(update={"train": run.train.model_copy(update={"micro_batch": rows})})
     sharers = data_degree(run, world_size) * run.parallel.sequence
     is_whole, moves = OPTIMIZERS[run.optim.optimizer].is_whole, run.machine != "cpu"
-    by_engine = held(run, world_size, stage, count, 0 if is_whole else state_bytes(run))
+    by_engine = held(run, world_size, stage, count, 0 if is_whole else state_bytes(run), by)
     optimizer, buffers = by_engine.optimizer, by_engine.buffers
     if is_whole:
         optimizer += whole_state_bytes(run, stage, sharers * run.parallel.tensor)
-    logits = _logits(run) if stage.has_head else 0
+    logits = _logits(run, by) if stage.has_head else 0
     # A recomputed piece is worked on when the logits are gone.
-    work = recomputing_bytes(run, stage) + (working_bytes(run) if stage.layers else 0)
-    activations = saved_bytes(run, stage) + max(0, work - logits)
+    work = recomputing_bytes(run, stage, by) + (working_bytes(run) if stage.layers else 0)
+    activations = saved_bytes(run, stage, by) + max(0, work - logits)
     copy = 0 if moves else copied_bytes(run, trained_of(run, stage) // sharers)
     if is_whole:
         buffers += whole_work_bytes(run, stage, sharers * run.parallel.tensor)
-    return Memory(
-        by_engine.weights, by_engine.gradients, optimizer, buffers, activations, logits, copy, program_bytes()
-    )
+    buffers += buffer_bytes(run, stage, by)
+    program = program_bytes() if by.library_bytes is None else by.library_bytes
+    return Memory(by_engine.weights, by_engine.gradients, optimizer, buffers, activations, logits, copy, program)
 
 
-def _logits(run: RunConfig) -> int:
-    """Return the bytes of three float32 copies of the logits, of a chunk of them, or of the scores of a task's head."""
+def _logits(run: RunConfig, by: Conventions) -> int:
+    """Return the bytes of the logits and what is made of them, of a chunk, or of the scores of a task's head."""
     if run.model.num_classes:
-        return 3 * 4 * run.train.micro_batch * run.model.num_classes
+        return by.logit_bytes * run.train.micro_batch * run.model.num_classes
     if run.recompute.loss_chunk:
         return chunk_bytes(run)
-    return 3 * 4 * head_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor
+    return by.logit_bytes * head_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor
 
 
 def state_bytes(run: RunConfig) -> int:
     """Return the bytes of the optimizer's state for a parameter, without a float32 master copy."""
     return round(4 * OPTIMIZERS[run.optim.optimizer].floats)
-
-
-def whole_state_bytes(run: RunConfig, stage: Stage, ranks: int) -> int:
-    """Return the state of an optimizer that steps whole parameters, on the one of ``ranks`` that has most of it.
-
-    They share it for every ZeRO stage, and it is never offloaded. A share is even, but at least that
-    of the largest parameter, which has one owner.
-    """
-    row = OPTIMIZERS[run.optim.optimizer]
-    of_layers, of_tables = 4 * row.floats, 4 * (ADAM_FLOATS if row.rest else row.floats)
-    matrices, tables = _matrices(run), _tables(run, stage)
-    total = stage.layers * sum(matrices) * of_layers + sum(tables) * of_tables
-    largest = max(
-        [0, *(max(matrices) * of_layers for _ in range(min(1, stage.layers))), *(of_tables * t for t in tables)]
-    )
-    return round(max(total / ranks, largest))
-
-
-def whole_work_bytes(run: RunConfig, stage: Stage, ranks: int) -> int:
-    """Return what a rank holds while it steps whole parameters, a few at a time: never less than the largest."""
-    matrices, tables = _matrices(run), _tables(run, stage)
-    largest = max([*tables, *(matrices if stage.layers else [])], default=0)
-    share = (stage.layers * sum(matrices) + sum(tables)) // ranks
-    once = 1 if OPTIMIZERS[run.optim.optimizer].one_by_one else AT_ONCE
-    return WORK_BYTES * max(largest, min(once, share))
-
-
-def _matrices(run: RunConfig) -> list[int]:
-    """Return the elements of every unsplit matrix of a layer: q, k and v are one, and so are gate and up."""
-    spec = spec_of(run.model)
-    return [each.size for each in (spec.matrices() if not spec.is_adapted else spec.layer) if spec.is_trained(each)]
-
-
-def _tables(run: RunConfig, stage: Stage) -> list[int]:
-    """Return the elements of the unsplit embedding, positions and output layer of a stage."""
-    spec = spec_of(run.model)
-    if spec.is_adapted:
-        return []
-    first, last = spec.embedding if stage.has_embedding else (), spec.tables[-1:] if stage.has_head else ()
-    return [each.size for each in dict.fromkeys((*first, *last))]
 
 
 def copied_bytes(run: RunConfig, count: int) -> int:

@@ -22,7 +22,8 @@ from megads.config.stages import stage_steps, step_parameters
 from megads.errors import CheckpointError
 from megads.plan.activations import layer_bytes, recomputing_bytes, saved_bytes
 from megads.plan.flops import flops_per_token, products, train_flops_per_token
-from megads.plan.memory import count_parameters, estimate, stages, whole_state_bytes, whole_work_bytes
+from megads.plan.memory import count_parameters, estimate, stages
+from megads.plan.whole_parameters import whole_state_bytes, whole_work_bytes
 
 FILE = Path(__file__).with_name("golden.json")
 CASES = 60

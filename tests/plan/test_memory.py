@@ -15,17 +15,16 @@ from megads.families.decoder import padded_vocab_size
 from megads.plan import memory as memory_module
 from megads.plan.activations import Stage, input_bytes, layer_bytes, saved_bytes
 from megads.plan.memory import (
-    ADAM_FLOATS,
     CUDA_PROGRAM_BYTES,
     GIB,
     PROGRAM_BYTES,
-    WORK_BYTES,
     count_parameters,
     estimate,
     parameters_of,
     program_bytes,
     stages,
 )
+from megads.plan.whole_parameters import ADAM_FLOATS, WORK_BYTES
 from tests.config.advice import attempt_from
 
 
