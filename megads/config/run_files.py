@@ -5,6 +5,7 @@ from __future__ import annotations
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"  # one object per logged step
 LOG_FILE = "log/run.log"  # what the launcher and rank 0 said, all starts of the run in one file
+PREDICTED = "predicted.json"  # seconds of a step and memory that were predicted, written before the ranks start
 OUTCOME = "outcome.json"  # how the run ended, written by the ranks
 HEARTBEAT = "heartbeat.json"  # where rank 0 is, rewritten while it runs
 ATTEMPTS = "attempts.jsonl"  # one line for each start of a run with --max-restarts

@@ -87,7 +87,7 @@ def peak_tflops(device_name: str, dtype: str, env: Mapping[str, str], units: int
     given = given_peak(env)
     if given:
         return given
-    peak = _find(device_name)
+    peak = peak_row(device_name)
     rate = {"bf16": peak.bf16, "fp16": peak.fp16, "tf32": peak.tf32, "fp32": peak.fp32}[dtype] if peak else None
     if peak is None or rate is None or units > peak.units > 0 or (peak.name in NEEDS_UNITS and not units):
         return None
@@ -102,7 +102,7 @@ def slow_products(device_name: str, dtype: str) -> str:
     Args:
         dtype: as of :func:`peak_tflops`; ``tf32`` where torch rounds to it.
     """
-    peak = _find(device_name)
+    peak = peak_row(device_name)
     if peak is not None and dtype == "bf16" and peak.bf16 is None:
         return f"{device_name} has no units for bf16 and emulates it; DTYPE=fp16 is faster"
     if dtype != "fp32" or peak is None or peak.fp32 is None:
@@ -116,7 +116,8 @@ def slow_products(device_name: str, dtype: str) -> str:
     return f"products in fp32 without TF32; the peak is {' and '.join(times)}" if times else ""
 
 
-def _find(device_name: str) -> Peak | None:
+def peak_row(device_name: str) -> Peak | None:
+    """Return the row of a device by the name that torch gives it; None where no row fits."""
     words = set(device_name.lower().replace("-", " ").split())
     return next((peak for peak in PEAKS if words.issuperset(peak.name.lower().split())), None)
 

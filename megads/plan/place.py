@@ -15,6 +15,7 @@ from megads.config.sources.presets import read_machine
 from megads.errors import ConfigError
 from megads.plan.accelerators import ACCELERATORS, CPU, Accelerator
 from megads.plan.peaks import peak_tflops
+from megads.plan.rates import MODEL, Rates
 
 DEVICES = {**ACCELERATORS, "cpu": CPU}
 """By the name that the user gives."""
@@ -82,6 +83,7 @@ class Place:
         start_s: from the start of a job to its first step.
         source: of the facts.
         assumed: what is not a fact of this place, one phrase each.
+        rates: what measurements there changed.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Place:
     source: str
     memory_gib: float
     assumed: tuple[str, ...] = ()
+    rates: Rates = MODEL
 
     def level(self, ranks: int) -> Level:
         """Return what joins ``ranks`` neighbouring ranks."""

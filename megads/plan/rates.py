@@ -13,12 +13,14 @@ class Rates:
         matmul: of matrix products and attention.
         memory: of what reads and writes device memory.
         links: of communication.
+        host: of gaps between kernels and what the host does in between.
         source: one line for people: which measurement changed what. Empty: none did.
     """
 
     matmul: float = 1.0
     memory: float = 1.0
     links: float = 1.0
+    host: float = 1.0
     source: str = ""
 
     @property

@@ -7,6 +7,7 @@ from typing import Literal
 
 from megads.config.schema import RunConfig
 from megads.plan.place import Place
+from megads.plan.rates import Rates
 from megads.plan.roofline import roofline
 from megads.plan.time.systems import MEGADS, System
 
@@ -67,8 +68,23 @@ def step_time(run: RunConfig, world_size: int, place: Place, *, system: System =
         ConfigError: the device's peak is not known for the run's dtype.
     """
     found = roofline(run, world_size, place.device, place.peak_tflops(run.train.dtype))
-    lines = tuple(Line(each.name, each.seconds, _kind(each.name), each.cure, each.is_once) for each in found.lines)
+    lines = tuple(
+        Line(each.name, each.seconds / _rate(_kind(each.name), place.rates), _kind(each.name), each.cure, each.is_once)
+        for each in found.lines
+    )
     return StepTime(lines, found.tokens, world_size, found.mfu_full, found.mfu_causal)
+
+
+def _rate(kind: Kind, rates: Rates) -> float:
+    """Return how many times as fast as without a measurement lines of a kind are."""
+    by_kind: dict[Kind, float] = {
+        "compute": rates.matmul,
+        "memory": rates.memory,
+        "communication": rates.links,
+        "idle": rates.matmul,
+        "host": rates.host,
+    }
+    return by_kind[kind]
 
 
 def _kind(name: str) -> Kind:
