@@ -27,6 +27,7 @@ def host_place(per_host: int) -> HostPlace:
         name="cpu",
         device=_ROW,
         per_host=per_host,
+        memory_gib=0,
         levels=(Level(per_host, 1, 50e-6, "inside a host"), Level(0, 1, 50e-6, "between hosts")),
         hosts=0,
         queues=(),
