@@ -179,7 +179,7 @@ def test_in_the_background_a_copy_is_written_while_training_goes_on(tmp_path, mo
     write_file = save.write_file
 
     def slow(*args):
-        assert may_write.wait(10)
+        assert may_write.wait(60)
         return write_file(*args)
 
     monkeypatch.setattr(save, "write_file", slow)
@@ -293,7 +293,7 @@ def _others_stop_writing(folder: str) -> None:
 
     def slow(path, entries):
         if groups.rank == 0:
-            assert may_go_on.wait(10)
+            assert may_go_on.wait(60)
             return write_file(path, entries)
         raise OSError(5, "Input/output error")
 

@@ -38,7 +38,7 @@ def test_closed_streams_do_not_end_it(tmp_path):
 def test_what_can_not_be_launched_is_one_line(tmp_path, words, message):
     (tmp_path / "script.py").write_text("pass\n")
     process = start(tmp_path, *words)
-    err = process.communicate(timeout=30)[1].decode()
+    err = process.communicate(timeout=120)[1].decode()
     assert (process.returncode, err.count("\n")) == (2, 1), err
     assert message in err
 

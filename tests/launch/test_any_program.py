@@ -104,7 +104,7 @@ for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, heard)
 pathlib.Path(f"pid-{rank}").write_text(str(os.getpid()))
 pathlib.Path(f"ready-{rank}").touch()
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -119,28 +119,29 @@ def test_signals_reach_the_ranks_and_nobody_is_left(tmp_path, starter):
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     wait_for(tmp_path / "heard-0-SIGTERM", tmp_path / "heard-1-SIGTERM")
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert [rank for rank in "01" if alive((tmp_path / f"pid-{rank}").read_text())] == [], (out, err)
     assert process.returncode != 0 or starter in ("mpich", "local")  # their ranks ended by themselves
 
 
 def test_one_rank_is_the_process_itself(tmp_path):
     process = start(tmp_path, "--", "sh", "-c", "echo $$ $RANK $LOCAL_RANK $WORLD_SIZE; cat; kill -9 $$")
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     assert out.decode() == f"{process.pid} 0 0 1\n"
     assert process.returncode == -9
 
 
 def test_standard_input_passes_through(tmp_path):
     process = start(tmp_path, "-n", "1", "--", "cat", stdin=subprocess.PIPE)
-    assert process.communicate(b"\xff\n", timeout=30)[0] == b"\xff\n"
+    assert process.communicate(b"\xff\n", timeout=120)[0] == b"\xff\n"
 
 
 @pytest.mark.mpi
 @pytest.mark.skipif(not shutil.which("mpirun.openmpi"), reason="needs Open MPI")
 def test_a_rank_that_is_killed_gives_128_and_the_signal(tmp_path):
-    process = start(tmp_path, "-n", "2", "--with", "openmpi", "--", "sh", "-c", "[ $RANK = 0 ] || kill -9 $$; sleep 60")
-    process.communicate(timeout=60)
+    script = "[ $RANK = 0 ] || kill -9 $$; sleep 600"
+    process = start(tmp_path, "-n", "2", "--with", "openmpi", "--", "sh", "-c", script)
+    process.communicate(timeout=120)
     assert process.returncode == 137
 
 

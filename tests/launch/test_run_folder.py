@@ -3,9 +3,9 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -260,24 +260,18 @@ def test_where_locks_tell_nothing_the_heartbeat_does(tmp_path):
 
 
 def test_a_run_of_another_host_whose_lock_is_not_seen_holds_its_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "BEATS_S", 0.2)
-    monkeypatch.setattr(folder, "DYING_S", 0.5)
+    monkeypatch.setattr(folder, "DYING_S", 0.0)
     beats = itertools.count()
-    ended = threading.Event()
 
-    def beat():
-        while not ended.wait(0.05):
-            write_heartbeat(tmp_path, Heartbeat(0, "step", 0.0, next(beats), 1, "b"))
+    def beat(seconds):
+        assert seconds == folder.BEATS_S
+        write_heartbeat(tmp_path, Heartbeat(0, "step", 0.0, next(beats), 1, "b"))
 
-    other = threading.Thread(target=beat)
-    other.start()
-    try:
-        time.sleep(0.2)
-        with pytest.raises(LaunchError, match="another run is using it"), claim(tmp_path):
-            pass
-    finally:
-        ended.set()
-        other.join()
+    monkeypatch.setattr(folder, "time", SimpleNamespace(sleep=beat, monotonic=time.monotonic))
+    beat(folder.BEATS_S)
+    with pytest.raises(LaunchError, match="another run is using it"), claim(tmp_path):
+        pass
+    folder.time.sleep = lambda seconds: None
     with claim(tmp_path):
         pass
 

@@ -25,7 +25,7 @@ case "$*" in
     echo "Collecting numpy"
     case "${STUB_PIP:-}" in
       slow) sleep 1 ;;
-      hang) touch "$(dirname "$0")/half"; sleep 60 ;;
+      hang) touch "$(dirname "$0")/half"; sleep 600 ;;
       disk) echo "ERROR: [Errno 28] No space left on device"; exit 1 ;;
       net) echo "Failed to establish: Temporary failure in name resolution"; exit 1 ;;
       other) echo "ERROR: something odd"; exit 1 ;;

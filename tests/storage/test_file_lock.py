@@ -33,14 +33,14 @@ def test_a_temporary_lock_file_is_removed_whatever_happens(tmp_path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("wait_s", [5, math.inf])
+@pytest.mark.parametrize("wait_s", [60, math.inf])
 def test_waiting_for_a_holder_that_releases(tmp_path, wait_s):
     lock = take_lock(tmp_path / "lock", temporary=True)
     timer = threading.Timer(0.1, lock.release)
-    timer.start()
     began = time.monotonic()
+    timer.start()
     with take_lock(tmp_path / "lock", wait_s=wait_s, temporary=True):
-        assert 0.05 < time.monotonic() - began < 5
+        assert time.monotonic() - began >= 0.1
         timer.join()
         assert take_lock(tmp_path / "lock") is None
 
@@ -49,7 +49,7 @@ def test_waiting_has_a_limit(tmp_path):
     with take_lock(tmp_path / "lock"):
         began = time.monotonic()
         assert take_lock(tmp_path / "lock", wait_s=0.2) is None
-        assert 0.2 <= time.monotonic() - began < 5
+        assert 0.2 <= time.monotonic() - began < 60
 
 
 def test_a_lock_file_that_was_replaced_is_not_the_lock(tmp_path, monkeypatch):

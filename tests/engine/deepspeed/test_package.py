@@ -148,12 +148,12 @@ def _skipped(grid, changes) -> None:
     engine = make_engine(run, groups)
     _timed_steps(engine, run, groups, 1)
     hook = next(engine.module.parameters()).register_hook(lambda grad: grad * float("nan"))
-    with _delays(engine):
+    with _delays(engine) as calls:
         times = _timed_steps(engine, run, groups, 1)
     hook.remove()
     assert engine.state.scalars()["skipped_steps"] == 1
     assert times["backward"] >= BACKWARD_S * run.train.grad_acc_steps
-    assert times["optimizer"] < OPTIMIZER_S
+    assert not calls
 
 
 @pytest.mark.dist
@@ -170,15 +170,18 @@ def _ramp(grid, changes) -> None:
 
     clock = StepClock(HostTimeline())
     with _delays(engine):
-        for count in (1, 2):
+        found = []
+        for count in (1, 1, 1, 1, 2):
             parts = batches(run, 0, groups.data_rank)[:count]
             started = time.perf_counter()
             with clock.running():
                 engine.train_step(parts, rate(0))
-            times = clock.read(time.perf_counter() - started, 0.0).seconds
-            for name, delay in (("forward", FORWARD_S), ("backward", BACKWARD_S)):
-                assert count * delay <= times[name]
-                assert count == 2 or times[name] < 2 * delay + 0.05
+            found.append(clock.read(time.perf_counter() - started, 0.0).seconds)
+    for name, delay in (("forward", FORWARD_S), ("backward", BACKWARD_S)):
+        *ones, two = (times[name] for times in found)
+        # What else the host does only adds to one of them.
+        assert delay <= min(ones) < 2 * delay + 0.05
+        assert 2 * delay <= two
 
 
 @pytest.mark.dist

@@ -59,14 +59,14 @@ def _lets_go_of_gathered_weights() -> None:
 
 
 def _still_held(storages: dict[str, Any]) -> set[str]:
-    """Names whose storage somebody besides us holds for ten seconds.
+    """Names whose storage somebody besides us holds for a minute.
 
     gloo's thread drops its own reference a moment after it has reported a gather as done: on a busy machine the
     last gather of a forward pass can still be in its hands when the pass returns.
     """
     import torch
 
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while True:
         kept = {name for name, storage in storages.items() if torch._C._storage_Use_Count(storage._cdata) > 1}
         if not kept or time.monotonic() > end:

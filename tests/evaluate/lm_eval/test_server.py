@@ -69,7 +69,7 @@ def test_tokens_around_a_text_are_those_that_a_client_asks_for():
         plain = server.post("/tokenize", {"prompt": "ab", "add_special_tokens": False}).json()
         assert plain["tokens"] == [a, b]
         assert server.post("/tokenize", {"prompt": "ab", "add_special_tokens": 1}).status_code == 400
-        info = httpx.get(f"{server.url}/tokenizer_info").json()
+        info = httpx.get(f"{server.url}/tokenizer_info", timeout=60).json()
         assert (info["bos_token"], info["eos_token"], info["eos_token_ids"]) == (BOS, EOS, [52])
         used = [
             server.post(path, {"max_tokens": 1, **body}).json()["usage"]["prompt_tokens"]

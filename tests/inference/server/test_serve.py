@@ -34,7 +34,7 @@ def test_a_signal_before_uvicorn_listens_to_it_ends_the_server(handlers, monkeyp
             is_late.set()
             server.should_exit = True
 
-        timer = threading.Timer(20, give_up)
+        timer = threading.Timer(60, give_up)
         timer.start()
         os.kill(os.getpid(), number)
         run(server, **more)

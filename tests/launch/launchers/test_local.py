@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = (
-    "import sys; from megads.launch.launchers import local; local.KILL_AFTER_S = 0.3; "
+    "import sys; from megads.launch.launchers import local; local.KILL_AFTER_S = 1.0; "
     "sys.exit(local.start_ranks(int(sys.argv[1]), sys.argv[2:]))"
 )
 
@@ -25,13 +25,13 @@ def start(folder: Path, ranks: int, script: str) -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str]:
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert err == ""
     return process.returncode, out
 
 
 def wait_for(*paths: Path) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 100
     while not all(path.exists() for path in paths):
         assert time.monotonic() < until, paths
         time.sleep(0.01)
@@ -52,15 +52,15 @@ def test_the_exit_code_is_that_of_the_rank_that_failed(tmp_path, leave, code):
 
 def test_a_failure_ends_the_other_ranks_and_kills_one_that_does_not_listen(tmp_path):
     script = """
-        trap 'touch heard-'$MEGADS_RANK TERM
+        trap ': >heard-'$MEGADS_RANK TERM
         touch ready-$MEGADS_RANK
         if [ $MEGADS_RANK = 2 ]; then while [ ! -e ready-0 ] || [ ! -e ready-1 ]; do :; done; exit 3; fi
-        [ $MEGADS_RANK = 0 ] || trap 'touch heard-1; exit 0' TERM
+        [ $MEGADS_RANK = 0 ] || trap ': >heard-1; exit 0' TERM
         while :; do sleep 0.05; done
     """
     begin = time.monotonic()
     assert end(start(tmp_path, 3, script))[0] == 3
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 100
     assert (tmp_path / "heard-0").exists()
     assert (tmp_path / "heard-1").exists()
 
@@ -82,7 +82,7 @@ def test_signals_reach_every_rank(tmp_path, number):
     rank = (
         "import os, signal, sys, time; n = os.environ['MEGADS_RANK']; "
         f"signal.signal(signal.SIG{name}, lambda *_: (open('heard-' + n, 'w'), os._exit(75))); "
-        "open('ready-' + n, 'w'); time.sleep(30)"
+        "open('ready-' + n, 'w'); time.sleep(300)"
     )
     process = start(tmp_path, 2, f'exec {sys.executable} -S -c "{rank}"')
     wait_for(tmp_path / "ready-0", tmp_path / "ready-1")
@@ -102,12 +102,12 @@ def test_a_stop_that_comes_before_a_rank_listens_does_not_kill_it(tmp_path):
 
 def test_ranks_end_with_their_launcher(tmp_path):
     process = start(
-        tmp_path, 2, "echo $$ >pid-$MEGADS_RANK.new; mv pid-$MEGADS_RANK.new pid-$MEGADS_RANK; exec sleep 60"
+        tmp_path, 2, "echo $$ >pid-$MEGADS_RANK.new; mv pid-$MEGADS_RANK.new pid-$MEGADS_RANK; exec sleep 600"
     )
     wait_for(tmp_path / "pid-0", tmp_path / "pid-1")
     process.kill()
-    process.communicate(timeout=30)
-    until = time.monotonic() + 10
+    process.communicate(timeout=120)
+    until = time.monotonic() + 100
     for rank in "01":
         while Path("/proc", (tmp_path / f"pid-{rank}").read_text().strip()).exists():
             assert time.monotonic() < until

@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -257,10 +259,29 @@ def test_an_allocation_that_ends_is_not_started_in(tmp_path, saved, code):
     assert "not restarted: the allocation ends at" in run.log()
 
 
+@contextmanager
+def soon(has_come: Callable[[], bool], number: signal.Signals) -> Iterator[None]:
+    """Send this process a signal as soon as something has come: before that nobody may listen to it."""
+
+    def ask() -> None:
+        end = time.monotonic() + 60
+        while not has_come() and time.monotonic() < end:
+            time.sleep(0.02)
+        if has_come():
+            os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
 def test_a_stop_request_during_an_attempt_that_fails_is_honoured(tmp_path):
-    run = Run(tmp_path, failed(saved=10, waits_s=20), OK)
-    threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-    assert run.job.run() == 75
+    run = Run(tmp_path, failed(saved=10, waits_s=60), OK)
+    with soon((tmp_path / "ran").exists, signal.SIGUSR1):
+        assert run.job.run() == 75
     assert len(run.ran()) == 1
     assert "not restarted: a stop was requested" in run.log()
 
@@ -271,7 +292,7 @@ def test_a_stop_request_between_two_attempts_is_honoured(tmp_path, monkeypatch, 
     run = Run(tmp_path, failed(saved=10), OK)
 
     def ask():
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while "restart 1" not in (run.log() if (tmp_path / "log/run.log").exists() else ""):
             assert time.monotonic() < end
             time.sleep(0.02)
@@ -289,11 +310,10 @@ def test_a_stop_request_between_two_attempts_is_honoured(tmp_path, monkeypatch, 
 
 def test_an_abort_is_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr("megads.launch.supervise.watch.KILL_AFTER_S", 0.2)
-    run = Run(tmp_path, failed(saved=10, waits_s=20), OK)
-    monkeypatch.setattr("megads.launch.supervise.watch.Watch._ask_to_stop", lambda self: None)
-    for after in (0.6, 1.0):
-        threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT)).start()
-    assert run.job.run() == 130
+    run, heard = Run(tmp_path, failed(saved=10, waits_s=60), OK), threading.Event()
+    monkeypatch.setattr("megads.launch.supervise.watch.Watch._ask_to_stop", lambda self: heard.set())
+    with soon((tmp_path / "ran").exists, signal.SIGINT), soon(heard.is_set, signal.SIGINT):
+        assert run.job.run() == 130
     assert len(run.ran()) == 1
 
 

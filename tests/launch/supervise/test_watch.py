@@ -41,5 +41,5 @@ def test_a_starter_that_outlives_its_run_is_ended(watched, tmp_path, monkeypatch
     monkeypatch.setattr(watch, "END_GRACE_S", 0.0)
     watched._on_time(time.monotonic() + 2 * watch.LOOK_S)
     watched._on_time(time.monotonic() + 2 * watch.LOOK_S)
-    assert watched.family.starter.wait(10) == -signal.SIGTERM
+    assert watched.family.starter.wait(60) == -signal.SIGTERM
     assert "the run has ended, but its launcher or some ranks have not" in capfd.readouterr().err

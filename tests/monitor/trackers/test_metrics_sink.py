@@ -103,17 +103,16 @@ def test_who_waits_gives_up_after_a_while():
 @pytest.mark.parametrize("call", [BackgroundWorker.settle, lambda worker: worker.soon(list)])
 def test_what_a_call_raises_comes_back_once(call):
     worker = BackgroundWorker()
-    failed = threading.Event()
+    goes_on, after = threading.Event(), threading.Event()
 
     def fail():
-        failed.set()
+        assert goes_on.wait(60)  # until the call after it is given: that one would raise what this one does
         raise ValueError("a bug")
 
-    after = threading.Event()
     worker.soon(fail)
     worker.soon(after.set)
-    assert failed.wait(10)
-    assert after.wait(10)
+    goes_on.set()
+    assert after.wait(60)
     with pytest.raises(ValueError, match="a bug"):
         call(worker)
     assert worker.settle()

@@ -78,6 +78,9 @@ def _rank(rank: int, size: int, folder: Path, port: int, timeout_s: float, slow:
         kept = dist.TCPStore("127.0.0.1", port, size, True, timedelta(seconds=5), wait_for_workers=False)
     connect_again(env, rank).set(f"host/{rank}", HOST)
     board = Board(lambda: connect_again(env, rank), folder / "log")
+    (folder / f"here-{rank}").touch()
+    while not all((folder / f"here-{each}").exists() for each in range(size)):
+        time.sleep(0.01)  # what one is late is not to be taken for a hang
     watch = Watchdog(rank, size, folder, timeout_s, board, iteration=3)
     watch.start()
     watch.enter("step")
@@ -157,11 +160,11 @@ def test_a_validation_that_goes_on_is_no_hang(tmp_path):
 
 @pytest.mark.dist
 def test_a_process_that_was_stopped_itself_wakes_up_without_an_alarm(ranks, tmp_path):
-    (process, _) = ranks(2, 1.0)
+    (process, _) = ranks(2, 1.5)
     other = multiprocessing.active_children()[-1]
     for each in (process, other):
         os.kill(each.pid, signal.SIGSTOP)
-    time.sleep(1.5)
+    time.sleep(2.0)
     for each in (process, other):
         os.kill(each.pid, signal.SIGCONT)
     time.sleep(0.4)

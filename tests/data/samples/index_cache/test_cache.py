@@ -221,7 +221,7 @@ def test_kill_at_any_moment_leaves_a_whole_index_or_none(slow, cache):
     assert found_early < 40
     started = time.monotonic()
     assert _equal(cache.get(slow), expected)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 100  # not those ten minutes for which a lock is waited for
     assert [path.name for path in cache.folder.iterdir()] == [cache.path(slow).name]
 
 
@@ -255,7 +255,7 @@ def test_a_lock_that_is_never_released_delays_only(slow, cache, monkeypatch):
     started = time.monotonic()
     with take_lock(cache.path(slow).with_suffix(".lock")):
         cache.get(slow)
-    assert 0.4 <= time.monotonic() - started < 5
+    assert 0.4 <= time.monotonic() - started < 100
     assert slow.times_made == 1
 
 
