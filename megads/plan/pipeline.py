@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 from megads.config.engine_choice import needed
-from megads.config.pipeline.actions import actions
-from megads.config.pipeline.clock import Costs, Number, simulate
+from megads.config.pipeline.clock import Costs
 from megads.config.pipeline.drawing import drawing_of
 from megads.config.pipeline.idle import idle_share
+from megads.config.pipeline.repeating import ends_of
 from megads.config.schema import RunConfig
 from megads.config.stages import SPLITS, chunk_steps, schedule_of, virtual_stages
 from megads.families.decoder import spec_of
@@ -20,7 +20,7 @@ LEAST_TO_SHORTEN = 0.05
 """Idle share of a step below which nothing shorter is named."""
 
 MOST_CLOCKED = 20_000
-"""Actions of a step that are simulated; more micro-batches continue in a straight line."""
+"""Forward passes of a step that are simulated, where its rounds do not repeat exactly."""
 
 
 def idle_of(run: RunConfig) -> float:
@@ -38,19 +38,8 @@ def uneven_idle(run: RunConfig) -> float:
     work = _work(run)
     forward, backward, weight = (float(each) for each in _each(run))
     costs = Costs(forward, backward, weight, work=work)
-
-    def length(count: int) -> Number:
-        return simulate(actions(schedule_of(run), stages, chunks, count), costs).length
-
-    # After the first rounds every further round of PP micro-batches takes the same time.
-    few = 3 * stages + batches % stages
-    if batches > few and 3 * stages * chunks * batches > MOST_CLOCKED:
-        rounds = (batches - few) // stages
-        total = float(length(few) + rounds * (length(few + stages) - length(few)))
-    else:
-        total = float(length(batches))
-    busy = sum(map(sum, work)) * batches * (forward + backward + weight)
-    return float(1 - busy / (stages * total))
+    ends = ends_of(schedule_of(run), stages, chunks, batches, costs, MOST_CLOCKED)
+    return float(1 - sum(each.busy for each in ends) / (stages * max(each.end for each in ends)))
 
 
 def shorter(run: RunConfig) -> str:

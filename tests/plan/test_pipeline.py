@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from megads.config.derive import derive
+from megads.config.pipeline.actions import actions
+from megads.config.pipeline.clock import Costs, simulate
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
+from megads.config.stages import schedule_of, virtual_stages
 from megads.plan import pipeline
 from megads.plan.accelerators import ACCELERATORS
 from megads.plan.memory import stages
@@ -50,9 +53,11 @@ def test_stages_of_unequal_work_wait_longer():
 @pytest.mark.parametrize("batches", ["40", "43"])
 def test_many_micro_batches_continue_the_line(schedule, batches, monkeypatch):
     run = _run(PP="4", GRAD_ACC_STEPS=batches, VOCAB_MULTIPLE="4096", **schedule)
-    whole = uneven_idle(run)
-    monkeypatch.setattr(pipeline, "MOST_CLOCKED", 0)
-    assert uneven_idle(run) == pytest.approx(whole, rel=1e-9 if batches == "40" else 0.02)
+    costs = Costs(*map(float, pipeline._each(run)), work=pipeline._work(run))
+    whole = simulate(actions(schedule_of(run), 4, virtual_stages(run), int(batches)), costs).idle_share()
+    assert uneven_idle(run) == pytest.approx(whole, rel=1e-9)
+    monkeypatch.setattr(pipeline, "MOST_CLOCKED", 1)
+    assert uneven_idle(run) == pytest.approx(whole, rel=1e-9)
 
 
 @pytest.mark.parametrize(
