@@ -27,6 +27,7 @@ COMMANDS = {
     "config": ("megads.cli.config", "Show every setting: value, unit, origin, help."),
     "optimizers": ("megads.cli.optimizers", "List the optimizers: rule, library, devices, needs, settings."),
     "doctor": ("megads.cli.doctor", "Check hosts, versions, devices, network and disks; or a layout's gradients."),
+    "plan": ("megads.cli.plan", "Plan a run without the machine: layouts, memory, time, cost."),
     "bench": ("megads.cli.bench", "Measure devices: right numbers first, then rates, tokens/s, MFU."),
     "data": ("megads.cli.data", "Token files: preprocess, merge, info, check, index, train-tokenizer."),
     "corpus": ("megads.cli.corpus", "Raw text to a clean corpus: cleaning, near-duplicates, shuffle, statistics."),

@@ -39,7 +39,7 @@ from megads.families.decoder import inner_width, padded_vocab_size
 from megads.families.table import FAMILIES
 from megads.text.plural import plural
 
-__all__ = ["FILLED", "attempts", "check_vocab", "data_degree", "derive", "padded_vocab_size"]
+__all__ = ["FILLED", "attempts", "check_vocab", "data_degree", "derive", "padded_vocab_size", "with_change"]
 
 FILLED = (
     *("model.num_kv_heads", "model.head_dim", "model.ffn_hidden_size", "model.max_positions", "model.vocab_size"),
@@ -156,21 +156,31 @@ def attempts(resolved: Resolved, ranks_of: RanksOf, vocab_size: int) -> Attempt:
     """Return what tries a change of ``resolved``, as if the user had given it too."""
 
     def attempt(change: Change) -> Layout | None:
-        origins = resolved.origins | {
-            name: Origin("cli" if resolved.origins[name].layer == "cli" else "env", env_name(name)) for name in change
-        }
-        changed = Resolved(put(resolved.run, change), origins)
         try:
-            hosts, per_host = ranks_of(changed.run)
-            world_size = hosts * per_host
-            run = adopt(_derived(changed, hosts, per_host, vocab_size)).run
-        except Broken as broken:
-            return Layout(changed.run, world_size, per_host, broken.problem)
+            return with_change(resolved, change, ranks_of, vocab_size)
         except MegadsError:
             return None
-        return Layout(run, world_size, per_host, problem_of(run, world_size))
 
     return Attempt(attempt, resolved.origins)
+
+
+def with_change(resolved: Resolved, change: Change, ranks_of: RanksOf, vocab_size: int) -> Layout:
+    """Return ``resolved`` with ``change``, as if the user had given it too, derived, and the first rule it breaks.
+
+    Raises:
+        MegadsError: it cannot be derived, and no rule says why.
+    """
+    origins = resolved.origins | {
+        name: Origin("cli" if resolved.origins[name].layer == "cli" else "env", env_name(name)) for name in change
+    }
+    changed = Resolved(put(resolved.run, change), origins)
+    hosts, per_host = ranks_of(changed.run)
+    world_size = hosts * per_host
+    try:
+        run = adopt(_derived(changed, hosts, per_host, vocab_size)).run
+    except Broken as broken:
+        return Layout(changed.run, world_size, per_host, broken.problem)
+    return Layout(run, world_size, per_host, problem_of(run, world_size))
 
 
 def _check_recompute(values: Values) -> None:

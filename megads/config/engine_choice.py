@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -176,6 +177,7 @@ def missing(run: RunConfig, kind: Kind) -> Iterator[tuple[Ability, list[str]]]:
             yield row, names
 
 
+@functools.lru_cache(maxsize=64)  # formulas of memory and traffic ask for every pipeline stage
 def needed(run: RunConfig, kind: Kind) -> str:
     """Return the settings that only engine ``kind`` follows, as a user types them; empty: there are none."""
     other: Kind = "native" if kind == "deepspeed" else "deepspeed"

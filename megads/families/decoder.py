@@ -7,6 +7,7 @@ checkpoint of a model that was imported or overridden is described as well.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -77,6 +78,7 @@ def inner_width(activation: str, hidden: int) -> tuple[int, str]:
     return 4 * hidden, "4 HIDDEN"
 
 
+@functools.lru_cache(maxsize=64)  # a plan asks for the same model thousands of times
 def spec_of(model: Decoder) -> Spec:
     """Return the parameters of a derived ``model``."""
     rows, width = padded_vocab_size(model), model.hidden_size

@@ -1,0 +1,221 @@
+"""What ``megads plan`` prints: the table of layouts, the cost of the best one, why the others lose."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import get_args
+
+from megads.cli.plan.losers import loser_lines
+from megads.cli.plan.question import Answer, Question
+from megads.config.stages import schedule_of, virtual_stages
+from megads.config.tree import env_name
+from megads.plan.cost import Cost
+from megads.plan.memory import GIB, count_parameters
+from megads.plan.search.ask import BATCH, SEARCHED, Ask
+from megads.plan.search.hosts import Row
+from megads.plan.search.risks import risks
+from megads.plan.search.search import Candidate
+from megads.plan.time.step import Kind
+from megads.text.plural import plural
+from megads.text.units import count, duration, size
+
+HEAD = (
+    *("", "TP", "PP", "VPP", "SP", "DP", "ZeRO", "micro", "acc", "recompute", "schedule", "tokens/s", "MFU", "causal"),
+    *("GiB", "comm", "idle", "step", "days", "risk"),
+)
+SHOWN_SHARES = 3
+
+
+def report(question: Question, answer: Answer) -> list[str]:
+    """Return what is printed for one number of hosts."""
+    ask, best = answer.found.ask, answer.found.best
+    rows = [_row(number, *each, ask) for number, each in enumerate(zip(best, answer.costs, strict=True), 1)]
+    return [
+        *_opening(question, ask, best[0]),
+        "",
+        *table([HEAD, *rows]),
+        "",
+        *_cost_lines(best[0], answer.costs[0], ask),
+        *_time_lines(best[0]),
+        f"paste    {command_line(question, best[0])}",
+        "",
+        *loser_lines(answer.found),
+        "",
+        *_closing(question, answer.found.looked, answer.found.timed),
+    ]
+
+
+def _opening(question: Question, ask: Ask, best: Candidate) -> Iterator[str]:
+    run, place = best.timed()[0], question.place
+    model = run.model
+    name = run.preset or model.family
+    where = f"{plural(ask.num_hosts, 'host', ',')} x {ask.ranks_per_host} = {plural(ask.world_size, 'rank', ',')}"
+    yield (
+        f"ESTIMATED, not measured: {name}, {count(count_parameters(model))} parameters, on {place.name}: {where} of "
+        f"{place.device.device_name}, {place.memory_gib:g} GiB"
+    )
+    yield f"batch    {batch_text(best, ask)}"
+
+
+def batch_text(best: Candidate, ask: Ask) -> str:
+    """Return the batch of a step, and what decides it."""
+    run = best.timed()[0]
+    batch, length = run.train.global_batch, run.model.seq_length
+    origin = ask.resolved.origins[BATCH]
+    why = f"{origin}" if ask.batch_is_given else "by the settings, at most 16.8M tokens; GLOBAL_BATCH sets another"
+    if not ask.batch:
+        why = "by MICRO_BATCH, GRAD_ACC_STEPS and the layout"
+    return f"{plural(batch, 'sample', ',')} of {length:,} tokens = {count(batch * length)} tokens per step ({why})"
+
+
+def _row(number: int, candidate: Candidate, cost: Cost, ask: Ask) -> tuple[str, ...]:
+    run, memory, time = candidate.timed()
+    grid, train = run.parallel, run.train
+    return (
+        f"{number}",
+        *(f"{each}" for each in (grid.tensor, grid.pipeline, virtual_stages(run), grid.sequence, grid.data)),
+        *(f"{grid.zero_stage}", f"{train.micro_batch}", f"{train.grad_acc_steps}", run.recompute.granularity),
+        schedule_of(run) if grid.pipeline > 1 else "-",
+        count(time.tokens_per_s * time.world_size),
+        *(f"{time.mfu_full:.1%}", f"{time.mfu_causal:.1%}", f"{memory.total / GIB:.1f}"),
+        *(f"{time.share('communication'):.0%}", f"{time.share('idle'):.0%}", f"{time.step_s:.3g} s"),
+        days(cost),
+        ", ".join(risks(candidate, ask)) or "low",
+    )
+
+
+def days(cost: Cost) -> str:
+    """Return the days of a campaign."""
+    return f"{cost.campaign.days:.3g}" if cost.campaign.days < 1000 else f"{cost.campaign.days:,.0f}"
+
+
+def table(rows: list[tuple[str, ...]]) -> list[str]:
+    """Return rows with columns of equal width; numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    is_text = [any(row[column][:1].isalpha() for row in rows[1:]) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if left else cell.rjust(width)
+            for cell, width, left in zip(row, widths, is_text, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _cost_lines(best: Candidate, cost: Cost, ask: Ask) -> Iterator[str]:
+    found, tokens = cost.campaign, best.timed()[0].train.train_tokens
+    spent = f"{found.days:.3g} days" if found.days >= 1 else duration(found.total_s)
+    yield (
+        f"run      {count(tokens)} tokens, {plural(found.steps, 'step', ',')}: {spent} in jobs, "
+        f"{count(found.node_hours)} node-hours, {found.efficiency:.1%} of it steps that count"
+    )
+    energy = "energy not known: the power of a host is not"
+    if found.kwh is not None:
+        co2 = f", {found.co2_kg / 1000:,.3g} t CO2" if found.co2_kg is not None else ""
+        energy = f"{found.kwh:,.0f} kWh{co2}"
+    yield f"energy   {energy}"
+    if cost.queue is not None:
+        limit = f" of at most {cost.walltime_hours:g} h" if cost.walltime_hours else ""
+        yield f"jobs     {plural(found.jobs, 'job', ',')}{limit}, queue {cost.queue.name}"
+    elif cost.walltime_hours:
+        yield f"jobs     {plural(found.jobs, 'job', ',')} of at most {cost.walltime_hours:g} h"
+    elif ask.place.queues:
+        yield f"jobs     no queue of {ask.place.name} takes {plural(ask.num_hosts, 'host')}"
+    failures = f"{found.failures:.3g} failures expected, {duration(found.lost_s)} lost" if found.failures else ""
+    yield (
+        f"saves    {plural(found.saves, 'checkpoint', ',')} of {size(found.save_bytes)}, {size(found.kept_bytes)} "
+        f"kept, {size(found.written_bytes)} written{f'; {failures}' if failures else ''}"
+    )
+
+
+def _time_lines(best: Candidate) -> Iterator[str]:
+    _, memory, time = best.timed()
+    shares: tuple[Kind, ...] = get_args(Kind)
+    yield "time     " + ", ".join(f"{kind} {time.share(kind):.0%}" for kind in shares)
+    yield f"memory   GiB of stage {best.stage}: {memory}"
+    for line in time.longest()[:SHOWN_SHARES]:
+        yield f"cure     {line.name}, {line.seconds / time.step_s:.0%} of the step: {line.cure}"
+
+
+def command_line(question: Question, candidate: Candidate) -> str:
+    """Return the command that trains with the settings of ``candidate``: the user's and those that were searched."""
+    request, resolved = question.request, question.resolved
+    given: dict[str, str] = {}
+    for name, origin in resolved.origins.items():
+        if origin.layer == "env" and origin.detail in request.env and name not in ("machine", "preset"):
+            given[origin.detail] = request.env[origin.detail]
+    preset, script = resolved.run.preset, ["bash", "launchers/train.sh"]
+    if preset == "7B":
+        script = ["bash", "train_7B.sh"]
+    elif preset:
+        script += ["--preset", preset]
+    if question.num_hosts:
+        given[env_name("launch.num_hosts")] = str(question.num_hosts)
+    given |= candidate.settings
+    for pair in request.pairs:
+        script += [] if pair.startswith("preset=") else ["--set", pair]
+    for flag, follows in request.flags:
+        script += [flag, *([follows] if follows else [])]
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in given.items()]
+    return " ".join([*assignments, *map(shlex.quote, script)])
+
+
+def _closing(question: Question, looked: int, timed: int) -> Iterator[str]:
+    yield f"searched {looked:,} candidates, {timed} timed line by line; held: {held(question) or 'nothing'}"
+    yield f"source   {question.place.source}"
+    if question.place.assumed:
+        yield f"assumed  {'; '.join(question.place.assumed)}"
+
+
+def held(question: Question) -> str:
+    """Return the settings of the layout that the user gives."""
+    ask = question.ask() if question.num_hosts else question.ask(1)
+    return " ".join(f"{env_name(name)}={ask.value(name)}" for name in SEARCHED if ask.holds(name))
+
+
+def sweep_report(question: Question, rows: list[Row]) -> list[str]:
+    """Return the table over numbers of hosts."""
+    cells: list[tuple[str, ...]] = [SWEEP_HEAD]
+    first: tuple[int, float] | None = None
+    for row in rows:
+        hosts, ranks = f"{row.ask.num_hosts:,}", f"{row.ask.world_size:,}"
+        if row.best is None or row.best.time is None:
+            cells.append((hosts, ranks, row.problem[:80], *([""] * (len(SWEEP_HEAD) - 3))))
+            continue
+        cost, time = question.cost_of(row.best, row.ask).campaign, row.best.time
+        first = first or (time.world_size, time.tokens_per_s)
+        layout = " ".join(f"{name}={value}" for name, value in row.best.settings.items() if name in SHORT)
+        energy = f"{cost.kwh / 1000:,.3g}" if cost.kwh is not None else "-"
+        co2 = f"{cost.co2_kg / 1000:,.3g}" if cost.co2_kg is not None else "-"
+        cells.append(
+            (
+                *(hosts, ranks, layout, count(time.tokens_per_s * time.world_size), f"{time.mfu_full:.1%}"),
+                *(f"{time.tokens_per_s / first[1]:.0%}", f"{cost.days:,.3g}", count(cost.node_hours), energy, co2),
+                f"{cost.jobs:,}",
+            )
+        )
+    sample = next(row for row in rows if row.best is not None)
+    assert sample.best is not None
+    return [
+        *_sweep_opening(question, sample),
+        "",
+        *table(cells),
+        "",
+        "scaling: tokens/s per device against the first row that fits; the batch is the same in all rows; --nodes N "
+        "shows the layouts of one row",
+    ]
+
+
+SWEEP_HEAD = (
+    *("hosts", "ranks", "layout", "tokens/s", "MFU", "scaling", "days", "node-hours", "MWh", "t CO2", "jobs"),
+)
+SHORT = ("TP", "PP", "VIRTUAL_STAGES", "SP", "ZERO_STAGE", "MICRO_BATCH", "RECOMPUTE", "PIPELINE_SCHEDULE")
+
+
+def _sweep_opening(question: Question, row: Row) -> Iterator[str]:
+    assert row.best is not None
+    run, place = row.best.timed()[0], question.place
+    model = f"{run.preset or run.model.family}, {count(count_parameters(run.model))} parameters"
+    yield f"ESTIMATED, not measured: {model}, on {place.name}: {place.per_host} x {place.device.device_name} per host"
+    yield f"batch    {batch_text(row.best, row.ask)}"

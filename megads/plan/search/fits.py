@@ -1,0 +1,30 @@
+"""Which pipeline stage needs most memory, and how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from megads.config.schema import RunConfig
+from megads.plan.activations import Stage
+from megads.plan.memory import Memory, _of_stage, stages
+
+
+def fullest(run: RunConfig, world_size: int) -> tuple[Memory, int]:
+    """Return the memory of the fullest pipeline stage of a derived ``run``, and its number."""
+    found = [(_of_stage(run, world_size, stage), stage.index) for stage in distinct(run)]
+    return max(found, key=lambda each: each[0].total)
+
+
+def distinct(run: RunConfig) -> Iterator[Stage]:
+    """Yield the stages of which one is the fullest: of stages that hold as much the first and the last.
+
+    Micro-batches in flight fall from stage to stage; weight gradients that wait (zb-h1) rise.
+    """
+    groups: dict[tuple[object, ...], list[Stage]] = {}
+    for stage in stages(run):
+        key = (tuple(map(len, stage.runs)), stage.has_embedding, stage.has_head)
+        groups.setdefault(key, []).append(stage)
+    for group in groups.values():
+        yield group[0]
+        if len(group) > 1:
+            yield group[-1]

@@ -1,0 +1,46 @@
+"""``megads plan``: what it prints, and wrong or impossible asks in one line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from click.testing import CliRunner
+
+from megads.cli import main
+from megads.config.derive import derive
+from megads.config.sources.resolve import resolve
+from megads.plan.search.ask import VOCABULARY
+
+SMALL = ("--preset", "7B", "--device", "h100", "--nodes", "1")
+
+
+def run(*words, **env):
+    return CliRunner().invoke(main, ["plan", *words], env={"MACHINE": "", **env})
+
+
+def test_the_table_the_cost_and_the_losers():
+    done = run("--preset", "70B", "--machine", "aurora", "--nodes", "16", "--tokens", "1T", "--top", "3")
+    assert done.exit_code == 0, done.output
+    text = done.output
+    assert text.startswith("ESTIMATED, not measured: 70B, 69B parameters, on aurora: 16 hosts x 12 = 192 ranks")
+    for part in ("tokens/s", "MFU", "causal", "run      1T tokens", "node-hours", "checkpoints of", "of at most"):
+        assert part in text
+    assert "HEADS=64 cannot be split over TP=3 ranks" in text
+
+
+def test_what_is_pasted_gives_the_settings_that_were_planned(tmp_path):
+    user = {"SEQ": "2048", "LR": "1e-4"}
+    done = run(*SMALL, "--tokens", "10B", "--apply", "--json", str(tmp_path / "plan.json"), **user)
+    assert done.exit_code == 0, done.output
+    words = shlex.split(done.output)
+    assert words[-2:] == ["bash", "train_7B.sh"]
+    env = dict(word.split("=", 1) for word in words[:-2])
+    assert user.items() <= env.items()
+    resolved = resolve("7B", env=env, machine="generic", num_hosts=1)
+    found = derive(resolved, num_hosts=1, ranks_per_host=8, vocab_size=VOCABULARY).run
+    best = json.loads((tmp_path / "plan.json").read_text())["best"][0]
+    assert {**found.parallel.model_dump(), "micro_batch": found.train.micro_batch} == best["layout"]
+    assert found.train.grad_acc_steps == best["grad_acc_steps"]
+    assert found.optim.lr == 1e-4
+    assert abs(found.train.train_tokens - 10e9) <= found.train.global_batch * 2048
