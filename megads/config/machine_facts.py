@@ -101,11 +101,12 @@ class PlanFacts(Section):
     """What a plan of a run needs besides: speeds, sizes, costs. 0 or empty: not known; the plan says what it took."""
 
     accelerator: str = Field("", description="row of megads.plan.accelerators that a rank has")
-    hosts: int = Field(0, description="hosts of the machine with these devices", ge=0)
+    hosts: int = Field(0, description="hosts of the machine that a job may get", ge=0)
     links: tuple[Link, ...] = Field((), description="the nearest first, the last joins all ranks; empty: usual ones")
     host_watts: float = Field(0, description="mean power of a busy host, its share of the network included", ge=0)
     pue: float = Field(0, description="power of the building by power of its computers; 0: not known", ge=0)
-    grams_per_kwh: float = Field(0, description="CO2 of the site's electricity", ge=0)
+    region: str = Field("", description="of its electricity, for CO2: a country (USA, FRA) or a state (US-IL)")
+    grams_per_kwh: float = Field(0, description="CO2 of its electricity where it differs from the region's", ge=0)
     storage_gb_s: float = Field(0, description="GB/s that all ranks together write to the file system", ge=0)
     host_mtbf_hours: float = Field(0, description="mean time between failures of one host that end a job", ge=0)
     start_s: float = Field(0, description="from the start of a job to its first step, at scale", ge=0)

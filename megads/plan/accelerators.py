@@ -26,6 +26,7 @@ class Accelerator:
         has_fp8: its products of FP8 have twice the peak of bf16.
         joined: devices that links join, of several hosts; 0: those of a host.
         usable_gib: of its memory, what torch reports as its total: the driver keeps the rest.
+        watts: of the board at most, by the data sheet (of one die or tile its share).
         cpu_tflops: of a CPU, its peak in fp32; 16-bit products are not faster.
     """
 
@@ -43,6 +44,7 @@ class Accelerator:
     has_fp8: bool = False
     joined: int = 0
     usable_gib: float = 0
+    watts: float = 0
     cpu_tflops: float = 0
 
     @property
@@ -68,36 +70,43 @@ ACCELERATORS = {
     "v100": Accelerator(
         *("Tesla V100-SXM2-32GB", 0, 32, 900, 150, 6.25, 8, 0.30),
         "NVIDIA V100 data sheet, SXM2; eight of them and four 100 Gb/s adapters a host (DGX-1 data sheet)",
+        watts=300,
         usable_gib=31.7,
     ),
     "v100-16": Accelerator(
         *("Tesla V100-SXM2-16GB", 0, 16, 900, 150, 6.25, 8, 0.30),
         "NVIDIA V100 data sheet, SXM2; eight of them and four 100 Gb/s adapters a host (DGX-1 data sheet)",
+        watts=300,
         usable_gib=15.7,
     ),
     "v100-dgx2": Accelerator(
         *("Tesla V100-SXM3-32GB", 0, 32, 900, 150, 6.25, 16, 0.30),
         "NVIDIA V100 data sheet; sixteen of them and eight 100 Gb/s adapters a host (DGX-2 data sheet)",
+        watts=350,
         usable_gib=31.7,
     ),
     "a100": Accelerator(
         *("NVIDIA A100-SXM4-80GB", 0, 80, 2039, 300, 25, 4, 0.55),
         "NVIDIA A100 80GB data sheet; four of them and four 200 Gb/s adapters a host",
+        watts=400,
         usable_gib=79.1,
     ),
     "a100-40": Accelerator(
         *("NVIDIA A100-SXM4-40GB", 0, 40, 1555, 300, 25, 8, 0.55),
         f"NVIDIA A100 40GB data sheet; {DGX_A100}",
+        watts=400,
         usable_gib=39.4,
     ),
     "a100-dgx": Accelerator(
         *("NVIDIA A100-SXM4-80GB", 0, 80, 2039, 300, 25, 8, 0.55),
         f"NVIDIA A100 80GB data sheet; {DGX_A100}",
+        watts=400,
         usable_gib=79.1,
     ),
     "a100-pcie": Accelerator(
         *("NVIDIA A100 80GB PCIe", 0, 80, 1935, 32, 6.25, 8, 0.55),
         "NVIDIA A100 80GB data sheet, PCIe 4 x16 without a bridge; two 200 Gb/s adapters for eight assumed",
+        watts=300,
         usable_gib=79.1,
     ),
     "h100": Accelerator(
@@ -105,6 +114,7 @@ ACCELERATORS = {
         f"NVIDIA H100 data sheet, SXM; {HGX}; attention: FlashAttention 2, cuDNN reaches 0.5",
         fast_attention=0.5,
         has_fp8=True,
+        watts=700,
         usable_gib=79.1,
     ),
     "h100-pcie": Accelerator(
@@ -112,6 +122,7 @@ ACCELERATORS = {
         "NVIDIA H100 data sheet, PCIe 5 x16 without a bridge; two 400 Gb/s adapters for eight assumed",
         fast_attention=0.5,
         has_fp8=True,
+        watts=350,
         usable_gib=79.1,
     ),
     "h200": Accelerator(
@@ -119,6 +130,7 @@ ACCELERATORS = {
         "NVIDIA H200 data sheet, SXM; the same host and attention as h100",
         fast_attention=0.5,
         has_fp8=True,
+        watts=700,
         usable_gib=139.8,
     ),
     "gh200": Accelerator(
@@ -126,6 +138,7 @@ ACCELERATORS = {
         "NVIDIA GH200 data sheet, 96 GB; four of them, six links per pair (NVIDIA Quad GH200), four 200 Gb/s adapters",
         fast_attention=0.5,
         has_fp8=True,
+        watts=700,
         usable_gib=94.5,
     ),
     "b200": Accelerator(
@@ -133,6 +146,7 @@ ACCELERATORS = {
         f"NVIDIA DGX B200 data sheet / 8; {HGX}; attention: FlashAttention 2, cuDNN reaches 0.5",
         fast_attention=0.5,
         has_fp8=True,
+        watts=1000,
         usable_gib=178.3,
     ),
     "gb200": Accelerator(
@@ -141,6 +155,7 @@ ACCELERATORS = {
         fast_attention=0.5,
         has_fp8=True,
         joined=72,
+        watts=1200,
         usable_gib=184,
     ),
     "b300": Accelerator(
@@ -148,6 +163,7 @@ ACCELERATORS = {
         "NVIDIA HGX B300 data sheet / 8; one 800 Gb/s adapter each",
         fast_attention=0.5,
         has_fp8=True,
+        watts=1100,
         usable_gib=267,
     ),
     "gb300": Accelerator(
@@ -156,54 +172,63 @@ ACCELERATORS = {
         fast_attention=0.5,
         has_fp8=True,
         joined=72,
+        watts=1400,
         usable_gib=275,
     ),
     "mi250x": Accelerator(
         *("AMD Instinct MI250X", 0, 64, 1638, 50, 12.5, 8, 0.30),
         "AMD MI250X data sheet / 2; a site guide: 50 to 100 GB/s between cards, four 200 Gb/s adapters a host",
         pair_gb_s=200,
+        watts=280,
         usable_gib=63.9,
     ),
     "mi300a": Accelerator(
         *("AMD Instinct MI300A", 0, 128, 5300, 384, 25, 4, 0.25),
         "AMD MI300A data sheet: two links of 64 GB/s per pair of four; one 200 Gb/s adapter each; host memory in it",
         has_fp8=True,
+        watts=550,
         usable_gib=120,
     ),
     "mi300x": Accelerator(
         *("AMD Instinct MI300X", 0, 192, 5300, 448, 50, 8, 0.25),
         "AMD MI300X data sheet: seven links of 64 GB/s; 400 Gb/s a device",
         has_fp8=True,
+        watts=750,
         usable_gib=191.6,
     ),
     "mi325x": Accelerator(
         *("AMD Instinct MI325X", 0, 256, 6000, 448, 50, 8, 0.25),
         "AMD MI325X data sheet: seven links of 64 GB/s; 400 Gb/s a device",
         has_fp8=True,
+        watts=1000,
         usable_gib=255.6,
     ),
     "mi350x": Accelerator(
         *("AMD Instinct MI350X", 0, 288, 8000, 538, 50, 8, 0.25),
         "AMD MI350X data sheet: seven links of 76.8 GB/s; 400 Gb/s a device",
         has_fp8=True,
+        watts=1000,
         usable_gib=287.6,
     ),
     "mi355x": Accelerator(
         *("AMD Instinct MI355X", 0, 288, 8000, 538, 50, 8, 0.25),
         "AMD MI355X data sheet: seven links of 76.8 GB/s; 400 Gb/s a device",
         has_fp8=True,
+        watts=1400,
         usable_gib=287.6,
     ),
     "pvc": Accelerator(
         *("Intel(R) Data Center GPU Max 1550", 512, 64, 1638, 15, 16.7, 12, 0.25),
         "Intel Max 1550 brief / 2; a site guide: 15 GB/s between cards, eight 200 Gb/s adapters a host",
         pair_gb_s=196,
+        watts=300,
         usable_gib=63.9,
     ),
     "pvc-448": Accelerator(
         *("Intel(R) Data Center GPU Max 1550", 448, 64, 1638, 15, 16.7, 12, 0.25),
         "as pvc, a tile of 448 vector engines, of which the peak is",
         pair_gb_s=196,
+        watts=300,
         usable_gib=63.9,
     ),
 }
@@ -213,6 +238,7 @@ CPU = Accelerator(
     *("cpu", 0, 256, 204.8, 100, 25, 1, 0.3),
     "AMD EPYC 7763 data sheet: 64 cores at 2.45 GHz, 32 FLOPs of fp32 a clock each, eight channels of DDR4-3200; one "
     "200 Gb/s adapter a host",
+    watts=280,
     usable_gib=250,
     cpu_tflops=5.0,
 )

@@ -14,6 +14,7 @@ from megads.config.sources.parse import did_you_mean
 from megads.config.sources.presets import read_machine
 from megads.errors import ConfigError
 from megads.plan.accelerators import ACCELERATORS, CPU, Accelerator
+from megads.plan.carbon import WORLD, grams_per_kwh
 from megads.plan.peaks import peak_tflops
 from megads.plan.rates import MODEL, Rates
 
@@ -26,8 +27,9 @@ LATENCY_S = {"inside a card": 3e-6, "inside a host": 5e-6, "inside a rack": 6e-6
 PUE = 1.3
 """Where the site's is not known."""
 
-GRAMS_PER_KWH = 475.0
-"""CO2 of electricity where the site's is not known: the world's mean (IEA, 2019), as codecarbon takes it."""
+REST_OF_HOST = 1.25
+"""Power of a busy host by that of its accelerators' boards at most, where no measurement is known. HPL runs of the
+TOP500 gave 1.03 (four A100), 1.14 (four MI250X) and 1.16 (six Max 1550), network included; a DGX H100 may take 1.8."""
 
 MTBF_HOURS = 6_300.0
 """Of a host where no record is known: 419 failures in 54 days of 2,048 hosts of eight H100 (arXiv 2407.21783)."""
@@ -75,7 +77,7 @@ class Place:
         levels: what joins ranks, the nearest first; the last one joins all.
         hosts: that the machine has; 0: not known.
         queues: in the order in which a job tries them.
-        host_watts: of a busy host; 0: not known.
+        host_watts: of a busy host.
         pue: power of the building by that of its computers.
         grams_per_kwh: CO2 of its electricity.
         storage_gb_s: that all ranks together write; 0: not known.
@@ -143,7 +145,12 @@ def place_of(name: str, *, root: Path | None = None, device: str = "") -> Place:
     machines = sorted(path.stem for path in (root / "envs").glob("*.yaml")) if root else []
     if root and name in machines:
         facts = read_machine(name, root).facts
-        return _of_machine(name, facts, _row(device or facts.plan.accelerator, f"machine {name}"))
+        row = _row(device or facts.plan.accelerator, f"machine {name}")
+        if device and device.lower() != facts.plan.accelerator:
+            # Memory and power of the machine's file are those of its own devices.
+            other = facts.plan.model_copy(update={"host_watts": 0})
+            facts = facts.model_copy(update={"device_memory_gib": 0, "plan": other})
+        return _of_machine(name, facts, row)
     if name.lower() not in DEVICES:
         hint = did_you_mean(name, [*machines, *DEVICES])
         raise ConfigError(
@@ -175,15 +182,15 @@ def _of_machine(name: str, facts: Facts, row: Accelerator) -> Place:
         levels=tuple(_levels(plan.links, row, per_host)),
         hosts=plan.hosts,
         queues=tuple(Queue(each.name, each.hosts.first, each.hosts.last, each.hours) for each in facts.submit.queues),
-        host_watts=plan.host_watts,
+        host_watts=plan.host_watts or _watts(row, per_host),
         pue=plan.pue or PUE,
-        grams_per_kwh=plan.grams_per_kwh or GRAMS_PER_KWH,
+        grams_per_kwh=plan.grams_per_kwh or _grams(plan.region, name),
         storage_gb_s=plan.storage_gb_s,
         host_mtbf_hours=plan.host_mtbf_hours or MTBF_HOURS,
         start_s=plan.start_s or START_S,
         source=f"envs/{name}.yaml; {row.source}" if facts.description else row.source,
         memory_gib=facts.device_memory_gib or row.usable_gib or row.memory_gib,
-        assumed=tuple(_assumed(plan, per_host)),
+        assumed=tuple(_assumed(plan, row, per_host)),
     )
 
 
@@ -205,17 +212,31 @@ def _usual(row: Accelerator, per_host: int) -> Iterator[Link]:
     yield Link(what="between hosts", ranks=0, gb_s=row.network_gb_s * row.per_host / per_host)
 
 
-def _assumed(plan: PlanFacts, per_host: int) -> Iterator[str]:
+def _grams(region: str, name: str) -> float:
+    try:
+        return grams_per_kwh(region) if region else WORLD
+    except ConfigError as error:
+        raise ConfigError(f"machine {name}: {error}") from None
+
+
+def _watts(row: Accelerator, per_host: int) -> float:
+    return round(REST_OF_HOST * per_host * row.watts)
+
+
+def _assumed(plan: PlanFacts, row: Accelerator, per_host: int) -> Iterator[str]:
     if not plan.links:
         yield f"links and network of the usual host with {per_host} of these devices"
+    if not all(link.latency_us for link in plan.links):
+        yield "latencies of messages"
+    if not plan.host_watts:
+        yield f"{_watts(row, per_host):,} W per host"
     if not plan.pue:
         yield f"PUE {PUE:g}"
-    if not plan.grams_per_kwh:
-        yield f"{GRAMS_PER_KWH:g} g of CO2 per kWh"
+    if not plan.grams_per_kwh and not plan.region:
+        yield f"{WORLD:g} g of CO2 per kWh, the world's mean"
     if not plan.host_mtbf_hours:
         yield f"{MTBF_HOURS:,.0f} h between failures of a host"
     if not plan.start_s:
         yield f"{START_S:g} s until the first step"
-    for name, value in (("power of a host", plan.host_watts), ("bandwidth of storage", plan.storage_gb_s)):
-        if not value:
-            yield f"{name}: not known"
+    if not plan.storage_gb_s:
+        yield "bandwidth of storage: not known"

@@ -75,6 +75,24 @@ def test_a_host_with_fewer_devices_shares_its_adapters_among_fewer(tmp_path):
     assert "links and network of the usual host with 4 of these devices" in place.assumed
 
 
+def test_facts_of_the_sites():
+    aurora, frontier = (place_of(name, root=ROOT) for name in ("aurora", "frontier"))
+    assert [(each.ranks, each.what) for each in frontier.levels] == [
+        (2, "inside a card"),
+        (8, "inside a host"),
+        (8 * 128, "inside a group of switches"),
+        (0, "between groups of switches"),
+    ]
+    assert aurora.level(12 * 64).gb_s > aurora.level(12 * 64 + 1).gb_s
+    assert (aurora.grams_per_kwh, frontier.grams_per_kwh) == (215, 300)
+    assert aurora.peak_tflops("bf16") == 364
+    assert 3000 < aurora.host_watts < 6 * 1000
+    assert [each.name for each in aurora.queues if each.min_hosts <= 256 <= (each.max_hosts or 256)] == [
+        "debug-scaling",
+        "prod",
+    ]
+
+
 def test_what_is_known_is_not_assumed(tmp_path):
     known = "hosts: 9, host_watts: 2000, pue: 1.1, grams_per_kwh: 50, storage_gb_s: 10, host_mtbf_hours: 1, start_s: 5"
     links = "links: [{what: all, ranks: 0, gb_s: 7, latency_us: 2}]"
@@ -85,8 +103,12 @@ def test_what_is_known_is_not_assumed(tmp_path):
 
 
 def test_another_device_of_the_same_machine(tmp_path):
-    root = machine(tmp_path, "plan: {accelerator: a100}")
-    assert place_of("mine", root=root, device="H200").device == ACCELERATORS["h200"]
+    root = machine(tmp_path, "device_memory_gib: 39, plan: {accelerator: a100, host_watts: 1, hosts: 5}")
+    place = place_of("mine", root=root, device="H200")
+    assert (place.device, place.hosts) == (ACCELERATORS["h200"], 5)
+    # What belongs to the other device is not taken over.
+    assert (place.memory_gib, place.host_watts) == (139.8, 1.25 * 8 * 700)
+    assert place_of("mine", root=root, device="A100") == place_of("mine", root=root)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +117,12 @@ def test_another_device_of_the_same_machine(tmp_path):
         ("device: cpu", "mine", "", "machine mine: its file does not say which device a rank has; pass a device, one"),
         ("plan: {accelerator: h10}", "mine", "", "machine mine: no device 'h10'; known devices: "),
         ("plan: {accelerator: h100}", "mine", "tpu", "machine mine: no device 'tpu'; known devices: "),
+        (
+            "plan: {accelerator: h100, region: Mars}",
+            "mine",
+            "",
+            "machine mine: no region 'Mars'; use the three letters",
+        ),
         ("plan: {gpu: h100}", "mine", "", "machine mine.yaml: facts.plan.gpu: no such fact; known facts: "),
         ("plan: {pue: -1}", "mine", "", "machine mine.yaml: facts.plan.pue: "),
         ("plan: {hosts: some}", "mine", "", "machine mine.yaml: facts.plan.hosts: "),
