@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.config.pipeline.actions import actions
-from megads.config.pipeline.clock import Costs, simulate
+from megads.config.pipeline.clock import Costs, Wire, simulate
 from megads.config.pipeline.idle import idle_share
 from megads.config.stages import balanced_cuts
 from megads.engine.micro_batches import MicroBatch, Splitter
@@ -185,11 +185,11 @@ class _Tick(torch.autograd.Function):
     """A chunk's work on a simulated clock, whose time travels in the messages."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, clock: Clock) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, clock: Clock, virtual: int) -> Tensor:
         keep_parameters(ctx, weight, None)
-        ctx.clock = clock
+        ctx.clock, ctx.virtual = clock, virtual
         clock.work(float(x.max()), clock.costs.forward)
-        return torch.full(Clock.SHAPE, clock.now, dtype=torch.float64)
+        return torch.full(Clock.SHAPE, clock.arrival(1, virtual, clock.now), dtype=torch.float64)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -200,7 +200,8 @@ class _Tick(torch.autograd.Function):
         # Of a gradient that waits the hook of the weight counts the time, when it is there; of others too, but later
         # than the message that it delays.
         ends = clock.now + (0 if weight is None else clock.costs.weight)
-        return torch.full(Clock.SHAPE, ends, dtype=torch.float64), weight, None
+        there = clock.arrival(-1, ctx.virtual, ends)
+        return torch.full(Clock.SHAPE, there, dtype=torch.float64), weight, None, None
 
 
 class Clock(nn.Module):
@@ -208,12 +209,14 @@ class Clock(nn.Module):
 
     SHAPE = (1, 2, 3)
 
-    def __init__(self, first: Clock | None = None, costs: Costs | None = None):
+    def __init__(self, virtual: int, stages: int, costs: Costs, first: Clock | None = None):
         super().__init__()
+        self.virtual, self.stages = virtual, stages
         self.weight = nn.Parameter(torch.zeros(1, 1, dtype=torch.float64))
         self.weight.register_post_accumulate_grad_hook(self._count_weight)
         self.owner = [first or self]
-        self.costs, self.now, self.busy = costs or Costs(), 0.0, 0.0
+        self.costs, self.now, self.busy = costs, 0.0, 0.0
+        self.links: dict[int, float] = {}
 
     def boundary(self, *_: int) -> tuple[int, ...]:
         return self.SHAPE
@@ -222,6 +225,15 @@ class Clock(nn.Module):
         owner = self.owner[0]
         owner.now, owner.busy = max(owner.now, ready) + cost, owner.busy + cost
 
+    def arrival(self, step: int, virtual: int, now: float) -> float:
+        """Return when the result of a chunk is at the next virtual stage, or the one before it."""
+        boundary, target = min(virtual, virtual + step), (virtual + step) % self.stages
+        if self.stages == 1 or not 0 <= boundary < len(self.costs.wires):
+            return now
+        left = max(now, self.links.get(target, now)) + self.costs.wires[boundary].seconds
+        self.links[target] = left
+        return left + self.costs.wires[boundary].latency
+
     def _count_weight(self, weight: Tensor) -> None:
         if weight.grad is not None:
             weight.grad = None
@@ -229,33 +241,42 @@ class Clock(nn.Module):
 
     def forward(self, x: Tensor, target: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
         x = x if x.is_floating_point() else torch.zeros(self.SHAPE, dtype=torch.float64, requires_grad=True)
-        y = _Tick.apply(x, self.weight, self.owner[0])
+        y = _Tick.apply(x, self.weight, self.owner[0], self.virtual)
         return y if target is None else y.sum() * 0
 
 
-def waits_as_simulated(schedule: str, micro_batches: int, costs: Costs) -> None:
-    groups, chunks = groups_of(pipe=4), SCHEDULES[schedule]
-    modules = [Clock(costs=costs)]
-    modules += [Clock(modules[0], costs) for _ in range(chunks - 1)]
+def waits_as_simulated(stages: int, schedule: str, micro_batches: int, costs: Costs) -> None:
+    groups, chunks = groups_of(pipe=stages), SCHEDULES[schedule]
+    modules = [Clock(groups.pipe_rank, stages, costs)]
+    modules += [Clock(each * stages + groups.pipe_rank, stages, costs, modules[0]) for each in range(1, chunks)]
     stage = Stage(modules, groups, CPU, schedule)
     tokens = torch.zeros(1, 2, dtype=torch.int64)
     parts = [MicroBatch(tokens, tokens, None)] * micro_batches
     stage.train(parts, torch.ones(()), None, bool)
-    times = [None] * 4
+    times = [None] * stages
     dist.all_gather_object(times, (modules[0].now, modules[0].busy))
-    timeline = simulate(actions(schedule, 4, chunks, micro_batches), costs)
+    timeline = simulate(actions(schedule, stages, chunks, micro_batches), costs)
     length = max(now for now, _ in times)
     assert length == timeline.length
     for at, (now, busy) in enumerate(times):
         assert now == timeline.stages[at][-1].end
         assert 1 - busy / length == pytest.approx(float(timeline.idle_share(at)), abs=1e-12)
     if costs == Costs():
-        expected = idle_share(schedule, 4, chunks, micro_batches)
-        assert 1 - sum(busy for _, busy in times) / 4 / length == pytest.approx(float(expected), abs=1e-12)
+        expected = idle_share(schedule, stages, chunks, micro_batches)
+        assert 1 - sum(busy for _, busy in times) / stages / length == pytest.approx(float(expected), abs=1e-12)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_stages_wait_as_simulated(schedule: str) -> None:
     """The clock of a real run, whose time travels in its messages, shows the planned share of idle time."""
-    run_ranks(4, waits_as_simulated, schedule, 8, Costs())
-    run_ranks(4, waits_as_simulated, schedule, 6, Costs(forward=2, backward=3, weight=1))
+    run_ranks(4, waits_as_simulated, 4, schedule, 8, Costs())
+    run_ranks(4, waits_as_simulated, 4, schedule, 6, Costs(forward=2, backward=3, weight=1))
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_messages_take_the_time_that_is_simulated(schedule: str, stages: int) -> None:
+    """The same with slow messages, of which a link has one at a time; each boundary has times of its own."""
+    boundaries = range(stages * SCHEDULES[schedule] - 1)
+    wires = tuple(Wire(0.25 * (1 + at * 5 % 7), 0.5 * (at % 3)) for at in boundaries)
+    run_ranks(stages, waits_as_simulated, stages, schedule, 7, Costs(1, 2, 1, wires=wires))
