@@ -182,7 +182,8 @@ def _stacked_core_bytes(run: RunConfig) -> int:
 def weights_bytes(run: RunConfig, by: Conventions = MEGADS) -> int:
     """Return what the core keeps of a query's weights: one float32; unfused, or on a CPU with dropout, all of them."""
     on_cpu = run.model.attention_dropout and run.machine == "cpu"
-    return 4 + by.score_bytes * run.model.seq_length + (CPU_WEIGHTS * 4 * run.model.seq_length if on_cpu else 0)
+    of_score = by.score_bytes + (by.dropped_bytes if run.model.attention_dropout else 0)
+    return 4 + (of_score + (CPU_WEIGHTS * 4 if on_cpu else 0)) * run.model.seq_length
 
 
 def _plain_core_bytes(run: RunConfig, by: Conventions) -> int:

@@ -31,6 +31,7 @@ class Conventions:
         source: where the values are from.
         parameters: bytes of a parameter by ``DTYPE``; empty: those of the engine that runs it.
         score_bytes: kept of an attention score; 0: fused attention keeps none.
+        dropped_bytes: kept besides with dropout on them.
         kept_score_bytes: of a score of one layer, in a buffer that is never freed.
         mask_bytes: of an element of a dropout mask; 0: as many as of the element.
         results: copies of the attention's result that are kept besides the one the output projection keeps.
@@ -41,6 +42,9 @@ class Conventions:
         exchanges_heads: whether sequence ranks exchange heads, which keeps copies; others pass keys and values on.
         gathered: pieces of a model whose weights ZeRO 3 has whole at a time, the largest ones.
         gathered_bytes: of a parameter in them.
+        owns_parameters: whether what ZeRO 1 shares of a parameter has one owner, as with Muon.
+        passed: tensors between stages that a rank of a pipeline keeps: what it got, its gradient, what it gave.
+        copies: groups of data ranks that each hold all of what ZeRO shares.
         library_bytes: of libraries' workspaces; None: what a process of megads takes.
     """
 
@@ -48,6 +52,7 @@ class Conventions:
     source: str
     parameters: Mapping[str, ParameterBytes] = field(default_factory=dict, hash=False)
     score_bytes: int = 0
+    dropped_bytes: int = 0
     kept_score_bytes: int = 0
     mask_bytes: int = 0
     results: int = 0
@@ -58,6 +63,9 @@ class Conventions:
     exchanges_heads: bool = True
     gathered: int = 2
     gathered_bytes: int = 2
+    owns_parameters: bool = False
+    passed: int = 0
+    copies: int = 1
     library_bytes: int | None = None
 
 
@@ -73,8 +81,8 @@ MIXED = MappingProxyType(
 )
 """Megatron-LM: bf16 gradients are summed in float32 (``--accumulate-allreduce-grads-in-fp32``, implied by bf16)."""
 
-SCORES = 5
-"""Bytes of a score without fused attention: softmax 2, dropout mask 1, result of dropout 2 (arXiv 2205.05198)."""
+SCORES, DROPPED = 2, 3
+"""Bytes of a score without fused attention: softmax 2; mask 1 and result 2 of dropout (arXiv 2205.05198)."""
 
 MEGATRON_CORE = Conventions(
     "megatron-core",
@@ -85,6 +93,7 @@ MEGATRON_CORE = Conventions(
     gated=3,
     logit_bytes=6,  # half precision, and float32 for the loss, whose gradient takes their place
     keeps_both_texts=False,
+    passed=3,
     exchanges_heads=False,
     library_bytes=0,
 )
@@ -101,9 +110,20 @@ HANDLES = 2
 TRANSFORMER_ENGINE_MIB = {"a100": 4.0, "h100": 32.0, "gb200": 32.0}
 """Its workspace (get_cublas_workspace_size_bytes)."""
 
+GROUPED_STREAMS = 4
+"""On which it multiplies groups of experts."""
+
 
 def megatron_core(
-    device: str, *, implementation: str = "transformer_engine", is_fused: bool = True, is_deterministic: bool = False
+    device: str,
+    *,
+    implementation: str = "transformer_engine",
+    is_fused: bool = True,
+    is_deterministic: bool = False,
+    has_fused_loss: bool = False,
+    has_grouped_experts: bool = False,
+    owns_parameters: bool = False,
+    copies: int = 1,
 ) -> Conventions:
     """Return the row of Megatron-core on ``device``.
 
@@ -111,17 +131,27 @@ def megatron_core(
         implementation: ``transformer_engine``, or ``local`` layers of torch.
         is_fused: whether attention is fused.
         is_deterministic: whether the run is, which decides what cuBLAS takes.
+        has_fused_loss: ``--cross-entropy-loss-fusion``, whose compiled steps write a second float32 copy.
+        has_grouped_experts: ``--moe-grouped-gemm``, each of whose streams has a workspace.
+        owns_parameters: ``--optimizer muon`` with a distributed optimizer and no layout of parameters.
+        copies: ``--num-distributed-optimizer-instances``.
     """
     is_local = implementation == "local"
+    keeps_no_scores = is_fused and not is_local
     handle = DETERMINISTIC_MIB if is_deterministic else CUBLAS_MIB.get(device, 32.0)
-    library = HANDLES * handle + (0 if is_local else TRANSFORMER_ENGINE_MIB.get(device, 32.0))
+    workspaces = 0 if is_local else 1 + GROUPED_STREAMS * has_grouped_experts
+    library = HANDLES * handle + workspaces * TRANSFORMER_ENGINE_MIB.get(device, 32.0)
     return replace(
         MEGATRON_CORE,
-        score_bytes=0 if is_fused and not is_local else SCORES,
+        score_bytes=0 if keeps_no_scores else SCORES,
+        dropped_bytes=0 if keeps_no_scores else DROPPED,
         kept_score_bytes=2 if is_local else 0,  # of the scores' product, a global buffer
         # Kernels of Hopper leave the result where the output projection reads it.
-        results=1 if is_fused and not is_local and device != "h100" else 0,
+        results=1 if keeps_no_scores and device != "h100" else 0,
         library_bytes=round(library * MIB),
+        logit_bytes=10 if has_fused_loss else MEGATRON_CORE.logit_bytes,
+        copies=copies,
+        owns_parameters=owns_parameters,
     )
 
 

@@ -55,11 +55,14 @@ def held(
 def _by_conventions(run: RunConfig, stage: Stage, count: int, sharers: int, conventions: Conventions) -> Held:
     """Return what another system holds, by its bytes of a parameter."""
     each, zero = conventions.parameters[run.train.dtype], effective_zero_stage(run)
+    sharers = max(1, sharers // conventions.copies)
     shares = [sharers if zero >= stage_of else 1 for stage_of in (3, 2, 1)]
     weights, gradients, optimizer = (
         round(count * size / share)
         for size, share in zip((each.weight, each.gradient, each.optimizer), shares, strict=True)
     )
+    if conventions.owns_parameters and zero:
+        optimizer = max(optimizer, round(each.optimizer * max(sections_of(run, stage))))
     whole = 0
     if zero == 3 and sharers > 1:
         ordered = sorted(sections_of(run, stage), reverse=True)

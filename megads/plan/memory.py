@@ -101,14 +101,14 @@ def _parameters(model: ModelConfig, tensor: int, stage: Stage) -> int:
 
 def stages(run: RunConfig) -> Iterator[Stage]:
     """Yield the pipeline stages of a derived ``run``."""
-    last = run.parallel.pipeline - 1
+    last, num_layers = run.parallel.pipeline - 1, spec_of(run.model).num_layers
     if not last:
-        yield Stage(0, spec_of(run.model).num_layers, has_embedding=True, has_head=True)
+        yield Stage(0, num_layers, has_embedding=True, has_head=True)
         return
     for index, chunks in enumerate(chunk_steps(run)):
-        last_step = spec_of(run.model).num_layers + 1
+        # Of the steps, 0 is the embedding and the last one the output.
         runs = tuple(
-            range(max(0, steps.start - 1), max(0, steps.start - 1) + sum(0 < step < last_step for step in steps))
+            range(max(0, steps.start - 1), max(max(0, steps.start - 1), min(steps.stop - 1, num_layers)))
             for steps in chunks
         )
         yield Stage(
@@ -130,7 +130,17 @@ def estimate(run: RunConfig, world_size: int, by: Conventions = MEGADS) -> Memor
     on, weights under ZeRO 3 (arXiv 1910.02054). What is offloaded leaves an accelerator, and
     stays where it is on a host without one, as does the copy that is saved in the background.
     """
-    return max(stage_memories(run, world_size, by), key=lambda memory: memory.total)
+    return max((_of_stage(run, world_size, stage, by) for stage in _different(run)), key=lambda memory: memory.total)
+
+
+def _different(run: RunConfig) -> list[Stage]:
+    """Return one stage of all that hold the same, the first, which has most micro-batches in flight."""
+    sizes = spec_of(run.model).step_sizes(run.parallel.tensor)[1:-1]
+    found: dict[tuple[object, ...], Stage] = {}
+    for stage in stages(run):
+        held_layers = tuple(tuple(sorted(sizes[each.start : each.stop])) for each in stage.runs)
+        found.setdefault((held_layers, stage.has_embedding, stage.has_head), stage)
+    return list(found.values())
 
 
 def stage_memories(run: RunConfig, world_size: int, by: Conventions = MEGADS) -> list[Memory]:
@@ -149,7 +159,7 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage, by: Conventions = M
     optimizer, buffers = by_engine.optimizer, by_engine.buffers
     if is_whole:
         optimizer += whole_state_bytes(run, stage, sharers * run.parallel.tensor)
-    logits = _logits(run, by) if stage.has_head else 0
+    logits = logits_bytes(run, by) if stage.has_head else 0
     # A recomputed piece is worked on when the logits are gone.
     work = recomputing_bytes(run, stage, by) + (working_bytes(run) if stage.layers else 0)
     activations = saved_bytes(run, stage, by) + max(0, work - logits)
@@ -161,7 +171,7 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage, by: Conventions = M
     return Memory(by_engine.weights, by_engine.gradients, optimizer, buffers, activations, logits, copy, program)
 
 
-def _logits(run: RunConfig, by: Conventions) -> int:
+def logits_bytes(run: RunConfig, by: Conventions) -> int:
     """Return the bytes of the logits and what is made of them, of a chunk, or of the scores of a task's head."""
     if run.model.num_classes:
         return by.logit_bytes * run.train.micro_batch * run.model.num_classes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from megads.config.schema import RunConfig
+from megads.config.stages import virtual_stages
 from megads.families.encoder_decoder import has_decoder
 from megads.families.table import FAMILIES
 from megads.plan import activations, retro
@@ -45,11 +46,14 @@ def saved_bytes(run: RunConfig, stage: Stage, by: Conventions = MEGADS) -> int:
 
 
 def buffer_bytes(run: RunConfig, stage: Stage, by: Conventions) -> int:
-    """Return a buffer of the scores of one layer that is never freed, where attention has one."""
+    """Return what is not freed between steps: tensors between stages, and a buffer of the scores of one layer."""
+    # Interleaved stages get what the next chunk needs while they compute another one.
+    ahead = 2 if virtual_stages(run) > 1 else 1
+    passed = ahead * by.passed * activations.input_bytes(run) if by.passed and run.parallel.pipeline > 1 else 0
     if not (by.kept_score_bytes and stage.layers):
-        return 0
+        return passed
     model, rows = run.model, run.train.micro_batch * activations.most_heads(run).queries
-    return by.kept_score_bytes * rows * model.seq_length**2
+    return passed + by.kept_score_bytes * rows * model.seq_length**2
 
 
 def _has_parts(run: RunConfig) -> bool:

@@ -1,0 +1,1 @@
+"""The planner's predictions next to published measurements: ``python -m benchmarks.planner``."""
