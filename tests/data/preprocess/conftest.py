@@ -198,11 +198,10 @@ def stopped(megads, *words: object) -> None:
 
 
 def until(condition) -> None:
-    for _ in range(3000):
-        if condition():
-            return
+    end = time.monotonic() + 100
+    while not condition():
+        assert time.monotonic() < end, "it does not come"
         time.sleep(0.005)
-    raise AssertionError("it does not come")
 
 
 def alive(pid: int) -> bool:
