@@ -17,7 +17,7 @@ from megads.data.formats.token_file import open_dataset
 from megads.errors import DataError
 from tests.data.factory import write_dataset
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 def _socket(path: Path) -> None:

@@ -48,7 +48,7 @@ def test_what_is_no_record_is_refused(tmp_path, content):
         read_record(tmp_path / "x")
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
 def test_what_is_no_file_is_refused_at_once(tmp_path, make):
     make(record_path(tmp_path / "x"))

@@ -48,7 +48,7 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_one_bad_folder_hides_no_other(folder):
     done = CliRunner().invoke(runs, [str(folder)], catch_exceptions=False)
     assert done.exit_code == 0
