@@ -21,7 +21,8 @@ from megads.plan.accelerators import ACCELERATORS, Accelerator
 from megads.plan.flops import train_flops_per_token
 from megads.plan.memory import count_parameters, estimate
 from megads.plan.peaks import peak_tflops
-from megads.plan.roofline import roofline
+from megads.plan.place import place_of
+from megads.plan.time.step import step_time
 from megads.text.units import size
 
 VOCAB = {"model.vocab_size": "32000"}
@@ -143,7 +144,8 @@ def of_roofline(bench: Bench, run: RunConfig, seconds: float) -> float | None:
     device = accelerator_like(bench.vendor.device_name(bench.device), bench.peaks)
     if device is None or peak is None:
         return None
-    return roofline(run, bench.world_size, device, peak).step_s / seconds
+    place = place_of(next(key for key, row in ACCELERATORS.items() if row is device))
+    return step_time(run, bench.world_size, place).step_s / seconds
 
 
 def accelerator_like(name: str, peaks: Callable[[str], float | None]) -> Accelerator | None:

