@@ -18,6 +18,7 @@ class Row:
         measured: the value.
         unit: of it: ``s`` per step, ``GiB``.
         group: model that the row is about; all rows of a group are left out together in cross-validation.
+        suite: published table that it is from.
         sweep: rows with the same sweep are layouts of the same work; empty: it is in none.
     """
 
@@ -29,4 +30,5 @@ class Row:
     measured: float
     unit: str
     group: str
+    suite: str = ""
     sweep: str = ""

@@ -45,6 +45,26 @@ def rows() -> list[Row]:
     ]
 
 
+SAME = {
+    "GPT3-175B": "175B",
+    "174.6B": "175B",
+    "529.6B": "530B",
+    "1008B": "1T",
+    "7B": "Llama-8B",
+    "8B": "Llama-8B",
+    "70B": "Llama-70B",
+    "405B": "Llama-405B",
+    "13B": "Llama-13B",
+}
+"""Models by what a source calls them (the 7B of H200 rows has 8.03 billion parameters); each is one group."""
+
+
+def _named(suite: str, model: str) -> tuple[str, str]:
+    """Return the group and the suite of a row."""
+    model = model.removeprefix("Llama3.1-").removeprefix("Llama3-")
+    return SAME.get(model, model), suite
+
+
 def run_of(row: Row) -> RunConfig:
     """Return the run of a row, derived."""
     place = place_for(row.place)
@@ -93,7 +113,7 @@ def _a100() -> Iterator[Row]:
             settings |= {"VIRTUAL_STAGES": row["vp"], "RECOMPUTE": row["recompute"], "ZERO_STAGE": "0"}
             settings |= {"SCATTER_NORMS": row["sequence_parallel"], "HIDDEN_DROPOUT": "0.1"}
             yield Row(row["source"], "megatron-2021", "a100-dgx", settings, int(row["gpus"]), float(row["step_s"]),
-                      "s", f"GPT {row['model']}", row.get("sweep", ""))  # fmt: skip
+                      "s", *_named("A100", row["model"]), row.get("sweep", ""))  # fmt: skip
 
 
 def _h100() -> Iterator[Row]:
@@ -108,7 +128,7 @@ def _h100() -> Iterator[Row]:
         settings |= {"ZERO_STAGE": "1", "SCATTER_NORMS": str(int(row["TP"] != "1")), "RECOMPUTE": "none"}
         system = "megatron-core" + "-fp8" * (row["prec"] == "fp8")
         yield Row(row["source"], system, "h100", settings, int(row["gpus"]), float(row["step_s"]), "s",
-                  f"H100 {row['model']}")  # fmt: skip
+                  *_named("H100", model))  # fmt: skip
 
 
 GH200 = {
@@ -127,7 +147,7 @@ def _gh200() -> Iterator[Row]:
         settings |= {"TP": row["tp"], "PP": row["pp"], "MICRO_BATCH": row["mbs"], "GLOBAL_BATCH": row["gbs"]}
         settings |= {"ZERO_STAGE": "0", "DTYPE": "fp16", "PIPELINE_SPLIT": _split(row["layers_per_stage"])}
         yield Row(row["path"], "megatron-deepspeed", "gh200", settings, int(row["gpus"]), float(row["step_s"]), "s",
-                  f"GH200 {row['model']}")  # fmt: skip
+                  *_named("GH200", row["model"]))  # fmt: skip
 
 
 def _split(text: str) -> str:
@@ -147,7 +167,7 @@ def _h200() -> Iterator[Row]:
         settings |= {"COMMUNICATION_DATA_TYPE": "fp32"}
         system = "kempnerforge" + "-eager" * (row["kernels"] == "eager")
         yield Row(row["source"], system, "h200-4", settings, int(row["gpus"]), float(row["step_s"]), "s",
-                  f"H200 {row['model']}", f"KempnerForge {row['model']} on {row['gpus']}")  # fmt: skip
+                  *_named("H200", row["model"]), f"KempnerForge {row['model']} on {row['gpus']}")  # fmt: skip
 
 
 GPUS = {
@@ -184,7 +204,7 @@ def _common(name: str, suite: str, skip: tuple[str, ...] = ()) -> Iterator[Row]:
             # Of a pipeline weights stay gathered from one micro-batch to the next.
             settings |= {"PIPELINE_SPLIT": "ends", "ZERO_STAGE": "1"}
         yield Row(row["source"], _system(row), GPUS[row["gpu"]], settings, gpus, float(row["step_s"]), "s",
-                  f"{suite} {row['model'].removeprefix('Llama3.1-')}", row.get("sweep") or "")  # fmt: skip
+                  *_named(suite, row["model"]), row.get("sweep") or "")  # fmt: skip
 
 
 def _system(row: Cells) -> str:
@@ -215,4 +235,4 @@ def _tests() -> Iterator[Row]:
         settings |= {"MICRO_BATCH": row["micro-batch-size"], "GLOBAL_BATCH": row["global-batch-size"]}
         seconds = float(row["iter_time_s_median"])
         yield Row(row["path"], "megatron-core-tests", PLATFORMS[row["platform"]], settings, 8, seconds, "s",
-                  "Megatron tests 7B")  # fmt: skip
+                  *_named("tests", "GPT3-7B"))  # fmt: skip

@@ -131,7 +131,8 @@ def text(run: RunConfig, place: Place, found: StepTime) -> list[str]:
         f"mfu      {found.mfu_full:.1%} with causal attention counted in full, {found.mfu_causal:.1%} with half of it",
         *(f"cost     {milliseconds(line.seconds)}, {line.name}: {line.cure}" for line in found.longest()[:SHOWN_CURES]),
         f"assumed  matrix products at {by.matmul(device.device_name):.0%} of the peak, and {by.operands:.0%} of "
-        f"the time that their operands take to move; attention at {by.attention * attention:.0%}, memory at {by.memory:.0%} of "
+        f"the time that their operands take to move; attention at {by.attention * attention:.0%}, "
+        f"memory at {by.memory:.0%} of "
         f"{device.memory_gb_s:g} GB/s, links at {by.links:.0%} of {device.link_gb_s:g} and network at "
         f"{by.network:.0%} of {device.network_gb_s:g} GB/s; "
         f"{1e6 * by.gap_s:.1f} us between kernels, {1e3 * BY_ENGINE[engine].host_s:g} ms of host time a step; kernels "

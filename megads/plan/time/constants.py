@@ -44,7 +44,7 @@ class Constants:
     matmul_a100: float = 0.84
     matmul_h100: float = 0.78
     matmul_fp8: float = 0.70
-    attention: float = 1.0
+    attention: float = 0.85
     slow_attention: float = 0.12
     scores: float = 0.5
     memory: float = 0.75

@@ -1,0 +1,91 @@
+"""Fit the constants of the time model to measured rows, and leave models out to see how it does on one it never saw."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+
+import numpy
+from scipy.optimize import least_squares  # type: ignore[import-untyped]
+
+from benchmarks.planner.rows import Row
+from benchmarks.planner.time import place_for, rows, run_of
+from megads.plan.time.constants import FILE, Constants
+from megads.plan.time.step import Case, case_of, lines_of
+from megads.plan.time.systems import SYSTEMS
+
+SPREAD = {
+    "memory": 0.06, "network": 0.1, "links": 0.1, "matmul_h100": 0.06, "matmul_a100": 0.06, "matmul_fp8": 0.08,
+    "kernel_s": 0.12, "gap_s": 0.3, "casts": 0.7, "power": 0.7, "slow_attention": 0.5, "operands": 0.5, "scores": 0.5,
+    "jitter": 0.7, "jitter_fp8": 0.7, "tensor_hidden": 0.5, "ring_hidden": 0.5, "data_hidden": 0.5, "ring": 0.7,
+    "attention": 0.15,
+}  # fmt: skip
+"""How far, as a logarithm, a constant may be from what kernels reach alone (``Constants``' defaults); others 0.2."""
+
+NOISE = 0.05
+"""Of a measurement."""
+
+SHARES = ("tensor_hidden", "ring_hidden", "data_hidden")
+NAMES = [each.name for each in fields(Constants)]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row with all that its prediction needs besides the constants."""
+
+    row: Row
+    case: Case
+
+    def predicted(self, by: Constants) -> float:
+        """Return the seconds of a step."""
+        return sum(line.seconds for line in lines_of(self.case, by))
+
+
+def measured() -> list[Measured]:
+    """Return all rows."""
+    return [Measured(row, case_of(run_of(row), row.ranks, place_for(row.place), SYSTEMS[row.system])) for row in rows()]
+
+
+def fit(given: Sequence[Measured], start: Constants | None = None, steps: int = 12) -> Constants:
+    """Return the constants that fit ``given`` best, near their defaults; large errors count less than their square."""
+    usual = _packed(Constants())
+    spread = numpy.array([SPREAD.get(name, 0.2) for name in NAMES])
+    logs = numpy.log([each.row.measured for each in given])
+    groups = [(each.row.group, each.row.suite) for each in given]
+    weights = numpy.array([1 / NOISE / groups.count(group) ** 0.25 for group in groups])
+
+    def off(point: numpy.ndarray) -> numpy.ndarray:
+        by = _unpacked(point)
+        errors = numpy.log([each.predicted(by) for each in given]) - logs
+        return numpy.concatenate([weights * errors, (point - usual) / spread])
+
+    found = least_squares(off, _packed(start) if start else usual, max_nfev=steps, loss="soft_l1")
+    return _unpacked(found.x)
+
+
+def left_out(given: Sequence[Measured], start: Constants) -> list[float]:
+    """Return the relative error of every row, with constants that no row of its model was used for."""
+    errors = {}
+    for group in sorted({each.row.group for each in given}):
+        by = fit([each for each in given if each.row.group != group], start, steps=4)
+        errors.update(
+            {id(each): each.predicted(by) / each.row.measured - 1 for each in given if each.row.group == group}
+        )
+    return [errors[id(each)] for each in given]
+
+
+def write(by: Constants) -> None:
+    """Write the constants of the package."""
+    rounded = {name: float(f"{value:.4g}") for name, value in asdict(by).items()}
+    FILE.write_text(json.dumps({"constants": rounded}, indent=1) + "\n")
+
+
+def _packed(by: Constants) -> numpy.ndarray:
+    values = [(name, getattr(by, name)) for name in NAMES]
+    return numpy.array([numpy.log(value / (1 - value) if name in SHARES else value) for name, value in values])
+
+
+def _unpacked(point: numpy.ndarray) -> Constants:
+    values = {name: float(numpy.exp(value)) for name, value in zip(NAMES, point, strict=True)}
+    return Constants(**{name: value / (1 + value) if name in SHARES else value for name, value in values.items()})
