@@ -14,7 +14,7 @@ from megads.plan.flops import flops_per_token
 from megads.plan.place import Place
 from megads.plan.time.constants import Constants, fitted
 from megads.plan.time.seconds import Kind, Line, Speeds, micro_batch, once, speeds_of, taken
-from megads.plan.time.systems import COMPILED, MEGADS, System
+from megads.plan.time.systems import COMPILED, MEGADS, Attention, System
 from megads.plan.time.work import Work, attention_of, passes_of, works
 
 THIRDS = Costs(Fraction(1, 3), Fraction(1, 3), Fraction(1, 3))
@@ -64,7 +64,7 @@ class Case:
     works: tuple[tuple[int, Work], ...]
     place: Place
     system: System
-    attention: str
+    attention: Attention
     cure: str
     hides: bool
     steps: int
