@@ -11,7 +11,15 @@ from megads.plan.place import place_of
 
 PLANNER = Path(__file__).parents[3] / "benchmarks/planner"
 FILES = sorted((PLANNER / "published").glob("*.csv"))
-LAYOUTS = [path for path in FILES if "_aceso" not in path.stem and path.stem not in ("megatron_memory", "h200_layouts")]
+
+
+def columns(path: Path) -> set[str]:
+    with path.open(newline="") as file:
+        return {name.lower() for name in next(csv.reader(file))}
+
+
+LAYOUTS = [path for path in FILES if {"gpus", "tp", "pp", "dp"} <= columns(path)]
+"""Runs; the others measure parts, or say layouts in other words."""
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -61,6 +69,21 @@ def test_a_sweep_is_the_same_work_in_different_layouts():
         names = ("tp", "pp", "vp", "cp", "dp", "mbs", "recompute", "sequence_parallel")
         layouts = {tuple(row.get(each) or row.get(each.upper(), "") for each in names) for row in rows}
         assert len(layouts) > 1, name
+
+
+def test_the_best_products_are_below_the_peak_of_a_device_that_is_known():
+    for row in rows_of(PLANNER / "published/matmul_peaks.csv"):
+        peak = place_of(row["device"]).peak_tflops(row["dtype"])
+        assert 0.5 < float(row["tflops"]) / peak < 0.9, row
+
+
+def test_products_of_operators_are_their_shapes():
+    rows = [row for row in rows_of(PLANNER / "published/operators_aceso.csv") if row["m"]]
+    for row in rows:
+        flops = 2 * int(row["m"]) * int(row["n"]) * int(row["k"])
+        assert flops / float(row["forward_us"]) / 1e6 == pytest.approx(float(row["forward_tflops"]), abs=0.06), row
+        assert float(row["forward_tflops"]) < place_of(row["device"]).peak_tflops("fp16"), row
+    assert len(rows) > 200
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (PLANNER / "envs").glob("*.yaml")))
