@@ -8,6 +8,7 @@ platforms that it did not see (:func:`unsafe`).
 from __future__ import annotations
 
 import csv
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.planner.megatron_experts import extended_of, last_stage
 from benchmarks.planner.megatron_rows import PUBLISHED, Facts, facts_of, settings_of, test_of
+from benchmarks.planner.other_memory import gh200, h200, torchtitan
 from benchmarks.planner.rows import Row
 from megads.plan.experts import stage_memory
 from megads.plan.memory import GIB, Memory, stage_memories
@@ -190,3 +192,37 @@ def left_out(found: list[Result], key: Callable[[Result], str]) -> Mapping[str, 
         reserve = reserve_of(each for other, rows in groups.items() if other != name for each in rows)
         answer[name] = reserve, len({id(each) for each, _ in unsafe(own, reserve)}), len(own)
     return answer
+
+
+def lines(found: Iterable[Result]) -> list[str]:
+    """Return a table of errors by suite, for docs/gpu.md."""
+    described = [each for each in found if not each.unknown]
+    table = [
+        "| rows | number | static memory right | its mean error | peak: mean error | 95 % are within | worst |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, own in [*sorted(by_suite(described).items()), ("all", described)]:
+        of = summary(own)
+        shares = of.static_right, of.static_mean, of.peak_mean, of.peak_p95, of.peak_worst
+        table.append(f"| {name} | {of.rows} | {' | '.join(f'{100 * share:.1f} %' for share in shares)} |")
+    return table
+
+
+def main() -> None:
+    """Print every row of the file that is named, or of the published one, and the table of errors."""
+    found = results(Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)
+    for each in found:
+        facts = each.facts
+        print(
+            f"{facts['suite']} {facts['test']} {facts['platform']}: static {each.static:.2f} of "
+            f"{each.measured_static:.2f} GiB, peak {each.peak:.2f} of {each.measured_peak:.2f} GiB "
+            f"({100 * each.peak_error:+.1f} %){each.unknown and '; not said: '}{each.unknown}"
+        )
+    print("\n".join(lines(found)))
+    for other in (*torchtitan(), *gh200(), *h200()):
+        error = f"{100 * other.error:+.1f} %"
+        print(f"{other.system} {other.name}: {other.predicted:.1f} of {other.measured:.1f} GiB ({error})")
+
+
+if __name__ == "__main__":
+    main()

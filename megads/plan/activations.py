@@ -50,7 +50,7 @@ def saved_bytes(run: RunConfig, stage: Stage, by: Conventions = MEGADS) -> int:
         if given.granularity == "none":
             return layers * layer
         if given.granularity == "selective":
-            return layers * (layer - core_bytes(run, by))
+            return layers * (products_bytes(run, by) if by.products else layer - core_bytes(run, by))
         if given.method == "block":
             again = min(given.num_layers, layers)
             return again * input_bytes(run) + (layers - again) * layer
@@ -79,9 +79,20 @@ def recomputing_bytes(run: RunConfig, stage: Stage, by: Conventions = MEGADS) ->
     if given.granularity == "none" or not stage.layers:
         return 0
     if given.granularity == "selective":
-        return core_bytes(run, by)
+        return layer_bytes(run, by) if by.products else core_bytes(run, by)
     largest = max(map(len, stage.runs))
     return layer_bytes(run, by) * (1 if given.method == "block" else min(given.num_layers, largest))
+
+
+def products_bytes(run: RunConfig, by: Conventions) -> int:
+    """Return what a layer keeps where a share of its matrix products is: its input, the attention's, theirs."""
+    tensor, scattered = run.parallel.tensor, run.parallel.tensor if run.parallel.scatter_norms else 1
+    matrices = spec_of(run.model).matrices()
+    split = sum(each.shape[0] for each in matrices if each.dim == 0)
+    whole = sum(each.shape[0] for each in matrices if each.dim == 1)
+    numbers = by.products * (split / tensor + whole / scattered) + run.model.hidden_size / scattered
+    numbers += run.model.num_heads * run.model.head_dim / tensor
+    return int(rank_tokens(run) * numbers * _size(run))
 
 
 def layer_bytes(run: RunConfig, by: Conventions = MEGADS) -> int:

@@ -38,11 +38,14 @@ class Conventions:
         turned: of queries and keys with rotary positions: kept 2 times, also before them, or once.
         gated: numbers kept for an inner channel of a gated MLP.
         logit_bytes: of a logit, when most is kept of it.
+        splits_logits: whether tensor ranks split them.
         keeps_both_texts: whether the input of a layer of an encoder with a decoder is a tensor with both texts.
         exchanges_heads: whether sequence ranks exchange heads, which keeps copies; others pass keys and values on.
         gathered: pieces of a model whose weights ZeRO 3 has whole at a time, the largest ones.
         gathered_bytes: of a parameter in them.
         owns_parameters: whether what ZeRO 1 shares of a parameter has one owner, as with Muon.
+        products: share of the results of matrix products that ``RECOMPUTE=selective`` keeps, with the attention's and
+            the layer's input; 0: it keeps all but what is inside the attention core.
         passed: tensors between stages that a rank of a pipeline keeps: what it got, its gradient, what it gave.
         copies: groups of data ranks that each hold all of what ZeRO shares.
         library_bytes: of libraries' workspaces; None: what a process of megads takes.
@@ -59,11 +62,13 @@ class Conventions:
     turned: int = 2
     gated: int = 4
     logit_bytes: int = 12
+    splits_logits: bool = True
     keeps_both_texts: bool = True
     exchanges_heads: bool = True
     gathered: int = 2
     gathered_bytes: int = 2
     owns_parameters: bool = False
+    products: float = 0
     passed: int = 0
     copies: int = 1
     library_bytes: int | None = None
@@ -155,5 +160,45 @@ def megatron_core(
     )
 
 
-CONVENTIONS = {each.name: each for each in (MEGADS, MEGATRON_CORE)}
+TORCHTITAN = Conventions(
+    "torchtitan",
+    "pytorch/torchtitan: FSDP2 of float32 parameters, reduced in float32; layers and loss operator by operator",
+    parameters={"bf16": ParameterBytes(4, 4, 8)},
+    logit_bytes=18,  # bf16, and in float32 the logits, log-softmax, and the gradients of both
+    exchanges_heads=False,
+    products=0.5,
+    gathered=4,
+    library_bytes=round((HANDLES * 32 + 512) * MIB),
+)
+
+TORCHTITAN_COMPILED = replace(TORCHTITAN, turned=1, gated=3, logit_bytes=14)
+"""Its layers compiled, the loss operator by operator."""
+
+TORCHTITAN_LOSS = replace(TORCHTITAN_COMPILED, logit_bytes=6)
+"""Also its loss compiled: no intermediate copies of the logits."""
+
+KEMPNER_FORGE = Conventions(
+    "fsdp",
+    "KempnerForge: all states in bf16, whole layers computed again, logits gathered from the tensor ranks",
+    parameters={"bf16": ParameterBytes(2, 2, 4)},
+    logit_bytes=10,
+    splits_logits=False,
+    exchanges_heads=False,
+    gathered=4,
+    library_bytes=round(HANDLES * 32 * MIB),
+)
+
+DEEPSPEED_PROCESS_GIB = 4.9
+"""What rows of Megatron-DeepSpeed on GH200 have besides tensors: a constant, the median of 14 rows."""
+
+MEGATRON_DEEPSPEED = replace(
+    MEGATRON_CORE,
+    name="megatron-deepspeed",
+    source="Megatron-DeepSpeed as Sailor ran it (eth-easl/sailor): unfused attention, DeepSpeed without ZeRO",
+    score_bytes=SCORES,
+    dropped_bytes=DROPPED,
+    library_bytes=round(DEEPSPEED_PROCESS_GIB * 1024 * MIB),
+)
+
+CONVENTIONS = {each.name: each for each in (MEGADS, MEGATRON_CORE, TORCHTITAN, KEMPNER_FORGE, MEGATRON_DEEPSPEED)}
 """By name."""

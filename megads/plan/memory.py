@@ -177,7 +177,8 @@ def logits_bytes(run: RunConfig, by: Conventions) -> int:
         return by.logit_bytes * run.train.micro_batch * run.model.num_classes
     if run.recompute.loss_chunk:
         return chunk_bytes(run)
-    return by.logit_bytes * head_tokens(run) * padded_vocab_size(run.model) // run.parallel.tensor
+    split = run.parallel.tensor if by.splits_logits else 1
+    return by.logit_bytes * head_tokens(run) * padded_vocab_size(run.model) // split
 
 
 def state_bytes(run: RunConfig) -> int:

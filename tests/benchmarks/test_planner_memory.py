@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from benchmarks.planner.memory import Result, by_suite, left_out, reserve_of, results, rows, summary, unsafe
+from benchmarks.planner.memory import Result, by_suite, left_out, lines, reserve_of, results, rows, summary, unsafe
+from benchmarks.planner.other_memory import gh200, h200, torchtitan
+from megads.plan.conventions import DEEPSPEED_PROCESS_GIB, MEGATRON_DEEPSPEED
 
 
 @pytest.fixture(scope="module")
@@ -49,4 +54,29 @@ def test_a_reserve_fitted_elsewhere_is_enough_on_devices_that_are_sold(column, d
 
 def test_a_reserve_that_is_none_lets_rows_through_that_do_not_fit(described):
     assert 0 < reserve_of(described) <= 0.1
+    assert not unsafe(described, 0.1)
     assert unsafe(described, -0.5)
+
+
+def test_the_table_of_the_docs_is_what_is_computed(found):
+    """``python -m benchmarks.planner.memory`` prints it."""
+    assert "\n".join(lines(found)) in Path(__file__).parents[2].joinpath("docs/gpu.md").read_text()
+
+
+def test_rows_of_other_systems():
+    """Two rows of 70B have a micro-batch of 16 and TP; the row of 32 devices states another one's memory."""
+    of_8b = [each for each in torchtitan() if "8B" in each.name]
+    assert len(of_8b) == 12
+    assert max(abs(each.error) for each in of_8b) <= 0.05
+    assert max(abs(each.error) for each in h200()) <= 0.12
+    on_gh200 = [each for each in gh200() if "on 32, PP 4" not in each.name]
+    assert len(on_gh200) == 13
+    assert max(abs(each.error) for each in on_gh200) <= 0.12
+
+
+def test_the_fitted_constant_is_the_same_without_any_one_row():
+    """What rows of Megatron-DeepSpeed have besides tensors."""
+    rest = [each.measured - each.predicted for each in gh200(replace(MEGATRON_DEEPSPEED, library_bytes=0))]
+    for index in range(len(rest)):
+        others = sorted(rest[:index] + rest[index + 1 :])
+        assert others[len(others) // 2] == pytest.approx(DEEPSPEED_PROCESS_GIB, abs=0.5)
