@@ -118,6 +118,8 @@ def _row(bench: Bench, run: RunConfig) -> dict[str, Any]:
         "memory_gib": peak / 2**30,
         "estimate_gib": estimate(run, bench.world_size).total / 2**30,
         "loss": losses[-1],
+        "ranks": bench.world_size,
+        "settings": run.model_dump(mode="json", exclude_defaults=True),
         "steps": len(times),
     }
 

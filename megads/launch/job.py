@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,12 +24,14 @@ from megads.launch.launchers.plan import LaunchPlan
 from megads.launch.preflight.banner import banner
 from megads.launch.preflight.checkpoint_start import StartPoint, settings_used_once, start_line
 from megads.launch.preflight.disk_space import DiskRoom, disk_room
+from megads.launch.preflight.prediction import predict_run
 from megads.launch.request import TrainRequest
 from megads.launch.run_folder import Folder, append_to_log
 from megads.launch.schedulers.allocation import Allocation
 from megads.monitor.log import coloured, may_colour
 from megads.plan.memory import Memory
 from megads.plan.pipeline import pipeline_lines
+from megads.plan.prediction import Prediction, write_prediction
 from megads.text.plural import plural
 from megads.text.secrets import hidden
 from megads.text.units import clock, duration
@@ -57,6 +60,11 @@ class Job:
         """The derived settings."""
         return self.resolved.run
 
+    @cached_property
+    def prediction(self) -> Prediction:
+        """What is expected of a step."""
+        return predict_run(self.run, self.allocation, self.memory, self.request.env, self.request.root)
+
 
 def room_of(job: Job) -> DiskRoom | None:
     """Return what the checkpoints of ``job`` take on disk; a sweep of rates and an evaluation save none."""
@@ -70,6 +78,7 @@ def write_run_files(job: Job) -> None:
     """Write what the ranks read, and the line that gives this command again, now and once something is saved."""
     folder, origins = job.folder.path, job.resolved.origins
     save_config(job.run, origins, folder / CONFIG)
+    write_prediction(folder, job.prediction)
     if job.deepspeed is None:
         (folder / DS_CONFIG).unlink(missing_ok=True)
     else:
@@ -141,7 +150,8 @@ def summary(job: Job) -> str:
     start = start_line(job.run, job.start_point)
     room = room_of(job)
     disk = room.line() if room else ""
-    return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path, shares, start, disk)
+    step = job.prediction.line()
+    return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path, shares, start, disk, step)
 
 
 def show_opening(job: Job, plan: LaunchPlan, ends: float, checkpoints: Path, out: IO[str]) -> None:

@@ -38,6 +38,7 @@ from megads.launch.preflight.checkpoint_start import (
 )
 from megads.launch.preflight.device_memory import check_here, for_long_context
 from megads.launch.preflight.packages import check_versions, settle_engine
+from megads.launch.preflight.prediction import predict_run
 from megads.launch.preflight.process_limits import check_open_files
 from megads.launch.preflight.task_files import check_task_files
 from megads.launch.preflight.tracker_packages import choose_trackers
@@ -188,6 +189,7 @@ def prepare(request: TrainRequest) -> Job:
     backend = backend_note(dict(request.flags).get(BACKEND, ""), env, facts.device)
     more = (*filter(None, (tight, backend)), *remarks(run, world_size), *list_notes(run), *ignored)
     resolved = replace(planned.resolved, notes=(*planned.resolved.notes, *more))
+    predict_run(run, allocation, memory, env, request.root)  # refuses a PLAN_ANCHOR that cannot correct it
     folder = folder_of_request(request, planned.asked.run, run)
     if folder.note and run.checkpoint.use_args and request.model_of is None:
         return prepare(replace(request, model_of=folder.run_dir(run)))

@@ -13,6 +13,7 @@ from megads.launch.preflight.banner import banner
 from megads.launch.preflight.capabilities import check_attention, check_kernels
 from megads.launch.preflight.device_memory import device_memory
 from megads.launch.preflight.packages import check_optimizer
+from megads.launch.preflight.prediction import predict_run
 from megads.launch.request import TrainRequest, resolve_request
 from megads.launch.run_folder import RUNS
 from megads.launch.schedulers.allocation import in_a_job, needs_accelerators
@@ -47,7 +48,9 @@ def preview(request: TrainRequest) -> tuple[tuple[str, ...], str] | None:
     memory, world_size = device_memory(facts), allocation.world_size
     tight = check_device(run, world_size, run.machine, memory.gib, planned.attempt, refuse=False, kind=memory.kind)
     folder = Path(run.dir) if run.dir else RUNS / run.name
-    summary = banner(run, allocation, estimate(run, world_size), 0, folder)
+    needed = estimate(run, world_size)
+    step = predict_run(run, allocation, needed, request.env, request.root).line()
+    summary = banner(run, allocation, needed, 0, folder, step=step)
     note = (
         f"preview: this host is not {run.machine}; its data, network, disks and packages are not checked, and "
         "the command follows from the hosts of the job"

@@ -19,7 +19,7 @@ from megads.plan.same_device import is_cpu
 from megads.plan.time.step import StepTime, step_time
 from megads.storage.checksums import NO_CRC, is_sealed, seal
 from megads.storage.reading import SMALL, parse_json, read_bytes
-from megads.text.units import count, seconds
+from megads.text.units import count, exact
 
 PARTS = ("compute", "memory", "optimizer", "communication", "idle", "host")
 """What the seconds of a predicted step are for: ``memory`` of passes, ``optimizer`` what is done once a step."""
@@ -39,6 +39,7 @@ class Prediction:
         parts: seconds of the step by :data:`PARTS`.
         error: mean relative error of such predictions on measured runs; 0: not known.
         worst_error: that 95 of 100 of them did not exceed; 0: not known.
+        device: that it is about, as torch reports it.
         source: the place whose facts it is made from, or the measurement that corrected them.
     """
 
@@ -49,18 +50,25 @@ class Prediction:
     parts: Mapping[str, float] = field(default_factory=dict)
     error: float = 0.0
     worst_error: float = 0.0
+    device: str = ""
     source: str = ""
 
     def line(self) -> str:
         """Return the banner's line of the step; empty where its time is not known."""
         if not self.step_s:
             return ""
-        parts = [f"{name} {took / self.step_s:.0%}" for name, took in self.parts.items() if took > SHOWN * self.step_s]
         mfu = f", mfu {self.mfu:.0%}" if self.mfu else ""
         return (
-            f"about {seconds(self.step_s)} predicted ({self.source}{self._error()}), "
-            f"{count(self.tokens_per_s)} tokens/s{mfu}: {', '.join(parts)}"
+            f"about {exact(self.step_s)} predicted ({self.source}{self._error()}), "
+            f"{count(self.tokens_per_s)} tokens/s{mfu}{self._shares()}"
         )
+
+    def _shares(self) -> str:
+        """Return where the time goes; of a CPU only its sum means something."""
+        if is_cpu(self.device):
+            return ""
+        shown = [f"{name} {took / self.step_s:.0%}" for name, took in self.parts.items() if took > SHOWN * self.step_s]
+        return f": {', '.join(shown)}"
 
     def _error(self) -> str:
         if not self.error:
@@ -79,14 +87,15 @@ def predict(run: RunConfig, world_size: int, memory_bytes: int, place: Place | N
         found = step_time(run, world_size, place)
     except ConfigError:
         return Prediction(memory_bytes)
-    rates = place.rates
+    rates, on_cpu = place.rates, is_cpu(place.device.device_name)
     mfu = found.mfu_causal if run.profile.flops_causal else found.mfu_full
     return Prediction(
         memory_bytes,
         found.step_s,
         found.tokens_per_s * world_size,
-        0.0 if is_cpu(place.device.device_name) else mfu,
-        parts_of(found),
+        0.0 if on_cpu else mfu,
+        _as_one(parts_of(found)) if on_cpu else parts_of(found),
+        device=place.device.device_name,
         source=rates.source.partition(":")[0] if rates.is_anchored else place.name,
     )
 
@@ -97,6 +106,12 @@ def parts_of(found: StepTime) -> dict[str, float]:
     for line in found.lines:
         parts["optimizer" if line.kind == "memory" and line.is_once else line.kind] += line.seconds
     return parts
+
+
+def _as_one(parts: Mapping[str, float]) -> dict[str, float]:
+    """Return parts of which a CPU's reference tells two apart: the rank's own work, and what it waits for others."""
+    waits = {name: parts[name] for name in ("communication", "idle")}
+    return {**dict.fromkeys(PARTS, 0.0), **waits, "compute": sum(parts.values()) - sum(waits.values())}
 
 
 def write_prediction(folder: Path, prediction: Prediction) -> None:

@@ -34,7 +34,8 @@ def accelerator_key(device_name: str, units: int = 0) -> str:
         units: that the device has, see ``Vendor.units``; with fewer than the row's it is a part of the device.
     """
     row = peak_row(device_name)
-    for key, each in ACCELERATORS.items():
+    by_name = sorted(ACCELERATORS.items(), key=lambda pair: pair[1].device_name.lower() != device_name.lower())
+    for key, each in by_name:
         whole = each.units or (row.units if row else 0)
         if are_same(each.device_name, device_name) and (not units or not whole or units == whole):
             return key

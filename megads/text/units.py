@@ -39,6 +39,13 @@ def seconds(value: float) -> str:
     return duration(value)
 
 
+def exact(value: float) -> str:
+    """Return a time with three digits, as ``8.76 ms``, ``0.412 s`` or ``12.3 s``; from 100 s on a duration."""
+    if abs(value) >= 99.95:
+        return duration(value)
+    return f"{value:.3g} s" if abs(value) >= 0.09995 else f"{1e3 * value:.3g} ms"
+
+
 def duration(seconds: float) -> str:
     """Return seconds as ``4s``, ``1m05s``, ``2h03m`` or ``3d04h``."""
     if not math.isfinite(seconds):

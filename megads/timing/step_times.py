@@ -123,6 +123,7 @@ class Timing:
         self.clock = StepClock(timeline(device)) if settings.split else None
         self.shares = Shares()  # of the steps since this start
         self.saved_s = 0.0  # since the last step
+        self.is_predicted = device.type != "cpu" or bool(settings.anchor)  # or may be; the same on every rank
         looks = settings.split and settings.straggler_interval and groups.world is not None
         self.watch = StragglerWatch(run, groups, device) if looks else None
 
@@ -153,6 +154,10 @@ class Timing:
     def look(self, iteration: int) -> Stragglers | None:
         """Return the stragglers, on rank 0 and after steps with a check. Collective."""
         return self.watch.look(iteration) if self.watch is not None else None
+
+    def compare_ranks(self) -> Stragglers | None:
+        """Return what the ranks' times show now, on rank 0, in a run whose steps are predicted. Collective."""
+        return self.watch.compare() if self.watch is not None and self.is_predicted else None
 
     @contextmanager
     def saving(self) -> Iterator[None]:

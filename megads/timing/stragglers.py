@@ -123,13 +123,20 @@ class StragglerWatch:
 
     def look(self, iteration: int) -> Stragglers | None:
         """Return what all ranks' times show, on rank 0 and after steps where it is time. Collective."""
-        if iteration % self.interval or not self.busy_s:
+        if iteration % self.interval:
+            return None
+        found = self.compare()
+        self.busy_s = []
+        return found
+
+    def compare(self) -> Stragglers | None:
+        """Return what all ranks' times since the last look show, on rank 0. Collective."""
+        if not self.busy_s:
             return None
         # A sum with zeros is exact, uses the connections there are, and takes the logarithm of
         # the ranks; a gather would connect rank 0 to every other one.
         everyone = torch.zeros(self.groups.grid.world_size, device=self.device)
         everyone[self.groups.rank] = statistics.median(self.busy_s)
-        self.busy_s = []
         dist.all_reduce(everyone, group=self.groups.world)
         if self.groups.rank != 0:
             return None

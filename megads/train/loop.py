@@ -12,7 +12,6 @@ from megads.config.schedule.rates import Schedule
 from megads.data.loading.batches import Prefetch
 from megads.engine.base import StepResult
 from megads.errors import EXIT_DONE, EXIT_STOPPED
-from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
 from megads.monitor.run_state.outcome import Outcome
 from megads.monitor.throughput import Remaining, SpeedOf
@@ -208,7 +207,7 @@ class Loop:
             self.reporter.step(facts)
         if (found := self.timing.look(t.progress.iteration)) and self.reporter:
             self.reporter.stragglers(found)
-        if t.groups.rank == 0 and self.remaining.steps == FORECAST_AFTER:
+        if self.remaining.steps == FORECAST_AFTER:
             self.forecast()
         if anomaly := self.guard.step_done(before, loss, result):
             self.act_on(anomaly, batches)
@@ -241,8 +240,7 @@ class Loop:
 
         Iteration, samples and learning rate are where they would be without the range, so
         that the steps after it do what they were planned to do. (BigScience's loop leaves
-        the count of iterations where it is and forgets on resume what it skipped;
-        ALCF's counts as here.)
+        the count of iterations where it is and forgets on resume what it skipped.)
         """
         t, done = self.training, self.training.progress
         steps = last - done.iteration
@@ -264,11 +262,12 @@ class Loop:
         return self.remaining.seconds(left)
 
     def forecast(self) -> None:
-        """Say whether the planned iterations fit into the allocation."""
-        left, deadline = self.training.run.train.train_iters - self.training.progress.iteration, self.stop.deadline
-        if deadline.ends_at and left:
-            self.settle()
-            LOG.info("time     %s", deadline.forecast(self.seconds_left(), left))
+        """Say how far off the prediction is, and whether the planned iterations fit into the allocation. Collective."""
+        found, deadline = self.timing.compare_ranks(), self.stop.deadline
+        left = self.training.run.train.train_iters - self.training.progress.iteration
+        fits = deadline.forecast(self.seconds_left(), left) if deadline.ends_at and left else ""
+        if self.reporter:
+            self.reporter.compare(found, fits)
 
     def validate(self) -> str:
         """Measure the loss on the validation samples, always the same ones. Collective.

@@ -16,7 +16,7 @@ from megads.errors import EXIT_DONE
 from megads.monitor.interval import STALL_SHOWN
 from megads.monitor.log import FILE, LOG
 from megads.monitor.plots.sketch import loss_sketch, read_losses
-from megads.monitor.run_state.outcome import Outcome
+from megads.monitor.run_state.outcome import Outcome, write_outcome
 from megads.monitor.throughput import SPEED_STEPS, Speed, mfu_text
 from megads.plan.flops import basis
 from megads.plan.peaks import slow_products
@@ -24,6 +24,7 @@ from megads.text.plural import plural
 from megads.text.units import count, size
 from megads.text.units import seconds as measured
 from megads.train.loop import Loop
+from megads.train.predicted import report
 from megads.train.setup import Training
 
 
@@ -53,6 +54,14 @@ def announce(training: Training, resumed: Path | None, seconds: float) -> None:
 UNKNOWN_PEAK = "unknown; set MEGADS_PEAK_TFLOPS, the dense TFLOP/s of one rank's device, to see it"
 
 
+def conclude(loop: Loop, outcome: Outcome) -> None:
+    """Write how the run ended, and say so."""
+    # The outcome first: nothing in the summary can turn a run that ended well into a failure.
+    outcome = loop.reporter.recorded(outcome) if loop.reporter is not None else outcome
+    write_outcome(loop.training.run_dir, outcome)
+    summarise(loop, outcome)
+
+
 def summarise(loop: Loop, outcome: Outcome) -> None:
     """Say how the run went and what to do next; draw the loss."""
     t, done = loop.training, loop.training.progress
@@ -76,6 +85,8 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
     if loop.speeds:
         median = loop.speed_of(statistics.median(loop.speeds[-SPEED_STEPS:]), 1.0)
         LOG.info("speed    %s", speed_line(median, last_steps(len(loop.speeds))))
+    if loop.reporter is not None:
+        report(loop.reporter.comparison.line())
     if spent := loop.timing.shares.line():
         LOG.info("time     %s", spent)
     if loop.waited_s > STALL_SHOWN * loop.stepped_s:
@@ -83,7 +94,10 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
             "data     stall %.0f%% of the step time on rank 0; raise NUM_WORKERS, or check the file system",
             100 * loop.waited_s / loop.stepped_s,
         )
-    LOG.info("memory   peak %s on rank 0", size(t.vendor.memory_bytes(t.device)))
+    predicted = loop.reporter.comparison.prediction.memory_bytes if loop.reporter is not None else 0
+    told = f", predicted {size(predicted)}" if predicted else ""
+    peak = outcome.measured.get("memory_bytes") or t.vendor.memory_bytes(t.device)
+    LOG.info("memory   peak %s on rank 0%s", size(peak), told)
     if loop.energy is not None and loop.reporter is not None:
         LOG.info("energy   %s", loop.energy.line(loop.reporter.used))
     there = [name for name in ("metrics.jsonl", "loss.png", "config.yaml") if (t.run_dir / name).is_file()]

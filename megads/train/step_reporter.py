@@ -15,12 +15,15 @@ from megads.engine.base import StepResult
 from megads.monitor.interval import Interval, megatron_line, megatron_validation_line, step_line
 from megads.monitor.log import ALSO, FILE, LOG
 from megads.monitor.metrics import MetricsFile
+from megads.monitor.predicted import MeasuredStep
+from megads.monitor.run_state.outcome import Outcome
 from megads.monitor.throughput import Speed
 from megads.monitor.trackers.metrics_sink import MetricsSink
 from megads.text.units import count
 from megads.timing.stragglers import Stragglers, straggler_line
 from megads.train.evaluate import HeldOut, perplexity
 from megads.train.fault.anomaly import Anomaly
+from megads.train.predicted import clues_of, comparison_of, recorded, report
 from megads.train.profile.profile import MemoryFacts
 from megads.train.setup import Training
 
@@ -53,6 +56,7 @@ class StepReporter:
         self.metrics = metrics if isinstance(metrics, MetricsSink) else MetricsSink(metrics)
         self.sizes = BatchSchedule.of(training.run)
         self.interval = Interval()
+        self.comparison = comparison_of(training)
         self.used: dict[str, float] = {}  # energy
         self.shown_loss: float | None = None  # of the last line
 
@@ -73,6 +77,7 @@ class StepReporter:
     def _step(self, facts: StepFacts, left_s: float, memory_bytes: int, *, due: bool, shown: bool, takes: bool) -> None:
         terms = facts.terms
         self.interval.add(facts.loss, facts.speed, skipped=facts.result.skipped, waited_s=facts.waited_s, terms=terms)
+        self.comparison.add(MeasuredStep(facts.speed.step_time_s, facts.waited_s, facts.times), facts.batch)
         if not takes:
             return
         row = {**self._row(facts), "memory_bytes": memory_bytes}
@@ -155,7 +160,24 @@ class StepReporter:
             "data_wait_s": facts.waited_s,
             "data_wait_share": facts.waited_s / speed.step_time_s,
             **facts.times,
+            **self.comparison.row(facts.batch),
         }
+
+    def compare(self, found: Stragglers | None, fits: str) -> None:
+        """Report, after the first steps, how far off their prediction is, and whether the run ``fits`` its job."""
+        memory_bytes = self.training.vendor.memory_bytes(self.training.device)
+        clues = clues_of(self.training, found)
+
+        def write() -> None:
+            report(self.comparison.line(memory_bytes, clues))
+            if fits:
+                LOG.info("time     %s", fits)
+
+        self.metrics.background.soon(write)
+
+    def recorded(self, outcome: Outcome) -> Outcome:
+        """Return ``outcome`` with what was predicted and what was measured."""
+        return recorded(self.training, self.comparison, outcome)
 
     def stragglers(self, found: Stragglers) -> None:
         """Report which ranks hold the others up."""

@@ -30,7 +30,7 @@ from megads.train.loop_kind import loop_kind
 from megads.train.lr_finder import find_rate
 from megads.train.resume import resume
 from megads.train.setup import set_up
-from megads.train.start_and_end import announce, summarise
+from megads.train.start_and_end import announce, conclude
 
 FAILED_WAIT_S = 2.0  # for trackers to take their last rows when a run fails
 Check = Callable[[RunConfig, Path, RankInfo, Mapping[str, str]], Outcome]
@@ -129,9 +129,7 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
             metrics.close()
         except OSError as error:
             LOG.warning("%s: %s; its last rows are lost, the checkpoints are complete", run_dir, error.strerror)
-        # The outcome first: nothing in the summary can turn a run that ended well into a failure.
-        write_outcome(run_dir, outcome)
-        summarise(loop, outcome)
+        conclude(loop, outcome)
         metrics.settle()
     return outcome
 

@@ -42,6 +42,7 @@ FIELDS = {
     "hardware_tflops_per_device",
     "hfu",
     "memory_bytes",
+    "predicted_memory_bytes",
 }
 
 

@@ -10,11 +10,11 @@ import pytest
 from megads.plan.place import place_of
 from megads.plan.prediction import PARTS, Prediction, predict, read_prediction, write_prediction
 from megads.plan.rates import Rates
-from megads.plan.time.host import host_place
 from megads.plan.time.step import step_time
 from tests.plan.time.test_anchor import run_of
 
 H100 = place_of("h100", root=None)
+CPU = place_of("cpu", root=None)
 
 
 def test_it_is_the_estimate_of_the_step():
@@ -50,7 +50,7 @@ def test_without_a_place_or_an_estimate_nothing_is_made_up():
 
 def test_an_anchored_cpu_has_seconds_and_no_share_of_a_peak():
     anchor = Rates(2.0, 2.0, 1.0, 2.0, "anchored on runs/x: products at 20G (40 steps)")
-    found = predict(run_of(1), 1, 7, replace(host_place(1), rates=anchor))
+    found = predict(run_of(1), 1, 7, replace(CPU, rates=anchor))
     assert found.step_s > 0
     assert found.mfu == 0
     assert "predicted (anchored on runs/x), " in found.line()

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from megads.text.units import count, duration, four_digits, seconds, size
+from megads.text.units import count, duration, exact, four_digits, seconds, size
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,14 @@ def test_duration(seconds, text):
 )
 def test_measured_times_have_one_form(value, text):
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 ms"), (0.00876, "8.76 ms"), (0.0999, "99.9 ms"), (0.1, "0.1 s"), (12.34, "12.3 s"), (125, "2m05s")],
+)
+def test_times_that_are_compared_have_three_digits(value, text):
+    assert exact(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(10.4, "10.4"), (2554.2, "2554"), (10080, "10.1k"), (math.inf, "inf")])

@@ -44,6 +44,11 @@ class TimesConfig(Section):
         "a rank that takes this many times the median of its peers is reported as a straggler",
         gt=1,
     )
+    anchor: str = setting(
+        "",
+        "PLAN_ANCHOR",
+        "a run folder or a file of megads bench --json, whose measurements correct the predicted step time",
+    )
 
 
 class TrackConfig(Section):

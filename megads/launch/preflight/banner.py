@@ -40,12 +40,14 @@ def banner(
     shares: Sequence[Share] = (),
     start: str = "",
     disk: str = "",
+    step: str = "",
 ) -> str:
     """Return the lines that say what will run.
 
     Args:
         available: bytes on a host, 0 if not known.
         shares: corpora of the training data, empty if not known.
+        step: what is predicted of a step's time, empty if nothing is.
     """
     train, parallel = run.train, run.parallel
     samples = planned_samples(run)
@@ -76,6 +78,7 @@ def banner(
         ("skips", skips_line(run)),
         *_data_rows(run, shares),
         ("memory", f"{_memory_line(memory)}{fits}"),
+        ("step", step),
         ("disk", disk),
     ]
     return "\n".join(f"{name:8} {text}" for name, text in rows if text)

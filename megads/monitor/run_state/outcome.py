@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ class Outcome:
 
     ``kind`` is one of: done, stopped, wrong (a MegadsError), import, memory, error (any other
     exception), killed (by a signal), lost (another rank went silently), hang.
+
+    Attributes:
+        device: of rank 0, as torch reports it; empty: the run did not train.
+        per_host: ranks on a host.
+        predicted: ``step_s``, ``tokens_per_s``, ``memory_bytes``; a number that was not predicted is missing.
+        measured: the same, and medians of what the step was spent on (``forward_s``, ...).
     """
 
     exit_code: int
@@ -32,6 +39,11 @@ class Outcome:
     kind: str = ""
     rank: int = -1  # that failed, and its host
     host: str = ""
+    device: str = ""
+    world_size: int = 0
+    per_host: int = 0
+    predicted: Mapping[str, float] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 def write_outcome(run_dir: Path, outcome: Outcome) -> None:
@@ -75,14 +87,20 @@ def _known(kind: Any, path: Path) -> dict[str, Any]:
     given = parse_json(raw)
     if "crc32" in given and not is_sealed(raw, given["crc32"]):
         raise ValueError("it changed since it was written, its CRC-32 differs")
-    kinds: dict[str, Any] = {"int": int, "str": str, "float": (int, float)}
+    kinds: dict[str, Any] = {"int": int, "str": str, "float": (int, float), "Mapping[str, float]": dict}
     types = {each.name: kinds[str(each.type)] for each in fields(kind) if each.name in given}
     for name, right in types.items():
         value = given[name]
-        is_right = isinstance(value, right) and not isinstance(value, bool)
-        if not is_right or (not isinstance(value, str) and not abs(value) <= _MOST_NUMBER):
+        numbers = list(value.values()) if isinstance(value, dict) else [value]
+        is_right = isinstance(value, right) and (isinstance(value, str) or all(map(_is_number, numbers)))
+        if not is_right:
             raise TypeError(f"{name} is {value!r:.40}")
     return {name: given[name] for name in types}
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether ``value`` is a number, not larger than any of ours."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST_NUMBER
 
 
 def find_outcome(run_dir: Path, patience_s: float = 0.0) -> Outcome | None:

@@ -19,11 +19,10 @@ from megads.plan.prediction import parts_of
 from megads.plan.rates import Rates
 from megads.plan.same_device import accelerator_key, are_same, is_cpu
 from megads.plan.time.constants import fitted
-from megads.plan.time.host import host_place
 from megads.plan.time.measured import LEAST_STEPS, Measured, MeasuredRates, MeasuredRun
 from megads.plan.time.step import StepTime, step_time
 from megads.text.plural import plural
-from megads.text.units import count, seconds
+from megads.text.units import exact
 
 WORTH = 0.02
 """Of a step: a part that is smaller, as predicted or as measured, says nothing about a rate."""
@@ -51,7 +50,7 @@ DEVICE = Bounds(0.1, 2.5)
 """A device that is ten times slower than its kind is broken, and not to be planned with."""
 
 CPU = Bounds(1e-6, 1e6)
-"""The reference of a CPU is no rate of anything."""
+"""Hosts' own processors differ by far more, and a rank has some of their cores."""
 
 
 def anchored(place: Place | None, measured: Measured) -> Place:
@@ -74,15 +73,16 @@ def anchored(place: Place | None, measured: Measured) -> Place:
         return replace(place, rates=_of_benchmark(place, measured))
     if measured.steps < LEAST_STEPS:
         raise ConfigError(
-            f"{measured.name} has {plural(measured.steps, 'steady step')} and an anchor needs {LEAST_STEPS} (rows of "
-            "the full global batch in metrics.jsonl, without the first two); train longer, or lower LOG_INTERVAL"
+            f"{measured.name} has {plural(measured.steps, 'steady step')} and an anchor needs {LEAST_STEPS} (of the "
+            "full global batch, without the first); anchor on a longer run"
         )
     return replace(place, rates=_of_run(place, measured))
 
 
 def _place_of(measured: Measured) -> Place:
     if is_cpu(measured.device):
-        return host_place(measured.per_host if isinstance(measured, MeasuredRun) else 1)
+        place = place_of("cpu", root=None)
+        return replace(place, per_host=measured.per_host) if isinstance(measured, MeasuredRun) else place
     key = accelerator_key(measured.device)
     if not key:
         raise ConfigError(
@@ -97,7 +97,7 @@ def _of_run(place: Place, measured: MeasuredRun) -> Rates:
     if off > max(CLOSE, measured.scatter):  # the sections explain less than the whole does
         rates, off = min((rates, off), _matched(place, [measured], place.rates), key=lambda each: each[1])
     unexplained = f"; {off:.0%} of the step stay unexplained" if off > max(0.01, measured.scatter) else ""
-    basis = f"{plural(measured.steps, 'step')} of {seconds(measured.step_s)} +- {measured.scatter:.1%}"
+    basis = f"{plural(measured.steps, 'step')} of {exact(measured.step_s)} +- {measured.scatter:.1%}"
     return replace(
         rates, source=f"anchored on {measured.name}: {_changes(place, measured, rates)} ({basis}{unexplained})"
     )
@@ -170,8 +170,8 @@ def _changes(place: Place, measured: MeasuredRun, rates: Rates) -> str:
     """Return ``matmul 0.58 -> 0.61, memory 0.84 -> 0.80``: shares of the device's peaks before and after."""
     before = _predicted(place, measured, place.rates)
     if _bounds(place) is CPU:
-        flops = count(1e12 * _tflops(measured, before) * rates.matmul / place.rates.matmul)
-        return f"products and attention at {flops}FLOP/s per rank"
+        rate = 1e3 * _tflops(measured, before) * rates.matmul / place.rates.matmul
+        return f"products and attention at {rate:.3g} GFLOP/s per rank"
     share = _tflops(measured, before) / place.peak_tflops(measured.run.train.dtype)
     was, now = place.rates, rates
     pairs = {

@@ -15,11 +15,11 @@ from megads.plan.prediction import parts_of
 from megads.plan.rates import Rates
 from megads.plan.time.anchor import anchored
 from megads.plan.time.constants import fitted
-from megads.plan.time.host import host_place
 from megads.plan.time.measured import MeasuredRates, MeasuredRun
 from megads.plan.time.step import step_time
 
 H100 = place_of("h100", root=None)
+CPU = place_of("cpu", root=None)
 NAME = H100.device.device_name
 
 
@@ -132,11 +132,11 @@ def test_without_a_place_it_is_the_device_that_was_measured():
 
 
 def test_a_cpu_has_one_rate_and_no_made_up_ones():
-    measured = replace(measured_at(host_place(2), Rates()), step_s=0.0123, parts={"optimizer": 0.006})
+    measured = replace(measured_at(CPU, Rates()), step_s=0.0123, parts={"optimizer": 0.006})
     place = anchored(None, measured)
     assert again(place, measured) == pytest.approx(0.0123, rel=2e-4)
     assert place.rates.matmul == pytest.approx(place.rates.memory) == pytest.approx(place.rates.host)
-    assert "FLOP/s per rank (40 steps of 0.012s +- 1.0%)" in place.rates.source
+    assert " GFLOP/s per rank (40 steps of 12.3 ms +- 1.0%)" in place.rates.source
     assert place.per_host == 8
 
 
