@@ -2,7 +2,8 @@
 
 Every storage counts once, under the first kind that it belongs to: float32 masters that are
 the weights themselves count as weights, and a flat buffer counts whole, padding included. Of a
-bucket that gradients lie in, what they cover counts as gradients.
+bucket that gradients lie in, what they cover counts as gradients. A storage is told by its object and not by its
+address, which it has none of where tensors have no data (``megads.trace``).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class MemoryCounter:
         """Add the storages of ``tensors`` that were not counted yet to ``kind``."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            where = storage.data_ptr()
-            if not where or where in self.seen:
+            where = storage._cdata
+            if not storage.nbytes() or where in self.seen:
                 continue
             self.seen.add(where)
             setattr(self.found, kind, getattr(self.found, kind) + storage.nbytes())
@@ -40,12 +41,12 @@ class MemoryCounter:
         covered: dict[int, list[tuple[int, int]]] = {}
         whole: dict[int, Tensor] = {}
         for tensor in tensors:
-            where = tensor.untyped_storage().data_ptr()
+            where = tensor.untyped_storage()._cdata
             first, size = int(tensor.storage_offset()) * tensor.element_size(), tensor.numel() * tensor.element_size()
             covered.setdefault(where, []).append((first, first + size))
             whole[where] = tensor
         for where, parts in covered.items():
-            if where and where not in self.seen:
+            if where not in self.seen:
                 used, reached = 0, 0
                 for first, last in sorted(parts):
                     used += max(0, last - max(first, reached))

@@ -5,6 +5,8 @@ The layers' collectives are those of the table in ``megads.models.gpt.Block``.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from megads.config.deepspeed.dictionary import effective_zero_stage
@@ -12,10 +14,16 @@ from megads.config.engine_choice import choose
 from megads.config.schema import RunConfig
 from megads.config.sizes import data_degree
 from megads.families.decoder import spec_of
-from megads.families.spec import local_size
+from megads.families.encoder_decoder import has_decoder
+from megads.families.spec import Parameter, local_size
 from megads.plan.activations import Stage, rank_tokens
-from megads.plan.engines import joined, native_zero_stage, sections_of
+from megads.plan.engines import joined, native_zero_stage
+from megads.plan.layer_traffic import sequence_counts, tensor_counts
 from megads.plan.memory import parameters_of, stages
+from megads.plan.stacks import head_tokens
+
+ALIGNED = 64
+"""Elements at whose multiples the native engine's parameters and parts begin (``megads.engine.native.units``)."""
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all-reduce", "all-gather", "reduce-scatter"
 ALL_TO_ALL, REDUCE, BROADCAST, SEND = "all-to-all", "reduce", "broadcast", "send"
@@ -49,7 +57,7 @@ class Message:
 
 
 def traffic(run: RunConfig, world_size: int, stage: Stage) -> list[Message]:
-    """Return what a rank of ``stage`` sends in one step of a derived ``run``; norms and scalars are left out."""
+    """Return what a rank of ``stage`` sends in a step of a derived ``run``, without losses, scalars and norms."""
     grid, steps = run.parallel, run.train.grad_acc_steps
     found = []
     if grid.tensor > 1:
@@ -59,7 +67,7 @@ def traffic(run: RunConfig, world_size: int, stage: Stage) -> list[Message]:
     if grid.pipeline > 1:
         ends = (stage.index == 0) + (stage.index == grid.pipeline - 1)
         sends = steps * (2 * len(stage.runs) - ends)
-        found.append(Message("pipe", SEND, 2, sends, _activation(run, is_cut=True), "activations and their gradients"))
+        found.append(Message("pipe", SEND, 2, sends, _boundary(run), "activations and their gradients"))
         table = local_size(spec_of(run.model).copied, grid.tensor) * (stage.has_embedding or stage.has_head)
         if table and not spec_of(run.model).is_adapted:
             found.append(Message("pipe", REDUCE, 2, 1, table * 4, "gradient of the tied embedding"))
@@ -80,37 +88,38 @@ def _size(run: RunConfig) -> int:
     return 4 if run.train.dtype == "fp32" else 2
 
 
-def _activation(run: RunConfig, *, is_cut: bool = False) -> int:
-    """Return the bytes of ``[B, S/SP, H]``; cut along the sequence where the norms are."""
-    cut = run.parallel.tensor if is_cut and run.parallel.scatter_norms else 1
-    return rank_tokens(run) * run.model.hidden_size * _size(run) // cut
+def _boundary(run: RunConfig) -> int:
+    """Return the bytes of ``[B, S/SP, H]``, of both texts of T5; cut along the sequence where the norms are."""
+    cut = run.parallel.tensor if run.parallel.scatter_norms else 1
+    tokens = rank_tokens(run) + (head_tokens(run) if has_decoder(run.model) else 0)
+    return tokens * run.model.hidden_size * _size(run) // cut
 
 
 def _tensor(run: RunConfig, stage: Stage, steps: int) -> list[Message]:
     """Return the tensor axis: two per layer and direction, and those of embedding, head and loss."""
-    ranks, whole = run.parallel.tensor, _activation(run)
-    again = 1 if run.recompute.granularity == "full" else 0
-    layers, ends = stage.layers * steps, steps * (stage.has_embedding + stage.has_head)
-    if run.parallel.scatter_norms:
-        # Two of a layer's gathers bring back in the backward pass an input that was not kept.
-        heads = steps * stage.has_head
-        return [
-            Message("tensor", ALL_GATHER, ranks, (6 + 2 * again) * layers + ends + heads, whole, "activations"),
-            Message("tensor", REDUCE_SCATTER, ranks, (4 + 2 * again) * layers + ends, whole, "activations"),
-        ]
-    return [Message("tensor", ALL_REDUCE, ranks, (4 + 2 * again) * layers + ends, whole, "activations")]
+    counts, size = tensor_counts(run, stage), _size(run)
+    return [
+        Message("tensor", kind, run.parallel.tensor, steps * count, numbers * size, "activations")
+        for (kind, numbers), count in sorted(counts.items(), key=lambda item: -item[0][1] * item[1])
+        if count
+    ]
+
+
+def loss_traffic(run: RunConfig, stage: Stage) -> list[Message]:
+    """Return what a loss over split logits sends, which is little: float32 numbers of every token."""
+    ranks, tokens = run.parallel.tensor, head_tokens(run)
+    if ranks == 1 or not stage.has_head or run.recompute.loss_chunk or run.model.num_classes:
+        return []
+    named = ((tokens, "maxima of logits"), (2 * tokens, "sums of the loss"))
+    return [Message("tensor", ALL_REDUCE, ranks, run.train.grad_acc_steps, 4 * n, what) for n, what in named]
 
 
 def _sequence(run: RunConfig, stage: Stage, steps: int) -> list[Message]:
     """Return the sequence axis: queries, keys and values there, and the result back, in both directions."""
-    model, ranks = run.model, run.parallel.sequence
-    again = 1 if run.recompute.granularity == "full" else 0
-    per_head = rank_tokens(run) * model.head_dim * _size(run) // run.parallel.tensor
-    count, heads = (2 + again) * stage.layers * steps, model.num_heads
-    keys = max(model.num_kv_heads, min(heads, ranks * run.parallel.tensor))
+    counts, size = sequence_counts(run, stage), _size(run)
     return [
-        Message("seq", ALL_TO_ALL, ranks, count, per_head * (heads + 2 * keys), "queries, keys and values"),
-        Message("seq", ALL_TO_ALL, ranks, count, per_head * heads, "results of attention"),
+        Message("seq", ALL_TO_ALL, run.parallel.sequence, steps * count, numbers * size, what)
+        for (numbers, what), count in counts.items()
     ]
 
 
@@ -143,37 +152,84 @@ def _data(run: RunConfig, stage: Stage, ranks: int, steps: int) -> list[Message]
 
 
 def _native_data(run: RunConfig, stage: Stage, ranks: int, steps: int) -> list[Message]:
-    """Return what the native engine sends over data x seq: a message is a unit's, of its mean size."""
-    is_adapted = spec_of(run.model).is_adapted
-    sections, size = sections_of(run, stage, trained=is_adapted), _size(run)
+    """Return what the native engine sends over data x seq: a message is a unit, filled up to equal, aligned parts."""
+    zero, size = native_zero_stage(run, ranks), _size(run)
     wire = 4 if run.deepspeed.communication_data_type == "fp32" else 2
-    zero, own = native_zero_stage(run, ranks), sum(sections)
-    units = sections if zero == 3 else joined(sections, run.deepspeed.reduce_bucket_size)
-    number, mean = len(units), own / len(units)
-    if zero == 0:
-        return [Message("data", ALL_REDUCE, ranks, number, round(mean * wire), "gradients")]
-    times = steps if zero > 1 else 1
-    found = [Message("data", REDUCE_SCATTER, ranks, times * number, round(mean * wire), "gradients")]
-    if zero < 3:
-        return [*found, Message("data", ALL_GATHER, ranks, number, round(mean * size), "weights")]
-    # A layer is gathered in the forward and in the backward pass; the last one stays between the two, the first one
-    # from one micro-batch to the next.
-    if is_adapted:
-        sections = sections_of(run, stage)
-        own = sum(sections)
-    layers = sections[stage.has_embedding : len(sections) - stage.has_head]
-    rest = own - sum(layers)
-    gathers = steps * (2 * len(layers) - 1) - (steps - 1) if layers else 0
-    elements = steps * (2 * sum(layers) - layers[-1]) - (steps - 1) * layers[0] if layers else 0
-    return [
-        *found,
-        Message("data", ALL_GATHER, ranks, stage.has_embedding + stage.has_head, _share(rest * size, stage), "tables"),
-        Message("data", ALL_GATHER, ranks, gathers, round(elements / max(1, gathers) * size), "weights"),
-    ]
+    found: Counter[tuple[str, int, str]] = Counter()
+    for sections in _chunks(run, stage, is_trained=True):
+        sizes = [sum(each) for each in sections]
+        members = [[i] for i in range(len(sizes))] if zero == 3 else joined_members(sizes, run)
+        for unit in members:
+            numel = filled([parameter for i in unit for parameter in sections[i]], ranks)
+            times = 1 if zero < 2 else steps
+            found[ALL_REDUCE if zero == 0 else REDUCE_SCATTER, numel * wire, "gradients"] += times
+            if zero in (1, 2):
+                found[ALL_GATHER, numel * size, "weights"] += 1
+    if zero == 3:
+        found.update(_gathers(run, stage, ranks, steps))
+    return [Message("data", kind, ranks, count, num_bytes, what) for (kind, num_bytes, what), count in found.items()]
 
 
-def _share(num_bytes: int, stage: Stage) -> int:
-    return num_bytes // max(1, stage.has_embedding + stage.has_head)
+def _gathers(run: RunConfig, stage: Stage, ranks: int, steps: int) -> Counter[tuple[str, int, str]]:
+    """Return the gathers of ZeRO 3.
+
+    A layer is gathered in the forward and in the backward pass; the last one stays behind a forward pass, the first
+    one behind a backward pass. What is no layer is gathered once a step.
+    """
+    found: Counter[tuple[str, int, str]] = Counter()
+    size, is_adapted = _size(run), spec_of(run.model).is_adapted
+    chunks = [(is_trained, _chunks(run, stage, is_trained=is_trained)) for is_trained in (True, False)]
+    for is_trained, of_chunks in chunks:
+        if not is_trained and not is_adapted:
+            continue
+        for number, sections in enumerate(of_chunks):
+            layers = len(stage.runs[number])
+            first = stage.has_embedding and number == 0 and (not is_adapted or not is_trained)
+            for place, section in enumerate(sections):
+                index = place - first
+                is_layer = 0 <= index < layers
+                count = 1
+                if is_layer:
+                    count = 2 * steps - (steps - 1) * (index == 0) - steps * (index == layers - 1)
+                num_bytes = filled(section, ranks) * size
+                found[ALL_GATHER, num_bytes, "weights" if is_layer else "tables"] += count
+    return +found
+
+
+def _chunks(run: RunConfig, stage: Stage, *, is_trained: bool) -> list[list[list[int]]]:
+    """Return the sizes of a rank's parameters, of every section of every chunk; copies are another stage's.
+
+    A section is the embedding, a layer, or the output. With ``is_trained`` only what is not frozen.
+    """
+    spec, tensor = spec_of(run.model), run.parallel.tensor
+
+    def sizes(parameters: Iterable[Parameter]) -> list[int]:
+        return [local_size((each,), tensor) for each in parameters if spec.is_trained(each) is is_trained]
+
+    found = []
+    for number, numbers in enumerate(stage.runs):
+        sections = [spec.embedding] if stage.has_embedding and number == 0 else []
+        sections += [spec.layer_of(each) for each in numbers]
+        sections += [spec.output] if stage.has_head and number == len(stage.runs) - 1 else []
+        found.append([section for section in map(sizes, sections) if section])
+    return found
+
+
+def filled(parameters: Iterable[int], ranks: int) -> int:
+    """Return the elements of a unit: parameters begin at multiples of 64, and each of ``ranks`` has one more so."""
+    aligned = sum(-(-each // ALIGNED) * ALIGNED for each in parameters)
+    return -(-aligned // (ranks * ALIGNED)) * ranks * ALIGNED
+
+
+def joined_members(sizes: list[int], run: RunConfig) -> list[list[int]]:
+    """Return which neighbours of ``sizes`` are one unit, see :func:`megads.plan.engines.joined`."""
+    found, left = [], list(range(len(sizes)))
+    for total in joined(sizes, run.deepspeed.reduce_bucket_size):
+        members: list[int] = []
+        while left and sum(sizes[i] for i in members) < total:
+            members.append(left.pop(0))
+        found.append(members)
+    return found
 
 
 def _own_parameters(run: RunConfig, stage: Stage) -> int:

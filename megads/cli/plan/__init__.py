@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from megads.cli.options.request import absolute, settings_command, show_notes
+from megads.cli.plan.trace import trace_options, trace_report
 from megads.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="Layouts to show.")
 @click.option("--apply", "is_apply", is_flag=True, help="Print the command of the best layout, to paste.")
 @click.option("--json", "json_path", metavar="FILE", help="Write everything there; - prints it.")
+@trace_options
 def plan(
     request: Callable[[], TrainRequest],
     machine: str,
@@ -36,6 +38,7 @@ def plan(
     top: int,
     is_apply: bool,
     json_path: str | None,
+    **traced: Any,
 ) -> None:
     """Plan a run without the machine: the best layouts, why the others lose, time, energy, cost. See docs/planner.md.
 
@@ -46,10 +49,15 @@ def plan(
     if json_path and json_path != "-" and not absolute(json_path).parent.is_dir():
         raise ConfigError(f"--json {json_path}: its folder does not exist; create it, or pass another file")
     from megads.cli.plan.question import Options, question_of
+
+    options = Options(machine, device, nodes, ranks, max_memory, tokens)
+    if found := trace_report(request, options, is_apply=is_apply, **traced):
+        _show(*found, json_path)
+        return
     from megads.cli.plan.report import command_line, report, sweep_report
     from megads.cli.plan.to_json import as_json
 
-    question = question_of(request(), Options(machine, device, nodes, ranks, max_memory, tokens))
+    question = question_of(request(), options)
     show_notes(question.notes)
     if question.num_hosts == 0:
         if is_apply:
@@ -60,6 +68,10 @@ def plan(
         answer = question.answer(top)
         lines = [command_line(question, answer.found.best[0])] if is_apply else report(question, answer)
         content = as_json(question, answer=answer)
+    _show(lines, content, json_path)
+
+
+def _show(lines: list[str], content: str, json_path: str | None) -> None:
     if json_path != "-":
         click.echo("\n".join(lines))
     if json_path:
