@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from megads.cli.plan.trace import trace_options, trace_report
 from megads.errors import ConfigError
 
 if TYPE_CHECKING:
+    from megads.cli.plan.question import Question
     from megads.launch.request import TrainRequest
 
 
@@ -23,68 +25,112 @@ if TYPE_CHECKING:
 @click.option("--ranks", type=click.IntRange(min=1), help="Total ranks, instead of --nodes.")
 @click.option("--max-memory", type=float, default=0.9, show_default=True, help="Share of a device's memory to use.")
 @click.option("--tokens", default="", metavar="N", help="Token budget, e.g. 1T or 300B; default: TRAIN_TOKENS.")
+@click.option("--anchor", default="", metavar="PATH", help="A run, or bench --json FILE: corrects the model.")
 @click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="Layouts to show.")
 @click.option("--apply", "is_apply", is_flag=True, help="Print the command of the best layout, to paste.")
 @click.option("--json", "json_path", metavar="FILE", help="Write everything there; - prints it.")
+@click.option("--png", "png_path", metavar="FILE", help="Draw memory by kind, the timeline and the layouts there.")
+@click.option("--html", "html_path", metavar="FILE", help="The same as one page that needs no network.")
 @trace_options
-def plan(
-    request: Callable[[], TrainRequest],
-    machine: str,
-    device: str,
-    nodes: int | None,
-    ranks: int | None,
-    max_memory: float,
-    tokens: str,
-    top: int,
-    is_apply: bool,
-    json_path: str | None,
-    **traced: Any,
-) -> None:
+def plan(request: Callable[[], TrainRequest], **options: Any) -> None:
     """Plan a run without the machine: the best layouts, why the others lose, time, energy, cost. See docs/planner.md.
 
     Settings of the environment and the command line are held; every other setting of the layout is searched.
     """
-    if is_apply and json_path == "-":
-        raise ConfigError("--apply and --json - both print to stdout; pass --json FILE")
-    if json_path and json_path != "-" and not absolute(json_path).parent.is_dir():
-        raise ConfigError(f"--json {json_path}: its folder does not exist; create it, or pass another file")
+    _check(options)
     from megads.cli.plan.question import Options, question_of
 
-    options = Options(machine, device, nodes, ranks, max_memory, tokens)
-    if found := trace_report(request, options, is_apply=is_apply, **traced):
-        _show(*found, json_path)
+    names = ("machine", "device", "nodes", "ranks", "max_memory", "tokens", "anchor")
+    given = Options(**{name: options[name] for name in names})
+    of_trace = {name: options[name] for name in ("is_apply", "is_trace", "rank", "world")}
+    if found := trace_report(request, given, **of_trace):
+        _show(found[0], options)
+        _write(options["json_path"], lambda: found[1])
         return
-    from megads.cli.plan.report import command_line, report, sweep_report
+    question = question_of(request(), given)
+    show_notes(question.notes)
+    if question.num_hosts:
+        _plan(question, options)
+    else:
+        _sweep(question, options)
+
+
+FILES = {"json_path": "--json", "png_path": "--png", "html_path": "--html"}
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Refuse options that contradict each other, and files that cannot be written.
+
+    Raises:
+        ConfigError: one does.
+    """
+    of_plan = {"--png": "png_path", "--html": "html_path", "--anchor": "anchor"}
+    if options["is_trace"] and (given := [option for option, name in of_plan.items() if options[name]]):
+        raise ConfigError(f"{given[0]} is for a search of layouts, and --trace runs the layout of the settings")
+    if options["is_apply"] and options["json_path"] == "-":
+        raise ConfigError("--apply and --json - both print to stdout; pass --json FILE")
+    for name, option in FILES.items():
+        path = options[name]
+        if path == "-" and name != "json_path":
+            raise ConfigError(f"{option} -: a picture is a file; pass {option} plan{option.replace('--', '.')}")
+        if path and path != "-" and not absolute(path).parent.is_dir():
+            raise ConfigError(f"{option} {path}: its folder does not exist; create it, or pass another file")
+        if path and path != "-" and absolute(path).is_dir():
+            raise ConfigError(f"{option} {path} is a folder; pass a file")
+
+
+def _plan(question: Question, options: dict[str, Any]) -> None:
+    """Plan one number of hosts."""
+    from megads.cli.plan.report import command_line, report
     from megads.cli.plan.to_json import as_json
 
-    question = question_of(request(), options)
-    show_notes(question.notes)
-    if question.num_hosts == 0:
-        if is_apply:
-            raise ConfigError("--apply needs --nodes N: the table over numbers of hosts has a layout for each")
-        rows = question.sweep()
-        lines, content = sweep_report(question, rows), as_json(question, sweep=rows)
-    else:
-        answer = question.answer(top)
-        lines = [command_line(question, answer.found.best[0])] if is_apply else report(question, answer)
-        content = as_json(question, answer=answer)
-    _show(lines, content, json_path)
+    answer = question.answer(options["top"])
+    is_apply, best = options["is_apply"], answer.found.best[0]
+    _show([command_line(question, best)] if is_apply else report(question, answer), options)
+    _write(options["json_path"], lambda: as_json(question, answer=answer))
+    if options["png_path"]:
+        _part("megads.monitor.plots.plan", "--png").draw(answer.found, Path(absolute(options["png_path"])))
+    if options["html_path"]:
+        _part("megads.monitor.plots.plan", "--html").page(answer.found, Path(absolute(options["html_path"])))
 
 
-def _show(lines: list[str], content: str, json_path: str | None) -> None:
-    if json_path != "-":
+def _sweep(question: Question, options: dict[str, Any]) -> None:
+    """Plan several numbers of hosts."""
+    from megads.cli.plan.sweep import sweep_report
+    from megads.cli.plan.to_json import as_json
+
+    for name, option in (("is_apply", "--apply"), ("png_path", "--png"), ("html_path", "--html")):
+        if options[name]:
+            raise ConfigError(f"{option} needs --nodes N: without it each number of hosts has a layout of its own")
+    rows = question.sweep()
+    _show(sweep_report(question, rows), options)
+    _write(options["json_path"], lambda: as_json(question, sweep=rows))
+
+
+def _show(lines: list[str], options: dict[str, Any]) -> None:
+    if options["json_path"] != "-":
         click.echo("\n".join(lines))
-    if json_path:
-        _write(json_path, content)
 
 
-def _write(path: str, content: str) -> None:
+def _write(path: str | None, content: Callable[[], str]) -> None:
+    if not path:
+        return
     if path == "-":
-        click.echo(content)
+        click.echo(content())
         return
     from megads.storage.open_file import write_cure
 
     try:
-        Path(absolute(path)).write_text(content + "\n", encoding="utf8")
+        absolute(path).write_text(content() + "\n", encoding="utf8")
     except OSError as error:
         raise ConfigError(f"--json {path}: {error.strerror}; {write_cure(error, 'pass another file')}") from None
+
+
+def _part(module: str, option: str) -> Any:
+    """Return a module that draws or traces; it loads what a plan does not need."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise ConfigError(f"{option} is not part of this version; leave it out") from None

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from megads.plan.search.because import slower
 from megads.plan.search.search import Candidate, Found, Kind
-from megads.text.plural import plural
 
 SHOWN = 4
 """Lines of a group; --json has all."""
 
+MOST_VALUES = 6
+
 GROUPS: tuple[tuple[Kind, str], ...] = (
-    ("fits", "slower"),
-    ("memory", "too large"),
-    ("batch", "batch not divisible"),
+    ("fits", "slower than those above"),
+    ("memory", "does not fit"),
+    ("batch", "the batch is not divisible"),
     ("rule", "rejected by a rule"),
-    ("untimed", "not promising"),
+    ("untimed", "not promising, by a quick time"),
 )
 
 
@@ -27,11 +29,29 @@ def loser_lines(found: Found) -> Iterator[str]:
         group = [each for each in found.losers if each.kind == kind]
         if not group:
             continue
-        yield f"{plural(len(group), 'layout')} {title}:"
-        for each in group[:SHOWN]:
-            yield f"  {short(each)}: {reason(each, best)}"
-        if len(group) > SHOWN:
-            yield f"  ... {len(group) - SHOWN} more; --json FILE has all"
+        lines = _joined(group, best)
+        yield f"{title}:"
+        yield from (f"  {line}" for line in lines[:SHOWN])
+        if len(lines) > SHOWN:
+            yield f"  ... {len(lines) - SHOWN} more; --json FILE has all"
+
+
+def _joined(group: list[Candidate], best: Candidate) -> list[str]:
+    """Return a line for each; degrees of one axis that lose for the same reason share one."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for each in group:
+        text = reason(each, best)
+        if len(each.settings) == 1:
+            ((name, value),) = each.settings.items()
+            lines.setdefault((name, re.sub(rf"\b{value}\b", "N", text)), []).append(value)
+        else:
+            lines[short(each), text] = []
+    return [f"{name}{'=' if values else ''}{_few(values)}: {text}" for (name, text), values in lines.items()]
+
+
+def _few(values: list[str]) -> str:
+    """Return ``3, 6, 12``, of many the first ones and the last."""
+    return ", ".join(values) if len(values) <= MOST_VALUES else f"{', '.join(values[:3])} ... {values[-1]}"
 
 
 def reason(candidate: Candidate, best: Candidate) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from math import isfinite
+from pathlib import Path
 
 from megads.cluster.machine import machine_name
 from megads.config.sources.resolve import Resolved
@@ -12,11 +13,13 @@ from megads.config.tree import value_of
 from megads.errors import ConfigError
 from megads.launch.request import TrainRequest, resolve_request
 from megads.launch.schedulers.time_left import parse_walltime
+from megads.monitor.measured import read_measured
 from megads.plan.cost import Cost, cost
 from megads.plan.place import Place, place_of
-from megads.plan.search.ask import Ask
+from megads.plan.search.ask import DP, Ask
 from megads.plan.search.hosts import Row, counts, smallest, sweep
 from megads.plan.search.search import Candidate, Found, search_for
+from megads.plan.time.anchor import anchored
 from megads.text.plural import plural
 
 SCALES = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
@@ -35,6 +38,7 @@ class Options:
     ranks: int | None = None
     max_memory: float = 0.9
     tokens: str = ""
+    anchor: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,15 +97,17 @@ class Question:
         where = f"{plural(ask.num_hosts, 'host')} x {ask.ranks_per_host} of {self.place.name}"
         full = [each for each in found.losers if each.kind == "memory" and each.memory is not None]
         if not full:
-            others = [each for each in found.losers if each.problem]
-            why = others[-1].problem if others else "no degrees divide the ranks and the batch"
+            others = [each.problem for each in found.losers if each.problem]
+            if ask.holds(DP):
+                others.append(f"no TP x PP x SP x DP={ask.value(DP)} is {ask.world_size}")
+            why = others[-1] if others else "no degrees divide the ranks"
             return f"no layout of {model} on {where}: {why}"
         least = min(full, key=lambda each: each.memory.total if each.memory else 0)
         text = f"no layout of {model} fits {where}: the smallest, {words(least)}, {least.problem}"
         enough = smallest(lambda hosts: self.ask(hosts, ask.batch), ask.num_hosts, self.place.hosts)
-        if enough is None:
+        if enough is None or enough.best is None:
             return f"{text}; use a smaller model, a larger --max-memory or OFFLOAD_OPTIMIZER=cpu"
-        return f"{text}; --nodes {enough.num_hosts} would: {words(enough.best)}"
+        return f"{text}; --nodes {enough.ask.num_hosts} would: {words(enough.best)}"
 
     def sweep(self) -> list[Row]:
         """Return the best layout for numbers of hosts.
@@ -132,7 +138,13 @@ def question_of(request: TrainRequest, options: Options) -> Question:
         raise ConfigError(f"--max-memory {options.max_memory:g}: a share of a device's memory, e.g. 0.9")
     if options.nodes and options.ranks:
         raise ConfigError(f"--nodes {options.nodes} and --ranks {options.ranks}: pass one of them")
-    place, machine = _place(request, options)
+    if options.anchor:
+        measured = read_measured(Path(options.anchor))
+        is_named = options.machine or options.device or request.env.get("MACHINE")
+        place, machine = _place(request, options) if is_named else (None, BY_DEVICE)
+        place = anchored(place, measured)
+    else:
+        place, machine = _place(request, options)
     request = _with_tokens(request, options.tokens)
     request = replace(request, env={**request.env, "MACHINE": machine})
     hosts, per_host = _hosts(request, options, place, machine)
@@ -146,15 +158,11 @@ def _resolved(request: TrainRequest, machine: str, num_hosts: int) -> Resolved:
 
 
 def _place(request: TrainRequest, options: Options) -> tuple[Place, str]:
-    """Return the place, and the machine whose settings hold there."""
-    given = request.env.get("MACHINE", "")
-    if options.machine and given and given != options.machine:
-        raise ConfigError(f"--machine {options.machine} and MACHINE={given} differ; unset MACHINE")
-    name = options.machine or given
-    if not name and options.device:
-        return place_of(options.device, root=request.root), BY_DEVICE
-    name = name or machine_name(request.hostname, request.env, request.root)
-    if not (options.machine or given) and name in ("cpu", BY_DEVICE, "pbs", "slurm"):
+    """Return the place, and the machine whose settings hold there. Options win over the environment."""
+    if options.device and not options.machine:
+        return place_of(options.device), BY_DEVICE
+    name = options.machine or machine_name(request.hostname, request.env, request.root)
+    if not (options.machine or request.env.get("MACHINE")) and name in ("cpu", BY_DEVICE, "pbs", "slurm"):
         raise ConfigError(
             "this host is not a machine of envs/; pass --machine NAME, or --device NAME, e.g. --device h100"
         )

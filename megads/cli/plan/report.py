@@ -8,17 +8,17 @@ from typing import get_args
 
 from megads.cli.plan.losers import loser_lines
 from megads.cli.plan.question import Answer, Question
+from megads.config.schema import RunConfig
 from megads.config.stages import schedule_of, virtual_stages
 from megads.config.tree import env_name
 from megads.plan.cost import Cost
 from megads.plan.memory import GIB, count_parameters
 from megads.plan.search.ask import BATCH, SEARCHED, Ask
-from megads.plan.search.hosts import Row
 from megads.plan.search.risks import risks
 from megads.plan.search.search import Candidate
 from megads.plan.time.step import Kind
 from megads.text.plural import plural
-from megads.text.units import count, duration, size
+from megads.text.units import count, duration, seconds, size
 
 HEAD = (
     *("", "TP", "PP", "VPP", "SP", "DP", "ZeRO", "micro", "acc", "recompute", "schedule", "tokens/s", "MFU", "causal"),
@@ -69,25 +69,31 @@ def batch_text(best: Candidate, ask: Ask) -> str:
     return f"{plural(batch, 'sample', ',')} of {length:,} tokens = {count(batch * length)} tokens per step ({why})"
 
 
-def _row(number: int, candidate: Candidate, cost: Cost, ask: Ask) -> tuple[str, ...]:
+def _row(place_in_table: int, candidate: Candidate, cost: Cost, ask: Ask) -> tuple[str, ...]:
     run, memory, time = candidate.timed()
-    grid, train = run.parallel, run.train
     return (
-        f"{number}",
-        *(f"{each}" for each in (grid.tensor, grid.pipeline, virtual_stages(run), grid.sequence, grid.data)),
-        *(f"{grid.zero_stage}", f"{train.micro_batch}", f"{train.grad_acc_steps}", run.recompute.granularity),
-        schedule_of(run) if grid.pipeline > 1 else "-",
+        *(f"{place_in_table}", *grid_cells(run)),
         count(time.tokens_per_s * time.world_size),
         *(f"{time.mfu_full:.1%}", f"{time.mfu_causal:.1%}", f"{memory.total / GIB:.1f}"),
-        *(f"{time.share('communication'):.0%}", f"{time.share('idle'):.0%}", f"{time.step_s:.3g} s"),
-        days(cost),
+        *(f"{time.share('communication'):.0%}", f"{time.share('idle'):.0%}", seconds(time.step_s)),
+        number(cost.campaign.days),
         ", ".join(risks(candidate, ask)) or "low",
     )
 
 
-def days(cost: Cost) -> str:
-    """Return the days of a campaign."""
-    return f"{cost.campaign.days:.3g}" if cost.campaign.days < 1000 else f"{cost.campaign.days:,.0f}"
+def grid_cells(run: RunConfig) -> tuple[str, ...]:
+    """Return the layout of a run: TP, PP, VPP, SP, DP, ZeRO, micro-batch, accumulation, recomputation, schedule."""
+    grid, train = run.parallel, run.train
+    return (
+        *(f"{each}" for each in (grid.tensor, grid.pipeline, virtual_stages(run), grid.sequence, grid.data)),
+        *(f"{grid.zero_stage}", f"{train.micro_batch}", f"{train.grad_acc_steps}", run.recompute.granularity),
+        schedule_of(run) if grid.pipeline > 1 else "-",
+    )
+
+
+def number(value: float) -> str:
+    """Return three digits, or all of a larger number."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
 def table(rows: list[tuple[str, ...]]) -> list[str]:
@@ -164,6 +170,8 @@ def command_line(question: Question, candidate: Candidate) -> str:
 def _closing(question: Question, looked: int, timed: int) -> Iterator[str]:
     yield f"searched {looked:,} candidates, {timed} timed line by line; held: {held(question) or 'nothing'}"
     yield f"source   {question.place.source}"
+    if question.place.rates.is_anchored:
+        yield f"anchor   {question.place.rates.source}"
     if question.place.assumed:
         yield f"assumed  {'; '.join(question.place.assumed)}"
 
@@ -172,50 +180,3 @@ def held(question: Question) -> str:
     """Return the settings of the layout that the user gives."""
     ask = question.ask() if question.num_hosts else question.ask(1)
     return " ".join(f"{env_name(name)}={ask.value(name)}" for name in SEARCHED if ask.holds(name))
-
-
-def sweep_report(question: Question, rows: list[Row]) -> list[str]:
-    """Return the table over numbers of hosts."""
-    cells: list[tuple[str, ...]] = [SWEEP_HEAD]
-    first: tuple[int, float] | None = None
-    for row in rows:
-        hosts, ranks = f"{row.ask.num_hosts:,}", f"{row.ask.world_size:,}"
-        if row.best is None or row.best.time is None:
-            cells.append((hosts, ranks, row.problem[:80], *([""] * (len(SWEEP_HEAD) - 3))))
-            continue
-        cost, time = question.cost_of(row.best, row.ask).campaign, row.best.time
-        first = first or (time.world_size, time.tokens_per_s)
-        layout = " ".join(f"{name}={value}" for name, value in row.best.settings.items() if name in SHORT)
-        energy = f"{cost.kwh / 1000:,.3g}" if cost.kwh is not None else "-"
-        co2 = f"{cost.co2_kg / 1000:,.3g}" if cost.co2_kg is not None else "-"
-        cells.append(
-            (
-                *(hosts, ranks, layout, count(time.tokens_per_s * time.world_size), f"{time.mfu_full:.1%}"),
-                *(f"{time.tokens_per_s / first[1]:.0%}", f"{cost.days:,.3g}", count(cost.node_hours), energy, co2),
-                f"{cost.jobs:,}",
-            )
-        )
-    sample = next(row for row in rows if row.best is not None)
-    assert sample.best is not None
-    return [
-        *_sweep_opening(question, sample),
-        "",
-        *table(cells),
-        "",
-        "scaling: tokens/s per device against the first row that fits; the batch is the same in all rows; --nodes N "
-        "shows the layouts of one row",
-    ]
-
-
-SWEEP_HEAD = (
-    *("hosts", "ranks", "layout", "tokens/s", "MFU", "scaling", "days", "node-hours", "MWh", "t CO2", "jobs"),
-)
-SHORT = ("TP", "PP", "VIRTUAL_STAGES", "SP", "ZERO_STAGE", "MICRO_BATCH", "RECOMPUTE", "PIPELINE_SCHEDULE")
-
-
-def _sweep_opening(question: Question, row: Row) -> Iterator[str]:
-    assert row.best is not None
-    run, place = row.best.timed()[0], question.place
-    model = f"{run.preset or run.model.family}, {count(count_parameters(run.model))} parameters"
-    yield f"ESTIMATED, not measured: {model}, on {place.name}: {place.per_host} x {place.device.device_name} per host"
-    yield f"batch    {batch_text(row.best, row.ask)}"

@@ -105,7 +105,7 @@ class Ask:
     @property
     def batch_is_given(self) -> bool:
         """Return whether a preset or the user says how many samples a step has."""
-        return bool(self.global_batch or self.value(BATCH) or self.holds(STEPS))
+        return bool(self.value(BATCH) or self.holds(STEPS))
 
     @property
     def held_ranks(self) -> int:

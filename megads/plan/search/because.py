@@ -5,11 +5,11 @@ from __future__ import annotations
 from megads.plan.search.search import Candidate
 
 WHAT = {
-    "compute": "products, attention and recomputation",
-    "memory": "kernels that read and write memory",
+    "compute": "computation",
+    "memory": "reading and writing memory",
     "communication": "communication",
-    "idle": "stages that wait",
-    "host": "the host and gaps between kernels",
+    "idle": "waiting of stages",
+    "host": "the host",
 }
 
 
@@ -26,4 +26,4 @@ def slower(candidate: Candidate, best: Candidate) -> str:
     worst = max(growth, key=lambda name: growth[name])
     line = max((each for each in mine.lines if each.kind == worst), key=lambda each: each.seconds)
     shares = f"{mine.share(line.kind):.0%} of the step, not {theirs.share(line.kind):.0%}"
-    return f"{100 * (ratio - 1):.1f} % slower: {WHAT[worst]} take {shares} ({line.name})"
+    return f"{100 * (ratio - 1):.1f} % slower: {WHAT[worst]} takes {shares} ({line.name})"

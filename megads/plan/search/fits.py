@@ -15,6 +15,11 @@ def fullest(run: RunConfig, world_size: int) -> tuple[Memory, int]:
     return max(found, key=lambda each: each[0].total)
 
 
+def of_first_stage(run: RunConfig, world_size: int) -> Memory:
+    """Return the memory of the first stage, which keeps most micro-batches; the fullest needs at least as much."""
+    return _of_stage(run, world_size, next(stages(run)))
+
+
 def distinct(run: RunConfig) -> Iterator[Stage]:
     """Yield the stages of which one is the fullest: of stages that hold as much the first and the last.
 

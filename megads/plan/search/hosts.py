@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from megads.errors import ConfigError
 from megads.plan.place import Place
 from megads.plan.search.ask import Ask
-from megads.plan.search.search import Candidate, search_for
+from megads.plan.search.search import Candidate, has_fit, search_for
 
 MOST_HOSTS = 512
 """Of a table for a place whose hosts are not counted."""
 
-MOST_ROWS = 11
+MOST_ROWS, MOST_TIMED = 11, 40
+"""Of a table; candidates of a row that are timed line by line."""
+
 MOST_DOUBLED = 16
 """Times that the hosts are doubled until a model fits."""
 
@@ -25,14 +27,6 @@ class Row:
     ask: Ask
     best: Candidate | None
     problem: str = ""
-
-
-@dataclass(frozen=True)
-class Enough:
-    """Hosts on which a model fits, and its layout there."""
-
-    num_hosts: int
-    best: Candidate
 
 
 def counts(place: Place) -> list[int]:
@@ -48,7 +42,7 @@ def sweep(ask_of: Callable[[int], Ask], numbers: list[int]) -> list[Row]:
     for number in numbers:
         ask = ask_of(number)
         try:
-            found = search_for(ask, 1)
+            found = search_for(ask, 1, MOST_TIMED)
         except ConfigError as error:
             rows.append(Row(ask, None, str(error)))
             continue
@@ -57,20 +51,20 @@ def sweep(ask_of: Callable[[int], Ask], numbers: list[int]) -> list[Row]:
     return rows
 
 
-def smallest(ask_of: Callable[[int], Ask], hosts: int, most: int = 0) -> Enough | None:
-    """Return the smallest number of hosts above ``hosts``, doubled, with a layout that fits; None: none has.
+def smallest(ask_of: Callable[[int], Ask], hosts: int, most: int = 0) -> Row | None:
+    """Return the smallest number of hosts above ``hosts`` with a layout that fits; None: none has.
+
+    Hosts are doubled until one fits, and then quarters between the last two are tried.
 
     Args:
         most: hosts of the place; 0: not known.
     """
     for _ in range(MOST_DOUBLED):
-        hosts *= 2
+        few, hosts = hosts, 2 * hosts
         if most and hosts > most:
             return None
-        try:
-            found = search_for(ask_of(hosts), 1)
-        except ConfigError:
-            continue
-        if found.best:
-            return Enough(hosts, found.best[0])
+        if has_fit(ask_of(hosts)):
+            between = (few * quarters // 4 for quarters in (5, 6, 7) if few * quarters % 4 == 0)
+            number = next((each for each in between if has_fit(ask_of(each))), hosts)
+            return sweep(ask_of, [number])[0]
     return None

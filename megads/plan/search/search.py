@@ -20,7 +20,7 @@ from megads.plan.memory import GIB, Memory
 from megads.plan.place import Place
 from megads.plan.search import ask as names
 from megads.plan.search.ask import Ask
-from megads.plan.search.fits import fullest
+from megads.plan.search.fits import fullest, of_first_stage
 from megads.plan.search.order import Order
 from megads.plan.search.points import MOST_TENSOR, RECOMPUTES, Degrees, Point, degrees_of, points_of
 from megads.plan.time.step import StepTime
@@ -30,6 +30,9 @@ MOST_TIMED, MOST_PER_LAYOUT = 160, 4
 
 MOST_LAYOUTS = 120
 """Layouts that are derived."""
+
+MOST_SPLIT = 16
+"""Layouts, of those that split the model most, of which one fits if any does."""
 
 Kind = Literal["fits", "rule", "batch", "memory", "slower", "untimed"]
 OF_BATCHES = ("ranks", "data", "batch", "length", "_batch", "_ramp", "hpz", "_skips")
@@ -115,7 +118,7 @@ def search(
     return search_for(ask, top)
 
 
-def search_for(ask: Ask, top: int = 5) -> Found:
+def search_for(ask: Ask, top: int = 5, most_timed: int = MOST_TIMED) -> Found:
     """Return what :func:`search` does."""
     found = Found(ask)
     probe = _probe(ask)
@@ -125,12 +128,27 @@ def search_for(ask: Ask, top: int = 5) -> Found:
         ((order.seconds(point), point) for degrees in layouts for point in points_of(ask, probe, degrees)),
         key=lambda each: each[0],
     )
-    looks = Looks(ask)
+    looks = Looks(ask, most_timed)
     for quick_s, point in ordered:
         looks.look(point, quick_s)
         if looks.is_done:
             break
     return _sorted_out(found, looks, ordered, top)
+
+
+def has_fit(ask: Ask) -> bool:
+    """Return whether some layout fits; those that split the model most are looked at first."""
+    try:
+        probe = _probe(ask)
+        layouts = sorted(_layouts(ask, []), key=lambda each: each.data)
+    except ConfigError:
+        return False
+    looks = Looks(ask)
+    for degrees in layouts[:MOST_SPLIT]:
+        point = next(points_of(ask, probe, degrees), None)
+        if point is not None and looks.fits(point):
+            return True
+    return False
 
 
 def _probe(ask: Ask) -> RunConfig:
@@ -214,14 +232,16 @@ class Layouts:
     run: RunConfig | None = None
     lost: Candidate | None = None
     full: list[Point] = field(default_factory=list)  # that did not fit
+    # by ZeRO stage and recomputation, of the smallest micro-batch under 1F1B: what stays, and what micro-batches keep
+    least: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     timed: list[tuple[Candidate, Point]] = field(default_factory=list)
 
 
 class Looks:
     """Looks at candidates in their order, as deep as they promise."""
 
-    def __init__(self, ask: Ask):
-        self.ask = ask
+    def __init__(self, ask: Ask, most_timed: int = MOST_TIMED):
+        self.ask, self.most_timed = ask, most_timed
         self.layouts: dict[Degrees, Layouts] = {}
         self.timed = 0
 
@@ -229,7 +249,7 @@ class Looks:
     def is_done(self) -> bool:
         """Return whether enough candidates were looked at."""
         with_a_fit = sum(bool(each.timed) for each in self.layouts.values())
-        return self.timed >= MOST_TIMED or (len(self.layouts) >= MOST_LAYOUTS and with_a_fit > 0)
+        return self.timed >= self.most_timed or (len(self.layouts) >= MOST_LAYOUTS and with_a_fit > 0)
 
     def look(self, point: Point, quick_s: float) -> None:
         """Look at one candidate."""
@@ -238,19 +258,37 @@ class Looks:
             known = self.layouts[point.degrees] = self._begin(point, quick_s)
         if known.lost or known.run is None or len(known.timed) >= MOST_PER_LAYOUT:
             return
-        if any(_needs_more(point, other) for other in known.full):
+        if self._least(known, point) > self.ask.limit_bytes or any(_needs_more(point, other) for other in known.full):
             return
         run = _with(self.ask, known, point)
-        if problem_of(run, self.ask.world_size) is not None:
-            return
         memory, stage = fullest(run, self.ask.world_size)
         if memory.total > self.ask.limit_bytes:
             known.full.append(point)
+            return
+        if problem_of(run, self.ask.world_size) is not None:
             return
         self.timed += 1
         settings = settings_of(self.ask, point, scatter=known.scatter)
         time = self.ask.seconds(run)
         known.timed.append((Candidate(settings, run, memory, stage, time, quick_s=quick_s), point))
+
+    def _least(self, known: Layouts, point: Point) -> int:
+        """Return what a candidate needs at least, for any schedule: activations grow with the micro-batch."""
+        smallest = _smallest(self.ask, point)
+        key = (point.zero, point.recompute)
+        if key not in known.least:
+            run = _with(self.ask, known, smallest._replace(zero=point.zero, recompute=point.recompute))
+            memory = of_first_stage(run, self.ask.world_size)
+            moves = memory.activations + memory.logits
+            known.least[key] = memory.total - moves, moves
+        stays, moves = known.least[key]
+        in_flight = min(1.0, point.steps / (2 * point.degrees.pipeline)) if point.steps else 1.0
+        return stays + int(moves * point.micro / smallest.micro * in_flight)
+
+    def fits(self, point: Point) -> bool:
+        """Return whether the smallest candidate of a layout fits."""
+        known = self._begin(point, 0.0)
+        return known.lost is None and known.run is not None
 
     def _begin(self, point: Point, quick_s: float) -> Layouts:
         """Derive a layout, and look whether its smallest candidate fits."""

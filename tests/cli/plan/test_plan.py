@@ -26,7 +26,7 @@ def test_the_table_the_cost_and_the_losers():
     assert text.startswith("ESTIMATED, not measured: 70B, 69B parameters, on aurora: 16 hosts x 12 = 192 ranks")
     for part in ("tokens/s", "MFU", "causal", "run      1T tokens", "node-hours", "checkpoints of", "of at most"):
         assert part in text
-    assert "HEADS=64 cannot be split over TP=3 ranks" in text
+    assert "TP=3, 6, 12, 24, 48: HEADS=64 cannot be split over TP=N ranks" in text
 
 
 def test_what_is_pasted_gives_the_settings_that_were_planned(tmp_path):
