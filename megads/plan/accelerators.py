@@ -27,6 +27,8 @@ class Accelerator:
         has_fp8: its products of FP8 have twice the peak of bf16.
         joined: devices that links join, of several hosts; 0: those of a host.
         usable_gib: of its memory, what torch reports as its total: the driver keeps the rest.
+        matmul: share of the matrix peak that the best product reaches that was found on it, with all devices of a host
+            busy where that is known; 0: ``megads.plan.time`` has one fitted to training runs.
         watts: of the board at most, by the data sheet (of one die or tile its share).
         cpu_tflops: of a CPU, its peak in fp32; 16-bit products are not faster.
     """
@@ -46,6 +48,7 @@ class Accelerator:
     power: float = 1.0
     joined: int = 0
     usable_gib: float = 0
+    matmul: float = 0
     watts: float = 0
     cpu_tflops: float = 0
 
@@ -148,6 +151,7 @@ ACCELERATORS = {
         f"NVIDIA DGX B200 data sheet / 8; {HGX}; attention: FlashAttention 2, cuDNN reaches 0.5",
         fast_attention=0.5,
         has_fp8=True,
+        matmul=0.776,
         watts=1000,
         usable_gib=178.3,
     ),
@@ -157,6 +161,7 @@ ACCELERATORS = {
         fast_attention=0.5,
         has_fp8=True,
         joined=72,
+        matmul=0.729,
         watts=1200,
         usable_gib=184,
     ),
@@ -165,6 +170,7 @@ ACCELERATORS = {
         "NVIDIA HGX B300 data sheet / 8; one 800 Gb/s adapter each",
         fast_attention=0.5,
         has_fp8=True,
+        matmul=0.786,
         watts=1100,
         usable_gib=267,
     ),
@@ -174,6 +180,7 @@ ACCELERATORS = {
         fast_attention=0.5,
         has_fp8=True,
         joined=72,
+        matmul=0.729,
         watts=1400,
         usable_gib=275,
     ),
@@ -181,6 +188,7 @@ ACCELERATORS = {
         *("AMD Instinct MI250X", 0, 64, 1638, 50, 12.5, 8, 0.30),
         "AMD MI250X data sheet / 2; a site guide: 50 to 100 GB/s between cards, four 200 Gb/s adapters a host",
         pair_gb_s=200,
+        matmul=0.768,
         watts=280,
         usable_gib=63.9,
     ),
@@ -188,6 +196,7 @@ ACCELERATORS = {
         *("AMD Instinct MI300A", 0, 128, 5300, 384, 25, 4, 0.25),
         "AMD MI300A data sheet: two links of 64 GB/s per pair of four; one 200 Gb/s adapter each; host memory in it",
         has_fp8=True,
+        matmul=0.511,
         watts=550,
         usable_gib=120,
     ),
@@ -195,6 +204,7 @@ ACCELERATORS = {
         *("AMD Instinct MI300X", 0, 192, 5300, 448, 50, 8, 0.25),
         "AMD MI300X data sheet: seven links of 64 GB/s; 400 Gb/s a device",
         has_fp8=True,
+        matmul=0.511,
         watts=750,
         usable_gib=191.6,
     ),
@@ -202,6 +212,7 @@ ACCELERATORS = {
         *("AMD Instinct MI325X", 0, 256, 6000, 448, 50, 8, 0.25),
         "AMD MI325X data sheet: seven links of 64 GB/s; 400 Gb/s a device",
         has_fp8=True,
+        matmul=0.6,
         watts=1000,
         usable_gib=255.6,
     ),
@@ -209,6 +220,7 @@ ACCELERATORS = {
         *("AMD Instinct MI350X", 0, 288, 8000, 538, 50, 8, 0.25),
         "AMD MI350X data sheet: seven links of 76.8 GB/s; 400 Gb/s a device",
         has_fp8=True,
+        matmul=0.622,
         watts=1000,
         usable_gib=287.6,
     ),
@@ -216,6 +228,7 @@ ACCELERATORS = {
         *("AMD Instinct MI355X", 0, 288, 8000, 538, 50, 8, 0.25),
         "AMD MI355X data sheet: seven links of 76.8 GB/s; 400 Gb/s a device",
         has_fp8=True,
+        matmul=0.622,
         watts=1400,
         usable_gib=287.6,
     ),
@@ -223,6 +236,7 @@ ACCELERATORS = {
         *("Intel(R) Data Center GPU Max 1550", 512, 64, 1638, 15, 16.7, 12, 0.25),
         "Intel Max 1550 brief / 2; a site guide: 15 GB/s between cards, eight 200 Gb/s adapters a host",
         pair_gb_s=196,
+        matmul=0.569,
         watts=300,
         usable_gib=63.9,
     ),
@@ -230,6 +244,7 @@ ACCELERATORS = {
         *("Intel(R) Data Center GPU Max 1550", 448, 64, 1638, 15, 16.7, 12, 0.25),
         "as pvc, a tile of 448 vector engines, of which the peak is",
         pair_gb_s=196,
+        matmul=0.569,
         watts=300,
         usable_gib=63.9,
     ),

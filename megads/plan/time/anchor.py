@@ -198,7 +198,7 @@ def _of_benchmark(place: Place, measured: MeasuredRates) -> Rates:
     if is_cpu(measured.device):
         raise ConfigError(f"{measured.name} is a benchmark of a CPU, which predicts no run; anchor on a run")
     was, found, by = place.rates, place.rates, fitted()
-    matmul = by.matmul(place.device.device_name)
+    matmul = place.device.matmul or by.matmul(place.device.device_name)
     if measured.memory_gb_s:
         found = replace(found, memory=DEVICE.keep(measured.memory_gb_s / (by.memory * place.device.memory_gb_s)))
     if measured.links_gb_s:

@@ -21,7 +21,7 @@ class Constants:
 
     Attributes:
         matmul_v100, matmul_a100, matmul_h100: share of the peak that large products reach, by the class of device;
-            others have ``matmul_a100``, as a share between.
+            others have ``Accelerator.matmul``, or ``matmul_a100``.
         matmul_fp8: the same of products in FP8.
         attention: factor of the device's share for fused attention (``Accelerator.attention``).
         slow_attention: share of the peak of a general kernel.

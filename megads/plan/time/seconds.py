@@ -57,7 +57,7 @@ class Speeds:
 def speeds_of(place: Place, attention: Attention, by: Constants) -> Speeds:
     """Return the shares at ``place`` with an attention kernel."""
     device, rates = place.device, place.rates
-    matmul = by.matmul(device.device_name)
+    matmul = device.matmul or by.matmul(device.device_name)
     power = device.power**by.power
     core = {
         "unfused": by.scores * matmul,
@@ -67,7 +67,7 @@ def speeds_of(place: Place, attention: Attention, by: Constants) -> Speeds:
     }.get(attention, by.attention * device.attention)
     return Speeds(
         matmul * power * rates.matmul,
-        by.matmul_fp8 * power * rates.matmul,
+        min(by.matmul_fp8, device.matmul or 1) * power * rates.matmul,
         core * rates.matmul,
         by.memory * rates.memory,
         by.links * rates.links,
