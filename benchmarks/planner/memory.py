@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.planner.megatron_experts import extended_of, last_stage
 from benchmarks.planner.megatron_rows import PUBLISHED, Facts, facts_of, settings_of, test_of
-from benchmarks.planner.other_memory import gh200, h200, torchtitan
+from benchmarks.planner.other_memory import a100, gh200, h200, torchtitan
 from benchmarks.planner.rows import Row
 from megads.plan.experts import stage_memory
 from megads.plan.memory import GIB, Memory, stage_memories
@@ -219,7 +219,7 @@ def main() -> None:
             f"({100 * each.peak_error:+.1f} %){each.unknown and '; not said: '}{each.unknown}"
         )
     print("\n".join(lines(found)))
-    for other in (*torchtitan(), *gh200(), *h200()):
+    for other in (*a100(), *torchtitan(), *gh200(), *h200()):
         error = f"{100 * other.error:+.1f} %"
         print(f"{other.system} {other.name}: {other.predicted:.1f} of {other.measured:.1f} GiB ({error})")
 

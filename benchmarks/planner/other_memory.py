@@ -16,8 +16,10 @@ from megads.plan.conventions import (
     TORCHTITAN_COMPILED,
     TORCHTITAN_LOSS,
     Conventions,
+    megatron_core,
 )
-from megads.plan.memory import GIB, stage_memories
+from megads.plan.memory import GIB, stage_memories, stages
+from megads.plan.stacks import saved_bytes
 
 PUBLISHED = Path(__file__).parent / "published"
 
@@ -119,3 +121,22 @@ def h200() -> Iterator[Other]:
 
 FFN = {"4096": "14336", "5120": "17920"}
 """Inner widths, from the number of parameters that the rows state."""
+
+
+def a100() -> Iterator[Other]:
+    """Yield what arXiv 2205.05198 states of the first stage's activations, figure 7 and table 5."""
+    for row in _rows("a100_2205_05198.csv"):
+        if not row["activations_gib"]:
+            continue
+        env = {
+            **{"MODEL_FAMILY": "gpt", "NLAYERS": row["layers"], "HIDDEN": row["hidden"], "HEADS": row["heads"]},
+            **{"VOCAB_SIZE": row["vocab"], "SEQ": row["seq"], "TP": row["tp"], "PP": row["pp"]},
+            **{"MICRO_BATCH": row["mbs"], "GLOBAL_BATCH": row["gbs"], "RECOMPUTE": row["recompute"]},
+            **{"SCATTER_NORMS": row["sequence_parallel"], "ZERO_STAGE": "0", "TRAIN_ITERS": "9", "DTYPE": "bf16"},
+            **({"VIRTUAL_STAGES": row["vp"]} if int(row["vp"] or 1) > 1 else {}),
+        }
+        ranks = int(row["gpus"])
+        run = derive(resolve("", env=env, machine="generic"), num_hosts=1, ranks_per_host=ranks, vocab_size=0).run
+        name = f"{row['model']} {row['recompute']}{' SP' * int(row['sequence_parallel'])}"
+        kept = saved_bytes(run, next(stages(run)), megatron_core("a100", is_fused=False))
+        yield Other(name, "megatron-core", kept / GIB, float(row["activations_gib"]))

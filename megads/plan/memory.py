@@ -32,6 +32,15 @@ PROGRAM_BYTES = 360 * 2**20
 CUDA_PROGRAM_BYTES = 950 * 2**20
 """The same with a torch built for CUDA, whose libraries are loaded on a CPU too (762 to 946 MiB measured)."""
 
+CONTEXT_BYTES = 512 * 2**20
+"""Of a driver's context with torch's kernels on a device; H100 and A100 take about as much. Not measured here."""
+
+WORKSPACE_BYTES = 32 * 2**20
+"""Of a handle of cuBLAS from Hopper on, and of hipBLASLt, by torch; a quarter of it before."""
+
+COMMUNICATOR_BYTES = 128 * 2**20
+"""Of NCCL, RCCL or oneCCL: 16 channels with two buffers of 4 MiB (NCCL_BUFFSIZE's default). Not measured here."""
+
 DRAWN_BYTES = 3 * 4 * 2**24
 """Initial weights on their way to a device: a block of them, its tiles and its rounded copy."""
 
@@ -44,6 +53,19 @@ def program_bytes() -> int:
             importlib.metadata.distribution(f"nvidia-cudnn-cu{version}")
             return CUDA_PROGRAM_BYTES
     return PROGRAM_BYTES
+
+
+def _process_bytes(run: RunConfig) -> int:
+    """Return what a rank's process takes of the memory that is planned: of its device, or of the host on a CPU.
+
+    On a device: the driver's context, workspaces of the two threads that multiply, and buffers of a communicator for
+    every axis of the grid.
+    """
+    if run.machine == "cpu":
+        return program_bytes()
+    grid = run.parallel
+    axes = sum(degree > 1 for degree in (grid.tensor, grid.sequence, grid.pipeline, grid.data))
+    return CONTEXT_BYTES + 2 * WORKSPACE_BYTES + axes * COMMUNICATOR_BYTES
 
 
 @dataclass(frozen=True)
@@ -167,7 +189,7 @@ def _of_stage(run: RunConfig, world_size: int, stage: Stage, by: Conventions = M
     if is_whole:
         buffers += whole_work_bytes(run, stage, sharers * run.parallel.tensor)
     buffers += buffer_bytes(run, stage, by)
-    program = program_bytes() if by.library_bytes is None else by.library_bytes
+    program = _process_bytes(run) if by.library_bytes is None else by.library_bytes
     return Memory(by_engine.weights, by_engine.gradients, optimizer, buffers, activations, logits, copy, program)
 
 
