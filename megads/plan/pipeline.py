@@ -35,7 +35,7 @@ def uneven_idle(run: RunConfig) -> float:
     Counted are the matrix products of its layers and of the logits.
     """
     stages, chunks, batches = run.parallel.pipeline, virtual_stages(run), run.train.grad_acc_steps
-    work = _work(run)
+    work = work_shares(run)
     forward, backward, weight = (float(each) for each in _each(run))
     costs = Costs(forward, backward, weight, work=work)
     ends = ends_of(schedule_of(run), stages, chunks, batches, costs, MOST_CLOCKED)
@@ -59,6 +59,13 @@ def pipeline_lines(run: RunConfig) -> list[str]:
     return drawing_of(schedule_of(run), stages, virtual_stages(run), run.train.grad_acc_steps) if stages > 1 else []
 
 
+def pass_shares(run: RunConfig) -> tuple[float, float, float]:
+    """Return which shares of a micro-batch are forward, backward of the inputs and weight gradients."""
+    forward, backward, weight = _each(run)
+    whole = forward + backward + weight
+    return forward / whole, backward / whole, weight / whole
+
+
 def _costs(run: RunConfig) -> Costs:
     forward, backward, weight = _each(run)
     return Costs(Fraction(forward), Fraction(backward), Fraction(weight))
@@ -80,7 +87,7 @@ def _each(run: RunConfig) -> tuple[int, int, int]:
     return rest + core, rest + 2 * core + again, rest
 
 
-def _work(run: RunConfig) -> tuple[tuple[float, ...], ...]:
+def work_shares(run: RunConfig) -> tuple[tuple[float, ...], ...]:
     """Return the work of every chunk of every stage, as a share of the mean."""
     model = run.model
     if has_decoder(model):

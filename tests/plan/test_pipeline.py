@@ -12,7 +12,7 @@ from megads.config.sources.resolve import resolve
 from megads.config.stages import schedule_of, virtual_stages
 from megads.plan import pipeline
 from megads.plan.memory import stages
-from megads.plan.pipeline import idle_of, pipeline_lines, shorter, uneven_idle
+from megads.plan.pipeline import idle_of, pass_shares, pipeline_lines, shorter, uneven_idle, work_shares
 from megads.plan.place import place_of
 from megads.plan.time.step import step_time
 from megads.plan.traffic import traffic
@@ -53,7 +53,7 @@ def test_stages_of_unequal_work_wait_longer():
 @pytest.mark.parametrize("batches", ["40", "43"])
 def test_many_micro_batches_continue_the_line(schedule, batches, monkeypatch):
     run = _run(PP="4", GRAD_ACC_STEPS=batches, VOCAB_MULTIPLE="4096", **schedule)
-    costs = Costs(*map(float, pipeline._each(run)), work=pipeline._work(run))
+    costs = Costs(*pass_shares(run), work=work_shares(run))
     whole = simulate(actions(schedule_of(run), 4, virtual_stages(run), int(batches)), costs).idle_share()
     assert uneven_idle(run) == pytest.approx(whole, rel=1e-9)
     monkeypatch.setattr(pipeline, "MOST_CLOCKED", 1)

@@ -56,8 +56,12 @@ def page(drawing: Drawing) -> str:
         "data": data,
         "script": "\n".join((HERE / name).read_text(encoding="utf8") for name in SCRIPTS),
     }
-    text = (HERE / "page.html").read_text(encoding="utf8")
-    before, *rest = text.split("{{")
+    return fill((HERE / "page.html").read_text(encoding="utf8"), parts)
+
+
+def fill(template: str, parts: dict[str, str]) -> str:
+    """Return a template whose ``{{name}}`` are replaced by the parts of these names."""
+    before, *rest = template.split("{{")
     return before + "".join(parts[name] + after for name, _, after in (each.partition("}}") for each in rest))
 
 
