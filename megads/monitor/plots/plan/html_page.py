@@ -47,7 +47,7 @@ def _charts(planned: Planned) -> Iterator[str]:
         yield _stacked("memory", memory_title(planned), memory, svg.bars(names, memory, texts, "GiB", lines))
         times = [layout.step_s for layout in layouts]
         texts = [f"{sum(each.values()):.3g} s" for each in times]
-        yield _stacked("time", "time of a step (s)", times, svg.bars(names, times, texts, "s"))
+        yield _stacked("time", "time of a step, seconds", times, svg.bars(names, times, texts, "s"))
         speeds = [{"tokens/s": layout.tokens_per_s} for layout in layouts]
         texts = [f"{count(layout.tokens_per_s)}, {layout.mfu:.1%}" for layout in layouts]
         yield _chart("speed", "tokens/s of all ranks, and MFU", svg.bars(names, speeds, texts, "tokens/s"))
@@ -73,7 +73,7 @@ def _chart(name: str, title: str, drawn: str) -> str:
 def _tables(planned: Planned) -> Iterator[str]:
     layouts = planned.layouts
     if layouts:
-        head = ["layout", "tokens/s", "MFU", "step (s)", "GiB", "days", "settings"]
+        head = ["layout", "tokens/s", "MFU", "step, seconds", "GiB", "days", "settings"]
         rows = [
             [
                 *(each.name, f"{each.tokens_per_s:,.0f}", f"{each.mfu:.1%}", f"{sum(each.step_s.values()):.4g}"),
@@ -85,7 +85,7 @@ def _tables(planned: Planned) -> Iterator[str]:
         yield _table("Layouts", head, rows)
         for title, stacks, digits in (
             ("Memory (GiB)", [each.memory_gib for each in layouts], "{:.2f}"),
-            ("Time of a step (s)", [each.step_s for each in layouts], "{:.4g}"),
+            ("Time of a step, seconds", [each.step_s for each in layouts], "{:.4g}"),
         ):
             rows = [
                 [each.name, *(digits.format(value) for value in (*stack.values(), sum(stack.values())))]
@@ -115,7 +115,9 @@ def _timeline_table(timeline: PlannedTimeline) -> str:
         spent = [sum(block.end_s - block.start_s for block in row if block.kind == kind) for kind in kinds]
         rows.append([f"stage {stage}", *(f"{each:.4g}" for each in (*spent, timeline.length_s - sum(spent)))])
     head = ["", *(NAMES[kind] for kind in kinds), "waits"]
-    return _table(f"Pipeline (s), {timeline.micro_batches} of {timeline.of_micro_batches} micro-batches", head, rows)
+    return _table(
+        f"Pipeline in seconds: {timeline.micro_batches} of {timeline.of_micro_batches} micro-batches", head, rows
+    )
 
 
 def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

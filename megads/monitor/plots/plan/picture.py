@@ -177,7 +177,7 @@ def _parts(figure: Any, planned: Planned) -> list[_Part]:
         )
         times = [layout.step_s for layout in layouts]
         texts = [f"{sum(each.values()):.3g} s" for each in times]
-        parts.append(_Bars(figure, layouts, "time of a step (s)", times, texts))
+        parts.append(_Bars(figure, layouts, "time of a step, seconds", times, texts))
         speeds = [{"tokens/s": layout.tokens_per_s} for layout in layouts]
         texts = [f"{count(layout.tokens_per_s)}, {layout.mfu:.1%}" for layout in layouts]
         parts.append(_Bars(figure, layouts, "tokens/s of all ranks, and MFU", speeds, texts))

@@ -79,7 +79,7 @@ def timeline_of(run: RunConfig, time: StepTime, place: Place) -> PlannedTimeline
     whole = ends_of(*sizes, steps, costs, most=MOST_BLOCKS * 4)
     step = end_of_step(whole, closings, norm=0)
     rows = []
-    for stage, spans in enumerate(timeline.stages[:MOST_STAGES]):
+    for stage, spans in enumerate(timeline.stages[: max(4, min(MOST_STAGES, MOST_BLOCKS // len(timeline.stages[0])))]):
         row = [
             Block(span.action.kind, span.action.micro_batch, span.action.chunk, float(span.start), float(span.end))
             for span in spans

@@ -26,8 +26,8 @@ def test_every_number_stands_in_a_table():
     name = "PP2 &lt;DP&gt; ZeRO1 micro 1"
     assert found["Layouts", name] == ["57,600", "45.0%", "4.083", "19.80", "11.5", "TP=1 ZERO_STAGE=1"]
     assert found["Memory (GiB)", name] == ["3.60", "4.50", "5.40", "6.30", "19.80"]
-    assert found["Time of a step (s)", name] == ["3.333", "0.75", "4.083"]
-    assert found["Pipeline (s), 1 of 7 micro-batches", "stage 0"] == ["1", "2", "0", "0.5", "3"]
+    assert found["Time of a step, seconds", name] == ["3.333", "0.75", "4.083"]
+    assert found["Pipeline in seconds: 1 of 7 micro-batches", "stage 0"] == ["1", "2", "0", "0.5", "3"]
     hosts = tables(plan_page(of_hosts()))
     assert hosts["Hosts", "1"] == ["8", "", "does not fit"]
     assert hosts["Hosts", "2"] == ["16", "1,710", "TP2 DP8"]
