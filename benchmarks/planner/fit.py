@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 import numpy
-from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
 from benchmarks.planner.rows import Row
 from benchmarks.planner.time import place_for, rows, run_of
@@ -36,6 +35,7 @@ class Measured:
 
     row: Row
     case: Case
+    sequences: int  # of a step
 
     def predicted(self, by: Constants) -> float:
         """Return the seconds of a step."""
@@ -43,12 +43,24 @@ class Measured:
 
 
 def measured() -> list[Measured]:
-    """Return all rows."""
-    return [Measured(row, case_of(run_of(row), row.ranks, place_for(row.place), SYSTEMS[row.system])) for row in rows()]
+    """Return the rows that constants are fitted to."""
+    return of_rows(rows())
+
+
+def of_rows(given: Sequence[Row]) -> list[Measured]:
+    """Return rows with what their predictions need."""
+    found = []
+    for row in given:
+        run = run_of(row)
+        case = case_of(run, row.ranks, place_for(row.place), SYSTEMS[row.system])
+        found.append(Measured(row, case, run.train.global_batch))
+    return found
 
 
 def fit(given: Sequence[Measured], start: Constants | None = None, steps: int = 12) -> Constants:
     """Return the constants that fit ``given`` best, near their defaults; large errors count less than their square."""
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
+
     usual = _packed(Constants())
     spread = numpy.array([SPREAD.get(name, 0.2) for name in NAMES])
     logs = numpy.log([each.row.measured for each in given])

@@ -45,6 +45,14 @@ def rows() -> list[Row]:
     ]
 
 
+def later_rows() -> list[Row]:
+    """Return rows of sources that no constant is fitted to."""
+    found = []
+    for suite, name in (("Megatron-Bridge", "megatron_bridge"), ("NeMo", "nemo"), ("LLM Foundry", "llm_foundry")):
+        found += _common(f"{name}.csv", suite, skip=("LoRA", "fine"))
+    return found
+
+
 SAME = {
     "GPT3-175B": "175B",
     "174.6B": "175B",

@@ -137,6 +137,7 @@ SYSTEMS = {
         replace(TITAN, name="torchtitan-fp8", fp8=True),
         replace(TITAN, name="torchtitan-fp8-async", fp8=True, hides_tensor=True),
         FORGE,
+        System("llm-foundry", "ring", EAGER, SHARDED_SUM, "flash", hides_data=True),
         replace(FORGE, name="kempnerforge-eager", passes=EAGER),
     )
 }
