@@ -1,9 +1,7 @@
 """Compare the planner's predictions with published measurements, row by row.
 
-python -m benchmarks.planner               the tables
-python -m benchmarks.planner --fit         fit the constants of the time model first, and write them
-python -m benchmarks.planner --write       leave models out one by one; write errors.json and the block in docs/planner.md
-
+``python -m benchmarks.planner`` prints the tables; ``--fit`` first fits and writes the constants of the time model;
+``--write`` leaves out model by model, and writes errors.json and the tables of docs/planner.md.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ def main() -> None:
     given = fit.measured()
     if args.fit:
         fit.write(fit.fit(given))
-        raise SystemExit("wrote the constants; run again without --fit")
+        fitted.cache_clear()
     by = fitted()
     left_out = fit.left_out(given, by) if args.write else None
     text = report(given, left_out, held_back(), by)

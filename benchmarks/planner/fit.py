@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 
 import numpy
@@ -24,6 +24,9 @@ SPREAD = {
 
 NOISE = 0.05
 """Of a measurement."""
+
+NUDGE = 1e-4
+"""Of a logarithm, for slopes."""
 
 SHARES = ("tensor_hidden", "ring_hidden", "data_hidden")
 NAMES = [each.name for each in fields(Constants)]
@@ -59,8 +62,6 @@ def of_rows(given: Sequence[Row]) -> list[Measured]:
 
 def fit(given: Sequence[Measured], start: Constants | None = None, steps: int = 12) -> Constants:
     """Return the constants that fit ``given`` best, near their defaults; large errors count less than their square."""
-    from scipy.optimize import least_squares  # type: ignore[import-untyped]
-
     usual = _packed(Constants())
     spread = numpy.array([SPREAD.get(name, 0.2) for name in NAMES])
     logs = numpy.log([each.row.measured for each in given])
@@ -72,8 +73,31 @@ def fit(given: Sequence[Measured], start: Constants | None = None, steps: int = 
         errors = numpy.log([each.predicted(by) for each in given]) - logs
         return numpy.concatenate([weights * errors, (point - usual) / spread])
 
-    found = least_squares(off, _packed(start) if start else usual, max_nfev=steps, loss="soft_l1")
-    return _unpacked(found.x)
+    return _unpacked(_least(off, _packed(start) if start else usual, steps))
+
+
+def _least(off: Callable[[numpy.ndarray], numpy.ndarray], point: numpy.ndarray, steps: int) -> numpy.ndarray:
+    """Return where the errors of ``off`` are least: damped Gauss-Newton steps (Levenberg, Marquardt)."""
+    errors, damping = off(point), 1e-2
+    for _ in range(steps):
+        slopes = numpy.stack([(off(point + NUDGE * unit) - errors) / NUDGE for unit in numpy.eye(len(point))], axis=1)
+        # An error e counts as 2 (sqrt(1 + e^2) - 1): as its square while it is small.
+        count = 1 / numpy.sqrt(1 + errors**2)
+        normal, pull = slopes.T @ (count[:, None] * slopes), slopes.T @ (count * errors)
+        for _ in range(8):
+            found = point - numpy.linalg.solve(normal + damping * numpy.diag(numpy.diag(normal)), pull)
+            after = off(found)
+            if _cost(after) < _cost(errors):
+                point, errors, damping = found, after, damping / 5
+                break
+            damping *= 5
+        else:
+            break
+    return point
+
+
+def _cost(errors: numpy.ndarray) -> float:
+    return float(numpy.sum(numpy.sqrt(1 + errors**2) - 1))
 
 
 def left_out(given: Sequence[Measured], start: Constants) -> list[float]:

@@ -14,6 +14,7 @@ from megads.config.run_files import PREDICTED
 from megads.config.run_folder import write_whole
 from megads.config.schema import RunConfig
 from megads.errors import ConfigError
+from megads.plan.errors import error_of
 from megads.plan.place import Place
 from megads.plan.same_device import is_cpu
 from megads.plan.time.step import StepTime, step_time
@@ -87,7 +88,8 @@ def predict(run: RunConfig, world_size: int, memory_bytes: int, place: Place | N
         found = step_time(run, world_size, place)
     except ConfigError:
         return Prediction(memory_bytes)
-    rates, on_cpu = place.rates, is_cpu(place.device.device_name)
+    rates, error, on_cpu = place.rates, error_of(place, run), is_cpu(place.device.device_name)
+    is_known = not (rates.is_anchored or on_cpu)
     mfu = found.mfu_causal if run.profile.flops_causal else found.mfu_full
     return Prediction(
         memory_bytes,
@@ -95,6 +97,8 @@ def predict(run: RunConfig, world_size: int, memory_bytes: int, place: Place | N
         found.tokens_per_s * world_size,
         0.0 if on_cpu else mfu,
         _as_one(parts_of(found)) if on_cpu else parts_of(found),
+        error.mean if is_known else 0.0,
+        error.p95 if is_known else 0.0,
         device=place.device.device_name,
         source=rates.source.partition(":")[0] if rates.is_anchored else place.name,
     )

@@ -32,7 +32,7 @@ def test_it_is_the_estimate_of_the_step():
 def test_the_line_says_where_the_time_goes_and_how_far_off_such_lines_are():
     found = predict(run_of(1), 1, 10**9, H100)
     assert found.line().startswith("about ")
-    assert " predicted (h100), " in found.line()
+    assert " predicted (h100; on measured runs off by " in found.line()
     assert " tokens/s, mfu " in found.line()
     assert ": compute " in found.line()
     assert "communication" not in found.line()
