@@ -185,7 +185,7 @@ def test_openmpi_gives_its_ranks_on_other_hosts_the_environment(tmp_path, monkey
     ssh = tmp_path / "ssh"
     ssh.write_text(
         '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done; shift\n'
-        'exec env -i HOME="$HOME" TMPDIR="$(mktemp -d)" OMPI_MCA_rtc_hwloc_vmhole=none PATH=/usr/bin:/bin '
+        'exec env -i HOME="$HOME" TMPDIR="$(mktemp -dp "${0%/*}")" OMPI_MCA_rtc_hwloc_vmhole=none PATH=/usr/bin:/bin '
         "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
         'sh -c "$*"\n'
     )
