@@ -23,7 +23,7 @@ def size(num_bytes: float) -> str:
         if abs(num_bytes) < 1024:
             return f"{num_bytes:.3g} {unit}" if abs(num_bytes) < 999.5 else f"{num_bytes:.0f} {unit}"
         num_bytes /= 1024
-    return f"{num_bytes:.3g} TiB"
+    return f"{num_bytes:.3g} TiB" if abs(num_bytes) < 999.5 else f"{num_bytes:,.0f} TiB"
 
 
 def four_digits(value: float) -> str:

@@ -13,7 +13,10 @@ def test_count(value, text):
     assert count(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(512, "512 B"), (2048, "2 KiB"), (3 * 2**30, "3 GiB"), (2**41, "2 TiB")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(512, "512 B"), (2048, "2 KiB"), (3 * 2**30, "3 GiB"), (2**41, "2 TiB"), (1440 * 2**40, "1,440 TiB")],
+)
 def test_size(value, text):
     assert size(value) == text
 
