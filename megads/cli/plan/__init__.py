@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,10 +86,14 @@ def _plan(question: Question, options: dict[str, Any]) -> None:
     is_apply, best = options["is_apply"], answer.found.best[0]
     _show([command_line(question, best)] if is_apply else report(question, answer), options)
     _write(options["json_path"], lambda: as_json(question, answer=answer))
-    if options["png_path"]:
-        _part("megads.monitor.plots.plan", "--png").draw(answer.found, Path(absolute(options["png_path"])))
-    if options["html_path"]:
-        _part("megads.monitor.plots.plan", "--html").page(answer.found, Path(absolute(options["html_path"])))
+    if options["png_path"] or options["html_path"]:
+        from megads.monitor.plots import plan as pictures
+
+        days = [each.campaign.days for each in answer.costs]
+        if options["png_path"]:
+            pictures.draw(answer.found, absolute(options["png_path"]), days)
+        if options["html_path"]:
+            pictures.page(answer.found, absolute(options["html_path"]), days)
 
 
 def _sweep(question: Question, options: dict[str, Any]) -> None:
@@ -99,12 +101,18 @@ def _sweep(question: Question, options: dict[str, Any]) -> None:
     from megads.cli.plan.sweep import sweep_report
     from megads.cli.plan.to_json import as_json
 
-    for name, option in (("is_apply", "--apply"), ("png_path", "--png"), ("html_path", "--html")):
-        if options[name]:
-            raise ConfigError(f"{option} needs --nodes N: without it each number of hosts has a layout of its own")
+    if options["is_apply"]:
+        raise ConfigError("--apply needs --nodes N: without it each number of hosts has a layout of its own")
     rows = question.sweep()
     _show(sweep_report(question, rows), options)
     _write(options["json_path"], lambda: as_json(question, sweep=rows))
+    if options["png_path"] or options["html_path"]:
+        from megads.monitor.plots import plan as pictures
+
+        if options["png_path"]:
+            pictures.draw_hosts(rows, absolute(options["png_path"]))
+        if options["html_path"]:
+            pictures.page_hosts(rows, absolute(options["html_path"]))
 
 
 def _show(lines: list[str], options: dict[str, Any]) -> None:
@@ -124,13 +132,3 @@ def _write(path: str | None, content: Callable[[], str]) -> None:
         absolute(path).write_text(content() + "\n", encoding="utf8")
     except OSError as error:
         raise ConfigError(f"--json {path}: {error.strerror}; {write_cure(error, 'pass another file')}") from None
-
-
-def _part(module: str, option: str) -> Any:
-    """Return a module that draws or traces; it loads what a plan does not need."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise ConfigError(f"{option} is not part of this version; leave it out") from None

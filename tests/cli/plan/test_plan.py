@@ -44,3 +44,22 @@ def test_what_is_pasted_gives_the_settings_that_were_planned(tmp_path):
     assert found.train.grad_acc_steps == best["grad_acc_steps"]
     assert found.optim.lr == 1e-4
     assert abs(found.train.train_tokens - 10e9) <= found.train.global_batch * 2048
+
+
+def test_pictures_of_layouts_and_of_hosts(tmp_path):
+    png, page = tmp_path / "plan.png", tmp_path / "plan.html"
+    files = ("--png", str(png), "--html", str(page))
+    done = run(*SMALL, "--tokens", "10B", *files, PP="2")
+    assert done.exit_code == 0, done.output
+    assert png.read_bytes().startswith(b"\x89PNG")
+    text = page.read_text()
+    assert "<h1>7B on h100: 1 host x 8</h1>" in text
+    assert [f'id="chart-{name}"' in text for name in ("memory", "time", "speed", "timeline", "hosts")] == [
+        *(True, True, True, True, False)
+    ]
+    done = run("--preset", "7B", "--machine", "sophia", "--tokens", "10B", *files)
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert "<h1>7B on sophia</h1>" in text
+    assert 'id="chart-hosts"' in text
+    assert text.count("<circle") >= 3

@@ -66,8 +66,8 @@ ASKS = [
     ((*H100, "--trace", "--world", "8", "--png", "a.png"), {}, "--png is for a search"),
     ((*ONE, "--anchor", "/no/such/run"), {}, "/no/such/run"),
     ((*H100, "--apply"), {}, "--apply needs --nodes N"),
-    ((*H100, "--png", "plan.png"), {}, "--png needs --nodes N"),
-    ((*H100, "--html", "plan.html"), {}, "--html needs --nodes N"),
+    ((*H100, "--png", "/tmp"), {}, "--png /tmp is a folder"),
+    ((*H100, "--html", "/tmp"), {}, "--html /tmp is a folder"),
     # Settings.
     (("--preset", "8B", "--device", "h100", "--nodes", "1"), {}, "8B"),
     (("--preset", "7B", "--device", "h100", "--nodes", "1"), {"MODEL_ARCH": "70B"}, "name different presets"),
