@@ -18,12 +18,14 @@ from benchmarks.planner.megatron_experts import extended_of, last_stage
 from benchmarks.planner.megatron_rows import PUBLISHED, Facts, facts_of, settings_of, test_of
 from benchmarks.planner.other_memory import a100, gh200, h200, torchtitan
 from benchmarks.planner.rows import Row
+from megads.errors import ConfigError
 from megads.plan.experts import stage_memory
 from megads.plan.memory import GIB, Memory, stage_memories
 
 FILE = PUBLISHED / "megatron_memory.csv"
 RELATIVE, ABSOLUTE = 0.01, 0.1
 """Static memory is right within this share, or so many GiB."""
+NEEDED = {"suite", "test", "platform", "peak_alloc_GiB_max"}
 DEVICES_GIB = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 141, 192)
 """Memories of devices that are sold, of which a row is asked: does it fit?"""
 
@@ -33,6 +35,7 @@ class Result:
     """A row with what was predicted, in GiB.
 
     Attributes:
+        measured_static: 0: the row does not say it.
         unknown: what the row does not say and its memory depends on; empty: nothing.
     """
 
@@ -87,14 +90,25 @@ def predicted(row: Facts) -> Memory:
 
 
 def results(file: Path = FILE) -> list[Result]:
-    """Return all rows that say what is allocated, in the order of the table."""
+    """Return all rows that say a peak, in the order of the table.
+
+    Raises:
+        ConfigError: there is no such file, or it has no such columns.
+    """
+    if not file.is_file():
+        raise ConfigError(f"{file} is no file; pass a CSV file with the columns of {FILE.name}")
     found = []
     with file.open(newline="") as stream:
-        for row in csv.DictReader(stream):
-            if not row["alloc_GiB"]:
+        table = csv.DictReader(stream)
+        if missing := NEEDED - {*(table.fieldnames or ())}:
+            raise ConfigError(
+                f"{file} has no column {', '.join(sorted(missing))}; its columns are those of {FILE.name}"
+            )
+        for row in table:
+            if not row["peak_alloc_GiB_max"]:
                 continue
             memory, facts = predicted(row), facts_of(row)
-            measured = float(row["alloc_GiB"]), float(row["peak_alloc_GiB_max"])
+            measured = float(row.get("alloc_GiB") or 0), float(row["peak_alloc_GiB_max"])
             found.append(
                 Result(facts, static_bytes(memory) / GIB, memory.total / GIB, *measured, unknown_of(facts)),
             )
@@ -136,11 +150,12 @@ def summary(found: Iterable[Result]) -> Summary:
     """Return the errors of ``found``."""
     all_of_them = list(found)
     errors = sorted(abs(each.peak_error) for each in all_of_them)
-    static = [abs(each.static / each.measured_static - 1) for each in all_of_them]
+    told = [each for each in all_of_them if each.measured_static]
+    static = [abs(each.static / each.measured_static - 1) for each in told]
     return Summary(
         len(errors),
-        sum(each.is_static_right for each in all_of_them) / len(errors),
-        sum(static) / len(static),
+        sum(each.is_static_right for each in told) / max(1, len(told)),
+        sum(static) / max(1, len(told)),
         sum(errors) / len(errors),
         errors[min(len(errors) - 1, int(0.95 * len(errors)))],
         errors[-1],
@@ -225,4 +240,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.planner.memory import Result, by_suite, left_out, lines, reserve_of, results, rows, summary, unsafe
 from benchmarks.planner.other_memory import a100, gh200, h200, torchtitan
+from megads.errors import ConfigError
 from megads.plan.conventions import DEEPSPEED_PROCESS_GIB, MEGATRON_DEEPSPEED
 
 
@@ -88,3 +89,21 @@ def test_activations_as_a_paper_states_them():
     assert len(errors) == 24
     assert max(errors) <= 0.012
     assert sorted(errors)[len(errors) // 2] <= 0.001
+
+
+def test_a_file_of_the_users_own(tmp_path, found):
+    """Fewer columns, unknown tests and rows without static memory are read; what is no such file is refused."""
+    file = tmp_path / "own.csv"
+    columns = "suite,test,platform,peak_alloc_GiB_max,num-layers,hidden-size,num-attention-heads,seq-length,"
+    columns += "micro-batch-size,global-batch-size,bf16,use-distributed-optimizer,attention-backend,deterministic-mode"
+    same = next(each for each in found if "dist_optimizer_no_mmap" in each.facts["test"])
+    row = f"gpt,mine,{same.facts['platform']},{same.measured_peak},12,512,8,1024,4,32,true,true,unfused,true"
+    file.write_text(f"{columns}\n{row}\n")
+    (own,) = results(file)
+    assert own.peak == pytest.approx(same.peak, rel=0.01)
+    assert summary([own]).peak_mean == abs(own.peak_error)
+    file.write_text("suite,test\n")
+    with pytest.raises(ConfigError, match=r"has no column peak_alloc_GiB_max, platform; its columns are"):
+        results(file)
+    with pytest.raises(ConfigError, match=r"missing.csv is no file; pass a CSV file"):
+        results(tmp_path / "missing.csv")
