@@ -153,10 +153,9 @@ def place_of(name: str, *, root: Path | None = None, device: str = "") -> Place:
         return _of_machine(name, facts, row)
     if name.lower() not in DEVICES:
         hint = did_you_mean(name, [*machines, *DEVICES])
-        raise ConfigError(
-            f"no machine and no device {name!r}; known machines: {', '.join(machines)}; known devices: "
-            f"{', '.join(DEVICES)}{hint}"
-        )
+        kind = "machine and no device" if root else "device"
+        of_machines = f"known machines: {', '.join(machines)}; " if root else ""
+        raise ConfigError(f"no {kind} {name!r}; {of_machines}known devices: {', '.join(DEVICES)}{hint}")
     if device and device.lower() != name.lower():
         raise ConfigError(f"{name} is a device; pass {device} alone, or a machine with it")
     row = DEVICES[name.lower()]
@@ -168,7 +167,7 @@ def _row(name: str, where: str) -> Accelerator:
         return DEVICES[name.lower()]
     known = ", ".join(DEVICES)
     if not name:
-        raise ConfigError(f"{where}: its file does not say which device a rank has; pass a device, one of {known}")
+        raise ConfigError(f"{where}: its file does not say which device a rank has; pass --device, one of {known}")
     raise ConfigError(f"{where}: no device {name!r}; known devices: {known}{did_you_mean(name, list(DEVICES))}")
 
 

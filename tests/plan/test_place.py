@@ -114,7 +114,7 @@ def test_another_device_of_the_same_machine(tmp_path):
 @pytest.mark.parametrize(
     ("facts", "name", "device", "said"),
     [
-        ("device: cpu", "mine", "", "machine mine: its file does not say which device a rank has; pass a device, one"),
+        ("device: cpu", "mine", "", "machine mine: its file does not say which device a rank has; pass --device, one"),
         ("plan: {accelerator: h10}", "mine", "", "machine mine: no device 'h10'; known devices: "),
         ("plan: {accelerator: h100}", "mine", "tpu", "machine mine: no device 'tpu'; known devices: "),
         (
@@ -138,6 +138,11 @@ def test_what_is_wrong_is_one_line(tmp_path, facts, name, device, said):
         place_of(name, root=machine(tmp_path, facts), device=device)
     assert str(told.value).startswith(said)
     assert "\n" not in str(told.value)
+
+
+def test_without_a_checkout_there_are_devices_only():
+    with pytest.raises(ConfigError, match=r"^no device 'aurora'; known devices: v100, .*, cpu"):
+        place_of("aurora")
 
 
 def test_levels_out_of_order_are_refused(tmp_path):

@@ -16,7 +16,7 @@ ASKS = [
     (("--preset", "7B"), {}, "pass --machine NAME, or --device NAME"),
     (("--preset", "7B", "--nodes", "4"), {}, "pass --machine NAME, or --device NAME"),
     (("--preset", "7B", "--machine", "aurorra", "--nodes", "1"), {}, "no machine and no device 'aurorra'"),
-    (("--preset", "7B", "--device", "h1000", "--nodes", "1"), {}, "no machine and no device 'h1000'"),
+    (("--preset", "7B", "--device", "h1000", "--nodes", "1"), {}, "no device 'h1000'; known devices: v100"),
     (("--preset", "7B", "--machine", "polaris", "--device", "h1000", "--nodes", "1"), {}, "no device 'h1000'"),
     (("--preset", "7B", "--machine", "h100", "--device", "a100", "--nodes", "1"), {}, "h100 is a device"),
     (("--preset", "7B", "--nodes", "1"), {"MACHINE": "nowhere"}, "MACHINE=nowhere is not known"),
