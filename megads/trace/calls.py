@@ -56,6 +56,10 @@ class Call:
     num_bytes: int
 
 
+_READ = {torch.bool: False, torch.uint8: 0, torch.int32: 1, torch.int64: 1}
+"""What the host reads of a tensor, by its type; 1.0 of others."""
+
+
 class Phases:
     """A :class:`megads.timing.sections.Clock` that only knows what runs."""
 
@@ -72,7 +76,7 @@ class Phases:
 class Recorder(TorchDispatchMode):
     """Counts collectives, which send nothing, and answers what the host reads of a device.
 
-    What it reads is 0, of whole numbers 1: a loss of 0, gradients without overflow.
+    What it reads is 1, of flags 0: a loss and a norm of 1, gradients without overflow.
     """
 
     def __init__(self, groups: Groups, phases: Phases):
@@ -84,7 +88,7 @@ class Recorder(TorchDispatchMode):
         if func.namespace == "c10d":
             return self._answer(func._schema.name.split("::")[1], args)
         if func is torch.ops.aten._local_scalar_dense.default:
-            return 1 if args[0].dtype in (torch.int32, torch.int64) else False if args[0].dtype == torch.bool else 0.0
+            return _READ.get(args[0].dtype, 1.0)
         if func is torch.ops.aten.equal.default:
             return True
         return func(*args, **(kwargs or {}))

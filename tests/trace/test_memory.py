@@ -53,9 +53,7 @@ def test_a_torch_without_the_tracker_is_one_line(monkeypatch):
     from megads.trace.memory import Tracked, tracker_class
 
     monkeypatch.setitem(sys.modules, "torch.distributed._tools.mem_tracker", None)
-    with pytest.raises(
-        DependencyError, match=r"has no torch\.distributed\..*\.MemTracker .*use torch"
-    ):
+    with pytest.raises(DependencyError, match=r"has no torch\.distributed\..*\.MemTracker .*use torch"):
         tracker_class()
     with Tracked(is_on=False).running():  # a trace without memory does not look for it
         pass

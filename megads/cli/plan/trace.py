@@ -23,6 +23,8 @@ PER_HOST = 8
 """Ranks of a host where no machine says how many."""
 
 MOST_RANKS = 1 << 20
+BY_DEVICE = "generic"
+"""The machine of a run that names none, or only a device."""
 
 
 def trace_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -62,21 +64,24 @@ def trace_report(
             raise ConfigError(f"{name} is for a search of layouts, and --trace runs the layout of the settings")
     if world is not None and (options.nodes or options.ranks):
         raise ConfigError(f"--world {world}, --nodes and --ranks all say how many ranks there are; pass one of them")
-    machine, per_host = "generic", PER_HOST
-    if options.machine or options.device:
+    asked = request()
+    given = asked.env.get("MACHINE", "")
+    if options.machine and given and given != options.machine:
+        raise ConfigError(f"--machine {options.machine} and MACHINE={given} differ; unset MACHINE")
+    machine, per_host = options.machine or ("" if options.device else given) or BY_DEVICE, PER_HOST
+    if options.device or machine not in (BY_DEVICE, "cpu"):
         from megads.plan.place import place_of
 
-        asked = request()
-        per_host = place_of(options.machine or options.device, root=asked.root, device=options.device).per_host
-        machine = options.machine or machine
+        name = options.device if machine == BY_DEVICE else machine
+        per_host = place_of(name, root=asked.root, device=options.device).per_host
     ranks = world if world is not None else options.ranks or (options.nodes or 0) * per_host
     if world is None and not ranks:
         raise ConfigError("--trace needs the number of ranks: --world N, --ranks N or --nodes N")
-    return show_trace(request(), rank or 0, ranks, machine=machine, per_host=per_host)
+    return show_trace(asked, rank or 0, ranks, machine=machine, per_host=per_host)
 
 
 def show_trace(
-    request: TrainRequest, rank: int, world: int, *, machine: str = "generic", per_host: int = PER_HOST
+    request: TrainRequest, rank: int, world: int, *, machine: str = BY_DEVICE, per_host: int = PER_HOST
 ) -> tuple[list[str], str]:
     """Return the report of a step of ``rank``, and the same as JSON.
 
@@ -116,6 +121,7 @@ def traced_run(request: TrainRequest, rank: int, world: int, *, machine: str, pe
     ranks_per_host = gcd(world, per_host)
     hosts = world // ranks_per_host
     env = {name: value for name, value in request.env.items() if name not in ("NHOSTS", "NGPU_PER_HOST")}
-    resolved = resolve_request(replace(request, env={**env, "NHOSTS": str(hosts)}), machine, hosts)
+    env |= {"NHOSTS": str(hosts), "MACHINE": machine}
+    resolved = resolve_request(replace(request, env=env), machine, hosts)
     vocabulary = resolved.run.model.vocab_size or VOCABULARY
     return derive(resolved, num_hosts=hosts, ranks_per_host=ranks_per_host, vocab_size=vocabulary).run
