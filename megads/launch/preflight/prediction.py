@@ -40,13 +40,20 @@ def _place(run: RunConfig, allocation: Allocation, env: Mapping[str, str], root:
     place = place_of(run.machine, root=root) if is_known else None
     if not run.times.anchor:
         return place
+    try:
+        return _anchored(place, run, allocation, on_cpu=on_cpu)
+    except ConfigError as error:
+        raise ConfigError(f"PLAN_ANCHOR: {error}") from None
+
+
+def _anchored(place: Place | None, run: RunConfig, allocation: Allocation, *, on_cpu: bool) -> Place:
     measured = read_measured(Path(run.times.anchor))
     if on_cpu and not is_cpu(measured.device):
-        raise ConfigError(f"PLAN_ANCHOR={run.times.anchor}: measured on {measured.device}, and this run is on CPUs")
+        raise ConfigError(f"{run.times.anchor}: measured on {measured.device}, and this run is on CPUs")
     ranks = allocation.ranks_per_host
     if isinstance(measured, MeasuredRun) and is_cpu(measured.device) and measured.per_host != ranks:
         raise ConfigError(
-            f"PLAN_ANCHOR={run.times.anchor}: measured with {plural(measured.per_host, 'rank')} on a host, which "
+            f"{run.times.anchor}: measured with {plural(measured.per_host, 'rank')} on a host, which "
             f"share its cores, and this run has {ranks}; anchor on a run with {ranks}, or unset it"
         )
     return anchored(place, measured)
