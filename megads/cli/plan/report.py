@@ -171,7 +171,7 @@ def _closing(question: Question, looked: int, timed: int) -> Iterator[str]:
     yield f"searched {looked:,} candidates, {timed} timed line by line; held: {held(question) or 'nothing'}"
     yield f"source   {question.place.source}"
     if question.place.rates.is_anchored:
-        yield f"anchor   {question.place.rates.source}"
+        yield f"anchor   {question.place.rates.source.removeprefix('anchored ')}"
     if question.place.assumed:
         yield f"assumed  {'; '.join(question.place.assumed)}"
 

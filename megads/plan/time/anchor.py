@@ -95,7 +95,8 @@ def _of_run(place: Place, measured: MeasuredRun) -> Rates:
     before = _predicted(place, measured, place.rates)
     rates, off = _matched(place, [measured], _of_sections(before, place, measured))
     if off > max(CLOSE, measured.scatter):  # the sections explain less than the whole does
-        rates, off = min((rates, off), _matched(place, [measured], place.rates), key=lambda each: each[1])
+        others = [_matched(place, [measured], place.rates, with_host=with_host) for with_host in (False, True)]
+        rates, off = min((rates, off), *others, key=lambda each: each[1])
     unexplained = f"; {off:.0%} of the step stay unexplained" if off > max(0.01, measured.scatter) else ""
     basis = f"{plural(measured.steps, 'step')} of {exact(measured.step_s)} +- {measured.scatter:.1%}"
     return replace(
@@ -129,13 +130,15 @@ def _bounds(place: Place) -> Bounds:
     return CPU if is_cpu(place.device.device_name) else DEVICE
 
 
-def _matched(place: Place, steps: Sequence[MeasuredRun], rates: Rates) -> tuple[Rates, float]:
+def _matched(
+    place: Place, steps: Sequence[MeasuredRun], rates: Rates, *, with_host: bool = False
+) -> tuple[Rates, float]:
     """Return the rates with which the predictions are the measured steps on average, and by what share they are off.
 
-    Changed is the rate of products; that of memory too where no section gave one, and all of a CPU.
+    Changed is the rate of products; that of memory too where no section gave one, and the host's ``with_host``.
     """
     bounds = _bounds(place)
-    with_memory, with_host = rates.memory == place.rates.memory, bounds is CPU
+    with_memory = rates.memory == place.rates.memory
 
     def at(factor: float) -> Rates:
         return replace(
@@ -170,8 +173,8 @@ def _changes(place: Place, measured: MeasuredRun, rates: Rates) -> str:
     """Return ``matmul 0.58 -> 0.61, memory 0.84 -> 0.80``: shares of the device's peaks before and after."""
     before = _predicted(place, measured, place.rates)
     if _bounds(place) is CPU:
-        rate = 1e3 * _tflops(measured, before) * rates.matmul / place.rates.matmul
-        return f"products and attention at {rate:.3g} GFLOP/s per rank"
+        flops = flops_per_token(measured.run).hardware * before.tokens / measured.world_size
+        return f"{flops / measured.step_s / 1e9:.3g} GFLOP/s per rank, over the whole step"
     share = _tflops(measured, before) / place.peak_tflops(measured.run.train.dtype)
     was, now = place.rates, rates
     pairs = {

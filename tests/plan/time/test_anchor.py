@@ -132,11 +132,17 @@ def test_without_a_place_it_is_the_device_that_was_measured():
 
 
 def test_a_cpu_has_one_rate_and_no_made_up_ones():
-    measured = replace(measured_at(CPU, Rates()), step_s=0.0123, parts={"optimizer": 0.006})
+    measured = replace(measured_at(CPU, Rates()), step_s=123.0, parts={"optimizer": 60.0})
     place = anchored(None, measured)
-    assert again(place, measured) == pytest.approx(0.0123, rel=2e-4)
-    assert place.rates.matmul == pytest.approx(place.rates.memory) == pytest.approx(place.rates.host)
-    assert " GFLOP/s per rank (40 steps of 12.3 ms +- 1.0%)" in place.rates.source
+    assert again(place, measured) == pytest.approx(123, rel=2e-4)
+    assert place.rates.matmul == pytest.approx(place.rates.memory) != 1.0
+    assert place.rates.host == 1.0
+    assert " GFLOP/s per rank, over the whole step (40 steps of 2m03s +- 1.0%)" in place.rates.source
+    # A step that is shorter than what the host is said to need changes that, too.
+    short = replace(measured, step_s=0.002)
+    place = anchored(None, short)
+    assert again(place, short) == pytest.approx(0.002, rel=2e-4)
+    assert place.rates.host == pytest.approx(place.rates.matmul)
     assert place.per_host == 8
 
 
