@@ -35,7 +35,7 @@ def test_rank_0_predicts_and_says_why_a_simulation_is_slower(tmp_path, tmp_path_
     assert done.returncode == 0, done.stderr
     log = (tmp_path / "r/log/run.log").read_text().splitlines()
     (step,) = [line for line in log if " step     about " in line]
-    assert " predicted (h100), " in step
+    assert " predicted (h100; on measured runs off by " in step
     assert " tokens/s, mfu " in step
     plans = [line for line in log if "plan     " in line]
     assert len(plans) == 2  # after ten steps, and in the summary

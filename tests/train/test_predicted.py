@@ -55,7 +55,7 @@ def test_another_device_than_the_machines_is_predicted_anew(tmp_path, logged):
     found = comparison_of(training_of(tmp_path, name="NVIDIA H200")).prediction
     assert found.device == "NVIDIA H200"
     (line,) = logged.messages
-    assert " predicted (h200), " in line
+    assert " predicted (h200; on measured runs off by " in line
 
 
 @pytest.mark.parametrize("how", [{"device": "cpu", "name": "cpu"}, {"name": "simulated device"}, {"units": 16}])
