@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -70,6 +71,14 @@ def test_the_page_and_the_package_have_these_rows():
         assert kept[name] == pytest.approx(each, abs=1e-3), name
 
 
+@pytest.mark.parametrize("name", [each.name for each in fields(Constants)])
+def test_no_constant_belongs_to_one_model(name):
+    by = fitted()
+    other = replace(by, **{name: 0.9 * getattr(by, name)})
+    moved = {each.row.group for each in _given() if abs(each.predicted(other) / each.predicted(by) - 1) > 1e-4}
+    assert len(moved) >= 2, moved
+
+
 def test_a_fit_finds_planted_constants_again():
     rows = [each for each in _given() if each.row.suite == "A100"][::4]
     planted = Constants(matmul_a100=0.7)
@@ -81,6 +90,4 @@ def test_a_fit_finds_planted_constants_again():
 
 
 def _with(row, seconds):
-    from dataclasses import replace
-
     return replace(row, measured=seconds)
