@@ -352,7 +352,9 @@ def test_a_script_is_previewed_to_its_end(example, files):
     assert f"\nlayout   {per_host * hosts} rank" in done.stdout
     assert "\ndefaults Megatron-LM's; " in done.stdout
     before_drawing = done.stdout.partition("\npipeline ")[0]
-    assert before_drawing.splitlines()[-1].startswith("memory   about ")
+    *_, memory, step = before_drawing.splitlines()
+    assert memory.startswith("memory   about ")
+    assert step.startswith("step     about ")
     assert not (files / "runs").exists()
     assert "is not a setting" not in done.stderr
 
