@@ -187,7 +187,7 @@ def _of_machine(name: str, facts: Facts, row: Accelerator) -> Place:
         storage_gb_s=plan.storage_gb_s,
         host_mtbf_hours=plan.host_mtbf_hours or MTBF_HOURS,
         start_s=plan.start_s or START_S,
-        source=f"envs/{name}.yaml; {row.source}" if facts.description else row.source,
+        source=_source(name, facts, row),
         memory_gib=facts.device_memory_gib or row.usable_gib or row.memory_gib,
         assumed=tuple(_assumed(plan, row, per_host)),
     )
@@ -209,6 +209,13 @@ def _usual(row: Accelerator, per_host: int) -> Iterator[Link]:
         yield Link(what="inside a rack", ranks=row.joined, gb_s=row.link_gb_s)
     # A host has its adapters for the ranks that it has.
     yield Link(what="between hosts", ranks=0, gb_s=row.network_gb_s * row.per_host / per_host)
+
+
+def _source(name: str, facts: Facts, row: Accelerator) -> str:
+    if not facts.description:
+        return row.source
+    # Of the row only its data sheet, where the file says how the hosts are.
+    return f"envs/{name}.yaml; {row.source.split(';')[0] if facts.plan.links else row.source}"
 
 
 def _grams(region: str, name: str) -> float:

@@ -93,6 +93,11 @@ def test_facts_of_the_sites():
     ]
 
 
+def test_the_source_is_of_the_hosts_that_the_machine_has():
+    assert place_of("polaris", root=ROOT).source == "envs/polaris.yaml; NVIDIA A100 40GB data sheet"
+    assert "eight 200 Gb/s adapters" in place_of("a100-40").source
+
+
 def test_what_is_known_is_not_assumed(tmp_path):
     known = "hosts: 9, host_watts: 2000, pue: 1.1, grams_per_kwh: 50, storage_gb_s: 10, host_mtbf_hours: 1, start_s: 5"
     links = "links: [{what: all, ranks: 0, gb_s: 7, latency_us: 2}]"
