@@ -69,6 +69,8 @@ def _check(options: dict[str, Any]) -> None:
         raise ConfigError("--apply and --json - both print to stdout; pass --json FILE")
     for name, option in FILES.items():
         path = options[name]
+        if path == "":
+            raise ConfigError(f"{option} is empty; pass a file")
         if path == "-" and name != "json_path":
             raise ConfigError(f"{option} -: a picture is a file; pass {option} plan{option.replace('--', '.')}")
         if path and path != "-" and not absolute(path).parent.is_dir():

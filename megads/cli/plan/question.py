@@ -86,7 +86,12 @@ class Question:
             ConfigError: none fits; it says which number of hosts would be enough.
         """
         ask = self.ask()
-        found = search_for(ask, top)
+        try:
+            found = search_for(ask, top)
+        except ConfigError as error:
+            tokens = f"TRAIN_TOKENS={self.request.env.get('TRAIN_TOKENS')} (env TRAIN_TOKENS)"
+            given = f"--tokens {self.options.tokens}"
+            raise ConfigError(str(error).replace(tokens, given) if self.options.tokens else str(error)) from None
         if not found.best:
             raise ConfigError(self._nothing(found))
         return Answer(found, [self.cost_of(each, ask) for each in found.best])
@@ -176,7 +181,7 @@ def _with_tokens(request: TrainRequest, text: str) -> TrainRequest:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?(?:[eE][0-9]{1,2})?)([kMBGT]?)", text)
     count = float(match[1]) * SCALES[match[2]] if match else 0.0
     if not 1 <= count <= MOST_TOKENS:
-        raise ConfigError(f"--tokens {text}: a number of tokens, e.g. 300B, 1.5T or 1e12, at most 2**53")
+        raise ConfigError(f"--tokens {text[:40]}: a number of tokens, e.g. 300B, 1.5T or 1e12, at most 2**53")
     if given := request.env.get("TRAIN_TOKENS"):
         raise ConfigError(f"--tokens {text} and TRAIN_TOKENS={given}: pass one of them")
     return replace(request, env={**request.env, "TRAIN_TOKENS": str(round(count))})

@@ -13,7 +13,7 @@ from megads.config.stages import schedule_of, virtual_stages
 from megads.config.tree import env_name
 from megads.plan.cost import Cost
 from megads.plan.memory import GIB, count_parameters
-from megads.plan.search.ask import BATCH, SEARCHED, Ask
+from megads.plan.search.ask import BATCH, SEARCHED, VOCABULARY, Ask
 from megads.plan.search.risks import risks
 from megads.plan.search.search import Candidate
 from megads.plan.time.step import Kind
@@ -96,6 +96,11 @@ def number(value: float) -> str:
     return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
+def volume(num_bytes: float) -> str:
+    """Return bytes of files, up to ``161 PiB``."""
+    return f"{number(num_bytes / 2**50)} PiB" if num_bytes >= 1000 * 2**40 else size(num_bytes)
+
+
 def table(rows: list[tuple[str, ...]]) -> list[str]:
     """Return rows with columns of equal width; numbers to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -111,14 +116,14 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
 
 def _cost_lines(best: Candidate, cost: Cost, ask: Ask) -> Iterator[str]:
     found, tokens = cost.campaign, best.timed()[0].train.train_tokens
-    spent = f"{found.days:.3g} days" if found.days >= 1 else duration(found.total_s)
+    spent = f"{number(found.days)} days" if found.days >= 1 else duration(found.total_s)
     yield (
         f"run      {count(tokens)} tokens, {plural(found.steps, 'step', ',')}: {spent} in jobs, "
         f"{count(found.node_hours)} node-hours, {found.efficiency:.1%} of it steps that count"
     )
     energy = "energy not known: the power of a host is not"
     if found.kwh is not None:
-        co2 = f", {found.co2_kg / 1000:,.3g} t CO2" if found.co2_kg is not None else ""
+        co2 = f", {number(found.co2_kg / 1000)} t CO2" if found.co2_kg is not None else ""
         energy = f"{found.kwh:,.0f} kWh{co2}"
     yield f"energy   {energy}"
     if cost.queue is not None:
@@ -128,10 +133,10 @@ def _cost_lines(best: Candidate, cost: Cost, ask: Ask) -> Iterator[str]:
         yield f"jobs     {plural(found.jobs, 'job', ',')} of at most {cost.walltime_hours:g} h"
     elif ask.place.queues:
         yield f"jobs     no queue of {ask.place.name} takes {plural(ask.num_hosts, 'host')}"
-    failures = f"{found.failures:.3g} failures expected, {duration(found.lost_s)} lost" if found.failures else ""
+    failures = f"{number(found.failures)} failures expected, {duration(found.lost_s)} lost" if found.failures else ""
     yield (
-        f"saves    {plural(found.saves, 'checkpoint', ',')} of {size(found.save_bytes)}, {size(found.kept_bytes)} "
-        f"kept, {size(found.written_bytes)} written{f'; {failures}' if failures else ''}"
+        f"saves    {plural(found.saves, 'checkpoint', ',')} of {volume(found.save_bytes)}, {volume(found.kept_bytes)} "
+        f"kept, {volume(found.written_bytes)} written{f'; {failures}' if failures else ''}"
     )
 
 
@@ -172,8 +177,9 @@ def _closing(question: Question, looked: int, timed: int) -> Iterator[str]:
     yield f"source   {question.place.source}"
     if question.place.rates.is_anchored:
         yield f"anchor   {question.place.rates.source.removeprefix('anchored ')}"
-    if question.place.assumed:
-        yield f"assumed  {'; '.join(question.place.assumed)}"
+    vocabulary = () if question.resolved.run.model.vocab_size else (f"a vocabulary of {VOCABULARY:,} tokens",)
+    if assumed := (*vocabulary, *question.place.assumed):
+        yield f"assumed  {'; '.join(assumed)}"
 
 
 def held(question: Question) -> str:

@@ -76,7 +76,7 @@ class Order:
             return update
         rate = self._level(degrees.tensor * sharers)
         steps = point.steps or 1
-        times, each = {0: (1, 6.0), 1: (1, 6.0), 2: (steps, 4.0), 3: (steps, 8.0)}[point.zero]
-        seconds = times * own * each * (1 - 1 / sharers) / rate
-        hidden = OVERLAP * compute * times
+        sent = {2: 4.0 * steps + 2, 3: 8.0 * steps}.get(point.zero, 6.0)
+        seconds = own * sent * (1 - 1 / sharers) / rate
+        hidden = OVERLAP * compute * (steps if point.zero > 1 else 1)
         return update + max(0.1 * seconds, seconds - hidden)

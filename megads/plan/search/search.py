@@ -25,11 +25,14 @@ from megads.plan.search.order import Order
 from megads.plan.search.points import MOST_TENSOR, RECOMPUTES, Degrees, Point, degrees_of, points_of
 from megads.plan.time.step import StepTime
 
-MOST_TIMED, MOST_PER_LAYOUT = 160, 4
+MOST_TIMED, MOST_PER_LAYOUT = 320, 8
 """Candidates that are timed line by line: in all, and of one layout."""
 
 MOST_LAYOUTS = 120
 """Layouts that are derived."""
+
+WORTH = 0.01
+"""Share of the speed that a higher ZeRO stage must gain."""
 
 MOST_SPLIT = 16
 """Layouts, of those that split the model most, of which one fits if any does."""
@@ -326,11 +329,11 @@ class Looks:
 def _smallest(ask: Ask, point: Point) -> Point:
     """Return the candidate of a layout that needs least memory."""
     held = ask.holds(names.CHUNKS) or ask.holds(names.PER_CHUNK) or ask.holds(names.SCHEDULE)
-    micro = point.micro if ask.holds(names.MICRO) or ask.holds(names.STEPS) else 1
+    micro = point.micro if ask.holds(names.MICRO) or (ask.batch and ask.holds(names.STEPS)) else 1
     return point._replace(
         zero=point.zero if ask.holds(names.ZERO) else 3,
         micro=micro,
-        steps=point.steps * point.micro // micro,
+        steps=point.steps * point.micro // micro if ask.batch else point.steps,
         recompute=point.recompute if ask.holds(names.RECOMPUTE) else "full",
         schedule=point.schedule if held or point.degrees.pipeline == 1 else "1f1b",
         chunks=point.chunks if held else 1,
@@ -374,7 +377,7 @@ def _sorted_out(found: Found, looks: Looks, ordered: list[tuple[float, Point]], 
     timed: list[tuple[Candidate, Point]] = []
     for known in looks.layouts.values():
         if known.timed:
-            timed.append(max(known.timed, key=lambda each: _speed(each[0])))
+            timed.append(_fastest(known.timed))
         elif known.lost:
             found.losers.append(known.lost)
     timed.sort(key=lambda each: -_speed(each[0]))
@@ -414,6 +417,13 @@ def _checked(looks: Looks, candidate: Candidate, point: Point) -> Candidate:
         "rule" if problem else "fits",
         candidate.quick_s,
     )
+
+
+def _fastest(timed: list[tuple[Candidate, Point]]) -> tuple[Candidate, Point]:
+    """Return the fastest candidate of a layout; a higher ZeRO stage must gain a percent to be worth its risk."""
+    most = max(_speed(candidate) for candidate, _ in timed)
+    close = [each for each in timed if _speed(each[0]) >= (1 - WORTH) * most]
+    return min(close, key=lambda each: (each[1].zero, -_speed(each[0])))
 
 
 def _speed(candidate: Candidate) -> float:

@@ -47,7 +47,7 @@ ASKS = [
     ((*ONE, "--tokens", "1T1T"), {}, "--tokens 1T1T: a number of tokens"),
     ((*ONE, "--tokens", "1T"), {"TRAIN_TOKENS": "5"}, "--tokens 1T and TRAIN_TOKENS=5"),
     ((*ONE, "--tokens", "1T"), {"TRAIN_ITERS": "5"}, "set only one of them"),
-    ((*ONE, "--tokens", "1"), {}, "is less than one batch"),
+    ((*ONE, "--tokens", "1"), {}, "--tokens 1 is less than one batch"),
     ((*ONE, "--top", "0"), {}, "'--top'"),
     # Files and parts.
     ((*ONE, "--json", "/no/such/folder/plan.json"), {}, "its folder does not exist"),
@@ -68,6 +68,8 @@ ASKS = [
     ((*H100, "--apply"), {}, "--apply needs --nodes N"),
     ((*H100, "--png", "/tmp"), {}, "--png /tmp is a folder"),
     ((*H100, "--html", "/tmp"), {}, "--html /tmp is a folder"),
+    ((*ONE, "--json", ""), {}, "--json is empty"),
+    ((*ONE, "--png", ""), {}, "--png is empty"),
     # Settings.
     (("--preset", "8B", "--device", "h100", "--nodes", "1"), {}, "8B"),
     (("--preset", "7B", "--device", "h100", "--nodes", "1"), {"MODEL_ARCH": "70B"}, "name different presets"),

@@ -43,6 +43,11 @@ def test_what_the_user_gives_is_held(env, name, values):
     assert {getattr(point, name) for point in _points(ask, 2, 2, 1, 4)} == values
 
 
+def test_a_micro_batch_is_searched_where_only_the_accumulation_is_given():
+    ask = _ask(GRAD_ACC_STEPS="300", PP="8", PIPELINE_SCHEDULE="zb-h1")
+    assert search_for(ask, 1).best[0].run.train.grad_acc_steps == 300
+
+
 def test_a_batch_that_nobody_gives_is_that_of_the_settings_cut_to_a_usual_one():
     assert _ask(2, "7B").batch == 16
     large = _ask(4096, "7B").batch

@@ -27,6 +27,7 @@ ASKED = [
     ("70B", {"PP": "4", "NUM_LAYERS_PER_VIRTUAL_STAGE": "5"}, "h100", 8),
     ("7B", {"ENGINE": "deepspeed"}, "h100", 2),
     ("bert-345M", {}, "h100", 2),
+    ("t5-220M", {"ZERO_STAGE": "2"}, "mi250x", 1),
     ("retro-843M", {}, "h100", 1),
     ("2B", {"GRAD_ACC_STEPS": "4", "MICRO_BATCH": "2"}, "mi300x", 2),
 ]
