@@ -12,6 +12,7 @@ from megads.config.schema import RunConfig
 from megads.config.stages import schedule_of, virtual_stages
 from megads.config.tree import env_name
 from megads.plan.cost import Cost
+from megads.plan.errors import Error, error_of
 from megads.plan.memory import GIB, count_parameters
 from megads.plan.search.ask import BATCH, SEARCHED, VOCABULARY, Ask
 from megads.plan.search.risks import risks
@@ -22,7 +23,7 @@ from megads.text.units import count, duration, seconds, size
 
 HEAD = (
     *("", "TP", "PP", "VPP", "SP", "DP", "ZeRO", "micro", "acc", "recompute", "schedule", "tokens/s", "MFU", "causal"),
-    *("GiB", "comm", "idle", "step", "days", "risk"),
+    *("GiB", "comm", "idle", "step", "+-", "days", "risk"),
 )
 SHOWN_SHARES = 3
 
@@ -56,6 +57,15 @@ def _opening(question: Question, ask: Ask, best: Candidate) -> Iterator[str]:
         f"{place.device.device_name}, {place.memory_gib:g} GiB"
     )
     yield f"batch    {batch_text(best, ask)}"
+    yield f"error    {error_text(error_of(place, run))}"
+
+
+def error_text(error: Error) -> str:
+    """Return how far off predicted step times were."""
+    return (
+        f"predicted step times were {error.mean:.0%} off in the mean and at most {error.p95:.0%} in 95 of 100 cases "
+        f"({error.what})"
+    )
 
 
 def batch_text(best: Candidate, ask: Ask) -> str:
@@ -76,6 +86,7 @@ def _row(place_in_table: int, candidate: Candidate, cost: Cost, ask: Ask) -> tup
         count(time.tokens_per_s * time.world_size),
         *(f"{time.mfu_full:.1%}", f"{time.mfu_causal:.1%}", f"{memory.total / GIB:.1f}"),
         *(f"{time.share('communication'):.0%}", f"{time.share('idle'):.0%}", seconds(time.step_s)),
+        f"{error_of(ask.place, run).mean:.0%}",
         number(cost.campaign.days),
         ", ".join(risks(candidate, ask)) or "low",
     )

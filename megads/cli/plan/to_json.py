@@ -10,6 +10,7 @@ from megads.cli.plan.losers import reason
 from megads.cli.plan.question import Answer, Question
 from megads.cli.plan.report import command_line
 from megads.plan.cost import Cost
+from megads.plan.errors import error_of
 from megads.plan.search.hosts import Row
 from megads.plan.search.risks import risks
 from megads.plan.search.search import Candidate
@@ -31,6 +32,7 @@ def as_json(question: Question, *, answer: Answer | None = None, sweep: list[Row
             "timed": found.timed,
             "best": [
                 _candidate(each)
+                | {"error": asdict(error_of(question.place, each.timed()[0]))}
                 | {"cost": _cost(cost), "risks": list(risks(each, ask)), "command": command_line(question, each)}
                 for each, cost in zip(found.best, answer.costs, strict=True)
             ],

@@ -24,8 +24,18 @@ def test_the_table_the_cost_and_the_losers():
     assert done.exit_code == 0, done.output
     text = done.output
     assert text.startswith("ESTIMATED, not measured: 70B, 69B parameters, on aurora: 16 hosts x 12 = 192 ranks")
-    for part in ("tokens/s", "MFU", "causal", "run      1T tokens", "node-hours", "checkpoints of", "of at most"):
+    for part in (
+        "tokens/s",
+        "MFU",
+        "causal",
+        "run      1T tokens",
+        "node-hours",
+        "checkpoints of",
+        "of at most",
+        "error    predicted",
+    ):
         assert part in text
+    assert "error    predicted step times were" in text
     assert "TP=3, 6, 12, 24, 48: HEADS=64 cannot be split over TP=N ranks" in text
 
 
