@@ -26,7 +26,7 @@ class MemoryCounter:
         for tensor in tensors:
             storage = tensor.untyped_storage()
             where = storage._cdata
-            if not storage.nbytes() or where in self.seen:
+            if not storage.nbytes() or tensor.device.type == "meta" or where in self.seen:
                 continue
             self.seen.add(where)
             setattr(self.found, kind, getattr(self.found, kind) + storage.nbytes())
@@ -41,6 +41,8 @@ class MemoryCounter:
         covered: dict[int, list[tuple[int, int]]] = {}
         whole: dict[int, Tensor] = {}
         for tensor in tensors:
+            if tensor.device.type == "meta":
+                continue
             where = tensor.untyped_storage()._cdata
             first, size = int(tensor.storage_offset()) * tensor.element_size(), tensor.numel() * tensor.element_size()
             covered.setdefault(where, []).append((first, first + size))

@@ -121,7 +121,9 @@ class Tracked:
         if self.tracker is None:
             return {}
         found: dict[str, int] = {}
-        for kinds in self.tracker.get_tracker_snapshot(when).values():
+        for device, kinds in self.tracker.get_tracker_snapshot(when).items():
+            if device.type == "meta":  # DeepSpeed keeps shapes of parameters there
+                continue
             for kind, num_bytes in kinds.items():
                 name = str(getattr(kind, "value", kind))
                 if name != "Total":

@@ -34,3 +34,15 @@ def test_empty_storages_are_nothing():
     tensor.untyped_storage().resize_(0)
     counter.add("weights", [tensor])
     assert counter.found.total == 0
+
+
+def test_tensors_without_data_count_unless_they_are_shapes_only():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    counter = MemoryCounter("cpu")
+    with FakeTensorMode():
+        flat, other = torch.zeros(10), torch.zeros(3)
+    shape = torch.zeros(100, device="meta")
+    counter.add("weights", [flat[2:4], flat, other, shape])
+    counter.add_covered("gradients", [shape])
+    assert (counter.found.total, counter.found.on_host) == (52, 0)

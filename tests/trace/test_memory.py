@@ -34,6 +34,7 @@ RUNS = {
     "t5": ("t5-220M", 0, SHORT | {"NLAYERS": "2", "DECODER_LAYERS": "2"}),
     "lora": ("7B", 3, SHORT | {"LORA_RANK": "8"}),
     "deepspeed-zero1": ("7B", 3, SHORT | {"ENGINE": "deepspeed"}),
+    "deepspeed-zero2": ("7B", 3, SHORT | {"ENGINE": "deepspeed", "ZERO_STAGE": "2"}),
 }
 
 
@@ -43,7 +44,9 @@ def test_the_peak_is_the_estimate_within_a_tenth(name, tracer):  # noqa: F811
     trace, found, _, _ = tracer(preset, rank, 8, {"ENGINE": "native"} | env, has_memory=True)
     by, peak = planned(found.estimate), trace.peak
     assert sum(by.values()) == pytest.approx(peak.total, rel=0.1)
-    held = [(by[kind], getattr(peak, kind)) for kind in ("weights", "gradients", "optimizer")]
+    # DeepSpeed's ZeRO 2 lets go of gradients between two steps; in a step they count with the activations.
+    kinds = ("weights", "optimizer", *(() if name == "deepspeed-zero2" else ("gradients",)))
+    held = [(by[kind], getattr(peak, kind)) for kind in kinds]
     for estimate, counted in held:
         assert estimate == pytest.approx(counted, rel=0.01, abs=2**20)
     assert by["activations"] == pytest.approx(peak.activations + peak.temporary, rel=0.25)
