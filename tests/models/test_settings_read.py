@@ -16,6 +16,7 @@ from megads.config.settings.model import ModelConfig
 from megads.config.tree import env_name, fields
 from megads.data.samples.masked.options import MaskedOptions
 from megads.errors import ConfigError
+from megads.families.decoder import spec_of
 from megads.models.build import build_model
 from megads.plan.remarks import remarks
 from tests.parity.layouts import Layout, batches, plain_loss
@@ -66,6 +67,7 @@ def _read_by_a_step(run: RunConfig) -> set[str]:
     """Return the settings of the model that its data, its weights, or a loss ask for."""
     watched = run.model_copy(update={"model": _Watched.model_construct(**run.model.__dict__)})
     _READ.clear()
+    spec_of.cache_clear()  # what an equal model was asked for before is not asked again
     MaskedOptions.of(watched)
     model = build_model(watched, Groups(Grid(), 0))
     plain_loss(model, run, batches(run, 0, 0)[0])
