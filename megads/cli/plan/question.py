@@ -153,6 +153,8 @@ def question_of(request: TrainRequest, options: Options) -> Question:
     request = _with_tokens(request, options.tokens)
     request = replace(request, env={**request.env, "MACHINE": machine})
     hosts, per_host = _hosts(request, options, place, machine)
+    if options.ranks and per_host != place.per_host:  # a part of a host, which the pasted command has to say
+        request = replace(request, env={**request.env, "NGPU_PER_HOST": str(per_host)})
     resolved = _resolved(request, machine, hosts)
     return Question(request, options, place, machine, resolved, hosts, per_host, resolved.notes)
 

@@ -35,7 +35,8 @@ def _row(question: Question, row: Row, first: Row) -> tuple[str, ...]:
     assert row.best is not None
     assert first.best is not None
     run, _, time = row.best.timed()
-    cost = question.cost_of(row.best, row.ask).campaign
+    found = question.cost_of(row.best, row.ask)
+    cost, is_taken = found.campaign, found.queue is not None or not question.place.queues
     scaling = time.tokens_per_s / first.best.timed()[2].tokens_per_s
     return (
         *(f"{row.ask.num_hosts:,}", f"{row.ask.world_size:,}", *grid_cells(run)),
@@ -43,7 +44,7 @@ def _row(question: Question, row: Row, first: Row) -> tuple[str, ...]:
         *(number(cost.days), count(cost.node_hours)),
         number(cost.kwh / 1000) if cost.kwh is not None else "-",
         number(cost.co2_kg / 1000) if cost.co2_kg is not None else "-",
-        f"{cost.jobs:,}",
+        f"{cost.jobs:,}" if is_taken else "no queue",
     )
 
 

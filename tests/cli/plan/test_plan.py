@@ -39,6 +39,12 @@ def test_the_table_the_cost_and_the_losers():
     assert "TP=3, 6, 12, 24, 48: HEADS=64 cannot be split over TP=N ranks" in text
 
 
+def test_the_command_of_a_part_of_a_host_says_how_many_ranks():
+    done = run("--preset", "2B", "--device", "h100", "--ranks", "4", "--top", "1", "--apply")
+    assert done.exit_code == 0, done.output
+    assert {"NGPU_PER_HOST=4", "NHOSTS=1"} <= set(done.output.split())
+
+
 def test_what_is_pasted_gives_the_settings_that_were_planned(tmp_path):
     user = {"SEQ": "2048", "LR": "1e-4"}
     done = run(*SMALL, "--tokens", "10B", "--apply", "--json", str(tmp_path / "plan.json"), **user)
