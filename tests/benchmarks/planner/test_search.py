@@ -7,8 +7,8 @@ from megads.plan.search.search import MOST_TIMED
 
 
 def test_the_largest_plan_looks_at_many_candidates_and_times_few():
-    preset, machine, hosts = CASES[0]
-    found, seconds = plan(preset, machine, hosts)
+    preset, device, hosts = CASES[0]
+    found, seconds = plan(preset, device, hosts)
     assert found.ask.world_size == 98_304
     assert found.best
     assert found.looked > 50_000
