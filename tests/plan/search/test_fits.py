@@ -1,0 +1,32 @@
+"""The fullest pipeline stage, found among few of them, is the fullest of all."""
+
+from __future__ import annotations
+
+import pytest
+
+from megads.config.derive import derive
+from megads.config.sources.resolve import resolve
+from megads.plan.memory import estimate, stage_memories
+from megads.plan.search.fits import fullest, of_first_stage
+
+LAYOUTS = [
+    ("70B", {"PP": "8", "RECOMPUTE": "full", "PIPELINE_SCHEDULE": "zb-h1", "GLOBAL_BATCH": "64"}),
+    ("70B", {"PP": "8", "RECOMPUTE": "none", "PIPELINE_SCHEDULE": "zb-h1", "GLOBAL_BATCH": "16"}),
+    ("70B", {"PP": "8", "VIRTUAL_STAGES": "5", "GLOBAL_BATCH": "64"}),
+    ("7B", {"PP": "8", "VIRTUAL_STAGES": "3", "RECOMPUTE": "selective", "GLOBAL_BATCH": "32"}),
+    ("gpt3-175B", {"TP": "2", "PP": "8", "PIPELINE_SPLIT": "ends", "GLOBAL_BATCH": "64"}),
+    ("7B", {"PP": "3", "ZERO_STAGE": "3", "GLOBAL_BATCH": "48"}),
+    ("t5-220M", {"PP": "4"}),
+    ("7B", {"ZERO_STAGE": "2", "MICRO_BATCH": "4"}),
+]
+
+
+@pytest.mark.parametrize(("preset", "env"), LAYOUTS)
+def test_the_fullest_of_few_stages_is_the_fullest_of_all(preset, env):
+    ranks = 48 if env.get("PP") == "3" else 16
+    resolved = resolve(preset, env=env, machine="generic")
+    run = derive(resolved, num_hosts=ranks // 8, ranks_per_host=8, vocab_size=32_000).run
+    memory, stage = fullest(run, ranks)
+    assert memory == estimate(run, ranks)
+    assert stage_memories(run, ranks)[stage].total == memory.total
+    assert of_first_stage(run, ranks).total <= memory.total
