@@ -312,8 +312,8 @@ def shrink(job: Job, allocation: Allocation) -> str:
     planned = plan_run(request, where, finish=settle_engine)
     resolved = choose_trackers(keep_schedule(plan_end(planned.resolved, job.start_point), job.start_point), request.env)
     new = resolved.run
-    settings_now = dictionary_of(new, allocation.world_size)
-    write_run_files(replace(job, resolved=resolved, allocation=allocation, deepspeed=settings_now))
+    settings_now, memory = dictionary_of(new, allocation.world_size), estimate(new, allocation.world_size)
+    write_run_files(replace(job, resolved=resolved, allocation=allocation, deepspeed=settings_now, memory=memory))
     return (
         f"DP {was.parallel.data} -> {new.parallel.data}, micro-batch {was.train.micro_batch} -> "
         f"{new.train.micro_batch}, accumulation {was.train.grad_acc_steps} -> {new.train.grad_acc_steps}, "
