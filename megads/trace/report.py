@@ -122,7 +122,7 @@ def _formulas(found: Comparison) -> list[str]:
 
 
 def _formula(line: Line) -> str:
-    each = size(line.num_bytes) if line.num_bytes else "several"
+    each = size(line.num_bytes) if line.num_bytes or not any(line.totals) else "several"
     by, traced = (f"{n} x, {size(total)}" for n, total in zip(line.counts, line.totals, strict=True))
     difference = f"none ({line.what})" if line.is_equal else f"{line.totals[1] - line.totals[0]:+,} bytes ({line.what})"
     return f"{line.axis:<8}{line.kind:<15}{each:>10}{by:>18}{traced:>18}  {difference}"

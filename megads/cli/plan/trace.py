@@ -115,7 +115,8 @@ def traced_run(request: TrainRequest, rank: int, world: int, *, machine: str, pe
         raise ConfigError(f"--world {world}: total ranks, from 1 to {MOST_RANKS}")
     if not 0 <= rank < world:
         raise ConfigError(f"--rank {rank}: the ranks of --world {world} are 0 to {world - 1}")
-    from megads.config.derive import derive
+    from megads.config.derive import attempts, derive
+    from megads.config.rules.checks import check
     from megads.launch.request import resolve_request
 
     ranks_per_host = gcd(world, per_host)
@@ -124,4 +125,6 @@ def traced_run(request: TrainRequest, rank: int, world: int, *, machine: str, pe
     env |= {"NHOSTS": str(hosts), "MACHINE": machine}
     resolved = resolve_request(replace(request, env=env), machine, hosts)
     vocabulary = resolved.run.model.vocab_size or VOCABULARY
-    return derive(resolved, num_hosts=hosts, ranks_per_host=ranks_per_host, vocab_size=vocabulary).run
+    run = derive(resolved, num_hosts=hosts, ranks_per_host=ranks_per_host, vocab_size=vocabulary).run
+    check(run, world, attempts(resolved, lambda _: (hosts, ranks_per_host), vocabulary))
+    return run

@@ -30,6 +30,7 @@ SMALL = {"NLAYERS": "2", "HIDDEN": "64", "HEADS": "4", "NUM_KV_HEAD": "4", "FFN_
         ("--trace --world 8 --tokens 1T", {}, "--tokens is for a search"),
         ("--trace --world 1000", {"TP": "3"}, "TP=3"),
         ("--trace --world 12", {"PP": "8"}, "PP=8"),
+        ("--trace --world 8", {"PP": "2", "VIRTUAL_STAGES": "2", "ENGINE": "deepspeed"}, "VIRTUAL_STAGES=2"),
     ],
 )
 def test_what_cannot_be_traced_is_one_line(words, env, text, monkeypatch):
