@@ -1,8 +1,8 @@
 """Predicted against measured memory, row by row: static, and at its peak.
 
 Static memory is what is allocated between two steps. No value of ``megads.plan.conventions`` was fitted to rows,
-so every row is out of sample; what is fitted is the *reserve* that "fits" needs, and it is checked on suites and
-platforms that it did not see (:func:`unsafe`).
+but which tensors are kept was in places decided with these rows in sight. Fitted is the *reserve* that "fits" needs,
+and it is checked on suites and platforms that it did not see (:func:`unsafe`).
 """
 
 from __future__ import annotations

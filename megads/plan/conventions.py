@@ -1,7 +1,8 @@
 """What training systems store, as rows: bytes of a parameter, what layers and the loss keep, what libraries take.
 
 One estimator (``megads.plan.memory``) plans all of them. A row is what a system documents of itself, or what
-follows from its kernels; no value of a row was fitted to a measurement, except where it says so.
+follows from its kernels; no number was fitted to a measurement, except where it says so. Which tensors a system keeps
+was in places decided with the rows of ``benchmarks/planner`` in sight.
 """
 
 from __future__ import annotations
