@@ -13,7 +13,7 @@ from megads.config.optimizers import OPTIMIZERS
 from megads.config.rules.advice import LARGEST_ADVICE, Attempt, Change, divisors, each_of, shown
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.sizes import data_degree
-from megads.config.stages import chunk_steps
+from megads.config.stages import chunk_steps, schedule_of
 from megads.errors import ConfigError
 from megads.families.decoder import padded_vocab_size, spec_of
 from megads.families.spec import local_size
@@ -156,7 +156,12 @@ def estimate(run: RunConfig, world_size: int, by: Conventions = MEGADS) -> Memor
 
 
 def _different(run: RunConfig) -> list[Stage]:
-    """Return one stage of all that hold the same, the first, which has most micro-batches in flight."""
+    """Return one stage of all that hold the same, the first, which has most micro-batches in flight.
+
+    Under zb-h1 all: weight gradients that wait can make one in the middle the fullest.
+    """
+    if schedule_of(run) == "zb-h1":
+        return list(stages(run))
     sizes = spec_of(run.model).step_sizes(run.parallel.tensor)[1:-1]
     found: dict[tuple[object, ...], Stage] = {}
     for stage in stages(run):

@@ -6,13 +6,20 @@ from collections.abc import Iterator
 
 from megads.config.schema import RunConfig
 from megads.plan.activations import Stage
-from megads.plan.memory import Memory, _of_stage, stages
+from megads.plan.memory import Memory, _of_stage, stage_memories, stages
 
 
 def fullest(run: RunConfig, world_size: int) -> tuple[Memory, int]:
-    """Return the memory of the fullest pipeline stage of a derived ``run``, and its number."""
+    """Return the memory of the fullest pipeline stage of a derived ``run``, and its number, by a look at few stages."""
     found = [(_of_stage(run, world_size, stage), stage.index) for stage in distinct(run)]
     return max(found, key=lambda each: each[0].total)
+
+
+def fullest_of_all(run: RunConfig, world_size: int) -> tuple[Memory, int]:
+    """Return the same of all stages; under zb-h1 one in the middle can be fuller than the first and the last."""
+    found = stage_memories(run, world_size)
+    stage = max(range(len(found)), key=lambda index: found[index].total)
+    return found[stage], stage
 
 
 def of_first_stage(run: RunConfig, world_size: int) -> Memory:

@@ -7,7 +7,7 @@ the time of the launch. What is proposed is derived and checked as a launch woul
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from megads.config.rules.advice import Problem, put
@@ -20,7 +20,7 @@ from megads.plan.memory import GIB, Memory
 from megads.plan.place import Place
 from megads.plan.search import ask as names
 from megads.plan.search.ask import Ask
-from megads.plan.search.fits import fullest, of_first_stage
+from megads.plan.search.fits import fullest, fullest_of_all, of_first_stage
 from megads.plan.search.order import Order
 from megads.plan.search.points import MOST_TENSOR, RECOMPUTES, Degrees, Point, degrees_of, points_of
 from megads.plan.time.step import StepTime
@@ -320,8 +320,8 @@ class Looks:
             known.lost = Candidate(settings, problem=problem or "", kind="rule", quick_s=quick_s)
             return known
         memory, stage = fullest(known.run, self.ask.world_size)
-        if (over := memory.total - self.ask.limit_bytes) > 0:
-            text = f"stage {stage} needs {memory.total / GIB:.1f} GiB, {over / GIB:.1f} too many"
+        if memory.total > self.ask.limit_bytes:
+            text = too_much(memory, stage, self.ask)
             known.lost = Candidate(settings, known.run, memory, stage, None, text, "memory", quick_s)
         return known
 
@@ -403,20 +403,22 @@ def _sorted_out(found: Found, looks: Looks, ordered: list[tuple[float, Point]], 
 
 
 def _checked(looks: Looks, candidate: Candidate, point: Point) -> Candidate:
-    """Return a candidate as a launch would derive it, or with the rule that it breaks."""
-    known = looks.layouts[point.degrees]
-    layout = looks.ask.derived(point.change(looks.ask, scatter=known.scatter))
-    problem = layout.problem.text if layout.problem else ""
-    return Candidate(
-        candidate.settings,
-        layout.run,
-        candidate.memory,
-        candidate.stage,
-        candidate.time,
-        problem,
-        "rule" if problem else "fits",
-        candidate.quick_s,
-    )
+    """Return a candidate as a launch would derive it, with the memory of all stages, or with what is wrong with it."""
+    ask, known = looks.ask, looks.layouts[point.degrees]
+    layout = ask.derived(point.change(ask, scatter=known.scatter))
+    if layout.problem is not None:
+        return replace(candidate, run=layout.run, problem=layout.problem.text, kind="rule")
+    memory, stage = fullest_of_all(layout.run, ask.world_size)
+    if memory.total > ask.limit_bytes:
+        text = too_much(memory, stage, ask)
+        return replace(candidate, run=layout.run, memory=memory, stage=stage, problem=text, kind="memory")
+    return replace(candidate, run=layout.run, memory=memory, stage=stage)
+
+
+def too_much(memory: Memory, stage: int, ask: Ask) -> str:
+    """Return by how much a stage is too large."""
+    over = (memory.total - ask.limit_bytes) / GIB
+    return f"stage {stage} needs {memory.total / GIB:.1f} GiB, {over:.1f} too many"
 
 
 def _fastest(timed: list[tuple[Candidate, Point]]) -> tuple[Candidate, Point]:

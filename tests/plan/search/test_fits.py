@@ -7,7 +7,7 @@ import pytest
 from megads.config.derive import derive
 from megads.config.sources.resolve import resolve
 from megads.plan.memory import estimate, stage_memories
-from megads.plan.search.fits import fullest, of_first_stage
+from megads.plan.search.fits import fullest, fullest_of_all, of_first_stage
 
 LAYOUTS = [
     ("70B", {"PP": "8", "RECOMPUTE": "full", "PIPELINE_SCHEDULE": "zb-h1", "GLOBAL_BATCH": "64"}),
@@ -30,3 +30,13 @@ def test_the_fullest_of_few_stages_is_the_fullest_of_all(preset, env):
     assert memory == estimate(run, ranks)
     assert stage_memories(run, ranks)[stage].total == memory.total
     assert of_first_stage(run, ranks).total <= memory.total
+
+
+def test_in_the_middle_of_a_zb_h1_pipeline_a_stage_can_be_fuller():
+    env = {"PP": "16", "PIPELINE_SCHEDULE": "zb-h1", "RECOMPUTE": "full", "GLOBAL_BATCH": "1024", "MICRO_BATCH": "1"}
+    run = derive(resolve("bert-345M", env=env, machine="generic"), num_hosts=32, ranks_per_host=8, vocab_size=0).run
+    memory, stage = fullest_of_all(run, 256)
+    assert memory == estimate(run, 256)
+    assert 0 < stage < 15
+    assert of_first_stage(run, 256).total < memory.total
+    assert fullest(run, 256)[0].total <= memory.total
