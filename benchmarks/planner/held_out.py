@@ -13,7 +13,7 @@ from benchmarks.planner.rows import Row
 from benchmarks.planner.time import cells
 from megads.config.derive import derive
 from megads.config.sources.resolve import resolve
-from megads.plan.place import place_of
+from megads.plan.places.place import place_of
 from megads.plan.time.step import step_time
 from megads.plan.time.systems import SYSTEMS
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from benchmarks.planner.megatron_rows import Facts, Test, is_on, pieces_of, size
-from megads.plan.activations import Stage
-from megads.plan.experts import Extended, Latent, stages_of
 from megads.plan.memory import stages
+from megads.plan.parts.activations import Stage
+from megads.plan.parts.experts import Extended, Latent, stages_of
 
 VISION, PROJECTOR = 303_507_456, 1024 * 4096 + 4096 * 4096 + 2 * 4096
 """Parameters of LLaVA 1.5 besides its language model: CLIP ViT-L/14 at 336 pixels, and the MLP that is trained."""

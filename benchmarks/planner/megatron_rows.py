@@ -67,7 +67,7 @@ def is_on(facts: Facts, name: str) -> bool:
 
 
 def device_of(facts: Facts) -> str:
-    """Return the device of a row's platform, by its name in ``megads.plan.accelerators``."""
+    """Return the device of a row's platform, by its name in ``megads.plan.places.accelerators``."""
     return next((name for name in ("gb200", "h100") if name in facts["platform"]), "a100")
 
 

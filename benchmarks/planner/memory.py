@@ -19,8 +19,8 @@ from benchmarks.planner.megatron_rows import PUBLISHED, Facts, facts_of, setting
 from benchmarks.planner.other_memory import a100, gh200, h200, torchtitan
 from benchmarks.planner.rows import Row
 from megads.errors import ConfigError
-from megads.plan.experts import stage_memory
 from megads.plan.memory import GIB, Memory, stage_memories
+from megads.plan.parts.experts import stage_memory
 
 FILE = PUBLISHED / "megatron_memory.csv"
 RELATIVE, ABSOLUTE = 0.01, 0.1

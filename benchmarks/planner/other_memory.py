@@ -19,7 +19,7 @@ from megads.plan.conventions import (
     megatron_core,
 )
 from megads.plan.memory import GIB, stage_memories, stages
-from megads.plan.stacks import saved_bytes
+from megads.plan.parts.stacks import saved_bytes
 
 PUBLISHED = Path(__file__).parent / "published"
 

@@ -12,7 +12,7 @@ class Row:
     Attributes:
         source: where it is from.
         system: that was measured, one of ``megads.plan.time.systems.SYSTEMS``.
-        place: the machine or device (``megads.plan.place.place_of``).
+        place: the machine or device (``megads.plan.places.place.place_of``).
         settings: environment settings that describe the run, as a user gives them.
         ranks: devices.
         measured: the value.

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from megads.config.sources.resolve import resolve
-from megads.plan.place import place_of
+from megads.plan.places.place import place_of
 from megads.plan.search.search import Found, search
 
 ROOT = Path(__file__).parents[2]

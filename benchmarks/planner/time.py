@@ -12,8 +12,8 @@ from benchmarks.planner.rows import Row
 from megads.config.derive import derive
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
-from megads.plan.accelerators import ACCELERATORS
-from megads.plan.place import Place, place_of
+from megads.plan.places.accelerators import ACCELERATORS
+from megads.plan.places.place import Place, place_of
 
 PUBLISHED = Path(__file__).with_name("published")
 Cells = dict[str, str]

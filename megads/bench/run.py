@@ -27,7 +27,7 @@ from megads.comm.leaving import disconnect
 from megads.comm.messages import all_gather_values, broadcast_value
 from megads.config.schema import RunConfig
 from megads.errors import EXIT_DONE, EXIT_FAILED, MegadsError
-from megads.plan.peaks import peak_tflops
+from megads.plan.places.peaks import peak_tflops
 
 USED = 0.92
 """Of the limit that parts share; the rest is for what a part cannot stop in the middle."""

@@ -17,11 +17,11 @@ from megads.device.facts import memory
 from megads.device.measuring import host_waits
 from megads.engine.base import Engine
 from megads.errors import ConfigError
-from megads.plan.accelerators import ACCELERATORS, Accelerator
 from megads.plan.flops import train_flops_per_token
 from megads.plan.memory import count_parameters, estimate
-from megads.plan.peaks import peak_tflops
-from megads.plan.place import place_of
+from megads.plan.places.accelerators import ACCELERATORS, Accelerator
+from megads.plan.places.peaks import peak_tflops
+from megads.plan.places.place import place_of
 from megads.plan.time.step import step_time
 from megads.text.units import size
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from megads.config.schema import RunConfig
     from megads.config.sources.resolve import Resolved
     from megads.launch.request import TrainRequest
-    from megads.plan.place import Place
+    from megads.plan.places.place import Place
     from megads.plan.time.step import StepTime
 
 VOCABULARY = 32_000
@@ -42,8 +42,8 @@ def show_roofline(request: TrainRequest, device: str, ranks: int) -> None:
         ConfigError: a device that is not known, or a wrong setting.
     """
     from megads.launch.request import resolve_request
-    from megads.plan.accelerators import accelerator
-    from megads.plan.place import place_of
+    from megads.plan.places.accelerators import accelerator
+    from megads.plan.places.place import place_of
 
     accelerator(device)
     place = place_of(device)
@@ -73,7 +73,7 @@ def estimated(resolved: Resolved, ranks: int, place: Place) -> tuple[RunConfig, 
 def table() -> str:
     """Return the table of docs/gpu.md: presets on every accelerator."""
     from megads.config.sources.resolve import resolve
-    from megads.plan.place import place_of
+    from megads.plan.places.place import place_of
 
     lines = [
         "| preset and settings | devices | step | tokens/s per device | MFU | causal | longest of what can change |",

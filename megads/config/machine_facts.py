@@ -100,7 +100,7 @@ class Link(Section):
 class PlanFacts(Section):
     """What a plan of a run needs besides: speeds, sizes, costs. 0 or empty: not known; the plan says what it took."""
 
-    accelerator: str = Field("", description="row of megads.plan.accelerators that a rank has")
+    accelerator: str = Field("", description="row of megads.plan.places.accelerators that a rank has")
     hosts: int = Field(0, description="hosts of the machine that a job may get", ge=0)
     links: tuple[Link, ...] = Field((), description="the nearest first, the last joins all ranks; empty: usual ones")
     host_watts: float = Field(0, description="mean power of a busy host, its share of the network included", ge=0)

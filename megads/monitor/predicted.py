@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from megads.monitor.throughput import SPEED_STEPS
+from megads.plan.places.same_device import is_cpu
 from megads.plan.prediction import Prediction
-from megads.plan.same_device import is_cpu
 from megads.text.units import exact, size
 
 SLOWER = 4 / 3

@@ -19,7 +19,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from megads.comm.groups import Groups
-from megads.plan.activations import SHORTEST_IN_STACK
+from megads.plan.parts.activations import SHORTEST_IN_STACK
 
 
 @dataclass(frozen=True)

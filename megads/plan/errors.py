@@ -10,7 +10,7 @@ from typing import Any
 from megads.config.schema import RunConfig
 from megads.families.encoder_decoder import has_decoder
 from megads.families.table import FAMILIES
-from megads.plan.place import Place
+from megads.plan.places.place import Place
 
 FILE = Path(__file__).with_name("errors.json")
 """``python -m benchmarks.planner --write`` makes it."""

@@ -18,8 +18,8 @@ from megads.config.stages import chunk_steps
 from megads.families.decoder import spec_of
 from megads.families.encoder_decoder import has_decoder
 from megads.families.table import FAMILIES
-from megads.plan import retro
-from megads.plan.encoder_decoder import LayerProducts, again_products, layer_products, logit_products
+from megads.plan.parts import retro
+from megads.plan.parts.encoder_decoder import LayerProducts, again_products, layer_products, logit_products
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.sources.resolve import Resolved, rank_of
 from megads.families.decoder import padded_vocab_size
-from megads.plan.activations import rank_tokens
 from megads.plan.memory import GIB, estimate
+from megads.plan.parts.activations import rank_tokens
 
 CHUNK, TILES, ON_HOST = "recompute.loss_chunk", "recompute.mlp_tiles", "recompute.cpu_checkpointing"
 KIND, OPTIMIZER, ZERO = "recompute.granularity", "deepspeed.offload_optimizer", "parallel.zero_stage"

@@ -19,9 +19,9 @@ from megads.families.lora import A, B
 from megads.families.retro import first_layer, looks
 from megads.families.spec import Parameter
 from megads.families.table import FAMILIES
-from megads.plan import retro
-from megads.plan.activations import Stage, rank_tokens
-from megads.plan.stacks import head_tokens
+from megads.plan.parts import retro
+from megads.plan.parts.activations import Stage, rank_tokens
+from megads.plan.parts.stacks import head_tokens
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from megads.config.stages import chunk_steps, schedule_of
 from megads.errors import ConfigError
 from megads.families.decoder import padded_vocab_size, spec_of
 from megads.families.spec import local_size
-from megads.plan.activations import Stage
 from megads.plan.conventions import MEGADS, Conventions
-from megads.plan.engines import held, sections_of
-from megads.plan.long_context import chunk_bytes, host_checkpoint_bytes, working_bytes
-from megads.plan.stacks import buffer_bytes, head_tokens, recomputing_bytes, saved_bytes
-from megads.plan.whole_parameters import whole_state_bytes, whole_work_bytes
+from megads.plan.parts.activations import Stage
+from megads.plan.parts.engines import held, sections_of
+from megads.plan.parts.long_context import chunk_bytes, host_checkpoint_bytes, working_bytes
+from megads.plan.parts.stacks import buffer_bytes, head_tokens, recomputing_bytes, saved_bytes
+from megads.plan.parts.whole_parameters import whole_state_bytes, whole_work_bytes
 from megads.text.plural import plural
 
 GIB = 2**30

@@ -13,8 +13,8 @@ from megads.config.schema import RunConfig
 from megads.config.stages import SPLITS, chunk_steps, schedule_of, virtual_stages
 from megads.families.decoder import spec_of
 from megads.families.encoder_decoder import has_decoder
-from megads.plan.encoder_decoder import again_products, layer_products, logit_products
 from megads.plan.flops import products
+from megads.plan.parts.encoder_decoder import again_products, layer_products, logit_products
 
 LEAST_TO_SHORTEN = 0.05
 """Idle share of a step below which nothing shorter is named."""

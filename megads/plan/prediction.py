@@ -15,8 +15,8 @@ from megads.config.run_folder import write_whole
 from megads.config.schema import RunConfig
 from megads.errors import ConfigError
 from megads.plan.errors import error_of
-from megads.plan.place import Place
-from megads.plan.same_device import is_cpu
+from megads.plan.places.place import Place
+from megads.plan.places.same_device import is_cpu
 from megads.plan.time.step import StepTime, step_time
 from megads.storage.checksums import NO_CRC, is_sealed, seal
 from megads.storage.reading import SMALL, parse_json, read_bytes

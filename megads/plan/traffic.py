@@ -16,11 +16,11 @@ from megads.config.sizes import data_degree
 from megads.families.decoder import spec_of
 from megads.families.encoder_decoder import has_decoder
 from megads.families.spec import Parameter, local_size
-from megads.plan.activations import Stage, rank_tokens
-from megads.plan.engines import joined, native_zero_stage
 from megads.plan.layer_traffic import sequence_counts, tensor_counts
 from megads.plan.memory import parameters_of, stages
-from megads.plan.stacks import head_tokens
+from megads.plan.parts.activations import Stage, rank_tokens
+from megads.plan.parts.engines import joined, native_zero_stage
+from megads.plan.parts.stacks import head_tokens
 
 ALIGNED = 64
 """Elements at whose multiples the native engine's parameters and parts begin (``megads.engine.native.units``)."""
@@ -222,7 +222,7 @@ def filled(parameters: Iterable[int], ranks: int) -> int:
 
 
 def joined_members(sizes: list[int], run: RunConfig) -> list[list[int]]:
-    """Return which neighbours of ``sizes`` are one unit, see :func:`megads.plan.engines.joined`."""
+    """Return which neighbours of ``sizes`` are one unit, see :func:`megads.plan.parts.engines.joined`."""
     found, left = [], list(range(len(sizes)))
     for total in joined(sizes, run.deepspeed.reduce_bucket_size):
         members: list[int] = []

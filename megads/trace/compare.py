@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from megads.config.engine_choice import choose
 from megads.config.schema import RunConfig
 from megads.families.decoder import spec_of
-from megads.plan.activations import Stage
 from megads.plan.memory import Memory, stage_memories, stages
-from megads.plan.stacks import head_tokens
+from megads.plan.parts.activations import Stage
+from megads.plan.parts.stacks import head_tokens
 from megads.plan.traffic import loss_traffic, traffic
 from megads.trace.calls import Call
 from megads.trace.step import Trace

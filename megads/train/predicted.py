@@ -11,9 +11,9 @@ from megads.device.throttling import below_clock
 from megads.monitor.log import LOG
 from megads.monitor.predicted import Clues, Comparison
 from megads.monitor.run_state.outcome import Outcome
-from megads.plan.place import place_of
+from megads.plan.places.place import place_of
+from megads.plan.places.same_device import accelerator_key, are_same
 from megads.plan.prediction import Prediction, predict, read_prediction
-from megads.plan.same_device import accelerator_key, are_same
 from megads.timing.stragglers import Stragglers, straggler_line
 from megads.train.setup import Training
 

@@ -29,7 +29,7 @@ from megads.device.determinism import make_deterministic
 from megads.device.vendor import Vendor
 from megads.engine.base import Engine
 from megads.engine.build import make_engine
-from megads.plan.peaks import peak_tflops
+from megads.plan.places.peaks import peak_tflops
 from megads.train.attention_check import report_attention
 from megads.train.compilation import compile_run
 from megads.train.memory_check import check_memory

@@ -19,7 +19,7 @@ from megads.monitor.plots.sketch import loss_sketch, read_losses
 from megads.monitor.run_state.outcome import Outcome, write_outcome
 from megads.monitor.throughput import SPEED_STEPS, Speed, mfu_text
 from megads.plan.flops import basis
-from megads.plan.peaks import slow_products
+from megads.plan.places.peaks import slow_products
 from megads.text.plural import plural
 from megads.text.units import count, size
 from megads.text.units import seconds as measured

@@ -119,7 +119,7 @@ def test_a_step_is_compared_with_its_roofline():
     from typing import Any
 
     from megads.bench.training import MODELS, of_roofline
-    from megads.plan.place import place_of
+    from megads.plan.places.place import place_of
     from megads.plan.time.step import step_time
 
     bench: Any = bench_of(peaks=lambda dtype: 989.0)

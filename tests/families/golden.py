@@ -20,10 +20,10 @@ from megads.config.rules.optimizer import smallest_side
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.stages import stage_steps, step_parameters
 from megads.errors import CheckpointError
-from megads.plan.activations import layer_bytes, recomputing_bytes, saved_bytes
 from megads.plan.flops import flops_per_token, products, train_flops_per_token
 from megads.plan.memory import count_parameters, estimate, stages
-from megads.plan.whole_parameters import whole_state_bytes, whole_work_bytes
+from megads.plan.parts.activations import layer_bytes, recomputing_bytes, saved_bytes
+from megads.plan.parts.whole_parameters import whole_state_bytes, whole_work_bytes
 
 FILE = Path(__file__).with_name("golden.json")
 CASES = 60

@@ -10,7 +10,7 @@ from torch import Tensor
 from megads.comm.grid import Grid
 from megads.comm.groups import Groups
 from megads.parallel.documents import Documents, find_documents, numbered_documents
-from megads.plan.activations import SHORTEST_IN_STACK
+from megads.plan.parts.activations import SHORTEST_IN_STACK
 
 END = 3
 ONE = Groups(Grid(), 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megads.checkpoint.resume.progress import Progress
-from megads.plan.saves import bytes_per_save
+from megads.plan.costs.saves import bytes_per_save
 from tests.parity.checkpoints import save
 from tests.parity.layouts import Layout, batches, engine_of, rate
 from tests.ranks import run_ranks

@@ -7,9 +7,9 @@ import pytest
 from megads.config.derive import derive
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
-from megads.plan.activations import layer_bytes
 from megads.plan.conventions import MEGATRON_CORE, MIB, megatron_core
 from megads.plan.memory import estimate, stage_memories
+from megads.plan.parts.activations import layer_bytes
 
 GPT = {"MODEL_FAMILY": "gpt", "NLAYERS": "12", "HIDDEN": "512", "HEADS": "8", "SEQ": "1024", "MICRO_BATCH": "4"}
 

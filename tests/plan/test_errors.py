@@ -5,7 +5,7 @@ from __future__ import annotations
 from megads.config.derive import derive
 from megads.config.sources.resolve import resolve
 from megads.plan.errors import class_of, error_of
-from megads.plan.place import place_of
+from megads.plan.places.place import place_of
 
 
 def _run(preset):

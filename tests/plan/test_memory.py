@@ -13,7 +13,6 @@ from megads.config.sources.resolve import resolve
 from megads.errors import ConfigError
 from megads.families.decoder import padded_vocab_size
 from megads.plan import memory as memory_module
-from megads.plan.activations import Stage, input_bytes, layer_bytes, saved_bytes
 from megads.plan.memory import (
     COMMUNICATOR_BYTES,
     CONTEXT_BYTES,
@@ -27,7 +26,8 @@ from megads.plan.memory import (
     program_bytes,
     stages,
 )
-from megads.plan.whole_parameters import ADAM_FLOATS, WORK_BYTES
+from megads.plan.parts.activations import Stage, input_bytes, layer_bytes, saved_bytes
+from megads.plan.parts.whole_parameters import ADAM_FLOATS, WORK_BYTES
 from tests.config.advice import attempt_from
 
 

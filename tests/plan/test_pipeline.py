@@ -13,7 +13,7 @@ from megads.config.stages import schedule_of, virtual_stages
 from megads.plan import pipeline
 from megads.plan.memory import stages
 from megads.plan.pipeline import idle_of, pass_shares, pipeline_lines, shorter, uneven_idle, work_shares
-from megads.plan.place import place_of
+from megads.plan.places.place import place_of
 from megads.plan.time.step import step_time
 from megads.plan.traffic import traffic
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from megads.plan.place import place_of
+from megads.plan.places.place import place_of
+from megads.plan.places.rates import Rates
 from megads.plan.prediction import PARTS, Prediction, predict, read_prediction, write_prediction
-from megads.plan.rates import Rates
 from megads.plan.time.step import step_time
 from tests.plan.time.test_anchor import run_of
 

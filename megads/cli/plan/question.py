@@ -14,8 +14,8 @@ from megads.errors import ConfigError
 from megads.launch.request import TrainRequest, resolve_request
 from megads.launch.schedulers.time_left import parse_walltime
 from megads.monitor.measured import read_measured
-from megads.plan.cost import Cost, cost
-from megads.plan.place import Place, place_of
+from megads.plan.costs.cost import Cost, cost
+from megads.plan.places.place import Place, place_of
 from megads.plan.search.ask import DP, Ask
 from megads.plan.search.hosts import Row, counts, smallest, sweep
 from megads.plan.search.search import Candidate, Found, search_for

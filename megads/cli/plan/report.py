@@ -11,7 +11,7 @@ from megads.cli.plan.question import Answer, Question
 from megads.config.schema import RunConfig
 from megads.config.stages import schedule_of, virtual_stages
 from megads.config.tree import env_name
-from megads.plan.cost import Cost
+from megads.plan.costs.cost import Cost
 from megads.plan.errors import Error, error_of
 from megads.plan.memory import GIB, count_parameters
 from megads.plan.search.ask import BATCH, SEARCHED, VOCABULARY, Ask

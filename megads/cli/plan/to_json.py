@@ -9,7 +9,7 @@ from typing import Any
 from megads.cli.plan.losers import reason
 from megads.cli.plan.question import Answer, Question
 from megads.cli.plan.report import command_line
-from megads.plan.cost import Cost
+from megads.plan.costs.cost import Cost
 from megads.plan.errors import error_of
 from megads.plan.search.hosts import Row
 from megads.plan.search.risks import risks

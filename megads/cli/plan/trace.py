@@ -70,7 +70,7 @@ def trace_report(
         raise ConfigError(f"--machine {options.machine} and MACHINE={given} differ; unset MACHINE")
     machine, per_host = options.machine or ("" if options.device else given) or BY_DEVICE, PER_HOST
     if options.device or machine not in (BY_DEVICE, "cpu"):
-        from megads.plan.place import place_of
+        from megads.plan.places.place import place_of
 
         name = options.device if machine == BY_DEVICE else machine
         per_host = place_of(name, root=asked.root, device=options.device).per_host

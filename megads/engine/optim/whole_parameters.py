@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from megads.engine.optim.exchange import Batch, Slot, Team
-from megads.plan.whole_parameters import AT_ONCE
+from megads.plan.parts.whole_parameters import AT_ONCE
 
 Make = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 """Makes an optimizer of parameter groups."""

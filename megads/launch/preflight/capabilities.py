@@ -14,7 +14,7 @@ from megads.config.schema import RunConfig
 from megads.device.names import BACKENDS, wanted_backend, wanted_device
 from megads.errors import DeviceError, LaunchError
 from megads.launch.preflight.packages import check_optimizer, has_op
-from megads.plan.peaks import given_peak
+from megads.plan.places.peaks import given_peak
 
 
 def check_host(run: RunConfig, env: Mapping[str, str]) -> None:

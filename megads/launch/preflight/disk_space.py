@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megads.config.schema import RunConfig
-from megads.plan.saves import saves_of, saves_until
+from megads.plan.costs.saves import saves_of, saves_until
 from megads.text.plural import plural
 from megads.text.units import size
 

@@ -11,9 +11,9 @@ from megads.errors import ConfigError
 from megads.launch.schedulers.allocation import Allocation
 from megads.monitor.measured import read_measured
 from megads.plan.memory import Memory
-from megads.plan.place import Place, place_of
+from megads.plan.places.place import Place, place_of
+from megads.plan.places.same_device import is_cpu
 from megads.plan.prediction import Prediction, predict
-from megads.plan.same_device import is_cpu
 from megads.plan.time.anchor import anchored
 from megads.plan.time.measured import MeasuredRun
 from megads.text.plural import plural

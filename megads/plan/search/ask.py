@@ -12,7 +12,7 @@ from megads.config.schema import RunConfig
 from megads.config.sources.resolve import Resolved, rank_of
 from megads.config.tree import value_of
 from megads.plan.memory import GIB
-from megads.plan.place import Place
+from megads.plan.places.place import Place
 from megads.plan.time.step import step_time
 from megads.plan.time.systems import MEGADS, System
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from megads.config.schema import RunConfig
-from megads.plan.activations import Stage
 from megads.plan.memory import Memory, _of_stage, stage_memories, stages
+from megads.plan.parts.activations import Stage
 
 
 def fullest(run: RunConfig, world_size: int) -> tuple[Memory, int]:

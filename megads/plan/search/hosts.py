@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from megads.errors import ConfigError
-from megads.plan.place import Place
+from megads.plan.places.place import Place
 from megads.plan.search.ask import Ask
 from megads.plan.search.search import Candidate, has_fit, search_for
 

@@ -17,7 +17,7 @@ from megads.config.sources.resolve import Resolved
 from megads.config.tree import env_name, value_of
 from megads.errors import ConfigError, MegadsError
 from megads.plan.memory import GIB, Memory
-from megads.plan.place import Place
+from megads.plan.places.place import Place
 from megads.plan.search import ask as names
 from megads.plan.search.ask import Ask
 from megads.plan.search.fits import fullest, fullest_of_all, of_first_stage

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from megads.errors import ConfigError
 from megads.plan.flops import flops_per_token
-from megads.plan.place import Place, place_of
+from megads.plan.places.place import Place, place_of
+from megads.plan.places.rates import Rates
+from megads.plan.places.same_device import accelerator_key, are_same, is_cpu
 from megads.plan.prediction import parts_of
-from megads.plan.rates import Rates
-from megads.plan.same_device import accelerator_key, are_same, is_cpu
 from megads.plan.time.constants import fitted
 from megads.plan.time.measured import LEAST_STEPS, Measured, MeasuredRates, MeasuredRun
 from megads.plan.time.step import StepTime, step_time

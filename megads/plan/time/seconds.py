@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from megads.plan.place import Place
+from megads.plan.places.place import Place
 from megads.plan.time.constants import Constants
 from megads.plan.time.systems import Attention, System
 from megads.plan.time.work import Sent, Work

@@ -11,7 +11,7 @@ from megads.config.pipeline.idle import idle_time
 from megads.config.schema import RunConfig
 from megads.config.stages import schedule_of, virtual_stages
 from megads.plan.flops import flops_per_token
-from megads.plan.place import Place
+from megads.plan.places.place import Place
 from megads.plan.time.constants import Constants, fitted
 from megads.plan.time.seconds import Kind, Line, Speeds, micro_batch, once, speeds_of, taken
 from megads.plan.time.systems import COMPILED, MEGADS, Attention, System

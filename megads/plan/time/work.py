@@ -13,11 +13,11 @@ from megads.families.decoder import padded_vocab_size, spec_of
 from megads.families.encoder_decoder import has_decoder
 from megads.families.spec import Parameter
 from megads.families.table import FAMILIES
-from megads.plan import retro
-from megads.plan.activations import Stage, rank_tokens
-from megads.plan.encoder_decoder import layer_products, logit_products
 from megads.plan.memory import stages, trained_of
-from megads.plan.place import Level, Place
+from megads.plan.parts import retro
+from megads.plan.parts.activations import Stage, rank_tokens
+from megads.plan.parts.encoder_decoder import layer_products, logit_products
+from megads.plan.places.place import Level, Place
 from megads.plan.time.systems import BY_ENGINE, COMPILED, EAGER, Attention, Bytes, Passes, System
 from megads.plan.traffic import ALL_TO_ALL, Message, traffic
 

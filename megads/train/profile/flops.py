@@ -17,8 +17,8 @@ from megads.comm.groups import Groups
 from megads.config.schema import RunConfig
 from megads.config.stages import chunk_steps
 from megads.families.encoder_decoder import has_decoder
-from megads.plan.encoder_decoder import again_products, layer_products, logit_products
 from megads.plan.flops import products
+from megads.plan.parts.encoder_decoder import again_products, layer_products, logit_products
 from megads.text.units import count
 
 Formula = Callable[..., int]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from megads.plan.accelerators import ACCELERATORS
-from megads.plan.place import place_of
+from megads.plan.places.accelerators import ACCELERATORS
+from megads.plan.places.place import place_of
 
 PLANNER = Path(__file__).parents[3] / "benchmarks/planner"
 FILES = sorted((PLANNER / "published").glob("*.csv"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from megads.engine.optim.whole_parameters import rounds, share_out
-from megads.plan.whole_parameters import WORK_BYTES
+from megads.plan.parts.whole_parameters import WORK_BYTES
 from tests.parity.layouts import Layout, batches, engine_of
 from tests.ranks import groups_of, run_ranks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megads.config.sources.resolve import resolve
-from megads.plan.place import place_of
+from megads.plan.places.place import place_of
 from megads.plan.search.ask import Ask
 from megads.plan.search.hosts import counts, smallest, sweep
 from megads.plan.search.search import has_fit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megads.config.sources.resolve import resolve
-from megads.plan.place import place_of
+from megads.plan.places.place import place_of
 from megads.plan.search.ask import TOKENS_PER_STEP, Ask
 from megads.plan.search.points import Degrees, points_of
 from megads.plan.search.search import search_for

@@ -12,7 +12,7 @@ from megads.config.rules.checks import problem_of
 from megads.config.sources.resolve import resolve
 from megads.errors import ConfigError
 from megads.plan.memory import estimate
-from megads.plan.place import place_of
+from megads.plan.places.place import place_of
 from megads.plan.search.ask import VOCABULARY, Ask
 from megads.plan.search.points import points_of
 from megads.plan.search.search import Degrees, search, search_for

@@ -10,9 +10,9 @@ from megads.config.derive import derive
 from megads.config.schema import RunConfig
 from megads.config.sources.resolve import resolve
 from megads.errors import ConfigError
-from megads.plan.place import Place, place_of
+from megads.plan.places.place import Place, place_of
+from megads.plan.places.rates import Rates
 from megads.plan.prediction import parts_of
-from megads.plan.rates import Rates
 from megads.plan.time.anchor import anchored
 from megads.plan.time.constants import fitted
 from megads.plan.time.measured import MeasuredRates, MeasuredRun

@@ -10,7 +10,7 @@ from megads.config.derive import derive
 from megads.config.pipeline.actions import actions
 from megads.config.pipeline.clock import Costs, simulate
 from megads.config.sources.resolve import resolve
-from megads.plan.place import place_of
+from megads.plan.places.place import place_of
 from megads.plan.time.constants import fitted
 from megads.plan.time.step import case_of, lines_of, step_time
 

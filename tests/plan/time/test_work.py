@@ -7,7 +7,7 @@ import pytest
 from megads.config.derive import derive
 from megads.config.sources.resolve import resolve
 from megads.plan.flops import products
-from megads.plan.place import place_of
+from megads.plan.places.place import place_of
 from megads.plan.time.systems import MEGADS, SYSTEMS
 from megads.plan.time.work import works
 

@@ -13,7 +13,7 @@ from megads.config.schema import RunConfig
 from megads.config.stages import schedule_of, virtual_stages
 from megads.plan.memory import stages
 from megads.plan.pipeline import pass_shares, work_shares
-from megads.plan.place import Place
+from megads.plan.places.place import Place
 from megads.plan.time.step import StepTime
 from megads.plan.traffic import SEND, traffic
 

@@ -7,7 +7,7 @@ from functools import cache
 from megads.config.sources.resolve import resolve
 from megads.monitor.plots.plan.data import Planned, PlannedHosts, PlannedLayout
 from megads.monitor.plots.plan.timeline import Block, PlannedTimeline
-from megads.plan.place import place_of
+from megads.plan.places.place import place_of
 from megads.plan.search.search import Found, search
 
 MEMORY = ("weights", "gradients", "optimizer", "activations")

@@ -10,7 +10,7 @@ import pytest
 from megads.config.stages import virtual_stages
 from megads.monitor.plots.plan.timeline import MOST_BLOCKS, timeline_of
 from megads.plan.pipeline import uneven_idle
-from megads.plan.place import Level
+from megads.plan.places.place import Level
 from tests.monitor.plots.plan.made import searched
 
 CASES = [

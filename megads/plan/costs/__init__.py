@@ -1,0 +1,1 @@
+"""What a whole run takes: jobs, saves, failures, energy, CO2."""

@@ -1,0 +1,1 @@
+"""What a rank holds and computes, part by part: weights, optimizer, activations, experts."""

@@ -1,0 +1,1 @@
+"""Where a run is planned: devices, hosts and what joins them, their electricity."""
