@@ -194,13 +194,17 @@ def test_a_stuck_rank_is_named_and_the_run_ends(megads):
 @pytest.mark.slow
 def test_the_end_of_the_allocation_is_kept(megads):
     """That each launcher tells its ranks of the end, test_a_killed_rank_is_named_and_the_run_ends sees."""
-    (megads.folder / "r").mkdir()
-    # An earlier start measured a save; else the first one is given more time.
-    write_heartbeat(megads.folder / "r", Heartbeat(0, "end", 0.0, 0.0, 1, HOST, save_s=0.1))
     megads("--version")  # what is forked from is there when the clock begins
-    begin = time.time()
-    done = megads.train("r", "--walltime", "24s", TP="2", LAUNCH_WITH="local", PYTHONPATH=megads.plant(SLOW), **LONG)
-    assert 10 < time.time() - begin < 24
+    for walltime in (24, 90):  # a busy host may need the first to start
+        (megads.folder / "r").mkdir(exist_ok=True)
+        # An earlier start measured a save; else the first one is given more time.
+        write_heartbeat(megads.folder / "r", Heartbeat(0, "end", 0.0, 0.0, 1, HOST, save_s=0.1))
+        begin, given = time.time(), ("--walltime", f"{walltime}s")
+        done = megads.train("r", *given, TP="2", LAUNCH_WITH="local", PYTHONPATH=megads.plant(SLOW), **LONG)
+        assert time.time() - begin < walltime
+        if megads.losses("r"):
+            break
+    assert time.time() - begin > walltime - 14
     assert stopped_well(megads.folder / "r", done.returncode, done.stderr) >= 1
     assert re.search(r"ends     at \d\d:\d\d:\d\d( on \S+)?, in \d+s; the run saves and exits with 75", done.stderr)
     assert re.search(r"stopped  \d+ of 4000 iterations; the allocation ends at \d\d:\d\d:\d\d", done.stderr)
