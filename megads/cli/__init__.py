@@ -6,7 +6,6 @@ Subcommands are imported when they are used: ``megads --help`` needs neither pyd
 from __future__ import annotations
 
 import difflib
-import errno
 import importlib
 import os
 import sys
@@ -18,6 +17,7 @@ import click
 
 from megads import __version__
 from megads.cli.call_stack import with_room
+from megads.cli.messages import CURES, shortened
 from megads.cli.options.request import ignores_local_rank
 from megads.errors import MegadsError
 
@@ -117,9 +117,10 @@ class CommandGroup(click.Group):
 
             _report(hidden(str(error), os.environ))
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in CURES:
                 raise
-            click.echo(f"megads: {error.filename or 'output'}: {error.strerror}; free some space", err=True)
+            text = f"{error.filename or 'output'}: {error.strerror}; {CURES[error.errno]}"
+            click.echo(f"megads: {shortened(text)}", err=True)
         sys.exit(2)
 
 
@@ -128,7 +129,7 @@ def _report(text: str) -> None:
     from megads.launch.user_ranks.entry import is_silent
 
     if not is_silent(os.environ):
-        click.echo(f"megads: {text}", err=True)
+        click.echo(f"megads: {shortened(text)}", err=True)
 
 
 def _open_closed_streams() -> None:

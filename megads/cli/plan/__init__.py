@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +55,7 @@ def plan(request: Callable[[], TrainRequest], **options: Any) -> None:
         _sweep(question, options)
 
 
+OTHER_FILE = "pass another file"
 FILES = {"json_path": "--json", "png_path": "--png", "html_path": "--html"}
 
 
@@ -130,7 +133,17 @@ def _write(path: str | None, content: Callable[[], str]) -> None:
         return
     from megads.storage.open_file import write_cure
 
+    text = content() + "\n"
     try:
-        absolute(path).write_text(content() + "\n", encoding="utf8")
+        with open(absolute(path), "w", encoding="utf8", opener=_open) as file:
+            file.write(text)
     except OSError as error:
-        raise ConfigError(f"--json {path}: {error.strerror}; {write_cure(error, 'pass another file')}") from None
+        cure = "start the reader of this pipe first" if error.errno == errno.ENXIO else write_cure(error, OTHER_FILE)
+        raise ConfigError(f"--json {path}: {error.strerror}; {cure}") from None
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file; one without a reader, of a pipe, fails at once."""
+    handle = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    os.set_blocking(handle, True)
+    return handle

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -86,12 +88,8 @@ class Question:
             ConfigError: none fits; it says which number of hosts would be enough.
         """
         ask = self.ask()
-        try:
+        with self._tokens_by_option():
             found = search_for(ask, top)
-        except ConfigError as error:
-            tokens = f"TRAIN_TOKENS={self.request.env.get('TRAIN_TOKENS')} (env TRAIN_TOKENS)"
-            given = f"--tokens {self.options.tokens}"
-            raise ConfigError(str(error).replace(tokens, given) if self.options.tokens else str(error)) from None
         if not found.best:
             raise ConfigError(self._nothing(found))
         return Answer(found, [self.cost_of(each, ask) for each in found.best])
@@ -124,8 +122,20 @@ class Question:
         batch = self.ask(numbers[-1]).batch
         rows = sweep(lambda hosts: self.ask(hosts, batch), numbers)
         if not any(row.best for row in rows):
-            raise ConfigError(self._nothing(search_for(self.ask(numbers[-1], batch), 1)))
+            with self._tokens_by_option():
+                found = search_for(self.ask(numbers[-1], batch), 1)
+            raise ConfigError(self._nothing(found))
         return rows
+
+    @contextmanager
+    def _tokens_by_option(self) -> Iterator[None]:
+        """Have errors of the token budget name ``--tokens`` where the option gives it."""
+        try:
+            yield
+        except ConfigError as error:
+            tokens = f"TRAIN_TOKENS={self.request.env.get('TRAIN_TOKENS')} (env TRAIN_TOKENS)"
+            given = f"--tokens {self.options.tokens}"
+            raise ConfigError(str(error).replace(tokens, given) if self.options.tokens else str(error)) from None
 
 
 def words(candidate: Candidate) -> str:

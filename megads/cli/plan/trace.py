@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from megads.errors import ConfigError, DependencyError
+from megads.text.plural import plural
 
 if TYPE_CHECKING:
     from megads.cli.plan.question import Options
@@ -97,6 +98,8 @@ def show_trace(
     from megads.trace.report import as_json, report
     from megads.trace.step import trace
 
+    batches = plural(run.train.grad_acc_steps, "micro-batch")
+    click.echo(f"megads: tracing a step of {batches} ...", err=True)
     note = ""
     try:
         found = trace(run, rank, world)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 
 from click.testing import CliRunner
@@ -13,6 +14,7 @@ from megads.config.sources.resolve import resolve
 from megads.plan.search.ask import VOCABULARY
 
 SMALL = ("--preset", "7B", "--device", "h100", "--nodes", "1")
+FEW = {"TP": "1", "PP": "1", "SP": "1", "ZERO_STAGE": "1", "MICRO_BATCH": "1", "RECOMPUTE": "full"}
 
 
 def run(*words, **env):
@@ -79,3 +81,15 @@ def test_pictures_of_layouts_and_of_hosts(tmp_path):
     assert "<h1>7B on sophia</h1>" in text
     assert 'id="chart-hosts"' in text
     assert text.count("<circle") >= 3
+
+
+def test_json_to_a_pipe_needs_a_reader(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    done = run(*SMALL, "--top", "1", "--json", str(pipe), **FEW)
+    assert done.exit_code == 2
+    assert "start the reader of this pipe first" in done.stderr
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert run(*SMALL, "--top", "1", "--json", str(pipe), **FEW).exit_code == 0
+    assert json.loads(os.read(reader, 1 << 20))["best"]
+    os.close(reader)

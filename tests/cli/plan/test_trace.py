@@ -44,7 +44,7 @@ def test_what_cannot_be_traced_is_one_line(words, env, text, monkeypatch):
 
 def _traced(words):
     found = CliRunner().invoke(plan, words.split(), catch_exceptions=False)
-    return found.exit_code, found.stdout
+    return found.exit_code, found.stdout, found.stderr
 
 
 def _fork(words):
@@ -55,11 +55,12 @@ def _fork(words):
 def test_a_rank_of_many_is_traced_as_text_and_json(monkeypatch):
     for name, value in {**SMALL, "TP": "2", "PP": "2"}.items():
         monkeypatch.setenv(name, value)
-    code, text = _fork("--preset 7B --rank 517 --world 1024 --trace")
+    code, text, notes = _fork("--preset 7B --rank 517 --world 1024 --trace")
     assert code == 0
+    assert "megads: tracing a step of 1 micro-batch ...\n" in notes
     assert text.startswith("rank     517 of 1024: pipe 1, data 2, seq 0, tensor 1")
     assert "engine   native" in text
     assert " bytes (" not in text
-    code, text = _fork("--preset 7B --rank 517 --world 1024 --trace --json -")
+    code, text, _ = _fork("--preset 7B --rank 517 --world 1024 --trace --json -")
     content = json.loads(text)
     assert (code, content["rank"], content["stage"], content["equal"]) == (0, 517, 1, True)

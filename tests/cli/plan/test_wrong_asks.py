@@ -9,6 +9,7 @@ from megads.cli import main
 
 H100 = ("--preset", "7B", "--device", "h100")
 ONE = (*H100, "--nodes", "1")
+LONG = "x" * 3000
 
 # Words of the command, variables, and a part of the line.
 ASKS = [
@@ -48,6 +49,7 @@ ASKS = [
     ((*ONE, "--tokens", "1T"), {"TRAIN_TOKENS": "5"}, "--tokens 1T and TRAIN_TOKENS=5"),
     ((*ONE, "--tokens", "1T"), {"TRAIN_ITERS": "5"}, "set only one of them"),
     ((*ONE, "--tokens", "1"), {}, "--tokens 1 is less than one batch"),
+    ((*H100, "--tokens", "1"), {}, "--tokens 1 is less than one batch"),
     ((*ONE, "--top", "0"), {}, "'--top'"),
     # Files and parts.
     ((*ONE, "--json", "/no/such/folder/plan.json"), {}, "its folder does not exist"),
@@ -70,6 +72,14 @@ ASKS = [
     ((*H100, "--html", "/tmp"), {}, "--html /tmp is a folder"),
     ((*ONE, "--json", ""), {}, "--json is empty"),
     ((*ONE, "--png", ""), {}, "--png is empty"),
+    # Long values: their beginning.
+    ((*H100, "--nodes", LONG), {}, f"{LONG[:56]}... (3,002 characters) is not a valid integer range"),
+    (("--preset", LONG, "--device", "h100", "--nodes", "1"), {}, f"no preset '{LONG[:56]}... (3,0"),
+    (("--preset", "7B", "--device", LONG, "--nodes", "1"), {}, f"no device '{LONG[:56]}... (3,0"),
+    (("--preset", "7B", "--nodes", "1"), {"MACHINE": LONG}, f"MACHINE={LONG[:49]}... (3,0"),
+    ((*ONE, "--anchor", LONG), {}, "File name too long; use a shorter one"),
+    ((*ONE, "--json", LONG), {}, "File name too long; use a shorter one"),
+    ((*ONE, "--set", f"{LONG}=1"), {}, f"--set {LONG[:57]}... (3,0"),
     # Settings.
     (("--preset", "8B", "--device", "h100", "--nodes", "1"), {}, "8B"),
     (("--preset", "7B", "--device", "h100", "--nodes", "1"), {"MODEL_ARCH": "70B"}, "name different presets"),
@@ -109,4 +119,5 @@ def test_a_wrong_ask_is_one_line(words, env, part):
     lines = [line for line in done.output.splitlines() if line]
     assert sum(part in line for line in lines) == 1
     assert lines[-1].startswith("megads: ")
+    assert len(lines[-1]) < 1000
     assert done.stdout == ""
