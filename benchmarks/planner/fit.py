@@ -16,7 +16,7 @@ from megads.plan.time.systems import SYSTEMS
 
 SPREAD = {
     "memory": 0.06, "network": 0.1, "links": 0.1, "matmul_h100": 0.06, "matmul_a100": 0.06, "matmul_fp8": 0.08,
-    "kernel_s": 0.12, "gap_s": 0.3, "casts": 0.7, "power": 0.7, "slow_attention": 0.5, "operands": 0.5, "scores": 0.5,
+    "kernel_s": 0.12, "gap_s": 0.3, "power": 0.7, "slow_attention": 0.5, "operands": 0.5, "scores": 0.5,
     "jitter": 0.7, "jitter_fp8": 0.7, "tensor_hidden": 0.5, "ring_hidden": 0.5, "data_hidden": 0.5, "ring": 0.7,
     "attention": 0.15,
 }  # fmt: skip

@@ -222,6 +222,8 @@ def _system(row: Cells) -> str:
         return name + "-async" * (row["overlap"] == "async TP")
     if name in ("megatron-bridge", "nemo"):
         return "megatron-core-fp8" if row["fp8"] not in ("", "0") else "megatron-core"
+    if name == "llm-foundry":
+        return name + "-fp8" * (row["fp8"] == "1")
     return {"megatron-2019": "megatron-2021", "deepspeed-2019": "zero-2020"}.get(name, name)
 
 

@@ -28,7 +28,6 @@ class Constants:
         scores: share of the matrix rate that products with scores in memory reach.
         memory: share of the memory bandwidth that kernels reach.
         operands: how much of the time to move their operands products wait for.
-        casts: the same of products in FP8, with the casts of their operands.
         power: exponent of a power cap's share by which matrix units are slower.
         links: share of the links' bandwidth that collectives reach; ``network`` of that between hosts.
         tensor_hidden: share of tensor-parallel messages that hide where a system overlaps them.
@@ -49,7 +48,6 @@ class Constants:
     scores: float = 0.5
     memory: float = 0.75
     operands: float = 0.7
-    casts: float = 1.2
     power: float = 0.5
     links: float = 0.75
     network: float = 0.7

@@ -79,7 +79,7 @@ def speeds_of(place: Place, attention: Attention, by: Constants) -> Speeds:
 def micro_batch(work: Work, speeds: Speeds, system: System, by: Constants, cure: str = "") -> Iterator[Line]:
     """Yield what a micro-batch takes on a stage."""
     products = work.products / speeds.matmul + work.products_8 / speeds.fp8
-    operands = (by.casts if system.fp8 else by.operands) * work.operands / speeds.memory
+    operands = (by.operands * work.operands + work.casts) / speeds.memory
     yield Line("matrix products", products + operands, "compute")
     parts = by.ring * (work.seq.ranks - 1).bit_length() if system.sequence == "ring" else 0.0
     core = (1 + parts) * work.core / speeds.core + work.scores / speeds.memory

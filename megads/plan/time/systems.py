@@ -121,6 +121,7 @@ TITAN = System(
     "torchtitan", "ring", COMPILED, SHARDED_SUM, "flash", hides_data=True, hides_pipe=True, computes_again=0.5
 )
 FORGE = System("kempnerforge", "ring", COMPILED, SHARDED_SUM, "flash", tensor_attention="slow", hides_data=True)
+FOUNDRY = System("llm-foundry", "ring", EAGER, SHARDED_SUM, "flash", hides_data=True)
 SYSTEMS = {
     each.name: each
     for each in (
@@ -137,7 +138,8 @@ SYSTEMS = {
         replace(TITAN, name="torchtitan-fp8", fp8=True),
         replace(TITAN, name="torchtitan-fp8-async", fp8=True, hides_tensor=True),
         FORGE,
-        System("llm-foundry", "ring", EAGER, SHARDED_SUM, "flash", hides_data=True),
+        FOUNDRY,
+        replace(FOUNDRY, name="llm-foundry-fp8", fp8=True),
         replace(FORGE, name="kempnerforge-eager", passes=EAGER),
     )
 }

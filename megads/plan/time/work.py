@@ -24,12 +24,19 @@ from megads.plan.traffic import ALL_TO_ALL, Message, traffic
 UNALIGNED = 3.0
 """Times that products of half precision take on a V100 where a side is no multiple of 8: its matrix units are idle."""
 
+FP8_BYTES = 2 / 3
+"""What products in FP8 move by what those in bf16 do: of operands and result two have a byte, in place of two bytes."""
+
+CAST_BYTES = 4
+"""To cast a product's input or the gradient of its result to FP8: read in bf16, written as it is and transposed."""
+
 END_KERNELS = 12
 """Of embedding, head and loss."""
 
-SCORE_BYTES = {"unfused": (11, 17), "eager": (33, 50)}
+SCORE_BYTES = {"unfused": (11, 17), "eager": (46, 54)}
 """Of an attention score that stands in memory, forward and backward, with softmax and dropout: in one kernel each, or
-operator by operator with a softmax in float32."""
+operator by operator with a softmax in float32: products, type, scale, mask, softmax, type, dropout then each read and
+write scores by themselves."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Work:
         products_8: of those in FP8, by its peak.
         head: of ``products``, those of the logits.
         operands: bytes of all operands of products, by the bandwidth of memory.
+        casts: bytes of kernels that cast operands to FP8.
         core: FLOPs of attention, by the peak.
         scores: bytes of scores that stand in memory.
         passes: bytes of all other kernels, by what they are.
@@ -70,6 +78,7 @@ class Work:
     products_8: float
     head: float
     operands: float
+    casts: float
     core: float
     scores: float
     passes: dict[str, float]
@@ -127,7 +136,7 @@ def _work(run: RunConfig, world_size: int, place: Place, system: System, stage: 
     engine = system.engine or BY_ENGINE[choose(run, world_size).kind]
     peak, rate = place.peak_tflops(run.train.dtype) * 1e12, place.device.memory_gb_s * 1e9
     clumsy = UNALIGNED if "V100" in place.device.device_name and run.train.dtype != "fp32" else 1.0
-    layer_flops, layer_bytes, core, score = _of_layers(run, stage, clumsy)
+    layer_flops, layer_bytes, states, core, score = _of_layers(run, stage, clumsy)
     head_flops = 0.0
     if stage.has_head:
         logits = logit_products(run.model) / run.model.seq_length if has_decoder(run.model) else _logits(run.model)
@@ -152,7 +161,8 @@ def _work(run: RunConfig, world_size: int, place: Place, system: System, stage: 
         products=(head_flops + (0.0 if system.fp8 else layer_flops)) / peak,
         products_8=layer_flops / (place.peak_tflops("fp8") * 1e12) if system.fp8 else 0.0,
         head=head_flops / peak,
-        operands=layer_bytes / rate,
+        operands=layer_bytes * (FP8_BYTES if system.fp8 else 1.0) / rate,
+        casts=CAST_BYTES * states / rate if system.fp8 else 0.0,
         core=core_flops / peak,
         scores=scores / rate,
         passes={name: each / rate for name, each in _passes(run, stage, passes)},
@@ -190,8 +200,8 @@ def _logits(model: ModelConfig) -> int:
     return products(model, model.seq_length).logits
 
 
-def _of_layers(run: RunConfig, stage: Stage, clumsy: float) -> tuple[float, float, float, float]:
-    """Return FLOPs of products, bytes of their operands, multiply-adds of the core, and scores, of a micro-batch."""
+def _of_layers(run: RunConfig, stage: Stage, clumsy: float) -> tuple[float, ...]:
+    """Return a micro-batch's FLOPs of products, bytes of operands, numbers to cast, core products and scores."""
     model, grid, tokens = run.model, run.parallel, rank_tokens(run)
     size, rows = 4 if run.train.dtype == "fp32" else 2, run.train.micro_batch
     if _differs(run):
@@ -201,23 +211,24 @@ def _of_layers(run: RunConfig, stage: Stage, clumsy: float) -> tuple[float, floa
             rows * sum(values) / grid.tensor for values in zip(*((x.rest, x.core) for x in mine), strict=True)
         )
         heads = model.num_heads * rows / grid.tensor
-        return 6.0 * rest, 0.0, core, heads * model.seq_length**2 * stage.layers
-    flops, moved = _products(spec_of(model).matrices(), tokens, grid.tensor, clumsy)
+        return 6.0 * rest, 0.0, 0.0, core, heads * model.seq_length**2 * stage.layers
+    flops, moved, states = _products(spec_of(model).matrices(), tokens, grid.tensor, clumsy)
     core = 2.0 * tokens * model.num_heads * model.head_dim * model.seq_length / grid.tensor
     core *= clumsy if model.head_dim % 8 else 1.0
     scores = float(tokens) * model.seq_length * model.num_heads / grid.tensor
-    return tuple(stage.layers * each for each in (flops, size * moved, core, scores))  # type: ignore[return-value]
+    return tuple(stage.layers * each for each in (flops, size * moved, states, core, scores))
 
 
-def _products(matrices: list[Parameter], tokens: int, tensor: int, clumsy: float) -> tuple[float, float]:
-    """Return FLOPs and moved elements of a layer's products, forward and backward."""
-    flops = moved = 0.0
+def _products(matrices: list[Parameter], tokens: int, tensor: int, clumsy: float) -> tuple[float, float, float]:
+    """Return a layer's FLOPs and moved elements of products, and elements of activations and gradients among them."""
+    flops = moved = states = 0.0
     for matrix in matrices:
         out, inner = matrix.shape
         out, inner = (out // tensor, inner) if matrix.dim == 0 else (out, inner // tensor)
         flops += 6.0 * tokens * out * inner * (clumsy if out % 8 or inner % 8 else 1.0)
         moved += 3.0 * (tokens * inner + out * inner + tokens * out)
-    return flops, moved
+        states += tokens * (inner + out)
+    return flops, moved, states
 
 
 def _again(run: RunConfig, stage: Stage, system: System, moved: tuple[int, int]) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from megads.plan.time.constants import Constants, fitted
 def test_shares_are_shares_and_times_are_short():
     found = asdict(fitted())
     assert found.keys() == asdict(Constants()).keys()
-    long = ("power", "operands", "casts", "attention")
+    long = ("power", "operands", "attention")
     for name, value in found.items():
         assert 0 < value < (1e-4 if name.endswith("_s") else 2.5 if name in long else 1), name
 

@@ -6,10 +6,11 @@ import pytest
 
 from megads.config.derive import derive
 from megads.config.sources.resolve import resolve
+from megads.families.decoder import spec_of
 from megads.plan.flops import products
 from megads.plan.places.place import place_of
 from megads.plan.time.systems import MEGADS, SYSTEMS
-from megads.plan.time.work import works
+from megads.plan.time.work import SCORE_BYTES, works
 
 H100 = place_of("h100")
 SIZES = {"NLAYERS": "16", "HIDDEN": "4096", "HEADS": "32", "SEQ": "4096", "DTYPE": "bf16"}
@@ -45,6 +46,28 @@ def test_fp8_halves_the_time_of_layers_only():
     _, [(_, eight)] = _works(system=SYSTEMS["megatron-core-fp8"])
     assert eight.products == plain.head == eight.head
     assert eight.products_8 == pytest.approx((plain.products - plain.head) / 2)
+
+
+def test_fp8_moves_bytes_in_place_of_halves_and_casts_what_layers_multiply():
+    run, [(_, plain)] = _works(system=SYSTEMS["megatron-core"])
+    _, [(_, eight)] = _works(system=SYSTEMS["megatron-core-fp8"])
+    assert plain.casts == 0
+    assert eight.operands == pytest.approx(plain.operands * (1 + 1 + 2) / (2 + 2 + 2))
+    sides = sum(sum(matrix.shape) for matrix in spec_of(run.model).matrices())
+    assert eight.casts == pytest.approx(16 * 4096 * sides * (2 + 1 + 1) / 3350e9)
+
+
+def test_ranks_that_share_heads_cast_all_inputs():
+    _, [(_, one)] = _works(system=SYSTEMS["megatron-core-fp8"])
+    _, [(_, four)] = _works(4, SYSTEMS["megatron-core-fp8"], TP="4")
+    assert four.products_8 == pytest.approx(one.products_8 / 4)
+    assert one.casts / 4 < four.casts < one.casts
+
+
+def test_scores_operator_by_operator_move_each_change_of_type():
+    forward = 2 + (2 + 4) + (4 + 4) + (4 + 1 + 4) + (4 + 4) + (4 + 2) + (2 + 2 + 1) + 2
+    backward = (2 + 2) + (2 + 1 + 2) + (2 + 4) + (4 + 4 + 4) + (4 + 1 + 4) + (4 + 4) + (4 + 2) + (2 + 2)
+    assert SCORE_BYTES["eager"] == (forward, backward)
 
 
 def test_a_ring_passes_keys_and_values_where_ulysses_exchanges_heads():
