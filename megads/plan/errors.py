@@ -23,7 +23,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Error:
-    """Relative errors of predicted step times, of models that the constants were not fitted to.
+    """Relative errors of predictions: of step times, of models that the constants were not fitted to; or of memory.
 
     Attributes:
         mean: of all rows, without their signs.
@@ -50,6 +50,12 @@ def error_of(place: Place, run: RunConfig) -> Error:
     if has_decoder(run.model) or FAMILIES[run.model.family].samples != "causal":
         what += f", none of them {run.model.family}"
     return Error(each["mean"], each["p95"], each["rows"], what)
+
+
+def memory_error() -> Error:
+    """Return the error that the estimate of memory had on the peaks of published runs, all on accelerators."""
+    found = _read()["memory"]
+    return Error(found["peak_mean"], found["peak_p95"], found["rows"], f"{found['rows']} published runs")
 
 
 def class_of(device_name: str) -> str:

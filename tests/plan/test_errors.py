@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megads.config.derive import derive
 from megads.config.sources.resolve import resolve
-from megads.plan.errors import class_of, error_of
+from megads.plan.errors import class_of, error_of, memory_error
 from megads.plan.places.place import place_of
 
 
@@ -25,6 +25,12 @@ def test_a_device_with_measured_runs_has_their_error():
 def test_a_family_without_measured_runs_says_so():
     assert error_of(place_of("h100"), _run("t5-220M")).what.endswith(", none of them t5")
     assert error_of(place_of("h100"), _run("bert-345M")).what.endswith(", none of them bert")
+
+
+def test_the_error_of_memory_is_that_of_published_peaks():
+    error = memory_error()
+    assert 0 < error.mean < error.p95 < 1
+    assert error.what == f"{error.rows} published runs"
 
 
 def test_classes_go_by_whole_words():

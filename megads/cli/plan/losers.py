@@ -14,7 +14,7 @@ SHOWN = 4
 MOST_VALUES = 6
 
 GROUPS: tuple[tuple[Kind, str], ...] = (
-    ("fits", "slower than those above"),
+    ("fits", "slower than those above (settings that differ from the first; shares of the step)"),
     ("memory", "does not fit"),
     ("batch", "the batch is not divisible"),
     ("rule", "rejected by a rule"),
@@ -30,6 +30,7 @@ def loser_lines(found: Found) -> Iterator[str]:
         if not group:
             continue
         lines = _joined(group, best)
+        yield ""
         yield f"{title}:"
         yield from (f"  {line}" for line in lines[:SHOWN])
         if len(lines) > SHOWN:
@@ -40,12 +41,12 @@ def _joined(group: list[Candidate], best: Candidate) -> list[str]:
     """Return a line for each; degrees of one axis that lose for the same reason share one."""
     lines: dict[tuple[str, str], list[str]] = {}
     for each in group:
-        text = reason(each, best)
+        text = reason(each, best).replace(" of the step", "")
         if len(each.settings) == 1:
             ((name, value),) = each.settings.items()
             lines.setdefault((name, re.sub(rf"\b{value}\b", "N", text)), []).append(value)
         else:
-            lines[short(each), text] = []
+            lines[short(each, best), text] = []
     return [f"{name}{'=' if values else ''}{_few(values)}: {text}" for (name, text), values in lines.items()]
 
 
@@ -59,6 +60,8 @@ def reason(candidate: Candidate, best: Candidate) -> str:
     return candidate.problem or slower(candidate, best)
 
 
-def short(candidate: Candidate) -> str:
-    """Return the settings of a candidate without those that all have."""
-    return " ".join(f"{name}={value}" for name, value in candidate.settings.items() if name != "GLOBAL_BATCH")
+def short(candidate: Candidate, best: Candidate) -> str:
+    """Return the settings of a candidate that differ from those of the best one."""
+    given = {name: value for name, value in candidate.settings.items() if name != "GLOBAL_BATCH"}
+    different = {name: value for name, value in given.items() if best.settings.get(name) != value}
+    return " ".join(f"{name}={value}" for name, value in (different or given).items())

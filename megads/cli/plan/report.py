@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Iterator
 from typing import get_args
 
+from megads.cli.plan.advice import advice_lines
 from megads.cli.plan.losers import loser_lines
 from megads.cli.plan.question import Answer, Question
 from megads.config.schema import RunConfig
 from megads.config.stages import schedule_of, virtual_stages
 from megads.config.tree import env_name
 from megads.plan.costs.cost import Cost
-from megads.plan.errors import Error, error_of
+from megads.plan.errors import Error, error_of, memory_error
 from megads.plan.memory import GIB, count_parameters
 from megads.plan.search.ask import BATCH, SEARCHED, VOCABULARY, Ask
 from megads.plan.search.risks import risks
@@ -39,8 +40,8 @@ def report(question: Question, answer: Answer) -> list[str]:
         "",
         *_cost_lines(best[0], answer.costs[0], ask),
         *_time_lines(best[0]),
+        *advice_lines(answer.found),
         f"paste    {command_line(question, best[0])}",
-        "",
         *loser_lines(answer.found),
         "",
         *_closing(question, answer.found.looked, answer.found.timed),
@@ -57,15 +58,16 @@ def _opening(question: Question, ask: Ask, best: Candidate) -> Iterator[str]:
         f"{place.device.device_name}, {place.memory_gib:g} GiB"
     )
     yield f"batch    {batch_text(best, ask)}"
-    yield f"error    {error_text(error_of(place, run))}"
+    yield from error_lines(error_of(place, run))
 
 
-def error_text(error: Error) -> str:
-    """Return how far off predicted step times were."""
-    return (
-        f"predicted step times were {error.mean:.0%} off in the mean and at most {error.p95:.0%} in 95 of 100 cases "
-        f"({error.what})"
-    )
+def error_lines(error: Error) -> Iterator[str]:
+    """Yield how far off predicted step times were, and predicted memory."""
+    for first, what, each in (("error", "step times", error), ("", "peaks of memory", memory_error())):
+        yield (
+            f"{first:<8} predicted {what} were {each.mean:.0%} off on average and at most {each.p95:.0%} in 95 of 100 "
+            f"cases ({each.what})"
+        )
 
 
 def batch_text(best: Candidate, ask: Ask) -> str:
@@ -144,10 +146,17 @@ def _cost_lines(best: Candidate, cost: Cost, ask: Ask) -> Iterator[str]:
         yield f"jobs     {plural(found.jobs, 'job', ',')} of at most {cost.walltime_hours:g} h"
     elif ask.place.queues:
         yield f"jobs     no queue of {ask.place.name} takes {plural(ask.num_hosts, 'host')}"
-    failures = f"{number(found.failures)} failures expected, {duration(found.lost_s)} lost" if found.failures else ""
-    yield (
-        f"saves    {plural(found.saves, 'checkpoint', ',')} of {volume(found.save_bytes)}, {volume(found.kept_bytes)} "
-        f"kept, {volume(found.written_bytes)} written{f'; {failures}' if failures else ''}"
+    more = []
+    if found.failures:
+        more.append(f"{number(found.failures)} failures expected, {duration(found.lost_s)} lost")
+    if every := found.best_save_interval_steps:
+        more.append(f"shortest run with SAVE_INTERVAL={every}")
+    yield "; ".join(
+        [
+            f"saves    {plural(found.saves, 'checkpoint', ',')} of {volume(found.save_bytes)}, "
+            f"{volume(found.kept_bytes)} kept, {volume(found.written_bytes)} written",
+            *more,
+        ]
     )
 
 

@@ -26,4 +26,5 @@ def slower(candidate: Candidate, best: Candidate) -> str:
     worst = max(growth, key=lambda name: growth[name])
     line = max((each for each in mine.lines if each.kind == worst), key=lambda each: each.seconds)
     shares = f"{mine.share(line.kind):.0%} of the step, not {theirs.share(line.kind):.0%}"
-    return f"{100 * (ratio - 1):.1f} % slower: {WHAT[worst]} takes {shares} ({line.name})"
+    name = line.name.removeprefix(f"{worst}, ").removeprefix(f"{worst}: ").removesuffix(" of the pipeline")
+    return f"{100 * (ratio - 1):.1f} % slower: {WHAT[worst]} takes {shares} ({name})"

@@ -132,3 +132,34 @@ def _chunks(layers: int, pipeline: int) -> list[int]:
     if len(even) > MOST_COUNTS_OF_CHUNKS:
         even = [even[0], even[len(even) // 2], even[-1]]
     return even or ([2] if most >= 2 else [])
+
+
+def smallest_of(ask: Ask, point: Point) -> Point:
+    """Return the candidate of a layout that needs least memory."""
+    held = ask.holds(names.CHUNKS) or ask.holds(names.PER_CHUNK) or ask.holds(names.SCHEDULE)
+    micro = point.micro if ask.holds(names.MICRO) or (ask.batch and ask.holds(names.STEPS)) else 1
+    return point._replace(
+        zero=point.zero if ask.holds(names.ZERO) else 3,
+        micro=micro,
+        steps=point.steps * point.micro // micro if ask.batch else point.steps,
+        recompute=point.recompute if ask.holds(names.RECOMPUTE) else "full",
+        schedule=point.schedule if held or point.degrees.pipeline == 1 else "1f1b",
+        chunks=point.chunks if held else 1,
+    )
+
+
+def smallest_recomputes(ask: Ask, smallest: Point) -> tuple[str, ...]:
+    """Return the recomputations of which one needs least memory: under zb-h1 inputs that wait can outweigh the rest."""
+    is_free = smallest.schedule == "zb-h1" and not ask.holds(names.RECOMPUTE)
+    return RECOMPUTES if is_free else (smallest.recompute,)
+
+
+def needs_more(point: Point, full: Point) -> bool:
+    """Return whether ``point`` needs at least as much memory as ``full``, of the same layout."""
+    return (
+        (point.schedule, point.chunks) == (full.schedule, full.chunks)
+        and point.zero <= full.zero
+        and point.micro >= full.micro
+        and RECOMPUTES.index(point.recompute) <= RECOMPUTES.index(full.recompute)
+        and (point.schedule != "zb-h1" or point.recompute == full.recompute)
+    )

@@ -22,7 +22,16 @@ from megads.plan.search import ask as names
 from megads.plan.search.ask import Ask
 from megads.plan.search.fits import fullest, fullest_of_all, of_first_stage
 from megads.plan.search.order import Order
-from megads.plan.search.points import MOST_TENSOR, RECOMPUTES, Degrees, Point, degrees_of, points_of
+from megads.plan.search.points import (
+    MOST_TENSOR,
+    Degrees,
+    Point,
+    degrees_of,
+    needs_more,
+    points_of,
+    smallest_of,
+    smallest_recomputes,
+)
 from megads.plan.time.step import StepTime
 
 MOST_TIMED, MOST_PER_LAYOUT = 320, 8
@@ -261,7 +270,7 @@ class Looks:
             known = self.layouts[point.degrees] = self._begin(point, quick_s)
         if known.lost or known.run is None or len(known.timed) >= MOST_PER_LAYOUT:
             return
-        if self._least(known, point) > self.ask.limit_bytes or any(_needs_more(point, other) for other in known.full):
+        if self._least(known, point) > self.ask.limit_bytes or any(needs_more(point, other) for other in known.full):
             return
         run = _with(self.ask, known, point)
         memory, stage = fullest(run, self.ask.world_size)
@@ -277,7 +286,7 @@ class Looks:
 
     def _least(self, known: Layouts, point: Point) -> int:
         """Return what a candidate needs at least, for any schedule: activations grow with the micro-batch."""
-        smallest = _smallest(self.ask, point)
+        smallest = smallest_of(self.ask, point)
         key = (point.zero, point.recompute)
         if key not in known.least:
             run = _with(self.ask, known, smallest._replace(zero=point.zero, recompute=point.recompute))
@@ -296,7 +305,7 @@ class Looks:
     def _begin(self, point: Point, quick_s: float) -> Layouts:
         """Derive a layout, and look whether its smallest candidate fits."""
         known = Layouts()
-        smallest = _smallest(self.ask, point)
+        smallest = smallest_of(self.ask, point)
         problem = None
         for scatter in (True, False) if point.degrees.tensor > 1 else (False,):
             if self.ask.holds(names.SCATTER) and scatter != self.ask.value(names.SCATTER):
@@ -315,39 +324,23 @@ class Looks:
             if problem is None:
                 known.run, smallest = layout.run, tried
                 break
-        settings = settings_of(self.ask, smallest, scatter=known.scatter)
         if problem is not None or known.run is None:
+            settings = settings_of(self.ask, smallest, scatter=known.scatter)
             known.lost = Candidate(settings, problem=problem or "", kind="rule", quick_s=quick_s)
             return known
-        memory, stage = fullest(known.run, self.ask.world_size)
-        if memory.total > self.ask.limit_bytes:
-            text = too_much(memory, stage, self.ask)
-            known.lost = Candidate(settings, known.run, memory, stage, None, text, "memory", quick_s)
+        least = [
+            self._untimed(known, smallest._replace(recompute=each)) for each in smallest_recomputes(self.ask, smallest)
+        ]
+        found = min(least, key=lambda each: each.memory.total if each.memory else 0)
+        known.lost = replace(found, quick_s=quick_s) if found.problem else None
         return known
 
-
-def _smallest(ask: Ask, point: Point) -> Point:
-    """Return the candidate of a layout that needs least memory."""
-    held = ask.holds(names.CHUNKS) or ask.holds(names.PER_CHUNK) or ask.holds(names.SCHEDULE)
-    micro = point.micro if ask.holds(names.MICRO) or (ask.batch and ask.holds(names.STEPS)) else 1
-    return point._replace(
-        zero=point.zero if ask.holds(names.ZERO) else 3,
-        micro=micro,
-        steps=point.steps * point.micro // micro if ask.batch else point.steps,
-        recompute=point.recompute if ask.holds(names.RECOMPUTE) else "full",
-        schedule=point.schedule if held or point.degrees.pipeline == 1 else "1f1b",
-        chunks=point.chunks if held else 1,
-    )
-
-
-def _needs_more(point: Point, full: Point) -> bool:
-    """Return whether ``point`` needs at least as much memory as ``full``, of the same layout."""
-    return (
-        (point.schedule, point.chunks) == (full.schedule, full.chunks)
-        and point.zero <= full.zero
-        and point.micro >= full.micro
-        and RECOMPUTES.index(point.recompute) <= RECOMPUTES.index(full.recompute)
-    )
+    def _untimed(self, known: Layouts, point: Point) -> Candidate:
+        """Return a candidate with its memory, and the problem where that is too much."""
+        run = _with(self.ask, known, point)
+        memory, stage = fullest(run, self.ask.world_size)
+        text = too_much(memory, stage, self.ask) if memory.total > self.ask.limit_bytes else ""
+        return Candidate(settings_of(self.ask, point, scatter=known.scatter), run, memory, stage, None, text, "memory")
 
 
 def _with(ask: Ask, known: Layouts, point: Point) -> RunConfig:

@@ -35,6 +35,8 @@ def test_the_table_the_cost_and_the_losers():
         "checkpoints of",
         "of at most",
         "error    predicted",
+        "         predicted peaks of memory were",
+        "shortest run with SAVE_INTERVAL=",
     ):
         assert part in text
     assert "error    predicted step times were" in text

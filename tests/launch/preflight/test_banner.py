@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from megads.config.derive import derive
@@ -15,8 +16,8 @@ from tests.data.factory import make_run, write_dataset, write_list
 MODEL = {"NLAYERS": "32", "HIDDEN": "64", "HEADS": "8", "SEQ": "64", "TRAIN_ITERS": "10", "DTYPE": "bf16"}
 
 
-def _lines(env: dict[str, str], ranks: int, start: str = "") -> dict[str, str]:
-    resolved = resolve(env={**MODEL, **env}, machine="generic")
+def _lines(env: dict[str, str], ranks: int, start: str = "", machine: str = "generic") -> dict[str, str]:
+    resolved = resolve(env={**MODEL, **env}, machine=machine)
     run = derive(resolved, num_hosts=1, ranks_per_host=ranks, vocab_size=1000).run
     text = banner(run, Allocation("none", ("here",), ranks), estimate(run, ranks), 0, Path("runs/x"), start=start)
     return {line[:8].strip(): line[9:] for line in text.splitlines()}
@@ -27,6 +28,13 @@ def test_a_plain_run_has_no_line_for_what_it_does_not_use():
     assert lines["layout"] == "2 ranks on 1 host: TP=1 PP=1 SP=1 DP=2 ZeRO=1"
     assert lines["engine"].partition(",")[0] in ("native", "deepspeed")
     assert list(lines) == ["run", "layout", "engine", "model", "batch", "train", "data", "memory"]
+
+
+def test_the_memory_has_the_error_of_published_runs_but_on_a_cpu():
+    assert re.search(
+        r"; on [0-9]+ published runs off by [0-9]+% on average, [0-9]+% in 95 of 100$", _lines({}, 2)["memory"]
+    )
+    assert "published" not in _lines({}, 2, machine="cpu")["memory"]
 
 
 def test_it_says_where_the_run_starts():

@@ -18,5 +18,5 @@ def test_what_grew_most_is_named_with_its_share():
     best = _candidate(compute=0.8, communication=0.1, idle=0.1)
     text = slower(_candidate(compute=0.8, communication=0.6, idle=0.1), best)
     assert text.startswith("50.0 % slower: communication takes 40% of the step, not 10%")
-    assert "communication, tensor axis" in text
+    assert text.endswith("(tensor axis)")
     assert "waiting of stages takes" in slower(_candidate(compute=0.8, communication=0.1, idle=0.3), best)

@@ -96,3 +96,15 @@ def test_the_best_is_within_a_percent_of_the_best_of_all_candidates():
         there = place_of(place)
         ask = Ask(_asked(preset, env, hosts), replace(there, per_host=8), hosts, 8)
         assert search_for(ask, 1).best[0].time.tokens_per_s >= 0.99 * max(_every(ask))
+
+
+def test_under_zb_h1_recomputation_can_need_more_memory_than_none():
+    held = {"TP": "1", "PP": "16", "SP": "1", "PIPELINE_SCHEDULE": "zb-h1", "MICRO_BATCH": "1", "ZERO_STAGE": "1"}
+    held |= {"GLOBAL_BATCH": "1024", "VOCAB_SIZE": "1000"}
+    asked = {each: _asked("7B", {**held, "RECOMPUTE": each}, 32) for each in ("none", "full")}
+    runs = {name: derive(each, num_hosts=32, ranks_per_host=8, vocab_size=1000).run for name, each in asked.items()}
+    none, full = (estimate(runs[name], 256).total for name in ("none", "full"))
+    assert none < full
+    there = place_of("h100")
+    found = search(_asked("7B", held, 32), there, 32, max_memory=(none + full) / 2 / (there.memory_gib * 2**30))
+    assert [each.settings["RECOMPUTE"] for each in found.best] == ["none"]
