@@ -10,11 +10,12 @@ from megads.monitor.plots import style
 from megads.monitor.plots.plan.data import Planned, PlannedHosts, PlannedLayout
 from megads.monitor.plots.plan.timeline import NAMES, PlannedTimeline
 from megads.monitor.plots.style import COLOURS, LABEL, QUIET
-from megads.text.units import count
+from megads.text.units import count, seconds
 
 WIDTH, RIGHT = 12.0, 0.9  # inches
 TITLE, LINE, BAR, ROW, CHART, FOOT = 0.42, 0.17, 0.27, 0.24, 3.2, 0.5  # inches: heights
 MOST_LEFT = 3.4
+LEAST_HIDDEN = 0.05
 BLOCKS = {"F": 0, "B": 1, "W": 2, "reduce": 4, "optimizer": 9}
 """Colour of a kind of block."""
 
@@ -203,9 +204,16 @@ def timeline_title(timeline: PlannedTimeline) -> str:
         f", {len(timeline.stages)} of {timeline.of_stages} stages" if len(timeline.stages) < timeline.of_stages else ""
     )
     return (
-        f"pipeline of the best layout, simulated: {timeline.schedule}, micro-batches {batches}{rows}; "
-        f"stages wait {timeline.idle:.1%} of the passes"
+        f"simulated pipeline of the best layout: {timeline.schedule}, micro-batches {batches}{rows}; "
+        f"stages wait {timeline.idle:.1%}{_hidden(timeline)}"
     )
+
+
+def _hidden(timeline: PlannedTimeline) -> str:
+    """Return how long the step is here and in the table, where that differs by more than can be seen."""
+    if timeline.step_s > (1 - LEAST_HIDDEN) * timeline.predicted_s:
+        return ""
+    return f"; step {seconds(timeline.step_s)}, {seconds(timeline.predicted_s)} predicted (no message hidden)"
 
 
 def _patch(colour: str) -> Any:

@@ -50,6 +50,7 @@ class PlannedTimeline:
         length_s: of the part that is shown.
         step_s: of the whole step, simulated.
         idle: share of the whole step's passes in which stages wait, on average.
+        predicted_s: of the whole step in the table, with all messages, of which none hides; 0: not known.
     """
 
     schedule: str
@@ -60,6 +61,7 @@ class PlannedTimeline:
     length_s: float
     step_s: float
     idle: float
+    predicted_s: float = 0.0
 
 
 def timeline_of(run: RunConfig, time: StepTime, place: Place) -> PlannedTimeline | None:
@@ -89,7 +91,8 @@ def timeline_of(run: RunConfig, time: StepTime, place: Place) -> PlannedTimeline
         rows.append(tuple(row))
     idle = 1 - sum(float(each.busy) for each in whole) / (grid.pipeline * float(step.passes))
     return PlannedTimeline(
-        sizes[0], tuple(rows), shown, steps, grid.pipeline, float(end.length), float(step.length), idle
+        *(sizes[0], tuple(rows), shown, steps, grid.pipeline),
+        *(float(end.length), float(step.length), idle, time.step_s),
     )
 
 

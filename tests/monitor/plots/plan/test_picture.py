@@ -10,7 +10,7 @@ import pytest
 from megads.errors import ConfigError
 from megads.monitor.plots import plan
 from megads.monitor.plots.plan.data import Planned
-from megads.monitor.plots.plan.picture import render_plan, save_plan
+from megads.monitor.plots.plan.picture import render_plan, save_plan, timeline_title
 from megads.plan.search.hosts import Row
 from tests.monitor.plots.plan.made import TIMELINE, by_hand, of_hosts, searched
 from tests.monitor.plots.test_picture import overlapping
@@ -19,6 +19,13 @@ from tests.monitor.plots.test_picture import overlapping
 @pytest.mark.parametrize("planned", [by_hand(), by_hand(1), by_hand(12), of_hosts()], ids=["3", "1", "12", "hosts"])
 def test_no_text_lies_over_another(planned):
     assert overlapping(render_plan(planned)) == []
+
+
+def test_a_timeline_that_is_shorter_than_predicted_says_so():
+    timeline = replace(TIMELINE, predicted_s=24.0, of_micro_batches=1024, of_stages=128, schedule="interleaved")
+    assert "; step 20.0s, 24.0s predicted (no message hidden)" in timeline_title(timeline)
+    assert "predicted" not in timeline_title(replace(TIMELINE, predicted_s=20.9))
+    assert overlapping(render_plan(replace(by_hand(), timeline=timeline))) == []
 
 
 def test_bars_are_as_long_as_the_numbers():

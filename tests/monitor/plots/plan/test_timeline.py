@@ -30,6 +30,7 @@ def test_a_step_is_as_long_as_predicted(env):
     run, _, time, place = _of(env)
     found = timeline_of(run, time, place)
     assert found.step_s == pytest.approx(time.step_s, rel=0.1)  # one way to count what waits, another for messages
+    assert found.predicted_s == time.step_s
     assert found.of_micro_batches == run.train.grad_acc_steps
     assert found.length_s <= found.step_s * (1 + 1e-9)
 
