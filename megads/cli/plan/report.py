@@ -13,8 +13,10 @@ from megads.config.schema import RunConfig
 from megads.config.stages import schedule_of, virtual_stages
 from megads.config.tree import env_name
 from megads.plan.costs.cost import Cost
-from megads.plan.errors import Error, error_of, memory_error
+from megads.plan.errors import error_of, memory_error
 from megads.plan.memory import GIB, count_parameters
+from megads.plan.places.place import Place
+from megads.plan.places.same_device import is_cpu
 from megads.plan.search.ask import BATCH, SEARCHED, VOCABULARY, Ask
 from megads.plan.search.risks import risks
 from megads.plan.search.search import Candidate
@@ -58,12 +60,13 @@ def _opening(question: Question, ask: Ask, best: Candidate) -> Iterator[str]:
         f"{place.device.device_name}, {place.memory_gib:g} GiB"
     )
     yield f"batch    {batch_text(best, ask)}"
-    yield from error_lines(error_of(place, run))
+    yield from error_lines(run, place)
 
 
-def error_lines(error: Error) -> Iterator[str]:
-    """Yield how far off predicted step times were, and predicted memory."""
-    for first, what, each in (("error", "step times", error), ("", "peaks of memory", memory_error())):
+def error_lines(run: RunConfig, place: Place) -> Iterator[str]:
+    """Yield how far off predicted step times were, and predicted memory; nothing is published of a CPU's."""
+    rows = [("error", "step times", error_of(place, run)), ("", "peaks of memory", memory_error())]
+    for first, what, each in rows[:1] if is_cpu(place.device.device_name) else rows:
         yield (
             f"{first:<8} predicted {what} were {each.mean:.0%} off on average and at most {each.p95:.0%} in 95 of 100 "
             f"cases ({each.what})"

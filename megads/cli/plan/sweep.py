@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from megads.cli.plan.question import Question
 from megads.cli.plan.report import batch_text, error_lines, grid_cells, number, table
-from megads.plan.errors import error_of
 from megads.plan.memory import count_parameters
 from megads.plan.search.hosts import Row
 from megads.text.units import count
@@ -54,4 +53,4 @@ def _opening(question: Question, row: Row) -> Iterator[str]:
     model = f"{run.preset or run.model.family}, {count(count_parameters(run.model))} parameters"
     yield f"ESTIMATED, not measured: {model}, on {place.name}: {place.per_host} x {place.device.device_name} per host"
     yield f"batch    {batch_text(row.best, row.ask)}"
-    yield from error_lines(error_of(place, run))
+    yield from error_lines(run, place)

@@ -17,9 +17,7 @@ def _advice(hosts, **env):
 
 def test_a_batch_too_small_for_the_ranks_gets_a_larger_one():
     (line,) = _advice(64, GLOBAL_BATCH="32", SP="1")
-    assert line.startswith(
-        "advice   the batch is small for 512 ranks: GLOBAL_BATCH=4096, 16.8M tokens per step, would "
-    )
+    assert line.startswith("advice   the batch is small for 512 ranks: GLOBAL_BATCH=512, 2.1M tokens per step, would ")
     match = re.search(r"would reach ([0-9]+)% MFU instead of ([0-9]+)%", line)
     assert int(match[1]) > 1.1 * int(match[2])
 

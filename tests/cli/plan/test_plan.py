@@ -95,3 +95,10 @@ def test_json_to_a_pipe_needs_a_reader(tmp_path):
     assert run(*SMALL, "--top", "1", "--json", str(pipe), **FEW).exit_code == 0
     assert json.loads(os.read(reader, 1 << 20))["best"]
     os.close(reader)
+
+
+def test_a_cpu_has_no_error_of_memory_that_was_published():
+    done = run("--preset", "2B", "--device", "cpu", "--nodes", "1", "--top", "1", **FEW)
+    assert done.exit_code == 0, done.output
+    assert "predicted step times were" in done.stdout
+    assert "peaks of memory" not in done.stdout

@@ -20,3 +20,9 @@ def test_what_grew_most_is_named_with_its_share():
     assert text.startswith("50.0 % slower: communication takes 40% of the step, not 10%")
     assert text.endswith("(tensor axis)")
     assert "waiting of stages takes" in slower(_candidate(compute=0.8, communication=0.1, idle=0.3), best)
+
+
+def test_a_part_that_grew_with_the_whole_is_named_by_its_own_growth():
+    best = _candidate(compute=0.8, communication=0.1, idle=0.1)
+    text = slower(_candidate(compute=0.88, communication=0.12, idle=0.12), best)
+    assert text == "12.0 % slower: computation takes 10% more time for each token (matrix products)"
