@@ -19,7 +19,9 @@ CLOSING_S = 0.2
 """For a process that was killed to close its sockets, one after the other."""
 STOPPED_S = 1.0
 """Within which all ranks are asked to end, if they are."""
-_STOPS, _EXCUSED = "presence/stops", "presence/excused"
+CLOSED_S = 10.0
+"""For all ranks to let go of the store of a rank 0 that ends: torch prints a trace where it is gone while one asks."""
+_STOPS, _EXCUSED, _CLOSES, _FREE = (f"presence/{what}" for what in ("stops", "excused", "closes", "free"))
 
 
 class LostRanks(MegadsError):
@@ -96,9 +98,15 @@ class Presence:
     def excuse(self) -> None:
         """Let the other ranks know that this one ends with an error that it reports itself."""
         with suppress(RuntimeError):
-            if self._listens():
-                self._open_store().add(_EXCUSED, 1)
+            if not self._listens():
+                return
+            store = self._open_store()
+            store.add(_EXCUSED, 1)
+            if self.rank:
                 time.sleep(2 * BEAT_S)  # all have read it
+            else:
+                store.add(_CLOSES, 1)
+                self._counted(store, _FREE, len(self.hosts) - 1, CLOSED_S)
 
     def all_stop(self) -> bool:
         """Return whether all ranks are asked to end, after :data:`STOPPED_S` at most. Each that is asked calls it.
@@ -110,17 +118,17 @@ class Presence:
         with suppress(RuntimeError):
             store = self._open_store()
             store.add(_STOPS, 1)
-            if self._counted(store, len(self.hosts)):
+            if self._counted(store, _STOPS, len(self.hosts), STOPPED_S):
                 store.add(_STOPS, 1)
                 if self.rank == 0:  # the others still ask its store
-                    self._counted(store, 2 * len(self.hosts))
+                    self._counted(store, _STOPS, 2 * len(self.hosts), STOPPED_S)
                 return True
         return False
 
-    def _counted(self, store: dist.Store, count: int) -> bool:
+    def _counted(self, store: dist.Store, key: str, count: int, limit_s: float) -> bool:
         """Wait until ranks have counted so far; return whether they did in time."""
-        give_up_at = time.monotonic() + STOPPED_S
-        while store.add(_STOPS, 0) < count:
+        give_up_at = time.monotonic() + limit_s
+        while store.add(key, 0) < count:
             if time.monotonic() > give_up_at:
                 return False
             time.sleep(BEAT_S / 10)
@@ -132,6 +140,9 @@ class Presence:
             while not self._ended.is_set() and self._listens():  # torch would print that it is gone
                 store.add(_key(self.rank), 1)
                 self.is_excused = self.is_excused or store.add(_EXCUSED, 0) > 0
+                if self.rank and store.add(_CLOSES, 0):
+                    store.add(_FREE, 1)
+                    return
                 self._ended.wait(BEAT_S)
 
 

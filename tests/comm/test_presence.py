@@ -76,6 +76,14 @@ def test_a_rank_that_reports_its_own_end_is_excused(ranks):
         time.sleep(0.01)
 
 
+def test_rank_0_ends_when_the_others_have_let_go_of_its_store(ranks):
+    ranks[0].excuse()
+    for each in ranks[1:]:
+        each._thread.join(60)
+        assert not each._thread.is_alive()
+        assert each.is_excused
+
+
 def test_the_store_is_gone_with_rank_0():
     def connect():
         raise RuntimeError("refused")
