@@ -140,6 +140,9 @@ class Numbers:
     def settle(self) -> None:
         pass
 
+    def compare(self, *given: object) -> None:
+        pass
+
     def skipped_samples(self, first: int, steps: int, samples: int, reason: str) -> None:
         pass
 
