@@ -26,16 +26,17 @@ def peaks(runs: dict[str, tuple[Any, int, int]]) -> dict[str, Peak]:
     """Return the peak of every (run, world size, rank) by its name; in a forked process, which is of no other use."""
     import torch.distributed as dist
 
+    from megads.trace.kernels import fused
     from tests.simgpu.build import build
     from tests.simgpu.module import install
 
     install(str(build()))
-    _fuse()
     found = {}
-    for name, (run, world_size, rank) in runs.items():
-        join(rank, world_size)
-        found[name] = _peak(run, rank)
-        dist.destroy_process_group()
+    with fused():
+        for name, (run, world_size, rank) in runs.items():
+            join(rank, world_size)
+            found[name] = _peak(run, rank)
+            dist.destroy_process_group()
     return found
 
 
@@ -117,35 +118,3 @@ def _pass(model: Any, run: Any, groups: Any, device: Any, tracker: Any) -> None:
         outputs.append(model(x, tokens) if model.has_head else model(x))
     first = outputs.pop(0)
     first.backward(torch.empty_like(first))
-
-
-def _fuse() -> None:
-    import torch
-    import torch.nn.functional as F
-
-    class Attention(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
-            out, statistics = torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
-            ctx.save_for_backward(q, k, v, out, statistics)
-            return out
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return tuple(torch.empty_like(each) for each in ctx.saved_tensors[:3])
-
-    class Norm(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, weight: Any, bias: Any) -> Any:
-            ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
-            ctx.has_bias = bias is not None
-            return torch.empty_like(x)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            x, weight, _ = ctx.saved_tensors
-            return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight) if ctx.has_bias else None
-
-    F.scaled_dot_product_attention = lambda q, k, v, *rest, **named: Attention.apply(q, k, v)
-    F.rms_norm = lambda x, shape, weight, epsilon: Norm.apply(x, weight, None)
-    F.layer_norm = lambda x, shape, weight, bias, epsilon: Norm.apply(x, weight, bias)
