@@ -132,10 +132,11 @@ def _write(path: str | None, content: Callable[[], str]) -> None:
         click.echo(content())
         return
     from megads.storage.open_file import write_cure
+    from megads.storage.whole_file import whole_file
 
     text = content() + "\n"
     try:
-        with open(absolute(path), "w", encoding="utf8", opener=_open) as file:
+        with whole_file(absolute(path)) as target, open(target, "w", encoding="utf8", opener=_open) as file:
             file.write(text)
     except OSError as error:
         cure = "start the reader of this pipe first" if error.errno == errno.ENXIO else write_cure(error, OTHER_FILE)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from megads.errors import ConfigError
 from megads.storage.open_file import write_cure
+from megads.storage.whole_file import whole_file
 
 if TYPE_CHECKING:
     from megads.plan.search.hosts import Row
@@ -26,7 +27,7 @@ def draw(found: Found, path: Path, days: Sequence[float] = ()) -> None:
     from megads.monitor.plots.plan.data import planned_layouts
     from megads.monitor.plots.plan.picture import save_plan
 
-    _written(path, lambda: save_plan(planned_layouts(found, days), path))
+    _written(path, lambda file: save_plan(planned_layouts(found, days), file))
 
 
 def page(found: Found, path: Path, days: Sequence[float] = ()) -> None:
@@ -38,7 +39,7 @@ def page(found: Found, path: Path, days: Sequence[float] = ()) -> None:
     from megads.monitor.plots.plan.data import planned_layouts
     from megads.monitor.plots.plan.html_page import save_plan_page
 
-    _written(path, lambda: save_plan_page(planned_layouts(found, days), path))
+    _written(path, lambda file: save_plan_page(planned_layouts(found, days), file))
 
 
 def draw_hosts(rows: Sequence[Row], path: Path) -> None:
@@ -50,7 +51,7 @@ def draw_hosts(rows: Sequence[Row], path: Path) -> None:
     from megads.monitor.plots.plan.data import planned_hosts
     from megads.monitor.plots.plan.picture import save_plan
 
-    _written(path, lambda: save_plan(planned_hosts(rows), path))
+    _written(path, lambda file: save_plan(planned_hosts(rows), file))
 
 
 def page_hosts(rows: Sequence[Row], path: Path) -> None:
@@ -62,11 +63,12 @@ def page_hosts(rows: Sequence[Row], path: Path) -> None:
     from megads.monitor.plots.plan.data import planned_hosts
     from megads.monitor.plots.plan.html_page import save_plan_page
 
-    _written(path, lambda: save_plan_page(planned_hosts(rows), path))
+    _written(path, lambda file: save_plan_page(planned_hosts(rows), file))
 
 
-def _written(path: Path, save: Callable[[], None]) -> None:
+def _written(path: Path, save: Callable[[Path], None]) -> None:
     try:
-        save()
+        with whole_file(path) as file:
+            save(file)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; {write_cure(error, 'pass another file')}") from None
