@@ -104,7 +104,10 @@ class Command:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
+    """Give the folder of the demo corpus: one for all folders of tests that use this fixture."""
+    folder = tmp_path_factory.getbasetemp() / "demo-corpus"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture

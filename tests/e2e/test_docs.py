@@ -56,6 +56,7 @@ def test_there_are_commands_to_try():
         "stability",
         "megatron-options",
         "planner",
+        "campaigns",
     ],
 )
 def test_the_commands_of_a_document_work(document, tmp_path, cache):
