@@ -34,7 +34,7 @@ def library() -> Path:
     key = hashlib.sha256(f"{torch.__version__} {torch.__file__} {OPTIONS}".encode())
     for name in SOURCES:
         key.update((HERE / name).read_bytes())
-    return _cache() / f"simgpu-{key.hexdigest()[:16]}.so"
+    return cache_folder("megads-simgpu") / f"simgpu-{key.hexdigest()[:16]}.so"
 
 
 def build() -> Path:
@@ -61,14 +61,14 @@ def _compile(made: Path) -> None:
     unfinished.rename(made)
 
 
-def _cache() -> Path:
-    """Return a folder of this user that outlives the run, or the folder of temporary files."""
+def cache_folder(name: str) -> Path:
+    """Return a folder ``name`` of this user that outlives the run, or the folder of temporary files."""
     for folder in (os.environ.get("XDG_CACHE_HOME"), "~/.cache", tempfile.gettempdir()):
-        path = Path(folder or "~/.cache").expanduser() / f"megads-simgpu-{os.getuid()}"
+        path = Path(folder or "~/.cache").expanduser() / f"{name}-{os.getuid()}"
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError:
             continue
         if os.access(path, os.W_OK) and path.stat().st_uid == os.getuid():
             return path
-    raise RuntimeError("no folder for the library of the simulated device")
+    raise RuntimeError(f"no folder for {name}")
