@@ -25,6 +25,7 @@ from megads.config.rules.checks import problem_of
 from megads.config.rules.layout import problem_of_ranks
 from megads.config.schedule.batches import BatchSchedule
 from megads.config.schedule.lengths import fill_schedule, keep_first_limit, repeat_samples, rises_to_the_end
+from megads.config.schedule.planned import fill_planned
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.sizes import data_degree
@@ -106,6 +107,7 @@ def _derived(resolved: Resolved, num_hosts: int, ranks_per_host: int, vocab_size
     _fill_model(values, vocab_size)
     _fill_batch(values)
     _fill_length(values)
+    fill_planned(values)
     fill_schedule(values)
     _fill_name(values)
     _settle_vocab(values, vocab_size)

@@ -161,6 +161,14 @@ class TrainConfig(Section):
     train_iters: int = in_steps(
         0, "TRAIN_ITERS TRAIN_ITER --train-iters", "steps; unset: from TRAIN_TOKENS or TRAIN_SAMPLES; 0: evaluate only"
     )
+    planned_iters: int = in_steps(
+        0,
+        "PLANNED_ITERS",
+        "steps that sample order, blend and schedule are made for; TRAIN_ITERS may grow up to it without a change; "
+        "0: TRAIN_ITERS",
+    )
+    planned_samples: int = setting(0, "PLANNED_SAMPLES", "the same, in samples", unit="samples", ge=0)
+    planned_tokens: int = setting(0, "PLANNED_TOKENS", "the same, in tokens", unit="tokens", ge=0)
     dtype: Literal["fp32", "bf16", "fp16"] = setting(
         "bf16", "DTYPE", "dtype of weights and activations", flags={"--fp16": "fp16", "--bf16": "bf16"}, synonyms=DTYPES
     )

@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 
 from megads.config.run_folder import COMMAND
+from megads.config.schema import RunConfig
 from megads.config.sources.flags import flags
+from megads.config.sources.resolve import LENGTHS, PLANNED
 from megads.config.tree import env_name, extra, fields
 from megads.data.samples.retro.queried import is_retro
 from megads.errors import EXIT_DONE
@@ -108,7 +110,8 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
     is_bounded = t.run.finetune.task or (is_retro(t.run) and not t.run.data.retro_cyclic_train_iters)
     if command.is_file() and not t.run.train.evaluate_only and (stopped or not is_bounded):
         line = command.read_text(encoding="utf8").strip()
-        LOG.info("%s", f"resume   {line}" if stopped else f"longer   {longer(line, 2 * t.run.train.train_iters)}")
+        planned = t.run.train.planned_iters
+        LOG.info("%s", f"resume   {line}" if stopped else f"longer   {longer(line, next_length(t.run), planned)}")
 
 
 def speed_line(speed: Speed, steps: str = "the last steps") -> str:
@@ -146,20 +149,27 @@ def ending(outcome: Outcome, train_iters: int) -> str:
     return f"{word:8} {outcome.iteration} of {plural(train_iters, 'iteration')}{why}"
 
 
-LENGTHS = ("train.train_iters", "train.train_samples", "train.train_tokens")
+def next_length(run: RunConfig) -> int:
+    """Return the steps that a run may go on to: its planned ones, else twice as many as it has."""
+    train = run.train
+    return train.planned_iters if train.planned_iters > train.train_iters else 2 * train.train_iters
 
 
-def longer(command: str, train_iters: int) -> str:
-    """Return the command line that trains on to ``train_iters``, however its length was given before."""
-    names = {name for each in LENGTHS for name in (env_name(each), *extra(fields()[each], "aliases"))}
-    options = {flag for flag, each in flags().items() if set(each.gives) & set(LENGTHS)}
+def longer(command: str, train_iters: int, planned: int = 0) -> str:
+    """Return the command line that trains on to ``train_iters``, however its length was given before.
+
+    ``planned``: iterations that were planned; where they are fewer, the plan is not part of the command.
+    """
+    lengths = LENGTHS if planned >= train_iters else (*LENGTHS, *PLANNED)
+    names = {name for each in lengths for name in (env_name(each), *extra(fields()[each], "aliases"))}
+    options = {flag for flag, each in flags().items() if set(each.gives) & set(lengths)}
     # Words as the shell sees them, with their quotes.
     words = re.findall(r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""", command)
     words_left: list[str] = []
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
-        is_set = name == "--set" and (value or words[0]).partition("=")[0] in LENGTHS
+        is_set = name == "--set" and (value or words[0]).partition("=")[0] in lengths
         if is_set or name in options:
             words = words if equals else words[1:]
         elif not (equals and name in names):

@@ -1,9 +1,10 @@
 import pytest
 
+from megads.config.schema import RunConfig, TrainConfig
 from megads.config.sources.flags import flags
 from megads.config.tree import env_name
 from megads.train.loop import Outcome
-from megads.train.start_and_end import LENGTHS, ending, longer
+from megads.train.start_and_end import LENGTHS, ending, longer, next_length
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,12 @@ def test_every_option_and_variable_of_the_length_is_replaced():
         assert longer(f"megads train {each.name} 7", 14) == "TRAIN_ITERS=14 megads train"
     for name in LENGTHS:
         assert longer(f"{env_name(name)}=7 megads train", 14) == "TRAIN_ITERS=14 megads train"
+
+
+def test_a_planned_run_goes_on_to_its_plan_and_beyond_it_without():
+    plan = {"planned_iters": 40, "planned_samples": 320}
+    run = RunConfig(train=TrainConfig(train_iters=10, **plan))
+    assert (next_length(run), next_length(RunConfig(train=TrainConfig(train_iters=40, **plan)))) == (40, 80)
+    command = "PLANNED_ITERS=40 TRAIN_ITERS=10 megads train --set train.planned_samples=320"
+    assert longer(command, 40, 40) == "TRAIN_ITERS=40 PLANNED_ITERS=40 megads train --set train.planned_samples=320"
+    assert longer(command, 80, 40) == "TRAIN_ITERS=80 megads train"

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from megads.checkpoint.format.manifest import Manifest
 from megads.config.engine_choice import choose
-from megads.config.schedule.batches import BatchSchedule, planned_samples
+from megads.config.schedule.batches import BatchSchedule, planned_samples, samples_at_end
 from megads.config.schedule.rates import Schedule
 from megads.config.schema import ModelConfig, RunConfig
 from megads.config.setting import Section
@@ -67,6 +67,7 @@ OTHER_FAMILIES = {"bert": "an encoder, bert", "retro": "retro, which looks at ne
 FREE = {
     *("force", "exit_interval", "exit_duration_min", "eval_at_start", "evaluate_only", "max_skipped"),
     *("micro_batch", "grad_acc_steps", "train_samples", "train_tokens", "samples_offset"),
+    *("planned_iters", "planned_samples", "planned_tokens"),
     *("cache_dir", "num_workers"),
 }
 """Settings of ``train`` and ``data`` that change no result of a run, or follow from others."""
@@ -231,17 +232,28 @@ def changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
     """
     if not before:
         return
+    plan = _planned_before(before["train"]), planned_samples(run)
     for section in ("model", "train", "optim", "data"):
         for key, now in getattr(run, section).model_dump().items():
             # A setting that is newer than the checkpoint had its default then.
             old = before.get(section, {}).get(key, type(getattr(run, section)).model_fields[key].default)
-            if old != now and key not in FREE and key not in SEEDS:
+            is_free = key in FREE or key in SEEDS or (key == "train_iters" and plan[0] == plan[1])
+            if old != now and not is_free:
                 yield f"had {section}.{key}={old}, this run has {now}"
     yield from _seed_changes(before.get("train", {}), run)
-    planned = BatchSchedule.of_settings(before["train"]).samples_after(before["train"]["train_iters"])
-    planned, plans = planned + int(before["train"].get("samples_offset", 0)), planned_samples(run)
-    if planned != plans:
-        yield (f"planned {planned} samples, this run plans {plans}: the sample order changes, and samples may repeat")
+    if plan[0] != plan[1]:
+        can_keep = samples_at_end(run) <= plan[0]
+        cure = f"PLANNED_SAMPLES={plan[0]} keeps it" if can_keep else "PLANNED_ITERS from the first step on avoids that"
+        yield (
+            f"planned {plan[0]} samples, this run plans {plan[1]}: the sample order changes, and samples may repeat; "
+            f"{cure}"
+        )
+
+
+def _planned_before(train: Mapping[str, Any]) -> int:
+    """Return the samples that a checkpoint's run was planned for; ``train``: its settings."""
+    ended = BatchSchedule.of_settings(dict(train)).samples_after(train["train_iters"])
+    return max(ended + int(train.get("samples_offset", 0)), int(train.get("planned_samples", 0)))
 
 
 def _seed_changes(train: Mapping[str, Any], run: RunConfig) -> Iterator[str]:

@@ -161,9 +161,17 @@ def _whole_steps(start: int, final: int, increment: int, samples: int) -> str:
     return " or ".join(words)
 
 
-def planned_samples(run: RunConfig) -> int:
+def samples_at_end(run: RunConfig) -> int:
     """Return the samples that a derived run has consumed at its end, also where it resumed with other batches."""
     return BatchSchedule.of(run).samples_after(run.train.train_iters) + run.train.samples_offset
+
+
+def planned_samples(run: RunConfig) -> int:
+    """Return the samples that sample order, blend and schedule of a derived run are made for, at least its own.
+
+    With ``PLANNED_ITERS`` a run may end before them, and a later command trains on.
+    """
+    return max(run.train.planned_samples, samples_at_end(run))
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,10 @@ def fill_schedule(values: Values) -> None:
         whole = sizes.iterations_within(samples or tokens // values["model.seq_length"])
         values.fill("optim.lr_decay_iters", whole, f"LR_DECAY_{'SAMPLES' if samples else 'TOKENS'}")
     else:
-        values.fill("optim.lr_decay_iters", values["train.train_iters"], "TRAIN_ITERS")
+        planned = values["train.planned_iters"]
+        values.fill(
+            "optim.lr_decay_iters", planned or values["train.train_iters"], f"{'PLANNED' if planned else 'TRAIN'}_ITERS"
+        )
     style = values["optim.lr_decay_style"]
     if style in COOLDOWN_OF and not lengths_given(values, "cooldown"):
         values.fill("optim.lr_cooldown_frac", COOLDOWN_OF[style], f"{COOLDOWN_OF[style]:g} of LR_DECAY_STYLE={style}")
@@ -117,5 +120,6 @@ def rises_to_the_end(values: Values, run: RunConfig) -> str:
     """Return a line where the warm-up is longer than the run, which is derived."""
     if run.train.train_iters == 1 or Schedule.of(run).warmup_samples < planned_samples(run):
         return ""
-    name = next(iter(lengths_given(values, "warmup")), "optim.lr_warmup_frac")
-    return f"{values.shown(name)}: the learning rate still rises when TRAIN_ITERS={run.train.train_iters} end"
+    name, train = next(iter(lengths_given(values, "warmup")), "optim.lr_warmup_frac"), run.train
+    last = f"PLANNED_ITERS={train.planned_iters}" if train.planned_iters else f"TRAIN_ITERS={train.train_iters}"
+    return f"{values.shown(name)}: the learning rate still rises when {last} end"

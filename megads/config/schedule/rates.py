@@ -191,7 +191,8 @@ class _Lengths:
         self.offset = run.train.samples_offset
         # Steps of before a resume may have been of other batches: then steps are no samples.
         others = any(getattr(run.optim, f"lr_decay_{unit}", 0) for unit in UNITS if unit != "iters")
-        self.decays_with_run = run.optim.lr_decay_iters == run.train.train_iters and not others
+        whole = run.train.planned_iters or run.train.train_iters
+        self.decays_with_run = run.optim.lr_decay_iters == whole and not others
 
     def of(self, part: str, whole: float = 0.0, start: float = 0.0) -> float:
         """Return the length of ``part``, 0 where no setting gives one.

@@ -305,6 +305,7 @@ def _note_width(stack: Values, machine: Layer, below: Mapping[str, Any]) -> None
 
 # Settings that determine each other: of these one is enough.
 LENGTHS = ("train.train_tokens", "train.train_samples", "train.train_iters")
+PLANNED = ("train.planned_tokens", "train.planned_samples", "train.planned_iters")
 _BATCHES = ("train.global_batch", "train.grad_acc_steps")
 _BATCH = ("train.micro_batch", *_BATCHES)
 _CHUNKS = ("parallel.virtual_stages", "parallel.layers_per_virtual_stage")
@@ -316,7 +317,7 @@ def _settle(stack: Values) -> None:
     Dropped values are 0 and are derived at launch. Values of one layer stay; whether they
     hold together is known when the ranks are, see ``megads.config.derive``.
     """
-    for group in (LENGTHS, _BATCHES, _CHUNKS):
+    for group in (LENGTHS, PLANNED, _BATCHES, _CHUNKS):
         _keep_highest(stack, [name for name in group if stack[name]])
     for part in ("warmup", "decay", "cooldown", "constant"):
         _settle_length(stack, part)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from megads.config.engine_choice import choose
-from megads.config.schedule.batches import BatchSchedule, SkipRanges, planned_samples
+from megads.config.schedule.batches import BatchSchedule, SkipRanges, samples_at_end
 from megads.config.schema import RunConfig
 from megads.config.sources.megatron_defaults import MEGATRON
 from megads.config.stages import SPLIT_RANK, schedule_of, virtual_stages
@@ -51,7 +51,7 @@ def banner(
         step: what is predicted of a step's time, empty if nothing is.
     """
     train, parallel = run.train, run.parallel
-    samples = planned_samples(run)
+    samples = samples_at_end(run)
     hosts = plural(len(allocation.hosts), "host")
     by_megatron = run.defaults == MEGATRON
     total = memory.total * allocation.ranks_per_host
@@ -71,7 +71,7 @@ def banner(
         ("ramp-up", ramp_line(run)),
         (
             "train",
-            f"{plural(train.train_iters, 'iteration')}, {count(samples * run.sample_tokens)}"
+            f"{plural(train.train_iters, 'iteration')}{_of_plan(run)}, {count(samples * run.sample_tokens)}"
             f" tokens; {run.optim.optimizer}, lr {run.optim.lr:g} {run.optim.lr_decay_style}"
             if not train.evaluate_only
             else f"no step: evaluates {train.eval_iters} global batches and ends (EVALUATE_ONLY, TRAIN_ITERS=0)",
@@ -231,6 +231,12 @@ def _stages_line(run: RunConfig) -> str:
 MOST_ROWS = 8
 OFTEN = 4.0
 """Epochs; beyond about four, repeated text teaches clearly less than new text (arXiv 2305.16264)."""
+
+
+def _of_plan(run: RunConfig) -> str:
+    """Return of how many planned iterations those of the run are the first, empty when of none."""
+    planned = run.train.planned_iters
+    return f" of {planned} planned" if planned > run.train.train_iters else ""
 
 
 def ramp_line(run: RunConfig) -> str:

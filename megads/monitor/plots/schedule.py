@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megads.config.schedule.batches import BatchSchedule, planned_samples
+from megads.config.schedule.batches import BatchSchedule, samples_at_end
 from megads.config.schedule.rates import Schedule
 from megads.config.schema import RunConfig
 from megads.monitor.plots import style
@@ -170,7 +170,7 @@ def schedule_table(run: RunConfig) -> str:
     """Return where each part of the learning rate's schedule ends, and at which rate."""
     sizes, schedule, seq = BatchSchedule.of(run), Schedule.of(run), run.model.seq_length
     rows = [("end of", "step", "samples", "tokens", "learning rate", "weight decay")]
-    for name, at in {"start": 0.0, **schedule.borders(), "run": float(planned_samples(run))}.items():
+    for name, at in {"start": 0.0, **schedule.borders(), "run": float(samples_at_end(run))}.items():
         rates = schedule.at(int(at))
         counts = (f"{sizes.iterations_within(int(at)):,}", _count(at), _count(at * seq))
         rows.append((name, *counts, f"{rates.lr:.6g}", f"{rates.weight_decay:.6g}"))

@@ -108,7 +108,18 @@ def test_settings_of_the_science_that_differ_are_named():
 def test_another_number_of_samples_is_told_with_what_it_means():
     (iters, samples) = changes(planned().model_dump(), planned(train_iters=200))
     assert iters == "had train.train_iters=100, this run has 200"
-    assert samples.startswith("planned 800 samples, this run plans 1600: the sample order changes")
+    assert samples == (
+        "planned 800 samples, this run plans 1600: the sample order changes, and samples may repeat; "
+        "PLANNED_ITERS from the first step on avoids that"
+    )
+    (_, shorter) = changes(planned().model_dump(), planned(train_iters=50))
+    assert shorter.endswith("samples may repeat; PLANNED_SAMPLES=800 keeps it")
+
+
+def test_a_run_that_grows_within_its_plan_changes_nothing():
+    before = planned(planned_iters=200, planned_samples=1600).model_dump()
+    assert list(changes(before, planned(train_iters=200))) == []
+    assert list(changes(before, planned(train_iters=150, planned_samples=1600))) == []
 
 
 DROPPED = {"HIDDEN_DROPOUT": "0.1", "ATTENTION_DROPOUT": "0.1"}
