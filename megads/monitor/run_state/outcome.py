@@ -138,6 +138,7 @@ class Heartbeat:
     host: str
     attempt: int = 0
     save_s: float = 0.0  # the longest that a checkpoint took so far
+    spent: Mapping[str, float] = field(default_factory=dict)  # seconds of this start in each phase so far
 
 
 def write_heartbeat(run_dir: Path, beat: Heartbeat) -> None:

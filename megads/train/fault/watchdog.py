@@ -66,6 +66,7 @@ class Watchdog:
     phase: str = "set-up"
     save_s: float = 0.0
     longest: dict[str, float] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)  # seconds in each phase that is over
     _ran_s: float = 0.0  # seconds of the phase in which the watchdog ran
     _begun: float = field(default_factory=time.monotonic)
     _since: float = field(default_factory=time.time)
@@ -91,6 +92,7 @@ class Watchdog:
         """Note that the main thread came further within its phase, whose time starts over."""
         took = time.monotonic() - self._begun
         self.longest[self.phase] = max(took, self.longest.get(self.phase, 0.0))
+        self.spent[self.phase] = self.spent.get(self.phase, 0.0) + took
         self._begun, self._ran_s = time.monotonic(), 0.0
 
     def saved(self, seconds: float) -> None:
@@ -118,8 +120,18 @@ class Watchdog:
         """Write the heartbeat."""
         host, now = socket.gethostname(), time.time()
         with self._beating:  # a thread must not put an older one over the last
-            beat = Heartbeat(self.iteration, self.phase, self._since, now, os.getpid(), host, self.attempt, self.save_s)
+            beat = Heartbeat(
+                self.iteration, self.phase, self._since, now, os.getpid(), host, self.attempt, self.save_s,
+                self.spent_until_now(),
+            )  # fmt: skip
             write_heartbeat(self.run_dir, beat)
+
+    def spent_until_now(self) -> dict[str, float]:
+        """Return seconds in each phase of this start, to a millisecond; another thread may be entering one."""
+        phase, now = self.phase, time.monotonic() - self._begun
+        spent = dict(self.spent)
+        spent[phase] = spent.get(phase, 0.0) + max(0.0, now)
+        return {name: round(seconds, 3) for name, seconds in spent.items()}
 
     def _keep_beating(self) -> None:
         while True:

@@ -54,6 +54,23 @@ def test_a_save_may_take_as_long_as_one_that_was_written_in_the_background(tmp_p
     assert watch.save_s == 90.0
 
 
+def test_the_heartbeat_has_the_seconds_of_every_phase(tmp_path, monkeypatch):
+    """The report of a campaign adds them up; a start that is killed has them up to its last heartbeat."""
+    now = [100.0]
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now[0])
+    watch = one(tmp_path, _begun=now[0])
+    for phase, took in (("step", 5.0), ("save", 2.0), ("step", 1.0), ("step", 3.5), ("save", 0.25)):
+        now[0] += took  # of the phase before
+        watch.enter(phase)
+    watch.come_further()
+    now[0] += 0.5
+    watch.beat()
+    beat = read_heartbeat(tmp_path)
+    assert beat is not None
+    assert beat.spent == {"set-up": 5.0, "step": 2.0 + 3.5 + 0.25, "save": 1.0 + 0.5}
+    assert sum(beat.spent.values()) == now[0] - 100.0
+
+
 def test_torch_waits_longer_than_the_watchdog():
     assert group_timeout_s(600.0) >= 2 * 600.0 + MARGIN_S
     spent = watchdog.COLLECT_S * 2 + watchdog.SPOKESMAN_S + 2.0 + 5.0 + watchdog.TICK_S + watchdog.LONGEST_ASK_S
