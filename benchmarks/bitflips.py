@@ -45,11 +45,12 @@ from megads.data.token_files.scan import check
 from megads.errors import DataError, MegadsError
 from megads.monitor.columns import read_columns
 from megads.monitor.metrics import read_metrics
+from megads.monitor.run_state.attempts import read_attempts
 from megads.monitor.run_state.follow import Follower
 from megads.monitor.run_state.runs import BROKEN, facts_of
 
 OUTCOMES = ("detected", "repaired", "harmless", "SILENT", "TRACEBACK")
-FOR_PEOPLE = (COMMAND, COMMAND_ONCE_SAVED, ATTEMPTS, LOG_FILE, "loss.png", "ds_config.json", "job.sh")
+FOR_PEOPLE = (COMMAND, COMMAND_ONCE_SAVED, LOG_FILE, "loss.png", "ds_config.json", "job.sh")
 """Files of a run folder from which no command computes anything; `megads watch` shows the last lines of the log."""
 FIRST = 4096  # bytes of a file that get half of the flips
 NOW = 2e9  # unix seconds; ages do not count
@@ -144,6 +145,7 @@ def kinds_of(run_dir: Path, prefix: str) -> list[Kind]:
         Kind("outcome", one(run_dir / OUTCOME), lambda: _facts(run_dir)),
         Kind("heartbeat", one(run_dir / HEARTBEAT), lambda: _facts(run_dir)),
         Kind("metrics", one(run_dir / METRICS), lambda: _rows(run_dir)),
+        Kind("attempts", one(run_dir / ATTEMPTS), lambda: read_attempts(run_dir, NOW)),
         Kind(".bin", one(Path(prefix + ".bin")), lambda: _tokens(prefix)),
         Kind(".idx", one(Path(prefix + ".idx")), lambda: _tokens(prefix)),
         Kind(".info.json", one(Path(prefix + RECORD_SUFFIX)), lambda: _tokens(prefix)),

@@ -17,7 +17,7 @@ from megads.config.machine_facts import Facts
 from megads.config.rules.advice import Attempt
 from megads.config.rules.checks import check
 from megads.config.rules.stability import rank_variables
-from megads.config.run_folder import CONFIG, ENDS_AT
+from megads.config.run_folder import CONFIG, ENDS_AT, load_config
 from megads.config.schema import RunConfig
 from megads.config.sources.flags import BACKEND
 from megads.config.sources.presets import read_machine
@@ -54,8 +54,9 @@ from megads.launch.schedulers.allocation import (
     unnamed_hosts,
 )
 from megads.launch.schedulers.time_left import ends_at, parse_walltime, started_at
+from megads.launch.supervise.record import attempt_of, begin_row
 from megads.launch.supervise.restart import Restarts
-from megads.launch.supervise.run import remove_end, run_plan
+from megads.launch.supervise.run import run_plan
 from megads.launch.supervise.watch import say
 from megads.launch.user_ranks.entry import even_layout, what_is_ignored
 from megads.plan.memory import check_fits, estimate
@@ -270,11 +271,12 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
         write_run_files(job)
         plan = plan_attempt(job, job.allocation, 0, ends)
         show_opening(job, plan, ends, checkpoints, out)
+        attempt = attempt_of(run, job.allocation, job.start_point.iteration if job.start_point else 0)
         if begin is not None:
-            remove_end(folder)
+            begin_row(folder, attempt)
             return begin(plan)
         if not run.launch.max_restarts:
-            return run_plan(plan, folder, env)
+            return run_plan(plan, folder, env, attempt=attempt)
         return _restarts(job, checkpoints, ends).run()
 
 
@@ -297,6 +299,7 @@ def _restarts(job: Job, checkpoints: Path, ends: float) -> Restarts:
         shrink=lambda allocation: shrink(job, allocation),
         max_restarts=job.run.launch.max_restarts,
         ends_at=ends,
+        describe=lambda allocation: attempt_of(load_config(job.folder.path / CONFIG), allocation),
     )
 
 

@@ -29,8 +29,8 @@ def test_no_flipped_bit_of_a_run_is_silent(tmp_path: Path, quiet):
     table = flip_all(kinds, 100, SEED)
     assert not table.wrong, f"seed {SEED}"
     found = {name: set(counts) for name, counts in table.counts.items()}
-    assert len(found) == 10
-    assert all(found[name] == {"detected"} for name in ("tensors", "manifest", "metrics", ".bin", ".idx"))
+    assert len(found) == 11
+    assert all(found[name] == {"detected"} for name in ("tensors", "manifest", "metrics", "attempts", ".bin", ".idx"))
     assert found["index cache"] == {"repaired"}
 
 

@@ -18,6 +18,7 @@ import pytest
 from megads.config.run_folder import ENDS_AT
 from megads.launch.supervise.processes import children
 from megads.launch.supervise.rank_parent import KILL_AFTER_S
+from megads.monitor.run_state.attempts import read_attempts
 from megads.monitor.run_state.outcome import Heartbeat, write_heartbeat
 from tests.e2e.conftest import SLOW
 from tests.e2e.test_resume import numbers, wait_for_step
@@ -256,14 +257,15 @@ def test_three_killed_ranks_are_survived_with_the_losses_of_an_undisturbed_run(m
     assert err.count("killed by signal 9 (SIGKILL)\n") == 6
     assert "megads: restart 3 of 3 from iteration " in err
     assert numbers(megads.rows("r")) == numbers(megads.rows("whole"))
-    rows = [json.loads(line) for line in (megads.folder / "r/attempts.jsonl").read_text().splitlines()]
-    assert [(row["exit_code"], row["rank"], row["kind"]) for row in rows] == [
+    rows = read_attempts(megads.folder / "r")
+    assert [(row.exit_code, row.rank, row.kind) for row in rows] == [
         (1, 1, "killed"),
         (1, 0, "killed"),
         (1, 1, "killed"),
         (0, -1, "done"),
     ]
-    assert all(row["began"] % 10 == 0 for row in rows)
+    assert all(row.began % 10 == 0 for row in rows)
+    assert {(row.num_ranks, row.layout[:20]) for row in rows} == {(2, "TP 2 PP 1 SP 1 DP 1 ")}
     log = (megads.folder / "r/log/run.log").read_text()
     assert "restart 1 of 3 from iteration 10" in log
 

@@ -6,26 +6,27 @@ start is a line of ``<run>/attempts.jsonl``.
 
 from __future__ import annotations
 
-import json
-import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from megads.cluster.hosts import this_host
-from megads.config.run_folder import ATTEMPTS, OUTCOME, STOP
-from megads.errors import EXIT_DONE, EXIT_STOPPED, EXIT_WRONG, MegadsError
+from megads.config.run_folder import OUTCOME, STOP
+from megads.errors import EXIT_DONE, EXIT_STOPPED, MegadsError
 from megads.launch.launchers.plan import IN_PLACE, LaunchPlan
 from megads.launch.preflight.checkpoint_start import Saved
 from megads.launch.run_folder import append_to_log
 from megads.launch.schedulers.allocation import Allocation
-from megads.launch.supervise.run import Ended, report_end, run_once
+from megads.launch.supervise.end import Ended, remove_end, report_end, with_end
+from megads.launch.supervise.progress import reason_against
+from megads.launch.supervise.record import note_start
+from megads.launch.supervise.run import run_once
 from megads.launch.supervise.watch import caught, say
-from megads.monitor.run_state.outcome import read_heartbeat
+from megads.monitor.run_state.attempts import Attempt, append_attempt
 from megads.text.plural import plural
 from megads.text.units import clock, steady_clock
 
@@ -38,24 +39,6 @@ BLAMES_HOST = ("killed", "memory", "hang", "error", "lost")
 """Kinds of failure after which a spare host takes the place of the one where it happened."""
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One start of the run, as ``attempts.jsonl`` keeps it. Iterations are counted from 0 = nothing done."""
-
-    attempt: int
-    started: float  # unix seconds
-    ended: float
-    num_hosts: int
-    began: int  # the checkpoint it started from
-    reached: int  # the last iteration known to be done
-    exit_code: int
-    kind: str
-    rank: int
-    host: str
-    message: str
-    retired: tuple[str, ...] = ()  # hosts excluded after it
-
-
 @dataclass
 class Restarts:
     """A run that may be started several times.
@@ -63,7 +46,7 @@ class Restarts:
     ``plan(allocation, attempt)`` returns what an attempt runs. ``shrink(allocation)`` makes
     the settings of the run fit fewer hosts with the same global batch and returns what
     changed; it raises a MegadsError where that cannot be. ``answers(host)`` is whether a
-    host can be reached.
+    host can be reached. ``describe(allocation)`` returns the row of an attempt that has not begun.
     """
 
     run_dir: Path
@@ -75,6 +58,7 @@ class Restarts:
     max_restarts: int
     ends_at: float = 0.0  # unix seconds, 0: not known
     answers: Callable[[str], bool] = lambda host: can_be_reached(host)
+    describe: Callable[[Allocation], Attempt] = lambda allocation: Attempt(allocation.job_id, hosts=allocation.hosts)
     past: list[Attempt] = field(default_factory=list)
     now: Callable[[], float] = field(default_factory=steady_clock)
     answered: set[str] = field(default_factory=set)
@@ -89,8 +73,7 @@ class Restarts:
         Raises:
             LaunchError: when the program of a plan cannot be started.
         """
-        for name in (OUTCOME, STOP, ATTEMPTS):
-            (self.run_dir / name).unlink(missing_ok=True)
+        remove_end(self.run_dir)
         self.note_who_answers()
         with caught(self.signals.append):
             while True:
@@ -110,21 +93,15 @@ class Restarts:
 
     def once(self) -> Ended:
         """Run one attempt and remember how it went."""
-        began, started, number = self.saved.newest(), time.time(), len(self.past)
+        began, number = self.saved.newest(), len(self.past)
         (self.run_dir / OUTCOME).unlink(missing_ok=True)
-        ended = run_once(supervised(self.plan(self.allocation, number)), self.run_dir, self.env)
-        outcome, beat = ended.outcome, read_heartbeat(self.run_dir)
-        known = [outcome.iteration if outcome else 0]
-        if beat is not None and beat.time >= started:
-            known.append(beat.iteration)
+        plan = supervised(self.plan(self.allocation, number))
+        attempt = note_start(self.run_dir, replace(self.describe(self.allocation), attempt=number, began=began))
+        ended = run_once(plan, self.run_dir, self.env)
+        attempt = with_end(replace(attempt, began=0), ended, self.run_dir)
         # Only ranks find that a block is damaged, and then resume from an older checkpoint than was planned.
-        reached = max(*known, self.saved.since()) or began
-        began = min(began, self.saved.newest(), reached)
-        attempt = Attempt(
-            number, started, time.time(), len(self.allocation.hosts), began, reached, ended.exit_code,
-            outcome.kind if outcome else "", outcome.rank if outcome else -1, outcome.host if outcome else "",
-            outcome.message if outcome else f"the launcher ended with {ended.starter}",
-        )  # fmt: skip
+        reached = max(attempt.reached, self.saved.since()) or began
+        attempt = replace(attempt, reached=reached, began=min(began, self.saved.newest(), reached))
         self.past.append(attempt)
         return ended
 
@@ -186,7 +163,7 @@ class Restarts:
     def retire(self, host: str, what: str) -> None:
         """Note that ``host`` is excluded, and why."""
         last = self.past[-1]
-        self.past[-1] = replace(last, retired=(*last.retired, host))
+        self.past[-1] = replace(last, excluded=(*last.excluded, host))
         self.report(f"host {host} is excluded after: {last.message}; {what}")
 
     def note_who_answers(self) -> None:
@@ -236,8 +213,7 @@ class Restarts:
 
     def record(self, exit_code: int) -> int:
         """Add the last attempt to ``attempts.jsonl`` and return ``exit_code``."""
-        with suppress(OSError), open(self.run_dir / ATTEMPTS, "a", encoding="utf8") as file:
-            file.write(json.dumps(asdict(self.past[-1])) + "\n")
+        append_attempt(self.run_dir, self.past[-1])
         return exit_code
 
     def report(self, text: str) -> None:
@@ -245,35 +221,6 @@ class Restarts:
         say(text)
         with suppress(MegadsError):  # a full disk
             append_to_log(self.run_dir, f"megads: {text}\n")
-
-
-def reason_against(past: Sequence[Attempt], max_restarts: int) -> str:
-    """Return why another attempt after ``past`` makes no sense, or nothing.
-
-    An attempt makes progress when it gets further than every one before it, since the ranks last had
-    to resume from an older checkpoint than before.
-    """
-    last = past[-1]
-    if last.exit_code == EXIT_WRONG or last.kind == "wrong":
-        return "the same would happen again"
-    if last.kind == "import":
-        return "a package is missing or broken"
-    if last.exit_code == 128 + signal.SIGINT:
-        return "interrupted"
-    if len(past) > max_restarts:
-        return f"MAX_RESTARTS={max_restarts} is used up"
-    before = past[-2] if len(past) > 1 else None
-    if before and last.kind == before.kind == "memory" and last.reached == before.reached:
-        return f"out of memory twice after iteration {last.reached}; lower MICRO_BATCH or raise ZERO_STAGE"
-    if before and not _progressed(past) and not _progressed(past[:-1]):
-        return f"two attempts in a row did not get beyond iteration {last.reached}"
-    return ""
-
-
-def _progressed(past: Sequence[Attempt]) -> bool:
-    first = max(i for i, each in enumerate(past) if i == 0 or each.began < past[i - 1].began)
-    furthest = max([past[first].began, *(each.reached for each in past[first:-1])])
-    return past[-1].reached > furthest
 
 
 def _named(host: str, hosts: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from megads.checkpoint.format.folders import iteration_of, list_checkpoints
 from megads.cluster.ranks import TOKEN
 from megads.config.run_folder import CONFIG, load_config
 from megads.config.sizes import model_degree
@@ -18,7 +19,7 @@ from megads.launch.preflight.process_limits import check_open_files
 from megads.launch.run_folder import claim, claim_checkpoints, iterations_done
 from megads.launch.schedulers.allocation import find_allocation
 from megads.launch.schedulers.time_left import ends_at, started_at
-from megads.launch.supervise.run import remove_end
+from megads.launch.supervise.record import attempt_of, begin_row
 from megads.launch.supervise.watch import say
 from megads.launch.user_ranks.entry import Started
 from megads.text.plural import plural
@@ -52,6 +53,7 @@ def run_prepared(
     ends = ends_at(allocation, env, run.launch.walltime, started_at(), say=say)
     command, extra = rank_command(sys.executable, folder), rank_additions(run, env, ends)
     plan = plan_started(allocation, started.by, command, env, facts=facts, extra=extra).hiding(TOKEN)
-    with claim(folder), claim_checkpoints(run, folder):
-        remove_end(folder)
+    with claim(folder), claim_checkpoints(run, folder) as checkpoints:
+        saved = [iteration_of(path) for path in list_checkpoints(checkpoints)]
+        begin_row(folder, attempt_of(run, allocation, max(saved, default=0)))
         return begin(plan)

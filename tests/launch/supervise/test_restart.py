@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from megads.launch.launchers.plan import LaunchPlan
 from megads.launch.preflight.checkpoint_start import Saved
 from megads.launch.schedulers.allocation import Allocation
 from megads.launch.supervise import restart
-from megads.launch.supervise.restart import Attempt, Restarts, can_be_reached, reason_against, supervised
+from megads.launch.supervise.restart import Restarts, can_be_reached, supervised
+from megads.monitor.run_state.attempts import read_attempts
 
 RANK = """
 import json, os, pathlib, sys, time
@@ -72,7 +74,7 @@ class Run:
         return (self.folder / "ran").read_text().splitlines()
 
     def attempts(self) -> list[dict]:
-        return [json.loads(line) for line in (self.folder / "attempts.jsonl").read_text().splitlines()]
+        return [asdict(each) for each in read_attempts(self.folder)]
 
     def log(self) -> str:
         return (self.folder / "log/run.log").read_text()
@@ -183,7 +185,7 @@ def test_a_spare_host_takes_the_place_of_the_one_that_failed(tmp_path):
     assert run.job.run() == 0
     assert run.ran() == ["0 a,b.cluster,c", "1 a,d,c", "2 a,d,e"]
     assert "host b.cluster is excluded after: gone; d replaces it" in run.log()
-    assert [row["retired"] for row in run.attempts()] == [["b.cluster"], ["c"], []]
+    assert [row["excluded"] for row in run.attempts()] == [("b.cluster",), ("c",), ()]
 
 
 @pytest.mark.parametrize("end", [failed("lost", ""), failed("killed", "elsewhere"), {"dies": signal.SIGKILL}])
@@ -329,11 +331,6 @@ def test_a_rank_in_place_gets_a_launcher_that_stays():
     plan = supervised(LaunchPlan(("x",), {"MEGADS_IN_PLACE": "1", "MEGADS_RANK": "0"}, in_place=True))
     assert not plan.in_place
     assert plan.env == {"MEGADS_RANK": "0"}
-
-
-def test_interrupted_ranks_are_not_started_again():
-    attempt = Attempt(0, 0.0, 1.0, 1, 0, 5, 130, "", -1, "", "")
-    assert reason_against([attempt], 3) == "interrupted"
 
 
 def test_a_refused_connection_is_an_answer():

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from megads.cluster.hosts import this_host
-from megads.launch.supervise.run import Ended, report_end
+from megads.launch.supervise.end import Ended, report_end
 from megads.monitor.run_state.outcome import Heartbeat, Outcome, read_outcome, write_heartbeat
 from megads.monitor.run_state.runs import FAILED, State, state_of
 
