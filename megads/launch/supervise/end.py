@@ -12,7 +12,7 @@ from megads.cluster.hosts import this_host
 from megads.config.run_folder import OUTCOME, STOP
 from megads.errors import EXIT_DONE, EXIT_STOPPED, EXIT_WRONG, MegadsError
 from megads.launch.supervise.watch import say
-from megads.monitor.run_state.attempts import Attempt, append_attempt, close_attempts
+from megads.monitor.run_state.attempts import Attempt, append_attempt, close_attempts, spent_by
 from megads.monitor.run_state.outcome import Outcome, last_seen, read_heartbeat, read_outcome, write_first_outcome
 
 
@@ -96,4 +96,5 @@ def with_end(attempt: Attempt, ended: Ended, run_dir: Path) -> Attempt:
         rank=outcome.rank if outcome else -1,
         host=outcome.host if outcome else "",
         message=outcome.message if outcome else f"the launcher ended with {ended.starter}",
+        spent=spent_by(run_dir, attempt),
     )

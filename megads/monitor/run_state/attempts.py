@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from megads.storage.open_file import open_binary
 from megads.storage.reading import read_bytes
 
 _MOST_TIME = 1e18
+_SAME_S = 2.0  # the same, of hosts that set theirs by the network
 _CLOCKS_S = 60.0  # by which those of two hosts may differ
 SILENT = "it left no outcome; its job was ended or its host went down"
 """The message of a start that says nothing of its end."""
@@ -47,6 +49,7 @@ class Attempt:
         verdict: one line about the cause.
         rank: that failed, -1: none or unknown; ``host``: where.
         excluded: hosts that were left out after it.
+        spent: seconds of rank 0 in each phase (``set-up``, ``step``, ``validation``, ``save``, ...).
     """
 
     job: str = ""
@@ -67,6 +70,7 @@ class Attempt:
     host: str = ""
     message: str = ""
     excluded: tuple[str, ...] = ()
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_open(self) -> bool:
@@ -137,23 +141,43 @@ def _attempt(row: dict[str, Any]) -> Attempt | None:
     """Return a row, None where it is of another kind or version."""
     values = {}
     for each in fields(Attempt):
+        if each.name == "spent":
+            continue
         value, usual = row.get(each.name, each.default), each.default
         if isinstance(usual, tuple):
             if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
                 return None
             value = tuple(value)
         elif isinstance(usual, float):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_TIME:
+            if not _is_seconds(value):
                 return None
             value = float(value)
         elif type(value) is not type(usual):
             return None
         values[each.name] = value
-    return Attempt(**values) if values["started"] else None
+    spent = row.get("spent", {})
+    if not isinstance(spent, dict) or not all(map(_is_seconds, spent.values())):
+        return None
+    return Attempt(**values, spent=spent) if values["started"] else None
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_TIME
+
+
+def spent_by(run_dir: Path, attempt: Attempt) -> Mapping[str, float]:
+    """Return what the heartbeat in ``run_dir`` says of the time of ``attempt``; nothing if it is of another start."""
+    beat = read_heartbeat(run_dir)
+    if beat is None or beat.attempt != attempt.attempt:
+        return attempt.spent
+    # Its rank came to be after the start; that of a start shortly before, which had the same number, did not.
+    is_its_own = beat.time - sum(beat.spent.values()) >= attempt.started - _SAME_S
+    return beat.spent if beat.spent and is_its_own else attempt.spent
 
 
 def _with_end(run_dir: Path, attempt: Attempt, now: float) -> Attempt:
     """Return ``attempt`` with the end that its files say, open where it still runs."""
+    attempt = replace(attempt, spent=spent_by(run_dir, attempt))
     written, outcome = changed_at(run_dir / OUTCOME), read_outcome(run_dir)
     if outcome is not None:  # that of an earlier start was removed for this one
         return replace(

@@ -65,6 +65,22 @@ def test_the_heartbeat_of_an_earlier_start_says_nothing(tmp_path, now, is_open):
     assert (found.is_open, found.reached) == (is_open, 10)
 
 
+def test_a_start_has_the_seconds_that_its_own_heartbeat_says(tmp_path):
+    """That of a start shortly before, which had the same number, says nothing of this one."""
+    append_attempt(tmp_path, FIRST)
+    spent = {"set-up": 30.0, "step": 160.0}
+    write_heartbeat(tmp_path, Heartbeat(20, "step", 1199.0, 1200.0, 5, "a", 0, spent=spent))
+    os.utime(tmp_path / "heartbeat.json", (1200.0, 1200.0))
+    (found,) = read_attempts(tmp_path, now=1300.0)
+    assert found.spent == spent
+    append_attempt(tmp_path, replace(FIRST, job="8.pbs", started=1210.0))
+    assert read_attempts(tmp_path, now=1300.0)[1].spent == {}
+    append_attempt(tmp_path, replace(ENDED, spent=spent))
+    assert read_attempts(tmp_path, now=1300.0)[0].spent == spent
+    append_attempt(tmp_path, replace(ENDED, spent={"step": "x"}))  # of nobody
+    assert read_attempts(tmp_path, now=1300.0)[0].spent == spent
+
+
 def test_a_start_before_another_one_is_over(tmp_path):
     append_attempt(tmp_path, FIRST)
     append_attempt(tmp_path, replace(FIRST, job="8.pbs", started=1400.0))
