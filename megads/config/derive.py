@@ -22,6 +22,7 @@ from megads.config.rules.advice import (
     shown,
 )
 from megads.config.rules.checks import problem_of
+from megads.config.rules.host_counts import counts_that_fit
 from megads.config.rules.layout import problem_of_ranks
 from megads.config.schedule.batches import BatchSchedule
 from megads.config.schedule.lengths import fill_schedule, keep_first_limit, repeat_samples, rises_to_the_end
@@ -286,10 +287,19 @@ def _fit_micro_batch(values: Values) -> None:
             Problem(
                 f"{values.shown(_GLOBAL)} is not a multiple of MICRO_BATCH x DP = {micro} x {data} = {micro * data}",
                 [*each_of(_MICRO, smaller[-1:]), *each_of(_GLOBAL, multiples(total, unit))],
-                "another number of ranks",
+                _counts(values),
                 rule="batch",
             )
         )
+
+
+def _counts(values: Values) -> str:
+    """Return on how many hosts or ranks GLOBAL_BATCH can be shared out; a micro-batch of the user's is kept."""
+    micro = values[_MICRO] if values.rank(_MICRO) >= BY_USER else 1
+    per_host, layout = values["launch.ranks_per_host"], ("tensor", "pipeline", "sequence")
+    degree = math.prod(values[f"parallel.{axis}"] for axis in layout)
+    hosts = max(1, values["parallel.data"] * degree // per_host)
+    return counts_that_fit(values[_GLOBAL], micro, degree, per_host, hosts)
 
 
 def _check_split(values: Values) -> None:

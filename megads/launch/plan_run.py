@@ -37,6 +37,7 @@ from megads.launch.preflight.checkpoint_start import (
     resume_from_saved,
 )
 from megads.launch.preflight.device_memory import check_here, for_long_context
+from megads.launch.preflight.kept_plan import kept_of
 from megads.launch.preflight.packages import check_versions, settle_engine
 from megads.launch.preflight.prediction import predict_run
 from megads.launch.preflight.process_limits import check_open_files
@@ -195,6 +196,8 @@ def prepare(request: TrainRequest) -> Job:
     if folder.note and run.checkpoint.use_args and request.model_of is None:
         return prepare(replace(request, model_of=folder.run_dir(run)))
     start_point = find_start_point(run, folder.path)
+    if request.kept is None and (kept := kept_of(resolved, start_point)):
+        return prepare(replace(request, kept=kept))
     check_fits_task(run, start_point)
     resolved = choose_trackers(keep_schedule(plan_end(resolved, start_point), start_point), env)
     run = resolved.run

@@ -38,6 +38,7 @@ class TrainRequest:
     fresh: bool = False  # a new run, although the folder of that name has one
     # of megads finetune: the pairs, from the settings before and after derive and the pairs so far
     settle: Callable[[Resolved, RunConfig, tuple[str, ...]], tuple[str, ...]] | None = None
+    kept: Layer | None = None  # what a resumed run takes from its checkpoint where the user gives nothing else
     model_of: Path | None = None  # run folder where USE_CHECKPOINT_ARGS looks first; None: that of the plain name
 
     def starting_fresh(self) -> TrainRequest:
@@ -127,13 +128,15 @@ def resolve_request(
             )
         )
 
-    first = resolved()
+    first = resolved(request.kept)
     is_pretrained = bool(first.run.finetune.task and first.run.checkpoint.load)
     if not needs_checkpoint or not (first.run.checkpoint.use_args or is_pretrained):
         return first
     folder = request.model_of or _folder_of_model(request, first.run)
     with_length = is_pretrained and not _gives_length(first)
-    return resolved(checkpoint_layer(first.run, folder, pretrained=is_pretrained, with_length=with_length))
+    layer = checkpoint_layer(first.run, folder, pretrained=is_pretrained, with_length=with_length)
+    more = request.kept.settings if request.kept else {}
+    return resolved(replace(layer, settings={**layer.settings, **more}))
 
 
 def _gives_length(resolved: Resolved) -> bool:

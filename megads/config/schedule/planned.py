@@ -37,7 +37,7 @@ def fill_planned(values: Values) -> None:
         each = ", ".join(f"{values.shown(name)} is {plural(count, 'step')}" for name, count in steps.items())
         raise ConfigError(f"{each} of GLOBAL_BATCH={sizes.final} x SEQ={seq}; set only one of them")
     name, planned = next(iter(steps.items()))
-    if values.origins[name].layer == "checkpoint":
+    if values.origins[name].layer == "checkpoint" and planned >= iters:
         values.fill(_ITERS, planned, "PLANNED_SAMPLES / GLOBAL_BATCH")
         values.fill(_TOKENS, values[_SAMPLES] * seq, "PLANNED_SAMPLES x SEQ")
         return

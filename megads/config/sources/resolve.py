@@ -284,6 +284,7 @@ def _put_checkpoint(stack: Values, checkpoint: Layer) -> None:
     """Put the model of a checkpoint, which can have no other; its tokenizer may lie elsewhere now, as the user says."""
     for name, value in checkpoint.settings.items():
         contradicts = stack.origins[name].layer in ("env", "cli") and stack[name] != value
+        contradicts = contradicts and not (name.startswith("train.") and not stack[name])  # 0: derive it
         if contradicts and not name.startswith("model."):
             stack.notes.append(f"{stack.shown(name)} is used, not {value} ({checkpoint.origin})")
             continue
