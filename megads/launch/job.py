@@ -28,7 +28,10 @@ from megads.launch.preflight.prediction import predict_run
 from megads.launch.request import TrainRequest
 from megads.launch.run_folder import Folder, append_to_log
 from megads.launch.schedulers.allocation import Allocation
+from megads.launch.supervise.record import attempt_of
 from megads.monitor.log import coloured, may_colour
+from megads.monitor.run_state.attempts import read_attempts
+from megads.monitor.run_state.links import link_line
 from megads.plan.memory import Memory
 from megads.plan.pipeline import pipeline_lines
 from megads.plan.prediction import Prediction, write_prediction
@@ -151,7 +154,9 @@ def summary(job: Job) -> str:
     room = room_of(job)
     disk = room.line() if room else ""
     step = job.prediction.line()
-    return banner(job.run, job.allocation, job.memory, job.available_bytes, job.folder.path, shares, start, disk, step)
+    link = link_line(read_attempts(job.folder.path), attempt_of(job.run, job.allocation))
+    about = (job.folder.path, shares, start, disk, step, link)
+    return banner(job.run, job.allocation, job.memory, job.available_bytes, *about)
 
 
 def show_opening(job: Job, plan: LaunchPlan, ends: float, checkpoints: Path, out: IO[str]) -> None:

@@ -42,6 +42,7 @@ def banner(
     start: str = "",
     disk: str = "",
     step: str = "",
+    link: str = "",
 ) -> str:
     """Return the lines that say what will run.
 
@@ -49,6 +50,7 @@ def banner(
         available: bytes on a host, 0 if not known.
         shares: corpora of the training data, empty if not known.
         step: what is predicted of a step's time, empty if nothing is.
+        link: of a chain of jobs, and what changed since the last one; empty for the first.
     """
     train, parallel = run.train, run.parallel
     samples = samples_at_end(run)
@@ -60,6 +62,7 @@ def banner(
         ("run", f"{run.name} in {folder}, machine {run.machine}"),
         ("defaults", "Megatron-LM's; `megads config` with the same options lists them" if by_megatron else ""),
         ("init" if start.startswith(RANDOM) else "start", start),
+        ("link", link),
         (
             "layout",
             f"{plural(allocation.world_size, 'rank')} on {hosts}: TP={parallel.tensor} PP={parallel.pipeline} "

@@ -12,6 +12,7 @@ from megads.config.schema import RunConfig
 from megads.config.settings.log import TrackConfig
 from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
+from megads.monitor.run_state.links import link_row
 from megads.monitor.trackers.metrics_sink import MetricsSink, Tracker, TrackerStart
 from megads.text.secrets import hidden
 
@@ -54,6 +55,8 @@ def open_trackers(
 ) -> MetricsSink:
     """Return what takes the rows of this start; see :class:`TrackerStart` for the arguments."""
     file = MetricsFile(run_dir / METRICS, iteration)  # first: a tracker may follow it
+    if row := link_row(run_dir, iteration):
+        file.write(row)
     start = TrackerStart(run, run_dir, env, iteration, samples, world_size)
     trackers = [tracker for spec in TRACKERS if spec.is_asked_for(run.track) for tracker in opened(spec, start)]
     return MetricsSink(file, trackers)
