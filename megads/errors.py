@@ -48,5 +48,18 @@ class TrainingError(MegadsError):
     """A run that cannot continue: its numbers are no longer finite."""
 
 
+class ReplicaError(Exception):
+    """A rank whose copy of weights differs from the others': no wrong setting, but a damaged device, memory or network.
+
+    Attributes:
+        rank: whose copy is wrong; -1: not known.
+        host: its host; empty: not known, or several.
+    """
+
+    def __init__(self, text: str, rank: int = -1, host: str = ""):
+        super().__init__(text)
+        self.rank, self.host = rank, host
+
+
 class DependencyError(MegadsError):
     """An optional package that is missing, or a version known to be wrong."""

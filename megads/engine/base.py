@@ -113,6 +113,12 @@ class EngineState(Protocol):
     def load_whole_states(self, state_of: Callable[[str], Mapping[str, Any]]) -> None:
         """Set the state of every parameter that this rank steps as a whole; an empty one: as before the first step."""
 
+    def replicated(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield masters and moments that all ranks of data x seq hold, with names that are equal there. Not collective.
+
+        None where the ranks share them. Moments that no step has made yet are left out; weights of the model, too.
+        """
+
     def reset_optimizer(self) -> None:
         """Restart the optimizer with the weights that :meth:`owned_shards` has now. Not collective."""
 

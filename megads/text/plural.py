@@ -31,6 +31,7 @@ OTHERS = {
     "corpus": "corpora",
     "index": "indices",
     "micro-batch": "micro-batches",
+    "other copy": "other copies",
     "pair of hosts": "pairs of hosts",
     "process": "processes",
     "query": "queries",

@@ -23,6 +23,7 @@ from megads.train.evaluate import HeldOut, evaluate
 from megads.train.fault.anomaly import Anomaly, Guard, Rollback
 from megads.train.fault.stop import StopRequest
 from megads.train.fault.watchdog import Watchdog
+from megads.train.numbers.watch import NumberWatch
 from megads.train.profile.profile import Probes
 from megads.train.saving import Saving
 from megads.train.setup import Training
@@ -65,6 +66,7 @@ class Loop:
         self.probes = Probes(training, self.reporter.memory if self.reporter else None)
         self.tasks = RunTasks(training)
         self.guard = Guard(run, training.checkpoints)
+        self.numbers = NumberWatch(training)
         self.rollback = Rollback(training, self.saving)
         self.speed_of = SpeedOf(
             flops=flops_per_token(run),
@@ -189,7 +191,7 @@ class Loop:
                 rates.lr,
                 first_sample=t.progress.consumed_samples,
                 weight_decay=rates.weight_decay,
-                accepts=self.guard.watching(t.progress),
+                accepts=self.numbers.accepting(t.progress, self.guard.watching(t.progress)),
             )
         loss = float(result.loss)
         self.timing.wait()

@@ -39,6 +39,12 @@ class StabilityConfig(Section):
     max_rollbacks: int = setting(
         3, "MAX_ROLLBACKS", "rollbacks to one checkpoint before the run ends with an error", gt=0
     )
+    replica_interval: int = in_steps(
+        100, "REPLICA_INTERVAL", "steps between comparisons of weights that several ranks hold copies of; 0: never"
+    )
+    on_divergence: Literal["stop", "report"] = setting(
+        "stop", "ON_DIVERGENCE", "copies of weights that differ: end the run and name the rank, or only report it"
+    )
     deterministic: bool = setting(
         False,
         "DETERMINISTIC --deterministic-mode",

@@ -119,6 +119,13 @@ class DeepSpeedState:
         if self.tied is not None:
             self.tied.share()
 
+    def replicated(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what every rank of data x seq holds; see :class:`megads.engine.base.EngineState`."""
+        for parameter in self.parameters if self.holds_plain_gradients else ():
+            state = self.engine.basic_optimizer.state[parameter]
+            for kind in self.row.state if state and not self.row.is_whole else ():
+                yield f"{kind} of {self.names[parameter]}", state[kind]
+
     def whole_states(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the state of the parameters that this rank steps as a whole."""
         if self.whole is not None:

@@ -109,6 +109,16 @@ class NativeState:
         self.engine.gatherer.send_frozen()
         self.engine.weights_changed()
 
+    def replicated(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what every rank of data x seq holds; see :class:`megads.engine.base.EngineState`."""
+        for unit in filter(self._is_replicated, self.engine.units):
+            if unit.masters is not unit.part:
+                yield f"masters of {unit.name}", unit.masters
+            for run in unit.runs:
+                state = self.kept.of(run.weight)
+                for kind in self.row.state if state else ():
+                    yield f"{kind} of {unit.name} ({run.label})", state[kind]
+
     def join(self) -> None:
         """Where every rank holds all of a unit, set it to what each answers for. Collective over data x seq."""
         for unit in self.engine.units:

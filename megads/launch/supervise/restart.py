@@ -35,7 +35,7 @@ LONGEST_WAIT_S = 30.0  # devices and ports of the ranks that died are free again
 PROBES = 32  # hosts that are tried at the same time
 NEEDED_S = 120.0  # an allocation that ends sooner is not worth a start
 
-BLAMES_HOST = ("killed", "memory", "hang", "error", "lost")
+BLAMES_HOST = ("killed", "memory", "hang", "error", "lost", "replica")
 """Kinds of failure after which a spare host takes the place of the one where it happened."""
 
 

@@ -24,7 +24,7 @@ class Outcome:
     """How a run ended, for the launcher and the summary.
 
     ``kind`` is one of: done, stopped, wrong (a MegadsError), import, memory, error (any other
-    exception), killed (by a signal), lost (another rank went silently), hang.
+    exception), killed (by a signal), lost (another rank went silently), hang, replica (copies of weights differ).
 
     Attributes:
         device: of rank 0, as torch reports it; empty: the run did not train.

@@ -19,7 +19,7 @@ from megads.cluster.hosts import this_host
 from megads.cluster.ranks import RankInfo
 from megads.comm.groups import is_lost_peer
 from megads.config.run_folder import OUTCOME
-from megads.errors import EXIT_DONE, EXIT_FAILED, EXIT_WRONG, ConfigError, LaunchError, MegadsError
+from megads.errors import EXIT_DONE, EXIT_FAILED, EXIT_WRONG, ConfigError, LaunchError, MegadsError, ReplicaError
 from megads.monitor.log import failure_text, where
 from megads.monitor.run_state.outcome import Outcome, write_first_outcome
 from megads.text.secrets import hidden
@@ -43,9 +43,12 @@ def fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str, 
         error = LaunchError(f"{place}: {error.strerror}; free some space and rerun the same command")
     outcome, kind = run_dir / OUTCOME, kind_of(error)
     code = EXIT_WRONG if kind == "wrong" else EXIT_FAILED
-    text = hidden(f"megads: {error}\n" if kind == "wrong" else failure_text(info.rank, error), env)
+    is_found_by_all = kind in ("wrong", "replica")
+    text = hidden(f"megads: {error}\n" if is_found_by_all else failure_text(info.rank, error), env)
     rank, host = info.rank, this_host()
-    if kind == "wrong" and info.rank != 0:
+    if isinstance(error, ReplicaError):
+        rank, host = error.rank, error.host
+    if is_found_by_all and info.rank != 0:
         # Most wrong inputs are found by every rank; one line is enough.
         time.sleep(1.0)
         text = "" if os.path.exists(outcome) else text
@@ -89,6 +92,8 @@ def kind_of(error: BaseException) -> str:
     """Return which kind of failure ``error`` is; see :class:`megads.monitor.run_state.outcome.Outcome`."""
     if isinstance(error, MegadsError):
         return "wrong"
+    if isinstance(error, ReplicaError):
+        return "replica"
     if isinstance(error, ImportError):
         return "import"
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):

@@ -7,7 +7,7 @@ import socket
 import pytest
 import torch
 
-from megads.errors import ConfigError
+from megads.errors import ConfigError, ReplicaError
 from megads.train.fault.failure import kind_of, peer_host
 
 CLOSED = "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [{}]:21339"
@@ -21,6 +21,7 @@ CLOSED = "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [{}]:213
         (MemoryError(), "memory"),
         (torch.OutOfMemoryError("CUDA out of memory"), "memory"),
         (RuntimeError(CLOSED.format("10.0.0.7")), "lost"),
+        (ReplicaError("rank 3 differs", 3, "b"), "replica"),
         (RuntimeError("shape mismatch"), "error"),
         (ZeroDivisionError(), "error"),
     ],
