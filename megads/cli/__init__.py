@@ -42,6 +42,7 @@ COMMANDS = {
     "submit": ("megads.cli.submit", "Submit a script as a PBS or SLURM job of this machine."),
     "plot": ("megads.cli.plot", "Draw runs: a PNG, a page, in the terminal; or a schedule."),
     "runs": ("megads.cli.runs", "List runs: state, step, loss, speed."),
+    "report": ("megads.cli.report", "Report runs: jobs, where their time went, losses, events, cost."),
     "watch": ("megads.cli.watch", "Follow a run while it runs."),
     "stop": ("megads.cli.runs", "Ask a run to save and stop at the next step."),
     "health": ("megads.cli.doctor", "One rank of doctor; launchers call this."),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from multiprocessing.connection import Connection
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +17,9 @@ from megads.cluster.parent import end_with
 from megads.monitor.rows import Damage, parse_rows
 from megads.storage.open_file import open_binary
 from megads.storage.reading import no_collection
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 BLOCK = 1 << 18  # bytes read and parsed at once; what fits the cache is parsed in half the time
 WORTH_SPLITTING = 1 << 25  # bytes of a file, for several processes
@@ -120,6 +121,8 @@ def _all_parts(
     path: Path, spans: Sequence[tuple[int, int]], wanted: Wanted, damage: Damage
 ) -> Iterator[tuple[tuple[str, ...], np.ndarray, np.ndarray]]:
     """Yield the parts of all spans in the order of the file; the first is read here, the others by forked processes."""
+    import multiprocessing  # what looks at a run before it starts does not need it
+
     fork = multiprocessing.get_context("fork") if len(spans) > 1 else None
     others = []
     for span in spans[1:]:

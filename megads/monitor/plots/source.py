@@ -68,7 +68,15 @@ def read_run(given: Path, wanted: Wanted, name: str = "") -> Run:
 def names_of(given: Sequence[Path]) -> list[str]:
     """Return a short name for each run: its folder's, with as many parents as make all different."""
     folders = [metrics_of(each).absolute() for each in given]
-    parts = [path.parent.parts if path.name == METRICS else path.parts for path in folders]
+    return _short([path.parent.parts if path.name == METRICS else path.parts for path in folders])
+
+
+def names_of_folders(folders: Sequence[Path]) -> list[str]:
+    """Return the same for run folders, which may have no rows yet."""
+    return _short([folder.absolute().parts for folder in folders])
+
+
+def _short(parts: Sequence[tuple[str, ...]]) -> list[str]:
     for depth in range(1, max(map(len, parts), default=1)):
         names = ["/".join(each[-depth:]) for each in parts]
         if len(set(names)) == len(names):

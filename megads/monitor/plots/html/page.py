@@ -43,20 +43,35 @@ def save_page(drawing: Drawing, path: Path) -> None:
     path.write_text(page(drawing), encoding="utf8")
 
 
-def page(drawing: Drawing) -> str:
-    """Return the page."""
+def page(drawing: Drawing, *, top: str = "", title: str = "") -> str:
+    """Return the page.
+
+    Args:
+        top: HTML above the charts.
+        title: empty: the names of the runs.
+    """
     names = [run.name for run in drawing.runs]
-    title = names[0] if len(names) == 1 else f"{len(names)} runs: {', '.join(names)}"
+    title = title or names[0] if len(names) == 1 else f"{len(names)} runs: {', '.join(names)}"
     # No text of a run can end the script element or begin another.
     data = orjson.dumps(_data(drawing)).decode().replace("<", "\\u003c")
     parts = {
         "title": html.escape(title if len(title) < 100 else f"{len(names)} runs"),
         "style": (HERE / "page.css").read_text(encoding="utf8"),
+        "top": top,
         "tables": _tables(drawing),
         "data": data,
         "script": "\n".join((HERE / name).read_text(encoding="utf8") for name in SCRIPTS),
     }
     return fill((HERE / "page.html").read_text(encoding="utf8"), parts)
+
+
+def bare_page(title: str, top: str) -> str:
+    """Return a page without charts."""
+    style = (HERE / "page.css").read_text(encoding="utf8")
+    policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+    head = f'<meta charset="utf-8">{policy}<title>{html.escape(title)}</title><style>{style}</style>'
+    body = f"<header><h1>{html.escape(title)}</h1></header>{top}"
+    return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body>{body}</body>\n</html>\n'
 
 
 def fill(template: str, parts: dict[str, str]) -> str:

@@ -1,0 +1,1 @@
+"""One page about a campaign: its jobs, where their time went, losses, events, energy and cost."""
