@@ -12,6 +12,7 @@ from megads.cluster.hosts import this_host
 from megads.config.run_folder import OUTCOME, STOP
 from megads.errors import EXIT_DONE, EXIT_STOPPED, EXIT_WRONG, MegadsError
 from megads.launch.supervise.watch import say
+from megads.monitor.causes.classify import End, classify
 from megads.monitor.run_state.attempts import Attempt, append_attempt, close_attempts, spent_by
 from megads.monitor.run_state.outcome import Outcome, last_seen, read_heartbeat, read_outcome, write_first_outcome
 
@@ -25,6 +26,8 @@ class Ended:
     aborted_by: int = 0
     stop_asked: bool = False
     out_of_memory: bool = False  # this host, meanwhile
+    said: str = ""  # the last lines that launcher and ranks printed, where they go to a file
+    left_s: float | None = None  # of the allocation; None: unknown
 
     @property
     def exit_code(self) -> int:
@@ -87,14 +90,19 @@ def with_end(attempt: Attempt, ended: Ended, run_dir: Path) -> Attempt:
     # What no rank has said, the launcher has.
     outcome, beat = ended.outcome or read_outcome(run_dir), read_heartbeat(run_dir)
     seen = beat.iteration if beat is not None and beat.time >= attempt.started else 0
+    kind, message = (outcome.kind, outcome.message) if outcome else ("", f"the launcher ended with {ended.starter}")
+    host = outcome.host if outcome else ""
+    told = classify(End(ended.exit_code, kind, message, host, ended.said, ended.left_s, ended.aborted_by))
     return replace(
         attempt,
         ended=time.time(),
         reached=max(outcome.iteration if outcome else 0, seen, attempt.began),
         exit_code=ended.exit_code,
-        kind=outcome.kind if outcome else "",
+        kind=kind,
         rank=outcome.rank if outcome else -1,
-        host=outcome.host if outcome else "",
-        message=outcome.message if outcome else f"the launcher ended with {ended.starter}",
+        host=told.host or host,
+        message=message,
+        cause=told.cause,
+        verdict=told.verdict,
         spent=spent_by(run_dir, attempt),
     )

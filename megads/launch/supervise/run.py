@@ -14,7 +14,8 @@ from typing import NoReturn
 from megads.errors import LaunchError
 from megads.launch.launchers.plan import LaunchPlan
 from megads.launch.supervise.end import Ended, report_end
-from megads.launch.supervise.processes import Family, children, die_with_parent, memory_kills, orphans_adopted
+from megads.launch.supervise.evidence import Evidence
+from megads.launch.supervise.processes import Family, children, die_with_parent, orphans_adopted
 from megads.launch.supervise.record import begin_row
 from megads.launch.supervise.watch import Watch, caught
 from megads.monitor.run_state.attempts import Attempt
@@ -67,7 +68,7 @@ def run_once(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: 
     """
     plan.write_files()
     signals: list[int] = []
-    kills = memory_kills()
+    evidence = Evidence()
     with caught(signals.append), orphans_adopted():
         family = start_process(plan, env)
         watch = Watch(family, plan, run_dir, signals, saves)
@@ -76,9 +77,7 @@ def run_once(plan: LaunchPlan, run_dir: Path, env: Mapping[str, str], *, saves: 
         finally:
             family.kill()
     outcome = find_outcome(run_dir, 0.0 if watch.aborted_by else OUTCOME_WAIT_S)
-    return Ended(
-        family.starter.returncode, outcome, watch.aborted_by, watch.stop_asked, out_of_memory=memory_kills() > kills
-    )
+    return evidence.ended(plan, watch, outcome)
 
 
 def start_process(plan: LaunchPlan, env: Mapping[str, str], *, stdin: int | None = subprocess.DEVNULL) -> Family:

@@ -19,6 +19,7 @@ from typing import Any
 
 from megads.config.run_files import ATTEMPTS, HEARTBEAT, OUTCOME
 from megads.errors import EXIT_FAILED
+from megads.monitor.causes.classify import End, classify
 from megads.monitor.rows import Damage, parse_rows, sealed
 from megads.monitor.run_state.outcome import read_heartbeat, read_outcome
 from megads.monitor.run_state.runs import FRESH_S, STARTING_S, changed_at
@@ -180,10 +181,11 @@ def _with_end(run_dir: Path, attempt: Attempt, now: float) -> Attempt:
     attempt = replace(attempt, spent=spent_by(run_dir, attempt))
     written, outcome = changed_at(run_dir / OUTCOME), read_outcome(run_dir)
     if outcome is not None:  # that of an earlier start was removed for this one
+        told = classify(End(outcome.exit_code, outcome.kind, outcome.message, outcome.host))
         return replace(
             attempt, ended=max(written, attempt.started), reached=max(outcome.iteration, attempt.began),
-            exit_code=outcome.exit_code, kind=outcome.kind, rank=outcome.rank, host=outcome.host,
-            message=outcome.message,
+            exit_code=outcome.exit_code, kind=outcome.kind, rank=outcome.rank, host=told.host or outcome.host,
+            message=outcome.message, cause=told.cause, verdict=told.verdict,
         )  # fmt: skip
     beat, beaten = read_heartbeat(run_dir), changed_at(run_dir / HEARTBEAT)
     if beat is None or beat.attempt != attempt.attempt or beat.time < attempt.started - _CLOCKS_S:
@@ -198,5 +200,5 @@ def _with_end(run_dir: Path, attempt: Attempt, now: float) -> Attempt:
 def _lost(attempt: Attempt, ended: float, reached: int) -> Attempt:
     return replace(
         attempt, ended=max(ended, attempt.started), reached=max(reached, attempt.began), exit_code=EXIT_FAILED,
-        kind="lost", message=SILENT,
+        kind="lost", message=SILENT, cause="unknown", verdict=SILENT,
     )  # fmt: skip

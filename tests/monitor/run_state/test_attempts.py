@@ -38,7 +38,15 @@ def test_a_start_without_an_end_has_that_of_its_outcome(tmp_path):
     append_attempt(tmp_path, FIRST)
     write_outcome(tmp_path, Outcome(75, "wall time", 40, "stopped"))
     os.utime(tmp_path / OUTCOME, (1700.0, 1700.0))
-    expected = replace(FIRST, ended=1700.0, reached=40, exit_code=75, kind="stopped", message="wall time")
+    expected = replace(
+        FIRST,
+        ended=1700.0,
+        reached=40,
+        exit_code=75,
+        kind="stopped",
+        message="wall time",
+        verdict="saved and stopped: wall time",
+    )
     assert read_attempts(tmp_path, now=9999.0) == [expected]
     close_attempts(tmp_path)
     os.unlink(tmp_path / OUTCOME)
