@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from megads.config.data_stages.lengths import fill_longest, fill_stages
 from megads.config.deepspeed.overrides import adopt
 from megads.config.rules.advice import (
     Attempt,
@@ -105,8 +106,10 @@ def _derived(resolved: Resolved, num_hosts: int, ranks_per_host: int, vocab_size
     values.fill("launch.ranks_per_host", ranks_per_host, "by the host")
     _check_recompute(values)
     _check_split(values)
+    fill_longest(values)
     _fill_model(values, vocab_size)
     _fill_batch(values)
+    fill_stages(values)
     _fill_length(values)
     fill_planned(values)
     fill_schedule(values)
@@ -336,6 +339,8 @@ def _fill_evaluation(values: Values) -> None:
 
 def _fill_length(values: Values) -> None:
     """Make TRAIN_ITERS the number of whole batches in the budget that was given."""
+    if values["data.stage_table"]:
+        return
     batch, seq = values[_GLOBAL], values["model.seq_length"]
     schedule = BatchSchedule.parse(values["train.rampup_batch_size"], batch)
     of_batches = f"GLOBAL_BATCH={batch} x SEQ={seq}" + (_RAMP if schedule.is_ramp else "")

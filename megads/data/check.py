@@ -17,6 +17,7 @@ from megads.data.samples.index_cache.cache import Cache
 from megads.data.samples.retro.queried import is_retro, open_neighbors
 from megads.data.sources import demo
 from megads.data.sources.file_list import Shard
+from megads.data.stages.shards import stages_with_files
 from megads.data.token_files.scan import index_problems
 from megads.data.tokenizers.record_check import check_record
 from megads.data.tokenizers.word_pieces import load_word_pieces
@@ -48,7 +49,16 @@ def check_data(run: RunConfig, vocab_size: int) -> None:
         )
     if run.finetune.task:
         return
-    shards = _shards(run)
+    for stage, alone, listed in stages_with_files(run):
+        try:
+            _check_files(alone, known, [shard for shard in listed if shard.weight > 0] or _shards(run))
+        except DataError as error:
+            raise DataError(f"stage {stage.name}: {error}") from None
+    if not run.data.stage_table:
+        _check_files(run, known, _shards(run))
+
+
+def _check_files(run: RunConfig, known: int, shards: Sequence[Shard]) -> None:
     if not shards:
         for split, samples in samples_of(run).items():
             _check_size(run, split, samples * _INDEX_BYTES, Cache.of(run))

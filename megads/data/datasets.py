@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from megads.config.data_stages.table import StageTable
 from megads.config.schedule.batches import planned_samples
 from megads.config.schema import RunConfig
 from megads.config.settings.data import HeldOut
@@ -66,8 +67,10 @@ def samples_of(run: RunConfig) -> dict[str, int]:
 
 
 def uses_demo(run: RunConfig) -> bool:
-    """Return whether the run trains on the demo corpus: it names no data of its own, and no task."""
-    return not (run.data.file_list or run.data.path or run.finetune.task)
+    """Return whether the run, or its first stage, trains on the demo corpus: it names no data, and no task."""
+    table = StageTable.of(run)
+    staged = table is not None and table.stages[0].data.is_named
+    return not (run.data.file_list or run.data.path or run.finetune.task or staged)
 
 
 def read_shards(run: RunConfig) -> list[Shard]:

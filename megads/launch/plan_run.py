@@ -220,11 +220,14 @@ def rank_additions(run: RunConfig, env: Mapping[str, str], ends: float) -> dict[
     allocation in unix seconds (``ends``, 0: unknown).
     """
     from megads.data.sources.file_list import variables_of
+    from megads.data.stages.shards import lists_of
 
     data = run.data
     paths = (data.path, data.valid_path, data.test_path)
     lists = [Path(path) for path in (data.file_list, data.valid_file_list, data.test_file_list) if path]
-    named = {name: env[name] for name in sorted(variables_of(paths, lists)) if name in env}
+    of_stages, lines = lists_of(run)
+    names = variables_of(paths, [*lists, *of_stages], lines)
+    named = {name: env[name] for name in sorted(names) if name in env}
     end = {ENDS_AT: str(int(ends))} if ends else {}
     needed = {**rank_variables(run, env), **allocator_variables(run, env)}
     return {**named, **needed, TOKEN: secrets.token_hex(16), **end}

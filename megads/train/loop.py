@@ -14,9 +14,8 @@ from megads.engine.base import StepResult
 from megads.errors import EXIT_DONE, EXIT_STOPPED
 from megads.monitor.metrics import MetricsFile
 from megads.monitor.run_state.outcome import Outcome
-from megads.monitor.throughput import Remaining, SpeedOf
+from megads.monitor.throughput import Remaining
 from megads.monitor.trackers.metrics_sink import MetricsSink
-from megads.plan.flops import flops_per_token
 from megads.timing.step_times import Timing
 from megads.train.energy import EnergyOfRun
 from megads.train.evaluate import HeldOut, evaluate
@@ -27,6 +26,7 @@ from megads.train.numbers.watch import NumberWatch
 from megads.train.profile.profile import Probes
 from megads.train.saving import Saving
 from megads.train.setup import Training
+from megads.train.stage_speed import StageSpeed
 from megads.train.step_reporter import StepFacts, StepReporter
 from megads.train.tasks import RunTasks
 
@@ -68,11 +68,7 @@ class Loop:
         self.guard = Guard(run, training.checkpoints)
         self.numbers = NumberWatch(training)
         self.rollback = Rollback(training, self.saving)
-        self.speed_of = SpeedOf(
-            flops=flops_per_token(run),
-            num_devices=training.groups.grid.world_size,
-            peak_tflops=training.peak_tflops,
-        )
+        self.speed_of = StageSpeed(run, training.groups.grid.world_size, training.peak_tflops)
 
     def run(self) -> Outcome:
         """Train until the last iteration, or until somebody asks to stop.
@@ -197,7 +193,7 @@ class Loop:
         self.timing.wait()
         took = time.perf_counter() - started
         times = self.timing.step_done(took, waited)
-        speed = self.speed_of(batch * t.run.sample_tokens, took)
+        speed = self.speed_of.of_step(t.progress.consumed_samples, batch, took)
         self.stop.deadline.steps.append(took)
         before, t.progress = t.progress, advance(t.progress, result, loss, batch, window=self.guard.window)
         self.remaining.step_done(batch)

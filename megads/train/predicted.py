@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
+from megads.config.data_stages.views import steps_vary
 from megads.config.kernel_form import form_of
 from megads.device.throttling import below_clock
 from megads.monitor.log import LOG
@@ -38,7 +39,7 @@ def comparison_of(training: Training) -> Comparison:
 def _predicted_here(training: Training, given: Prediction, name: str) -> Prediction:
     run = training.run
     key = accelerator_key(name, training.vendor.units(training.device))
-    if not key or run.finetune.task or not run.train.train_iters:
+    if not key or run.finetune.task or steps_vary(run) or not run.train.train_iters:
         return Prediction(given.memory_bytes)
     return predict(run, training.groups.grid.world_size, given.memory_bytes, place_of(key, root=None))
 
@@ -60,11 +61,12 @@ def recorded(training: Training, comparison: Comparison, outcome: Outcome) -> Ou
     """Return ``outcome`` with what was predicted and what was measured."""
     run, vendor = training.run, training.vendor
     memory_bytes = vendor.memory_bytes(training.device)
+    measured = comparison.measured(run.train.global_batch * run.sample_tokens, memory_bytes)
     return replace(
         outcome,
         device=vendor.device_name(training.device),
         world_size=training.groups.grid.world_size,
         per_host=max(Counter(training.hosts).values(), default=1),
         predicted=comparison.predicted(),
-        measured=comparison.measured(run.train.global_batch * run.sample_tokens, memory_bytes),
+        measured={"memory_bytes": memory_bytes} if steps_vary(run) else measured,
     )

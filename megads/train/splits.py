@@ -13,6 +13,7 @@ from megads.data.datasets import build_splits, data_fingerprint, read_shards, us
 from megads.data.samples.index_cache.build import Team
 from megads.data.samples.retro.queried import neighbors_fingerprint
 from megads.data.sources.demo import make_demo
+from megads.data.stages.samples import build_stages
 from megads.data.tasks.samples import build_task
 from megads.data.tasks.task import read_task
 from megads.data.tokenizers.build import load_tokenizer, uses_demo_tokenizer
@@ -37,6 +38,8 @@ def task_splits(run: RunConfig) -> tuple[dict[str, Any], str]:
 
 def read_splits(run: RunConfig, team: Team) -> tuple[dict[str, Any], str]:
     """Return the samples of every split, and what differs when a weight or a file does. Collective."""
+    if run.data.stage_table:
+        return build_stages(run, team)
     # Ranks find the demo corpus ready, unless another host made it: then this one makes its own.
     shards = make_demo(run, lambda what, done, total: None) if uses_demo(run) else read_shards(run)
     splits = build_splits(run, shards, team)

@@ -108,6 +108,7 @@ def summarise(loop: Loop, outcome: Outcome) -> None:
     stopped = outcome.exit_code != EXIT_DONE
     # A task has its epochs, and a Retro project as many samples as it was asked for.
     is_bounded = t.run.finetune.task or (is_retro(t.run) and not t.run.data.retro_cyclic_train_iters)
+    is_bounded = is_bounded or bool(t.run.data.stage_table)  # another stage makes it longer
     if command.is_file() and not t.run.train.evaluate_only and (stopped or not is_bounded):
         line = command.read_text(encoding="utf8").strip()
         planned = t.run.train.planned_iters

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from megads.checkpoint.resume.progress import Progress
+from megads.config.data_stages.views import tokens_until
 from megads.config.schedule.batches import BatchSchedule
 from megads.config.schedule.rates import Rates
 from megads.engine.base import StepResult
@@ -26,6 +27,7 @@ from megads.train.fault.anomaly import Anomaly
 from megads.train.predicted import clues_of, comparison_of, recorded, report
 from megads.train.profile.profile import MemoryFacts
 from megads.train.setup import Training
+from megads.train.stage_report import StageReport
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class StepReporter:
         self.comparison = comparison_of(training)
         self.used: dict[str, float] = {}  # energy
         self.shown_loss: float | None = None  # of the last line
+        self.stages = StageReport(training.run)
 
     def step(self, facts: StepFacts) -> None:
         """Take note of one step, and report it if it is its turn, in the background.
@@ -78,6 +81,7 @@ class StepReporter:
         terms = facts.terms
         self.interval.add(facts.loss, facts.speed, skipped=facts.result.skipped, waited_s=facts.waited_s, terms=terms)
         self.comparison.add(MeasuredStep(facts.speed.step_time_s, facts.waited_s, facts.times), facts.batch)
+        self.stages.report(facts.done.iteration, facts.done.consumed_samples - facts.batch)
         if not takes:
             return
         row = {**self._row(facts), "memory_bytes": memory_bytes}
@@ -156,6 +160,7 @@ class StepReporter:
             "rejected_iterations": done.rejected_iterations,
             "rollbacks": done.rollbacks,
             "global_batch_size": facts.batch,
+            **self.stages.entries(done.consumed_samples - facts.batch),
             **vars(speed),
             "data_wait_s": facts.waited_s,
             "data_wait_share": facts.waited_s / speed.step_time_s,
@@ -250,7 +255,7 @@ class StepReporter:
     def consumed(self, done: Progress) -> dict[str, int]:
         """Return the entries of a metrics row that say how far the run is."""
         samples = done.consumed_samples
-        return {"consumed_samples": samples, "consumed_tokens": samples * self.training.run.sample_tokens}
+        return {"consumed_samples": samples, "consumed_tokens": tokens_until(self.training.run, samples)}
 
 
 def _why_skipped(result: StepResult) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from megads.checkpoint.format.manifest import Manifest
+from megads.config.data_stages.changes import changes as stage_changes
+from megads.config.data_stages.table import StageTable, parse_table
 from megads.config.engine_choice import choose
 from megads.config.schedule.batches import BatchSchedule, planned_samples, samples_at_end
 from megads.config.schedule.rates import Schedule
@@ -69,6 +71,7 @@ FREE = {
     *("micro_batch", "grad_acc_steps", "train_samples", "train_tokens", "samples_offset"),
     *("planned_iters", "planned_samples", "planned_tokens"),
     *("cache_dir", "num_workers"),
+    *("stages", "stage_table"),
 }
 """Settings of ``train`` and ``data`` that change no result of a run, or follow from others."""
 
@@ -233,6 +236,8 @@ def changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
     if not before:
         return
     plan = _planned_before(before["train"]), planned_samples(run)
+    if before.get("data", {}).get("stage_table") or run.data.stage_table:
+        plan = 0, 0  # compared stage by stage, see resume_notes
     for section in ("model", "train", "optim", "data"):
         for key, now in getattr(run, section).model_dump().items():
             # A setting that is newer than the checkpoint had its default then.
@@ -338,9 +343,17 @@ def resume_notes(manifest: Manifest, run: RunConfig, device: str = "") -> list[s
     ``device``: type of the one that draws dropout; empty: not known, taken to be the checkpoint's.
     """
     device = device or str(manifest.about.get("device", ""))
-    lines = [*changes(manifest.settings, run), engine_change(manifest, run), rate_change(manifest, run)]
+    consumed = int(manifest.progress.get("consumed_samples", 0))
+    staged = stage_changes(stages_before(manifest.settings), StageTable.of(run), consumed) if manifest.settings else ()
+    lines = [*changes(manifest.settings, run), *staged, engine_change(manifest, run), rate_change(manifest, run)]
     lines.append(dropout_change(manifest, run, device))
     return [line for line in lines if line]
+
+
+def stages_before(settings: Mapping[str, Any]) -> StageTable | None:
+    """Return the stages of data that a checkpoint was trained with, None where it had none."""
+    text = settings.get("data", {}).get("stage_table")
+    return parse_table(text) if text else None
 
 
 def run_of(settings: Mapping[str, Any]) -> RunConfig | None:

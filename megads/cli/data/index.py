@@ -60,13 +60,18 @@ def _recipes(run: RunConfig, cache: Cache) -> list[Recipe]:
     from megads.data.check import check_room
     from megads.data.datasets import Files, make_plans, read_shards, uses_demo
     from megads.data.samples.index_cache.cache import unique
+    from megads.data.stages.shards import stages_with_files
     from megads.launch.job import make_demo_with_bar
 
     if uses_demo(run):
         make_demo_with_bar(run, sys.stderr)
-    plans = make_plans(run, read_shards(run), Files())
-    check_room(run, plans, cache)
-    return unique([recipe for plan in plans.values() if plan for recipe in plan.recipes()], cache)
+    stages = [(alone, shards or read_shards(run)) for _, alone, shards in stages_with_files(run)]
+    recipes: list[Recipe] = []
+    for each, shards in stages or [(run, read_shards(run))]:
+        plans = make_plans(each, shards, Files())
+        check_room(each, plans, cache)
+        recipes += [recipe for plan in plans.values() if plan for recipe in plan.recipes()]
+    return unique(recipes, cache)
 
 
 def _name(recipe: Recipe) -> str:

@@ -8,6 +8,7 @@ from math import gcd
 
 from megads.config.rules import (
     chat,
+    data_stages,
     encoder,
     encoder_decoder,
     engine,
@@ -69,7 +70,7 @@ def problem_of(run: RunConfig, world_size: int) -> Problem | None:
     for rule in (*rules, *of_training, _precision, _data, _names, _profile, _task):
         for problem in rule(run, world_size):
             return replace(problem, rule=rule.__name__)
-    return None
+    return next(data_stages.stages(run, world_size, problem_of), None)
 
 
 def _shape(run: RunConfig, world_size: int) -> Iterator[Problem]:

@@ -80,6 +80,11 @@ class BatchSchedule:
     @staticmethod
     def of(run: RunConfig) -> BatchSchedule:
         """Return the schedule of a run whose ``global_batch`` is known."""
+        if run.data.stage_table:
+            from megads.config.data_stages.batches import stage_batches  # which imports this module
+
+            if (staged := stage_batches(run)) is not None:
+                return staged
         return BatchSchedule.parse(run.train.rampup_batch_size, run.train.global_batch)
 
     @staticmethod

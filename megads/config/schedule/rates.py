@@ -11,6 +11,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from megads.config.data_stages.rates import LEFT as _LEFT
+from megads.config.data_stages.rates import Piece, pieces_of, rate_at
+from megads.config.data_stages.table import StageTable
 from megads.config.schedule.batches import BatchSchedule, planned_samples
 from megads.config.schema import RunConfig
 from megads.config.settings.schedule import AS_WEIGHT_DECAY, ScheduleSettings
@@ -76,11 +79,17 @@ class Schedule:
     constant_samples: float = 0.0  # how long that lasts
     timescale: float = 10.0  # of infinite-inverse-square-root
     weight_decay: WeightDecay = WeightDecay()  # its own schedule
+    pieces: tuple[Piece, ...] = ()  # of the stages of a run's data, if they give the rate
 
     @staticmethod
     def of(run: RunConfig) -> Schedule:
         """Return the schedule of ``run``, which is derived; its first iterations may be of fewer samples."""
         optim, whole = run.optim, planned_samples(run)
+        if pieces := _pieces_of(run):
+            first, peak = pieces[0], max(each.start for each in pieces)
+            warmup = first.last if first.start < first.end else 0.0
+            wd = _weight_decay(optim, _Lengths(run).of_weight_decay() or whole)
+            return Schedule(peak, pieces[-1].end, warmup, float(whole), "constant", weight_decay=wd, pieces=pieces)
         lengths = _Lengths(run)
         decay = float(whole) if lengths.decays_with_run else lengths.of("decay") or float(whole)
         warmup = lengths.of("warmup", decay)
@@ -111,6 +120,8 @@ class Schedule:
 
     def lr(self, samples: int) -> float:
         """Return the learning rate of the step that follows ``samples`` scheduled samples."""
+        if self.pieces:
+            return rate_at(self.pieces, samples)
         if self.warmup_samples > 0 and samples <= self.warmup_samples:
             return self.init_lr + (self.max_lr - self.init_lr) * samples / self.warmup_samples
         if self.style == "constant":
@@ -121,6 +132,8 @@ class Schedule:
 
     def borders(self) -> dict[str, float]:
         """Return the samples at which one part of the learning rate's schedule ends, by name, in order."""
+        if self.pieces:
+            return {piece.name: piece.last for piece in self.pieces}
         found = {"warm-up": self.warmup_samples}
         if self.style == WSD:
             found["constant"] = self.decay_samples - self.cooldown_samples
@@ -166,13 +179,10 @@ class Schedule:
         return (1 / math.sqrt(1 + self.timescale * done) - end) / (1 - end)
 
 
-_LEFT: dict[str, Callable[[float], float]] = {
-    "linear": lambda done: 1 - done,
-    "cosine": lambda done: (math.cos(math.pi * done) + 1) / 2,
-    "sqrt": lambda done: 1 - math.sqrt(done),
-    "exponential": lambda done: 2 * math.pow(0.5, done) - 1,
-}
-"""What is left of the fall when a part of it is done: 1 at 0 and 0 at 1."""
+def _pieces_of(run: RunConfig) -> tuple[Piece, ...]:
+    table = StageTable.of(run)
+    return pieces_of(table, run.optim.lr, run.optim.lr_warmup_init) if table else ()
+
 
 _SHAPES: dict[str, Callable[[Schedule, int], float]] = {
     "linear": Schedule._plain,

@@ -42,6 +42,12 @@ class DataConfig(Section):
         "one prefix, or WEIGHT PREFIX WEIGHT PREFIX ...; instead of DATA_FILE_LIST",
         words=True,
     )
+    stages: str = setting(
+        "",
+        "DATA_STAGES",
+        "YAML file of stages, each with its length, data, SEQ and learning rate; empty: one mixture for the whole run",
+    )
+    stage_table: str = setting("", "DATA_STAGE_TABLE", "set at launch: what DATA_STAGES holds, in steps and samples")
     valid_file_list: str = setting(
         "", "VALID_DATA_FILE_LIST", "files to validate on, in full; empty: VAL_SPLIT of the data"
     )

@@ -49,23 +49,41 @@ def read_file_list(path: Path, env: Mapping[str, str] | None = None, *, name: st
         DataError: the list cannot be read, is empty, uses a variable that is not set, or has a
             line that is not understood.
     """
+    lines = _read_text(path, name).splitlines()
+    return _parse_lines(lines, path.absolute().parent, str(path), env, numbered=True)
+
+
+def parse_lines(lines: Sequence[str], folder: Path, where: str) -> list[Shard]:
+    """Return the shards of the lines of a list that stand elsewhere; ``where``: for messages.
+
+    A relative prefix starts at ``folder``.
+
+    Raises:
+        DataError: as :func:`read_file_list`.
+    """
+    return _parse_lines(lines, folder, where, None, numbered=False)
+
+
+def _parse_lines(
+    lines: Sequence[str], folder: Path, where: str, env: Mapping[str, str] | None, *, numbered: bool
+) -> list[Shard]:
     entries = []
-    for number, line in enumerate(_read_text(path, name).splitlines(), start=1):
-        where = f"{path}:{number}"
-        if words := _split(line, where):
-            entries.append(_parse(words, line.strip(), path.absolute().parent, where, env))
+    for number, line in enumerate(lines, start=1):
+        at = f"{where}:{number}" if numbered else where
+        if words := _split(line, at):
+            entries.append(_parse(words, line.strip(), folder, at, env))
     if not entries:
-        raise DataError(f"{path}: lists no data; write {_LINE} on each line")
-    return _shards(entries, str(path))
+        raise DataError(f"{where}: lists no data; write {_LINE} on each line")
+    return _shards(entries, where)
 
 
-def variables_of(paths: Sequence[str], lists: Sequence[Path]) -> set[str]:
-    """Return the names of the variables in the texts of ``DATA_PATH`` and the like, and in lists.
+def variables_of(paths: Sequence[str], lists: Sequence[Path], more: Sequence[str] = ()) -> set[str]:
+    """Return the names of the variables in the texts of ``DATA_PATH`` and the like, in lists and ``more`` lines.
 
     Raises:
         DataError: a list cannot be read, or a quote in it does not end.
     """
-    words = [word for text in paths for word in _split(text, "DATA_PATH")]
+    words = [word for text in (*paths, *more) for word in _split(text, "DATA_PATH")]
     for path in lists:
         for number, line in enumerate(_read_text(path, "").splitlines(), start=1):
             words += _split(line, f"{path}:{number}")

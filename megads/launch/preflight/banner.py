@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from megads.config.data_stages.views import steps_vary, tokens_until
 from megads.config.engine_choice import choose
 from megads.config.schedule.batches import BatchSchedule, SkipRanges, samples_at_end
+from megads.config.schedule.rates import Schedule
 from megads.config.schema import RunConfig
 from megads.config.sources.megatron_defaults import MEGATRON
 from megads.config.stages import SPLIT_RANK, schedule_of, virtual_stages
@@ -16,10 +18,12 @@ from megads.data.datasets import read_held_out, read_shards, uses_demo
 from megads.data.samples.retro.queried import is_retro, neighbors_line
 from megads.data.sources.epochs import Share
 from megads.data.sources.file_list import Shard, repeated
+from megads.data.stages.shards import stages_with_files
 from megads.data.tasks.task import read_task
 from megads.families.decoder import padded_vocab_size
 from megads.families.lora import parts_of
 from megads.families.table import described_by
+from megads.launch.preflight.data_stages import stage_rows
 from megads.launch.schedulers.allocation import Allocation
 from megads.plan.errors import memory_error
 from megads.plan.memory import Memory, count_parameters, count_trained, stages
@@ -74,13 +78,14 @@ def banner(
         ("ramp-up", ramp_line(run)),
         (
             "train",
-            f"{plural(train.train_iters, 'iteration')}{_of_plan(run)}, {count(samples * run.sample_tokens)}"
-            f" tokens; {run.optim.optimizer}, lr {run.optim.lr:g} {run.optim.lr_decay_style}"
+            f"{plural(train.train_iters, 'iteration')}{_of_plan(run)}, {count(tokens_until(run, samples))}"
+            f" tokens; {run.optim.optimizer}, {_rate_words(run)}"
             if not train.evaluate_only
             else f"no step: evaluates {train.eval_iters} global batches and ends (EVALUATE_ONLY, TRAIN_ITERS=0)",
         ),
         ("skips", skips_line(run)),
         *_data_rows(run, shares),
+        *stage_rows(run),
         ("memory", f"{_memory_line(memory)}{fits}{_memory_error(run)}"),
         ("step", step),
         ("disk", disk),
@@ -107,8 +112,7 @@ def _size_rows(run: RunConfig) -> Iterator[tuple[str, str]]:
     yield (
         "batch",
         f"{plural(train.global_batch, 'sample')} = micro {train.micro_batch} x accumulation {train.grad_acc_steps}"
-        f" x DP {run.parallel.data}; {plural(run.sample_tokens, 'token')} per sample,"
-        f" {count(train.global_batch * run.sample_tokens)} tokens per step",
+        f" x DP {run.parallel.data}; {_sample_words(run)}",
     )
 
 
@@ -136,6 +140,7 @@ def _data_rows(run: RunConfig, shares: Sequence[Share]) -> Iterator[tuple[str, s
         return
     given = run.data.file_list or run.data.path
     name = Path(run.data.file_list).name if run.data.file_list else given or DEMO
+    name = "by stage" if run.data.stage_table and not uses_demo(run) else name
     readers = run.data.num_workers
     reading = f"{plural(readers, 'prefetch thread')} per rank" if readers else "no prefetch threads"
     yield "data", f"{name}; {reading}"
@@ -236,6 +241,19 @@ OFTEN = 4.0
 """Epochs; beyond about four, repeated text teaches clearly less than new text (arXiv 2305.16264)."""
 
 
+def _sample_words(run: RunConfig) -> str:
+    if steps_vary(run):
+        return f"by stage, up to {plural(run.sample_tokens, 'token')} per sample"
+    tokens = count(run.train.global_batch * run.sample_tokens)
+    return f"{plural(run.sample_tokens, 'token')} per sample, {tokens} tokens per step"
+
+
+def _rate_words(run: RunConfig) -> str:
+    if Schedule.of(run).pieces:
+        return "lr by stage"
+    return f"lr {run.optim.lr:g} {run.optim.lr_decay_style}"
+
+
 def _of_plan(run: RunConfig) -> str:
     """Return of how many planned iterations those of the run are the first, empty when of none."""
     planned = run.train.planned_iters
@@ -297,9 +315,13 @@ def list_notes(run: RunConfig) -> Iterator[str]:
     """
     if run.finetune.task:
         yield from (read_chats(run) if run.finetune.is_chat else read_task(run.finetune)).notes
-    if uses_demo(run) or run.finetune.task:
+    if run.finetune.task or (uses_demo(run) and not run.data.stage_table):
         return
-    train = _used(read_shards(run))
+    staged = [shards for _, _, shards in stages_with_files(run)]
+    if run.data.stage_table:  # a file may be in several stages
+        train = list({shard.prefix: shard for shards in staged for shard in _used(shards)}.values())
+    else:
+        train = _used(read_shards(run))
     if twice := repeated(train):
         yield (
             f"{_number(len(twice), 'training file is', 'training files are')} listed more than once, as "

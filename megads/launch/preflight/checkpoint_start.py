@@ -21,8 +21,11 @@ from megads.checkpoint.resume.compatibility import (
     meaningful,
     resume_notes,
     run_of,
+    stages_before,
 )
 from megads.checkpoint.resume.start_point import RestorePlan, StartCheckpoints, check_start, find_start, names_own
+from megads.config.data_stages.changes import position_problem
+from megads.config.data_stages.table import StageTable
 from megads.config.run_folder import CONFIG, load_config, note_saved, save_config
 from megads.config.schedule.batches import BatchSchedule, planned_samples
 from megads.config.schedule.rates import COOLING, COUNTED, INFINITE, PARTS, UNITS, Schedule
@@ -150,6 +153,9 @@ def plan_end(resolved: Resolved, start_point: StartPoint | None) -> Resolved:
         return resolved
     progress = start_point.found.manifest.progress
     sizes, consumed = BatchSchedule.of(run), int(progress.get("consumed_samples", 0))
+    if run.data.stage_table:
+        check_stages(run, start_point)
+        return resolved
     if not consumed or consumed == sizes.samples_after(start_point.iteration):
         return resolved
     train, changed = run.train, {}
@@ -170,6 +176,24 @@ def plan_end(resolved: Resolved, start_point: StartPoint | None) -> Resolved:
     return Resolved(run.model_copy(update=sections), origins, (*resolved.notes, note))
 
 
+def check_stages(run: RunConfig, start_point: StartPoint) -> None:
+    """Refuse stages of data in which the run is not where it was.
+
+    Raises:
+        CheckpointError: one that has begun has another size, or the batch of the steps so far was another.
+    """
+    path, manifest = start_point.found.path, start_point.found.manifest
+    consumed, table = int(manifest.progress.get("consumed_samples", 0)), StageTable.of(run)
+    assert table is not None
+    if problem := position_problem(stages_before(manifest.settings), table, consumed):
+        raise CheckpointError(f"{path}: {problem}")
+    if (expected := BatchSchedule.of(run).samples_after(start_point.iteration)) != consumed:
+        raise CheckpointError(
+            f"{path}: {start_point.iteration} steps consumed {consumed} samples, and those of {table.file} are "
+            f"{expected}; use the GLOBAL_BATCH of the steps so far, or a first stage with that global_batch"
+        )
+
+
 def keep_schedule(resolved: Resolved, start_point: StartPoint | None) -> Resolved:
     """Return the settings with the schedule of the checkpoint, where ``SCHEDULE_ON_RESUME=keep`` asks for it.
 
@@ -180,6 +204,8 @@ def keep_schedule(resolved: Resolved, start_point: StartPoint | None) -> Resolve
     if start_point is None or run.checkpoint.schedule != "keep" or not start_point.taken.progress:
         return resolved
     before = run_of(start_point.found.manifest.settings)
+    if any(each is not None and Schedule.of(each).pieces for each in (before, run)):
+        raise ConfigError("SCHEDULE_ON_RESUME=keep: the stages of the data give the learning rate; leave it unset")
     if before is None:
         note = f"SCHEDULE_ON_RESUME=keep: {start_point.found.path} has no schedule; the current settings are used"
         return replace(resolved, notes=(*resolved.notes, note))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from megads.config.data_stages.views import steps_vary
 from megads.config.schema import RunConfig
 from megads.config.sources.presets import read_machine
 from megads.errors import ConfigError
@@ -24,12 +25,12 @@ def predict_run(
 ) -> Prediction:
     """Return what is expected of a derived ``run`` on its hosts; no step where nothing is known of their devices.
 
-    A task has examples of any length, and a sweep or an evaluation no steady step.
+    A task has examples of any length, stages of data may have, and a sweep or an evaluation no steady step.
 
     Raises:
         ConfigError: PLAN_ANCHOR names what cannot correct the prediction.
     """
-    if run.finetune.task or run.train.evaluate_only or run.lr_finder.enabled:
+    if run.finetune.task or run.train.evaluate_only or run.lr_finder.enabled or steps_vary(run):
         return Prediction(memory.total)
     return predict(run, allocation.world_size, memory.total, _place(run, allocation, env, root))
 

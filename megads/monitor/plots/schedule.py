@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megads.config.data_stages.views import tokens_until
 from megads.config.schedule.batches import BatchSchedule, samples_at_end
 from megads.config.schedule.rates import Schedule
 from megads.config.schema import RunConfig
@@ -52,7 +53,7 @@ class Curves:
         rates = [schedule.at(samples) for samples in seen]
         return Curves(
             steps,
-            [samples * run.model.seq_length for samples in seen],
+            [tokens_until(run, samples) for samples in seen],
             [rate.lr for rate in rates],
             [rate.weight_decay for rate in rates],
             [sizes.batch_at(samples) for samples in seen],
@@ -168,15 +169,19 @@ def sketch_schedule(curves: Curves, width: int = 72, height: int = 14) -> str:
 
 def schedule_table(run: RunConfig) -> str:
     """Return where each part of the learning rate's schedule ends, and at which rate."""
-    sizes, schedule, seq = BatchSchedule.of(run), Schedule.of(run), run.model.seq_length
+    sizes, schedule = BatchSchedule.of(run), Schedule.of(run)
     rows = [("end of", "step", "samples", "tokens", "learning rate", "weight decay")]
     for name, at in {"start": 0.0, **schedule.borders(), "run": float(samples_at_end(run))}.items():
         rates = schedule.at(int(at))
-        counts = (f"{sizes.iterations_within(int(at)):,}", _count(at), _count(at * seq))
+        counts = (f"{sizes.iterations_within(int(at)):,}", _count(at), _count(_tokens(run, at)))
         rows.append((name, *counts, f"{rates.lr:.6g}", f"{rates.weight_decay:.6g}"))
     first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
     form = "  ".join([f"{{:<{first}}}", *(f"{{:>{width}}}" for width in widths)])
     return "\n".join(form.format(*row) for row in rows)
+
+
+def _tokens(run: RunConfig, samples: float) -> float:
+    return tokens_until(run, int(samples)) + (samples - int(samples)) * run.model.seq_length
 
 
 def _count(value: float) -> str:
