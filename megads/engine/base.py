@@ -37,6 +37,7 @@ class Labelled:
 
     tokens: Tensor  # [B, S] int64
     labels: Tensor  # the same: the token that follows each; negative where none counts
+    restarts: bool = False  # whether documents start over in the rows as the run's settings say; else rows are whole
 
 
 @dataclass(frozen=True)

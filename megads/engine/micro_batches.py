@@ -87,8 +87,15 @@ class Splitter:
         return MicroBatch(tokens, labels, documents)
 
     def labelled(self, batches: Sequence[Labelled]) -> list[MicroBatch]:
-        """Return this rank's part of batches that have labels; documents in them do not start over."""
-        return [MicroBatch(self._own(batch.tokens), self._own(batch.labels), None) for batch in batches]
+        """Return this rank's part of batches that have labels; documents start over in them where they say so."""
+        return [
+            MicroBatch(self._own(batch.tokens), self._own(batch.labels), self._restarts(batch)) for batch in batches
+        ]
+
+    def _restarts(self, batch: Labelled) -> Documents | None:
+        if not batch.restarts or self.end is None:
+            return None
+        return find_documents(batch.tokens, self.end, self.groups, **self.resets)
 
     def _own(self, rows: Tensor) -> Tensor:
         length = rows.shape[1] // self.groups.seq_size

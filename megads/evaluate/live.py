@@ -30,6 +30,7 @@ class LiveModel:
         context: most tokens that a window's last target sees.
         scatter_norms: whether the layout has Megatron's sequence parallelism.
         vocab_size: tokens that the model knows.
+        restarts: whether documents start over in a window as the run's settings say.
     """
 
     engine: Engine
@@ -39,6 +40,7 @@ class LiveModel:
     context: int
     scatter_norms: bool = False
     vocab_size: int = 2**62
+    restarts: bool = False
 
     def width(self, length: int) -> int:
         """Return to how many tokens rows of up to ``length`` tokens are padded."""
@@ -111,4 +113,4 @@ def _batch(windows: Sequence[Window], model: LiveModel, width: int) -> Labelled:
         raise DataError(
             f"a text has a token that is not one of the model's 0 to {model.vocab_size - 1}; use the model's tokenizer"
         )
-    return Labelled(tokens.to(model.device), labels.to(model.device))
+    return Labelled(tokens.to(model.device), labels.to(model.device), model.restarts)

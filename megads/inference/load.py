@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from megads.checkpoint.convert.huggingface.dtypes import SHORT
 from megads.checkpoint.convert.huggingface.export import dtype_of
@@ -276,14 +277,20 @@ def load_model(weights: Weights, groups: Groups, device: torch.device, dtype: to
         module = model_class(model)(model, groups, steps=stage_steps(run)[groups.pipe_rank])
     marks = {name: vars(parameter) for name, parameter in module.named_parameters()}
     module = module.to(dtype).to_empty(device=device)
+    for name, parameter in module.named_parameters():
+        vars(parameter).update(marks[name])  # on some devices it is a new object
+    fill(module, weights, groups, model)
+    return module.eval()
+
+
+def fill(module: nn.Module, weights: Weights, groups: Groups, model: ModelConfig, prefix: str = "") -> None:
+    """Set the parameters of ``module``, which is ``prefix`` of ``model``, to what this rank has of the weights."""
     layouts = parameters_of(model)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            vars(parameter).update(marks[name])  # on some devices it is a new object
-            cut = layouts[name].of(groups.tensor_rank, groups.tensor_size)
-            parameter.copy_(torch.from_numpy(weights.read(name, cut)))
+            cut = layouts[prefix + name].of(groups.tensor_rank, groups.tensor_size)
+            parameter.copy_(torch.from_numpy(weights.read(prefix + name, cut)))
             parameter.requires_grad_(False)
-    return module.eval()
 
 
 def _for_inference(model: ModelConfig, tensor: int) -> ModelConfig:

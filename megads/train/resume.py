@@ -23,6 +23,7 @@ from megads.comm.messages import all_gather_values, broadcast_value
 from megads.errors import CheckpointError
 from megads.families.retro import is_of_retriever
 from megads.monitor.log import LOG
+from megads.train.function import compare
 
 if TYPE_CHECKING:
     from megads.train.setup import Training
@@ -71,6 +72,7 @@ def resume(training: Training, start: StartCheckpoints | None = None) -> Path | 
             raise CheckpointError(f"{problem}; it is the checkpoint that was requested, and no other replaces it")
         if not problem:
             _apply(training, found, plan)
+            compare(training, found, plan, is_own=start.is_own)
             if start.is_own and not start.is_only and training.groups.rank == 0:
                 _put_aside([path for path in start.paths if iteration_of(path) > iteration_of(found.path)])
             return found.path

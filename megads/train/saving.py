@@ -5,16 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import torch
-
-import megads
 from megads.checkpoint.owned_shard import OwnedShard
-from megads.checkpoint.resume.compatibility import engine_of, shape_of
+from megads.checkpoint.resume.compatibility import shape_of
 from megads.checkpoint.resume.start_point import goes_back_to
 from megads.checkpoint.save import WRITING, Saver, Snapshot
 from megads.config.deepspeed.dictionary import effective_zero_stage
@@ -25,13 +20,14 @@ from megads.monitor.metrics import MetricsFile
 from megads.monitor.trackers.metrics_sink import MetricsSink
 from megads.text.units import duration, seconds, size
 from megads.train.fault.stop import StopRequest
+from megads.train.function import code_and_device, describe
 from megads.train.setup import Training
 
 CURE = "free some space or set CKPT_DIR, then rerun the same command"
 
 
 def snapshot_of(training: Training) -> Snapshot:
-    """Return this rank's part of the state of ``training``; it is read when it is saved."""
+    """Return this rank's part of the state of ``training``; it is read when it is saved. Collective."""
     run, groups = training.run, training.groups
     grid = groups.grid
     return Snapshot(
@@ -43,11 +39,9 @@ def snapshot_of(training: Training) -> Snapshot:
         settings=run.model_dump(),
         about={
             **training.inherited,
-            **_versions(),
-            "megads": megads.__version__,
+            **code_and_device(training),
             "data": training.data,
-            "device": training.device.type,
-            "engine": engine_of(run),
+            **describe(training),
         },
         layout={
             **{axis: grid.degree(axis) for axis in ("pipe", "data", "seq", "tensor")},
@@ -62,13 +56,6 @@ def _owned_shards(training: Training) -> Iterator[OwnedShard]:
         if not training.run.checkpoint.save_optim:
             shard = replace(shard, tensors={"weight": shard.tensors["weight"]})
         yield shard
-
-
-def _versions() -> dict[str, str]:
-    found = {"torch": str(torch.__version__), "deepspeed": "unknown"}
-    with suppress(PackageNotFoundError):  # installed by a path; the engine runs all the same
-        found["deepspeed"] = version("deepspeed")
-    return found
 
 
 class Saving:

@@ -15,6 +15,7 @@ import torch
 
 from megads.checkpoint.format.folders import remove_unfinished
 from megads.checkpoint.format.shard_layout import ShardLayout, saved_parameters
+from megads.checkpoint.function.record import Record
 from megads.checkpoint.resume.compatibility import checkpoint_folder
 from megads.checkpoint.resume.progress import Progress
 from megads.cluster.hosts import this_host
@@ -53,6 +54,7 @@ class Training:
     data: str = ""  # see data_fingerprint
     hosts: Sequence[str] = ()  # of every rank
     inherited: dict[str, Any] = field(default_factory=dict)  # what is known of the model that was once imported
+    function: Record | None = None  # conventions and the batch of this run's checkpoints, once they are known
 
     @cached_property
     def parameters(self) -> dict[str, ShardLayout]:

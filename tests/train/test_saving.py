@@ -71,6 +71,10 @@ class Engine:
         self.at_step.get(self.steps, lambda: None)()
         return StepResult(torch.tensor(1.0), 1.0, False, 1.0)
 
+    def eval_scores(self, batches: list[Any]) -> torch.Tensor:
+        rows = sum(len(batch.tokens) for batch in batches) * self.groups.data_size
+        return torch.full((rows, 2), -float(self.steps), dtype=torch.float64)
+
     @property
     def state(self) -> Any:
         return self
@@ -82,6 +86,9 @@ class Engine:
         pass
 
     def whole_states(self) -> Any:
+        return iter(())
+
+    def replicated(self) -> Any:
         return iter(())
 
     def load_whole_states(self, state_of: Any) -> None:
@@ -179,7 +186,7 @@ def test_what_goes_into_a_checkpoint(tmp_path):
     assert not manifest.has_generators
     assert manifest.kinds == KINDS
     assert manifest.layout == {"pipe": 1, "data": 1, "seq": 1, "tensor": 1, "zero_stage": 1}
-    assert set(manifest.about) == {"megads", "torch", "deepspeed", "data", "device", "engine"}
+    assert set(manifest.about) == {"megads", "torch", "deepspeed", "data", "device", "engine", "function"}
     assert manifest.about["data"] == "d1"
     assert manifest.model["vocab_size"] == 100
     assert manifest.settings["train"]["train_iters"] == ITERATIONS

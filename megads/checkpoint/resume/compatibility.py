@@ -14,6 +14,7 @@ from megads.checkpoint.format.manifest import Manifest
 from megads.config.data_stages.changes import changes as stage_changes
 from megads.config.data_stages.table import StageTable, parse_table
 from megads.config.engine_choice import choose
+from megads.config.rules.allowed_changes import allow_text, allowed
 from megads.config.schedule.batches import BatchSchedule, planned_samples, samples_at_end
 from megads.config.schedule.rates import Schedule
 from megads.config.schema import ModelConfig, RunConfig
@@ -165,7 +166,8 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
     compared = [key for key in compared if key not in LORA or is_own or stored["lora_rank"]]
     if has_new:
         compared = [key for key in compared if not key.startswith("retro_")]
-    differ = [key for key in compared if stored[key] != wanted[key]]
+    asked = allowed(run)
+    differ = [key for key in compared if stored[key] != wanted[key] and key not in asked]
     if differ:
         had = " and ".join(f"{key}={stored[key]}" for key in differ[:NAMED])
         asks = " and ".join(str(wanted[key]) for key in differ[:NAMED])
@@ -173,7 +175,7 @@ def check_model(path: Path, manifest: Manifest, run: RunConfig, *, is_own: bool 
         instead = _starts_new(run, is_own)
         raise CheckpointError(
             f"{path}: the checkpoint's model has {had}, this run asks for {asks}{more}; "
-            f"USE_CHECKPOINT_ARGS=1 takes the checkpoint's model, {instead} starts a new run"
+            f"USE_CHECKPOINT_ARGS=1 takes the checkpoint's model, {instead} starts a new run{allow_text(differ)}"
         )
     longest = manifest.about.get("max_seq_length")
     if longest and run.model.seq_length > longest:

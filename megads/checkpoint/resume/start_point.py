@@ -22,9 +22,11 @@ from megads.checkpoint.format.folders import (
     list_checkpoints,
 )
 from megads.checkpoint.format.manifest import MANIFEST, Manifest, read_manifest
+from megads.checkpoint.function.compare import check_conventions
 from megads.checkpoint.lora.base import base_of, is_adapters
-from megads.checkpoint.resume.compatibility import check_model, lacks_retriever
+from megads.checkpoint.resume.compatibility import SHAPE_SETTINGS, check_model, lacks_retriever
 from megads.config.optimizers import OPTIMIZERS
+from megads.config.rules.allowed_changes import allowed
 from megads.config.schema import RunConfig
 from megads.config.tree import env_name
 from megads.errors import CheckpointError
@@ -237,7 +239,22 @@ def check_start(run: RunConfig, own: Path) -> tuple[StartCheckpoints, Checkpoint
     check_model(found.path, found.manifest, run, is_own=start.is_own)
     if run.model.lora_rank and is_adapters(found.manifest):
         base_of(found.path, found.manifest, run.checkpoint.load)
-    return start, found, restore_plan(run, start, found.path, found.manifest)
+    plan = restore_plan(run, start, found.path, found.manifest)
+    check_function(run, found, plan)
+    return start, found, plan
+
+
+def check_function(run: RunConfig, found: CheckpointRef, plan: RestorePlan) -> list[str]:
+    """Compare conventions with the checkpoint's, but for those of ``check_model``; return lines about allowed changes.
+
+    Raises:
+        CheckpointError: one differs, and nobody asked for that.
+    """
+    if not plan.has_retriever:
+        return []
+    continues = plan.progress and not run.train.evaluate_only
+    skipped = set(SHAPE_SETTINGS) - allowed(run)
+    return check_conventions(found.path, found.manifest, run, continues=continues, skipped=skipped)
 
 
 _PLACES = "a run, a folder of checkpoints or a checkpoint"

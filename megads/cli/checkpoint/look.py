@@ -251,6 +251,7 @@ def _about(path: Path, manifest: Manifest) -> dict[str, Any]:
 
 def _print_about(about: Mapping[str, Any]) -> None:
     from megads.checkpoint.convert.reshard import layout_text
+    from megads.checkpoint.function.record import KEY as FUNCTION
 
     lines = {
         "checkpoint": about["path"],
@@ -258,12 +259,21 @@ def _print_about(about: Mapping[str, Any]) -> None:
         "layout": layout_text(about["layout"]),
         "holds": f"{' '.join(about['holds'])}: {about['parameters']} parameters, {_size(about['bytes'])} in "
         f"{about['files']} files",
-        **{name: _pairs(about[name]) for name in ("progress", "model", "settings", "scalars", "about")},
+        **{name: _pairs(about[name]) for name in ("progress", "model", "settings", "scalars")},
+        "about": _pairs({name: value for name, value in about["about"].items() if name != FUNCTION}),
+        "function": _function(about["about"].get(FUNCTION, {})),
     }
     for name, line in lines.items():
         if line != "":
             click.echo(plain(f"{name:12}{line}"))
     click.echo()
+
+
+def _function(found: Mapping[str, Any]) -> str:
+    """Return the conventions of the weights, and the loss of the stored batch."""
+    losses = found.get("losses", [])
+    mean = f"loss {sum(losses) / len(losses):.4f} on {plural(len(losses), 'stored row')}: " if losses else ""
+    return mean + "; ".join(f"{key}={value}" for key, value in found.get("conventions", {}).items())
 
 
 def _pairs(values: Mapping[str, Any]) -> str:

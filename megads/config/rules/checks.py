@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import gcd
 
 from megads.config.rules import (
+    allowed_changes,
     chat,
     data_stages,
     encoder,
@@ -66,7 +67,7 @@ def problem_of(run: RunConfig, world_size: int) -> Problem | None:
         _ramp,
         _skips,
     )
-    of_training = (*optimizer.RULES, *schedule_rules.RULES, *stability.RULES, *tasks.RULES)
+    of_training = (*optimizer.RULES, *schedule_rules.RULES, *stability.RULES, *tasks.RULES, *allowed_changes.RULES)
     for rule in (*rules, *of_training, _precision, _data, _names, _profile, _task):
         for problem in rule(run, world_size):
             return replace(problem, rule=rule.__name__)

@@ -36,6 +36,20 @@ class CheckpointConfig(Section):
         "take only the weights of LOAD and start at iteration 0",
         flags={"--pretrained-checkpoint": True},
     )
+    allow_changes: str = setting(
+        "",
+        "ALLOW_CHANGES",
+        "conventions of the checkpoint that a resume may change, e.g. rope_theta dtype; replay: also the loss of its "
+        "stored batch",
+        words=True,
+    )
+    replay_rows: int = setting(
+        4,
+        "REPLAY_ROWS",
+        "rows of 64 tokens that a checkpoint keeps with their losses, to compare on load; 0: none, nothing is compared",
+        ge=0,
+        le=16,
+    )
     use_args: bool = setting(
         False,
         "USE_CHECKPOINT_ARGS --use-checkpoint-args",

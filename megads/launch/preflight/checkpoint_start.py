@@ -11,6 +11,7 @@ from typing import Any
 
 from megads.checkpoint.format.folders import CheckpointRef, iteration_of, list_checkpoints
 from megads.checkpoint.format.manifest import Manifest
+from megads.checkpoint.function.record import record_of
 from megads.checkpoint.resume.compatibility import (
     HF,
     LORA,
@@ -26,6 +27,7 @@ from megads.checkpoint.resume.compatibility import (
 from megads.checkpoint.resume.start_point import RestorePlan, StartCheckpoints, check_start, find_start, names_own
 from megads.config.data_stages.changes import position_problem
 from megads.config.data_stages.table import StageTable
+from megads.config.rules.allowed_changes import allowed
 from megads.config.run_folder import CONFIG, load_config, note_saved, save_config
 from megads.config.schedule.batches import BatchSchedule, planned_samples
 from megads.config.schedule.rates import COOLING, COUNTED, INFINITE, PARTS, UNITS, Schedule
@@ -38,6 +40,7 @@ from megads.config.tree import env_name, fields, nested, value_of
 from megads.data.tokenizers.base import TokenizerSpec
 from megads.data.tokenizers.build import identity, spec_of
 from megads.errors import CheckpointError, ConfigError, MegadsError
+from megads.families.conventions import TOKENIZER as TOKENIZER_CONTENT
 from megads.families.table import FAMILIES, FamilyName
 from megads.launch.run_folder import RUNS
 
@@ -346,14 +349,22 @@ def check_tokenizer(run: RunConfig, start_point: StartPoint | None) -> None:
     Raises:
         ConfigError: they differ.
     """
-    if start_point is None or run.train.force:
+    if start_point is None or run.train.force or TOKENIZER_CONTENT in allowed(run):
         return
     before, now = _spec(start_point.found.manifest), spec_of(run)
-    if before is None or before == now or "NullTokenizer" in (before.type, now.type):
+    record = record_of(start_point.found.manifest)
+    # The content that the weights were trained with, whatever its files have now.
+    content = str(record.conventions.get(TOKENIZER_CONTENT, "")) if record else ""
+    if before is None or (before == now and not content) or "NullTokenizer" in (before.type, now.type):
         return
-    identities = (_identity(before), _identity(now))
+    identities = (content or _identity(before), _identity(now))
     same = identities[0] == identities[1] if all(identities) else before.type == now.type
     if not same:
+        if before == now:
+            raise ConfigError(
+                f"{_name(now)}: its content is another one than when {start_point.found.path} was trained with it: the "
+                f"ids have other meanings; restore the files, or set ALLOW_CHANGES={TOKENIZER_CONTENT} to use them"
+            )
         raise ConfigError(
             f"{start_point.found.path} was trained with {_name(before)}, this run uses {_name(now)}: the ids have "
             "other meanings; set the checkpoint's TOKENIZER_TYPE and its files, or FORCE=1 to use the weights anyway"
