@@ -298,7 +298,7 @@ def _fit_micro_batch(values: Values) -> None:
 
 def _counts(values: Values) -> str:
     """Return on how many hosts or ranks GLOBAL_BATCH can be shared out; a micro-batch of the user's is kept."""
-    micro = values[_MICRO] if values.rank(_MICRO) >= BY_USER else 1
+    micro = values[_MICRO] if values.rank(_MICRO) >= max(BY_USER, values.rank(_GLOBAL)) else 1
     per_host, layout = values["launch.ranks_per_host"], ("tensor", "pipeline", "sequence")
     degree = math.prod(values[f"parallel.{axis}"] for axis in layout)
     hosts = max(1, values["parallel.data"] * degree // per_host)

@@ -32,5 +32,5 @@ def counts_that_fit(total: int, micro: int, model_ranks: int, ranks_per_host: in
         now = ranks_per_host
     nearest = sorted(sorted(fitting, key=lambda count: (abs(count - now), count))[:MOST_NAMED])
     if not nearest:
-        return f"another number of {noun}s"
-    return f"{listed([str(count) for count in nearest], 'or')} {noun}{'' if nearest == [1] else 's'}"
+        return f"a job of another number of {noun}s"
+    return f"a job of {listed([str(count) for count in nearest], 'or')} {noun}{'' if nearest == [1] else 's'}"

@@ -19,10 +19,10 @@ def test_every_count_that_is_named_fits_and_no_other_does():
 
 
 def test_the_nearest_counts_are_named():
-    assert counts_that_fit(1024, 1, 1, 4, 100) == "16, 32, 64 or 128 hosts"
-    assert counts_that_fit(7, 1, 1, 4, 3) == "another number of hosts"
-    assert counts_that_fit(24, 1, 1, 5, 1) == "2, 3, 4 or 6 ranks"
-    assert counts_that_fit(1, 1, 1, 3, 1) == "1 rank"
+    assert counts_that_fit(1024, 1, 1, 4, 100) == "a job of 16, 32, 64 or 128 hosts"
+    assert counts_that_fit(7, 1, 1, 4, 3) == "a job of another number of hosts"
+    assert counts_that_fit(24, 1, 1, 5, 1) == "a job of 2, 3, 4 or 6 ranks"
+    assert counts_that_fit(1, 1, 1, 3, 1) == "a job of 1 rank"
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_a_batch_that_does_not_divide_names_the_counts_that_would(hosts, per_hos
     with pytest.raises(ConfigError) as refused:
         derive(resolve(env=env, machine="generic"), num_hosts=hosts, ranks_per_host=per_host, vocab_size=0)
     assert str(refused.value).startswith("GLOBAL_BATCH=32 (env GLOBAL_BATCH) is not a multiple of MICRO_BATCH x DP")
-    assert str(refused.value).endswith(f" or {named}")
+    assert str(refused.value).endswith(f" or a job of {named}")
