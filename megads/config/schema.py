@@ -255,6 +255,10 @@ class LaunchConfig(Section):
     cpu_bind: str = setting(
         "", "CPU_BIND", "core lists of ranks, e.g. list:0-7:8-15, or none; empty: the machine's cores"
     )
+    stage_env: bool = setting(
+        False, "STAGE_ENV", "copy the Python environment to every host's own disk first; ranks use the copy"
+    )
+    stage_dir: str = setting("", "STAGE_DIR", "folder for it on every host; empty: megads-UID/stage in /tmp")
     walltime: str = setting("", "WALLTIME --walltime", "hours the run may take, e.g. 6:00:00; empty: the scheduler's")
     allocator: str = setting(
         "auto",

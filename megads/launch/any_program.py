@@ -52,7 +52,7 @@ def plan_program(
     Raises:
         MegadsError: a setting is wrong, the program is not there, or the ranks cannot be started.
     """
-    run, facts = _launch_settings(env, hostname, root, dict(overrides or {}))
+    run, facts = launch_settings(env, hostname, root, dict(overrides or {}))
     allocation = allocate_ranks(run.launch, env, facts, ranks)
     if any(is_here(host, env) for host in allocation.hosts):
         _require_program(command[0], env)
@@ -71,7 +71,7 @@ def count_ranks(env: Mapping[str, str], *, hostname: str, root: Path) -> int:
     Raises:
         MegadsError: as :func:`plan_program`.
     """
-    run, facts = _launch_settings(env, hostname, root, {})
+    run, facts = launch_settings(env, hostname, root, {})
     return allocate_ranks(run.launch, env, facts, 0).world_size
 
 
@@ -84,14 +84,14 @@ def become_program(
     """
 
     def prepare(started: Started, begin: Callable[[LaunchPlan], int]) -> int:
-        run, facts = _launch_settings(env, hostname, root, {})
+        run, facts = launch_settings(env, hostname, root, {})
         allocation = find_allocation(run, env, facts, started)
         return begin(plan_started(allocation, started.by, command, env, facts=facts))
 
     become_rank(info, env, prepare)
 
 
-def _launch_settings(
+def launch_settings(
     env: Mapping[str, str], hostname: str, root: Path, given: Mapping[str, str]
 ) -> tuple[RunConfig, Facts]:
     """Return the settings of ``launch`` that ``env`` and ``given`` ask for, with the machine, and its facts."""
@@ -162,12 +162,12 @@ def run_program(plan: LaunchPlan, env: Mapping[str, str]) -> int:
                 family.starter.wait()
         finally:
             family.kill()
-            _remove(plan.files)
+            remove_files(plan.files)
     code = family.starter.returncode
     return 128 - code if code < 0 else code
 
 
-def _remove(files: Iterable[str]) -> None:
+def remove_files(files: Iterable[str]) -> None:
     """Remove the plan's files and the folder that was made for them."""
     with contextlib.suppress(OSError):
         for path in files:

@@ -55,6 +55,7 @@ from megads.launch.schedulers.allocation import (
     unnamed_hosts,
 )
 from megads.launch.schedulers.time_left import ends_at, parse_walltime, started_at
+from megads.launch.staging.of_job import staged
 from megads.launch.supervise.record import attempt_of, begin_row
 from megads.launch.supervise.restart import Restarts
 from megads.launch.supervise.run import run_plan
@@ -236,7 +237,8 @@ def rank_additions(run: RunConfig, env: Mapping[str, str], ends: float) -> dict[
 def plan_attempt(job: Job, allocation: Allocation, attempt: int, ends: float) -> LaunchPlan:
     """Return the plan of a start of ``job``; the end of the allocation is in unix seconds, 0: unknown."""
     request, facts, folder = job.request, job.facts, job.folder.path
-    command, extra = rank_command(request.python, folder), rank_additions(job.run, request.env, ends)
+    command = rank_command(request.python, folder)
+    extra = {**rank_additions(job.run, request.env, ends), **request.staged}
     if request.started:
         plan = plan_started(allocation, request.started.by, command, request.env, facts=facts, extra=extra)
     else:
@@ -275,7 +277,8 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
             make_demo_with_bar(run, out)
             check_data(run, run.model.vocab_size)
         write_run_files(job)
-        plan = plan_attempt(job, job.allocation, 0, ends)
+        ready = staged(job, job.allocation, lambda line: out.write(f"{line}\n"))
+        plan = plan_attempt(ready, job.allocation, 0, ends)
         show_opening(job, plan, ends, checkpoints, out)
         attempt = attempt_of(run, job.allocation, job.start_point.iteration if job.start_point else 0)
         if begin is not None:
@@ -294,7 +297,8 @@ def _restarts(job: Job, checkpoints: Path, ends: float) -> Restarts:
         if saved.is_any():
             resume_from_saved(job.folder.path, job.resolved)
         # By the host's clock of now, which the ranks read; it may have been set since the first start.
-        return plan_attempt(job, allocation, attempt, ends and ends + time.time() - now())
+        ready = staged(job, allocation, say)  # on a host that took another's place, too
+        return plan_attempt(ready, allocation, attempt, ends and ends + time.time() - now())
 
     return Restarts(
         job.folder.path,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from megads.config.schema import RunConfig
@@ -39,6 +39,7 @@ class TrainRequest:
     # of megads finetune: the pairs, from the settings before and after derive and the pairs so far
     settle: Callable[[Resolved, RunConfig, tuple[str, ...]], tuple[str, ...]] | None = None
     kept: Layer | None = None  # what a resumed run takes from its checkpoint where the user gives nothing else
+    staged: Mapping[str, str] = field(default_factory=dict)  # variables of ranks whose Python is a staged one
     model_of: Path | None = None  # run folder where USE_CHECKPOINT_ARGS looks first; None: that of the plain name
 
     def starting_fresh(self) -> TrainRequest:

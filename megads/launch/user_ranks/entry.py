@@ -169,6 +169,7 @@ def what_is_ignored(launch: Any, started: Started) -> list[str]:
         "HOSTFILE": launch.hostfile,
         "CPU_BIND": launch.cpu_bind,
         "MAX_RESTARTS": launch.max_restarts or "",
+        "STAGE_ENV": launch.stage_env or "",
     }
     found = [f"{name}={value}" for name, value in given.items() if value]
     if not found:

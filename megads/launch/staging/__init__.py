@@ -1,0 +1,1 @@
+"""The Python environment on every host's own disk, sent there over a tree."""
