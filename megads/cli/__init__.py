@@ -45,6 +45,7 @@ COMMANDS = {
     "runs": ("megads.cli.runs", "List runs: state, step, loss, speed."),
     "report": ("megads.cli.report", "Report runs: jobs, where their time went, losses, events, cost."),
     "watch": ("megads.cli.watch", "Follow a run while it runs."),
+    "replay": ("megads.cli.replay", "Compute a step with NaN or Inf again, on one rank."),
     "stop": ("megads.cli.runs", "Ask a run to save and stop at the next step."),
     "health": ("megads.cli.doctor", "One rank of doctor; launchers call this."),
     "worker": ("megads.cli.worker", "One rank of a prepared run: mpiexec -n 8 megads worker RUN."),

@@ -66,7 +66,7 @@ class Loop:
         self.probes = Probes(training, self.reporter.memory if self.reporter else None)
         self.tasks = RunTasks(training)
         self.guard = Guard(run, training.checkpoints)
-        self.numbers = NumberWatch(training)
+        self.numbers = NumberWatch(training, self.guard)
         self.rollback = Rollback(training, self.saving)
         self.speed_of = StageSpeed(run, training.groups.grid.world_size, training.peak_tflops)
 
@@ -207,6 +207,7 @@ class Loop:
             self.reporter.stragglers(found)
         if self.remaining.steps == FORECAST_AFTER:
             self.forecast()
+        self.numbers.step_done(before, parts, rates, result)
         if anomaly := self.guard.step_done(before, loss, result):
             self.act_on(anomaly, batches)
 

@@ -45,6 +45,11 @@ class StabilityConfig(Section):
     on_divergence: Literal["stop", "report"] = setting(
         "stop", "ON_DIVERGENCE", "copies of weights that differ: end the run and name the rank, or only report it"
     )
+    nonfinite_keep: Literal["nothing", "batch", "weights"] = setting(
+        "weights",
+        "NONFINITE_KEEP",
+        "a step with NaN or Inf is computed again to find the first such operator; what is kept for megads replay",
+    )
     deterministic: bool = setting(
         False,
         "DETERMINISTIC --deterministic-mode",

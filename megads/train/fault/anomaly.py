@@ -110,11 +110,11 @@ class Guard:
 
     def _wrong_gradient(self, before: Progress, loss: float, result: StepResult) -> Anomaly | None:
         policy, iteration = self.settings.on_nan, before.iteration + 1
-        if not result.skipped or policy == "skip" or self._scale_falls(result):
+        if not result.skipped or policy == "skip" or self.scale_falls(result):
             return None
         return Anomaly(iteration, loss, "nan", policy, f"loss {loss:.4g} with a gradient that is not finite")
 
-    def _scale_falls(self, result: StepResult) -> bool:
+    def scale_falls(self, result: StepResult) -> bool:
         """Return whether the step is one of those by which fp16 finds its loss scale."""
         optim = self.run.optim
         return self.run.train.dtype == "fp16" and not optim.loss_scale and result.loss_scale > optim.min_loss_scale

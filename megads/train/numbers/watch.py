@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
 
 from megads.checkpoint.resume.progress import Progress
+from megads.config.schedule.rates import Rates
+from megads.engine.base import StepResult
+from megads.train.fault.anomaly import Guard
+from megads.train.numbers.nonfinite import NonFinite
 from megads.train.numbers.replicas import ReplicaCheck
 from megads.train.setup import Training
 
@@ -12,8 +19,9 @@ from megads.train.setup import Training
 class NumberWatch:
     """Watches the numbers of one run. All ranks call it in the same steps."""
 
-    def __init__(self, training: Training):
-        self.replicas = ReplicaCheck(training)
+    def __init__(self, training: Training, guard: Guard):
+        self.guard = guard
+        self.replicas, self.nonfinite = ReplicaCheck(training), NonFinite(training)
 
     def accepting(self, done: Progress, ask: Callable[[float], bool] | None) -> Callable[[float], bool] | None:
         """Return what the engine calls in the step after ``done`` before the weights change; it asks ``ask``, too."""
@@ -26,3 +34,14 @@ class NumberWatch:
             return ask is None or ask(loss)
 
         return look
+
+    def step_done(self, before: Progress, parts: Sequence[Tensor], rates: Rates, result: StepResult) -> None:
+        """Look into the step after ``before`` if it was not finite; its weights are still there. Collective.
+
+        Overflows by which fp16 finds its loss scale are none.
+        """
+        is_finite = math.isfinite(float(result.loss))
+        if is_finite and (result.rejected or not result.skipped or self.guard.scale_falls(result)):
+            return
+        if self.nonfinite.wants and result.skipped:
+            self.nonfinite.look(before, parts, rates.lr, result.loss_scale)
