@@ -64,9 +64,14 @@ def runs(folder: Path, as_json: bool, sort: str) -> None:
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 def stop(run: Path) -> None:
-    """Ask the run in folder RUN to save and stop at the next step."""
+    """Ask the run in folder RUN, or all runs of an ensemble, to save and stop at the next step."""
+    from megads.launch.ensemble.supervise import is_ensemble, stop_ensemble
     from megads.launch.run_folder import request_stop
 
+    if is_ensemble(run):
+        stop_ensemble(run)
+        click.echo(f"{run}: all runs will save and stop after their current steps")
+        return
     request_stop(run)
     click.echo(f"{run}: will save and stop after its current step")
 

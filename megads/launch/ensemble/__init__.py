@@ -1,0 +1,1 @@
+"""Several runs in one allocation: which, where, and what happens when one of them fails."""
