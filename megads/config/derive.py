@@ -27,7 +27,7 @@ from megads.config.rules.host_counts import counts_that_fit
 from megads.config.rules.layout import problem_of_ranks
 from megads.config.schedule.batches import BatchSchedule
 from megads.config.schedule.lengths import fill_schedule, keep_first_limit, repeat_samples, rises_to_the_end
-from megads.config.schedule.planned import fill_planned
+from megads.config.schedule.planned import fill_planned, settle_order
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.sizes import data_degree
@@ -106,6 +106,7 @@ def _derived(resolved: Resolved, num_hosts: int, ranks_per_host: int, vocab_size
     values.fill("launch.ranks_per_host", ranks_per_host, "by the host")
     _check_recompute(values)
     _check_split(values)
+    settle_order(values)
     fill_longest(values)
     _fill_model(values, vocab_size)
     _fill_batch(values)

@@ -152,6 +152,7 @@ def make_plans(run: RunConfig, shards: Sequence[Shard], files: Files) -> Plans:
         data.shuffle_in_corpus,
         vocab_size=run.model.vocab_size,
         masked=masked,
+        growing=data.sample_order == "growing",
     )
     plans: Plans = dict.fromkeys(SPLITS)
     held_out = [data.held_out(split) for split in SPLITS[1:]]

@@ -248,7 +248,8 @@ def changes(before: Mapping[str, Any], run: RunConfig) -> Iterator[str]:
             if old != now and not is_free:
                 yield f"had {section}.{key}={old}, this run has {now}"
     yield from _seed_changes(before.get("train", {}), run)
-    if plan[0] != plan[1]:
+    grows = run.data.sample_order == before.get("data", {}).get("sample_order") == "growing"
+    if plan[0] != plan[1] and not grows:
         can_keep = samples_at_end(run) <= plan[0]
         cure = f"PLANNED_SAMPLES={plan[0]} keeps it" if can_keep else "PLANNED_ITERS from the first step on avoids that"
         yield (

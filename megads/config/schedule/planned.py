@@ -1,12 +1,14 @@
-"""The planned length of a run: what its sample order, blend and schedule are made for, however far it trains today."""
+"""What a run is planned for, however far it trains today: the length of its order and schedule, or an order for any."""
 
 from __future__ import annotations
 
 from megads.config.rules.advice import Broken, Problem
 from megads.config.schedule.batches import BatchSchedule
-from megads.config.sources.resolve import PLANNED, Values
+from megads.config.setting import Origin
+from megads.config.sources.resolve import PLANNED, Values, rank_of
 from megads.config.tree import env_name
 from megads.errors import ConfigError
+from megads.families.table import FAMILIES
 from megads.text.plural import plural
 
 _TOKENS, _SAMPLES, _ITERS = PLANNED
@@ -51,3 +53,29 @@ def fill_planned(values: Values) -> None:
         values.put(_SAMPLES, samples, values.origins[_SAMPLES])  # whole steps
     values.fill(_SAMPLES, samples, "PLANNED_ITERS x GLOBAL_BATCH" + ramp)
     values.fill(_TOKENS, samples * seq, "PLANNED_ITERS x GLOBAL_BATCH x SEQ" + ramp)
+
+
+def settle_order(values: Values) -> None:
+    """Fill what ``SAMPLE_ORDER=growing`` decides about the files of a corpus.
+
+    Raises:
+        ConfigError: the user asks for a shuffle across files, or the model's samples have no such order.
+    """
+    order = "data.sample_order"
+    if values[order] != "growing":
+        return
+    samples = FAMILIES[values["model.family"]].samples
+    if samples != "causal" and not values["finetune.task"]:
+        raise ConfigError(
+            f"{values.shown(order)}: the samples of MODEL_FAMILY={values['model.family']} are made for the length of "
+            "the run; use SAMPLE_ORDER=planned, and PLANNED_ITERS for a run that is to grow"
+        )
+    for name, needed in (("data.blend_in_corpus", True), ("data.shuffle_in_corpus", False)):
+        if values[name] == needed:
+            continue
+        if values.rank(name) >= rank_of(Origin("config")) and values.origins[name].layer != "derived":
+            raise ConfigError(
+                f"{values.shown(name)} needs the length of the run, and {values.shown(order)} is the same for "
+                f"every length; leave {env_name(name)} unset, or use SAMPLE_ORDER=planned"
+            )
+        values.derive(name, needed, "SAMPLE_ORDER=growing")

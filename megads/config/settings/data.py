@@ -86,6 +86,12 @@ class DataConfig(Section):
     shuffle_in_corpus: bool = setting(
         True, "SHUFFLE_SAMPLE_IN_CORPUS --shuffle-sample-in-corpus", "shuffle the samples of a corpus across its files"
     )
+    sample_order: Literal["planned", "growing"] = setting(
+        "planned",
+        "SAMPLE_ORDER",
+        "planned: Megatron's, made for the samples of the planned length; growing: the same for every longer run, each "
+        "epoch of a file is shuffled separately and files are blended",
+    )
     last_epoch_cutoff: float = setting(
         0.80,
         "LAST_EPOCH_CUTOFF",

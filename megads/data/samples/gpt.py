@@ -114,7 +114,12 @@ def _rows(
 
 def build_shuffle_index(epochs: Epochs, rng: np.random.RandomState) -> npt.NDArray[Any]:
     """Return the order of the samples, [samples] of uint32 (int64 from 2**32 - 2 samples on)."""
-    return _shuffled(np.arange(epochs.samples, dtype=_order_kind(epochs.samples)), epochs.whole_samples, rng)
+    return _shuffled(shuffle_order(epochs.samples), epochs.whole_samples, rng)
+
+
+def shuffle_order(samples: int) -> npt.NDArray[Any]:
+    """Return a shuffle index before it is shuffled."""
+    return np.arange(samples, dtype=_order_kind(samples))
 
 
 def _shuffled(index: npt.NDArray[Any], border: int, rng: np.random.RandomState) -> npt.NDArray[Any]:

@@ -18,6 +18,7 @@ from megads.data.formats.token_file import TokenFile
 from megads.data.samples.blend import BlendRecipe, normalised, number_dtype
 from megads.data.samples.bounds import bounds_of
 from megads.data.samples.gpt import LAST_EPOCH_CUTOFF, GPTRecipe, GPTSamples, Stamp
+from megads.data.samples.growing import EpochwiseRecipe, most_taken
 from megads.data.samples.masked.masking import WordPieces
 from megads.data.samples.masked.options import MaskedOptions, MaskedRows
 from megads.data.samples.masked.sentence_map import SentenceRecipe
@@ -66,6 +67,7 @@ class MixOptions:
     weighted: bool = True  # with ``plain``: files have weights; else each weighs the samples it holds
     vocab_size: int = 0  # a sample with an id outside of 0..vocab_size-1 is refused; 0: not looked at
     masked: MaskedOptions | None = None  # of BERT and T5
+    growing: bool = False  # an order that is the same for every longer plan, see the module growing
 
     @property
     def width(self) -> int:
@@ -151,8 +153,11 @@ def plan_mix(sources: Sequence[Source], size: int, options: MixOptions) -> MixPl
     these numbers, and the corpus is shuffled once. The corpora, in the order of their names, are
     blended by the numbers of their samples.
 
-    With ``options.plain``, as Megatron-core does it: see :func:`_plan_path`.
+    With ``options.plain``, as Megatron-core does it: see :func:`_plan_path`. With ``options.growing``:
+    :func:`_plan_growing`.
     """
+    if options.growing:
+        return _plan_growing(sources, size, options)
     if options.plain:
         return _plan_path(sources, size, options)
     counts = requested_samples([source.weight for source in sources], size)
@@ -190,6 +195,30 @@ def _plan_path(sources: Sequence[Source], size: int, options: MixOptions) -> Mix
     return MixPlan(corpora, blend, size, tuple(dict.fromkeys(source.corpus for source in sources)), options)
 
 
+def _plan_growing(sources: Sequence[Source], size: int, options: MixOptions) -> MixPlan:
+    """Return how ``size`` samples are drawn from files so that more would begin with the same ones.
+
+    No number but those of the samples depends on ``size``. A corpus blends its files; files of a path are corpora.
+    """
+    weights = [source.weight for source in sources]
+    if options.plain and not options.weighted:
+        weights = [float(max(1, _samples_in(source, options))) for source in sources]
+    members: dict[Any, list[int]] = {}
+    for number, source in enumerate(sources):
+        members.setdefault(number if options.plain else source.corpus, []).append(number)
+    groups = [mine for _, mine in sorted(members.items())]
+    shares = _shares([sum(weights[i] for i in mine) for mine in groups])
+    corpora = []
+    for share, mine in zip(shares, groups, strict=True):
+        count, parts = most_taken(share, size), _shares([weights[i] for i in mine])
+        counts = [most_taken(part, count) for part in parts]
+        files = tuple(_file_recipe(sources[i], n, options) for i, n in zip(mine, counts, strict=True))
+        blend = BlendRecipe(parts, count) if len(mine) > 1 else None
+        corpora.append(CorpusPlan(sources[mine[0]].corpus, files, tuple(counts), blend, None))
+    blend = BlendRecipe(shares, size) if len(corpora) > 1 else None
+    return MixPlan(tuple(corpora), blend, size, tuple(dict.fromkeys(source.corpus for source in sources)), options)
+
+
 def _path_requests(
     sources: Sequence[Source], size: int, options: MixOptions
 ) -> tuple[Sequence[int | None], Sequence[float]]:
@@ -218,7 +247,8 @@ def _file_recipe(source: Source, count: int | None, options: MixOptions) -> File
     epochs = 1 if count is None else max(1, -(-(count * options.seq_length + 1) // max(1, source.tokens)))
     nbytes = 4 * epochs * len(source.documents) + 12 * max(count or 0, epochs * source.tokens // options.seq_length)
     first, last = source.documents.start, source.documents.stop
-    return GPTRecipe(
+    kind = EpochwiseRecipe if options.growing else GPTRecipe
+    return kind(
         source.prefix, source.stamp, first, last, options.seq_length, count, options.seed, options.cutoff, nbytes
     )
 

@@ -45,6 +45,9 @@ def kept_of(resolved: Resolved, start_point: StartPoint | None) -> Layer | None:
         sizes = BatchSchedule.parse(run.train.rampup_batch_size, int(kept.get(_GLOBAL, run.train.global_batch)))
         if sizes.samples_after(run.train.train_iters) <= planned:
             kept["train.planned_samples"] = planned
+    order = start_point.found.manifest.settings.get("data", {}).get("sample_order", "planned")
+    if order != run.data.sample_order and not _is_users(resolved, "data.sample_order"):
+        kept["data.sample_order"] = order
     return Layer(origin, kept) if kept else None
 
 

@@ -15,7 +15,7 @@ from megads.checkpoint.resume.compatibility import (
     resume_notes,
     shape_of,
 )
-from megads.config.schema import ModelConfig, OptimConfig, RunConfig, TrainConfig
+from megads.config.schema import DataConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
 from megads.errors import CheckpointError
 from tests.checkpoint.faked import derived, fake
 
@@ -120,6 +120,13 @@ def test_a_run_that_grows_within_its_plan_changes_nothing():
     before = planned(planned_iters=200, planned_samples=1600).model_dump()
     assert list(changes(before, planned(train_iters=200))) == []
     assert list(changes(before, planned(train_iters=150, planned_samples=1600))) == []
+
+
+def test_a_growing_order_is_that_of_a_longer_run():
+    growing = {"data": DataConfig(sample_order="growing")}
+    before, longer = planned().model_copy(update=growing).model_dump(), planned(train_iters=200)
+    assert list(changes(before, longer.model_copy(update=growing))) == ["had train.train_iters=100, this run has 200"]
+    assert any("the sample order changes" in line for line in changes(before, longer))
 
 
 DROPPED = {"HIDDEN_DROPOUT": "0.1", "ATTENTION_DROPOUT": "0.1"}

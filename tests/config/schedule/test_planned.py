@@ -68,3 +68,27 @@ def test_two_plans_that_differ_are_refused():
 def test_without_a_plan_nothing_is_filled():
     train = derived(RUN).train
     assert (train.planned_iters, train.planned_samples, train.planned_tokens) == (0, 0, 0)
+
+
+def test_a_growing_order_decides_how_files_are_mixed(tmp_path):
+    run = derived({**RUN, "SAMPLE_ORDER": "growing"})
+    assert (run.data.blend_in_corpus, run.data.shuffle_in_corpus) == (True, False)
+    asked = resolve(env={**RUN, "SAMPLE_ORDER": "growing"}, machine="generic")
+    found = derive(asked, num_hosts=1, ranks_per_host=1, vocab_size=500)
+    save_config(found.run, found.origins, tmp_path / "config.yaml")
+    again = resolve(env={"CONFIG_FILE": str(tmp_path / "config.yaml")}, machine="generic")
+    assert derive(again, num_hosts=1, ranks_per_host=1, vocab_size=500).run.data == found.run.data
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"SHUFFLE_SAMPLE_IN_CORPUS": "1"}, "SHUFFLE_SAMPLE_IN_CORPUS=True .* leave SHUFFLE_SAMPLE_IN_CORPUS unset"),
+        ({"BLEND_SAMPLE_IN_CORPUS": "0"}, "BLEND_SAMPLE_IN_CORPUS=False .* or use SAMPLE_ORDER=planned"),
+        ({"MODEL_FAMILY": "bert"}, "the samples of MODEL_FAMILY=bert are made for the length"),
+    ],
+)
+def test_what_a_growing_order_cannot_do_is_refused(given, told):
+    with pytest.raises(ConfigError, match=told):
+        derived({**RUN, "SAMPLE_ORDER": "growing", **given})
+    assert derived({**RUN, **given}).data.sample_order == "planned"

@@ -107,6 +107,13 @@ def test_the_planned_length_is_kept(tmp_path, planned):
     assert planned(1, GLOBAL_BATCH="8", PLANNED_ITERS="50").run.train.planned_samples == 400
 
 
+def test_a_growing_order_is_kept(tmp_path, planned):
+    save(tmp_path, planned(1, SAMPLE_ORDER="growing").run)
+    later = planned(1, TRAIN_ITERS="24").run.data
+    assert (later.sample_order, later.blend_in_corpus, later.shuffle_in_corpus) == ("growing", True, False)
+    assert planned(1, SAMPLE_ORDER="planned").run.data.shuffle_in_corpus
+
+
 def test_a_run_of_its_own_takes_nothing_of_the_checkpoint_it_loads(tmp_path, planned):
     save(tmp_path, planned(4, GLOBAL_BATCH="8", PLANNED_ITERS="40").run)
     other = planned(2, RUN_DIR="other", LOAD="r", MICRO_BATCH="1", GRAD_ACC_STEPS="1").run.train
