@@ -147,7 +147,15 @@ def session_request(
         timeout_s=_timeout_s(),
         uses=uses,
         model=model or {},
+        replays=replays(),
     )
+
+
+def replays() -> bool:
+    """Return whether a model must compute what its run computed: not with ``REPLAY_ROWS=0`` in the environment."""
+    from megads.config.tree import names_of
+
+    return all(os.environ.get(name) != "0" for name in names_of("checkpoint.replay_rows"))
 
 
 def _check_one_way(options: dict[str, Any]) -> None:

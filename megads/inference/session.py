@@ -27,6 +27,7 @@ from megads.families.table import FAMILIES
 from megads.inference.encoder_decoder import EncoderDecoderRunner
 from megads.inference.load import DTYPES, CheckpointWeights, Weights, load_model, open_weights
 from megads.inference.packed import pack
+from megads.inference.replay import check_loaded
 from megads.inference.retro.runner import RetroRunner
 from megads.inference.runner import Runner
 from megads.inference.tokenizer import spec_given
@@ -54,6 +55,7 @@ class SessionRequest:
         timeout_s: longest wait for another rank; 0: the default.
         uses: the kinds of models that the caller has a use for, see ``megads.families.family.Family.samples``.
         model: settings of the model that differ from those of training: how many neighbours it looks at, and how much.
+        replays: whether the model must compute what its run computed, where its checkpoint has a stored batch.
     """
 
     source: Path
@@ -69,6 +71,7 @@ class SessionRequest:
     timeout_s: float = 0.0
     uses: tuple[str, ...] = ("causal",)
     model: Mapping[str, Any] = field(default_factory=dict)
+    replays: bool = True
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,8 @@ def open_session(wanted: SessionRequest, env: Mapping[str, str]) -> Session:
     held = f"{size / 1e6:.4g} M parameters per rank in {dtype} on {vendor.name}"
     summary = f"{weights.path}: {held}, context {context}{layout}"
     notes = tuple(weights.notes()) if groups.rank == 0 else ()
+    if wanted.replays and isinstance(weights, CheckpointWeights):
+        check_loaded(weights, runner, dtype)
     weights.close()
     ends = () if isinstance(module, BERT) else weights.ends(_end(tokenizer, module))
     chat = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from megads.cli.checkpoint import STEP, find_checkpoint
+from megads.cli.checkpoint.replayed import replayed
 from megads.cli.options.request import absolute
 from megads.cli.progress_bar import bar
 from megads.errors import MegadsError
@@ -55,19 +56,22 @@ def export_hf_command(
     from megads.checkpoint.convert.huggingface.write_shards import parse_size
     from megads.checkpoint.lora.merged import open_for_use
 
-    limit = parse_size(max_shard_size)
+    limit, said = parse_size(max_shard_size), list[str]()
     found = find_checkpoint(absolute(source), step)
     notes: list[str] = []
     save, words = (None, "no tokenizer") if no_tokenizer else _tokenizer_of(found, tokenizer, notes)
     final = absolute(target)
     with open_for_use(found) as reader, bar("exporting") as progress:
-        done = export(reader, final, dtype=dtype or "", limit=limit, tokenizer=save, progress=progress)
+        check = replayed(found.path, reader.manifest, said)
+        done = export(reader, final, dtype=dtype or "", limit=limit, tokenizer=save, progress=progress, check=check)
     for note in (*notes, *([done.note] if done.note else [])):
         click.echo(f"megads: {note}", err=True)
     files = f"{len(done.files)} files" if len(done.files) > 1 else done.files[0]
     click.echo(
         f"{final}: {done.architecture} of {_count(done.parameters)} parameters in {done.dtype}, {files}, {words}"
     )
+    for line in said:
+        click.echo(line)
 
 
 @click.command()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
 
 from megads.cli.checkpoint import STEP, find_checkpoint
+from megads.cli.checkpoint.replayed import replayed
 from megads.cli.options.request import absolute
 from megads.cli.progress_bar import bar
 from megads.errors import CheckpointError
@@ -116,7 +118,10 @@ def export_megatron_command(ckpt: str, dst: str, step: int | None, **target: Any
     from megads.checkpoint.lora.merged import open_for_use
 
     found = find_checkpoint(absolute(ckpt), step)
-    wanted = Target(**target)
+    wanted, said = Target(**target), list[str]()
     with bar("exporting", "tensors") as progress, open_for_use(found) as reader:
-        made = export_megatron(reader, absolute(dst), wanted, progress=progress)
+        check = partial(replayed(found.path, reader.manifest, said), wanted.dtype)
+        made = export_megatron(reader, absolute(dst), wanted, progress=progress, check=check)
     click.echo(f"{made}: TP={wanted.tensor} x PP={wanted.pipe}, {wanted.style} names, {wanted.dtype}, of {found.path}")
+    for line in said:
+        click.echo(line)

@@ -53,12 +53,13 @@ def export(
     limit: int = 5 * 10**9,
     tokenizer: SaveTokenizer | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    check: Callable[[str, Path], None] = lambda dtype, folder: None,
 ) -> Exported:
     """Write the weights of a checkpoint as transformers reads them. The folder appears whole or not at all.
 
     ``dtype`` is fp32, bf16 or fp16; empty: the one the run was trained in, or the import had. ``limit`` is the bytes of
     tensors in a file; a larger tensor has a file of its own. Without ``tokenizer`` the folder gets none. ``progress``
-    is called with the bytes that are written and their total.
+    is called with the bytes that are written and their total, ``check`` with dtype and folder before it appears.
 
     Raises:
         CheckpointError: no class of transformers computes the model; it cannot be read or written;
@@ -85,6 +86,7 @@ def export(
         _write_json(folder / "generation_config.json", _ending_with(answer_end, generation))
         outgoing = [Outgoing(each.name, each.shape, partial(_bands, reader, each, dtype)) for each in theirs]
         files = write_shards(folder, outgoing, dtype, limit, progress)
+        check(dtype, folder)
     note = ALL_CLASSES[architecture].differs(model)
     return Exported(architecture, dtype, files, sum(each.rows * each.width for each in theirs), note)
 

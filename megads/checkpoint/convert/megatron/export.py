@@ -47,12 +47,17 @@ class ExportedTensor:
 
 
 def export_megatron(
-    reader: Reader, folder: Path, target: Target, *, progress: Callable[[int, int], None] = lambda done, total: None
+    reader: Reader,
+    folder: Path,
+    target: Target,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    check: Callable[[Path], None] = lambda folder: None,
 ) -> Path:
     """Write ``folder``, which Megatron can ``--load``, and return the path of the checkpoint in it.
 
     One tensor is in memory at a time; ``folder``, a new one, is visible when all of it is on disk. ``progress`` is
-    called with how many of how many tensors are done.
+    called with how many of how many tensors are done, ``check`` with the folder before it appears.
 
     Raises:
         CheckpointError: ``folder`` already exists or cannot be written, the checkpoint is
@@ -67,6 +72,7 @@ def export_megatron(
         sync(part / name)
         newest = "release" if target.iteration is None else str(target.iteration)
         write_synced(part / "latest_checkpointed_iteration.txt", newest.encode())
+        check(part)
     return folder / name
 
 
