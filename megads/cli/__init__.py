@@ -25,6 +25,7 @@ COMMANDS = {
     "train": ("megads.cli.train", "Resolve the settings, check them, and train."),
     "finetune": ("megads.cli.finetune", "Finetune a pretrained model on chats or labelled examples."),
     "config": ("megads.cli.config", "Show every setting: value, unit, origin, help."),
+    "nodes": ("megads.cli.nodes", "List hosts that are known for failures, or forget one that was repaired."),
     "optimizers": ("megads.cli.optimizers", "List the optimizers: rule, library, devices, needs, settings."),
     "doctor": ("megads.cli.doctor", "Check hosts, versions, devices, network and disks; or a layout's gradients."),
     "plan": ("megads.cli.plan", "Plan a run without the machine: layouts, memory, time, cost."),

@@ -269,6 +269,12 @@ class LaunchConfig(Section):
     max_restarts: int = setting(
         0, "MAX_RESTARTS --max-restarts", "restarts from the last checkpoint after ranks failed", ge=0
     )
+    chain_failures: int = setting(
+        2,
+        "CHAIN_FAILURES",
+        "jobs in a row that save nothing new, after which the next job of a chain does not start; 0: no limit",
+        ge=0,
+    )
     timeout_s: float = setting(
         600.0,
         "DIST_TIMEOUT TORCH_DDP_TIMEOUT MEGADS_TIMEOUT_S",

@@ -25,6 +25,9 @@ from megads.config.sources.resolve import Resolved
 from megads.launch.job import Job, make_demo_with_bar, refuse_secrets, show_opening, write_run_files
 from megads.launch.launchers.command import plan_launch, plan_started
 from megads.launch.launchers.plan import WATCHED, LaunchPlan
+from megads.launch.nodes.chosen import host_notes, without_bad
+from megads.launch.nodes.memory import NodeMemory
+from megads.launch.nodes.probe import probe_of
 from megads.launch.preflight.allocator import allocator_variables
 from megads.launch.preflight.banner import list_notes
 from megads.launch.preflight.capabilities import backend_note, check_host
@@ -49,14 +52,13 @@ from megads.launch.schedulers.allocation import (
     Allocation,
     find_allocation,
     find_hosts,
-    job_notes,
     layout_per_host,
     ranks_per_host,
     unnamed_hosts,
 )
 from megads.launch.schedulers.time_left import ends_at, parse_walltime, started_at
 from megads.launch.staging.of_job import staged
-from megads.launch.supervise.record import attempt_of, begin_row
+from megads.launch.supervise.record import attempt_of, begin_row, first_attempt
 from megads.launch.supervise.restart import Restarts
 from megads.launch.supervise.run import run_plan
 from megads.launch.supervise.watch import say
@@ -148,7 +150,7 @@ def hosts_of_this_job(request: TrainRequest) -> RunHosts:
     return RunHosts(
         machine_name(request.hostname, request.env, request.root),
         count,
-        lambda run, facts: find_allocation(run, request.env, facts, request.started),
+        lambda run, facts: without_bad(find_allocation(run, request.env, facts, request.started), run, request.env),
     )
 
 
@@ -203,7 +205,7 @@ def prepare(request: TrainRequest) -> Job:
     resolved = choose_trackers(keep_schedule(plan_end(resolved, start_point), start_point), env)
     run = resolved.run
     refuse_secrets(run, env)
-    resolved = replace(resolved, notes=(*resolved.notes, *job_notes(run, allocation, env, folder.path)))
+    resolved = replace(resolved, notes=(*resolved.notes, *host_notes(run, allocation, env, folder.path)))
     settings_now, plan = dictionary_of(run, world_size), LaunchPlan((), {})
     job = Job(request, resolved, allocation, folder, memory, available, settings_now, plan, facts, start_point)
     return replace(job, plan=plan_attempt(job, allocation, 0, 0.0))
@@ -280,7 +282,7 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
         ready = staged(job, job.allocation, lambda line: out.write(f"{line}\n"))
         plan = plan_attempt(ready, job.allocation, 0, ends)
         show_opening(job, plan, ends, checkpoints, out)
-        attempt = attempt_of(run, job.allocation, job.start_point.iteration if job.start_point else 0)
+        attempt = first_attempt(run, job.allocation, folder, job.start_point.iteration if job.start_point else 0)
         if begin is not None:
             begin_row(folder, attempt)
             return begin(plan)
@@ -309,6 +311,8 @@ def _restarts(job: Job, checkpoints: Path, ends: float) -> Restarts:
         shrink=lambda allocation: shrink(job, allocation),
         max_restarts=job.run.launch.max_restarts,
         ends_at=ends,
+        probe=probe_of(job.run, job.allocation, job.facts, job.request.env, job.request.python, job.folder.path).check,
+        memory=NodeMemory.of(job.run.machine, job.request.env),
         describe=lambda allocation: attempt_of(load_config(job.folder.path / CONFIG), allocation),
     )
 

@@ -12,7 +12,10 @@ from megads.config.tree import extra, names_of, read_value, settings
 from megads.errors import ConfigError
 
 STRICT = "MEGADS_STRICT"
-PROGRAM_NAMES = ("MEGADS_BACKEND", "MEGADS_DEVICE", "MEGADS_PEAK_TFLOPS", "MEGADS_PYTHON", "MEGADS_ROOT", STRICT)
+PROGRAM_NAMES = (
+    *("MEGADS_BACKEND", "MEGADS_DEVICE", "MEGADS_NODES", "MEGADS_PEAK_TFLOPS", "MEGADS_PYTHON", "MEGADS_ROOT"),
+    STRICT,
+)
 """Variables of the program that are not settings of a run."""
 
 INTERNAL = (

@@ -50,6 +50,7 @@ class Submission:
     directives: Callable[[BatchJob, SubmitFacts, str], Iterator[str]]  # given the machine's facts and its name
     after: Callable[[Sequence[str]], list[str]]  # options of a job that starts after the end of those given, at most 1
     once: tuple[str, ...]  # options of a job that is not started again, when a host failed for instance
+    exclude: str = ""  # begins the option that keeps hosts out of a job, a comma between them; "": there is none
     survives: tuple[str, ...] = ()  # options with which a job keeps its other hosts when one fails; (): none advised
 
 

@@ -138,6 +138,13 @@ SLURM = Scheduler(
     addresses=_addresses,
     interactive="salloc -N 2",
     submission=Submission(
-        "sbatch", "SBATCH_ACCOUNT", "#SBATCH", _directives, _after, once=("--no-requeue",), survives=(NO_KILL,)
+        "sbatch",
+        "SBATCH_ACCOUNT",
+        "#SBATCH",
+        _directives,
+        _after,
+        once=("--no-requeue",),
+        exclude="--exclude=",
+        survives=(NO_KILL,),
     ),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from megads.cluster.machine import known_machine, machine_name
 from megads.config.machine_facts import Facts
 from megads.config.rules.advice import Attempt
+from megads.config.run_files import JOBS
 from megads.config.run_folder import save_config, write_whole
 from megads.config.schema import RunConfig
 from megads.config.sizes import model_degree
@@ -18,6 +19,8 @@ from megads.config.sources.resolve import Resolved
 from megads.config.tree import env_name, fields, value_of
 from megads.errors import LaunchError
 from megads.launch.job import refuse_secrets
+from megads.launch.nodes.chosen import exclusion_note
+from megads.launch.nodes.memory import NodeMemory
 from megads.launch.plan_run import RunHosts, hosts_of_this_job, plan_run
 from megads.launch.preflight.checkpoint_start import find_start_point, settings_used_once
 from megads.launch.preflight.device_memory import constraint_of, device_memory
@@ -44,7 +47,6 @@ from megads.plan.memory import check_device
 from megads.text.secrets import SHOWN
 
 SUBMITTED = "submitted.yaml"  # the settings it was resolved to; the job writes its own config.yaml
-JOBS = "jobs.txt"  # ids of the jobs
 
 
 @dataclass(frozen=True)
@@ -119,13 +121,16 @@ def prepare_submission(request: TrainRequest, options: JobOptions, cwd: Path) ->
             f"--chain {options.chain}: every job would start over because of {', '.join(map(env_name, once))}, and "
             "lose what the one before it made; submit one job with it, then the chain without"
         )
-    how = place.submission
+    how, bad = place.submission, NodeMemory.of(run.machine, request.env).bad_hosts()
+    if note := exclusion_note(bad, how.exclude):
+        resolved = replace(resolved, notes=(*resolved.notes, note))
+    excluded = (f"{how.exclude}{','.join(sorted(bad))}",) if bad and how.exclude else ()
     restarts = nodes > 1 and run.launch.max_restarts
     job = job_of(
         options,
         place,
         request.env,
-        more=(*(how.once if once else ()), *(how.survives if restarts else ())),
+        more=(*(how.once if once else ()), *(how.survives if restarts else ()), *excluded),
         nodes=nodes,
         seconds=parse_walltime(run.launch.walltime),
         ranks_per_host=planned.allocation.ranks_per_host,

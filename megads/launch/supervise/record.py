@@ -9,6 +9,7 @@ from pathlib import Path
 from megads.config.schema import RunConfig
 from megads.launch.schedulers.allocation import Allocation
 from megads.launch.supervise.end import remove_end
+from megads.launch.supervise.progress import check_chain
 from megads.monitor.run_state.attempts import Attempt, append_attempt
 
 
@@ -23,6 +24,16 @@ def attempt_of(run: RunConfig, allocation: Allocation, began: int = 0) -> Attemp
         grad_acc_steps=run.train.grad_acc_steps,
         began=began,
     )
+
+
+def first_attempt(run: RunConfig, allocation: Allocation, run_dir: Path, began: int) -> Attempt:
+    """Return the first start of a job, which has not begun.
+
+    Raises:
+        LaunchError: the jobs of the chain before it got no further; see :func:`check_chain`.
+    """
+    check_chain(run_dir, allocation.job_id, began, run.launch.chain_failures)
+    return attempt_of(run, allocation, began)
 
 
 def begin_row(run_dir: Path, attempt: Attempt | None) -> Attempt | None:

@@ -6,6 +6,7 @@ start is a line of ``<run>/attempts.jsonl``.
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +19,19 @@ from megads.cluster.hosts import this_host
 from megads.config.run_folder import OUTCOME, STOP
 from megads.errors import EXIT_DONE, EXIT_STOPPED, MegadsError
 from megads.launch.launchers.plan import IN_PLACE, LaunchPlan
+from megads.launch.nodes.memory import NodeMemory, short
+from megads.launch.nodes.probe import Health
 from megads.launch.preflight.checkpoint_start import Saved
 from megads.launch.run_folder import append_to_log
 from megads.launch.schedulers.allocation import Allocation
 from megads.launch.supervise.end import Ended, remove_end, report_end, with_end
-from megads.launch.supervise.progress import reason_against
+from megads.launch.supervise.progress import is_regression, reason_against
 from megads.launch.supervise.record import note_start
 from megads.launch.supervise.run import run_once
 from megads.launch.supervise.watch import caught, say
+from megads.monitor.causes.classify import SUSPECTS
 from megads.monitor.run_state.attempts import Attempt, append_attempt
+from megads.storage.writing_check import is_writable
 from megads.text.plural import plural
 from megads.text.units import clock, steady_clock
 
@@ -35,8 +40,9 @@ LONGEST_WAIT_S = 30.0  # devices and ports of the ranks that died are free again
 PROBES = 32  # hosts that are tried at the same time
 NEEDED_S = 120.0  # an allocation that ends sooner is not worth a start
 
-BLAMES_HOST = ("killed", "memory", "hang", "error", "lost", "replica")
-"""Kinds of failure after which a spare host takes the place of the one where it happened."""
+STORAGE_WAIT_S = 300.0
+"""For a file system that failed to take a file again."""
+UNREACHABLE = "it cannot be reached"
 
 
 @dataclass
@@ -46,7 +52,8 @@ class Restarts:
     ``plan(allocation, attempt)`` returns what an attempt runs. ``shrink(allocation)`` makes
     the settings of the run fit fewer hosts with the same global batch and returns what
     changed; it raises a MegadsError where that cannot be. ``answers(host)`` is whether a
-    host can be reached. ``describe(allocation)`` returns the row of an attempt that has not begun.
+    host can be reached, ``probe(host, others)`` whether it
+    works. ``describe(allocation)`` returns the row of an attempt that has not begun.
     """
 
     run_dir: Path
@@ -58,6 +65,8 @@ class Restarts:
     max_restarts: int
     ends_at: float = 0.0  # unix seconds, 0: not known
     answers: Callable[[str], bool] = lambda host: can_be_reached(host)
+    probe: Callable[[str, tuple[str, ...]], Health] = lambda host, others: Health("unknown", "no check of hosts here")
+    memory: NodeMemory = field(default_factory=lambda: NodeMemory(Path(os.devnull), ""))
     describe: Callable[[Allocation], Attempt] = lambda allocation: Attempt(allocation.job_id, hosts=allocation.hosts)
     past: list[Attempt] = field(default_factory=list)
     now: Callable[[], float] = field(default_factory=steady_clock)
@@ -113,10 +122,23 @@ class Restarts:
             return "a stop was requested"
         if reason := reason_against(self.past, self.max_restarts):
             return reason
+        if self.past[-1].cause == "filesystem" and (full := self.wait_for_storage()):
+            return f"{full} cannot be written"
         now = self.now()
         if self.ends_at and self.ends_at - now < NEEDED_S:
             return f"the allocation ends at {clock(self.ends_at, now)}"
         return ""
+
+    def wait_for_storage(self) -> Path | None:
+        """Wait until the folders of the run can be written; return the one that cannot, after a while."""
+        until, pause = time.monotonic() + STORAGE_WAIT_S, 0.5
+        while True:
+            folders = (self.run_dir, self.saved.folder)
+            full = next((path for path in folders if path.is_dir() and not is_writable(path)), None)
+            if full is None or time.monotonic() >= until or self.is_stop_asked():
+                return full
+            time.sleep(pause)
+            pause = min(2 * pause, 15.0)
 
     def is_resumable(self, ended: Ended) -> bool:
         """Return whether the same command resumes what was saved, as after a stop request."""
@@ -126,38 +148,64 @@ class Restarts:
         return (asked or out_of_time) and worth and not ended.aborted_by and self.saved.newest() > 0
 
     def choose_hosts(self) -> str:
-        """Leave out hosts that failed, if that can be; return why no hosts are left to run on, or nothing."""
+        """Leave out hosts that are broken, if that can be; return why no hosts are left to run on, or nothing."""
         last = self.past[-1]
-        if last.kind and last.kind not in BLAMES_HOST:
+        if last.cause not in SUSPECTS:
             return ""
         failed = _named(last.host, self.allocation.hosts)
+        if failed and last.cause == "node":
+            self.memory.note(failed, "failed", job=last.job, cause=last.cause, why=last.verdict)
         # A host that went down takes its ranks with it before one of them can say a word.
         for host in [failed] if failed else self.gone():
-            if self.allocation.spare:
-                self.replace_host(host)
-            elif reason := self.go_without(host):
+            why = self.what_is_wrong_with(host)
+            if why and self.allocation.spare:
+                self.replace_host(host, why)
+            elif why and (reason := self.go_without(host, why)):
                 return reason
         return ""
 
-    def replace_host(self, failed: str) -> None:
+    def what_is_wrong_with(self, host: str) -> str:
+        """Return why a suspect is to be left out: only what is shown counts, by a check or by what happened before."""
+        last = self.past[-1]
+        if not self.allocation.spare and len(self.allocation.hosts) == 1:
+            return ""  # there is no other one
+        if self.is_gone(host):
+            self.memory.note(host, "broken", job=last.job, cause=last.cause, why=UNREACHABLE)
+            return UNREACHABLE
+        if known := self.memory.bad_hosts().get(short(host)):
+            return f"it is known for failures ({known.why})"
+        others = tuple(other for other in self.allocation.hosts if other != host)
+        health = self.probe(host, others or self.allocation.spare)
+        if health.state != "unknown":
+            self.memory.note(host, health.state, job=last.job, cause=last.cause, why=health.why or last.verdict)
+        if health.state == "broken":
+            return f"it fails a check ({health.why})"
+        if health.state == "healthy":
+            self.report(f"host {host} passes a check ({health.why}) and is kept")
+        elif last.cause == "node" and self.allocation.spare:
+            return f"it was named, and cannot be checked ({health.why})"
+        return ""
+
+    def replace_host(self, failed: str, why: str) -> None:
         """Let a spare host take the place of one that failed."""
         new, *spare = self.allocation.spare
         hosts = tuple(new if host == failed else host for host in self.allocation.hosts)
         self.allocation = replace(self.allocation, hosts=hosts, spare=tuple(spare))
-        self.retire(failed, f"{new} replaces it")
+        self.retire(failed, f"{why}; {new} replaces it")
 
-    def go_without(self, failed: str) -> str:
-        """Leave out ``failed`` if it cannot be reached; return why the others cannot run without it, or nothing."""
-        if not self.is_gone(failed):
-            return ""
+    def go_without(self, failed: str, why: str) -> str:
+        """Leave out ``failed`` if the others can run without; return why the run ends if they cannot and it is gone."""
         hosts = tuple(host for host in self.allocation.hosts if host != failed)
         fewer = replace(self.allocation, hosts=hosts, num_ranks=0)
         try:
             changed = self.shrink(fewer)
         except MegadsError as error:
-            return f"{failed} cannot be reached, and without it: {error}"
+            if why == UNREACHABLE:
+                return f"{failed} cannot be reached, and without it: {error}"
+            self.report(f"host {failed}: {why}, and is used all the same; without it: {error}")
+            return ""
         self.allocation = fewer
-        self.retire(failed, f"it cannot be reached; resuming on {plural(len(hosts), 'host')}: {changed}")
+        self.retire(failed, f"{why}; resuming on {plural(len(hosts), 'host')}: {changed}")
         return ""
 
     def retire(self, host: str, what: str) -> None:
@@ -213,6 +261,10 @@ class Restarts:
 
     def record(self, exit_code: int) -> int:
         """Add the last attempt to ``attempts.jsonl`` and return ``exit_code``."""
+        last = self.past[-1]
+        if exit_code not in (EXIT_DONE, EXIT_STOPPED) and is_regression(self.past):
+            verdict = f"two attempts in a row did not get beyond iteration {last.reached}; the last one: {last.verdict}"
+            self.past[-1] = replace(last, cause="regression", verdict=verdict)
         append_attempt(self.run_dir, self.past[-1])
         return exit_code
 

@@ -17,6 +17,8 @@ import pytest
 
 from megads.errors import ConfigError
 from megads.launch.launchers.plan import LaunchPlan
+from megads.launch.nodes.memory import NodeMemory
+from megads.launch.nodes.probe import Health
 from megads.launch.preflight.checkpoint_start import Saved
 from megads.launch.schedulers.allocation import Allocation
 from megads.launch.supervise import restart
@@ -59,7 +61,8 @@ class Run:
         self.job = Restarts(
             folder, Saved(folder / "checkpoints"), os.environ, Allocation("none", hosts, 2, spare=spare),
             plan=self.plan, shrink=more.pop("shrink", self.shrink), max_restarts=restarts, ends_at=ends_at,
-            answers=more.pop("answers", lambda host: True),
+            answers=more.pop("answers", lambda host: True), memory=NodeMemory(folder / "nodes.jsonl", "cpu"),
+            probe=more.pop("probe", lambda host, others: Health("broken" if spare else "unknown", "planted")),
         )  # fmt: skip
 
     def plan(self, allocation: Allocation, attempt: int) -> LaunchPlan:
@@ -184,7 +187,7 @@ def test_a_spare_host_takes_the_place_of_the_one_that_failed(tmp_path):
     run = Run(tmp_path, failed(saved=1), failed("hang", "c", saved=2), OK, hosts=hosts, spare=("d", "e"))
     assert run.job.run() == 0
     assert run.ran() == ["0 a,b.cluster,c", "1 a,d,c", "2 a,d,e"]
-    assert "host b.cluster is excluded after: gone; d replaces it" in run.log()
+    assert "host b.cluster is excluded after: gone; it fails a check (planted); d replaces it" in run.log()
     assert [row["excluded"] for row in run.attempts()] == [("b.cluster",), ("c",), ()]
 
 
@@ -336,3 +339,51 @@ def test_a_rank_in_place_gets_a_launcher_that_stays():
 def test_a_refused_connection_is_an_answer():
     assert can_be_reached("127.0.0.1")
     assert not can_be_reached("no-such-host.invalid")
+
+
+def test_a_suspect_that_passes_a_check_is_kept(tmp_path):
+    run = Run(tmp_path, failed(saved=1), OK, spare=("c",), probe=lambda host, others: Health("healthy", "7 stages"))
+    assert run.job.run() == 0
+    assert run.ran() == ["0 a,b", "1 a,b"]
+    assert "host b passes a check (7 stages) and is kept" in run.log()
+    assert [row["excluded"] for row in run.attempts()] == [(), ()]
+
+
+def test_a_host_that_is_named_twice_is_left_out_although_it_passes_a_check(tmp_path):
+    ends = [failed("error", message="CUDA error: uncorrectable ECC error encountered", saved=n) for n in (1, 2)]
+    run = Run(tmp_path, *ends, OK, spare=("c",), probe=lambda host, others: Health("healthy", "7 stages"))
+    assert run.job.run() == 0
+    assert run.ran() == ["0 a,b", "1 a,b", "2 a,c"]
+    assert "it is known for failures (failed " in run.log()
+    assert [row["cause"] for row in run.attempts()] == ["node", "node", ""]
+
+
+@pytest.mark.parametrize("message", ["CUDA out of memory", "[Errno 5] Input/output error", "DUE TO PREEMPTION"])
+def test_no_host_is_blamed_for_memory_files_or_the_time(tmp_path, message):
+    run = Run(tmp_path, failed("error", message=message, saved=1), OK, spare=("c",))
+    run.job.run()
+    assert {line.split()[1] for line in run.ran()} == {"a,b"}
+
+
+def test_a_run_waits_until_its_disk_takes_files_again(tmp_path, monkeypatch):
+    full = failed("wrong", message="checkpoints: No space left on device; free some space", saved=1) | {"exit_code": 2}
+    answers = [False, False, True]
+    monkeypatch.setattr(restart, "is_writable", lambda folder: answers.pop(0) if answers else True)
+    run = Run(tmp_path, full, OK)
+    assert run.job.run() == 0
+    assert [row["cause"] for row in run.attempts()] == ["filesystem", ""]
+    monkeypatch.setattr(restart, "is_writable", lambda folder: False)
+    monkeypatch.setattr(restart, "STORAGE_WAIT_S", 0.0)
+    (tmp_path / "again").mkdir()
+    run = Run(tmp_path / "again", full, OK)
+    assert run.job.run() == 2
+    assert "again cannot be written" in run.log()
+
+
+def test_attempts_without_progress_are_a_regression(tmp_path):
+    run = Run(tmp_path, failed(saved=10), failed(), failed(), failed())
+    assert run.job.run() == 1
+    assert [row["cause"] for row in run.attempts()] == ["unknown", "unknown", "regression"]
+    assert run.attempts()[-1]["verdict"].startswith(
+        "two attempts in a row did not get beyond iteration 10; the last one:"
+    )

@@ -1,0 +1,32 @@
+"""The command that lists hosts that are known for failures."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from megads.cli.nodes import nodes
+from megads.errors import ConfigError
+from megads.launch.nodes.memory import NodeMemory
+
+
+@pytest.fixture
+def memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEGADS_NODES", str(tmp_path / "nodes.jsonl"))
+    return NodeMemory(tmp_path / "nodes.jsonl", "aurora")
+
+
+def ask(*words: str) -> str:
+    return CliRunner().invoke(nodes, ["--machine", "aurora", *words], catch_exceptions=False).output
+
+
+def test_hosts_are_listed_the_worst_first_and_can_be_forgotten(memory):
+    assert ask().startswith("nothing speaks against a host of machine aurora (")
+    memory.note("n1", "failed", job="7", why="uncorrectable ECC error")
+    memory.note("n2", "broken", why="devices: 3 of 4")
+    lines = ask().splitlines()
+    assert [line.split()[:3] for line in lines[:2]] == [["n2", "left", "out"], ["n1", "used", "1.00"]]
+    assert "in job 7: uncorrectable ECC error" in lines[1]
+    assert [line.split()[0] for line in ask("--forget", "n2.cluster").splitlines()][0] == "n1"
+    with pytest.raises(ConfigError, match="--forget n9: nothing is known of it on machine aurora"):
+        ask("--forget", "n9")
