@@ -13,11 +13,9 @@ from megads.cli.options.request import checkout
 
 @click.command()
 @click.option("--machine", default="", help="Of which machine; empty: this one.")
-@click.option(
-    "--forget", multiple=True, metavar="HOST", help="What happened on HOST no longer counts: it was repaired."
-)
+@click.option("--forget", multiple=True, metavar="HOST", help="What happened on HOST no longer counts: repaired.")
 def nodes(machine: str, forget: tuple[str, ...]) -> None:
-    """List the hosts on which runs failed, and which ones are left out: megads nodes --forget nid001234"""
+    """List the hosts on which runs failed, and which ones are excluded: megads nodes --forget nid001234"""
     from megads.cluster.machine import machine_name
     from megads.errors import ConfigError
     from megads.launch.nodes.memory import BAD, NodeMemory, short
@@ -31,8 +29,8 @@ def nodes(machine: str, forget: tuple[str, ...]) -> None:
         memory.note(host, "forgotten")
     records = memory.records()
     for record in records:
-        click.echo(f"{record.host:16} {'left out' if record.is_bad else 'used':8} {record.weight:5.2f}  {record.why}")
+        click.echo(f"{record.host:16} {'excluded' if record.is_bad else 'used':8} {record.weight:5.2f}  {record.why}")
     if not records:
         click.echo(f"nothing speaks against a host of machine {name} ({memory.path})")
     else:
-        click.echo(f"a host is left out from {BAD:g} on where there is another one; half of it fades in a week")
+        click.echo(f"a host is excluded from {BAD:g} on where there is another one; half of it fades in a week")
