@@ -90,6 +90,17 @@ class TrackConfig(Section):
         True, "LOG_LOSS_SCALE_TO_TENSORBOARD --no-log-loss-scale-to-tensorboard", "loss-scale"
     )
     csv: bool = setting(False, "METRICS_CSV", "also write <run>/metrics.csv")
+    prometheus_address: str = setting(
+        "",
+        "PROMETHEUS_ADDRESS",
+        "serve metrics for Prometheus on rank 0: a port (this host only) or HOST:PORT; empty: no server",
+    )
+    prometheus_file: str = setting(
+        "", "PROMETHEUS_FILE", "file with metrics for node_exporter's textfile collector, e.g. /var/lib/x/megads.prom"
+    )
+    otlp_endpoint: str = setting(
+        "", "OTLP_ENDPOINT", "collector of OpenTelemetry that takes OTLP over HTTP, e.g. http://HOST:4318"
+    )
     wandb_mode: Literal["auto", "online", "offline", "disabled"] = setting(
         "auto",
         "WANDB_MODE",

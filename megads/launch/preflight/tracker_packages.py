@@ -11,6 +11,7 @@ from megads.config.setting import Origin
 from megads.config.settings.log import WANDB_ID, TrackConfig
 from megads.config.sources.resolve import Resolved
 from megads.errors import ConfigError, DependencyError
+from megads.monitor.trackers.gauges import read_address, read_endpoint
 from megads.monitor.trackers.registry import TRACKERS
 
 
@@ -31,7 +32,7 @@ def choose_trackers(
         env: of the launcher; only whether there is a WANDB_API_KEY is looked at.
 
     Raises:
-        ConfigError: a run there cannot have the id that was given.
+        ConfigError: a run there cannot have the id that was given, or an address of metrics is none.
         DependencyError: the library of a tracker that a setting asks for is missing.
     """
     track, origins, notes = resolved.run.track, dict(resolved.origins), list(resolved.notes)
@@ -46,6 +47,10 @@ def choose_trackers(
         )
         changed["wandb_mode"] = "disabled"
     track = track.model_copy(update=changed)
+    if track.prometheus_address:
+        read_address(track.prometheus_address)
+    if track.otlp_endpoint:
+        read_endpoint(track.otlp_endpoint)
     for package, asked, wish, without in _needed(track, resolved.origins):
         if asked and not installed(package):
             raise DependencyError(f"{wish} needs the package {package}: pip install {package}, or set {without}")

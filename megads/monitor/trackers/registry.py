@@ -31,6 +31,8 @@ class TrackerSpec:
 
 TRACKERS = (
     TrackerSpec("metrics.csv", "csv_table", lambda track: track.csv),
+    TrackerSpec("Prometheus", "prometheus", lambda track: bool(track.prometheus_address or track.prometheus_file)),
+    TrackerSpec("OTLP", "otlp", lambda track: bool(track.otlp_endpoint)),
     TrackerSpec(
         "TensorBoard",
         "tensorboard",
