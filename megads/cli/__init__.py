@@ -44,6 +44,7 @@ COMMANDS = {
     "launch": ("megads.cli.launch", "Start any program as ranks on the hosts of a job."),
     "submit": ("megads.cli.submit", "Submit a script as a PBS or SLURM job of this machine."),
     "plot": ("megads.cli.plot", "Draw runs: a PNG, a page, in the terminal; or a schedule."),
+    "branch": ("megads.cli.branch", "Train a branch of a run: from one of its checkpoints, in a folder of its own."),
     "runs": ("megads.cli.runs", "List runs: state, step, loss, speed."),
     "report": ("megads.cli.report", "Report runs: jobs, where their time went, losses, events, cost."),
     "watch": ("megads.cli.watch", "Follow a run while it runs."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,9 +41,12 @@ def runs(folder: Path, as_json: bool, sort: str) -> None:
     done, stopped, failed    as outcome.json says
     not started  submitted or set up, no rank has started
     broken       its files cannot be read
+
+    A branch (megads branch) stands behind the run that it is of, with the iteration it began at.
     """
     from megads.errors import ConfigError
     from megads.monitor.log import may_colour
+    from megads.monitor.run_state.branches import as_tree
     from megads.monitor.run_state.runs import facts_of, find_runs
 
     try:
@@ -51,13 +54,19 @@ def runs(folder: Path, as_json: bool, sort: str) -> None:
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be listed: {error.strerror}; pass the folder that holds runs") from None
     found = ordered(found, sort)
+    depths = dict.fromkeys((each.path for each in found), 0)
+    if sort == "name":
+        points = {each.path: (each.branch_of, each.branch_at or 0) for each in found if each.branch_of}
+        depths = dict(as_tree([each.path for each in found], points))
+        by_path = {each.path: each for each in found}
+        found = [by_path[path] for path in depths]
     if as_json:
         click.echo(json.dumps([asdict(each) for each in found], indent=1))
     elif not found:
         click.echo(plain(f"{folder}: no runs in it"), err=True)
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        lines = table(found, width)
+        lines = table(found, width, depths)
         click.echo("\n".join(coloured(lines, found) if may_colour(sys.stdout) else lines))
 
 
@@ -102,8 +111,11 @@ def coloured(lines: Sequence[str], found: Sequence[RunFacts]) -> list[str]:
     return [click.style(lines[0], bold=True), *rows]
 
 
-def table(found: Sequence[RunFacts], width: int | None) -> list[str]:
-    """Return the lines of a table that fits ``width`` characters, without its least columns if need be."""
+def table(found: Sequence[RunFacts], width: int | None, depths: Mapping[str, int] | None = None) -> list[str]:
+    """Return the lines of a table that fits ``width`` characters, without its least columns if need be.
+
+    ``depths``: of the runs by path; a branch is indented behind the run it is of, with the iteration it began at.
+    """
     from megads.text.units import count, duration
 
     def known(value: float | None, text: Callable[[float], str]) -> str:
@@ -111,7 +123,7 @@ def table(found: Sequence[RunFacts], width: int | None) -> list[str]:
 
     rows = [
         {
-            "run": Path(each.path).name or each.path,
+            "run": _name(each, (depths or {}).get(each.path, 0)),
             "state": each.state,
             "step": f"{each.step}/{each.total}" if each.total else str(each.step),
             "loss": known(each.loss, "{:.4f}".format),
@@ -132,6 +144,12 @@ def table(found: Sequence[RunFacts], width: int | None) -> list[str]:
     rows = [{name: plain(text) for name, text in row.items()} for row in rows]
     names = [name for name in rows[0] if any(row[name] for row in rows)]
     return _fitted(rows, names, width)
+
+
+def _name(run: RunFacts, depth: int) -> str:
+    name = Path(run.path).name or run.path
+    where = "" if run.branch_at is None else f" @{run.branch_at}"
+    return "  " * depth + name + where
 
 
 def _fitted(rows: Sequence[dict[str, str]], names: list[str], width: int | None) -> list[str]:

@@ -10,6 +10,7 @@ OUTCOME = "outcome.json"  # how the run ended, written by the ranks
 HEARTBEAT = "heartbeat.json"  # where rank 0 is, rewritten while it runs
 ATTEMPTS = "attempts.jsonl"  # every start of the run: a row when it begins and one when it ends
 JOBS = "jobs.txt"  # ids of the jobs that were submitted together
+BRANCH = "branch.json"  # of which run and checkpoint this one is a branch; written by `megads branch`
 COMMAND = "command.txt"  # the line that gives the command again
 COMMAND_ONCE_SAVED = "command-once-saved.txt"  # takes its place at the first save; see note_saved
 STOP = "stop"  # asks the run to save and stop; made by the launcher or by `megads stop`

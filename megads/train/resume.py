@@ -20,6 +20,7 @@ from megads.checkpoint.resume.compatibility import check_model, classes_of, resu
 from megads.checkpoint.resume.progress import Progress
 from megads.checkpoint.resume.start_point import RestorePlan, StartCheckpoints, find_start, restore_plan
 from megads.comm.messages import all_gather_values, broadcast_value
+from megads.config.data_stages.changes import same_files
 from megads.errors import CheckpointError
 from megads.families.retro import is_of_retriever
 from megads.monitor.log import LOG
@@ -227,5 +228,6 @@ def _apply(training: Training, found: CheckpointRef, plan: RestorePlan) -> None:
         return
     for line in resume_notes(manifest, training.run, training.device.type):
         LOG.warning("checkpoint %s", line)
-    if manifest.about.get("data", training.data) != training.data:
+    consumed = int(manifest.progress.get("consumed_samples", 0))
+    if not same_files(str(manifest.about.get("data", training.data)), training.data, training.run, consumed):
         LOG.warning("checkpoint %s", OTHER_DATA)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from megads.config.data_stages.table import DataStage, StageTable
+from megads.config.schema import RunConfig
 from megads.text.plural import plural
 
 SIZES = {"iters": "iterations", "batch": "samples a step", "seq": "tokens a sample"}
@@ -40,6 +41,8 @@ def position_problem(before: StageTable | None, now: StageTable, consumed: int) 
 
 def changes(before: StageTable | None, now: StageTable | None, consumed: int) -> Iterator[str]:
     """Yield a line for every difference that the samples behind ``consumed`` show, or that was trained on."""
+    if now is not None and now.at(max(0, consumed - 1)).past:
+        return  # a branch: what it was trained on is the past of its stages
     if before is None or now is None:
         had, has = (plural(len(each.stages), "stage") if each else "no stages" for each in (before, now))
         if before is not now:
@@ -67,3 +70,21 @@ def _data(stage: DataStage) -> str:
     words = [Path(data.file_list).name or (f"{plural(len(data.lines), 'line')} of data" if data.lines else "")]
     words += [f"mixture {', '.join(f'{name} {share:g}' for name, share in data.mixture)}" if data.mixture else ""]
     return " ".join(filter(None, [*words, f"seed {stage.seed}"]))
+
+
+def same_files(before: str, now: str, run: RunConfig, consumed: int) -> bool:
+    """Return whether the files of the next samples are those of the checkpoint.
+
+    Args:
+        before: of the checkpoint: what differs when a file or a weight does; of stages a word each.
+        now: the same of ``run``.
+        run: derived.
+        consumed: samples of the checkpoint.
+    """
+    table = StageTable.of(run)
+    if table is None:
+        return before == now
+    index, were, are = table.index_at(consumed), before.split(), now.split()
+    if consumed == table.stages[index].first:
+        return True  # nothing of it has been read
+    return index < len(were) and were[index] == are[index]

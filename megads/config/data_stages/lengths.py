@@ -17,7 +17,7 @@ from megads.errors import ConfigError
 
 _TABLE, _FILE, _SEQ = "data.stage_table", "data.stages", "model.seq_length"
 _SCHEDULE = (
-    "optim.lr_decay_style",
+    *("optim.lr_decay_style", "optim.min_lr", "optim.lr_cooldown_style", "optim.lr_constant", "optim.lr_timescale"),
     *(f"optim.lr_{part}_{unit}" for part in PARTS for unit in UNITS if (part, unit) != ("decay", "frac")),
 )
 
@@ -73,6 +73,8 @@ def fill_stages(values: Values) -> None:
                 f"{env_name(name)} unset (EXIT_INTERVAL stops earlier)"
             )
         values.put(name, 0, Origin("default"))
+    for name in PLANNED:  # of a checkpoint or a file: stages have plans of their own
+        values.put(name, 0, Origin("default"))
     values.derive("train.train_iters", table.iters, "the stages'")
     values.derive("train.train_samples", table.samples, "the stages'")
     values.derive("train.train_tokens", table.tokens, "the stages'")
@@ -82,12 +84,16 @@ def fill_stages(values: Values) -> None:
         pieces_of(table, values["optim.lr"], values["optim.lr_warmup_init"])  # refuses parts that are too long
 
 
+def _is_given(values: Values, name: str) -> bool:
+    return values.origins[name].layer in ("env", "cli")
+
+
 def _refuse_others(values: Values, path: Path) -> None:
     """Refuse settings that say what the stages say, or that they have no meaning with."""
     given, user = read_stages(path), rank_of(Origin("env"))
     seqs = _seqs(given, values[_SEQ])
     refused = {
-        **dict.fromkeys(PLANNED, "give the stage that may grow a length 'planned'"),
+        **{name: "give the stage that may grow a length 'planned'" for name in PLANNED if _is_given(values, name)},
         "train.rampup_batch_size": "give each stage a global_batch",
         "finetune.task": "a task has no stages",
         "data.retro_project_dir": "a project of retro has no stages",
@@ -103,7 +109,11 @@ def _refuse_others(values: Values, path: Path) -> None:
         )
     tokens = [name for part in PARTS if (name := f"optim.lr_{part}_tokens") in values.values]
     unclear = [*tokens, "optim.weight_decay_tokens"] if len(set(seqs)) > 1 else []
-    dead = [name for name in _SCHEDULE if name in values.values] if any(each.rate for each in given) else []
+    rates = [each.rate for each in given if each.rate]
+    dead = [name for name in _SCHEDULE if name in values.values] if rates else []
+    needs_lr = given[0].rate and given[0].rate.peak is None
+    if rates and not needs_lr and not any(rate.warmup and rate.peak is None for rate in rates):
+        dead.append("optim.lr")
     for name in (*unclear, *dead):
         if values[name] and values.rank(name) >= user:
             why = "the stages give the learning rate" if name in dead else f"use another unit of {', '.join(COUNTED)}"
@@ -144,8 +154,8 @@ def plan_stages(given: Sequence[GivenStage], seq: int, batch: int, file: str) ->
             seed, offset = before.seed, before.offset + before.samples
         first = before.end if before else 0
         sizes = (first, each.length // of_step, size, length, seed)
-        stages.append(DataStage(each.name, each.line, *sizes, data, each.rate, offset))
-        wanted.append(offset + each.planned // of_step * size)
+        stages.append(DataStage(each.name, each.line, *sizes, data, each.rate, offset, each.past))
+        wanted.append(offset + (each.planned if each.unit == "samples" else each.planned // of_step * size))
     return StageTable(file, tuple(_with_plans(stages, wanted)))
 
 

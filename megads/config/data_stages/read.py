@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import yaml
 
 from megads.config.data_stages.table import StageData, StageLength, StageRate
-from megads.config.sources.parse import did_you_mean
+from megads.config.sources.parse import did_you_mean, switch
 from megads.config.tree import read_value
 from megads.errors import ConfigError
 from megads.storage.reading import SMALL, parse_yaml, read_text
@@ -18,7 +19,7 @@ from megads.storage.reading import SMALL, parse_yaml, read_text
 LENGTHS = {"tokens": "train.train_tokens", "samples": "train.train_samples", "iters": "train.train_iters"}
 """In which the length of a stage is given, and the setting whose form it has."""
 
-KEYS = ("name", *LENGTHS, "data", "mixture", "seq", "global_batch", "seed", "planned", "lr")
+KEYS = ("name", *LENGTHS, "data", "mixture", "seq", "global_batch", "seed", "planned", "past", "lr")
 RATE_KEYS = ("peak", "warmup", "to", "shape", "cooldown")
 SHAPES = ("linear", "cosine", "sqrt", "exponential")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
@@ -42,6 +43,7 @@ class GivenStage:
     seed: int | None = None
     planned: int = 0  # in ``unit``
     rate: StageRate | None = None
+    past: bool = False  # trained before this run branched off: nothing of it is read
 
 
 def read_stages(path: Path) -> list[GivenStage]:
@@ -52,8 +54,8 @@ def read_stages(path: Path) -> list[GivenStage]:
     """
     nodes = _nodes(path)
     stages: list[GivenStage] = []
-    for number, node in enumerate(nodes):
-        stage = _read_stage(path, node, number)
+    for node in nodes:
+        stage = _read_stage(path, node, stages)
         if any(each.name == stage.name for each in stages):
             raise ConfigError(f"{stage.where}: a second stage named {stage.name}; give each a name of its own")
         stages.append(stage)
@@ -109,10 +111,23 @@ def _at(path: Path, node: Any, key: str) -> str:
     return f"{path}:{node.start_mark.line + 1}: {key}"
 
 
-def _read_stage(path: Path, node: Any, number: int) -> GivenStage:
+def _read_past(path: Path, found: dict[str, Any], before: Sequence[GivenStage]) -> bool:
+    if "past" not in found:
+        return False
+    where = _at(path, found["past"], "past")
+    try:
+        is_past = switch(_plain(found["past"]))
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if is_past and before and not before[-1].past:
+        raise ConfigError(f"{where}: stage {before[-1].name} is before it, and not past; put past stages first")
+    return is_past
+
+
+def _read_stage(path: Path, node: Any, stages_before: Sequence[GivenStage]) -> GivenStage:
     found = _pairs(path, node, KEYS)
     line = node.start_mark.line + 1
-    name = str(_plain(found["name"])) if "name" in found else f"stage{number + 1}"
+    name = str(_plain(found["name"])) if "name" in found else f"stage{len(stages_before) + 1}"
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{path}:{line}: name {name!r:.60} must be up to 40 letters, digits, '.', '_' or '-'")
     where = f"{path}:{line}: stage {name}"
@@ -138,6 +153,7 @@ def _read_stage(path: Path, node: Any, number: int) -> GivenStage:
         seed=_whole(path, found, "seed", "train.data_seed", least=0) if "seed" in found else None,
         planned=planned,
         rate=_read_rate(path, found["lr"]) if "lr" in found else None,
+        past=_read_past(path, found, stages_before),
     )
 
 

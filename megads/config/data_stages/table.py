@@ -76,6 +76,7 @@ class DataStage:
     data: StageData = field(default_factory=StageData)
     rate: StageRate | None = None
     offset: int = 0  # samples of its order that the stages before it have read: it reads on
+    past: bool = False  # trained before the run branched off: nothing of it is read
     planned: int = 0  # samples that its order is made for, with those of all stages that read on
 
     @property

@@ -34,6 +34,8 @@ def run_of_stage(run: RunConfig, stage: DataStage, *, evaluates: bool = False) -
     }
     if stage.seed:
         train["data_seed"] = run.train.seed_of_data + stage.seed
+    if stage.past:
+        train["evaluate_only"] = True  # so that an order is made for one batch
     if not evaluates:
         train |= {"eval_iters": 0, "eval_interval": 0}
     return run.model_copy(

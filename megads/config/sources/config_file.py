@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
             layer, value = "config", padded[1] or value
         if was and key in SHARES and content.get("data.split"):
             layer = "default"  # SPLIT had won over them
+        if was and _is_overridden_fraction(key, was, content):
+            layer = "default"
         if was and (key in _OF_THE_RUN or (layer == "derived" and key not in _KEPT)):
             continue
         if not was and key in _NOT_IN_A_FILE:
@@ -72,6 +75,14 @@ def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
         origin = Origin(layer if layer in _BELOW else "config", PADDING_FLAG if padded else name)
         result[key] = (read_value(key, value, f"{given}: {key}"), origin)
     return result
+
+
+def _is_overridden_fraction(key: str, was: Mapping[str, Origin], content: Mapping[str, Any]) -> bool:
+    """Return whether a length in steps, samples or tokens of a higher layer had won over the fraction ``key``."""
+    part = key.removesuffix("_frac")
+    others = [f"{part}_{unit}" for unit in ("iters", "samples", "tokens")] if part != key else []
+    layers = [was[other].layer for other in others if content.get(other) and other in was]
+    return any(layer not in ("derived", *_BELOW, was[key].layer) for layer in layers)
 
 
 def _origins(text: str) -> dict[str, Origin]:

@@ -62,6 +62,10 @@ class StageSamples:
             raise IndexError(f"sample {i} of {len(self)}")
         index = bisect.bisect_right([each.first for each in self.stages], i) - 1
         stage = self.stages[index]
+        if stage.past:
+            raise DataError(
+                f"stage {stage.name}: sample {i} was trained before this run branched off, and its order is not made"
+            )
         return self.mixes[index], stage.offset + i - stage.first, stage.name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from megads.monitor.columns import Column, Columns
 from megads.monitor.plots.downsample import RAW, Points, downsample
 from megads.monitor.plots.panels import (
     AXES,
+    BRANCHED,
     Panel,
     axis_of,
     label,
@@ -136,10 +138,23 @@ def draw(
         axis,
         axes,
         tuple(charts),
-        tuple(marks_of(each) for each in columns),
+        _marks(runs),
         tuple(skipped_ranges(each) for each in columns),
         smooth,
     )
+
+
+def _marks(runs: Sequence[Run]) -> tuple[dict[str, np.ndarray], ...]:
+    """Return the marks of each run; a branch point stands on the run that it is of, or else on the branch."""
+    marks = [marks_of(run.columns) for run in runs]
+    folders = [os.path.realpath(run.path.parent) for run in runs]
+    for number, run in enumerate(runs):
+        if run.branch is None:
+            continue
+        of = os.path.realpath(run.branch.of)
+        place = marks[folders.index(of) if of in folders else number]
+        place[BRANCHED] = np.union1d(place.get(BRANCHED, np.empty(0)), [float(run.branch.iteration)])
+    return tuple(marks)
 
 
 def _chart(runs: Sequence[Columns], panel: Panel, keys: Sequence[str], most: int, smooth: int) -> Chart:

@@ -89,6 +89,7 @@ LABELS = {
 
 # Counters in the rows, the weakest first; where one grows, a mark is drawn.
 MARKS = {"skipped_iterations": "skipped", "rejected_iterations": "rejected"}
+BRANCHED = "branch"  # where another run branched off
 ROLLED_BACK = "rolled_back_to"  # only in the row of the step after which the run went back
 SKIPPED_RANGE = "passed_over_iterations"
 

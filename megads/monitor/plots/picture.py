@@ -21,8 +21,18 @@ WIDTH, LEFT, RIGHT, VALUES = 7.0, 0.72, 0.2, 0.55  # inches: of a chart, left of
 HEIGHT, LARGE, BAR = 2.2, 3.1, 0.34  # inches: of the axes of a chart, of a large one, of one run's bar
 ABOVE, BELOW, NAME_BELOW = 0.08, 0.34, 0.2  # inches: above a heading, tick labels, the name of the axis
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-MARKS = {"skipped": ("#d64545", "v"), "rejected": ("#b08500", "x"), "rolled back": ("#8a63d2", "<")}
-MARK_NAMES = {"skipped": "step skipped", "rejected": "step rejected", "rolled back": "rolled back"}
+MARKS = {
+    "skipped": ("#d64545", "v"),
+    "rejected": ("#b08500", "x"),
+    "rolled back": ("#8a63d2", "<"),
+    "branch": ("#1f8a70", "d"),
+}
+MARK_NAMES = {
+    "skipped": "step skipped",
+    "rejected": "step rejected",
+    "rolled back": "rolled back",
+    "branch": "branch point",
+}
 MARKED = ("loss", "lm_loss", "grad_norm", "loss_scale")
 MOST_NAMES = 12  # of runs in the legend
 MOST_TICKS = 7

@@ -12,6 +12,7 @@ import yaml
 from megads.config.run_files import CONFIG, METRICS
 from megads.errors import ConfigError
 from megads.monitor.columns import Column, Wanted, cores, read_columns
+from megads.monitor.run_state.branches import BranchPoint, read_branch
 from megads.storage.checksums import has_changed
 from megads.storage.reading import SMALL, parse_yaml, read_text
 
@@ -27,6 +28,7 @@ class Run:
     path: Path
     columns: Mapping[str, Column]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    branch: BranchPoint | None = None  # where it branched off another run
 
 
 def metrics_of(given: Path) -> Path:
@@ -62,7 +64,7 @@ def read_run(given: Path, wanted: Wanted, name: str = "") -> Run:
         raise ConfigError(f"{path}: cannot be read: {reason}") from None
     if not columns:
         raise ConfigError(f"{path}: no values yet; a run writes its first row after its first step")
-    return Run(name or path.absolute().parent.name, path, columns, settings_of(path.parent))
+    return Run(name or path.absolute().parent.name, path, columns, settings_of(path.parent), read_branch(path.parent))
 
 
 def names_of(given: Sequence[Path]) -> list[str]:

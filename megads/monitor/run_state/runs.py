@@ -15,6 +15,7 @@ from megads.errors import EXIT_DONE, EXIT_STOPPED
 from megads.monitor.columns import with_means
 from megads.monitor.plots.source import read_settings
 from megads.monitor.rows import Damage, parse_rows
+from megads.monitor.run_state.branches import read_branch
 from megads.monitor.run_state.outcome import Heartbeat, Outcome, read_heartbeat, read_outcome
 from megads.monitor.throughput import SPEED_STEPS
 from megads.storage.open_file import open_binary
@@ -51,6 +52,8 @@ class RunFacts:
     optimizer: str = ""
     tokens: float | None = None  # trained on so far
     mfu_causal: float | None = None
+    branch_of: str = ""  # run folder that it branched off; empty: none
+    branch_at: int | None = None  # iteration of the checkpoint it began with
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
     ends = [int(number(row, "iteration") or 0) for row in (step, validation)]
     reached = max([*ends, *(found.iteration for found in (read_outcome(folder), read_heartbeat(folder)) if found)])
     total = None if settings.get("train.evaluate_only") else number(settings, "train.train_iters")
-    last = last_change(folder)
+    last, branch = last_change(folder), read_branch(folder)
     return RunFacts(
         path=str(folder),
         state=state.name,
@@ -134,6 +137,8 @@ def facts_of(folder: Path, now: float | None = None) -> RunFacts:
         lr=number(settings, "optim.lr"),
         optimizer=str(settings.get("optim.optimizer") or ""),
         tokens=number(step, "consumed_tokens"),
+        branch_of=branch.of if branch else "",
+        branch_at=branch.iteration if branch else None,
     )
 
 

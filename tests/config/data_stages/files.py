@@ -18,7 +18,7 @@ def write_stages(folder: Path, text: str) -> Path:
 
 def derived(path: Path, ranks: int = 1, **env: str) -> RunConfig:
     """Return a run of two samples of 16 tokens a step with the stages of ``path``."""
-    given = {"GLOBAL_BATCH": "2", "MICRO_BATCH": "1", "SEQ": "16", "LR": "1e-3", "DATA_STAGES": str(path), **env}
+    given = {"GLOBAL_BATCH": "2", "MICRO_BATCH": "1", "SEQ": "16", "DATA_STAGES": str(path), **env}
     if given["SEQ"] == "0":
         del given["SEQ"]
     resolved = resolve("tiny", env=given, machine="cpu")

@@ -69,6 +69,8 @@ WRONG = {
     ("- {iters: 2}", "TRAIN_TOKENS=64"): "TRAIN_TOKENS=64 .*leave TRAIN_TOKENS unset",
     ("- {iters: 2}", "RAMPUP_BATCH_SIZE=1 1 2"): "RAMPUP_BATCH_SIZE=1 1 2 .*: give each stage a global_batch",
     ("- {iters: 2, lr: constant}", "LR_WARMUP_ITERS=1"): "LR_WARMUP_ITERS=1 .* has no effect .*the stages give the",
+    ("- {iters: 2, lr: constant}", "MIN_LR=1e-5"): "MIN_LR=1e-05 .* has no effect",
+    ("- {iters: 2, lr: 1e-4}", "LR=1e-3"): "LR=0.001 (env LR) has no effect",
     ("- {iters: 1, seq: 8}\n- {iters: 1, seq: 16}", "LR_WARMUP_TOKENS=9"): "LR_WARMUP_TOKENS=9 .*use another unit",
     ("- {iters: 2}\n- {iters: 2, lr: constant}", ""): "stage stage1 has no lr, and others have; give it one",
     ("- {iters: 2, lr: {warmup: 3 iters}}", ""): "stage stage1: warmup 3 iters = 6 samples are more than its 4",

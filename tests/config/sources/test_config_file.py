@@ -8,6 +8,7 @@ import pytest
 
 from megads.config.derive import derive
 from megads.config.run_folder import save_config
+from megads.config.schedule.rates import Schedule
 from megads.config.sources.resolve import Resolved, resolve
 from megads.config.tree import fields, value_of
 from megads.errors import ConfigError
@@ -124,3 +125,12 @@ def test_a_file_may_give_what_megatron_demands(tmp_path):
     with pytest.raises(ConfigError, match="--lr is missing"):
         _with(mine)
     assert _with(mine, LR="1e-4").run.defaults == "megatron"
+
+
+def test_a_fraction_that_steps_had_won_over_stays_below_them(tmp_path):
+    before = _derived(resolve("7B", env={"LR_WARMUP_ITERS": "3", "TRAIN_ITERS": "40"}, machine="cpu"), 1)
+    assert before.run.optim.lr_warmup_frac > 0
+    path = tmp_path / "config.yaml"
+    save_config(before.run, before.origins, path)
+    again = _derived(_with(path, "cpu", TRAIN_ITERS="80"), 1)
+    assert Schedule.of(again.run).warmup_samples == 3 * again.run.train.global_batch

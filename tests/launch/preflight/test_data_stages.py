@@ -14,7 +14,8 @@ def test_the_table_of_stages(tmp_path: Path) -> None:
 - {name: main, iters: 4, seq: 16, lr: {warmup: 1 iters}}
 - {name: anneal, iters: 20, planned: 40, seq: 32, mixture: {a: 1}, lr: {to: 0, shape: linear}}
 """
-    run = derived(write_stages(tmp_path, text), SEQ="0", DATA_FILE_LIST=str(given), TRAIN_SPLIT="1", VAL_SPLIT="0")
+    env = {"SEQ": "0", "DATA_FILE_LIST": str(given), "TRAIN_SPLIT": "1", "VAL_SPLIT": "0", "LR": "1e-3"}
+    run = derived(write_stages(tmp_path, text), **env)
     assert [line for _, line in stage_rows(run)] == [
         f"2 stages of {tmp_path}/stages.yaml, 1.41k tokens",
         "main    steps 1-4   128 tokens    2 x 16  lr 0 to 0.001      a 50.0% (0.25 epochs), b 50.0% (0.25 epochs)",

@@ -4,7 +4,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 const PAD = { left: 58, right: 12, top: 10, bottom: 24 };
 const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
-const MARKS = { skipped: "#d64545", rejected: "#b08500", "rolled back": "#8a63d2" };
+const MARKS = { skipped: "#d64545", rejected: "#b08500", "rolled back": "#8a63d2", branch: "#1f8a70" };
 const MARKED = ["loss", "lm_loss", "grad_norm", "loss_scale"];
 const state = { axis: data.axis, scale: "auto", view: null, hidden: new Set(), at: null, over: null };
 
