@@ -347,7 +347,8 @@ def resume_notes(manifest: Manifest, run: RunConfig, device: str = "") -> list[s
     """
     device = device or str(manifest.about.get("device", ""))
     consumed = int(manifest.progress.get("consumed_samples", 0))
-    staged = stage_changes(stages_before(manifest.settings), StageTable.of(run), consumed) if manifest.settings else ()
+    before, grows = stages_before(manifest.settings), run.data.sample_order == "growing"
+    staged = stage_changes(before, StageTable.of(run), consumed, grows=grows) if manifest.settings else ()
     lines = [*changes(manifest.settings, run), *staged, engine_change(manifest, run), rate_change(manifest, run)]
     lines.append(dropout_change(manifest, run, device))
     return [line for line in lines if line]

@@ -39,8 +39,11 @@ def position_problem(before: StageTable | None, now: StageTable, consumed: int) 
     return ""
 
 
-def changes(before: StageTable | None, now: StageTable | None, consumed: int) -> Iterator[str]:
-    """Yield a line for every difference that the samples behind ``consumed`` show, or that was trained on."""
+def changes(before: StageTable | None, now: StageTable | None, consumed: int, *, grows: bool = False) -> Iterator[str]:
+    """Yield a line for every difference that the samples behind ``consumed`` show, or that was trained on.
+
+    ``grows``: the order is the same for every longer plan (``SAMPLE_ORDER=growing``).
+    """
     if now is not None and now.at(max(0, consumed - 1)).past:
         return  # a branch: what it was trained on is the past of its stages
     if before is None or now is None:
@@ -53,7 +56,7 @@ def changes(before: StageTable | None, now: StageTable | None, consumed: int) ->
         if was != is_:
             over = "which is over" if old.end <= consumed else "the sample order changes, and samples may repeat"
             yield f"had stage {old.name} of {was}, this run has {is_}: {over}"
-        elif old.end > consumed and old.planned != new.planned:
+        elif old.end > consumed and old.planned != new.planned and not grows:
             yield (
                 f"had stage {old.name} planned for {old.planned} samples, this run plans {new.planned}: the sample "
                 "order changes, and samples may repeat; 'planned' from the first step on avoids that"

@@ -51,6 +51,7 @@ def test_what_the_next_samples_show_is_a_line(tmp_path: Path, what: str) -> None
     before, now = _table(tmp_path, BEFORE), _table(tmp_path, text)
     assert not position_problem(before, now, AT)
     (found,) = changes(before, now, AT)
+    assert list(changes(before, now, AT, grows=True)) == ([] if "planned" in line else [found])
     assert re.search(line, found)
 
 
