@@ -132,6 +132,7 @@ def _submit(request: TrainRequest, job: dict[str, Any], dry_run: bool) -> None:
     submission = prepare_submission(request, options, Path.cwd())
     folder = submission.folder
     show_notes((*submission.resolved.notes, folder.note))
+    click.echo(f"megads: {submission.cost}", err=True)
     if dry_run:
         show_job(submission.text, options, request)
     elif folder.complete:

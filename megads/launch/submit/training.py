@@ -31,6 +31,7 @@ from megads.launch.run_folder import Folder
 from megads.launch.schedulers.allocation import Allocation, unnamed_hosts
 from megads.launch.schedulers.base import JOB
 from megads.launch.schedulers.time_left import parse_walltime
+from megads.launch.submit.cost import cost_line
 from megads.launch.submit.job_script import (
     JobOptions,
     Place,
@@ -58,6 +59,7 @@ class Submission:
     folder: Folder
     resolved: Resolved
     chain: int
+    cost: str  # a line about it
     private: bool = False  # whether the text holds values that nobody else is to read
 
 
@@ -138,7 +140,9 @@ def prepare_submission(request: TrainRequest, options: JobOptions, cwd: Path) ->
         output=str((cwd / folder.path / "log").resolve()),
     )
     text = job_text(job, place, _body(request, asked, place, folder, cwd, options.variables))
-    return Submission(text, place, folder, resolved, options.chain, private=bool(options.variables))
+    seconds = parse_walltime(run.launch.walltime)
+    price = cost_line(run, planned.allocation, nodes, seconds, options.chain, request.env, request.root)
+    return Submission(text, place, folder, resolved, options.chain, price, private=bool(options.variables))
 
 
 def _check_devices(
