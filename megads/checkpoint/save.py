@@ -199,13 +199,21 @@ class Saver:
         keep: newest checkpoints to keep; 0: all.
         keep_every: checkpoints of multiples of this iteration stay; 0: none.
         gives_up_later: whether the run went back, so that those of later iterations go when a new one is complete.
+        check: called on rank 0 before a checkpoint is published; raises CheckpointError when the folder is not ours.
     """
 
     def __init__(
-        self, folder: Path, groups: Groups, *, keep: int = 0, keep_every: int = 0, gives_up_later: bool = False
+        self,
+        folder: Path,
+        groups: Groups,
+        *,
+        keep: int = 0,
+        keep_every: int = 0,
+        gives_up_later: bool = False,
+        check: Callable[[], None] = lambda: None,
     ):
         self.folder, self.groups, self.gives_up_later = folder, groups, gives_up_later
-        self.keep, self.keep_every = keep, keep_every
+        self.keep, self.keep_every, self.check = keep, keep_every, check
         self.pinned = 0  # the iteration of a checkpoint that stays; 0: none
         self.work_s = 0.0  # of the last save: what the slowest rank wrote for, and what made it a checkpoint
         self.copy = HostCopy()
@@ -283,6 +291,7 @@ class Saver:
         if self.groups.rank == 0:
             try:
                 if not problem:
+                    self.check()
                     abandoned = later(self.folder, job.final) if self.gives_up_later else []
                     gone = commit(job.final, _manifest(job.snapshot, written), abandoned)
             except OSError as error:

@@ -87,7 +87,7 @@ def _train(
         return 0
     refuse_job_options(job)
     from megads.launch.job import describe, start_line_of
-    from megads.launch.plan_run import prepare, start
+    from megads.launch.start_when_free import prepare, start_when_free
 
     if dry_run and not started and _previewed(asked):
         return 0
@@ -107,7 +107,7 @@ def _train(
             click.echo(start_line_of(prepared))
             return 0
 
-    return start(prepared, sys.stderr, begin)
+    return start_when_free(prepared, sys.stderr, begin)
 
 
 def _previewed(request: TrainRequest) -> bool:

@@ -13,5 +13,6 @@ JOBS = "jobs.txt"  # ids of the jobs that were submitted together
 BRANCH = "branch.json"  # of which run and checkpoint this one is a branch; written by `megads branch`
 COMMAND = "command.txt"  # the line that gives the command again
 COMMAND_ONCE_SAVED = "command-once-saved.txt"  # takes its place at the first save; see note_saved
+LEASE = "MEGADS_LEASE"  # to rank 0: the token of the lease that its launcher holds
 STOP = "stop"  # asks the run to save and stop; made by the launcher or by `megads stop`
 MEETING = ".megads-ranks-"  # in the working folder: where ranks on several hosts, that a user started, find rank 0

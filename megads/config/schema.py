@@ -275,6 +275,11 @@ class LaunchConfig(Section):
         "jobs in a row that save nothing new, after which the next job of a chain does not start; 0: no limit",
         ge=0,
     )
+    in_use: Literal["refuse", "wait"] = setting(
+        "refuse",
+        "IF_IN_USE",
+        "when another job holds the run folder: refuse to start, or wait until it has ended and resume",
+    )
     timeout_s: float = setting(
         600.0,
         "DIST_TIMEOUT TORCH_DDP_TIMEOUT MEGADS_TIMEOUT_S",

@@ -57,6 +57,7 @@ class Job:
     plan: LaunchPlan
     facts: Facts  # of the machine
     start_point: StartPoint | None = None  # None: with new weights
+    lease: str = ""  # token of this job's claim on its folder
 
     @property
     def run(self) -> RunConfig:

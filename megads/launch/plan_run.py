@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -17,11 +18,13 @@ from megads.config.machine_facts import Facts
 from megads.config.rules.advice import Attempt
 from megads.config.rules.checks import check
 from megads.config.rules.stability import rank_variables
+from megads.config.run_files import LEASE
 from megads.config.run_folder import CONFIG, ENDS_AT, load_config
 from megads.config.schema import RunConfig
 from megads.config.sources.flags import BACKEND
 from megads.config.sources.presets import read_machine
 from megads.config.sources.resolve import Resolved
+from megads.launch.claims import claim_all
 from megads.launch.job import Job, make_demo_with_bar, refuse_secrets, show_opening, write_run_files
 from megads.launch.launchers.command import plan_launch, plan_started
 from megads.launch.launchers.plan import WATCHED, LaunchPlan
@@ -47,7 +50,6 @@ from megads.launch.preflight.process_limits import check_open_files
 from megads.launch.preflight.task_files import check_task_files
 from megads.launch.preflight.tracker_packages import choose_trackers
 from megads.launch.request import TrainRequest, folder_of_request, resolve_request
-from megads.launch.run_folder import claim, claim_checkpoints
 from megads.launch.schedulers.allocation import (
     Allocation,
     find_allocation,
@@ -216,11 +218,11 @@ def rank_command(python: str, folder: Path) -> list[str]:
     return [python, "-m", "megads", "worker", "--config", str(folder / CONFIG)]
 
 
-def rank_additions(run: RunConfig, env: Mapping[str, str], ends: float) -> dict[str, str]:
+def rank_additions(run: RunConfig, env: Mapping[str, str], ends: float, lease: str) -> dict[str, str]:
     """Return what ranks get besides what their launcher sets, which need not give them all that is in ``env``.
 
     That is: variables that the settings need and that the data lists use, a secret of this start, and the end of the
-    allocation in unix seconds (``ends``, 0: unknown).
+    allocation in unix seconds (``ends``, 0: unknown), and the token of the claim on the folder (``lease``).
     """
     from megads.data.sources.file_list import variables_of
     from megads.data.stages.shards import lists_of
@@ -233,14 +235,14 @@ def rank_additions(run: RunConfig, env: Mapping[str, str], ends: float) -> dict[
     named = {name: env[name] for name in sorted(names) if name in env}
     end = {ENDS_AT: str(int(ends))} if ends else {}
     needed = {**rank_variables(run, env), **allocator_variables(run, env)}
-    return {**named, **needed, TOKEN: secrets.token_hex(16), **end}
+    return {**named, **needed, TOKEN: secrets.token_hex(16), LEASE: lease, **end}
 
 
 def plan_attempt(job: Job, allocation: Allocation, attempt: int, ends: float) -> LaunchPlan:
     """Return the plan of a start of ``job``; the end of the allocation is in unix seconds, 0: unknown."""
     request, facts, folder = job.request, job.facts, job.folder.path
     command = rank_command(request.python, folder)
-    extra = {**rank_additions(job.run, request.env, ends), **request.staged}
+    extra = {**rank_additions(job.run, request.env, ends, job.lease), **request.staged}
     if request.started:
         plan = plan_started(allocation, request.started.by, command, request.env, facts=facts, extra=extra)
     else:
@@ -248,7 +250,13 @@ def plan_attempt(job: Job, allocation: Allocation, attempt: int, ends: float) ->
         plan = plan_launch(
             job.run, allocation, command, request.env, facts=facts, attempt=attempt, folder=folder, extra=extra
         )
-    return plan.hiding(TOKEN)
+    return plan.hiding(TOKEN, LEASE)
+
+
+@contextmanager
+def _held(job: Job) -> Iterator[tuple[Job, Path]]:
+    with claim_all(job.run, job.folder.path, job.allocation.job_id) as (lease, checkpoints):
+        yield replace(job, lease=lease), checkpoints
 
 
 def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = None) -> int:
@@ -258,7 +266,7 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
         begin: is called with the plan once the run folder is written and held, instead of launching it.
 
     Raises:
-        MegadsError: the run folder cannot be used, a package is missing, or the data are broken.
+        MegadsError: the run folder is in use (InUse) or cannot be used, a package is missing, or the data are broken.
     """
     from megads.data.check import check_data
     from megads.data.datasets import uses_demo
@@ -274,7 +282,7 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
     ends = ends_at(job.allocation, env, run.launch.walltime, started_at(), say=say)
     check_versions(run)
     check_open_files(job.allocation.world_size)
-    with claim(folder), claim_checkpoints(run, folder) as checkpoints:
+    with _held(job) as (job, checkpoints):
         if uses_demo(run) or uses_demo_tokenizer(run):
             make_demo_with_bar(run, out)
             check_data(run, run.model.vocab_size)

@@ -1,4 +1,4 @@
-"""The run folder: which one a command means, who may write in it, and the stop request.
+"""The run folder: which one a command means, and the stop request; ``claims`` says who may write in it.
 
 A folder that the user named (RUN_DIR, RUN_NAME) is taken as it is. Otherwise the folder is
 ``runs/<preset>``, and when that run is complete ``runs/<preset>-2`` and so on, so that the
@@ -12,29 +12,25 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megads.checkpoint.format.folders import list_checkpoints
 from megads.checkpoint.resume.compatibility import checkpoint_folder, meaningful
 from megads.checkpoint.resume.start_point import goes_back_to
-from megads.config.run_folder import CONFIG, HEARTBEAT, LOG_FILE, STOP, load_config, write_whole
+from megads.config.run_folder import CONFIG, LOG_FILE, STOP, load_config, write_whole
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError, MegadsError
-from megads.monitor.run_state.outcome import find_outcome, read_heartbeat, read_outcome
-from megads.storage.file_lock import FileLock, take_lock
+from megads.launch.claims import is_beating
+from megads.monitor.run_state.outcome import read_outcome
+from megads.storage.file_lock import take_lock
 from megads.storage.open_file import write_cure
 
 RUNS = Path("runs")
 BATCH_JOB = ("PBS_JOBID", "SLURM_JOB_ID")
 FINDER = "lr_finder"  # in the run folder: where a sweep of the learning rate works
-ALIVE_S = 60.0  # since the last heartbeat
-BEATS_S = 3.0  # in which a run that lives writes another one
-DYING_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -177,77 +173,6 @@ def iterations_done(folder: Path) -> int:
     return outcome.iteration if outcome and outcome.exit_code == 0 else 0
 
 
-@contextmanager
-def claim(folder: Path) -> Iterator[None]:
-    """Make ``folder`` and hold it for this run; two runs in one folder would mix their checkpoints.
-
-    The lock goes with the process, also through ``exec`` and when it is killed. When the
-    run is refused after all, a folder made here is removed again.
-
-    Raises:
-        LaunchError: the folder cannot be written, or another run holds it.
-    """
-    missing = [each for each in (folder, *folder.parents) if not os.path.exists(each)]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = _lock(folder)
-    except OSError as error:
-        _remove_new(folder, missing)
-        raise LaunchError(f"run folder {folder}: {error.strerror}; set RUN_DIR to a folder you can write") from None
-    with lock or nullcontext():
-        if lock is None or _stays_alive(folder):
-            raise LaunchError(
-                f"run folder {folder}: another run is using it; `megads stop {folder}` ends that one, "
-                "RUN_NAME starts a new one"
-            )
-        try:
-            yield
-        except MegadsError:
-            _remove_new(folder, missing)
-            raise
-
-
-def _lock(folder: Path) -> FileLock | None:
-    """Return the lock of ``folder``, which programs started with ``exec`` keep; None when another process holds it."""
-    lock = take_lock(folder / "lock")
-    if lock:
-        os.set_inheritable(lock.handle, True)
-    return lock
-
-
-def _remove_new(folder: Path, made: list[Path]) -> None:
-    """Remove ``folder`` with what is in it if it is one of ``made``, and the parents made for it."""
-    if folder in made:
-        shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):
-        for each in made[1:]:
-            each.rmdir()
-
-
-@contextmanager
-def claim_checkpoints(run: RunConfig, folder: Path) -> Iterator[Path]:
-    """Make the folder of the run's checkpoints, before hours of training find that it cannot be made, and yield it.
-
-    One outside of the run folder is held by itself.
-
-    Raises:
-        LaunchError: it cannot be made or written, or another run holds it.
-    """
-    path, lock = checkpoint_folder(run, folder), None
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        reason = "" if os.access(path, os.W_OK | os.X_OK) else "it cannot be written"
-        lock = _lock(path) if run.checkpoint.dir and not reason else None
-    except OSError as error:
-        reason = str(error.strerror)
-    if reason:
-        raise LaunchError(f"checkpoints in {path}: {reason}; set CKPT_DIR to a folder you can write")
-    if run.checkpoint.dir and lock is None:
-        raise LaunchError(f"checkpoints in {path}: another run is using the folder; set CKPT_DIR to another one")
-    with lock or nullcontext():
-        yield path
-
-
 def append_to_log(folder: Path, text: str) -> None:
     """Add ``text`` to the run's log file.
 
@@ -275,33 +200,6 @@ def request_stop(folder: Path) -> None:
         if lock := take_lock(folder / "lock"):
             lock.release()
             # Where locks do not exist, or hold on one host only, the heartbeat tells.
-            if not _is_alive(folder):
+            if not is_beating(folder):
                 raise LaunchError(f"{folder}: its run is not running; nothing to stop")
     write_whole(folder / STOP, "")
-
-
-def _stays_alive(folder: Path) -> bool:
-    """Return whether a run is writing heartbeats although its lock is not seen, and continues doing so.
-
-    Locks of some file systems hold on one host only; and ranks whose launcher was killed
-    may take some seconds to end.
-    """
-    until = time.monotonic() + DYING_S
-    while _is_alive(folder):
-        before = read_heartbeat(folder)
-        time.sleep(BEATS_S)
-        if read_heartbeat(folder) == before:
-            return False
-        if time.monotonic() > until:
-            return True
-    return False
-
-
-def _is_alive(folder: Path) -> bool:
-    """Return whether rank 0 of the run in ``folder`` wrote its heartbeat a moment ago, by the file system's clock."""
-    try:
-        os.utime(folder / "lock")
-        now = (folder / "lock").stat().st_mtime
-        return now - (folder / HEARTBEAT).stat().st_mtime < ALIVE_S and find_outcome(folder) is None
-    except OSError:
-        return False

@@ -54,7 +54,7 @@ class Loop:
         self.reporter = StepReporter(training, metrics) if metrics is not None else None  # on rank 0
         self.watch = watch
         self.energy = energy
-        self.saving = Saving(training, stop, metrics, lambda: self.enter("save"))
+        self.saving = Saving(training, stop, metrics, lambda: self.enter("save"), watch.claim if watch else None)
         self.schedule = Schedule.of(run)
         self.sizes = BatchSchedule.of(run)
         self.skips = SkipRanges.parse(run.train.skip_iterations)

@@ -19,6 +19,7 @@ from megads.monitor.log import LOG
 from megads.monitor.metrics import MetricsFile
 from megads.monitor.trackers.metrics_sink import MetricsSink
 from megads.text.units import duration, seconds, size
+from megads.train.fault.kept_claim import NOT_OURS, KeptClaim
 from megads.train.fault.stop import StopRequest
 from megads.train.function import code_and_device, describe
 from megads.train.setup import Training
@@ -65,7 +66,8 @@ class Saving:
     ``checkpoint.failed_saves`` in a row did; the last one must succeed.
 
     ``stop`` agrees on when a save in the background is complete, and its deadline learns from each save;
-    ``enter`` informs the watchdog that ranks are about to wait for their disks.
+    ``enter`` informs the watchdog that ranks are about to wait for their disks. Nothing is published once ``claim``,
+    rank 0's on the run folder, is lost.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Saving:
         stop: StopRequest,
         metrics: MetricsFile | MetricsSink | None,
         enter: Callable[[], None] = lambda: None,
+        claim: KeptClaim | None = None,
     ):
         settings = training.run.checkpoint
         self.training, self.stop, self.metrics, self.enter = training, stop, metrics, enter
@@ -83,6 +86,7 @@ class Saving:
             keep=settings.keep,
             keep_every=settings.keep_every,
             gives_up_later=goes_back_to(training.run, training.checkpoints) > 0,
+            check=(claim or KeptClaim()).check,
         )
         stop.saving = lambda: self.saver.state
         self.failed = 0  # in a row
@@ -132,7 +136,7 @@ class Saving:
         try:
             self._block()
         except CheckpointError as error:
-            raise CheckpointError(f"{error}; {CURE}") from None
+            raise CheckpointError(f"{error}" if NOT_OURS in str(error) else f"{error}; {CURE}") from None
         self.saver.join_sweeper()
 
     def complete(self) -> None:
@@ -160,6 +164,8 @@ class Saving:
             save()
         except CheckpointError as error:
             self.failed += 1
+            if NOT_OURS in str(error):
+                raise
             if self.failed > limit:
                 raise CheckpointError(
                     f"{error}; {self.failed} saves in a row failed, MAX_FAILED_SAVES={limit} may; {CURE}"

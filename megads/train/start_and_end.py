@@ -62,6 +62,8 @@ def conclude(loop: Loop, outcome: Outcome) -> None:
     outcome = loop.reporter.recorded(outcome) if loop.reporter is not None else outcome
     write_outcome(loop.training.run_dir, outcome)
     summarise(loop, outcome)
+    if loop.watch is not None:
+        loop.watch.claim.end()
 
 
 def summarise(loop: Loop, outcome: Outcome) -> None:

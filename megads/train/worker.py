@@ -23,6 +23,7 @@ from megads.monitor.trackers.registry import open_trackers
 from megads.train.energy import EnergyOfRun
 from megads.train.fault.failure import fail, is_on_its_own, leave
 from megads.train.fault.hang_report import Board
+from megads.train.fault.kept_claim import keep_claim
 from megads.train.fault.stop import Deadline, StopRequest, step_time_of
 from megads.train.fault.watchdog import END, Watchdog
 from megads.train.loop import Loop
@@ -76,7 +77,8 @@ def watchdog(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, st
     """Return what watches the calling thread of this rank, not started yet."""
     attempt = int(env.get("MEGADS_ATTEMPT") or 0)
     board = Board(lambda: connect_again(env, info.rank), (run_dir / LOG_FILE).parent, attempt)
-    return Watchdog(info.rank, info.world_size, run_dir, run.launch.timeout_s, board, attempt)
+    claim = keep_claim(run, run_dir, info.rank, env)
+    return Watchdog(info.rank, info.world_size, run_dir, run.launch.timeout_s, board, attempt, claim)
 
 
 def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str], watch: Watchdog) -> Outcome:

@@ -174,11 +174,13 @@ def test_a_folder_that_another_run_uses(megads):
 
 
 def test_a_full_disk_for_the_settings(megads, data):
+    told_of = ["run folder runs/llama: File too large; free some space or set RUN_DIR to a folder you can write"]
+    refused(megads, told=told_of, before_exec=limit_files(0), **data)  # not even for who holds it
     told = ["runs/llama/config.yaml: cannot be written: File too large; free some space or use another RUN_DIR"]
-    refused(megads, told=told, before_exec=limit_files(0), **data)
+    refused(megads, told=told, before_exec=limit_files(9000), **data)
 
 
-@pytest.mark.parametrize("size", [0, 60_000])
+@pytest.mark.parametrize("size", [9000, 60_000])
 def test_a_full_disk_for_the_demo_corpus(megads, size):
     (megads.folder / "cache").mkdir()
     refused(megads, told=["/cache/", "file too large; free some space"], before_exec=limit_files(size),

@@ -1,11 +1,5 @@
-import itertools
 import json
 import os
-import subprocess
-import sys
-import time
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,9 +7,8 @@ from megads.config.run_folder import save_config
 from megads.config.schema import ModelConfig, RunConfig, TrainConfig
 from megads.config.settings.checkpoint import CheckpointConfig
 from megads.errors import LaunchError
-from megads.launch import run_folder as folder
-from megads.launch.run_folder import choose_folder, claim, claim_checkpoints, request_stop
-from megads.monitor.run_state.outcome import Heartbeat, write_heartbeat
+from megads.launch.claims import claim
+from megads.launch.run_folder import choose_folder, request_stop
 
 
 def run(iters=100, **changes):
@@ -193,51 +186,6 @@ def test_run_dir_is_exact(tmp_path):
     assert choose_folder(run(dir=str(tmp_path / "x/y")), named=True, in_job=False).path == tmp_path / "x/y"
 
 
-def hold(code):
-    """Start a program that says "held" when it holds the folder."""
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-c", code], env=env, **pipes)
-
-
-def test_two_runs_can_not_share_a_folder(tmp_path):
-    code = (
-        "import sys, pathlib; from megads.launch.run_folder import claim\n"
-        "with claim(pathlib.Path('runs/7B')): print('held', flush=True); sys.stdin.read()"
-    )
-    holder = hold(code)
-    assert holder.stdout.readline() == "held\n"
-    with pytest.raises(LaunchError, match="another run is using it; `megads stop runs/7B`"), claim(run_path()):
-        pass
-    holder.kill()
-    holder.communicate()
-    with claim(tmp_path / "runs/7B"):
-        pass
-
-
-def test_the_lock_survives_exec(tmp_path):
-    code = (
-        "import os, sys, pathlib; from megads.launch.run_folder import claim\n"
-        "with claim(pathlib.Path('runs/7B')): os.execv('/bin/sh', ['sh', '-c', 'echo held; read x'])"
-    )
-    holder = hold(code)
-    assert holder.stdout.readline() == "held\n"
-    with pytest.raises(LaunchError, match="another run"), claim(tmp_path / "runs/7B"):
-        pass
-    holder.kill()
-    holder.communicate()
-
-
-def test_a_file_in_the_way_is_told(tmp_path):
-    (tmp_path / "runs").write_text("")
-    with pytest.raises(LaunchError, match=r"run folder runs/7B: .*set RUN_DIR"), claim(run_path()):
-        pass
-
-
-def run_path():
-    return choose_folder(run(), named=False, in_job=False).path
-
-
 def test_stop_wants_a_run(tmp_path):
     with pytest.raises(LaunchError, match="no run here"):
         request_stop(tmp_path)
@@ -257,30 +205,3 @@ def test_where_locks_tell_nothing_the_heartbeat_does(tmp_path):
     os.utime(tmp_path / "heartbeat.json", (0, 0))
     with pytest.raises(LaunchError, match="its run is not running"):
         request_stop(tmp_path)
-
-
-def test_a_run_of_another_host_whose_lock_is_not_seen_holds_its_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "DYING_S", 0.0)
-    beats = itertools.count()
-
-    def beat(seconds):
-        assert seconds == folder.BEATS_S
-        write_heartbeat(tmp_path, Heartbeat(0, "step", 0.0, next(beats), 1, "b"))
-
-    monkeypatch.setattr(folder, "time", SimpleNamespace(sleep=beat, monotonic=time.monotonic))
-    beat(folder.BEATS_S)
-    with pytest.raises(LaunchError, match="another run is using it"), claim(tmp_path):
-        pass
-    folder.time.sleep = lambda seconds: None
-    with claim(tmp_path):
-        pass
-
-
-def test_two_runs_can_not_share_their_checkpoints(tmp_path):
-    refused = pytest.raises(LaunchError, match="another run is using")
-    shared = RunConfig(checkpoint=CheckpointConfig(dir=str(tmp_path / "c")))
-    with claim_checkpoints(shared, tmp_path / "a"), refused, claim_checkpoints(shared, tmp_path / "b"):
-        pass
-    with claim_checkpoints(RunConfig(), tmp_path / "d") as own:
-        assert own == tmp_path / "d/checkpoints"
-        assert list(own.iterdir()) == []

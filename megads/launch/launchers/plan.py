@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from megads.cluster.ranks import EXPLICIT, TOKEN
+from megads.config.run_files import LEASE
 from megads.errors import LaunchError
 
 _END = "end-of-file"
@@ -93,7 +94,7 @@ IN_PLACE = "MEGADS_IN_PLACE"
 WATCHED = "MEGADS_WATCHED"
 """Set to 1 for ranks whose launcher reads the run's exit code from outcome.json; all others leave with their own."""
 
-OF_RANKS = (*EXPLICIT, IN_PLACE, WATCHED, TOKEN, "MEGADS_NUM_RANKS", "MEGADS_ATTEMPT", "MEGADS_ENDS_AT")
+OF_RANKS = (*EXPLICIT, IN_PLACE, WATCHED, TOKEN, LEASE, "MEGADS_NUM_RANKS", "MEGADS_ATTEMPT", "MEGADS_ENDS_AT")
 """What this launcher tells its ranks. Other MEGADS_ variables are a user's."""
 
 ALWAYS_UNSET = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

@@ -8,15 +8,17 @@ from pathlib import Path
 
 from megads.checkpoint.format.folders import iteration_of, list_checkpoints
 from megads.cluster.ranks import TOKEN
+from megads.config.run_files import LEASE
 from megads.config.run_folder import CONFIG, load_config
 from megads.config.sizes import model_degree
 from megads.config.sources.presets import read_machine
 from megads.errors import LaunchError
+from megads.launch.claims import claim_all
 from megads.launch.launchers.command import plan_started
 from megads.launch.launchers.plan import LaunchPlan
 from megads.launch.plan_run import rank_additions, rank_command
 from megads.launch.preflight.process_limits import check_open_files
-from megads.launch.run_folder import claim, claim_checkpoints, iterations_done
+from megads.launch.run_folder import iterations_done
 from megads.launch.schedulers.allocation import find_allocation
 from megads.launch.schedulers.time_left import ends_at, started_at
 from megads.launch.supervise.record import attempt_of, begin_row
@@ -51,9 +53,9 @@ def run_prepared(
     allocation = find_allocation(run.model_copy(update={"launch": no_wish}), env, facts, started)
     check_open_files(size)
     ends = ends_at(allocation, env, run.launch.walltime, started_at(), say=say)
-    command, extra = rank_command(sys.executable, folder), rank_additions(run, env, ends)
-    plan = plan_started(allocation, started.by, command, env, facts=facts, extra=extra).hiding(TOKEN)
-    with claim(folder), claim_checkpoints(run, folder) as checkpoints:
+    with claim_all(run, folder, allocation.job_id) as (lease, checkpoints):
+        command, extra = rank_command(sys.executable, folder), rank_additions(run, env, ends, lease)
+        plan = plan_started(allocation, started.by, command, env, facts=facts, extra=extra).hiding(TOKEN, LEASE)
         saved = [iteration_of(path) for path in list_checkpoints(checkpoints)]
         begin_row(folder, attempt_of(run, allocation, max(saved, default=0)))
         return begin(plan)

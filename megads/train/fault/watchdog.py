@@ -38,6 +38,7 @@ from megads.monitor.run_state.outcome import (
     write_heartbeat,
 )
 from megads.train.fault.hang_report import ANSWER_S, Board, Hang, Position, within
+from megads.train.fault.kept_claim import KeptClaim
 
 TICK_S = 1.0
 PAUSE_S = 5.0  # a tick that came so much later than it should: this process did not run
@@ -60,6 +61,7 @@ class Watchdog:
     timeout_s: float  # launch.timeout_s
     board: Board  # where ranks leave their positions when there is a hang
     attempt: int = 0  # number of this start of the run
+    claim: KeptClaim = field(default_factory=KeptClaim)  # of rank 0 on the run folder
     hosts: Sequence[str] = ()  # of every rank once they are known, for those that answer as little as the store does
     end: Callable[[int], NoReturn] = os._exit  # ends this process
     iteration: int = 0  # done
