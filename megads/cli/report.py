@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from megads.monitor.plots.drawing import Drawing
+    from megads.monitor.report.campaign import Campaign
 
 NAME = "report.html"
 POINTS = 4000  # of all runs together, for each key of the page
@@ -35,7 +37,7 @@ def report(runs: tuple[Path, ...], output: Path | None, price: float, as_json: b
     from megads.monitor.report.text import RUNS_HEAD, as_data, lines_of, run_rows, table
 
     folders = _folders(runs)
-    campaigns, names = [read_campaign(folder) for folder in folders], names_of_folders(folders)
+    campaigns, names = [_with_hosts(read_campaign(folder)) for folder in folders], names_of_folders(folders)
     if as_json:
         found = [as_data(each, price) for each in campaigns]
         click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=1))
@@ -51,6 +53,18 @@ def report(runs: tuple[Path, ...], output: Path | None, price: float, as_json: b
     except OSError as error:
         raise ConfigError(f"{output}: cannot be written: {error.strerror}; -o FILE.html names another place") from None
     click.echo(f"{'page':10} {output}", err=as_json)
+
+
+def _with_hosts(campaign: Campaign) -> Campaign:
+    """Return a campaign with what `megads nodes` knows of its hosts."""
+    from dataclasses import replace
+
+    from megads.launch.nodes.memory import NodeMemory
+
+    machine = campaign.settings.get("machine")
+    records = NodeMemory.of(machine, os.environ).records() if isinstance(machine, str) else []
+    bad = [f"{each.host} {each.why}" for each in records if each.host in campaign.hosts]
+    return replace(campaign, bad_hosts=tuple(bad))
 
 
 def _folders(given: Sequence[Path]) -> list[Path]:

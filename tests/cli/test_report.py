@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from megads.cli.report import report
 from megads.errors import ConfigError
+from megads.launch.nodes.memory import NodeMemory
 from tests.monitor.report.chain import write_chain
 
 
@@ -27,6 +28,19 @@ def test_a_run_is_printed_and_has_a_page(tmp_path):
     page = (folder / "report.html").read_text()
     assert "report of r" in page
     assert '"charts"' in page  # the curves, too
+
+
+def test_hosts_of_the_run_that_failed_before_are_named(tmp_path, monkeypatch):
+    """As `megads nodes` knows them in this folder; those of other runs and machines are not."""
+    folder = write_chain(tmp_path / "r")
+    (folder / "config.yaml").write_text("machine: polaris\ntrain:\n  train_iters: 100\n")
+    monkeypatch.setenv("MEGADS_NODES", str(tmp_path / "nodes.jsonl"))
+    for machine, host in (("polaris", "n2"), ("polaris", "n7"), ("aurora", "n1")):
+        NodeMemory(tmp_path / "nodes.jsonl", machine).note(host, "broken", job="101", why="GPU 3 is off the bus")
+    lines = [line for line in called(str(folder), "--text").splitlines() if line.startswith("host ")]
+    assert len(lines) == 1
+    assert lines[0].startswith("host       n2 broken ")
+    assert lines[0].endswith(" ago in job 101: GPU 3 is off the bus")
 
 
 def test_text_and_json_write_no_page_unless_it_is_asked_for(tmp_path):

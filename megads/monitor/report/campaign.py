@@ -48,6 +48,12 @@ class Campaign:
     events: tuple[Event, ...]
     columns: Columns = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    bad_hosts: tuple[str, ...] = ()  # a line for each of its hosts that is known for failures
+
+    @property
+    def hosts(self) -> set[str]:
+        """Short names of all hosts of all starts."""
+        return {host.split(".")[0] for link in self.links for host in link.attempt.hosts}
 
     @property
     def name(self) -> str:

@@ -39,6 +39,7 @@ def facts_of(campaign: Campaign, price: float = 0.0) -> list[tuple[str, str]]:
         found.append(("allocated", f"{campaign.host_hours:.4g} host-hours, {campaign.rank_hours:.4g} rank-hours"))
         found.append(("trained", shares_text(campaign)))
     found += [("energy", text) for text in _energy(campaign)]
+    found += [("host", text) for text in campaign.bad_hosts]
     if price and campaign.links:
         found.append(("cost", f"{price * campaign.host_hours:,.2f} at {price:g} per host-hour"))
     return [(name, text) for name, text in found if text]
