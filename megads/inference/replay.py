@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 import megads
 from megads.checkpoint.format.manifest import Manifest
 from megads.checkpoint.function.compare import check_conventions
-from megads.checkpoint.function.record import TOKENS, Record, record_of
+from megads.checkpoint.function.record import KEY, TOKENS, Batch, Record, record_of
 from megads.checkpoint.function.replay import check_losses
 from megads.config.schema import RunConfig
 from megads.errors import CheckpointError
 from megads.families.conventions import BY_KEY, changes_between, conventions_of
+from megads.families.table import FAMILIES
 from megads.inference.load import CheckpointWeights, Weights, open_weights
 from megads.inference.runner import Runner
 from megads.inference.streamed import ALONE, stream_model
 
+DRAWN_ROWS = 4
 CURE = "set REPLAY_ROWS=0 to use the model as it is"
 
 
@@ -29,7 +33,7 @@ def _readable(record: Record | None, vocab_size: int) -> tuple[Record | None, st
     batch = record.batch
     if batch is None or not record.is_replayable:
         return None, "no batch with a finite loss is stored"
-    if batch.kind != "tokens" or max(map(max, batch.rows)) >= vocab_size:
+    if batch.kind != "tokens" or min(map(min, batch.rows)) < 0 or max(map(max, batch.rows)) >= vocab_size:
         return None, "the stored samples are of a kind that only its run reads"
     # Where documents start over, the rows of one document are those that do not end one.
     kept = [i for i, row in enumerate(batch.rows) if batch.end is None or batch.end not in row[:-1]]
@@ -72,6 +76,28 @@ def check_loaded(weights: CheckpointWeights, runner: Runner, dtype: str) -> str:
     return check_losses(path, record, losses, dtype, model.num_layers, made, cure=CURE)
 
 
+def describe_files(place: Path) -> dict[str, Any]:
+    """Return what a checkpoint that is imported from ``place`` says of its function: entries of ``about``.
+
+    A model of text gets rows of drawn tokens with the losses of its weights as they are there, so that every later
+    load of the checkpoint is compared with them; of other models only the conventions are known.
+    """
+    weights = open_weights(place)
+    try:
+        model = weights.model
+        found = conventions_of(RunConfig().model_copy(update={"model": model}))
+        record = Record({key: value for key, value in found.items() if not BY_KEY[key].is_of_run})
+        if FAMILIES[model.family].samples == "causal" and not model.num_classes:
+            length = min(TOKENS, model.max_positions if model.position_embedding == "learned" else TOKENS)
+            drawn = np.random.default_rng(0).integers(0, model.vocab_size, (DRAWN_ROWS, length + 1))
+            rows = tuple(tuple(map(int, row)) for row in drawn)
+            runner = Runner(stream_model(weights), ALONE, context=TOKENS, num_slots=0)
+            record = Record(record.conventions, Batch("tokens", rows)).measured(losses_of(runner, rows), "fp32")
+        return {KEY: record.dump()}
+    finally:
+        weights.close()
+
+
 def check_files(source: Path, manifest: Manifest, dtype: str, place: Path) -> str:
     """Compare what was exported to ``place`` with the checkpoint ``source``: read back, layer by layer, on the CPU.
 
@@ -87,6 +113,8 @@ def check_files(source: Path, manifest: Manifest, dtype: str, place: Path) -> st
     Raises:
         CheckpointError: what is there computes another function.
     """
+    if manifest.model.get("num_classes"):
+        return "not replayed: a classifier writes no text"
     weights = open_weights(place)
     try:
         return _check(source, record_of(manifest), weights, dtype)

@@ -80,7 +80,9 @@ def _read(training: Training) -> Batch | None:
         return None
     rows = [np.asarray(samples[i]) for i in range(min(run.checkpoint.replay_rows, len(samples)))]
     if kind == "tokens":
-        rows = [row[: min(run.model.seq_length, TOKENS) + 1] for row in rows]
+        # A row of chats has its tokens first, one less, and then their labels.
+        length = run.model.seq_length + (0 if run.finetune.is_chat else 1)
+        rows = [row[: min(length, TOKENS + 1)] for row in rows]
     rows = rows[: MOST_NUMBERS // len(rows[0])]
     end = getattr(getattr(training.engine, "split", None), "end", None)
     return Batch(kind, tuple(tuple(map(int, row)) for row in rows), end) if rows else None

@@ -110,6 +110,41 @@ def test_an_export_that_computes_another_function_does_not_appear(tmp_path):
     run_ranks(1, _exports, tmp_path)
 
 
+def _imports(folder: Path) -> None:
+    """A run that loads what was imported computes what the files did, also with changed code."""
+    from megads.checkpoint.convert.huggingface.export import export
+    from megads.checkpoint.convert.huggingface.import_ import import_folder
+    from megads.checkpoint.format.reader import Reader
+    from megads.checkpoint.function.record import record_of
+    from megads.inference.load import CheckpointWeights
+    from megads.inference.replay import describe_files
+    from megads.models.rope import frequencies
+    from megads.train.resume import resume
+
+    with Reader(_checkpoint(folder / "run").path) as reader:
+        export(reader, folder / "hf")
+    made = import_folder(
+        folder / "hf", folder / "in", vocab_multiple=8, function=partial(describe_files, folder / "hf")
+    )
+    weights = CheckpointWeights(made.path)
+    record = record_of(weights.manifest)
+    assert record is not None
+    assert record.is_replayable
+    assert "dtype" not in record.conventions
+    assert "to the bit" in _loaded(weights, "fp32")
+    layout = Layout("gqa", more={**ONE, "checkpoint.load": str(folder / "in")}).on("native")
+    resume(_training(layout, folder / "new"))
+    with pytest.MonkeyPatch.context() as planted:
+        planted.setattr("megads.models.gpt.frequencies", lambda model: frequencies(model).flip(0))
+        training = _training(layout, folder / "other")
+        with pytest.raises(CheckpointError, match="computes another function"):
+            resume(training)
+
+
+def test_what_is_imported_is_compared_when_it_is_loaded(tmp_path):
+    run_ranks(1, _imports, tmp_path)
+
+
 def _with_documents(folder: Path) -> None:
     """Rows in which documents start over are compared in training alone; those of one document here, too."""
     from megads.checkpoint.function.record import record_of

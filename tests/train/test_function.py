@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,3 +163,18 @@ def _stores_none(folder: Path) -> None:
 
 def test_without_rows_only_conventions_are_stored(tmp_path):
     run_ranks(1, _stores_none, tmp_path)
+
+
+def test_of_a_row_of_chats_the_tokens_are_stored_and_no_label():
+    import numpy as np
+
+    from megads.train.function import _read
+
+    run = Layout("llama").run(**KIND)
+    chats = run.model_copy(update={"finetune": run.finetune.model_copy(update={"task": "chat"})})
+    length = run.model.seq_length
+    row = np.concatenate([np.arange(length), np.full(length, -1), np.ones(length, int)])
+    training = SimpleNamespace(run=chats, splits={"train": [row]}, engine=None)
+    batch = _read(training)  # type: ignore[arg-type]
+    assert batch is not None
+    assert batch.rows == (tuple(range(length)),)

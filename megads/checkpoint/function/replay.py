@@ -40,11 +40,12 @@ def check_losses(
         CheckpointError: they differ by more than rounding explains.
     """
     then, now = record.loss, math.fsum(losses) / len(losses)
-    limits = [tolerance((record.products, products), num_layers, each) for each in record.losses]
+    # That of the worst row for all: logits of a row with a small loss spread no less.
+    limit = tolerance((record.products, products), num_layers, max(record.losses))
     apart = [abs(was - found) for was, found in zip(record.losses, losses, strict=True)]
     apart = [math.inf if math.isnan(each) else each for each in apart]
-    row = max(range(len(apart)), key=lambda i: apart[i] / limits[i])
-    worst, limit = apart[row], limits[row]
+    row = max(range(len(apart)), key=apart.__getitem__)
+    worst = apart[row]
     rows = plural(len(apart), "stored row")
     if worst <= limit:
         agree = "to the bit" if not worst else f"differences up to {worst:.2g}, rounding explains {limit:.2g}"

@@ -29,7 +29,7 @@ def tolerance(products: tuple[str, ...], num_layers: int, loss: float) -> float:
     Args:
         products: types of the products then and now; the coarser one counts.
         num_layers: of the model.
-        loss: of the row.
+        loss: of the worst row.
     """
     roundoff = max(ROUNDOFF.get(each, ROUNDOFF["bf16"]) for each in products)
     relative = MARGIN * roundoff * math.sqrt(2 * num_layers + 2) / math.sqrt(INDEPENDENT)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from megads.cli.checkpoint import STEP, find_checkpoint
-from megads.cli.checkpoint.replayed import replayed
+from megads.cli.checkpoint.replayed import described, replayed
 from megads.cli.options.request import absolute
 from megads.cli.progress_bar import bar
 from megads.errors import MegadsError
@@ -97,7 +97,9 @@ def import_hf_command(source: str, target: str, vocab_multiple: int) -> None:
 
     folder, final = absolute(source), absolute(target)
     with bar("importing", "numbers") as progress:
-        made = import_folder(folder, final, vocab_multiple=vocab_multiple, progress=progress)
+        made = import_folder(
+            folder, final, vocab_multiple=vocab_multiple, progress=progress, function=described(folder)
+        )
     architecture, model = made.description.architecture, made.description.model
     rows = padded_vocab_size(model) - model.vocab_size
     padded = f", {rows} rows of zeros pad its vocabulary of {model.vocab_size}" if rows else ""

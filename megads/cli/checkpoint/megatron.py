@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from megads.cli.checkpoint import STEP, find_checkpoint
-from megads.cli.checkpoint.replayed import replayed
+from megads.cli.checkpoint.replayed import described, replayed
 from megads.cli.options.request import absolute
 from megads.cli.progress_bar import bar
 from megads.errors import CheckpointError
@@ -61,7 +61,10 @@ def import_megatron_command(src: str, dst: str, version: float | None, **stated:
     final = absolute(dst)
     given = {name: value for name, value in stated.items() if value is not None}
     with bar("importing", "tensors") as progress:
-        done = import_megatron(absolute(src), final, given, version=version, progress=progress)
+        source = absolute(src)
+        # What the user stated is not in the files, which are then read by other settings.
+        describe = described(source) if not (given or version) else dict
+        done = import_megatron(source, final, given, version=version, progress=progress, function=describe)
     for note in done.notes:
         click.echo(f"megads: {CheckpointError(note)}", err=True)
     model = done.model

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from megads.cli.generate import replays
+from megads.errors import CheckpointError
 
 if TYPE_CHECKING:
     from megads.checkpoint.format.manifest import Manifest
@@ -33,3 +34,19 @@ def replayed(source: Path, manifest: Manifest, said: list[str]) -> Callable[[str
         said.append(f"replay: {check_files(source, manifest, dtype, folder)}")
 
     return check
+
+
+def described(place: Path) -> Callable[[], Mapping[str, Any]]:
+    """Return what finds entries of ``about`` on the function of an imported model; none where nothing is compared."""
+
+    def describe() -> Mapping[str, Any]:
+        if not replays() or find_spec("torch") is None:
+            return {}
+        from megads.inference.replay import describe_files
+
+        try:
+            return describe_files(place)
+        except CheckpointError:  # of a model that was imported, but that nothing runs alone: the head of a task
+            return {}
+
+    return describe

@@ -9,7 +9,7 @@ import pytest
 from megads.checkpoint.format.manifest import read_manifest
 from megads.checkpoint.function.record import KEY, Record
 from megads.cli.checkpoint import replayed as module
-from megads.cli.checkpoint.replayed import replayed
+from megads.cli.checkpoint.replayed import described, replayed
 from tests.checkpoint.faked import fake
 
 
@@ -28,6 +28,13 @@ def test_nothing_is_read_where_nothing_can_be_compared(tmp_path, manifest, monke
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     replayed(nowhere, manifest, said)("fp32", nowhere)
     assert said == ["not replayed: torch is not installed"]
+
+
+def test_an_import_is_described_unless_nothing_is_compared(monkeypatch):
+    monkeypatch.setattr("megads.inference.replay.describe_files", lambda place: {"function": place.name})
+    assert described(Path("a/b"))() == {"function": "b"}
+    monkeypatch.setenv("REPLAY_ROWS", "0")
+    assert described(Path("a/b"))() == {}
 
 
 def test_what_was_found_is_said(manifest, monkeypatch):

@@ -75,11 +75,13 @@ def import_folder(
     *,
     vocab_multiple: int = 128,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    function: Callable[[], Mapping[str, Any]] = dict,
 ) -> Imported:
     """Make a checkpoint of the weights in a Hugging Face folder, for ``LOAD`` and ``USE_CHECKPOINT_ARGS``.
 
     ``final``, the new folder of checkpoints with the tokenizer's files, appears whole or not at all. Rows of zeros pad
-    the vocabulary to ``vocab_multiple``. ``progress`` is called with the elements that are read and their total.
+    the vocabulary to ``vocab_multiple``. ``progress`` is called with the elements that are read and their total;
+    ``function`` returns what else the checkpoint says of the model.
 
     Raises:
         CheckpointError: it is not such a folder, incomplete, or of a model that ours cannot compute.
@@ -100,6 +102,7 @@ def import_folder(
                 writer.add(name, tensor)
                 done += tensor.size
                 progress(done, total)
+            about.update(function())
     return Imported(final / checkpoint_name(0), found.description, found.parameters, found.dtype, tokenizer)
 
 

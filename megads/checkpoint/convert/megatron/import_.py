@@ -30,6 +30,7 @@ def import_megatron(
     *,
     version: float | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    function: Callable[[], Mapping[str, Any]] = dict,
 ) -> Imported:
     """Write the weights of a Megatron checkpoint as ``iter_0000000`` in ``folder``.
 
@@ -37,15 +38,17 @@ def import_megatron(
 
     ``place`` is the checkpoint or the folder with its tracker. ``stated`` are settings of the model that the files lack
     or have wrong, ``version`` that of the order of queries, keys and values (None: the file's). ``progress`` is called
-    with how many of how many parameters are done.
+    with how many of how many parameters are done; ``function`` returns what else the checkpoint says of the model.
 
     Raises:
         CheckpointError: the source is incomplete, damaged, or of a model that megads does not have.
     """
     found = MegatronModel(place, stated, version=version)
     tensors = parameters_of(found.model)
-    with new_writer(folder, tensors, shape_of(found.model), found.about) as writer:
+    about = dict(found.about)
+    with new_writer(folder, tensors, shape_of(found.model), about) as writer:
         for done, (name, cut) in enumerate(tensors.items(), start=1):
             writer.add(name, found.read(name, cut))
             progress(done, len(tensors))
+        about.update(function())
     return Imported(writer.final, found.model, tuple(found.notes()))
