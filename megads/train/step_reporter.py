@@ -214,6 +214,12 @@ class StepReporter:
             {"iteration": last, "passed_over_iterations": steps, **self.consumed(self.training.progress)}
         )
 
+    def numbers(self, row: Mapping[str, float]) -> None:
+        """Report what is watched of the step's numbers, if anything."""
+        if row:
+            self.settle()
+            self.metrics.write({"iteration": self.training.progress.iteration, **row})
+
     def energy(self, row: Mapping[str, float]) -> None:
         """Report how much energy the run used so far."""
         self.settle()

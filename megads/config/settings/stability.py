@@ -50,6 +50,9 @@ class StabilityConfig(Section):
         "NONFINITE_KEEP",
         "a step with NaN or Inf is computed again to find the first such operator; what is kept for megads replay",
     )
+    rounding_interval: int = in_steps(
+        100, "ROUNDING_INTERVAL", "steps between counts of updates that round to zero, also in steps 1, 2, 10; 0: never"
+    )
     deterministic: bool = setting(
         False,
         "DETERMINISTIC --deterministic-mode",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from megads.engine.base import StepResult
 from megads.train.fault.anomaly import Guard
 from megads.train.numbers.nonfinite import NonFinite
 from megads.train.numbers.replicas import ReplicaCheck
+from megads.train.numbers.rounding import RoundingCheck
 from megads.train.setup import Training
 
 
@@ -22,6 +24,11 @@ class NumberWatch:
     def __init__(self, training: Training, guard: Guard):
         self.guard = guard
         self.replicas, self.nonfinite = ReplicaCheck(training), NonFinite(training)
+        self.rounding = RoundingCheck(training)
+
+    def step(self, done: Progress, rates: Rates) -> AbstractContextManager[None]:
+        """Return what the engine's part of the step after ``done`` runs in."""
+        return self.rounding.step(done.iteration + 1, rates.lr)
 
     def accepting(self, done: Progress, ask: Callable[[float], bool] | None) -> Callable[[float], bool] | None:
         """Return what the engine calls in the step after ``done`` before the weights change; it asks ``ask``, too."""
