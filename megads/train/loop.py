@@ -203,7 +203,7 @@ class Loop:
         if self.reporter:
             facts = StepFacts(result, loss, rates, speed, batch, waited, t.progress, self.seconds_left, times)
             self.reporter.step(facts)
-            self.reporter.numbers(self.numbers.rounding.row)
+            self.reporter.watched(self.numbers.rounding.row)
         if (found := self.timing.look(t.progress.iteration)) and self.reporter:
             self.reporter.stragglers(found)
         if self.remaining.steps == FORECAST_AFTER:

@@ -214,7 +214,7 @@ class StepReporter:
             {"iteration": last, "passed_over_iterations": steps, **self.consumed(self.training.progress)}
         )
 
-    def numbers(self, row: Mapping[str, float]) -> None:
+    def watched(self, row: Mapping[str, float]) -> None:
         """Report what is watched of the step's numbers, if anything."""
         if row:
             self.settle()

@@ -42,6 +42,7 @@ SETTINGS = {
     "train.dtype": "fp32",
     "data.tokenizer_type": "NullTokenizer",
     "checkpoint.save_interval": "0",
+    "stability.rounding_interval": "0",  # no weights
 }
 
 Steps = dict[int, list[list[int]]]
@@ -136,6 +137,9 @@ class Numbers:
 
     def step(self, facts: StepFacts) -> None:
         self.numbers.append(self.training.progress.iteration)
+
+    def watched(self, row: object) -> None:
+        pass
 
     def settle(self) -> None:
         pass

@@ -91,6 +91,12 @@ class Engine:
     def replicated(self) -> Any:
         return iter(())
 
+    def calls(self) -> list[Any]:
+        return []
+
+    def before_updates(self, look: Any) -> Any:
+        return lambda: None
+
     def load_whole_states(self, state_of: Any) -> None:
         pass
 

@@ -45,8 +45,9 @@ class _Looked:
         """Return how many have a gradient, and of these: masters that stay, copies that stay although masters move."""
         stays = (_sample(self.slot.weight) == self.weight) & self.has_gradient
         still = torch.zeros((), dtype=torch.int64, device=stays.device)
-        if self.copy is not None:
-            same = torch.eq(_copy(self.slot), self.copy).to(stays.device)
+        now = _copy(self.slot)
+        if self.copy is not None and now is not None:
+            same = (now == self.copy).to(stays.device)
             still = (same & self.has_gradient & ~stays).sum()
         return torch.stack([self.has_gradient.sum(), stays.sum(), still])
 
