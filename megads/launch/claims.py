@@ -197,7 +197,7 @@ def _is_alive(folder: Path, holder: Holder | None) -> bool:
     if holder.is_here():
         # Ranks whose launcher was killed may live on.
         return holder.runs() or _stays_alive(folder)
-    say(f"{folder}: {holder.text()} did not release it; looking for {holder.expires_s:g} s whether it is alive")
+    say(f"{folder} is held by {holder.text()}; waiting up to {holder.expires_s:g} s for a sign that it is alive")
     return not stays_the_same(folder, holder, holder.expires_s) or _stays_alive(folder)
 
 
