@@ -19,6 +19,7 @@ SUSPECTS = ("node", "fabric", "unknown")
 
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 _SIGNAL = re.compile(r"signal (\d+)")
+_SILENT = re.compile(r"ended with exit code (\d+) and no message")
 _RUNNING_PYTHON = re.compile(r"^\s*(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
@@ -147,6 +148,9 @@ def _signal_of(end: End) -> int:
     match = _SIGNAL.search(end.message)
     if end.kind in ("killed", "lost", "") and match:
         return int(match[1])
+    if match := _SILENT.search(end.message):  # a rank whose own child or handler ended it
+        code = int(match[1])
+        return code - 128 if 128 < code <= 192 else 0
     codes = {256 + n: n for n in range(1, 65)} | {128 + n: n for n in range(1, 65)}  # PBS, shells
     return codes.get(end.exit_code, 0) if end.kind in ("killed", "lost", "") else 0
 

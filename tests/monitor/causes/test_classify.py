@@ -32,6 +32,8 @@ KILLED = "rank 3 host b: killed by signal 9 (SIGKILL)"
             "fabric",
         ),
         (End(1, "error", "rank 0 host a: ValueError: planted", "a"), "unknown"),
+        (End(1, "error", "rank 3 host b: ended with exit code 143 and no message", "b", left_s=9.0), "time"),
+        (End(1, "error", "rank 3 host b: ended with exit code 17 and no message", "b"), "unknown"),
         (End(130), "user"),
         (End(137), "unknown"),
         (End(139), "unknown"),
