@@ -16,6 +16,7 @@ from megads.checkpoint.convert.peft.names import CONFIG, PREFIX, WEIGHTS, Module
 from megads.checkpoint.convert.writer import new_writer
 from megads.checkpoint.format.folders import CheckpointRef, checkpoint_name
 from megads.checkpoint.format.shard_layout import parameters_of, saved_parameters
+from megads.checkpoint.function.record import KEY as FUNCTION
 from megads.checkpoint.lora.base import NOTE, is_adapters, note_of
 from megads.checkpoint.resume.compatibility import HF, model_of, shape_of
 from megads.config.schema import ModelConfig
@@ -56,7 +57,9 @@ def import_adapters(folder: Path, final: Path, base: CheckpointRef) -> tuple[Pat
     source = open_tensors(folder / WEIGHTS)
     chosen = _chosen(source, row, plain)
     model = plain.model_copy(update=_settings(config, chosen))
-    about = {**base.manifest.about, NOTE: note_of(base), "source": str(folder), "source_format": "peft"}
+    # Not the losses of the base: adapters change them.
+    kept = {name: value for name, value in base.manifest.about.items() if name != FUNCTION}
+    about = {**kept, NOTE: note_of(base), "source": str(folder), "source_format": "peft"}
     with new_writer(final, saved_parameters(model), shape_of(model), about) as writer:
         for layer in range(model.num_layers):
             for projection in dict.fromkeys(each.projection for each in chosen):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from megads.checkpoint.convert.peft.import_ import import_adapters
+from megads.checkpoint.format.manifest import read_manifest
 from megads.errors import CheckpointError
 from tests.checkpoint.convert.huggingface.models import assert_same_logits
 from tests.checkpoint.convert.peft.models import TARGETS, our_module, ref, saved
@@ -139,6 +141,9 @@ def test_what_we_do_not_compute_is_refused(tmp_path):
 
 def test_adapters_are_no_base(tmp_path):
     _, base = saved(tmp_path, "llama3", ["q_proj"])
+    said = {**base.manifest.about, "function": {"version": 1}, "source": "theirs"}
+    base = replace(base, manifest=replace(base.manifest, about=said))
     path, _ = import_adapters(tmp_path / "theirs", tmp_path / "ours", base)
+    assert "function" not in read_manifest(path).about  # of the base, whose losses are others
     with pytest.raises(CheckpointError, match="holds adapters itself"):
         import_adapters(tmp_path / "theirs", tmp_path / "more", ref(path))
