@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from megads.cluster.ranks import RankInfo, export_place
 from megads.comm.devices import compare_devices
 from megads.comm.grid import AXES, Grid
+from megads.comm.hosts_of_ranks import RankHosts, is_first_here
 from megads.comm.rendezvous import find_local, meet
 from megads.config.schema import RunConfig
 from megads.device.attention_order import order_kernels
@@ -79,6 +81,8 @@ class Groups:
     pipe: dist.ProcessGroup | None = None
     model: dist.ProcessGroup | None = None
     ends: dist.ProcessGroup | None = None
+    hosts: Sequence[str] = field(default=(), repr=False, compare=False)  # of every rank
+    is_first_on_host: bool = field(default=True, repr=False, compare=False)  # one of its host's ranks is
     _alone: list[dist.ProcessGroup | None] = field(default_factory=list, repr=False, compare=False)
     tensor_rank: int = field(init=False)  # this rank's index along every axis
     seq_rank: int = field(init=False)
@@ -154,7 +158,7 @@ def make_groups(grid: Grid, rank: int, *, timeout_s: float | None = None) -> Gro
     if grid.world_size > 1 and any(mine[name] is None for name in GROUPS):
         # Now, when every rank does it: see join.
         alone.append(join((rank,), lambda: [(each,) for each in range(grid.world_size)], timeout_s))
-    return Groups(grid, rank, **mine, _alone=alone)
+    return Groups(grid, rank, **mine, hosts=(), is_first_on_host=True, _alone=alone)
 
 
 def _make(grid: Grid, rank: int, along: tuple[str, ...], timeout_s: float | None) -> dist.ProcessGroup | None:
@@ -205,6 +209,9 @@ def init_distributed(
     ``timeout_s`` is the longest wait for another rank, here and in every collective. An accelerator
     as ``device`` binds the communicator to it.
     """
+    # Each pair of ranks that talks connects when it does: else every rank connects to all of its group.
+    if info.world_size > 1:
+        os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     # torch 2.13 renames two collectives; DeepSpeed and we call them by the names that older versions know too.
     warnings.filterwarnings("ignore", r".*torch\.distributed\.\w+` is deprecated", FutureWarning)
     dist.init_process_group(
@@ -233,10 +240,13 @@ def join_ranks(
     store = meet(info, run.launch.timeout_s, env)
     info = find_local(info, store)
     device = row.device(info.local_rank)
+    hosts = RankHosts(store, info.rank, info.world_size)
+    is_first = is_first_here(store)
     compare_devices(row, device, info, store, env, force=run.train.force)
     if row.backend == "ccl":
         export_place(info)
     init_distributed(row.backend, info, wait_s, device=device, store=store)
     order_kernels(row.name, device)
     grid = Grid(run.parallel.pipeline, run.parallel.data, run.parallel.sequence, run.parallel.tensor)
-    return row, device, make_groups(grid, info.rank, timeout_s=wait_s)
+    groups = make_groups(grid, info.rank, timeout_s=wait_s)
+    return row, device, replace(groups, hosts=hosts, is_first_on_host=is_first)

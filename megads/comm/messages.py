@@ -55,6 +55,19 @@ def all_gather_values(value: Any) -> list[Any]:
     return [_value(row[:length]) for row, length in zip(found.view(len(lengths), -1), lengths, strict=True)]
 
 
+def first_text(text: str) -> str:
+    """Return the text of the lowest rank that has one, on every rank; empty: none has. Collective.
+
+    What a rank sends and holds does not depend on the number of ranks, as that of :func:`all_gather_values` does.
+    """
+    if _is_alone():
+        return text
+    size = dist.get_world_size()
+    first = torch.tensor([dist.get_rank() if text else size], device=_device())
+    dist.all_reduce(first, op=dist.ReduceOp.MIN)
+    return str(broadcast_value(text, int(first))) if int(first) < size else ""
+
+
 def gather_values(value: Any, dst: int = 0, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Return every rank's ``value``, by rank, on rank ``dst``; elsewhere an empty list. Collective over ``group``.
 

@@ -27,11 +27,10 @@ class EnergyOfRun:
 
     def __init__(self, training: Training):
         self.training, groups = training, training.groups
-        self.hosts = list(training.hosts) or [this_host()]
         self.meter: Meter | None = None
         self.why = "no counter (RAPL, NVML) can be read here"
         self.before = _earlier(training) if groups.rank == 0 else {}
-        if self.hosts.index(self.hosts[groups.rank]) == groups.rank:
+        if groups.is_first_on_host:
             self.meter = self._start()
 
     def _start(self) -> Meter | None:
@@ -69,7 +68,7 @@ class EnergyOfRun:
         if "energy_kwh" not in row:
             return f"not measured: {self.why}{guess}"
         co2 = f", {row['co2_kg']:.3g} kg CO2" if "co2_kg" in row else ""
-        some = f"{row['energy_hosts']:.0f} of {len(set(self.hosts))} hosts"
+        some = f"{row['energy_hosts']:.0f} of {len(set(self.training.hosts) or {this_host()})} hosts"
         return f"{row['energy_kwh']:.3g} kWh measured on {some}{co2}{guess}"
 
     def close(self) -> None:

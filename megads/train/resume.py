@@ -19,7 +19,7 @@ from megads.checkpoint.lora.base import NOTE, base_of, note_of
 from megads.checkpoint.resume.compatibility import check_model, classes_of, resume_notes
 from megads.checkpoint.resume.progress import Progress
 from megads.checkpoint.resume.start_point import RestorePlan, StartCheckpoints, find_start, restore_plan
-from megads.comm.messages import all_gather_values, broadcast_value
+from megads.comm.messages import broadcast_value, first_text
 from megads.config.data_stages.changes import same_files
 from megads.errors import CheckpointError
 from megads.families.retro import is_of_retriever
@@ -95,7 +95,7 @@ def _try_twice(training: Training, found: CheckpointRef, plan: RestorePlan) -> s
             _read(training, found, plan)
         except CheckpointError as error:
             mine = str(error)
-        problem = next(filter(None, all_gather_values(mine)), "")
+        problem = first_text(mine)
         if not problem or attempt:
             break
         LOG.info("checkpoint %s: %s; reading it again", found.path, problem)

@@ -18,10 +18,8 @@ from megads.checkpoint.format.shard_layout import ShardLayout, saved_parameters
 from megads.checkpoint.function.record import Record
 from megads.checkpoint.resume.compatibility import checkpoint_folder
 from megads.checkpoint.resume.progress import Progress
-from megads.cluster.hosts import this_host
 from megads.cluster.ranks import RankInfo
 from megads.comm.groups import Groups, group_timeout_s, join_ranks
-from megads.comm.messages import all_gather_values
 from megads.comm.rng import seed_everything
 from megads.config.schema import RunConfig
 from megads.data.loading.batches import Batches, Prefetch, read_ahead
@@ -94,8 +92,7 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         check_memory(run, row, device, groups)
     seed_everything(run.train.seed)
     with timed(timings, "data"):
-        hosts = all_gather_values(this_host())
-        splits, data = task_splits(run) if run.finetune.task else read_splits(run, index_team(groups, hosts))
+        splits, data = task_splits(run) if run.finetune.task else read_splits(run, index_team(groups))
     with timed(timings, "engine"):
         gc.collect()
         gc.freeze()
@@ -108,7 +105,7 @@ def set_up(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         gc.freeze()
     peak = peak_tflops(row.device_name(device), row.product_dtype(run.train.dtype), env, row.units(device))
     training = Training(
-        run, run_dir, groups, row, device, engine, splits, peak, timings=timings, data=data, hosts=hosts
+        run, run_dir, groups, row, device, engine, splits, peak, timings=timings, data=data, hosts=groups.hosts
     )
     if groups.rank == 0:
         remove_unfinished(training.checkpoints)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from megads.comm.groups import Groups
-from megads.comm.messages import all_gather_values, broadcast_value
+from megads.comm.messages import all_gather_values, broadcast_value, first_text
 from megads.config.schema import RunConfig
 from megads.data.chat.samples import build_chats, read_chats
 from megads.data.datasets import build_splits, data_fingerprint, read_shards, uses_demo
@@ -47,12 +46,10 @@ def read_splits(run: RunConfig, team: Team) -> tuple[dict[str, Any], str]:
     return dict(splits), data_fingerprint(shards, splits["train"].plan.files()) + neighbors_fingerprint(run)
 
 
-def index_team(groups: Groups, hosts: Sequence[str]) -> Team:
-    """Return the ranks of ``groups``, which run on ``hosts``, as the team that builds sample indices.
-
-    Ranks of one host count in the order of their ranks, whatever the launcher called them.
-    """
-    if len(hosts) == 1:
+def index_team(groups: Groups) -> Team:
+    """Return the ranks of ``groups`` as the team that builds sample indices."""
+    size = groups.grid.world_size
+    if size == 1:
         return Team()
-    local_rank = list(hosts[: groups.rank]).count(hosts[groups.rank])
-    return Team(groups.rank, len(hosts), local_rank, share=broadcast_value, gather=all_gather_values)
+    local_rank = 0 if groups.is_first_on_host else 1
+    return Team(groups.rank, size, local_rank, share=broadcast_value, gather=all_gather_values, first=first_text)

@@ -166,8 +166,11 @@ def test_bindings_of_oneccl_find_the_place_of_a_rank(monkeypatch):
     monkeypatch.setattr(groups, "compare_devices", lambda *rest, **more: None)
     monkeypatch.setattr(groups, "find_local", lambda info, store: replace(info, local_rank=3, local_size=4))
     monkeypatch.setattr(groups, "init_distributed", lambda *rest, **more: seen.append([os.environ[n] for n in names]))
-    monkeypatch.setattr(groups, "make_groups", lambda *rest, **more: None)
-    groups.join_ranks(RunConfig(parallel={"data": 1}), RankInfo(7, 8, UNKNOWN, 0, "slurm"), {})
+    monkeypatch.setattr(groups, "RankHosts", lambda *rest: ("n1",) * 8)
+    monkeypatch.setattr(groups, "is_first_here", lambda store: False)
+    monkeypatch.setattr(groups, "make_groups", lambda grid, rank, **more: groups.Groups(Grid(data=8), rank))
+    _, _, made = groups.join_ranks(RunConfig(parallel={"data": 1}), RankInfo(7, 8, UNKNOWN, 0, "slurm"), {})
+    assert (made.hosts[7], made.is_first_on_host) == ("n1", False)
     assert seen == [["3", "4"]]
 
 

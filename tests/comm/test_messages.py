@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from megads.checkpoint.format.manifest import File, Run
-from megads.comm.messages import all_gather_values, broadcast_value, decode, encode, gather_values
+from megads.comm.messages import all_gather_values, broadcast_value, decode, encode, first_text, gather_values
 from megads.data.samples.masked.masking import WordPieces
 from megads.errors import CheckpointError
 from tests.ranks import run_ranks
@@ -114,3 +114,15 @@ def test_the_pieces_of_a_vocabulary_arrive():
     assert (found.cls, found.pad, found.sentinels) == (0, 3, (7, 8))
     assert found.ids.tolist() == [0, 1, 2, 3]
     assert found.continues.tolist() == [False, True, False, True]
+
+
+def _first_text() -> None:
+    rank = dist.get_rank()
+    assert first_text("") == ""
+    assert first_text(f"rank {rank} failed" if rank in (1, 2) else "") == "rank 1 failed"
+
+
+@pytest.mark.dist
+def test_the_first_text_of_any_rank_reaches_all():
+    run_ranks(4, _first_text)
+    assert first_text("alone") == "alone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from megads.data.samples.index_cache.build import Team
 from megads.train.splits import index_team, task_splits
 from tests.data.tasks.files import write_json_rows
 from tests.parity.layouts import Layout
@@ -39,11 +40,11 @@ def _forget() -> None:
     task._read.cache_clear()
 
 
-def test_ranks_of_a_host_count_in_the_order_of_their_ranks():
-    def team(rank: int, *hosts: str) -> Any:
-        groups: Any = SimpleNamespace(rank=rank)
-        return index_team(groups, hosts)
+def test_one_rank_of_each_host_builds_what_its_own_file_system_lacks():
+    def team(rank: int, size: int, *, is_first: bool = True) -> Any:
+        groups: Any = SimpleNamespace(rank=rank, grid=SimpleNamespace(world_size=size), is_first_on_host=is_first)
+        return index_team(groups)
 
-    assert (team(0, "a").rank, team(0, "a").size) == (0, 1)
-    found = [team(rank, "a", "b", "a", "b") for rank in range(4)]
+    assert team(0, 1) == Team()
+    found = [team(rank, 4, is_first=rank < 2) for rank in range(4)]
     assert [(each.rank, each.size, each.local_rank) for each in found] == [(0, 4, 0), (1, 4, 0), (2, 4, 1), (3, 4, 1)]

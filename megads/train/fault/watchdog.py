@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from megads.comm.groups import FIRST_TIMES
+from megads.comm.hosts_of_ranks import known_hosts
 from megads.errors import EXIT_FAILED, MegadsError
 from megads.monitor.run_state.outcome import (
     Heartbeat,
@@ -189,7 +190,7 @@ class Watchdog:
 
     def _report(self, mine: Position) -> None:
         found, hosts = self.board.collect(self.world_size)
-        known = dict(enumerate(self.hosts))
+        known = known_hosts(self.hosts)
         if 0 not in known and (beat := read_heartbeat(self.run_dir)):
             known[0] = beat.host  # its store is silent with it
         hosts = {**known, **hosts}

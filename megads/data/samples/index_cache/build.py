@@ -32,9 +32,10 @@ class Team:
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0  # 0: first on its host, builds what its own file system lacks
+    local_rank: int = 0  # 0: one of its host, builds what its own file system lacks
     share: Callable[[Any], Any] = lambda value: value  # returns rank 0's value, on every rank
     gather: Callable[[str], Sequence[str]] = lambda text: [text]  # returns the texts of all ranks, on every rank
+    first: Callable[[str], str] | None = None  # returns the text of the first rank that has one, on every rank
 
     def from_first(self, make: Callable[[], T]) -> T:
         """Return what ``make()`` returns on rank 0. Collective; an error there is raised on every rank."""
@@ -57,9 +58,12 @@ class Team:
             work()
         except MegadsError as error:
             problem = str(error)[:_LONGEST] or type(error).__name__
-        for text in self.gather(problem):
-            if text:
-                raise DataError(text)
+        if text := self.first_text(problem):
+            raise DataError(text)
+
+    def first_text(self, text: str) -> str:
+        """Return the text of the first rank that has one, on every rank; empty: none has. Collective."""
+        return self.first(text) if self.first else next(filter(None, self.gather(text)), "")
 
 
 def build_together(recipes: Sequence[Recipe], cache: Cache, team: Team) -> None:
@@ -101,6 +105,9 @@ def _to_verify(there: Sequence[int], recipes: Sequence[Recipe], cache: Cache, te
     if not there or team.size == 1:
         return there
     sees = cache.sees(mark) or team.rank == 0
+    if not team.first_text("" if sees else "1"):  # the folder is shared by all
+        owners = share_out([recipes[i].nbytes for i in there], team.size)
+        return [i for i, owner in zip(there, owners, strict=True) if owner == team.rank]
     ranks = [rank for rank, word in enumerate(team.gather("1" if sees else "")) if word]
     if not sees:
         return there if team.local_rank == 0 else ()
