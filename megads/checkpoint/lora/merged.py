@@ -14,6 +14,7 @@ from megads.checkpoint.format.folders import CheckpointRef
 from megads.checkpoint.format.manifest import Manifest
 from megads.checkpoint.format.reader import BAND, Reader, Want
 from megads.checkpoint.format.shard_layout import Box, boxes
+from megads.checkpoint.function.record import KEY as FUNCTION
 from megads.checkpoint.lora.base import NOTE, base_of, is_adapters
 from megads.config.schema import ModelConfig
 from megads.errors import CheckpointError
@@ -41,6 +42,8 @@ def merged_manifest(adapters: Manifest, base: Manifest) -> Manifest:
     model = {key: value for key, value in base.model.items() if key not in SETTINGS}
     settings = dict(adapters.settings)
     trained = {key: value for key, value in settings.get("model", {}).items() if key not in SETTINGS}
+    # The losses of the base are not those of the two together.
+    about = {key: value for key, value in base.about.items() if key != FUNCTION}
     return replace(
         base,
         iteration=adapters.iteration,
@@ -48,7 +51,7 @@ def merged_manifest(adapters: Manifest, base: Manifest) -> Manifest:
         settings={**settings, "model": trained},
         progress=adapters.progress,
         scalars={},
-        about={key: value for key, value in {**base.about, **adapters.about}.items() if key != NOTE},
+        about={key: value for key, value in {**about, **adapters.about}.items() if key != NOTE},
         states={},
     )
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from megads.checkpoint.convert.reshard import reshape, target_of
+from megads.checkpoint.format.manifest import read_manifest
 from megads.checkpoint.format.reader import Reader
 from megads.checkpoint.format.verify import verify
-from megads.checkpoint.lora.merged import MergedReader, merged_of, open_for_use
+from megads.checkpoint.lora.merged import MergedReader, merged_manifest, merged_of, open_for_use
 from megads.checkpoint.resume.compatibility import model_of
 from megads.errors import CheckpointError
+from tests.checkpoint.faked import fake
 from tests.checkpoint.lora.made import ADAPTED, make_both
 from tests.checkpoint.made import slice_of
 from tests.models.shapes import GPT
@@ -69,3 +71,11 @@ def test_a_plain_checkpoint_is_read_as_it_is_and_not_merged(tmp_path):
         assert type(reader) is Reader
     with pytest.raises(CheckpointError, match="holds no adapters; it is a plain checkpoint already"):
         merged_of(base)
+
+
+def test_the_losses_of_the_base_are_not_those_of_the_merged_weights(tmp_path):
+    said, own = {"function": {"version": 1}, "source": "s"}, {"function": {"version": 1, "losses": [1.0]}}
+    base = read_manifest(fake(tmp_path / "base", 1, about=said))
+    bare, trained = (read_manifest(fake(tmp_path / name, 2, about=about)) for name, about in (("a", {}), ("b", own)))
+    assert merged_manifest(bare, base).about == {"source": "s"}
+    assert merged_manifest(trained, base).about == {"source": "s", **own}
