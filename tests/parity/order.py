@@ -43,6 +43,7 @@ SETTINGS = {
     "data.tokenizer_type": "NullTokenizer",
     "checkpoint.save_interval": "0",
     "stability.rounding_interval": "0",  # no weights
+    "checkpoint.replay_rows": "0",
 }
 
 Steps = dict[int, list[list[int]]]
