@@ -44,6 +44,7 @@ SETTINGS = {
     "checkpoint.save_interval": "0",
     "stability.rounding_interval": "0",  # no weights
     "checkpoint.replay_rows": "0",
+    "stability.replica_interval": "0",
 }
 
 Steps = dict[int, list[list[int]]]
