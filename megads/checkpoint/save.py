@@ -29,6 +29,7 @@ from megads.checkpoint.format.manifest import File, Manifest, file_name
 from megads.checkpoint.format.runs import Collector, Table, pack, table, unpack
 from megads.checkpoint.format.shard_layout import ShardLayout
 from megads.checkpoint.format.whole_state import STATES, WholeParamState
+from megads.checkpoint.host_writers import HostWriters
 from megads.checkpoint.owned_shard import OwnedShard
 from megads.checkpoint.resume.progress import Progress
 from megads.comm.groups import Groups
@@ -126,13 +127,15 @@ class _Job:
     shards: Table
     written: _Written
     given_up: threading.Event
+    writers: HostWriters
     ready: Callable[[], None] = lambda: None  # waits until what is written is in host memory
     error: BaseException | None = None
     thread: threading.Thread | None = None  # that works on it, of a save in the background
 
     @staticmethod
-    def of(folder: Path, snapshot: Snapshot, groups: Groups, hold: Callable[[str, Tensor], Tensor]) -> _Job:
+    def of(saver: Saver, snapshot: Snapshot, hold: Callable[[str, Tensor], Tensor]) -> _Job:
         """Return this rank's part of ``snapshot``; ``hold`` gives the tensor that is written for the one at hand."""
+        groups = saver.groups
         mine = [shard for shard in snapshot.shards if shard.is_mine and shard.count]
         kinds = tuple(dict.fromkeys(kind for shard in mine for kind in shard.tensors))
         keyed = [(f"{kind}/{shard.name}", shard.tensors[kind]) for kind in kinds for shard in mine]
@@ -148,13 +151,14 @@ class _Job:
             )
         return _Job(
             snapshot,
-            folder / checkpoint_name(snapshot.progress.iteration),
+            saver.folder / checkpoint_name(snapshot.progress.iteration),
             file_name(groups.rank),
             groups.tensor_rank,
             [_entry(key, hold(key, tensor), given_up) for key, tensor in keyed],
             table([(shard.name, shard.first, shard.count) for shard in mine], snapshot.tensors),
             _Written(kinds, states=states),
             given_up,
+            saver.writers,
         )
 
     def write(self) -> None:
@@ -165,7 +169,8 @@ class _Job:
             if self.entries:
                 part = part_of(self.final)
                 part.mkdir(parents=True, exist_ok=True)
-                size, crc = write_file(part / self.name, self.entries)
+                with self.writers.turn(self.given_up.is_set):
+                    size, crc = write_file(part / self.name, self.entries)
                 written.file, written.shards = File(size, crc, self.tensor_rank), pack(self.shards)
         except OSError as error:
             written.problem = f"{part_of(self.final)}: {error.strerror}"
@@ -198,6 +203,7 @@ class Saver:
         groups: the grid's process groups.
         keep: newest checkpoints to keep; 0: all.
         keep_every: checkpoints of multiples of this iteration stay; 0: none.
+        writers: ranks of a host that write at the same time; 0: all.
         gives_up_later: whether the run went back, so that those of later iterations go when a new one is complete.
         check: called on rank 0 before a checkpoint is published; raises CheckpointError when the folder is not ours.
     """
@@ -209,11 +215,14 @@ class Saver:
         *,
         keep: int = 0,
         keep_every: int = 0,
+        writers: int = 0,
         gives_up_later: bool = False,
         check: Callable[[], None] = lambda: None,
     ):
         self.folder, self.groups, self.gives_up_later = folder, groups, gives_up_later
         self.keep, self.keep_every, self.check = keep, keep_every, check
+        # A world that small needs no turns.
+        self.writers = HostWriters(folder, writers if writers < groups.grid.world_size else 0)
         self.pinned = 0  # the iteration of a checkpoint that stays; 0: none
         self.work_s = 0.0  # of the last save: what the slowest rank wrote for, and what made it a checkpoint
         self.copy = HostCopy()
@@ -240,7 +249,7 @@ class Saver:
             CheckpointError: on every rank, when one could not write. The older checkpoints are untouched.
         """
         assert self._background is None, "the save before this one is not finished"
-        job = _Job.of(self.folder, snapshot, self.groups, lambda key, tensor: tensor)
+        job = _Job.of(self, snapshot, lambda key, tensor: tensor)
         job.write()
         return self._complete(job)
 
@@ -259,7 +268,7 @@ class Saver:
     def start(self, snapshot: Snapshot) -> None:
         """Copy this rank's part of ``snapshot`` and have a thread write it; :meth:`finish` makes it a checkpoint."""
         assert self._background is None, "the save before this one is not finished"
-        job = self._background = _Job.of(self.folder, snapshot, self.groups, self.copy.hold)
+        job = self._background = _Job.of(self, snapshot, self.copy.hold)
         job.ready = self.copy.done()
         job.thread = threading.Thread(target=job.write, name="megads-save", daemon=True)
         job.thread.start()

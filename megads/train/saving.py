@@ -85,6 +85,7 @@ class Saving:
             training.groups,
             keep=settings.keep,
             keep_every=settings.keep_every,
+            writers=settings.writers,
             gives_up_later=goes_back_to(training.run, training.checkpoints) > 0,
             check=(claim or KeptClaim()).check,
         )

@@ -21,6 +21,12 @@ class CheckpointConfig(Section):
         "SAVE_IN_BACKGROUND ASYNC_SAVE --async-save",
         "save in the background: training continues while a copy of the state in host memory is written",
     )
+    writers: int = setting(
+        8,
+        "SAVE_WRITERS",
+        "ranks of a host that write their files of a checkpoint at the same time, others wait for their turn; 0: all",
+        ge=0,
+    )
     failed_saves: int = setting(
         2, "MAX_FAILED_SAVES", "saves in a row that may fail before the run ends; the final one may not", ge=0
     )
