@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from megads.checkpoint.format.manifest import MANIFEST, NAME, Manifest, read_manifest
+from megads.checkpoint.format.manifest import MANIFEST, NAME, Manifest, is_complete, read_manifest
 from megads.errors import CheckpointError
 
 LOG = logging.getLogger("megads")
@@ -126,10 +126,15 @@ def surplus(folder: Path, newest: Path, keep: int, keep_every: int, pinned: int 
     """Return the checkpoints in ``folder`` that go now that ``newest`` is complete.
 
     The ``keep`` newest ones stay (0: all), those of multiples of iteration ``keep_every`` (0: none), and that of
-    iteration ``pinned`` (0: none).
+    iteration ``pinned`` (0: none). A name proves nothing: a folder that is not a complete checkpoint is none of the
+    ``keep``. It stays as long as it is newer than the oldest of them.
     """
     past = [path for path in list_checkpoints(folder) if iteration_of(path) <= iteration_of(newest)]
-    old = past[:-keep] if keep else []
+    kept = 0
+    while past and kept < keep:
+        path = past.pop()
+        kept += path.name == newest.name or is_complete(path)
+    old = past if keep else []
     old = [path for path in old if iteration_of(path) != pinned or not pinned]
     return [path for path in old if not keep_every or iteration_of(path) % keep_every]
 

@@ -329,12 +329,7 @@ def read_manifest(path: Path) -> Manifest:
         CheckpointError: the manifest or a file is missing, damaged or has another size, or the
             checkpoint has the name of another one.
     """
-    manifest = _parse_file(path)
-    match = NAME.match(path.name)
-    if match and int(match[1]) != manifest.iteration:
-        raise CheckpointError(
-            f"{path}: is of iteration {manifest.iteration}, its name says {int(match[1])}; rename it back"
-        )
+    manifest = _parse_named(path)
     for name, facts in manifest.files.items():
         try:
             status = os.stat(path / name)
@@ -343,6 +338,26 @@ def read_manifest(path: Path) -> Manifest:
         if not stat.S_ISREG(status.st_mode) or status.st_size != facts.bytes:
             actual = f"{status.st_size} bytes" if stat.S_ISREG(status.st_mode) else "no file"
             raise CheckpointError(f"{path / name}: {actual}, the manifest says {facts.bytes}")
+    return manifest
+
+
+def is_complete(path: Path) -> bool:
+    """Return whether the checkpoint ``path`` has a valid manifest, and the names of all files that it lists.
+
+    Two questions to the file system for any number of files; :func:`read_manifest` looks at each one.
+    """
+    try:
+        return _parse_named(path).files.keys() <= set(os.listdir(path))
+    except (CheckpointError, OSError):
+        return False
+
+
+def _parse_named(path: Path) -> Manifest:
+    manifest, match = _parse_file(path), NAME.match(path.name)
+    if match and int(match[1]) != manifest.iteration:
+        raise CheckpointError(
+            f"{path}: is of iteration {manifest.iteration}, its name says {int(match[1])}; rename it back"
+        )
     return manifest
 
 

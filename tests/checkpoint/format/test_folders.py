@@ -102,10 +102,7 @@ def test_a_run_its_folder_of_checkpoints_and_a_checkpoint_mean_the_same(tmp_path
 
 def make_names(folder: Path, *iterations: int) -> None:
     for iteration in iterations:
-        path = folder / checkpoint_name(iteration)
-        path.mkdir(parents=True)
-        for name in ("manifest.json", "rank-00000.safetensors"):
-            (path / name).write_text("x")
+        make(folder, iteration, degree=1, bounds=())
 
 
 def going(folder: Path, newest: int, keep: int, keep_every: int = 0) -> list[int]:
@@ -127,6 +124,46 @@ def going(folder: Path, newest: int, keep: int, keep_every: int = 0) -> list[int
 def test_the_newest_and_the_multiples_stay(tmp_path, keep, keep_every, expected):
     make_names(tmp_path, 10, 20, 30, 40, 50)
     assert going(tmp_path, 50, keep, keep_every) == expected
+
+
+def _empty(path: Path) -> None:
+    shutil.rmtree(path)
+    path.mkdir()
+
+
+def _cut_manifest(path: Path) -> None:
+    os.truncate(path / "manifest.json", 100)
+
+
+def _of_another_step(path: Path) -> None:
+    shutil.copy(path.with_name(checkpoint_name(10)) / "manifest.json", path)
+
+
+def _without_a_file(path: Path) -> None:
+    (path / "rank-00000.safetensors").unlink()
+
+
+@pytest.mark.parametrize("damage", [_empty, _cut_manifest, _of_another_step, _without_a_file])
+def test_what_is_no_checkpoint_replaces_none_that_is_kept(tmp_path, damage):
+    """Two are to be kept, so 30 is one of them; what lies between stays, and goes when it is old."""
+    make_names(tmp_path, 10, 20, 30, 40, 45, 50)
+    damage(tmp_path / checkpoint_name(40))
+    damage(tmp_path / checkpoint_name(45))
+    assert going(tmp_path, 50, 2) == [10, 20]
+    assert going(tmp_path, 50, 3) == [10]
+    assert going(tmp_path, 50, 9) == []
+    make_names(tmp_path, 60, 70)
+    assert going(tmp_path, 70, 2) == [10, 20, 30, 40, 45, 50]
+    damage(tmp_path / checkpoint_name(50))
+    assert find_latest(tmp_path).path == tmp_path / checkpoint_name(70)
+
+
+def test_without_another_complete_one_nothing_goes(tmp_path):
+    make_names(tmp_path, 30)
+    for iteration in (10, 20):
+        (tmp_path / checkpoint_name(iteration)).mkdir()
+    assert going(tmp_path, 30, 2) == []
+    assert going(tmp_path, 30, 1) == [10, 20]
 
 
 def test_a_future_that_was_given_up_is_told_from_what_is_old(tmp_path):
