@@ -49,10 +49,10 @@ def all_gather_values(value: Any) -> list[Any]:
     """Return every rank's ``value``, by rank, on every rank. Collective; see :func:`broadcast_value`."""
     if _is_alone():
         return [value]
-    padded, lengths = _padded(value)
-    found = padded.new_empty(len(lengths) * padded.numel())
+    padded = _padded(value)
+    found = padded.new_empty(dist.get_world_size() * padded.numel())
     dist.all_gather_into_tensor(found, padded)
-    return [_value(row[:length]) for row, length in zip(found.view(len(lengths), -1), lengths, strict=True)]
+    return [_padded_value(row) for row in found.view(-1, padded.numel())]
 
 
 def first_text(text: str) -> str:
@@ -73,23 +73,30 @@ def gather_values(value: Any, dst: int = 0, group: dist.ProcessGroup | None = No
 
     ``dst`` is its rank in the world. See :func:`broadcast_value`.
     """
-    padded, lengths = _padded(value, group)
+    if _is_alone():
+        return [value]
+    padded = _padded(value, group)
     if dist.get_rank() != dst:
         dist.gather(padded, None, dst, group=group)
         return []
-    found = [torch.empty_like(padded) for _ in lengths]
+    found = [torch.empty_like(padded) for _ in range(dist.get_world_size(group))]
     dist.gather(padded, found, dst, group=group)
-    return [_value(row[:length]) for row, length in zip(found, lengths, strict=True)]
+    return [_padded_value(row) for row in found]
 
 
-def _padded(value: Any, group: dist.ProcessGroup | None = None) -> tuple[torch.Tensor, list[int]]:
-    """Return the text of ``value``, as long as the longest of all ranks, and the lengths of all. Collective."""
+def _padded(value: Any, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    """Return the length and the text of ``value``, padded to that of the rank with the longest. Collective."""
     device = _device()
     text = _text(value, device)
-    lengths = torch.empty(dist.get_world_size(group), dtype=torch.int64, device=device)
-    dist.all_gather_into_tensor(lengths, torch.tensor([text.numel()], device=device), group=group)
-    longest = int(lengths.max())
-    return torch.nn.functional.pad(text, (0, longest - text.numel())), [int(length) for length in lengths.tolist()]
+    longest = torch.tensor([text.numel()], device=device)
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=group)
+    length = torch.tensor([text.numel()]).view(torch.uint8).to(device)
+    return torch.nn.functional.pad(torch.cat((length, text)), (0, int(longest) - text.numel()))
+
+
+def _padded_value(row: torch.Tensor) -> Any:
+    length = int(row[:8].cpu().clone().view(torch.int64))
+    return _value(row[8 : 8 + length])
 
 
 def _is_alone() -> bool:

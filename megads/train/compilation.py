@@ -9,7 +9,7 @@ import torch
 
 from megads.cluster.hosts import this_host
 from megads.comm.groups import Groups
-from megads.comm.messages import all_gather_values
+from megads.comm.messages import first_text
 from megads.config.kernel_form import form_of
 from megads.config.schema import RunConfig
 from megads.models.kernels.cache import CompileCache
@@ -55,13 +55,10 @@ def compile_run(run: RunConfig, engine: Any, run_dir: Path, groups: Groups, devi
 def _can_compile(problem: str, groups: Groups) -> bool:
     """Return whether no rank has a ``problem``."""
     # The same on every rank: one that computes otherwise than its neighbours would have other collectives.
-    ranks = all_gather_values((this_host(), problem))
-    unable = [(rank, host, reason) for rank, (host, reason) in enumerate(ranks) if reason]
-    if unable and groups.rank == 0:
-        rank, host, reason = unable[0]
-        others = f" (and {len(unable) - 1} more)" if len(unable) > 1 else ""
-        LOG.warning("layers run eagerly: rank %d on %s%s cannot compile: %s", rank, host, others, reason)
-    return not unable
+    first = first_text(f"rank {groups.rank} on {this_host()} cannot compile: {problem}" if problem else "")
+    if first and groups.rank == 0:
+        LOG.warning("layers run eagerly: %s", first)
+    return not first
 
 
 def _use_liger(modules: list[Any], *, speaks: bool) -> None:

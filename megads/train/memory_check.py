@@ -10,7 +10,7 @@ import torch
 from megads.cluster.hosts import this_host
 from megads.cluster.machine import available_memory
 from megads.comm.groups import Groups
-from megads.comm.messages import all_gather_values
+from megads.comm.messages import broadcast_value, gather_values
 from megads.config.schema import RunConfig
 from megads.device import facts
 from megads.device.vendor import Vendor
@@ -40,12 +40,15 @@ def check_memory(run: RunConfig, row: Vendor, device: torch.device, groups: Grou
     if row.device_type == "cpu" or run.train.force:
         return
     free, total = facts.memory(row, device)
-    ranks = all_gather_values(FreeMemory(this_host(), free, total, available_memory()))
-    memory = estimate(run, len(ranks))
-    if problem := device_problem(run, memory, ranks) or least_host(run, ranks):
+    # Rank 0 alone holds what grows with the number of ranks.
+    ranks = gather_values(FreeMemory(this_host(), free, total, available_memory()))
+    size = groups.grid.world_size
+    memory, problem = estimate(run, size), ""
+    if groups.rank == 0:
+        problem = device_problem(run, memory, ranks) or least_host(run, ranks)
+    if problem := broadcast_value(problem):
         raise ConfigError(problem)
-    least = min(rank.on_device for rank in ranks)
-    if groups.rank == 0 and memory.total > least:
+    if groups.rank == 0 and memory.total > (least := min(rank.on_device for rank in ranks)):
         LOG.warning(
             "memory: about %.1f GiB per rank with activations, and a device has %.1f GiB free; GiB per rank: %s",
             memory.total / GIB,
