@@ -14,6 +14,7 @@ from megads.config.rules.advice import (
     Change,
     Layout,
     Problem,
+    Refused,
     divisors,
     each_of,
     multiples,
@@ -91,7 +92,8 @@ def derive(
         return adopt(_derived(resolved, num_hosts, ranks_per_host, vocab_size))
     except Broken as broken:
         ranks_of = ranks_of or (lambda run: (num_hosts, run.launch.ranks_per_host or ranks_per_host))
-        raise ConfigError(refusal(broken.problem, attempts(resolved, ranks_of, vocab_size))) from None
+        advice = refusal(broken.problem, attempts(resolved, ranks_of, vocab_size))
+        raise Refused(advice, broken.problem) from None
 
 
 def _derived(resolved: Resolved, num_hosts: int, ranks_per_host: int, vocab_size: int) -> Resolved:

@@ -251,6 +251,12 @@ class LaunchConfig(Section):
     num_hosts: int = setting(
         0, "NHOSTS", "hosts to use, the first of the allocation; 0: all; the others are spare", ge=0
     )
+    fit_hosts: Literal["resume", "always", "never"] = setting(
+        "resume",
+        "FIT_HOSTS",
+        "where GLOBAL_BATCH cannot be shared out over all hosts of the job, use as many as can, the others are spare: "
+        "when a run resumes, always, never (refuse to start)",
+    )
     hostfile: str = setting("", "HOSTFILE", "one host per line; empty: the scheduler's")
     cpu_bind: str = setting(
         "", "CPU_BIND", "core lists of ranks, e.g. list:0-7:8-15, or none; empty: the machine's cores"

@@ -6,7 +6,8 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -15,7 +16,6 @@ from megads.cluster.ranks import TOKEN
 from megads.config.deepspeed.dictionary import dictionary_of
 from megads.config.derive import attempts, derive
 from megads.config.machine_facts import Facts
-from megads.config.rules.advice import Attempt
 from megads.config.rules.checks import check
 from megads.config.rules.stability import rank_variables
 from megads.config.run_files import LEASE
@@ -50,6 +50,7 @@ from megads.launch.preflight.process_limits import check_open_files
 from megads.launch.preflight.task_files import check_task_files
 from megads.launch.preflight.tracker_packages import choose_trackers
 from megads.launch.request import TrainRequest, folder_of_request, resolve_request
+from megads.launch.run_hosts import PlannedRun, RunHosts, on_hosts_that_fit
 from megads.launch.schedulers.allocation import (
     Allocation,
     find_allocation,
@@ -69,32 +70,6 @@ from megads.plan.memory import check_fits, estimate
 from megads.plan.remarks import remarks
 from megads.text.plural import plural
 from megads.text.units import steady_clock
-
-
-@dataclass(frozen=True)
-class RunHosts:
-    """The hosts that a run is planned for: those of this job, or of another one."""
-
-    machine: str  # whose facts and settings hold
-    count: Callable[[RunConfig], int]  # returns how many; its argument is resolved for NHOSTS hosts, or one
-    allocate: Callable[[RunConfig, Facts], Allocation]
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """Settings of a run that hold together on its hosts."""
-
-    asked: Resolved  # the settings as given, before any value was derived
-    resolved: Resolved  # the derived settings, which keep every rule
-    allocation: Allocation
-    facts: Facts
-    vocab_size: int  # of the tokenizer; 0 if there is none
-    attempt: Attempt  # tries a change of the settings, for advice
-
-    @property
-    def run(self) -> RunConfig:
-        """The derived settings."""
-        return self.resolved.run
 
 
 def plan_run(
@@ -147,13 +122,13 @@ def hosts_of_this_job(request: TrainRequest) -> RunHosts:
     """Return the hosts of the job that this process is in, or this host."""
 
     def count(run: RunConfig) -> int:
-        return len(even_layout(request.started)[0] if request.started else find_hosts(run.launch, request.env)[2])
+        limited = request.limited(run)
+        return len(even_layout(request.started)[0] if request.started else find_hosts(limited.launch, request.env)[2])
 
-    return RunHosts(
-        machine_name(request.hostname, request.env, request.root),
-        count,
-        lambda run, facts: without_bad(find_allocation(run, request.env, facts, request.started), run, request.env),
-    )
+    def allocate(run: RunConfig, facts: Facts) -> Allocation:
+        return without_bad(find_allocation(request.limited(run), request.env, facts, request.started), run, request.env)
+
+    return RunHosts(machine_name(request.hostname, request.env, request.root), count, allocate)
 
 
 def hosts_of_machine(request: TrainRequest, *, here: bool = False) -> RunHosts:
@@ -177,7 +152,7 @@ def prepare(request: TrainRequest) -> Job:
     """
     from megads.data.check import check_data
 
-    planned = plan_run(request, hosts_of_this_job(request), finish=settle_engine)
+    request, planned = on_hosts_that_fit(request, hosts_of_this_job, partial(plan_run, finish=settle_engine))
     run, allocation, facts, attempt = planned.run, planned.allocation, planned.facts, planned.attempt
     world_size, env = allocation.world_size, request.env
     if run.launch.walltime:
@@ -194,7 +169,7 @@ def prepare(request: TrainRequest) -> Job:
     ignored = what_is_ignored(run.launch, request.started) if request.started else ()
     tight = "" if on_cpu else check_here(run, allocation, env, facts, attempt)
     backend = backend_note(dict(request.flags).get(BACKEND, ""), env, facts.device)
-    more = (*filter(None, (tight, backend)), *remarks(run, world_size), *list_notes(run), *ignored)
+    more = (*filter(None, (tight, backend)), *remarks(run, world_size), *list_notes(run), *ignored, *request.fit_notes)
     resolved = replace(planned.resolved, notes=(*planned.resolved.notes, *more))
     predict_run(run, allocation, memory, env, request.root)  # refuses a PLAN_ANCHOR that cannot correct it
     folder = folder_of_request(request, planned.asked.run, run)

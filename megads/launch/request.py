@@ -23,6 +23,14 @@ BESIDE_SETTINGS = ("MEGADS_DEVICE", "MEGADS_BACKEND", "MEGADS_PEAK_TFLOPS")
 
 
 @dataclass(frozen=True)
+class HostFit:
+    """How many hosts of its job a run uses, because its batch cannot be shared out over all."""
+
+    most: int
+    note: str
+
+
+@dataclass(frozen=True)
 class TrainRequest:
     """One call of ``megads train``."""
 
@@ -39,6 +47,7 @@ class TrainRequest:
     # of megads finetune: the pairs, from the settings before and after derive and the pairs so far
     settle: Callable[[Resolved, RunConfig, tuple[str, ...]], tuple[str, ...]] | None = None
     kept: Layer | None = None  # what a resumed run takes from its checkpoint where the user gives nothing else
+    fit: HostFit | None = None  # the hosts that are used; None: all, or NHOSTS
     staged: Mapping[str, str] = field(default_factory=dict)  # variables of ranks whose Python is a staged one
     model_of: Path | None = None  # run folder where USE_CHECKPOINT_ARGS looks first; None: that of the plain name
 
@@ -48,6 +57,17 @@ class TrainRequest:
         if "MEGADS_COMMAND" in env:
             env["MEGADS_COMMAND"] = env["MEGADS_COMMAND"].replace(f" {FRESH}", "", 1)
         return replace(self, env=env, words=tuple(word for word in self.words if word != FRESH), fresh=True)
+
+    @property
+    def fit_notes(self) -> tuple[str, ...]:
+        """What the user is told about :attr:`fit`."""
+        return (self.fit.note,) if self.fit else ()
+
+    def limited(self, run: RunConfig) -> RunConfig:
+        """Return ``run`` with NHOSTS as :attr:`fit` says."""
+        if self.fit is None:
+            return run
+        return run.model_copy(update={"launch": run.launch.model_copy(update={"num_hosts": self.fit.most})})
 
     def overrides(self) -> dict[str, str]:
         """Return ``--set`` pairs as a mapping.

@@ -1,5 +1,7 @@
 """Batches grew with the nodes that the queue's policy asked for, and the model was another one after each job."""
 
+import socket
+
 import pytest
 
 SHARED = {"GLOBAL_BATCH": "0", "MICRO_BATCH": "2", "EVAL_INTERVAL": "0", "TRAIN_ITERS": "6"}
@@ -32,3 +34,20 @@ def test_what_would_change_the_batch_is_refused_with_what_keeps_it(megads):
     other = megads.train("chain", "--dry-run", **SHARED, DP="3", NGPU_PER_HOST="3")
     assert other.returncode == 2
     assert other.stderr.splitlines()[-1].endswith("or a job of 1, 2 or 4 ranks")
+
+
+def test_a_job_with_hosts_that_cannot_share_the_batch_trains_on_those_that_can(megads):
+    """A batch of one micro-batch on three hosts: the first one trains, two are spare, and the line says so."""
+    given = {**SHARED, "GLOBAL_BATCH": "2", "TRAIN_ITERS": "4"}
+    first = megads.train("chain", **given, EXIT_INTERVAL="2")
+    assert first.returncode == 75, first.stderr
+    hosts = megads.folder / "hosts"
+    hosts.write_text(f"{socket.gethostname()}\nspare1\nspare2\n")
+    job = {"PBS_JOBID": "7.pbs", "PBS_NODEFILE": str(hosts), "LAUNCH_WITH": "direct"}
+    rest = megads.train("chain", **given, **job)
+    assert rest.returncode == 0, rest.stderr
+    assert "1 of 3 hosts are used, 2 spare: GLOBAL_BATCH=2 (env GLOBAL_BATCH) is not a multiple of" in rest.stderr
+    assert [row["iteration"] for row in megads.rows("chain") if "lm_loss" in row] == [1, 2, 3, 4]
+    new = megads.train("new", "--dry-run", **given, **job)
+    assert new.returncode == 2
+    assert new.stderr.splitlines()[-1].endswith("or FIT_HOSTS=always, which uses 1 of these 3 hosts")

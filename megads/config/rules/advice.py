@@ -43,6 +43,14 @@ class Broken(ConfigError):
         self.problem = problem
 
 
+class Refused(ConfigError):
+    """A rule that is broken, in a line with what would work."""
+
+    def __init__(self, text: str, problem: Problem):
+        super().__init__(text)
+        self.problem = problem
+
+
 @dataclass(frozen=True)
 class Layout:
     """A derived run on its ranks, and the first rule it breaks."""

@@ -22,12 +22,11 @@ from megads.config.rules import (
     tasks,
 )
 from megads.config.rules import schedule as schedule_rules
-from megads.config.rules.advice import Attempt, Change, Problem, divisors, each_of, nearest, refusal
+from megads.config.rules.advice import Attempt, Change, Problem, Refused, divisors, each_of, nearest, refusal
 from megads.config.schedule.batches import BatchSchedule, SkipRanges
 from megads.config.schema import RunConfig
 from megads.config.settings.profile import profiled_ranks, profiled_steps
 from megads.config.sizes import data_degree
-from megads.errors import ConfigError
 from megads.families.table import FAMILIES
 
 SHORTEST_MASKED = 8
@@ -43,11 +42,11 @@ def check(run: RunConfig, world_size: int, attempt: Attempt) -> None:
         attempt: tries a change from where the user stands (``megads.config.derive.attempts``).
 
     Raises:
-        ConfigError: the first broken rule, one line with changes that would work.
+        Refused: the first broken rule, one line with changes that would work.
     """
     problem = problem_of(run, world_size)
     if problem is not None:
-        raise ConfigError(refusal(problem, attempt))
+        raise Refused(refusal(problem, attempt), problem)
 
 
 def problem_of(run: RunConfig, world_size: int) -> Problem | None:

@@ -23,4 +23,5 @@ def stages(
             yield Problem(
                 f"{table.file}:{stage.line}: stage {stage.name}: {problem.text}",
                 otherwise="change seq or global_batch of the stage, or the layout",
+                rule=problem.rule,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from megads.cluster.machine import known_machine, machine_name
@@ -21,13 +22,15 @@ from megads.errors import LaunchError
 from megads.launch.job import refuse_secrets
 from megads.launch.nodes.chosen import exclusion_note
 from megads.launch.nodes.memory import NodeMemory
-from megads.launch.plan_run import RunHosts, hosts_of_this_job, plan_run
+from megads.launch.plan_run import hosts_of_this_job, plan_run
 from megads.launch.preflight.checkpoint_start import find_start_point, settings_used_once
 from megads.launch.preflight.device_memory import constraint_of, device_memory
+from megads.launch.preflight.kept_plan import kept_of
 from megads.launch.preflight.task_files import check_task_files
 from megads.launch.preflight.tracker_packages import choose_trackers
 from megads.launch.request import BESIDE_SETTINGS, TrainRequest, folder_of_request
 from megads.launch.run_folder import Folder
+from megads.launch.run_hosts import RunHosts, on_hosts_that_fit
 from megads.launch.schedulers.allocation import Allocation, unnamed_hosts
 from megads.launch.schedulers.base import JOB
 from megads.launch.schedulers.time_left import parse_walltime
@@ -67,7 +70,7 @@ def hosts_of_submission(request: TrainRequest, nodes: int) -> RunHosts:
     """Return the hosts that a job of ``nodes`` hosts (0: NHOSTS, or 1) will have; their names are not known yet."""
 
     def count(run: RunConfig) -> int:
-        return run.launch.num_hosts or nodes or 1
+        return request.limited(run).launch.num_hosts or nodes or 1
 
     def allocate(run: RunConfig, facts: Facts) -> Allocation:
         place, hosts = find_place(run.machine, request.root, request.env), count(run)
@@ -85,7 +88,8 @@ def plan_ahead(request: TrainRequest, nodes: int) -> RunConfig:
     Raises:
         MegadsError: the first rule that the settings break.
     """
-    return plan_run(request, hosts_of_submission(request, nodes) if nodes else hosts_of_this_job(request)).run
+    where = partial(hosts_of_submission, nodes=nodes) if nodes else hosts_of_this_job
+    return on_hosts_that_fit(request, where, plan_run, submits=bool(nodes))[1].run
 
 
 def prepare_submission(request: TrainRequest, options: JobOptions, cwd: Path) -> Submission:
@@ -96,7 +100,8 @@ def prepare_submission(request: TrainRequest, options: JobOptions, cwd: Path) ->
     """
     from megads.data.check import check_data
 
-    planned = plan_run(request, hosts_of_submission(request, options.nodes))
+    where = partial(hosts_of_submission, nodes=options.nodes)
+    request, planned = on_hosts_that_fit(request, where, plan_run, submits=True)
     asked, world_size, used = planned.asked, planned.allocation.world_size, len(planned.allocation.hosts)
     nodes = options.nodes or used
     refuse_host_file(asked.run.launch.hostfile)
@@ -116,7 +121,10 @@ def prepare_submission(request: TrainRequest, options: JobOptions, cwd: Path) ->
     folder = folder_of_request(request, asked.run, run, submits=True)
     if folder.note and run.checkpoint.use_args and request.model_of is None:
         return prepare_submission(replace(request, model_of=folder.run_dir(run)), options, cwd)
-    find_start_point(run, folder.path)
+    start_point = find_start_point(run, folder.path)
+    if request.kept is None and (kept := kept_of(resolved, start_point)):
+        return prepare_submission(replace(request, kept=kept), options, cwd)
+    resolved = replace(resolved, notes=(*resolved.notes, *request.fit_notes))
     once = settings_used_once(run, folder.path)
     if once and options.chain > 1:
         raise LaunchError(
