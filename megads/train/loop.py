@@ -151,7 +151,8 @@ class Loop:
         A save in the background that no rank writes any more becomes a checkpoint here.
         """
         iteration = self.training.progress.iteration
-        why = self.stop.agreed(validation=self.validates_after(iteration, iteration + 1))
+        saves = self.training.run.checkpoint.in_background and self.saves_after(iteration, iteration + 1)
+        why = self.stop.agreed(validation=self.validates_after(iteration, iteration + 1), save=saves)
         if not why and self.saving.saver.is_writing:
             self.settle()
             with self.timing.saving():

@@ -191,9 +191,9 @@ class Saving:
 
     def _start(self) -> None:
         started = time.perf_counter()
+        self.stop.deadline.begins_to_write()
         self.saver.start(snapshot_of(self.training))
         self._underway = self.training.progress.iteration, time.perf_counter() - started
-        self.stop.deadline.is_writing = True
 
     def _finish(self, state: int = WRITING) -> None:
         self.enter()

@@ -169,6 +169,21 @@ def check_content(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("background", ["false", "true"])
+def test_the_deadline_hears_that_a_save_in_the_background_begins_with_the_next_step(tmp_path, background):
+    loop = loop_of(tmp_path, **{"checkpoint.in_background": background, "checkpoint.save_interval": "3"})
+    asked, agreed = {}, loop.stop.agreed
+
+    def note(**due):
+        if due.get("step", True):
+            asked[loop.training.progress.iteration] = due["save"]
+        return agreed(**due)
+
+    loop.stop.agreed = note
+    loop.run()
+    assert [step for step, save in asked.items() if save] == ([2, 5, 8] if background == "true" else [])
+
+
+@pytest.mark.parametrize("background", ["false", "true"])
 def test_a_run_saves_at_every_interval_and_tells_how_long_it_took(tmp_path, background, caplog):
     caplog.set_level(logging.INFO, logger="megads")
     loop = loop_of(tmp_path, **{"checkpoint.in_background": background})

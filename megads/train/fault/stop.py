@@ -19,6 +19,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
+from megads.checkpoint.save import WRITING
 from megads.comm.groups import Groups
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.run_files import METRICS
@@ -35,7 +36,7 @@ ECHO_S = 1.0
 """MPICH sends Ctrl-C to a rank and to its guard, which hands it on: a SIGINT this soon after the first is the same."""
 TEARDOWN_S = 10.0  # to end processes and write the summary
 TEARDOWN_PER_RANK_S = 0.005
-SAVES = 2.0  # times that the longest save so far must fit in
+SAVES = 2.0  # times that the save to expect must fit in
 WRITER_BYTES_PER_S = 100e6  # a low guess for one rank of many, used until a save was measured
 RECENT = 5  # steps; the slow first one is forgotten
 BACKWARD = 3.0  # times the forward pass of as many samples: a training step, at least
@@ -99,24 +100,29 @@ class StopRequest:
         elif time.monotonic() - self.interrupted_at > ECHO_S:
             raise KeyboardInterrupt
 
-    def agreed(self, *, step: bool = True, validation: bool = False) -> str:
+    def agreed(self, *, step: bool = True, validation: bool = False, save: bool = False) -> str:
         """Return why to stop now, the same on every rank; empty: continue. Collective.
 
         Args:
             step: whether the next question comes only after another step.
             validation: whether it comes only after another validation.
+            save: whether a save in the background begins before it comes.
         """
         reason, saves = ASKED if self.is_asked else CONTINUE, self.saving()
+        if saves == WRITING:
+            self.deadline.still_writes()
         if self.groups.rank == 0:
             # One clock decides: ranks whose clocks differ would else leave at different steps.
             # A file system that has a bad moment is no reason to end (os.path.exists raises nothing).
             reason = max(reason, ASKED if os.path.exists(self.file) else CONTINUE)
             reason = LONG_ENOUGH if self.exit_duration_min and time.monotonic() >= self.exit_at else reason
-            reason = OUT_OF_TIME if self.deadline.is_near(step=step, validation=validation) else reason
+            reason = OUT_OF_TIME if self.deadline.is_near(step=step, validation=validation, save=save) else reason
         if self.groups.grid.world_size > 1:
             self.flag.copy_(torch.tensor([reason, saves], dtype=torch.int32))
             dist.all_reduce(self.flag, op=dist.ReduceOp.MAX)
             reason, saves = self.flag.tolist()
+            if saves == WRITING:
+                self.deadline.still_writes()
         self.saves = saves
         return self._why(reason)
 
@@ -138,7 +144,11 @@ class Deadline:
     valid_s: float = 0.0
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     measured_save_s: float = 0.0  # in this start
+    last_save_s: float = 0.0  # in this start
+    growth_s: float = 0.0  # by which the last save was longer than the one before, if it was the longest
     is_writing: bool = False  # a save in the background, which is completed before the last one begins
+    writing_since: float = 0.0
+    written_s: float = 0.0  # for which it was seen to be written
     set_up_s: float = 0.0  # of this start: first steps compile, allocate and connect as the set-up does
     step_s: float = 0.0  # a step of an earlier start, or as a validation lets expect
 
@@ -157,7 +167,20 @@ class Deadline:
 
     def saved(self, seconds: float) -> None:
         """Note how long a save took, or would have if the run had waited for it; the first one replaces the guess."""
+        self.growth_s = 0.0
+        if self.last_save_s and seconds > self.measured_save_s:
+            self.growth_s = seconds - self.last_save_s
+        self.last_save_s = seconds
         self.measured_save_s = self.save_s = max(seconds, self.measured_save_s)
+
+    def begins_to_write(self) -> None:
+        """Note that a save in the background begins."""
+        self.is_writing, self.writing_since, self.written_s = True, self.now(), 0.0
+
+    def still_writes(self) -> None:
+        """Note that a rank is writing the save in the background now."""
+        if self.is_writing:
+            self.written_s = self.now() - self.writing_since
 
     def validated(self, seconds: float, batches: int = 0) -> None:
         """Note how long a validation of so many global batches took."""
@@ -171,15 +194,21 @@ class Deadline:
             return max(self.steps)
         return max(self.step_s, min(self.set_up_s, FIRST_SHARE * max(0.0, self.ends_at - self.now())))
 
-    def needs_s(self, *, step: bool, validation: bool) -> float:
+    def needs_s(self, *, step: bool, validation: bool, save: bool = False) -> float:
         """Return the seconds from now to the end of the last process, if the run continued with what is named."""
         more = self.next_step_s() if step else 0.0
-        more += self.save_s if self.is_writing else 0.0
-        return SAVES * self.save_s + self.teardown_s + more + (self.valid_s if validation else 0.0)
+        more += self.valid_s if validation else 0.0
+        # The save that is being written may be longer already than any before it. Each one after it is longer again.
+        expected = max(self.save_s + self.growth_s, self.written_s if self.is_writing else 0.0)
+        for _ in range(self.is_writing + save):
+            more += expected
+            expected += self.growth_s
+        return SAVES * expected + self.teardown_s + more
 
-    def is_near(self, *, step: bool, validation: bool) -> bool:
+    def is_near(self, *, step: bool, validation: bool, save: bool = False) -> bool:
         """Return whether the run must stop now, since it could not after what is named."""
-        return bool(self.ends_at) and self.now() + self.needs_s(step=step, validation=validation) >= self.ends_at
+        needs = self.needs_s(step=step, validation=validation, save=save)
+        return bool(self.ends_at) and self.now() + needs >= self.ends_at
 
     def why(self) -> str:
         """Return the reason to stop, as ``the allocation ends at 18:00``."""

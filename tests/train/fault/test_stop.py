@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from megads.checkpoint.save import WRITING
 from megads.train.fault.stop import ECHO_S, Deadline, StopRequest
 from tests.ranks import groups_of, run_ranks
 
@@ -66,12 +67,18 @@ def _saves(folder: Path) -> None:
 
     dist.all_reduce = count
     try:
+        stop.deadline.begins_to_write()
         for told in ((0, 1), (2, 0), (0, 0)):
             stop.saving = lambda told=told: told[stop.groups.rank]
             assert (stop.agreed(step=False), stop.saves) == ("", max(told))
     finally:
         dist.all_reduce = all_reduce
     assert sent == [2, 2, 2]
+    seen = stop.deadline.written_s
+    assert 0.0 < seen < 60.0
+    stop.saving = lambda: WRITING
+    stop.agreed()
+    assert stop.deadline.written_s > seen
 
 
 @pytest.mark.dist

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 
 import pytest
@@ -98,6 +99,80 @@ def test_a_save_in_the_background_is_completed_before_the_last_one():
     near.saved(8.0)
     near.is_writing = True
     assert near.needs_s(step=False, validation=False) == 8.0 + 2 * 8.0 + 10.0
+
+
+def test_saves_that_grow_leave_room_for_a_longer_one():
+    near = deadline(1000.0)
+    for seconds, expected in ((8.0, 8.0), (12.0, 16.0), (13.0, 14.0), (13.0, 13.0), (9.0, 13.0), (12.0, 13.0)):
+        near.saved(seconds)
+        assert near.needs_s(step=False, validation=False) == 2 * expected + 10.0
+    near.saved(20.0)
+    near.is_writing = True  # 28, and 36 after it
+    assert near.needs_s(step=False, validation=False) == 28.0 + 2 * 36.0 + 10.0
+    near.is_writing = False
+    assert near.needs_s(step=False, validation=False) == 2 * 28.0 + 10.0
+    assert near.needs_s(step=False, validation=False, save=True) == 28.0 + 2 * 36.0 + 10.0  # one begins
+
+
+def test_a_save_that_takes_longer_than_any_before_is_counted_as_long_as_it_is_seen():
+    at = [NOON]
+    near = Deadline(NOON + 1000.0, 20.0, teardown_s=10.0, now=lambda: at[0])
+    near.saved(8.0)
+    near.still_writes()  # nothing is
+    near.begins_to_write()
+    at[0] += 5.0
+    near.still_writes()
+    assert near.needs_s(step=False, validation=False) == 3 * 8.0 + 10.0
+    at[0] += 25.0
+    near.still_writes()
+    at[0] += 600.0  # a long step, after which nobody writes any more
+    assert near.needs_s(step=False, validation=False) == 3 * 30.0 + 10.0
+    near.is_writing = False
+    near.saved(8.0)
+    near.begins_to_write()
+    assert near.needs_s(step=False, validation=False) == 3 * 8.0 + 10.0
+
+
+def _left_at_the_end(seed: int) -> float:
+    """Return the seconds between the end of a run whose saves grow, and of its allocation; below 0: it was killed."""
+    draw = random.Random(seed)
+    step_s, every, ends = draw.uniform(0.5, 20.0), draw.randint(1, 30), 0.0
+    first, factor, more = draw.uniform(1.0, 100.0), draw.choice((1.0, draw.uniform(1.0, 1.4))), draw.random()
+
+    def save_s(number: int) -> float:
+        return first * (factor**number + (number * more if factor == 1.0 else 0.0))
+
+    at, saves, steps, until = [0.0], 0, 0, 0.0
+    near = Deadline(1e12, save_s(0), teardown_s=10.0, now=lambda: at[0])
+    while True:
+        near.steps.append(step_s)
+        if near.is_writing and at[0] < until:
+            near.still_writes()
+        if near.is_near(step=True, validation=False, save=(steps + 1) % every == 0):
+            break
+        if near.is_writing and at[0] >= until:
+            near.is_writing = False
+            near.saved(save_s(saves - 1))
+        at[0] += step_s
+        steps += 1
+        if steps % every == 0:
+            if near.is_writing:
+                at[0] = max(at[0], until)
+                near.is_writing = False
+                near.saved(save_s(saves - 1))
+            if saves == 2:  # two are known, and it may end any time
+                ends = near.ends_at = (
+                    at[0] + near.needs_s(step=True, validation=False, save=True) + draw.uniform(0.0, 2000.0)
+                )
+            near.begins_to_write()
+            until, saves = at[0] + save_s(saves), saves + 1
+    done = max(at[0], until) if near.is_writing else at[0]
+    return ends - done - save_s(saves) - near.teardown_s
+
+
+def test_the_last_save_of_drawn_sequences_that_grow_is_complete_in_time():
+    left = {seed: _left_at_the_end(seed) for seed in range(400)}
+    assert {seed: seconds for seed, seconds in left.items() if seconds < 0} == {}
 
 
 def test_the_forecast_says_whether_the_iterations_fit():
