@@ -182,7 +182,7 @@ class Loop:
         rates = self.schedule.at(t.progress.scheduled_samples)
         parts = [next(batches) for _ in range(t.micro_batches_of(batch))]
         waited = time.perf_counter() - started
-        with self.timing.running(), self.numbers.step(t.progress, rates):
+        with self.timing.running(), self.numbers.step(t.progress, rates, len(parts)):
             result = t.engine.train_step(
                 parts,
                 rates.lr,
@@ -204,7 +204,7 @@ class Loop:
         if self.reporter:
             facts = StepFacts(result, loss, rates, speed, batch, waited, t.progress, self.seconds_left, times)
             self.reporter.step(facts)
-            self.reporter.watched(self.numbers.rounding.row)
+            self.reporter.watched(*self.numbers.rows(result))
         if (found := self.timing.look(t.progress.iteration)) and self.reporter:
             self.reporter.stragglers(found)
         if self.remaining.steps == FORECAST_AFTER:

@@ -214,9 +214,9 @@ class StepReporter:
             {"iteration": last, "passed_over_iterations": steps, **self.consumed(self.training.progress)}
         )
 
-    def watched(self, row: Mapping[str, float]) -> None:
+    def watched(self, *rows: Mapping[str, float]) -> None:
         """Report what is watched of the step's numbers, if anything."""
-        if row:
+        for row in filter(None, rows):
             self.settle()
             self.metrics.write({"iteration": self.training.progress.iteration, **row})
 

@@ -53,6 +53,9 @@ class StabilityConfig(Section):
     rounding_interval: int = in_steps(
         100, "ROUNDING_INTERVAL", "steps between counts of updates that round to zero, also in steps 1, 2, 10; 0: never"
     )
+    ranges_interval: int = in_steps(
+        0, "RANGES_INTERVAL", "steps between measurements of activations, gradients and weights per layer; 0: never"
+    )
     deterministic: bool = setting(
         False,
         "DETERMINISTIC --deterministic-mode",

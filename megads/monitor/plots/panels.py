@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -35,6 +36,7 @@ class Panel:
     whole: bool = False  # the values are whole numbers
     one: bool = False  # keys with the same values in every run are drawn once
     stacked: bool = False  # the values are parts of a whole
+    most: int = 0  # lines that are drawn, evenly chosen; of one run only
 
 
 TIMES = tuple(f"time/{part}_s" for part in ("data", "forward", "backward", "communication", "optimizer", "other"))
@@ -53,6 +55,8 @@ PANELS = (
     Panel("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), spiky=True),
     Panel("params_norm", "Norm of the weights", "", ("params_norm",)),
     Panel("num_zeros", "Zeros in the gradient", "elements", ("num_zeros",), spiky=True),
+    Panel("activations", "Largest activation", "leaving the layer", ("activation_max/*",), spiky=True, most=10),
+    Panel("layer_grad_norm", "Gradient norm of layers", "before clipping", ("layer_grad_norm/*",), spiky=True, most=10),
     Panel("tokens", "Throughput", "tokens/s", ("tokens_per_s",)),
     Panel("mfu", "FLOP/s utilization", "% of the peak", ("mfu", "hfu"), factor=100, one=True),
     Panel(
@@ -138,6 +142,8 @@ def panels_for(runs: Sequence[Columns], keys: Sequence[str]) -> list[tuple[Panel
     found: list[tuple[Panel, list[str]]] = []
     for panel in chosen(keys) if keys or len(runs) == 1 else _compared(runs):
         lines = list(dict.fromkeys(key for run in runs for key in _lines(run, panel)))
+        if panel.most and len(lines) > panel.most:
+            lines = [lines[round(at)] for at in np.linspace(0, len(lines) - 1, panel.most)]
         if panel.one and all(_equal(run, lines) for run in runs):
             lines = lines[:1]
         if not lines and keys:
@@ -162,7 +168,7 @@ def _compared(runs: Sequence[Columns]) -> Iterator[Panel]:
                 yield replace(
                     panel, name=key, title=f"Validation loss: {label(key)}", keys=(key,), least=1, large=False
                 )
-        else:
+        elif not panel.most:
             yield panel
 
 
@@ -176,9 +182,14 @@ def _equal(run: Columns, keys: Sequence[str]) -> bool:
 
 def _lines(run: Columns, panel: Panel) -> Iterator[str]:
     for pattern in panel.keys:
-        for key in sorted(run) if "*" in pattern else (pattern,):
+        for key in sorted(run, key=_in_order) if "*" in pattern else (pattern,):
             if key in run and fnmatchcase(key, pattern) and np.isfinite(run[key].y).any():
                 yield key
+
+
+def _in_order(key: str) -> list[tuple[int, str]]:
+    """Return what keys are sorted by: layer 2 comes before layer 10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", key)]
 
 
 def _is_constant(lines: Sequence[str], runs: Sequence[Columns]) -> bool:

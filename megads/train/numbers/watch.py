@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from megads.config.schedule.rates import Rates
 from megads.engine.base import StepResult
 from megads.train.fault.anomaly import Guard
 from megads.train.numbers.nonfinite import NonFinite
+from megads.train.numbers.ranges import RangeCheck
 from megads.train.numbers.replicas import ReplicaCheck
 from megads.train.numbers.rounding import RoundingCheck
 from megads.train.setup import Training
@@ -24,11 +25,18 @@ class NumberWatch:
     def __init__(self, training: Training, guard: Guard):
         self.guard = guard
         self.replicas, self.nonfinite = ReplicaCheck(training), NonFinite(training)
-        self.rounding = RoundingCheck(training)
+        self.rounding, self.ranges = RoundingCheck(training), RangeCheck(training)
 
-    def step(self, done: Progress, rates: Rates) -> AbstractContextManager[None]:
-        """Return what the engine's part of the step after ``done`` runs in."""
-        return self.rounding.step(done.iteration + 1, rates.lr)
+    @contextmanager
+    def step(self, done: Progress, rates: Rates, micro_batches: int) -> Iterator[None]:
+        """Watch the block, the engine's part of the step after ``done``, of so many micro-batches of this rank."""
+        iteration = done.iteration + 1
+        with self.rounding.step(iteration, rates.lr), self.ranges.step(iteration, micro_batches):
+            yield
+
+    def rows(self, result: StepResult) -> list[dict[str, float]]:
+        """Return what was watched of the step whose ``result`` this is, on rank 0; empty rows are none."""
+        return [self.rounding.row, self.ranges.row(result.grad_norm)]
 
     def accepting(self, done: Progress, ask: Callable[[float], bool] | None) -> Callable[[float], bool] | None:
         """Return what the engine calls in the step after ``done`` before the weights change; it asks ``ask``, too."""

@@ -36,6 +36,15 @@ def test_chosen_keys_are_panels_or_keys_of_the_file(tmp_path):
         draw([run], keys=["los"], most=9)
 
 
+def test_layers_of_one_run_have_lines_in_their_order_and_no_more_than_a_legend_holds(tmp_path):
+    ranges = {"iteration": 40, **{f"activation_max/layers.{index}": 1.0 + index for index in range(40)}}
+    run = run_of(tmp_path / "a", [*rows_of(40), ranges])
+    charts = draw([run], most=700).charts
+    (chart,) = [chart for chart in charts if chart.panel.name == "activations"]
+    assert [int(key.rpartition(".")[2]) for key in chart.keys] == [0, 4, 9, 13, 17, 22, 26, 30, 35, 39]
+    assert "activations" not in names(draw([run, run_of(tmp_path / "b", rows_of(40))], most=700))
+
+
 def test_tasks_have_panels_of_points_that_no_hole_divides(tmp_path):
     rows = rows_of(60)
     rows += [
