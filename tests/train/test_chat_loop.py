@@ -144,9 +144,9 @@ def _owes_losses(folder: Path, files: dict[str, str]) -> None:
     loop = chat_loop(Layout("gpt"), folder, **files, **{"train.train_iters": "6"})
     agreed = loop.stop.agreed
 
-    def asked(*, step: bool = True, validation: bool = False) -> str:
+    def asked(*, step: bool = True, **due: bool) -> str:
         is_scoring = not step and loop.training.progress.iteration == EPOCH
-        return "asked to stop" if is_scoring else str(agreed(step=step, validation=validation))
+        return "asked to stop" if is_scoring else str(agreed(step=step, **due))
 
     loop.stop.agreed = asked
     assert _run(loop).exit_code == 75

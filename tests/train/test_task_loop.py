@@ -168,10 +168,10 @@ def _owes_scores(folder: Path, files: dict[str, str]) -> None:
     loop = task_loop(Layout("gpt"), folder, **changes, **{"train.micro_batch": "1"})
     agreed, seen = loop.stop.agreed, []
 
-    def asked(*, step: bool = True, validation: bool = False) -> str:
+    def asked(*, step: bool = True, **due: bool) -> str:
         seen.append(step)
         is_scoring = not step and loop.training.progress.iteration == EPOCH
-        return "asked to stop" if is_scoring else str(agreed(step=step, validation=validation))
+        return "asked to stop" if is_scoring else str(agreed(step=step, **due))
 
     from megads.train import task_scores
 

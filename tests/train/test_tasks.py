@@ -139,8 +139,8 @@ def _gives_up_and_owes(layout: Layout, folder: Path, tasks: str) -> None:
     loop = loop_of(layout, folder, **changes)
     agreed = loop.stop.agreed
     # Asked to stop in the tasks of step 2: between two of them, and after them.
-    loop.stop.agreed = lambda *, step=True, validation=False: (
-        "asked to stop" if loop.training.progress.iteration == 2 else agreed(step=step, validation=validation)
+    loop.stop.agreed = lambda *, step=True, **due: (
+        "asked to stop" if loop.training.progress.iteration == 2 else agreed(step=step, **due)
     )
     assert loop.run().exit_code == 75
     if loop.reporter is not None:
