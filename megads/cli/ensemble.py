@@ -22,7 +22,28 @@ CHECKS = 4  # dry runs at the same time
 COMMAND = "MEGADS_COMMAND"  # of the script that started this process; a run is resumed by the ensemble
 
 
-@click.command(context_settings={"allow_interspersed_args": True})
+class EnsembleCommand(click.Command):
+    """Says where options of ``megads train`` belong."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words; an option of another command is rejected with the place for it."""
+        from megads.errors import ConfigError
+        from megads.text.quoting import quoted
+
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.NoSuchOption as error:
+            name = error.option_name
+            hint = f"did you mean {error.possibilities[0]}? " if error.possibilities else ""
+            place = next((number for number, word in enumerate(args) if word.partition("=")[0] == name), len(args))
+            moved = " ".join(map(quoted, args[place : place + 2]))
+            raise ConfigError(
+                f"{name} is no option of megads ensemble; {hint}Words of megads train stand behind --, at the end: "
+                f"megads ensemble ... -- {moved or name}"
+            ) from None
+
+
+@click.command(cls=EnsembleCommand, context_settings={"allow_interspersed_args": True})
 @click.argument("file", metavar="[FILE.yaml]", required=False, type=click.Path(path_type=Path))
 @click.option("--vary", "lists", multiple=True, metavar="NAME=A,B,C", help="A run for every value; several: all pairs.")
 @click.option("--hosts", type=click.IntRange(min=1), help="Whole hosts of each run (1).")

@@ -18,15 +18,24 @@ def nodes(machine: str, forget: tuple[str, ...]) -> None:
     """List the hosts on which runs failed, and which ones are excluded: megads nodes --forget nid001234"""
     from megads.cluster.machine import machine_name
     from megads.errors import ConfigError
-    from megads.launch.nodes.memory import BAD, NodeMemory, short
+    from megads.launch.nodes.memory import BAD, PLACE, NodeMemory, short
+    from megads.storage.reading import read_bytes
 
     name = machine or machine_name(socket.gethostname(), os.environ, Path(checkout()))
     memory = NodeMemory.of(name, os.environ)
+    try:
+        read_bytes(memory.path)
+    except FileNotFoundError:  # nothing has failed yet
+        pass
+    except OSError as error:
+        name = PLACE if os.environ.get(PLACE) else memory.path
+        raise ConfigError(f"{name}: {memory.path} cannot be read: {error.strerror}; it should be a file") from None
     known = {record.host for record in memory.records()}
     for host in forget:
         if short(host) not in known:
             raise ConfigError(f"--forget {host}: nothing is known of it on machine {name} ({memory.path})")
-        memory.note(host, "forgotten")
+        if problem := memory.note(host, "forgotten"):
+            raise ConfigError(f"--forget {host}: {memory.path} cannot be written: {problem}")
     records = memory.records()
     for record in records:
         click.echo(f"{record.host:16} {'excluded' if record.is_bad else 'used':8} {record.weight:5.2f}  {record.why}")

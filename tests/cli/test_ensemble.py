@@ -29,6 +29,8 @@ if os.environ.get("SEED") == "2" and "worker" in sys.argv:
         (("--vary", "LR=1e-3,1e-x"), "LR=1e-x: "),
         (("--vary", "LR=1e-3", "--ranks", "999"), "LR=1e-3: ranks: 999, and a host takes"),
         (("--vary", "LR=1e-3", "--ranks", "1", "--hosts", "1"), "--hosts and --ranks: use one of them"),
+        (("--vary", "LR=1e-4", "--preset", "7B"), "stand behind --, at the end: megads ensemble ... -- --preset 7B"),
+        (("--varry", "LR=1e-4"), "--varry is no option of megads ensemble; did you mean --vary?"),
         (("gone.yaml",), "gone.yaml: cannot be read"),
         (("gone", "--vary", "LR=1"), "gone: not found; pass a YAML file"),
     ],

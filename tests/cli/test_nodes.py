@@ -30,3 +30,14 @@ def test_hosts_are_listed_the_worst_first_and_can_be_forgotten(memory):
     assert ask("--forget", "n2.cluster").startswith("n1 ")
     with pytest.raises(ConfigError, match="--forget n9: nothing is known of it on machine aurora"):
         ask("--forget", "n9")
+
+
+def test_a_memory_that_cannot_be_read_or_written_is_an_error(memory, monkeypatch):
+    memory.note("n1", "broken", why="devices: 3 of 4")
+    monkeypatch.setattr(NodeMemory, "note", lambda *words, **more: "No space left on device")
+    with pytest.raises(ConfigError, match=r"--forget n1: .*nodes.jsonl cannot be written: No space left on device"):
+        ask("--forget", "n1")
+    memory.path.unlink()
+    memory.path.mkdir()
+    with pytest.raises(ConfigError, match=r"MEGADS_NODES: .*nodes.jsonl cannot be read: .* it should be a file"):
+        ask()

@@ -19,6 +19,8 @@ KEYS = ("settings", "words", "hosts", "ranks", "vary", "members")
 OF_MEMBER = ("name", "settings", "hosts", "ranks")
 OWN = ("RUN_DIR", "RUN_NAME", "HOSTFILE", "NHOSTS", "NGPU_PER_HOST")
 """Settings that the ensemble decides for each run."""
+TAKEN = ("log", "stop", "ensemble.json", "ensemble.lock", "report.html")
+"""What the folder of an ensemble holds besides its runs."""
 MOST = 10_000  # runs
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,+-]{0,119}")
 
@@ -83,6 +85,8 @@ def checked(members: Sequence[Member], where: str) -> Sequence[Member]:
         if not NAME.fullmatch(member.name):
             said = f"name {member.name!r:.60}" if member.name else "a run has neither a name nor settings"
             raise ConfigError(f"{where}: {said}; a name is a folder's: letters, digits and . _ = , + -")
+        if member.name in TAKEN:
+            raise ConfigError(f"{where}: name {member.name}: the ensemble keeps its own files there; use another name")
         if member.name in seen:
             raise ConfigError(f"{where}: two runs are called {member.name}; give each a name of its own")
         seen.add(member.name)
@@ -197,7 +201,10 @@ def _size(given: Mapping[str, Any], where: str, usual: Mapping[str, int]) -> dic
 
 def _words(given: Any, where: str) -> tuple[str, ...]:
     if isinstance(given, str):
-        return tuple(split_words(given))
+        try:
+            return tuple(split_words(given))
+        except ValueError as error:
+            raise ConfigError(f"{where}: words: {error}") from None
     if isinstance(given, list):
         return tuple(_text(word, f"{where}: words") for word in given)
     raise ConfigError(f"{where}: words are those of `megads train`, e.g. --preset 7B, not {given!r:.40}")

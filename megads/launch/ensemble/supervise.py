@@ -16,7 +16,7 @@ from megads.config.run_folder import STOP, write_whole
 from megads.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_WRONG, LaunchError
 from megads.launch.ensemble.members import Member
 from megads.launch.ensemble.places import Place, Places
-from megads.launch.supervise.processes import send
+from megads.launch.supervise.processes import die_with_parent, send
 from megads.launch.supervise.watch import caught, say
 from megads.monitor.run_state.attempts import read_attempts
 from megads.storage.file_lock import take_lock
@@ -175,8 +175,9 @@ class Supervisor:
         with open(self.log_of(member), "ab") as log:
             # A session of its own: Ctrl-C reaches this process only, which asks all runs to save.
             process = subprocess.Popen(
-                [*self.command], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+                [*self.command], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                preexec_fn=_in_child,
+            )  # fmt: skip
         self.running.append(Running(member, place, process, time.monotonic()))
         say(f"{member.name} starts on {where_text(place)}; its output is in {self.log_of(member)}")
 
@@ -192,6 +193,11 @@ class Supervisor:
     def log_of(self, member: Member) -> Path:
         """Return where the output of a run goes."""
         return self.folder / "log" / f"{member.name}.log"
+
+
+def _in_child() -> None:
+    # Nobody is left to start the others, exclude hosts, or tell a stop: a run whose ensemble is killed saves and stops.
+    die_with_parent(signal.SIGTERM)
 
 
 def exit_code(codes: Sequence[int]) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -70,13 +69,16 @@ class NodeMemory:
         """Return the memory that a command has in this folder."""
         return cls(Path(env.get(PLACE) or FILE), machine)
 
-    def note(self, host: str, what: What, *, job: str = "", cause: str = "", why: str = "") -> None:
-        """Add an event. A folder that cannot be written loses it; a run does not fail for it."""
+    def note(self, host: str, what: What, *, job: str = "", cause: str = "", why: str = "") -> str:
+        """Add an event and return why it could not be written, empty where it was; a run does not fail for it."""
         event = NodeEvent(time.time(), self.machine, short(host), what, job, cause, why[:500])
-        with suppress(OSError):
+        try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "ab") as file:  # one write, so that lines of two jobs do not mix
                 file.write(f"{sealed(json.dumps(asdict(event)))}\n".encode())
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
 
     def events(self) -> list[NodeEvent]:
         """Return what happened on this machine, oldest first; lines that changed are skipped and reported."""

@@ -69,6 +69,8 @@ def test_a_path_is_called_by_its_last_part():
         ("members: [{name: a, size: 3}]", "member 1: no entry named size"),
         ("members: [{name: a}, {name: a}]", "two runs are called a"),
         ("members: [{name: ../a}]", r"name '\.\./a'; a name is a folder's"),
+        ("members: [{name: log}]", "name log: the ensemble keeps its own files there"),
+        ('words: "--set \'a"\nvary: {SEED: [1]}', "words: 'a begins with a quote that does not end"),
         ("members: [{}]", "a run has neither a name nor settings"),
         ("settings: {NLAYER: 3}", "settings: NLAYER is not a setting; did you mean NLAYERS[?]"),
         ("settings: {RUN_DIR: x}", "RUN_DIR is the ensemble's"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ if "HOSTFILE" in found:
 with open(folder + "/env.json", "w") as file:
     json.dump(found, file)
 def stop(number, frame):
+    open(folder + "/saved", "w").close()
     sys.exit(75)
 signal.signal(signal.SIGTERM, stop)
 open(folder + "/ready", "w").close()
@@ -150,3 +152,19 @@ def test_the_last_line_about_a_run(tmp_path):
     assert last_line(path) == ""
     path.write_text("megads: first\nmegads: second\nTraceback\n")
     assert last_line(path) == "second"
+
+
+def test_runs_of_an_ensemble_that_is_killed_save_and_stop(tmp_path):
+    asked = f"""
+import sys
+from pathlib import Path
+from tests.launch.ensemble.test_supervise import members, supervisor
+supervisor(Path({str(tmp_path)!r}), members("1", ranks=1), env={{"WAITS": "1"}}).run()
+"""
+    process = subprocess.Popen([sys.executable, "-c", asked], cwd=Path(__file__).parents[3], stderr=subprocess.DEVNULL)
+    try:
+        wait_for(tmp_path / "m0/ready")
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(tmp_path / "m0/saved")
