@@ -28,8 +28,8 @@ def nodes(machine: str, forget: tuple[str, ...]) -> None:
     except FileNotFoundError:  # nothing has failed yet
         pass
     except OSError as error:
-        name = PLACE if os.environ.get(PLACE) else memory.path
-        raise ConfigError(f"{name}: {memory.path} cannot be read: {error.strerror}; it should be a file") from None
+        given = f"{PLACE}=" if os.environ.get(PLACE) else ""
+        raise ConfigError(f"{given}{memory.path}: cannot be read: {error.strerror}; it should be a file") from None
     known = {record.host for record in memory.records()}
     for host in forget:
         if short(host) not in known:

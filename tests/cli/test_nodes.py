@@ -39,5 +39,5 @@ def test_a_memory_that_cannot_be_read_or_written_is_an_error(memory, monkeypatch
         ask("--forget", "n1")
     memory.path.unlink()
     memory.path.mkdir()
-    with pytest.raises(ConfigError, match=r"MEGADS_NODES: .*nodes.jsonl cannot be read: .* it should be a file"):
+    with pytest.raises(ConfigError, match=r"MEGADS_NODES=.*nodes.jsonl: cannot be read: .* it should be a file"):
         ask()

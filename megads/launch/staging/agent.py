@@ -130,9 +130,11 @@ def own_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise StageError(f"{folder}: {str(error.strerror).lower()}; pass another folder with --to") from None
+        raise StageError(
+            f"{folder}: {str(error.strerror).lower()}; pass another folder with --to (STAGE_DIR)"
+        ) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise StageError(f"{folder}: is not a folder that only you can write; pass another one with --to")
+        raise StageError(f"{folder}: is not a folder that only you can write; pass another one with --to (STAGE_DIR)")
 
 
 @contextmanager
@@ -299,7 +301,7 @@ class Agent:
         if free < needed:
             raise StageError(
                 f"{folder}: {free / 1e9:.1f} GB free, archive and files need {needed / 1e9:.1f} GB; "
-                "pass another folder with --to"
+                "pass another folder with --to (STAGE_DIR)"
             )
         try:
             self._fetch(archive, job)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from megads.cluster.hosts import this_host
+from megads.cluster.hosts import is_this_host, this_host
 from megads.config.machine_facts import Facts
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError
@@ -22,7 +22,7 @@ from megads.launch.launchers.plan import LaunchPlan
 from megads.launch.schedulers.allocation import Allocation
 from megads.launch.staging import agent
 from megads.launch.staging.archive import CHECKOUT, Archive, make_archive, sources_of
-from megads.launch.staging.registry import Registry, Report
+from megads.launch.staging.registry import Host, Registry, Report
 from megads.launch.supervise.processes import orphans_adopted
 from megads.launch.supervise.run import start_process
 from megads.text.plural import plural
@@ -74,6 +74,11 @@ def stage(
         DataError: no archive can be made.
     """
     folder = stage_folder(run.launch.stage_dir)
+    if any(map(is_this_host, allocation.hosts)):  # before minutes of archiving
+        try:
+            agent.own_folder(Path(folder))
+        except agent.StageError as error:
+            refuse_failed(Report([Host(this_host(), problem=str(error))]), len(allocation.hosts))
     archive = make_archive(sources_of(python, root, with_base=with_base), archives.absolute())
     made = "made" if archive.is_new else "found"
     say(f"archive  {size(archive.num_bytes)}, {count(archive.num_files)} files, {made}: {archive.path}")

@@ -151,7 +151,7 @@ def test_a_host_that_fails_is_named_and_the_others_are_done(tmp_path, made):
     folders = [tmp_path / f"node{i}" for i in range(3)]
     report = serve(Registry(made, "", 3, SECRET), agents(folders))
     assert [host.problem for host in report.failed] == [
-        f"{folders[1]}: file exists; pass another folder with --to",
+        f"{folders[1]}: file exists; pass another folder with --to (STAGE_DIR)",
     ]
     assert is_complete(folders[0] / made.name)
     assert is_complete(folders[2] / made.name)

@@ -52,6 +52,14 @@ def test_ranks_get_the_staged_python_and_megads(tmp_path, monkeypatch):
     assert list(place.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_the_archive_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(stage, "make_archive", lambda *words: pytest.fail("made an archive"))
+    (tmp_path / "file").touch()
+    run = RunConfig(launch=LaunchConfig(stage_dir=str(tmp_path / "file/stage")))
+    with pytest.raises(LaunchError, match=r"failed on 1 of 1 host .*file/stage: not a directory; .*--to \(STAGE_DIR"):
+        stage.stage(HERE, UNKNOWN, run, {}, python="python", root=tmp_path, archives=tmp_path / "archives")
+
+
 def test_hosts_that_failed_are_named_in_one_line():
     stage.refuse_failed(Report([Host("a"), Host("b")]), 2)
     failed = [Host(f"n{i}", problem="no space left on device") for i in range(10)]
