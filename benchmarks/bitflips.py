@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ from megads.data.token_files.scan import check
 from megads.errors import DataError, MegadsError
 from megads.monitor.columns import read_columns
 from megads.monitor.metrics import read_metrics
-from megads.monitor.run_state.attempts import read_attempts
+from megads.monitor.run_state.attempts import Attempt, append_attempt, read_attempts
 from megads.monitor.run_state.follow import Follower
 from megads.monitor.run_state.runs import BROKEN, facts_of
 
@@ -217,6 +217,9 @@ def make_run(folder: Path) -> tuple[Path, str]:
     make_run_folder(folder / "run", prefix, {"checkpoint.save_interval": "7"})
     with Zygote() as zygote:
         Victim(folder / "run", zygote, random.Random(0)).finish()
+    started = Attempt(hosts=("a",), num_ranks=1, started=NOW - 60)  # a launch writes both rows, and here is none
+    for row in (started, replace(started, ended=NOW, kind="done")):
+        append_attempt(folder / "run", row)
     return folder / "run", prefix
 
 

@@ -119,6 +119,7 @@ def settings(overrides: dict[str, str], folder: Path) -> Resolved:
         "train.micro_batch": "1",
         "train.grad_acc_steps": str(PASSES),
         "train.train_iters": "1000000",
+        "stability.rounding_interval": "0",  # of weights, of which there are none
         "data.tokenizer_type": "NullTokenizer",
         "dir": str(folder),
         **overrides,

@@ -30,7 +30,8 @@ def test_no_flipped_bit_of_a_run_is_silent(tmp_path: Path, quiet):
     assert not table.wrong, f"seed {SEED}"
     found = {name: set(counts) for name, counts in table.counts.items()}
     assert len(found) == 11
-    assert all(found[name] == {"detected"} for name in ("tensors", "manifest", "metrics", "attempts", ".bin", ".idx"))
+    assert all(found[name] == {"detected"} for name in ("tensors", "manifest", "metrics", ".bin", ".idx"))
+    assert found["attempts"] <= {"detected", "repaired"}  # an end is filled from what the run left
     assert found["index cache"] == {"repaired"}
 
 
