@@ -103,7 +103,10 @@ def test_a_run_that_stops_anywhere_resumes_bitwise(trained):
         for _ in range(3 if more else 1):
             done = megads.train(run, **short, **more)
             assert done.returncode in (0, 75), done.stderr
-    rows = {run: [(row["iteration"], row["lm_loss"]) for row in megads.rows(run)] for run in ("whole", "parts")}
+    rows = {
+        run: [(row["iteration"], row["lm_loss"]) for row in megads.rows(run) if "lm_loss" in row]
+        for run in ("whole", "parts")
+    }
     assert [step for step, _ in rows["parts"]] == list(range(1, 15))
     assert rows["whole"] == rows["parts"]
 

@@ -26,6 +26,7 @@ REASONS = {
     "comm/devices.py": "messages of our own ranks",
     "doctor/ranks/protocol.py": "messages of our own ranks",
     "train/fault/hang_report.py": "messages of our own ranks",
+    "launch/staging/agent.py": "a program of its own; messages of a bounded length, and its own files",
     "launch/user_ranks/meeting.py": "messages of our own launcher, of a bounded length",
     "doctor/launcher/gradients.py": "a setting that was parsed before",
 }

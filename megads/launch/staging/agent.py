@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 AT, SECRET = "MEGADS_STAGE_AT", "MEGADS_STAGE_SECRET"
+LONGEST = 1 << 16  # bytes of a message
 """Variables of an agent: ``PORT ADDRESS ADDRESS ...`` of the registry, and the secret of the launch."""
 
 FILES = ".files"
@@ -53,10 +54,13 @@ class Lines:
         self.link.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any]:
-        """Return the next message; empty: the other side is gone."""
-        line = self._file.readline()
-        found: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
-        return found
+        """Return the next message; empty: the other side is gone, or is not one of ours."""
+        line = self._file.readline(LONGEST)
+        try:
+            found = json.loads(line) if line.endswith(b"\n") else {}
+        except (ValueError, RecursionError):  # a stranger
+            return {}
+        return found if isinstance(found, dict) else {}
 
 
 class Server(threading.Thread):

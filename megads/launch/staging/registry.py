@@ -18,6 +18,7 @@ from typing import Any
 from megads.cluster.hosts import listen_everywhere, this_host
 from megads.launch.staging.agent import Server
 from megads.launch.staging.archive import Archive
+from megads.storage.reading import parse_json
 
 FAN_OUT = 2
 """Hosts that one host sends to at a time; two halve what its network gives each."""
@@ -225,7 +226,7 @@ async def _receive(reader: asyncio.StreamReader) -> dict[str, Any]:
     """Return the next message; empty: the other side is gone, or is not an agent."""
     try:
         line = await reader.readline()
-        found = json.loads(line) if line.endswith(b"\n") else {}
+        found = parse_json(line) if line.endswith(b"\n") else {}
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

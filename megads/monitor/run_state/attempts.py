@@ -179,7 +179,10 @@ def spent_by(run_dir: Path, attempt: Attempt) -> Mapping[str, float]:
 def _with_end(run_dir: Path, attempt: Attempt, now: float) -> Attempt:
     """Return ``attempt`` with the end that its files say, open where it still runs."""
     attempt = replace(attempt, spent=spent_by(run_dir, attempt))
-    written, outcome = changed_at(run_dir / OUTCOME), read_outcome(run_dir)
+    written, outcome, beat = changed_at(run_dir / OUTCOME), read_outcome(run_dir), read_heartbeat(run_dir)
+    is_its_own = beat is not None and beat.attempt == attempt.attempt and beat.time >= attempt.started - _CLOCKS_S
+    if beat is not None and is_its_own and abs(written - beat.time) > FRESH_S:
+        written = beat.time  # the folder was copied, or its file system has a clock of its own
     if outcome is not None:  # that of an earlier start was removed for this one
         told = classify(End(outcome.exit_code, outcome.kind, outcome.message, outcome.host))
         return replace(
@@ -187,8 +190,8 @@ def _with_end(run_dir: Path, attempt: Attempt, now: float) -> Attempt:
             exit_code=outcome.exit_code, kind=outcome.kind, rank=outcome.rank, host=told.host or outcome.host,
             message=outcome.message, cause=told.cause, verdict=told.verdict,
         )  # fmt: skip
-    beat, beaten = read_heartbeat(run_dir), changed_at(run_dir / HEARTBEAT)
-    if beat is None or beat.attempt != attempt.attempt or beat.time < attempt.started - _CLOCKS_S:
+    beaten = changed_at(run_dir / HEARTBEAT)
+    if beat is None or not is_its_own:
         quiet = now - attempt.started
         return attempt if quiet < STARTING_S else _lost(attempt, attempt.started, attempt.began)
     # The clocks of two hosts need not agree; either of them may show that it is fresh.

@@ -56,6 +56,15 @@ def test_a_start_without_an_end_has_that_of_its_outcome(tmp_path):
     assert (tmp_path / ATTEMPTS).read_bytes() == rows
 
 
+@pytest.mark.parametrize(("written", "ended"), [(1530.0, 1530.0), (90000.0, 1500.0)])
+def test_a_folder_that_was_copied_ends_with_its_heartbeat(tmp_path, written, ended):
+    append_attempt(tmp_path, FIRST)
+    beat(tmp_path, 1500.0)
+    write_outcome(tmp_path, Outcome(0, "done", 40, "done"))
+    os.utime(tmp_path / OUTCOME, (written, written))
+    assert read_attempts(tmp_path, now=99999.0)[0].ended == ended
+
+
 @pytest.mark.parametrize(("now", "is_open"), [(1230.0, True), (1300.0, False)])
 def test_a_start_with_a_fresh_heartbeat_runs(tmp_path, now, is_open):
     append_attempt(tmp_path, FIRST)
