@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import create_autospec
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,7 @@ from megads.train.fault.stop import StopRequest
 from megads.train.loop import Loop
 from megads.train.resume import resume
 from megads.train.setup import Training
-from megads.train.step_reporter import StepFacts
+from megads.train.step_reporter import StepReporter
 from tests.ranks import groups_of
 
 SEQ, VOCAB, ITERATIONS = 12, 100, 40
@@ -131,26 +132,11 @@ def settings(grid: dict[str, int], micro_batch: int, workers: int, cache: Path, 
     return derive(resolved, num_hosts=1, ranks_per_host=math.prod(grid.values()), vocab_size=0).run
 
 
-class Numbers:
-    """Takes note of the iterations that a loop reports."""
-
-    def __init__(self, training: Training, numbers: list[int]):
-        self.training, self.numbers = training, numbers
-
-    def step(self, facts: StepFacts) -> None:
-        self.numbers.append(self.training.progress.iteration)
-
-    def watched(self, row: object) -> None:
-        pass
-
-    def settle(self) -> None:
-        pass
-
-    def compare(self, *given: object) -> None:
-        pass
-
-    def skipped_samples(self, first: int, steps: int, samples: int, reason: str) -> None:
-        pass
+def noting(training: Training, numbers: list[int]) -> StepReporter:
+    """Return a reporter that takes note of the iterations a loop reports; its calls are checked as the real one's."""
+    reporter = create_autospec(StepReporter, instance=True)
+    reporter.step.side_effect = lambda facts: numbers.append(training.progress.iteration)
+    return cast("StepReporter", reporter)
 
 
 def one_start(run: RunConfig, shards: list[Shard], folder: Path, grid: dict[str, int], die_after: int = -1) -> Steps:
@@ -174,7 +160,7 @@ def one_start(run: RunConfig, shards: list[Shard], folder: Path, grid: dict[str,
     loop.probes.is_first = False  # the recorder has no memory to look at
     numbers: list[int] = []
     if groups.rank == 0:
-        loop.reporter = Numbers(training, numbers)  # type: ignore[assignment]
+        loop.reporter = noting(training, numbers)
     first = training.progress.iteration
     try:
         loop.run()
