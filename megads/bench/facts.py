@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import time
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from megads import __version__
 from megads.bench.session import Bench
 from megads.device.facts import driver, libraries, memory
+from megads.release.commit import own_commit
 from megads.text.plural import plural
 from megads.text.units import size
 
@@ -38,7 +38,7 @@ def describe(bench: Bench, machine: str) -> dict[str, Any]:
         "libraries": ", ".join(f"{name} {version}" for name, version in libraries(row).items()) or "-",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "threads": torch.get_num_threads(),
-        "megads": f"{__version__}, commit {commit(bench.root)}",
+        "megads": f"{__version__}, commit {own_commit()}",
         "form": "tiny" if bench.is_tiny else "full",
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -63,13 +63,3 @@ def cpu_name(proc: Path = Path("/proc")) -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("model name")]
     return f"CPU {names[0]}" if names else f"CPU {platform.machine()}"
-
-
-def commit(root: Path) -> str:
-    """Return the commit of a checkout, with ``+`` where files were changed; ``?`` where git does not say."""
-    try:
-        words = ["git", "-C", str(root), "describe", "--always", "--abbrev=10", "--dirty=+", "--exclude=*"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return "?"
-    return done.stdout.strip() or "?"

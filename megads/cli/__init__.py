@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 
-from megads import __version__
 from megads.cli.call_stack import with_room
 from megads.cli.messages import CURES, shortened
 from megads.cli.options.request import ignores_local_rank
+from megads.cli.version import version_option
 from megads.errors import MegadsError
 
 COMMANDS = {
@@ -151,7 +151,7 @@ def _open_closed_streams() -> None:
 
 
 @click.group(cls=CommandGroup, late=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="megads")
+@version_option
 @ignores_local_rank
 def main() -> None:
     """Pretrain language models on HPC clusters.

@@ -40,12 +40,12 @@ from megads.checkpoint.format.shard_layout import ShardLayout
 from megads.checkpoint.format.whole_state import WholeParamState
 from megads.comm.grid import AXES
 from megads.errors import CheckpointError
+from megads.release.versions import FORMATS
 from megads.storage.checksums import NO_CRC, is_sealed, seal
 from megads.storage.durable import write_synced
 from megads.storage.reading import parse_json, read_bytes
 
-FORMAT = 3
-WITH_STATES = 4
+FORMAT, WITH_STATES = FORMATS["checkpoint"].reads
 MANIFEST = "manifest.json"
 NAME = re.compile(r"^iter_([0-9]{7,})$")
 """Of a checkpoint's folder: the iteration after which it was written."""

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from megads.storage.resources import files_root
+
 if TYPE_CHECKING:
     from megads.launch.request import TrainRequest
 
@@ -76,8 +78,8 @@ def _without_local_rank(words: list[str]) -> tuple[str, ...]:
 
 
 def checkout() -> Path:
-    """Return the checkout whose envs/ and data-lists/ are used: MEGADS_ROOT, else this file's."""
-    return Path(os.environ.get("MEGADS_ROOT") or Path(__file__).parents[3])
+    """Return the folder whose envs/ and data-lists/ are used: MEGADS_ROOT, else the checkout or what a wheel has."""
+    return files_root(os.environ)
 
 
 def absolute(text: str | Path) -> Path:

@@ -19,6 +19,7 @@ from megads.config.sources.presets import Layer, read_machine, read_preset
 from megads.config.tree import env_name, extra, fields, names_of, nested, read_value, refuse_unknown, settings
 from megads.errors import ConfigError
 from megads.families.table import FAMILY_DEFAULTS
+from megads.storage.resources import files_root
 
 __all__ = ["LAYERS", "Resolved", "rank_of", "resolve", "settings"]
 
@@ -126,7 +127,7 @@ def resolve(
         overrides: ``--set``, dotted name -> text.
         flags: other options of the command line (``megads.config.sources.flags``) and the words that follow them.
         machine: name of ``envs/<machine>.yaml``.
-        root: the checkout; None: the one this file is in.
+        root: has ``envs/``; None: that of this copy of megads.
         num_hosts: hosts of the run, by which a machine's batches differ; 0: not known, taken as NHOSTS or 1.
         checkpoint: what ``USE_CHECKPOINT_ARGS`` takes of a checkpoint.
 
@@ -141,7 +142,7 @@ def resolve(
     chosen, chosen_origin = _choose_preset(preset, from_env, given)
     host = Origin("env", "MACHINE") if env.get("MACHINE") == machine else Origin("derived", "host name")
     machine, machine_origin = given.get("machine", (machine, host))
-    facts = read_machine(machine, root or Path(__file__).parents[3])
+    facts = read_machine(machine, root or files_root({}))
     from_file = read_settings(str(user[CONFIG_FILE][0])) if CONFIG_FILE in user and user[CONFIG_FILE][0] else {}
     by_megatron, why = is_megatron(chosen is not None, given, from_env, from_file)
     # A command of Megatron-LM without a preset means the same on every machine.

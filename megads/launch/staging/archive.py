@@ -28,6 +28,7 @@ from megads.errors import DataError, LaunchError
 from megads.storage.file_lock import take_lock
 from megads.storage.open_file import write_cure
 from megads.storage.reading import parse_json
+from megads.storage.resources import is_shipped
 
 ENV, BASE, CHECKOUT = "env", "base", "checkout"
 """Folders of an archive: the environment, the Python it was made with, megads."""
@@ -110,7 +111,7 @@ def sources_of(python: str, root: Path, *, with_base: bool | None = None) -> lis
     wants_base = file_system_of(base) in NETWORK if with_base is None else with_base
     if found and base != prefix and str(base) not in SYSTEM and wants_base:
         found.append(Source(BASE, base))
-    if root.name not in ("site-packages", "dist-packages"):
+    if root.name not in ("site-packages", "dist-packages") and not is_shipped(root):
         found.append(Source(CHECKOUT, root, OF_CHECKOUT))
     return found
 

@@ -1,0 +1,1 @@
+"""What this copy of megads is: version, commit, and the formats that it reads and writes. Needs nothing else."""
