@@ -72,6 +72,7 @@ def ensemble(
     from megads.launch.any_program import launch_settings
     from megads.launch.ensemble.places import find_places
     from megads.launch.ensemble.supervise import Supervisor
+    from megads.launch.nodes.memory import NodeMemory
     from megads.launch.schedulers.allocation import find_allocation
     from megads.launch.schedulers.time_left import ends_at, started_at
     from megads.text.plural import plural
@@ -86,11 +87,14 @@ def ensemble(
     run, facts = launch_settings(env, socket.gethostname(), checkout(), {})
     places = find_places(run.launch, env, facts)
     places.refuse(asked.members)
+    if not places.one_host:
+        for line in places.leave_out(NodeMemory.of(run.machine, env).bad_hosts(), asked.members):
+            click.echo(f"megads: {line}", err=True)
     command = [sys.executable, "-m", "megads", "train", *asked.words, *words]
     _check(asked.members, command, env, folder, dry_run)
     if dry_run:
         at_once = _at_once(places, asked.members)
-        room = f"{at_once} at the same time on {plural(len(places.hosts), 'host')}"
+        room = f"{at_once} at the same time on {plural(len(places.free), 'host')}"
         click.echo(f"{plural(len(asked.members), 'run')} in {folder}, {room}")
         click.echo("\n".join(f"{each.name:30} {_size(each)}" for each in asked.members))
         return

@@ -26,6 +26,7 @@ _NAME, _DIGITS = b', "crc32": "', b'%08x"}'
 _TAIL = _NAME + _DIGITS
 _LENGTH = len(_TAIL % 0)
 _CUT = re.compile(rb'[0-9a-f]{0,8}"?')  # of a line that is still being written, or whose writer was killed
+_REPORTED: set[str] = set()
 _LARGEST = int(sys.float_info.max)
 
 
@@ -35,10 +36,16 @@ def sealed(text: str) -> str:
 
 
 class Damage:
-    """Lines of a file that differ from their checksums: how many, and the bytes at which the first and last begin."""
+    """Lines of a file that differ from their checksums: how many, and the bytes at which the first and last begin.
 
-    def __init__(self) -> None:
+    Args:
+        only_rows: whether no other program writes into the file, so that a whole line that is no JSON object (half
+            a row, binary garbage) is damage, too.
+    """
+
+    def __init__(self, *, only_rows: bool = False) -> None:
         self.count, self.first, self._last = 0, -1, -1
+        self.only_rows = only_rows
 
     def add(self, offset: int) -> None:
         """Count the line at ``offset``, once; offsets ascend."""
@@ -57,12 +64,18 @@ class Damage:
         if not self.count:
             return ""
         lines = plural(self.count, "damaged row")
-        return f"{lines} skipped (CRC-32 differs), the first on line {_line_number(path, self.first)}"
+        why = "CRC-32 differs, or no JSON object" if self.only_rows else "CRC-32 differs"
+        return f"{lines} skipped ({why}), the first on line {_line_number(path, self.first)}"
 
     def report(self, path: Path) -> None:
-        """Log one line if there is damage."""
-        if self.count:
-            LOG.warning("%s: %s", plain(str(path)), self.text(path))
+        """Log one line if there is damage; of a file of our own, which is read again and again, only once."""
+        if not self.count:
+            return
+        line = f"{plain(str(path))}: {self.text(path)}"
+        if self.only_rows and line in _REPORTED:
+            return
+        _REPORTED.add(line)
+        LOG.warning("%s", line)
 
 
 def _line_number(path: Path, offset: int) -> int:
@@ -86,9 +99,11 @@ def parse_rows(lines: bytes, damage: Damage, offset: int = 0) -> list[dict[str, 
     if [text[-_LENGTH:] for text in texts] == [_TAIL % value for value in map(zlib.crc32, bodies)]:
         return _objects(b"},".join(bodies) + b"}") or []
     kept = []
-    for line in texts:
+    has_end = lines.endswith(b"\n")
+    for number, line in enumerate(texts, 1):
         text = line.strip()
-        if _is_damaged(text):
+        is_other = damage.only_rows and (has_end or number < len(texts)) and text and _object(text) is None
+        if is_other or _is_damaged(text):
             damage.add(offset)
         elif text:
             kept.append(text)

@@ -62,10 +62,11 @@ def main(config_path: Path, env: Mapping[str, str], check: Check | None = None) 
     except KeyboardInterrupt:
         # A launcher of megads writes the outcome itself.
         text = report_interrupted(run_dir) if is_on_its_own(env) else "megads: interrupted before the run could save\n"
+        watch.claim.end()
         leave(text if info.rank == 0 else "", EXIT_INTERRUPTED)
     except BaseException as error:
-        fail(error, run_dir, info, env, watch.iteration)
-    _disconnect()
+        fail(error, run_dir, info, env, watch.iteration, watch.claim.end)
+    _let_go(watch)
     finish_mpi()
     # A launcher takes a code other than 0 for a failure; the outcome file informs it of a stop.
     # Rank 0 carries the code of a run that was stopped: a launcher ends all ranks when the first one leaves with it,
@@ -134,6 +135,12 @@ def _train(run: RunConfig, run_dir: Path, info: RankInfo, env: Mapping[str, str]
         conclude(loop, outcome)
         metrics.settle()
     return outcome
+
+
+def _let_go(watch: Watchdog) -> None:
+    """Leave the folder to the next run, and the other ranks."""
+    watch.claim.end()
+    _disconnect()
 
 
 def _disconnect() -> None:

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from megads.storage.lease import holder_of
+
 
 @pytest.mark.parametrize("settings", [{}, {"TP": "2", "CKPT_DIR": "saved"}], ids=["one-rank", "two-ranks"])
 def test_a_sweep_leaves_a_table_a_picture_and_no_run(megads, settings):
@@ -16,6 +18,8 @@ def test_a_sweep_leaves_a_table_a_picture_and_no_run(megads, settings):
     assert 5 <= len(rows) <= 10
     assert (megads.folder / "r/lr_finder.png").read_bytes().startswith(b"\x89PNG")
     assert {path.name for path in (megads.folder / "r").iterdir()} == {"lr_finder", "lr_finder.csv", "lr_finder.png"}
+    # The next job need not wait until the lease of this one has run out.
+    assert holder_of(megads.folder / "r/lr_finder").is_over
     assert not list(megads.folder.rglob("iter_*"))
     assert not list(megads.folder.rglob("metrics.jsonl"))
     # The training run of that name begins as if nothing had been there.

@@ -11,6 +11,7 @@ from megads.config.machine_facts import Facts
 from megads.config.schema import LaunchConfig
 from megads.errors import LaunchError
 from megads.launch.ensemble.members import Member
+from megads.launch.nodes.memory import NodeRecord, short
 from megads.launch.schedulers.allocation import find_hosts, is_here, ranks_per_host
 from megads.text.plural import plural
 
@@ -66,6 +67,26 @@ class Places:
         """Use ``host`` no longer; return whether it was used until now."""
         name = next((each for each in self.free if each.split(".")[0] == host.split(".")[0]), "")
         return self.free.pop(name, None) is not None
+
+    def leave_out(self, bad: Mapping[str, NodeRecord], members: Sequence[Member]) -> list[str]:
+        """Leave hosts unused that are known for failures while every run still finds a place; return lines about it.
+
+        Args:
+            bad: hosts by their short names, the worst first. One that the runs need is used last.
+        """
+        needed = max(1 if member.ranks else member.hosts for member in members)
+        lines = []
+        for name, record in bad.items():
+            host = next((each for each in self.free if short(each) == name), "")
+            if not host:
+                continue
+            slots = self.free.pop(host)
+            if len(self.free) >= needed:
+                what = "is left unused"
+            else:
+                self.free[host], what = slots, "is used, as the runs need it"
+            lines.append(f"host {host} {what}: {record.why}; megads nodes --forget {name} once it is repaired")
+        return lines
 
     def refuse(self, members: Sequence[Member]) -> None:
         """Refuse a run that fits nowhere, before any is started.

@@ -8,6 +8,7 @@ check. Ends of which nobody knows the cause, and those of the network or a disk,
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -26,6 +27,7 @@ BAD = 1.4
 """From this weight on a host is left out where there is another one."""
 
 What = Literal["failed", "broken", "healthy", "forgotten"]
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK  # the last: a pipe that nobody reads is refused, not waited for
 WEIGHTS = {"failed": 1.0, "broken": 2.0}
 """Of a host that was named when a run failed, and of one that failed a check."""
 
@@ -74,15 +76,27 @@ class NodeMemory:
         event = NodeEvent(time.time(), self.machine, short(host), what, job, cause, why[:500])
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "ab") as file:  # one write, so that lines of two jobs do not mix
+            with os.fdopen(os.open(self.path, _APPEND | os.O_CREAT, 0o666), "ab") as file:
+                # One write, so that lines of two jobs do not mix.
                 file.write(f"{sealed(json.dumps(asdict(event)))}\n".encode())
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+    def problem(self) -> str:
+        """Return why :meth:`note` could not add an event, as far as that shows without writing; empty: it could."""
+        try:
+            os.close(os.open(self.path, _APPEND))
+        except FileNotFoundError:
+            there = next(each for each in self.path.absolute().parents if os.path.lexists(each))
+            return "" if os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written"
         except OSError as error:
             return error.strerror or str(error)
         return ""
 
     def events(self) -> list[NodeEvent]:
         """Return what happened on this machine, oldest first; lines that changed are skipped and reported."""
-        damage = Damage()
+        damage = Damage(only_rows=True)
         try:
             rows = parse_rows(read_bytes(self.path), damage)
         except OSError:

@@ -19,7 +19,7 @@ from megads.cluster.hosts import this_host
 from megads.config.run_folder import OUTCOME, STOP
 from megads.errors import EXIT_DONE, EXIT_STOPPED, MegadsError
 from megads.launch.launchers.plan import IN_PLACE, LaunchPlan
-from megads.launch.nodes.memory import NodeMemory, short
+from megads.launch.nodes.memory import NodeMemory, What, short
 from megads.launch.nodes.probe import Health
 from megads.launch.preflight.checkpoint_start import Saved
 from megads.launch.run_folder import append_to_log
@@ -72,6 +72,7 @@ class Restarts:
     now: Callable[[], float] = field(default_factory=steady_clock)
     answered: set[str] = field(default_factory=set)
     signals: list[int] = field(default_factory=list)
+    forgets: bool = False  # whether the memory of hosts could not be written
 
     def run(self) -> int:
         """Run to the end and return the exit code of the last attempt.
@@ -154,7 +155,7 @@ class Restarts:
             return ""
         failed = _named(last.host, self.allocation.hosts)
         if failed and last.cause == "node":
-            self.memory.note(failed, "failed", job=last.job, cause=last.cause, why=last.verdict)
+            self.remember(failed, "failed", last.verdict)
         # A host that went down takes its ranks with it before one of them can say a word.
         for host in [failed] if failed else self.gone():
             why = self.what_is_wrong_with(host)
@@ -170,14 +171,14 @@ class Restarts:
         if not self.allocation.spare and len(self.allocation.hosts) == 1:
             return ""  # there is no other one
         if self.is_gone(host):
-            self.memory.note(host, "broken", job=last.job, cause=last.cause, why=UNREACHABLE)
+            self.remember(host, "broken", UNREACHABLE)
             return UNREACHABLE
         if known := self.memory.bad_hosts().get(short(host)):
             return f"it is known for failures ({known.why})"
         others = tuple(other for other in self.allocation.hosts if other != host)
         health = self.probe(host, others or self.allocation.spare)
         if health.state != "unknown":
-            self.memory.note(host, health.state, job=last.job, cause=last.cause, why=health.why or last.verdict)
+            self.remember(host, health.state, health.why or last.verdict)
         if health.state == "broken":
             return f"it fails a check ({health.why})"
         if health.state == "healthy":
@@ -185,6 +186,14 @@ class Restarts:
         elif last.cause == "node" and self.allocation.spare:
             return f"it was named, and cannot be checked ({health.why})"
         return ""
+
+    def remember(self, host: str, what: What, why: str) -> None:
+        """Keep what happened on ``host`` for later jobs; that it cannot be kept is reported once."""
+        last = self.past[-1]
+        problem = self.memory.note(host, what, job=last.job, cause=last.cause, why=why)
+        if problem and not self.forgets:
+            self.report(f"{self.memory.path}: {problem}; failures of hosts are not kept for later jobs")
+        self.forgets = self.forgets or bool(problem)
 
     def replace_host(self, failed: str, why: str) -> None:
         """Let a spare host take the place of one that failed."""

@@ -108,7 +108,7 @@ def read_attempts(run_dir: Path, now: float | None = None, damage: Damage | None
         now: unix seconds; None: the present.
         damage: takes rows that differ from their checksums, which are skipped; None: a line of the log does.
     """
-    seen = Damage() if damage is None else damage
+    seen = Damage(only_rows=True) if damage is None else damage
     found = _merged(run_dir, seen)
     if damage is None:
         seen.report(run_dir / ATTEMPTS)

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -32,11 +32,21 @@ def is_on_its_own(env: Mapping[str, str]) -> bool:
     return env.get("MEGADS_IN_PLACE") == "1" or env.get("MEGADS_WATCHED") != "1"
 
 
-def fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str, str], iteration: int) -> NoReturn:
+def fail(
+    error: BaseException,
+    run_dir: Path,
+    info: RankInfo,
+    env: Mapping[str, str],
+    iteration: int,
+    last: Callable[[], None] = lambda: None,
+) -> NoReturn:
     """Report ``error`` and leave the process without touching another collective.
 
     The first rank to fail writes the outcome, which informs the launcher; ranks then leave
     with 0, because a launcher that sees another code adds pages of its own.
+
+    Args:
+        last: is called once the outcome is written.
     """
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         place = error.filename or run_dir
@@ -62,6 +72,7 @@ def fail(error: BaseException, run_dir: Path, info: RankInfo, env: Mapping[str, 
             message = f"{where(info.rank)}: lost another rank{f' on {host}' if host else ''}: {error}"
         with suppress(ConfigError):  # a full disk; the reason still goes to stderr
             write_first_outcome(run_dir, Outcome(code, hidden(message, env), iteration, kind, rank, host))
+    last()
     leave(text, EXIT_DONE if os.path.exists(outcome) and not is_on_its_own(env) else code)
 
 

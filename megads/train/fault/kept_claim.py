@@ -17,6 +17,7 @@ from megads.errors import CheckpointError
 from megads.monitor.log import LOG
 from megads.storage.lease import RENEWS_S, Lease, LeaseLost, lease_of
 
+ENDS_S = 5.0  # for a renewal that has begun
 NOT_OURS = "holds the folder of this run now"
 
 
@@ -65,11 +66,15 @@ class KeptClaim:
                     continue  # the next one may work; until then the lease ages
 
     def end(self) -> None:
-        """End renewing; let the next run have the folders at once where this process itself was the launcher."""
+        """End renewing; let the next run have the folders at once where this process itself was the launcher.
+
+        Called again it does nothing. On a file system that hangs the leases run out by themselves.
+        """
         self._end.set()
         if self._thread.is_alive():
-            self._thread.join()
-        for lease in self.leases:
+            self._thread.join(ENDS_S)
+        leases, self.leases = self.leases, []
+        for lease in leases if not self._thread.is_alive() else ():
             if lease.holder.is_here() and lease.holder.pid == os.getpid():
                 lease.release()
 

@@ -13,6 +13,7 @@ from megads.errors import LaunchError
 from megads.launch.ensemble import places as module
 from megads.launch.ensemble.members import Member
 from megads.launch.ensemble.places import Place, Places, find_places
+from megads.launch.nodes.memory import NodeRecord
 
 
 def four() -> Places:
@@ -87,6 +88,22 @@ def test_a_host_is_excluded_by_its_short_name():
     assert not places.exclude("a")
     places.exclude("b")
     assert places.problem(Member("m", ranks=1)) == "no host is left"
+
+
+def known(*hosts: str) -> dict[str, NodeRecord]:
+    return {host: NodeRecord(host, 2.0, "devices: 3 of 4") for host in hosts}
+
+
+def test_hosts_known_for_failures_stay_unused_while_every_run_finds_a_place():
+    places = Places(("a", "b.site", "c", "d"), 4, one_host=False)
+    lines = places.leave_out(known("b", "elsewhere", "a", "c"), [Member("small", ranks=2), Member("big", hosts=2)])
+    assert list(places.free) == ["d", "c"]  # the worst first, as far as the largest run allows; what is needed is last
+    assert lines == [
+        "host b.site is left unused: devices: 3 of 4; megads nodes --forget b once it is repaired",
+        "host a is left unused: devices: 3 of 4; megads nodes --forget a once it is repaired",
+        "host c is used, as the runs need it: devices: 3 of 4; megads nodes --forget c once it is repaired",
+    ]
+    assert places.take(Member("big", hosts=2)) == Place(("d", "c"))
 
 
 def test_this_host_without_a_scheduler_takes_as_many_ranks_as_it_has_cores():

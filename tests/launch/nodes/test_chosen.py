@@ -42,3 +42,17 @@ def test_a_submission_says_which_hosts_it_excludes(tmp_path):
     assert exclusion_note(bad, "--exclude=") == "excluded 2 hosts known for failures: --exclude=a,b"
     assert "ask for one host more than NHOSTS" in exclusion_note(bad, "")
     assert exclusion_note({}, "--exclude=") == ""
+
+
+def test_a_memory_that_cannot_be_written_is_named_before_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    alone, two = Allocation("none", ("a",), 2), Allocation("none", ("a", "b"), 2)
+    given = {"MEGADS_NODES": str(tmp_path)}
+    line = f"MEGADS_NODES={tmp_path}: Is a directory; failures of hosts are not kept for later jobs; name another file"
+    assert host_notes(RUN, alone, given, tmp_path) == [line]
+    (tmp_path / ".megads").write_text("")
+    restarts = RUN.model_copy(update={"launch": RUN.launch.model_copy(update={"max_restarts": 1})})
+    assert host_notes(RUN, two, {}, tmp_path) == host_notes(restarts, alone, {}, tmp_path) == []
+    (line,) = host_notes(restarts, two, {}, tmp_path)
+    assert line.startswith(".megads/nodes.jsonl: Not a directory; ")
+    assert line.endswith("; MEGADS_NODES names another file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import asdict
 
@@ -64,6 +65,43 @@ def test_rows_that_changed_are_skipped_and_a_folder_that_cannot_be_written_fails
     (tmp_path / "file").write_text("")
     problem = NodeMemory(tmp_path / "file/nodes.jsonl", "aurora").note("n1", "failed")
     assert problem in ("File exists", "Not a directory")
+
+
+def test_binary_garbage_is_counted_and_reported_once(tmp_path, caplog):
+    found = memory(tmp_path, ("n1", "broken", 0), ("n2", "broken", 0))
+    first, second = found.path.read_bytes().splitlines(keepends=True)
+    half = second[:40] + b"\n"
+    found.path.write_bytes(first + b"\x00" * 4096 + b"\n\xff\xfe\x80garbage\n" + half + second + b'{"time": 1')
+    for _ in range(2):
+        assert set(found.bad_hosts(NOW)) == {"n1", "n2"}
+    why = "3 damaged rows skipped (CRC-32 differs, or no JSON object), the first on line 2"
+    assert caplog.messages == [f"{found.path}: {why}"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "file in the way", "fine", "new"])
+def test_what_cannot_be_written_is_known_before(tmp_path, kind):
+    path = tmp_path / "nodes.jsonl"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "file in the way":
+        path.write_text("")
+        path = path / "deeper/nodes.jsonl"
+    elif kind == "new":
+        path = tmp_path / "deeper/still/nodes.jsonl"
+    else:
+        path.write_text("")
+    said = {
+        "folder": "Is a directory",
+        "pipe": "No such device or address",
+        "file in the way": "Not a directory",
+        "fine": "",
+        "new": "",
+    }
+    found = NodeMemory(path, "aurora")
+    assert found.problem() == said[kind]
+    assert bool(found.note("n1", "failed")) == bool(said[kind])
 
 
 def test_a_name_is_kept_without_its_domain_and_an_address_whole():

@@ -358,6 +358,13 @@ def test_a_host_that_is_named_twice_is_left_out_although_it_passes_a_check(tmp_p
     assert [row["cause"] for row in run.attempts()] == ["node", "node", ""]
 
 
+def test_a_memory_that_cannot_be_written_is_reported_once(tmp_path):
+    (tmp_path / "nodes.jsonl").mkdir()
+    run = Run(tmp_path, failed(saved=1), failed(saved=2), OK, probe=lambda host, others: Health("healthy", "4 stages"))
+    assert run.job.run() == 0
+    assert run.log().count("nodes.jsonl: Is a directory; failures of hosts are not kept for later jobs") == 1
+
+
 @pytest.mark.parametrize("message", ["CUDA out of memory", "[Errno 5] Input/output error", "DUE TO PREEMPTION"])
 def test_no_host_is_blamed_for_memory_files_or_the_time(tmp_path, message):
     run = Run(tmp_path, failed("error", message=message, saved=1), OK, spare=("c",))

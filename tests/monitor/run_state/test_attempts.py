@@ -119,6 +119,18 @@ def test_rows_that_changed_or_were_cut_are_skipped_and_counted(tmp_path):
     assert read_attempts(tmp_path, now=1001.0) == [ENDED]
 
 
+def test_binary_garbage_between_rows_is_counted_and_reported_once(tmp_path, caplog):
+    """A host that crashed may leave blocks of zeros; a summary, a report and the next start read the file each."""
+    path = tmp_path / ATTEMPTS
+    append_attempt(tmp_path, FIRST)
+    path.write_bytes(path.read_bytes() + b"\x00" * 512 + b"\n" + bytes(range(255, 127, -1)) + b"\n")
+    append_attempt(tmp_path, ENDED)
+    for _ in range(3):
+        assert read_attempts(tmp_path, now=1001.0) == [ENDED]
+    why = "2 damaged rows skipped (CRC-32 differs, or no JSON object), the first on line 2"
+    assert caplog.messages == [f"{path}: {why}"]
+
+
 @pytest.mark.parametrize("row", ["7", "{}", '{"started": "x"}', '{"started": 5, "hosts": "a"}', '{"started": 1e300}'])
 def test_rows_of_another_kind_are_skipped(tmp_path, row):
     (tmp_path / ATTEMPTS).write_text(f"{row}\n")

@@ -45,6 +45,9 @@ def test_both_folders_are_renewed_and_released_by_the_process_that_took_them(hel
     kept.end()
     assert holder_of(folder).is_over
     assert holder_of(folder.parent / "c").is_over
+    take(folder, this_process("2"), holder_of(folder))
+    kept.end()
+    assert not holder_of(folder).is_over  # the next one's
 
 
 def test_a_lost_folder_gets_no_checkpoint_and_ends_the_run(held, monkeypatch):
