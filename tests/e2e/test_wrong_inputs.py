@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from megads.cluster.machine import cpu_computes_fp16
 from tests.config.advice import ways
 from tests.e2e.refused import DATA, refused, run
 
@@ -167,14 +166,6 @@ def test_a_vendor_that_is_not_here(megads):
     masks = {"CUDA_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1"}
     told = ["MEGADS_DEVICE=nvidia: no such device is visible on this host; it shows", "cpu"]
     refused(megads, told=told, MEGADS_DEVICE="nvidia", **masks)
-
-
-def test_fp16_is_refused_where_there_is_none(megads):
-    if cpu_computes_fp16():
-        done = run(megads, "train", "--dry-run", DTYPE="fp16")
-        assert done.returncode == 0, done.stderr
-        return
-    refused(megads, told=["DTYPE=fp16 trains on a cpu with AVX512-FP16", "use DTYPE=bf16 or DTYPE=fp32"], DTYPE="fp16")
 
 
 def test_a_model_that_does_not_fit_can_be_forced(megads):

@@ -12,7 +12,6 @@ from megads.cluster.machine import count_accelerators
 from megads.config.sources.presets import read_machine
 from megads.errors import ConfigError, DeviceError
 from megads.launch.plan_run import prepare
-from megads.launch.preflight import capabilities
 from megads.launch.preview import preview
 from megads.launch.request import TrainRequest
 
@@ -34,7 +33,6 @@ def no_look(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket, "getfqdn", refuse)
-    monkeypatch.setattr(capabilities, "cpu_computes_fp16", refuse)
     monkeypatch.setattr("megads.launch.plan_run.available_memory", refuse)
     monkeypatch.setattr("megads.launch.preflight.packages.version_of", refuse)
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from megads.cluster.machine import cpu_computes_fp16, visible_accelerators
+from megads.cluster.machine import visible_accelerators
 from megads.config.schema import RunConfig
 from megads.device.names import BACKENDS, wanted_backend, wanted_device
 from megads.errors import DeviceError, LaunchError
@@ -43,11 +43,6 @@ def check_host(run: RunConfig, env: Mapping[str, str]) -> None:
         raise DeviceError(f"DS_ACCELERATOR={env['DS_ACCELERATOR']}: this run is on the cpu; unset DS_ACCELERATOR")
     check_attention(run, device)
     check_kernels(run, device)
-    if run.train.dtype == "fp16" and device == "cpu" and not cpu_computes_fp16():
-        raise DeviceError(
-            "DTYPE=fp16 trains on a cpu with AVX512-FP16, AVX-NE-CONVERT or ARMv8.2's half precision, and this one has "
-            "none of them (single operations work, which is what `megads doctor` checks); use DTYPE=bf16 or DTYPE=fp32"
-        )
     check_optimizer(run.optim.optimizer, device)
     nvme = {"OFFLOAD_OPTIMIZER": run.deepspeed.offload_optimizer, "OFFLOAD_PARAMS": run.deepspeed.offload_params}
     asked = [f"{name}=nvme" for name, place in nvme.items() if place == "nvme"]
