@@ -45,6 +45,7 @@ from megads.data.token_files.scan import check
 from megads.errors import DataError, MegadsError
 from megads.monitor.columns import read_columns
 from megads.monitor.metrics import read_metrics
+from megads.monitor.rows import forget_reports
 from megads.monitor.run_state.attempts import Attempt, append_attempt, read_attempts
 from megads.monitor.run_state.follow import Follower
 from megads.monitor.run_state.runs import BROKEN, facts_of
@@ -190,6 +191,7 @@ def flip_all(kinds: list[Kind], count: int, seed: int) -> Table:
         times = (path.stat().st_atime_ns, path.stat().st_mtime_ns)  # a disk that errs changes no time
         _put(path, bytes(changed), times)
         lines.said = []
+        forget_reports()
         found = outcome_of(kind.read, expected[kind.name], lines)
         _put(path, content, times)
         table.counts.setdefault(kind.name, Counter())[found.split()[0]] += 1

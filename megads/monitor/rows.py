@@ -78,6 +78,11 @@ class Damage:
         LOG.warning("%s", line)
 
 
+def forget_reports() -> None:
+    """Report all damage again, as a new command would."""
+    _REPORTED.clear()
+
+
 def _line_number(path: Path, offset: int) -> int:
     number, left = 1, offset
     with open_binary(path) as file:
