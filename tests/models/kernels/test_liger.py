@@ -120,15 +120,18 @@ MODELS = {
 
 
 def agree(found: list[Tensor], wanted: list[Tensor]) -> None:
-    """In float32, relative to the norm of each."""
+    """Relative to the norm of each."""
     for ours, plain in zip(found, wanted, strict=True):
-        assert torch.linalg.vector_norm(ours - plain) <= 1e-5 * torch.linalg.vector_norm(plain)
+        tolerance = 1e-10 if ours.dtype == torch.float64 else 1e-5
+        assert torch.linalg.vector_norm(ours - plain) <= tolerance * torch.linalg.vector_norm(plain)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_what_it_computes_eagerly(name):
     shape, used, without = MODELS[name]
-    model, said = build(shape).float(), []
+    model, said = build(shape), []
+    if "cross_entropy" in used:  # which computes float32 logits
+        model.float()
     tokens = batch(model)
     wanted = loss_and_gradients(model, tokens)
     use_liger([model], said.append, LIGER)
