@@ -24,6 +24,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # A job that a script put into the background ignores SIGINT, and so would every process that
 # a test starts; the tests of Ctrl-C need it as a terminal leaves it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Under nohup they would ignore SIGHUP. What has a handler here has the default in a program that is started.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 # An example may wait for a core: by default one that takes 0.2 s fails.
 settings.register_profile("megads", deadline=None, suppress_health_check=[HealthCheck.too_slow])

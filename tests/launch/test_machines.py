@@ -185,7 +185,7 @@ def test_facts_know_nothing_by_default():
 # of variables comes from, a folder, and the places that tell users of machines.
 ALLOWED = re.compile(
     # The last ones are an optimizer.
-    r"Aurora-?GPT|aurora-gpt|ALCF/|ALCF'?s? |as ALCF|argonne-lcf|\"ALCF\"|\bALCF\b\s*(=|\.values)|"
+    r"Aurora-?GPT|aurora-gpt|ALCF/|^graft ALCF$|ALCF'?s? |as ALCF|argonne-lcf|\"ALCF\"|\bALCF\b\s*(=|\.values)|"
     r"sophia(g\b|-g\b|_(beta|rho|interval)|\.(py|SophiaG)|'s? |'?s Hessian| import)|optim\.sophia",
     re.IGNORECASE,
 )

@@ -6,11 +6,12 @@ import os
 import signal
 from pathlib import Path
 
-from tests.data.preprocess.conftest import alive, golden, kill, texts, until
+from tests.data.preprocess.conftest import alive, golden, kill, texts, until, write_jsonl
 
 
 def test_a_worker_that_is_killed(megads, tokenizer, words):
-    """As when the system runs out of memory."""
+    """As when the system runs out of memory; with enough text that a busy host sees it run."""
+    write_jsonl(megads.folder / "a.jsonl", texts(9000))
     pid = megads.start(*words, "--verify", "--encoder", "original", "--keep-seconds", 0)
     work = megads.folder / ".out_text_document.preprocess" / "part-0" / "journal"
     until(lambda: work.exists() and work.read_bytes().count(b"\n") > 2)
@@ -21,7 +22,7 @@ def test_a_worker_that_is_killed(megads, tokenizer, words):
     assert error.startswith("megads: a worker was ended by SIGKILL; probably out of memory: use fewer --workers")
     assert kept.startswith("megads: finished work is kept in .out_text_document.preprocess")
     megads.made(*words, "--verify")
-    assert megads.files()["out_text_document.bin"] == golden(tokenizer, texts(1500), eod=True)[0]
+    assert megads.files()["out_text_document.bin"] == golden(tokenizer, texts(9000), eod=True)[0]
 
 
 def test_workers_end_with_a_leader_that_is_killed(megads, words):
