@@ -57,10 +57,30 @@ def test_there_are_commands_to_try():
         "megatron-options",
         "planner",
         "campaigns",
+        "migrating",
     ],
 )
 def test_the_commands_of_a_document_work(document, tmp_path, cache):
     _run(commands(ROOT / f"docs/{document}.md"), document, tmp_path, cache)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", ["api"])
+def test_the_examples_of_a_document_work(document, tmp_path, cache):
+    """Its commands, and then its Python, one program in the folder of the commands."""
+    page = ROOT / f"docs/{document}.md"
+    _run(commands(page), document, tmp_path, cache)
+    text = page.read_text().partition("## Public names")[0]
+    examples = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(examples) >= 7
+    words = [sys.executable, "-W", "error", "-c", "\n".join(examples)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    # What a comment says is printed.
+    said = re.findall(r"print\(.*  # (.*)$", text, re.MULTILINE)
+    assert said
+    assert set(said) <= set(done.stdout.splitlines())
 
 
 def _run(lines, document, tmp_path, cache):

@@ -21,6 +21,11 @@ PICTURE_POINTS = 700  # of all runs' curves of one kind in a PNG; a chart is 700
 FEWEST = 150  # of one curve
 
 
+def _other(name: str) -> click.Command:
+    command: click.Command = getattr(importlib.import_module(OTHERS[name][0]), name)
+    return command
+
+
 class _RunsOrOther(click.Command):
     """Takes runs, unless the first word names another command."""
 
@@ -28,9 +33,12 @@ class _RunsOrOther(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         if args and args[0] in OTHERS:
-            other: click.Command = getattr(importlib.import_module(OTHERS[args[0]][0]), args[0])
-            return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+            return _other(args[0]).make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
+
+    def below(self) -> dict[str, click.Command]:
+        """Return the commands that the first word may name."""
+        return {name: _other(name) for name in OTHERS}
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -1,0 +1,1 @@
+"""What each diagram shows, drawn from the code's own data."""
