@@ -14,6 +14,7 @@ from typing import Any
 from megads.config.sources.env_names import NO_EFFECT, OTHER_NAMES, REFUSED
 from megads.release.api import PUBLIC
 from megads.release.versions import FORMATS
+from megads.text.markdown import cell
 
 DOCS = Path(__file__).parents[1]
 BEGIN, END = "<!-- python -m docs.site.tables -->", "<!-- end -->"
@@ -127,7 +128,7 @@ def _arguments(inner: str) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return re.sub(r"(?::\w+:)?``?([^`]*)``?", r"`\1`", text).replace("|", r"\|")
+    return cell(re.sub(r"(?::\w+:)?``?([^`]*)``?", r"`\1`", text))
 
 
 def main() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Iterator
 
 import click
 
 from megads.cli import COMMANDS, HIDDEN, main
+from megads.text.markdown import cell
 
 TITLE = """# Commands
 
@@ -24,7 +24,7 @@ def commands_page() -> str:
     """Return docs/commands.md."""
     lines = [TITLE, "| command | does |", "|---|---|"]
     lines += [
-        f"| [`megads {name}`](#megads-{name}) | {_text(says)} |"
+        f"| [`megads {name}`](#megads-{name}) | {cell(says)} |"
         for name, (_, says) in COMMANDS.items()
         if name not in HIDDEN
     ]
@@ -45,7 +45,7 @@ def _section(command: click.Command, name: str, parent: click.Context, level: in
     shown = [row for row in rows if row]
     if shown:
         yield from ("| option | |", "|---|---|")
-        yield from (f"| {_code(words)} | {_text(says)} |" for words, says in shown)
+        yield from (f"| {_code(words)} | {cell(says)} |" for words, says in shown)
     for below, found in _below(command, context):
         yield from _section(found, below, context, level + 1)
 
@@ -74,18 +74,11 @@ def _help(command: click.Command) -> Iterator[str]:
         if paragraph.startswith("\b"):
             yield from ("```text", *paragraph.splitlines()[1:], "```", "")
         else:
-            yield from (_text(" ".join(paragraph.split())), "")
+            yield from (cell(paragraph), "")
 
 
 def _code(words: str) -> str:
     return f"`{words}`".replace("|", r"\|")
-
-
-def _text(says: str) -> str:
-    """Return help as Markdown: what is Markdown's own outside of quoted code is escaped, pipes everywhere."""
-    parts = re.split(r"(`[^`]*`)", says)
-    parts[::2] = [re.sub(r"[<*_\[\]]", r"\\\g<0>", part) for part in parts[::2]]
-    return re.sub("  +", " ", "".join(parts)).replace("|", r"\|")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from megads.config.setting import Weak, takes_word
 from megads.config.sources.parse import did_you_mean
 from megads.config.tree import extra, fields
 from megads.errors import ConfigError
+from megads.text.markdown import cell
 
 TITLE = """# Settings
 
@@ -122,9 +123,9 @@ def settings_page() -> str:
         cells = [
             f"`{extra(field, 'env')}`",
             f"`{name}`",
-            values_text(field),
+            cell(values_text(field)),
             f"`{text_of(field.default)}`{unit}",
-            f"{_help(name)}.{also}",
+            cell(f"{_help(name)}.{also}"),
         ]
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
