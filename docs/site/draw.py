@@ -1,4 +1,4 @@
-"""Draw the diagrams of the documentation: ``python -m docs.site.draw`` writes docs/diagrams/*.svg."""
+"""The diagrams of the documentation, docs/diagrams/*.svg; ``docs.site.write`` writes them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ DRAWINGS = {"ranks.svg": ranks.draw, "checkpoint.svg": checkpoint.draw, "life-of
 
 
 def main() -> None:
-    """Write every diagram."""
+    """Write every diagram that is not current."""
     FOLDER.mkdir(exist_ok=True)
     for name, draw in DRAWINGS.items():
-        (FOLDER / name).write_text(draw(), encoding="utf8")
-        sys.stdout.write(f"{FOLDER / name}\n")
-
-
-if __name__ == "__main__":
-    main()
+        path, made = FOLDER / name, draw()
+        if not path.is_file() or path.read_text(encoding="utf8") != made:
+            path.write_text(made, encoding="utf8")
+            sys.stdout.write(f"{path}\n")

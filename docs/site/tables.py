@@ -1,4 +1,4 @@
-"""Write the tables of docs/api.md and docs/migrating.md from the code: ``python -m docs.site.tables``."""
+"""The tables of docs/api.md and docs/migrating.md, from the code; ``docs.site.write`` writes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from megads.release.versions import FORMATS
 from megads.text.markdown import cell
 
 DOCS = Path(__file__).parents[1]
-BEGIN, END = "<!-- python -m docs.site.tables -->", "<!-- end -->"
+BEGIN, END = "<!-- python -m docs.site.write: {} -->", "<!-- end -->"
 WIDTH = 110
 
 
@@ -60,7 +59,7 @@ TABLES = {"api.md": (formats, public_names), "migrating.md": (other_variables,)}
 def page(name: str, written: str) -> str:
     """Return a page with new tables between its marks."""
     for make in TABLES[name]:
-        mark = f"{BEGIN}\n" if len(TABLES[name]) == 1 else f"{BEGIN.removesuffix(' -->')} {make.__name__} -->\n"
+        mark = f"{BEGIN.format(make.__name__)}\n"
         before, found, rest = written.partition(mark)
         if not found or END not in rest:
             raise ValueError(f"{name} lacks {mark.strip()} or {END} behind it")
@@ -129,15 +128,3 @@ def _arguments(inner: str) -> list[str]:
 
 def _cell(text: str) -> str:
     return cell(re.sub(r"(?::\w+:)?``?([^`]*)``?", r"`\1`", text))
-
-
-def main() -> None:
-    """Write the tables into their pages."""
-    for name in TABLES:
-        path = DOCS / name
-        path.write_text(page(name, path.read_text(encoding="utf8")), encoding="utf8")
-        sys.stdout.write(f"{path}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -105,7 +105,8 @@ def commands(line: str) -> Iterator[tuple[list[str], list[str], list[str]]]:
 def _place_of_megads(words: list[str]) -> int | None:
     """Return where the program or a script stands: at the beginning, or behind a launcher."""
     places = [number for number, word in enumerate(words) if word in START]
-    is_other = not words or (words[0] not in (*START, "bash", *LAUNCHERS) and words[:3] != ["python", "-m", "megads"])
+    is_module = words[1:3] == ["-m", "megads"] and words[0].startswith("python")
+    is_other = not words or not (is_module or words[0] in (*START, "bash", *LAUNCHERS))
     return places[0] if places and not is_other else None
 
 

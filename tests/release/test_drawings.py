@@ -22,7 +22,7 @@ def words(name):
 
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_a_diagram_is_current_and_shown(name):
-    assert (FOLDER / name).read_text() == DRAWINGS[name](), "python -m docs.site.draw"
+    assert (FOLDER / name).read_text() == DRAWINGS[name](), "python -m docs.site.write"
     assert any(f"](diagrams/{name})" in page.read_text() for page in (ROOT / "docs").glob("*.md"))
 
 
