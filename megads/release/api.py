@@ -1,4 +1,4 @@
-"""The public names: what programs may import, by module. docs/api.md lists them; docs/releases.md has the rules."""
+"""The public names: what programs may import, by module. docs/api.md lists them."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ PUBLIC: Mapping[str, tuple[str, ...]] = {
     "megads.engine.base": ("Engine", "EngineState", "StepResult", "ParameterState", "MemoryUsage", "Labelled"),
     "megads.release.versions": ("VERSION", "FORMATS", "Format"),
 }
-"""Module -> names. A release with the same major number has each with these arguments; others may come."""
+"""Module -> names. docs/api.md says which version may change them."""

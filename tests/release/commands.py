@@ -59,6 +59,8 @@ def parse(words: list[str], *, whole: bool = True) -> Iterator[str]:
     except click.exceptions.NoArgsIsHelpError:
         if not is_part:
             yield "without arguments it prints its help"
+    except click.exceptions.Exit:
+        pass  # --version or --help, which print and end
     except click.exceptions.NoSuchOption as error:
         yield f"No such option {error.option_name}"
     except (click.UsageError, MegadsError) as error:

@@ -30,14 +30,19 @@ OUTSIDE = {
 """Of ``python -m MODULE`` the module must exist; what megads gets behind one of these is parsed."""
 
 
-def blocks(text):
+def blocks(text, words="bash|sh|shell"):
     """Return the lines of every shell block; a line that ends with a backslash is joined with the next one."""
-    found = re.findall(r"^```(?:bash|sh|shell|console)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    found = re.findall(rf"^```(?:{words})\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return [re.sub(r"\\\n\s*", " ", block).splitlines() for block in found]
 
 
 def not_run(text):
-    """Yield the lines of shell blocks that are not run: neither after a prompt nor inside a here-document of one."""
+    """Yield the lines of shell blocks that are not run: neither after a prompt nor inside a here-document of one.
+
+    In a block of console, which shows a session, they are those behind a prompt; the others are what was printed.
+    """
+    for lines in blocks(text, "console"):
+        yield from (line[2:] for line in lines if line.startswith("$ "))
     for lines in blocks(text):
         end = None
         for line in lines:
@@ -114,3 +119,5 @@ def test_what_is_run_is_not_parsed():
     text = "```bash\n$ python3 - <<'END'\nmake docs\nEND\n$ megads train \\\n  --preset 7B\n# megads no-such\n```\n"
     assert list(not_run(text)) == []
     assert list(not_run("```bash\n$ ls\nmake docs\n```\n")) == ["make docs"]
+    assert list(problems("```bash\nmegads --version\nmegads train --help\n```\n")) == []
+    assert list(not_run("```console\n$ megads --version\nmegads 0.1.0\n```\n")) == ["megads --version"]
