@@ -51,7 +51,7 @@ def plan_long_context(resolved: Resolved, world_size: int, gib: float) -> Change
             break
         if not gib and OPTIMIZER in step:
             break
-        if ENGINE in step and choose(put(run, changes), world_size).kind != "native":
+        if ENGINE in step and not _engine_helps(run, changes, world_size):
             continue
         if ON_HOST in step and {KIND: run.recompute.granularity, **changes}[KIND] != "full":
             continue  # the user does not want layers computed again, and nothing else goes there
@@ -75,7 +75,10 @@ def plan_line(run: RunConfig, world_size: int, gib: float) -> str:
     """Return what LONG_CONTEXT=1 has planned, and what a rank then needs."""
     needed = estimate(run, world_size).total / GIB
     of = f" of {gib:.3g}" if gib else ""
-    return f"LONG_CONTEXT: {', '.join(parts(run)) or 'nothing in parts'}: {needed:.1f}{of} GiB per rank (estimated)"
+    planned = [*parts(run)] or ["nothing in parts"]
+    if run.engine.kind == "deepspeed":
+        planned.append("ENGINE=deepspeed")
+    return f"LONG_CONTEXT: {', '.join(planned)}: {needed:.1f}{of} GiB per rank (estimated)"
 
 
 def parts(run: RunConfig) -> Iterator[str]:
@@ -91,6 +94,13 @@ def parts(run: RunConfig) -> Iterator[str]:
         yield "checkpoints on the host"
     if run.deepspeed.offload_optimizer == "cpu" and run.machine != "cpu":
         yield "optimizer on the host"
+
+
+def _engine_helps(run: RunConfig, changes: Change, world_size: int) -> bool:
+    """Return whether the native engine runs, and DeepSpeed would need less: with the optimizer on the host only."""
+    if choose(put(run, changes), world_size).kind != "native":
+        return False
+    return _needed(run, {**changes, ENGINE: "deepspeed"}, world_size) < _needed(run, changes, world_size)
 
 
 def _needed(run: RunConfig, changes: Change, world_size: int) -> int:

@@ -83,6 +83,18 @@ def test_what_the_user_has_set_stays(env, missing):
     assert len(changes) >= 3
 
 
+@pytest.mark.parametrize("stage", ["0", "1"])
+def test_the_engine_changes_only_where_it_saves_memory_and_the_line_says_so(stage):
+    changes = _plan(1, ZERO_STAGE=stage)
+    assert ENGINE not in changes  # gradients stay on the device under either engine
+    assert "ENGINE" not in plan_line(with_plan(_derived(ZERO_STAGE=stage), changes).run, 1, 1)
+    changes = _plan(1)
+    assert changes[ENGINE] == "deepspeed"
+    planned, native = with_plan(_derived(), changes).run, with_plan(_derived(), {**changes, ENGINE: "native"}).run
+    assert estimate(planned, 1).total < estimate(native, 1).total
+    assert ", ENGINE=deepspeed: " in plan_line(planned, 1, 1)
+
+
 def test_recomputation_that_the_user_turned_off_stays_off():
     changes = _plan(1, RECOMPUTE="none")
     assert KIND not in changes

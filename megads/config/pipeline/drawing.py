@@ -5,6 +5,7 @@ from __future__ import annotations
 from megads.config.pipeline.actions import Action, actions
 from megads.config.pipeline.clock import Costs, Timeline, simulate
 from megads.config.pipeline.idle import idle_time
+from megads.text.plural import plural
 
 WIDEST, MOST_STAGES = 100, 16
 LEGEND = "0-9 forward, a-j backward, . idle"
@@ -40,7 +41,7 @@ def drawing_of(schedule: str, stages: int, chunks: int, micro_batches: int) -> l
     if not count:
         return []
     legend = LEGEND_W if schedule == "zb-h1" else LEGEND
-    shown = f"{count} of {micro_batches} micro-batches" if count < micro_batches else f"{count} micro-batches"
+    shown = f"{count} of {micro_batches} micro-batches" if count < micro_batches else plural(count, "micro-batch")
     lines = drawing(simulate(actions(schedule, stages, chunks, count), Costs()))
     return [f"pipeline  {schedule}, {shown}: {legend}", *(f"  {line}" for line in lines)]
 

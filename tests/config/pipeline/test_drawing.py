@@ -16,6 +16,7 @@ def test_two_stages():
 def test_weight_gradients_and_the_eleventh_micro_batch():
     title, *lines = drawing_of("zb-h1", 1, 1, 11)
     assert title.endswith("11 micro-batches: 0-9 forward, a-j backward of the inputs, w weight gradients, . idle")
+    assert drawing_of("1f1b", 2, 1, 1)[0].startswith("pipeline  1f1b, 1 micro-batch: ")
     assert lines == ["  stage 0  " + "".join(f"{n % 10}{'abcdefghij'[n % 10]}w" for n in range(11))]
 
 
