@@ -37,8 +37,7 @@ def compile_run(run: RunConfig, engine: Any, run_dir: Path, groups: Groups, devi
     if not _can_compile(probe.why_not(device), groups):
         return
     cache = CompileCache(run_dir, groups.pipe_rank, writes=is_first)
-    if cache.load() and groups.rank == 0:
-        LOG.info("compiled code of an earlier start: %s", cache.path)
+    _fill(cache, groups, speaks=is_first)
 
     def say(line: str) -> None:
         if is_first:
@@ -59,6 +58,13 @@ def _can_compile(problem: str, groups: Groups) -> bool:
     if first and groups.rank == 0:
         LOG.warning("layers run eagerly: %s", first)
     return not first
+
+
+def _fill(cache: CompileCache, groups: Groups, *, speaks: bool) -> None:
+    if cache.load() and groups.rank == 0:
+        LOG.info("compiled code of an earlier start: %s", cache.path)
+    if cache.problem and speaks:
+        LOG.warning("%s", cache.problem)
 
 
 def _use_liger(modules: list[Any], *, speaks: bool) -> None:

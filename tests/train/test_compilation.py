@@ -73,6 +73,15 @@ def test_every_chunk_of_a_stage_is_compiled(tmp_path, logged, calls, monkeypatch
     assert len(saved) == 1
 
 
+def test_a_cache_that_cannot_be_read_is_a_line_of_one_rank(tmp_path, logged, calls, monkeypatch):
+    monkeypatch.setattr(cache.CompileCache, "save", lambda self: "")
+    (tmp_path / cache.FOLDER).write_text("no folder")
+    for groups in (ONE, Groups(Grid(data=2), 1)):
+        start(tmp_path, SimpleNamespace(module="module"), groups, **{"engine.kernels": "compiled"})
+    assert len([line for line in logged.messages if line.startswith("compiled code of an earlier start is not")]) == 1
+    assert calls == ["module", "module"]
+
+
 def _rank_1_has_no_compiler(folder: str) -> None:
     from torch._inductor.cpp_builder import cpp_compiler_search
 

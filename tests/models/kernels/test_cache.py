@@ -47,12 +47,28 @@ def test_what_another_torch_wrote_is_not_read(compiler, tmp_path, monkeypatch):
     assert not CompileCache(tmp_path, 0, writes=False).load()
 
 
-def test_content_that_is_cut_is_not_used(compiler, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [ValueError, AttributeError, ImportError, OSError])
+def test_content_that_cannot_be_used_is_a_line(compiler, tmp_path, monkeypatch, error):
     cache = CompileCache(tmp_path, 0, writes=True)
     cache.save()
 
     def refuses(content):
-        raise ValueError("no artifacts")
+        raise error("no artifacts\nand more")
 
     monkeypatch.setattr(torch.compiler, "load_cache_artifacts", refuses)
     assert not cache.load()
+    assert cache.problem == f"compiled code of an earlier start is not used ({cache.path}): no artifacts"
+
+
+def test_what_cannot_be_read_is_a_line(compiler, tmp_path):
+    cache = CompileCache(tmp_path, 0, writes=True)
+    assert not cache.load()
+    assert cache.problem == ""
+    cache.path.mkdir(parents=True)
+    assert not cache.load()
+    assert "Is a directory" in cache.problem
+    cache.path.rmdir()
+    cache.path.parent.rmdir()
+    cache.path.parent.write_text("no folder")
+    assert not cache.load()
+    assert "Not a directory" in cache.problem
