@@ -14,7 +14,7 @@ from megads.data.retro.prepare import Asked, prepare
 from megads.data.retro.project import Project, read_config
 from megads.errors import ConfigError, DataError
 from megads.retro import index
-from megads.retro.embedders.base import Embedder, make_embedder
+from megads.retro.embedders.base import Embedder, check_model, make_embedder
 from megads.retro.estimate import banner
 from megads.retro.query import query
 from megads.retro.validate import Checked, repair, validate
@@ -107,9 +107,19 @@ def run_steps(folder: Path, asked: Asked, steps: Sequence[str], how: How, stream
 
 
 def _prepared(folder: Path, asked: Asked, crew: Crew) -> bool:
-    for line in banner(prepare(folder, asked)):
+    for line in banner(prepare(folder, asked, check_models)):
         crew.report(line)
     return True
+
+
+def check_models(project: Project) -> None:
+    """Raise ConfigError for an embedder that is missing, or an index that faiss cannot make: a slip is found before
+    ``config.json`` names it, which would leave the project without neighbours."""
+    own, dim = project.config.own, check_model(project)
+    if own["index_type"] != "exact" and dim:
+        from megads.retro.indexes import with_faiss
+
+        with_faiss.make_index(own["index_str"], dim)
 
 
 def _embedding_workers(folder: Path, how: How) -> int:

@@ -243,6 +243,18 @@ def test_other_options_for_the_same_project_are_refused(tmp_path, corpus):
     assert len(list((folder / "query").glob("train_*"))) == 2
 
 
+def test_an_index_that_faiss_cannot_make_and_a_missing_model_leave_the_project_as_it_was(tmp_path, corpus):
+    folder = tmp_path / "p"
+    build(folder, corpus)
+    before = tree(folder)
+    with pytest.raises(ConfigError, match="--retro-index-str Foo12: faiss does not understand it for 256 numbers"):
+        build(folder, corpus, index_type="faiss-base", index_str="Foo12")
+    with pytest.raises(ConfigError, match="--retro-bert-model .*nowhere: no such folder"):
+        build(tmp_path / "q", corpus, embedder="huggingface", embedder_model=str(tmp_path / "nowhere"))
+    assert tree(folder) == before
+    assert not (tmp_path / "q" / "config.json").exists()
+
+
 def test_a_changed_token_file_is_refused(tmp_path):
     corpus = make_corpus(tmp_path / "c")
     build(tmp_path / "p", corpus, ("db-build",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,11 @@ _QUERY = (
 )
 
 
-def prepare(folder: Path, asked: Asked) -> Project:
+def prepare(folder: Path, asked: Asked, check: Callable[[Project], None] = lambda project: None) -> Project:
     """Make a project's folder, links to its token files and ``config.json``; or bring those up to what is asked for.
+
+    Args:
+        check: raises for a project that cannot be built; ``config.json`` then stays as it was.
 
     Raises:
         ConfigError: something is missing, or contradicts what the project was made with.
@@ -97,6 +100,7 @@ def prepare(folder: Path, asked: Asked) -> Project:
     project = Project(folder, config)
     check_record(run_of(project), _prefixes(project))
     config = replace(config, neighbor_dirs=neighbor_dirs(project))
+    check(Project(folder, config))
     if config != before:
         write_config(folder, config)
     return Project(folder, config)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from megads.data.retro.project import Project
 from megads.errors import ConfigError
+from megads.storage.reading import read_json
 
 Progress = Callable[[int], None]
 """Called with how many texts were embedded since the last call."""
@@ -53,3 +54,24 @@ def make_embedder(project: Project, local_rank: int = 0) -> Embedder:
 
         return CheckpointBert(project.folder / model, length, batch, local_rank)
     raise ConfigError(f"{project.folder}: embedder {kind!r} is unknown; use hashed, huggingface or megads")
+
+
+def check_model(project: Project) -> int:
+    """Return the numbers of a vector, 0 if only the loaded model knows them; loads neither model nor library.
+
+    Raises:
+        ConfigError: the model's folder does not exist.
+    """
+    own = project.config.own
+    if own["embedder"] == "hashed":
+        from megads.retro.embedders.hashed import DIM
+
+        return DIM
+    model = project.folder / own["embedder_model"]
+    if not model.exists():
+        raise ConfigError(f"--retro-bert-model {model}: no such folder")
+    try:
+        dim = read_json(model / "config.json")["hidden_size"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0  # a run or a checkpoint of megads or Megatron; what is broken is said when it is loaded
+    return dim if isinstance(dim, int) else 0
