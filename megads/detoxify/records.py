@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megads.data.preprocess.input.files import read_lines
+from megads.data.preprocess.input.files import numbered_lines
 from megads.errors import DataError
 from megads.storage.reading import parse_json
 
@@ -27,13 +27,13 @@ class ScoredPrompt:
 
 
 def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every object of a file of JSON lines, compressed or not, with its place: ``FILE:LINE``, blank lines apart.
+    """Yield every object of a file of JSON lines, compressed or not, with its place: ``FILE:LINE``; blank lines are skipped.
 
     Raises:
         DataError: the file cannot be read, or a line is not an object.
     """
     try:
-        for number, line in enumerate(read_lines([str(path)]), start=1):
+        for number, line in numbered_lines(str(path)):
             where = f"{path}:{number}"
             try:
                 found = parse_json(line)

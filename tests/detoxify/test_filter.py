@@ -34,6 +34,8 @@ def test_half_of_all_lines_the_least_toxic_first_and_ties_in_order():
     assert least_toxic(SCORES, 1) == [(0.1, 3), (0.1, 4), (0.3, 7), (0.5, 0), (0.51, 8), (0.7, 5), (0.9, 1)]
     assert least_toxic([0.3, 0.2, 0.1], 0.34) == [(0.1, 2)]
     assert least_toxic([None, None, 0.1], 0.5) == [(0.1, 2)]
+    # 0.29 * 100 and 0.57 * 100 are below 29 and 57 in floating point.
+    assert [len(least_toxic([0.1] * 100, share)) for share in (0.29, 0.57, 1 / 3, 1)] == [29, 57, 33, 100]
 
 
 def test_a_file_is_filtered_shuffled_and_summed_up(tmp_path):

@@ -22,7 +22,7 @@ def test_records_of_plain_and_compressed_files(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     for name in ("a.jsonl", "a.jsonl.gz"):
         path = tmp_path / name
-        assert list(read_records(path)) == [(f"{path}:1", {"text": "a\u2028b"}), (f"{path}:2", {"text": "c"})]
+        assert list(read_records(path)) == [(f"{path}:1", {"text": "a\u2028b"}), (f"{path}:3", {"text": "c"})]
 
 
 def test_prompts_of_both_forms(tmp_path):

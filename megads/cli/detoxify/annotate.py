@@ -96,8 +96,9 @@ def input_of(options: dict[str, Any]) -> Path:
 def _summary(found: Annotated) -> str:
     parts = [plural(found.had + found.new, "text")]
     parts += [f"{found.had} of them by an earlier call"] if found.had else []
-    parts += [f"{found.empty} new ones empty: no score"] if found.empty else []
-    parts += [f"{found.refused} new ones refused by the scorer: no score"] if found.refused else []
+    now = " now" if found.had else ""
+    parts += [f"{found.empty}{now} empty: no score"] if found.empty else []
+    parts += [f"{found.refused}{now} refused by the scorer: no score"] if found.refused else []
     return ", ".join(parts)
 
 

@@ -21,7 +21,7 @@ def _scores(path):
 def test_the_stub_by_hand_under_megatrons_names(megads, folder):
     code, out, _ = megads("annotate --data-path texts.jsonl --scorer stub --workers 3 --total 4")
     target = folder / "texts.jsonl-annotated.jsonl"
-    assert (code, out) == (0, f"{target}: 4 texts, 1 new ones empty: no score\n")
+    assert (code, out) == (0, f"{target}: 4 texts, 1 empty: no score\n")
     assert _scores(target) == [{"toxicity": 0}, {"toxicity": 0.5}, {"toxicity": 0.75}, None]
     assert megads("annotate texts.jsonl --scorer stub")[1] == f"{target}: 4 texts, all by an earlier call\n"
     (folder / "words").write_text("fine")

@@ -125,15 +125,31 @@ def read_lines(names: Sequence[str]) -> Iterator[bytes]:
         DataError: as :func:`find_inputs`, or compressed data is broken or cut short.
     """
     for source in find_inputs(names):
-        parts: list[bytes] = []  # of a line that goes on
-        for number, (piece, _) in enumerate(read_pieces(source)):
-            first, *others = (piece if number else piece.removeprefix(BOM)).split(b"\n")
-            parts.append(first)
-            if others:
-                lines = [b"".join(parts), *others]
-                parts = [lines.pop()]
-                yield from filter(bytes.strip, lines)
-        yield from filter(bytes.strip, [b"".join(parts)])
+        for lines in _all_lines(source):
+            yield from filter(bytes.strip, lines)
+
+
+def numbered_lines(name: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the same of one file, each line with its number in the file, from 1, in which blank lines count.
+
+    Raises:
+        DataError: as :func:`read_lines`.
+    """
+    for source in find_inputs([name]):
+        lines = itertools.chain.from_iterable(_all_lines(source))
+        yield from ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+
+
+def _all_lines(source: Source) -> Iterator[list[bytes]]:
+    parts: list[bytes] = []  # of a line that goes on
+    for number, (piece, _) in enumerate(read_pieces(source)):
+        first, *others = (piece if number else piece.removeprefix(BOM)).split(b"\n")
+        parts.append(first)
+        if others:
+            lines = [b"".join(parts), *others]
+            parts = [lines.pop()]
+            yield lines
+    yield [b"".join(parts)]
 
 
 def read_pieces(source: Source) -> Iterator[tuple[bytes, int]]:
