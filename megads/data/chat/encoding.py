@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ class ChatEncoder:
         self.tokenizer = tokenizer
         self.names = _names(tokenizer)
         self._cut = re.compile("(" + "|".join(map(re.escape, self.names)) + ")") if self.names else None
+        self._inner = _untrimmed(tokenizer.inner) if isinstance(tokenizer, HFTokenizer) else None
 
     @property
     def ends(self) -> Ends:
@@ -60,8 +62,8 @@ class ChatEncoder:
         return np.array(ids, np.int64), np.array(counts, np.bool_)
 
     def _whole(self, pieces: Sequence[Piece]) -> tuple[Ids, Flags]:
-        assert isinstance(self.tokenizer, HFTokenizer)
-        found = self.tokenizer.inner.encode("".join(each.text for each in pieces), add_special_tokens=False)
+        assert self._inner is not None
+        found = self._inner.encode("".join(each.text for each in pieces), add_special_tokens=False)
         begins = [0, *accumulate(len(each.text) for each in pieces)]
         counted = [each.counts for each in pieces] + [False]
 
@@ -87,6 +89,20 @@ class ChatEncoder:
             return self.tokenizer.eod
         except ConfigError:
             return None
+
+
+def _untrimmed(inner: Any) -> Any:
+    """Return a ``tokenizers.Tokenizer`` whose tokens have the places of all their characters.
+
+    A post-processor may leave the blanks of a token out of its place (``trim_offsets``: GPT-NeoX, RoBERTa), and a token
+    of blanks alone then has none: the indentation of an answer would not be learnt. Ids are the same without one.
+    """
+    processor = inner.post_processor
+    if processor is None or b'"trim_offsets":true' not in processor.__getstate__():
+        return inner
+    found = type(inner).from_str(inner.to_str())
+    found.post_processor = None
+    return found
 
 
 def _names(tokenizer: Tokenizer) -> dict[str, int]:

@@ -19,7 +19,7 @@ from megads.data.samples.index_cache.cache import Cache
 from megads.data.samples.recipe import ArrayStream, Recipe, Spec
 from megads.errors import DataError
 
-FORMAT = 1
+FORMAT = 2
 """Of what is made of a chat; raise it when the same text and template make other tokens."""
 
 COUNTS = ("chats", "without_answer", "too_long", "shorter_contexts", "cut")

@@ -49,6 +49,21 @@ def test_a_named_template_gives_the_tokens_of_transformers(tmp_path, name):
     assert answers == [f"{blank}{each.content}{behind}{end}" for each in CHAT if each.counts]
 
 
+def test_blanks_of_an_answer_count_though_the_tokenizer_leaves_them_out_of_the_places_of_its_tokens(tmp_path):
+    import json
+
+    folders = [write_tokenizer(tmp_path / name) for name in ("whole", "trimmed")]
+    path = folders[1] / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["post_processor"]["trim_offsets"] = True  # as in GPT-NeoX's
+    path.write_text(json.dumps(content))
+    pieces = [Piece("What   "), Piece("   is\n\n    kind   \n ", counts=True), Piece("  one")]
+    (ids, counts), (found, found_counts) = (ChatEncoder(tokenizer_of(folder))(pieces) for folder in folders)
+    assert found.tolist() == ids.tolist()
+    assert found_counts.tolist() == counts.tolist()
+    assert tokenizer_of(folders[1]).decode(found[found_counts]).strip(" ") == "is\n\n    kind   \n"
+
+
 def spans(marks):
     import re
 
