@@ -27,7 +27,7 @@ class ScoredPrompt:
 
 
 def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every object of a file of JSON lines, compressed or not, with its place: ``FILE:LINE``; blank lines are skipped.
+    """Yield every object of a file of JSON lines, compressed or not, with its place, ``FILE:LINE``; skip blank lines.
 
     Raises:
         DataError: the file cannot be read, or a line is not an object.

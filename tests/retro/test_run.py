@@ -249,7 +249,7 @@ def test_an_index_that_faiss_cannot_make_and_a_missing_model_leave_the_project_a
     before = tree(folder)
     with pytest.raises(ConfigError, match="--retro-index-str Foo12: faiss does not understand it for 256 numbers"):
         build(folder, corpus, index_type="faiss-base", index_str="Foo12")
-    with pytest.raises(ConfigError, match="--retro-bert-model .*nowhere: no such folder"):
+    with pytest.raises(ConfigError, match=r"--retro-bert-model .*nowhere: no such folder"):
         build(tmp_path / "q", corpus, embedder="huggingface", embedder_model=str(tmp_path / "nowhere"))
     assert tree(folder) == before
     assert not (tmp_path / "q" / "config.json").exists()
