@@ -100,8 +100,8 @@ def prepare(folder: Path, asked: Asked, check: Callable[[Project], None] = lambd
     project = Project(folder, config)
     check_record(run_of(project), _prefixes(project))
     config = replace(config, neighbor_dirs=neighbor_dirs(project))
-    check(Project(folder, config))
     if config != before:
+        check(Project(folder, config))
         write_config(folder, config)
     return Project(folder, config)
 
