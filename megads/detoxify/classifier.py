@@ -68,6 +68,8 @@ class Classifier:
         # Positions of RoBERTa begin behind the number of the padding token.
         shift = (config.pad_token_id or 0) + 1 if "roberta" in config.model_type else 0
         self._longest = min(longest - shift, self._tokenizer.model_max_length)
+        # Without a token for padding, as GPT-2 and Llama are, rows of several lengths cannot be told from their ends.
+        self._pads = None not in (self._tokenizer.pad_token, config.pad_token_id)
 
     def about(self) -> Mapping[str, Any]:
         """Return what decides the scores."""
@@ -75,11 +77,8 @@ class Classifier:
 
     def score(self, texts: Sequence[str]) -> list[Mapping[str, float]]:
         """Return the scores of texts; of a text that is too long those of its beginning."""
-        words = self._tokenizer(
-            list(texts), padding=True, truncation=True, max_length=self._longest, return_tensors="pt"
-        ).to(self._device)
-        with self._torch.inference_mode():
-            rows = self._probabilities(self._model(**words).logits.float()).tolist()
+        size = len(texts) if self._pads else 1
+        rows = [row for at in range(0, len(texts), max(1, size)) for row in self._rows(texts[at : at + size])]
         return [
             {
                 "toxicity": row[self._toxic],
@@ -87,6 +86,14 @@ class Classifier:
             }
             for row in rows
         ]
+
+    def _rows(self, texts: Sequence[str]) -> list[list[float]]:
+        words = self._tokenizer(
+            list(texts), padding=self._pads, truncation=True, max_length=self._longest, return_tensors="pt"
+        ).to(self._device)
+        with self._torch.inference_mode():
+            found: list[list[float]] = self._probabilities(self._model(**words).logits.float()).tolist()
+        return found
 
     def stop(self) -> None:
         """Do nothing: no call waits."""

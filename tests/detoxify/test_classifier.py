@@ -62,6 +62,25 @@ def test_classes_that_exclude_each_other(tmp_path):
         Classifier(tmp_path / "m", "rude")
 
 
+def test_a_decoder_without_a_token_for_padding_scores_each_text_by_itself(tmp_path):
+    import transformers
+
+    folder = tmp_path / "m"
+    _save(folder, ["neutral", "toxic"])
+    transformers.BertTokenizerFast(vocab_file=str(folder / "vocab.txt"), pad_token=None).save_pretrained(folder)
+    config = transformers.GPT2Config(
+        vocab_size=len(WORDS), n_embd=16, n_layer=1, n_head=2, n_positions=12, id2label={0: "neutral", 1: "toxic"}
+    )
+    assert config.pad_token_id is None
+    torch.manual_seed(1)
+    model = transformers.GPT2ForSequenceClassification(config).eval()
+    model.save_pretrained(folder)
+    found = Classifier(folder, batch=4).score(TEXTS)
+    for text, each in zip(TEXTS, found, strict=True):
+        assert each["toxicity"] == pytest.approx(float(_logits(folder, model, text).softmax(-1)[1]), abs=1e-5)
+    assert len({each["toxicity"] for each in found}) > 2
+
+
 def test_several_classes_of_one_text_and_one_output(tmp_path):
     model = _save(tmp_path / "m", ["threat", "toxicity"], problem_type="multi_label_classification")
     for text, found in zip(TEXTS, Classifier(tmp_path / "m").score(TEXTS), strict=True):
