@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from megads.checkpoint.resume.compatibility import checkpoint_folder
-from megads.config.run_folder import HEARTBEAT
+from megads.config.run_files import HEARTBEAT, METRICS, OUTCOME
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError, MegadsError
 from megads.launch.supervise.watch import say
@@ -42,7 +42,8 @@ def claim(folder: Path, job: str = "") -> Iterator[str]:
     """Make ``folder`` and hold it for this run; two runs in one folder would mix their checkpoints.
 
     The lock goes with the process, also through ``exec`` and when it is killed; the lease is over soon after. When the
-    run is refused after all, a folder made here is removed again.
+    run is refused after all, a folder made here is removed again. One in which ranks have begun stays: a restart that
+    fails hours later must not take its checkpoints.
 
     Args:
         job: the scheduler's id of this job.
@@ -71,7 +72,8 @@ def claim(folder: Path, job: str = "") -> Iterator[str]:
         try:
             yield token
         except MegadsError:
-            _remove_new(folder, missing)
+            if not _has_begun(folder):
+                _remove_new(folder, missing)
             raise
 
 
@@ -211,6 +213,12 @@ def _who(folder: Path) -> str:
         if beat is not None and is_beating(folder):
             return f" (on {beat.host}, process {beat.pid})"
     return ""
+
+
+def _has_begun(folder: Path) -> bool:
+    """Return whether ranks have written something in ``folder``."""
+    own = (folder / name for name in (HEARTBEAT, METRICS, OUTCOME))
+    return any(map(os.path.lexists, own)) or any((folder / "checkpoints").glob("iter_*"))
 
 
 def _remove_new(folder: Path, made: list[Path]) -> None:

@@ -131,7 +131,9 @@ class Supervisor:
     def _exclude(self, member: Member) -> None:
         """Leave out hosts that a run excluded; a run that then fits nowhere fails."""
         attempts = read_attempts(self.folder / member.name)
-        for host in attempts[-1].excluded if attempts else ():
+        # A run that recovered without the host excluded it after an earlier start of the same command.
+        first = max((number for number, each in enumerate(attempts) if not each.attempt), default=0)
+        for host in [host for each in attempts[first:] for host in each.excluded]:
             if self.places.exclude(host):
                 say(f"host {host} is excluded for the other runs, as {member.name} did")
         for each in list(self.waiting):

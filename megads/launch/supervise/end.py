@@ -85,18 +85,25 @@ def _write_outcome(ended: Ended, run_dir: Path, kind: str, what: str) -> None:
         )
 
 
-def with_end(attempt: Attempt, ended: Ended, run_dir: Path) -> Attempt:
-    """Return ``attempt`` with how it ended; the caller writes it."""
+def with_end(attempt: Attempt, ended: Ended, run_dir: Path, began: int | None = None) -> Attempt:
+    """Return ``attempt`` with how it ended; the caller writes it.
+
+    Args:
+        began: the iteration that it was planned to start from; None: that of ``attempt``.
+    """
     # What no rank has said, the launcher has.
     outcome, beat = ended.outcome or read_outcome(run_dir), read_heartbeat(run_dir)
     seen = beat.iteration if beat is not None and beat.time >= attempt.started else 0
     kind, message = (outcome.kind, outcome.message) if outcome else ("", f"the launcher ended with {ended.starter}")
     host = outcome.host if outcome else ""
-    told = classify(End(ended.exit_code, kind, message, host, ended.said, ended.left_s, ended.aborted_by))
+    reached = max(outcome.iteration if outcome else 0, seen, attempt.began)
+    has_trained = reached > (attempt.began if began is None else began)
+    end = End(ended.exit_code, kind, message, host, ended.said, ended.left_s, ended.aborted_by, has_trained)
+    told = classify(end)
     return replace(
         attempt,
         ended=time.time(),
-        reached=max(outcome.iteration if outcome else 0, seen, attempt.began),
+        reached=reached,
         exit_code=ended.exit_code,
         kind=kind,
         rank=outcome.rank if outcome else -1,

@@ -108,7 +108,7 @@ class Restarts:
         plan = supervised(self.plan(self.allocation, number))
         attempt = note_start(self.run_dir, replace(self.describe(self.allocation), attempt=number, began=began))
         ended = run_once(plan, self.run_dir, self.env)
-        attempt = with_end(replace(attempt, began=0), ended, self.run_dir)
+        attempt = with_end(replace(attempt, began=0), ended, self.run_dir, began)
         # Only ranks find that a block is damaged, and then resume from an older checkpoint than was planned.
         reached = max(attempt.reached, self.saved.since()) or began
         attempt = replace(attempt, reached=reached, began=min(began, self.saved.newest(), reached))
@@ -154,7 +154,8 @@ class Restarts:
         if last.cause not in SUSPECTS:
             return ""
         failed = _named(last.host, self.allocation.hosts)
-        if failed and last.cause == "node":
+        # Drivers and schedulers name hosts. Of a rank that does not answer, only a check says whether its host is broken.
+        if failed and last.cause == "node" and last.kind != "hang":
             self.remember(failed, "failed", last.verdict)
         # A host that went down takes its ranks with it before one of them can say a word.
         for host in [failed] if failed else self.gone():

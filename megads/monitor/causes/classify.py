@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from megads.errors import EXIT_DONE, EXIT_STOPPED, EXIT_WRONG
@@ -34,6 +36,7 @@ class End:
         said: the last lines of launcher, ranks and scheduler, as far as they are kept.
         left_s: from the end to that of the allocation; None: unknown.
         aborted_by: the signal at which the launcher gave up; 0: none.
+        has_trained: whether a step was done since the start.
     """
 
     exit_code: int
@@ -43,6 +46,7 @@ class End:
     said: str = ""
     left_s: float | None = None
     aborted_by: int = 0
+    has_trained: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,10 @@ def classify(end: End) -> Finding:
     is_hearsay = end.kind in ("lost", "hang")
     if not is_hearsay and (found := _find(end.message, end)):
         return found
-    if found := _find(end.said, end, but="fabric" if is_hearsay else ""):
+    # Libraries print what they do without, as packages and plugins: no reason for the end of a run that trained, or of
+    # a rank that was killed.
+    is_aside = end.has_trained or end.kind == "killed"
+    if found := _find(end.said, end, {"fabric": is_hearsay, "user": is_aside}):
         return found
     return _without_words(end)
 
@@ -86,9 +93,9 @@ def _stopped(end: End) -> Finding:
     return Finding("", f"saved and stopped: {_first(end.message)}")
 
 
-def _find(text: str, end: End, but: str = "") -> Finding | None:
-    """Return what the first row says that is in ``text``, without the rows of the cause ``but``."""
-    row = next((row for row in PATTERNS if row.cause != but and row.search(text)), None)
+def _find(text: str, end: End, skipped: Mapping[str, bool] = MappingProxyType({})) -> Finding | None:
+    """Return what the first row says that is in ``text``; rows of causes that are ``skipped`` do not count."""
+    row = next((row for row in PATTERNS if not skipped.get(row.cause) and row.search(text)), None)
     return _of_pattern(row, end, text) if row else None
 
 

@@ -183,7 +183,7 @@ PATTERNS = (
         r"ModuleNotFoundError",
         r"ImportError:",
         r"undefined symbol",
-        r"cannot open shared object file",
+        r"(?m)^(?!.*NCCL INFO).*cannot open shared object file",  # of plugins NCCL says so, and does without them
         r"version `GLIBC\w*_[\d.]+' not found",
     ),
     Pattern(

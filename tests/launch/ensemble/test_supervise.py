@@ -110,10 +110,13 @@ def test_an_allocation_that_ends_soon_starts_nothing(tmp_path, capfd):
     assert "the allocation ends in 1m40s: no further run is started" in capfd.readouterr().err
 
 
-def test_hosts_that_a_run_excluded_are_excluded_for_the_others(tmp_path, capfd):
-    append = Attempt("", 0, 1.0, 2.0, ("a",), 1, exit_code=1, excluded=("a",))
+@pytest.mark.parametrize("restarted", [False, True])
+def test_hosts_that_a_run_excluded_are_excluded_for_the_others(tmp_path, capfd, restarted):
     (tmp_path / "m0").mkdir()
-    append_attempt(tmp_path / "m0", append)
+    append_attempt(tmp_path / "m0", Attempt("", 0, 1.0, 2.0, ("b",), 1, exit_code=1, excluded=("b",)))  # by a job before
+    append_attempt(tmp_path / "m0", Attempt("", 0, 3.0, 4.0, ("a",), 1, exit_code=1, excluded=("a",)))
+    if restarted:
+        append_attempt(tmp_path / "m0", Attempt("", 1, 5.0, 6.0, ("c",), 1))
     places = Places(("a", "b"), 1, one_host=False)
     runs = [*members("bad", "2"), Member("two", {"LR": "1"}, hosts=2)]
     asked = supervisor(tmp_path, runs, places)

@@ -358,6 +358,16 @@ def test_a_host_that_is_named_twice_is_left_out_although_it_passes_a_check(tmp_p
     assert [row["cause"] for row in run.attempts()] == ["node", "node", ""]
 
 
+def test_a_host_whose_rank_hangs_twice_is_kept_while_it_passes_the_check(tmp_path):
+    """A program that hangs in one rank does so on every host: nobody but the check speaks against this one."""
+    ends = [failed("hang", message="no progress for 600 s: rank 3 host b did not answer", saved=n) for n in (1, 2)]
+    run = Run(tmp_path, *ends, OK, spare=("c",), probe=lambda host, others: Health("healthy", "7 stages"))
+    assert run.job.run() == 0
+    assert run.ran() == ["0 a,b", "1 a,b", "2 a,b"]
+    assert [row["cause"] for row in run.attempts()] == ["node", "node", ""]
+    assert run.job.memory.bad_hosts() == {}
+
+
 def test_a_memory_that_cannot_be_written_is_reported_once(tmp_path):
     (tmp_path / "nodes.jsonl").mkdir()
     run = Run(tmp_path, failed(saved=1), failed(saved=2), OK, probe=lambda host, others: Health("healthy", "4 stages"))

@@ -55,6 +55,18 @@ def test_what_the_launcher_printed_says_more_than_that_a_peer_is_gone():
     assert "gone" in classify(End(1, "lost", lost.message, "b", "Broken pipe\nConnection reset by peer\n")).verdict
 
 
+PLUGIN = "NCCL INFO Plugin load returned 2 : libnccl-net.so: cannot open shared object file: No such file or directory"
+
+
+def test_what_libraries_do_without_is_no_error_of_the_user():
+    """A run that trained for hours, or a rank that was killed, was not restarted for a line printed at its start."""
+    said = f"UserWarning: ModuleNotFoundError: No module named 'apex', using torch\nnid1:7:7 [0] {PLUGIN}\n"
+    assert classify(End(1, "killed", KILLED, "b", said)).cause == "unknown"
+    assert classify(End(1, "lost", "rank 0 host a: lost another rank on b", "b", said, has_trained=True)).cause == "fabric"
+    assert classify(End(1, "", said=said)).cause == "user"
+    assert classify(End(1, "", said=f"nid1:7:7 [0] {PLUGIN}\n")).cause == "unknown"
+
+
 @pytest.mark.parametrize("code", [143, 271])
 @pytest.mark.parametrize(
     ("left_s", "cause"), [(11 * 3600 + 55 * 60, "unknown"), (NEAR_END_S, "time"), (-20.0, "time"), (None, "unknown")]
