@@ -174,6 +174,8 @@ class Restarts:
         if self.is_gone(host):
             self.remember(host, "broken", UNREACHABLE)
             return UNREACHABLE
+        if last.kind == "replica" and last.cause == "node":  # ranks have compared; no check of a host sees a flipped bit
+            return "its copies of weights are not those of the others"
         if known := self.memory.bad_hosts().get(short(host)):
             return f"it is known for failures ({known.why})"
         others = tuple(other for other in self.allocation.hosts if other != host)

@@ -73,6 +73,8 @@ def classify(end: End) -> Finding:
         return Finding("user", _first(end.message) or "a wrong setting or input", end.host)
     if end.kind == "import":
         return Finding("user", f"a package is missing or broken: {_first(end.message)}", end.host)
+    if end.kind == "replica" and end.host:
+        return Finding("node", _first(end.message), end.host)
     if end.kind == "memory":
         return Finding("memory", _first(end.message), end.host)
     # That another rank is gone, or does not arrive, is no cause; what was printed may be.

@@ -368,6 +368,17 @@ def test_a_host_whose_rank_hangs_twice_is_kept_while_it_passes_the_check(tmp_pat
     assert run.job.memory.bad_hosts() == {}
 
 
+def test_a_host_whose_copies_of_weights_differ_is_left_out_although_it_passes_a_check(tmp_path):
+    told = "step 4: replica check: rank 3 (b) differs from 3 other copies of final_norm.weight"
+    run = Run(tmp_path, failed("replica", message=told, saved=1), OK, spare=("c",),
+              probe=lambda host, others: Health("healthy", "7 stages"))  # fmt: skip
+    assert run.job.run() == 0
+    assert run.ran() == ["0 a,b", "1 a,c"]
+    assert "its copies of weights are not those of the others; c replaces it" in run.log()
+    assert [row["cause"] for row in run.attempts()] == ["node", ""]
+    assert run.job.memory.bad_hosts() == {}  # once is not enough for other jobs
+
+
 def test_a_memory_that_cannot_be_written_is_reported_once(tmp_path):
     (tmp_path / "nodes.jsonl").mkdir()
     run = Run(tmp_path, failed(saved=1), failed(saved=2), OK, probe=lambda host, others: Health("healthy", "4 stages"))

@@ -27,6 +27,8 @@ KILLED = "rank 3 host b: killed by signal 9 (SIGKILL)"
             "unknown",
         ),
         (End(1, "hang", "no progress for 600 s in step after iteration 3: all ranks are in the same place"), "fabric"),
+        (End(1, "replica", "rank 0 host a: step 4: replica check: rank 3 (b) differs from 3 other copies", "b"), "node"),
+        (End(1, "replica", "rank 0 host a: step 4: replica check: ranks 0 (a) and 1 (b) hold different"), "unknown"),
         (
             End(1, "lost", "rank 0 host a: lost another rank on b: Connection closed by peer [10.0.0.2]:1", "b"),
             "fabric",
