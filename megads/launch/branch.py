@@ -137,7 +137,7 @@ def _take_files(source: Path, place: Path, *, copy: bool) -> None:
 def remove_unused(folder: Path) -> None:
     """Remove the folder of a branch in which nothing has been started, prepared or submitted."""
     with suppress(OSError):
-        if set(os.listdir(folder)) <= {"checkpoints", "lock", SETTINGS, STAGES, BRANCH}:
+        if set(os.listdir(folder)) <= {"checkpoints", "lock", "lease", SETTINGS, STAGES, BRANCH}:
             shutil.rmtree(folder)
 
 

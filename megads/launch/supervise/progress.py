@@ -69,10 +69,12 @@ def check_chain(run_dir: Path, job: str, began: int, most: int) -> None:
     if len(jobs) == most and all(_saved_nothing(starts, began) for _, starts in jobs):
         names = ", ".join(name for name, _ in jobs)
         last = jobs[-1][1][-1]
+        # What was submitted by hand has no list of its jobs, so that those before count in every case.
+        cure = "and submit again, or set CHAIN_FAILURES=0" if job in of_chain else "and set CHAIN_FAILURES=0 once"
         raise LaunchError(
             f"{run_dir}: the last {plural(most, 'job')} ({names}) saved nothing beyond iteration {began}; the last one "
-            f"ended because of {last.cause or 'a stop'}: {last.verdict or last.message}; fix that and submit again, or "
-            "set CHAIN_FAILURES=0 to start in any case"
+            f"ended because of {last.cause or 'a stop'}: {last.verdict or last.message}; fix that {cure} to "
+            "start in any case"
         )
 
 
