@@ -78,20 +78,22 @@ def test_a_file_in_the_way_is_told(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("begun", ["metrics.jsonl", "checkpoints/iter_0000100/manifest.json"])
-def test_a_folder_made_here_goes_with_a_run_that_is_refused_and_stays_once_ranks_have_begun(tmp_path, begun):
+@pytest.mark.parametrize("begun", ["", "metrics.jsonl", "checkpoints/iter_0000100/manifest.json"])
+def test_a_new_folder_goes_with_a_run_that_is_refused_and_stays_once_ranks_have_begun(begun):
     """A restart fails hours later, as where a host that replaces another one has no room for what is staged."""
-    with pytest.raises(LaunchError, match="refused"), claim(Path("runs/new")):
-        Path("runs/new/config.yaml").touch()
-        Path("runs/new/checkpoints").mkdir()
-        raise LaunchError("refused")
-    assert not Path("runs").exists()
-    with pytest.raises(LaunchError, match="no room"), claim(Path("runs/new")):
-        path = Path("runs/new", begun)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        raise LaunchError("staging failed on n5: no room")
-    assert path.is_file()
+
+    def run() -> None:
+        with claim(Path("runs/new")):
+            for name in filter(None, ("config.yaml", begun)):
+                path = Path("runs/new", name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+            Path("runs/new/checkpoints").mkdir(exist_ok=True)
+            raise LaunchError("staging failed on n5: no room")
+
+    with pytest.raises(LaunchError, match="no room"):
+        run()
+    assert Path("runs/new", begun).exists() == Path("runs").exists() == bool(begun)
 
 
 def test_a_run_of_another_host_whose_lock_is_not_seen_holds_its_folder(tmp_path, monkeypatch):

@@ -154,7 +154,7 @@ class Restarts:
         if last.cause not in SUSPECTS:
             return ""
         failed = _named(last.host, self.allocation.hosts)
-        # Drivers and schedulers name hosts. Of a rank that does not answer, only a check says whether its host is broken.
+        # Drivers and schedulers name hosts. That a rank does not answer may be its program: only a check counts then.
         if failed and last.cause == "node" and last.kind != "hang":
             self.remember(failed, "failed", last.verdict)
         # A host that went down takes its ranks with it before one of them can say a word.
@@ -174,7 +174,7 @@ class Restarts:
         if self.is_gone(host):
             self.remember(host, "broken", UNREACHABLE)
             return UNREACHABLE
-        if last.kind == "replica" and last.cause == "node":  # ranks have compared; no check of a host sees a flipped bit
+        if last.kind == "replica" and last.cause == "node":  # no check of a host sees a bit that flips
             return "its copies of weights are not those of the others"
         if known := self.memory.bad_hosts().get(short(host)):
             return f"it is known for failures ({known.why})"

@@ -73,10 +73,8 @@ def classify(end: End) -> Finding:
         return Finding("user", _first(end.message) or "a wrong setting or input", end.host)
     if end.kind == "import":
         return Finding("user", f"a package is missing or broken: {_first(end.message)}", end.host)
-    if end.kind == "replica" and end.host:
-        return Finding("node", _first(end.message), end.host)
-    if end.kind == "memory":
-        return Finding("memory", _first(end.message), end.host)
+    if end.kind in ("memory", "replica"):
+        return _as_it_says(end)
     # That another rank is gone, or does not arrive, is no cause; what was printed may be.
     is_hearsay = end.kind in ("lost", "hang")
     if not is_hearsay and (found := _find(end.message, end)):
@@ -93,6 +91,12 @@ def _stopped(end: End) -> Finding:
     if "allocation ends" in end.message or (end.left_s is not None and end.left_s <= NEAR_END_S):
         return Finding("time", f"saved before the end of the allocation: {_first(end.message)}")
     return Finding("", f"saved and stopped: {_first(end.message)}")
+
+
+def _as_it_says(end: End) -> Finding:
+    """Return the cause that ranks themselves have found: memory is short, or copies of weights differ."""
+    causes: dict[str, Cause] = {"memory": "memory", "replica": "node" if end.host else "unknown"}
+    return Finding(causes[end.kind], _first(end.message), end.host)
 
 
 def _find(text: str, end: End, skipped: Mapping[str, bool] = MappingProxyType({})) -> Finding | None:

@@ -113,7 +113,8 @@ def test_an_allocation_that_ends_soon_starts_nothing(tmp_path, capfd):
 @pytest.mark.parametrize("restarted", [False, True])
 def test_hosts_that_a_run_excluded_are_excluded_for_the_others(tmp_path, capfd, restarted):
     (tmp_path / "m0").mkdir()
-    append_attempt(tmp_path / "m0", Attempt("", 0, 1.0, 2.0, ("b",), 1, exit_code=1, excluded=("b",)))  # by a job before
+    earlier = Attempt("", 0, 1.0, 2.0, ("b",), 1, exit_code=1, excluded=("b",))
+    append_attempt(tmp_path / "m0", earlier)
     append_attempt(tmp_path / "m0", Attempt("", 0, 3.0, 4.0, ("a",), 1, exit_code=1, excluded=("a",)))
     if restarted:
         append_attempt(tmp_path / "m0", Attempt("", 1, 5.0, 6.0, ("c",), 1))

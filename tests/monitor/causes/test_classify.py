@@ -27,7 +27,7 @@ KILLED = "rank 3 host b: killed by signal 9 (SIGKILL)"
             "unknown",
         ),
         (End(1, "hang", "no progress for 600 s in step after iteration 3: all ranks are in the same place"), "fabric"),
-        (End(1, "replica", "rank 0 host a: step 4: replica check: rank 3 (b) differs from 3 other copies", "b"), "node"),
+        (End(1, "replica", "rank 0 host a: replica check: rank 3 (b) differs from 3 other copies", "b"), "node"),
         (End(1, "replica", "rank 0 host a: step 4: replica check: ranks 0 (a) and 1 (b) hold different"), "unknown"),
         (
             End(1, "lost", "rank 0 host a: lost another rank on b: Connection closed by peer [10.0.0.2]:1", "b"),
@@ -64,7 +64,8 @@ def test_what_libraries_do_without_is_no_error_of_the_user():
     """A run that trained for hours, or a rank that was killed, was not restarted for a line printed at its start."""
     said = f"UserWarning: ModuleNotFoundError: No module named 'apex', using torch\nnid1:7:7 [0] {PLUGIN}\n"
     assert classify(End(1, "killed", KILLED, "b", said)).cause == "unknown"
-    assert classify(End(1, "lost", "rank 0 host a: lost another rank on b", "b", said, has_trained=True)).cause == "fabric"
+    lost = "rank 0 host a: lost another rank on b"
+    assert classify(End(1, "lost", lost, "b", said, has_trained=True)).cause == "fabric"
     assert classify(End(1, "", said=said)).cause == "user"
     assert classify(End(1, "", said=f"nid1:7:7 [0] {PLUGIN}\n")).cause == "unknown"
 
