@@ -40,6 +40,7 @@ COMMANDS = {
     "serve": ("megads.cli.serve", "Serve a trained model: OpenAI's API, Megatron-LM's PUT /api, a page."),
     "client": ("megads.cli.client", "Ask a server for texts, from the terminal."),
     "stage": ("megads.cli.stage", "Copy the Python environment to every host's own disk."),
+    "container": ("megads.cli.container", "Check, inside a container, what ranks find there."),
     "ensemble": ("megads.cli.ensemble", "Train several runs in one allocation; one fails, others continue."),
     "launch": ("megads.cli.launch", "Start any program as ranks on the hosts of a job."),
     "submit": ("megads.cli.submit", "Submit a script as a PBS or SLURM job of this machine."),

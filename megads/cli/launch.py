@@ -17,6 +17,7 @@ from megads.cli.options.request import checkout
 @click.option("--ppn", type=click.IntRange(min=1), help="Ranks on each host (NGPU_PER_HOST).")
 @click.option("--hostfile", help="One host per line, instead of the scheduler's (HOSTFILE).")
 @click.option("--with", "starter", help="Launcher, e.g. srun or openmpi (LAUNCH_WITH).")
+@click.option("--container", help="Image in which COMMAND runs (CONTAINER).")
 @click.option("--machine", help="Facts of envs/<machine>.yaml (MACHINE).")
 @click.option("--dry-run", is_flag=True, help="Print shell lines that do the same; start nothing.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -26,6 +27,7 @@ def launch(
     ppn: int | None,
     hostfile: str | None,
     starter: str | None,
+    container: str | None,
     machine: str | None,
     dry_run: bool,
     command: tuple[str, ...],
@@ -41,6 +43,7 @@ def launch(
         "launch.ranks_per_host": ppn,
         "launch.hostfile": hostfile,
         "launch.launch_with": starter,
+        "launch.container": container,
         "machine": machine,
     }
     overrides = {name: str(value) for name, value in options.items() if value}

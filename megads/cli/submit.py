@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +66,12 @@ def refuse_job_options(job: dict[str, Any]) -> None:
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--walltime", metavar="H:MM:SS", help="Longest time of the job.")
+@click.option("--container", metavar="IMAGE", help="Image in which the job's ranks run (CONTAINER).")
 @click.option("--dry-run", is_flag=True, help="Print the job; submit nothing.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 @takes_job_options
-def submit(walltime: str | None, dry_run: bool, script: str, words: tuple[str, ...], **job: Any) -> None:
+def submit(walltime: str | None, container: str | None, dry_run: bool, script: str, words: tuple[str, ...], **job: Any) -> None:
     """Submit SCRIPT with its arguments as a job; settings in the environment go along.
 
     megads submit --nodes 2 --walltime 1:00:00 train_7B.sh --set train.train_iters=500
@@ -78,6 +80,8 @@ def submit(walltime: str | None, dry_run: bool, script: str, words: tuple[str, .
     from megads.launch.submit.training import script_job
 
     request, options = request_of(None, ()), job_options(job)
+    if container:
+        request = replace(request, env={**request.env, "CONTAINER": container})
     walltime = walltime or request.env.get("WALLTIME", "")
     text, scheduler = script_job(request, options, walltime, script, words, Path.cwd())
     if dry_run:

@@ -18,6 +18,10 @@ from megads.text.plural import plural
 SchedulerName = Literal["none", "pbs", "slurm", "flux", "lsf"]
 StarterName = Literal["direct", "local", "torchrun", "openmpi", "mpich", "pals", "srun", "flux", "jsrun", "deepspeed"]
 
+RuntimeName = Literal[
+    "apptainer", "singularity", "pyxis", "podman-hpc", "podman", "docker", "shifter", "charliecloud"
+]
+
 Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: value.split() if isinstance(value, str) else value)]
 """A list of words; one string is split at blanks."""
 
@@ -88,6 +92,15 @@ class SubmitFacts(Section):
     signal_lead_s: int = Field(0, description="SLURM: seconds before the end at which it sends USR1; 0: never", ge=0)
 
 
+class ContainerFacts(Section):
+    """How this machine starts containers; holds for this runtime only."""
+
+    runtime: RuntimeName | Literal[""] = Field("", description="of images that it starts; empty: the first on PATH")
+    args: Words = Field((), description="options that this machine needs")
+    binds: Words = Field((), description="what ranks need of the host: MPI, PMI, fabric; HOST[:INSIDE[:ro]]")
+    environment: dict[str, str] = Field({}, description="variables of ranks in a container")
+
+
 class Link(Section):
     """What joins neighbouring ranks: the dies of a card, the devices of a host, the hosts of a group of switches."""
 
@@ -142,6 +155,7 @@ class Facts(Section):
     environment: dict[str, str] = Field(
         {}, description="variables of communication libraries; the user's own take precedence"
     )
+    container: ContainerFacts = ContainerFacts()
     submit: SubmitFacts = SubmitFacts()
     plan: PlanFacts = PlanFacts()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from megads.config.machine_facts import StarterName
+from megads.config.machine_facts import RuntimeName, StarterName
 from megads.config.optimizers import OPTIMIZERS
 from megads.config.setting import DTYPES, Section, Word, in_steps, minutes, setting, split_rank
 from megads.config.settings.checkpoint import CheckpointConfig
@@ -261,6 +261,24 @@ class LaunchConfig(Section):
     cpu_bind: str = setting(
         "", "CPU_BIND", "core lists of ranks, e.g. list:0-7:8-15, or none; empty: the machine's cores"
     )
+    container: str = setting(
+        "",
+        "CONTAINER --container",
+        "image in which ranks run: a file, a folder, or a name that the runtime knows; empty: none",
+    )
+    container_runtime: Literal["auto", RuntimeName] = setting(
+        "auto",
+        "CONTAINER_RUNTIME",
+        "what starts it; auto: the machine's, else the first on PATH that starts such an image",
+        synonyms={"ch-run": "charliecloud", "enroot": "pyxis"},
+    )
+    container_python: str = setting("python3", "CONTAINER_PYTHON", "Python of ranks inside")
+    container_binds: str = setting(
+        "",
+        "CONTAINER_BINDS",
+        "further paths of the host that ranks see, HOST[:INSIDE[:ro]],...; those of the run are bound without",
+    )
+    container_args: str = setting("", "CONTAINER_ARGS", "further options of the runtime, e.g. --writable-tmpfs")
     stage_env: bool = setting(
         False, "STAGE_ENV", "copy the Python environment to every host's own disk first; ranks use the copy"
     )

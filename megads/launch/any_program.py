@@ -21,6 +21,7 @@ from megads.config.sources.presets import read_machine
 from megads.config.sources.resolve import resolve, settings
 from megads.config.tree import names_of
 from megads.errors import LaunchError
+from megads.launch.containers.enclose import check_container
 from megads.launch.launchers.command import plan_launch, plan_started
 from megads.launch.launchers.plan import LaunchPlan
 from megads.launch.schedulers.allocation import Allocation, find_allocation, find_hosts, is_here, ranks_per_host
@@ -53,8 +54,9 @@ def plan_program(
         MegadsError: a setting is wrong, the program is not there, or the ranks cannot be started.
     """
     run, facts = launch_settings(env, hostname, root, dict(overrides or {}))
+    check_container(run.launch, env, Path.cwd())
     allocation = allocate_ranks(run.launch, env, facts, ranks)
-    if any(is_here(host, env) for host in allocation.hosts):
+    if not run.launch.container and any(is_here(host, env) for host in allocation.hosts):
         _require_program(command[0], env)
     only_launch = RunConfig(machine=run.machine, launch=run.launch)
     # DeepSpeed's agents read the list of hosts on every host; only this folder may be shared.
@@ -85,6 +87,7 @@ def become_program(
 
     def prepare(started: Started, begin: Callable[[LaunchPlan], int]) -> int:
         run, facts = launch_settings(env, hostname, root, {})
+        check_container(run.launch, env, Path.cwd(), started=started.by)
         allocation = find_allocation(run, env, facts, started)
         return begin(plan_started(allocation, started.by, command, env, facts=facts))
 

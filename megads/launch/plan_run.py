@@ -25,6 +25,7 @@ from megads.config.sources.flags import BACKEND
 from megads.config.sources.presets import read_machine
 from megads.config.sources.resolve import Resolved
 from megads.launch.claims import claim_all
+from megads.launch.containers.enclose import check_container, rank_python
 from megads.launch.job import Job, make_demo_with_bar, refuse_secrets, show_opening, write_run_files
 from megads.launch.launchers.command import plan_launch, plan_started
 from megads.launch.launchers.plan import WATCHED, LaunchPlan
@@ -155,6 +156,7 @@ def prepare(request: TrainRequest) -> Job:
     request, planned = on_hosts_that_fit(request, hosts_of_this_job, partial(plan_run, finish=settle_engine))
     run, allocation, facts, attempt = planned.run, planned.allocation, planned.facts, planned.attempt
     world_size, env = allocation.world_size, request.env
+    check_container(run.launch, env, Path.cwd(), started=request.started.by if request.started else "")
     if run.launch.walltime:
         parse_walltime(run.launch.walltime)
     check_host(run, env)
@@ -216,14 +218,22 @@ def rank_additions(run: RunConfig, env: Mapping[str, str], ends: float, lease: s
 def plan_attempt(job: Job, allocation: Allocation, attempt: int, ends: float) -> LaunchPlan:
     """Return the plan of a start of ``job``; the end of the allocation is in unix seconds, 0: unknown."""
     request, facts, folder = job.request, job.facts, job.folder.path
-    command = rank_command(request.python, folder)
+    command = rank_command(rank_python(job.run.launch, request.python), folder)
     extra = {**rank_additions(job.run, request.env, ends, job.lease), **request.staged}
     if request.started:
         plan = plan_started(allocation, request.started.by, command, request.env, facts=facts, extra=extra)
     else:
         extra[WATCHED] = "1"
         plan = plan_launch(
-            job.run, allocation, command, request.env, facts=facts, attempt=attempt, folder=folder, extra=extra
+            job.run,
+            allocation,
+            command,
+            request.env,
+            facts=facts,
+            attempt=attempt,
+            folder=folder,
+            python=request.python,
+            extra=extra,
         )
     return plan.hiding(TOKEN, LEASE)
 
@@ -255,7 +265,8 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
         )
         return 0
     ends = ends_at(job.allocation, env, run.launch.walltime, started_at(), say=say)
-    check_versions(run)
+    if not run.launch.container:  # the packages of ranks are the image's
+        check_versions(run)
     check_open_files(job.allocation.world_size)
     with _held(job) as (job, checkpoints):
         if uses_demo(run) or uses_demo_tokenizer(run):

@@ -25,6 +25,7 @@ from megads.doctor.launcher import host_checks
 from megads.doctor.launcher.host_checks import Site, scheduler_of
 from megads.doctor.launcher.vendor_checks import check_vendor
 from megads.errors import LaunchError, MegadsError
+from megads.launch.containers.enclose import rank_python
 from megads.launch.launchers.command import plan_launch
 from megads.launch.launchers.plan import LaunchPlan
 from megads.launch.preflight.capabilities import check_host
@@ -152,10 +153,11 @@ def plan_ranks(
     plan = plan_launch(
         site.run,
         allocation,
-        [request.python, "-m", "megads", *words],
+        [rank_python(site.run.launch, request.python), "-m", "megads", *words],
         request.env,
         facts=site.facts,
         folder=folder,
+        python=request.python,
         extra={TOKEN: secrets.token_hex(16), **(extra or {})},
     )
     # In place would replace this process, and nobody would clean up.

@@ -16,6 +16,7 @@ from megads.cluster.ranks import in_slurm_step
 from megads.config.machine_facts import Facts
 from megads.config.schema import RunConfig
 from megads.errors import LaunchError
+from megads.launch.containers.enclose import choose, enclose
 from megads.launch.launchers.address import master_address, master_port, port_is_free
 from megads.launch.launchers.agents import AGENTS, DEEPSPEED, DIRECT, LOCAL, TORCHRUN
 from megads.launch.launchers.call import Call, Launcher, refuse_long_words
@@ -64,7 +65,9 @@ def plan_launch(
     """
     folder = folder or Path(tempfile.gettempdir()) / f"megads-{os.getuid()}-{secrets.token_hex(4)}"
     call = Call(allocation, tuple(command), env, {}, facts, FREE, folder, python or command[0])
-    row, outer = _rows(run.launch.launch_with, call)
+    chosen = choose(run.launch, facts, env, Path.cwd()) if run.launch.container else None
+    of_srun = chosen is not None and chosen.runtime.of_srun and run.launch.launch_with == "auto"
+    row, outer = _rows("srun" if of_srun else run.launch.launch_with, call)
     outer.require_job(env)
     facts = _facts_under(row, outer, facts)
     binding = find_binding(run.launch.cpu_bind, facts, allocation.ranks_per_host)
@@ -72,6 +75,9 @@ def plan_launch(
     call = replace(call, facts=facts, binding=binding, added=added)
     if for_torch:
         call = replace(call, command=_with_ranks(row, call.command))
+    if chosen is not None:
+        call = enclose(call, run, row, chosen)
+        added = dict(call.added)
     start = row.build(call) if outer is row else AGENTS[row.name](call, outer)
     added |= start.env
     stale = (stale_variables(env, under_srun=outer is SRUN) | {*ALWAYS_UNSET}) - added.keys()

@@ -20,6 +20,7 @@ from megads.cluster.ranks import TOKEN
 from megads.config.machine_facts import Facts
 from megads.config.schema import RunConfig
 from megads.errors import MegadsError
+from megads.launch.containers.enclose import rank_python
 from megads.launch.launchers.command import plan_launch
 from megads.launch.launchers.plan import LaunchPlan
 from megads.launch.schedulers.allocation import Allocation
@@ -127,9 +128,9 @@ def probe_of(
 
     def plan(host: str, shared: Path) -> LaunchPlan:
         alone = replace(allocation, hosts=(host,), spare=(), num_ranks=0)
-        command = [python, "-m", "megads", "health", "--folder", str(shared)]
+        command = [rank_python(run.launch, python), "-m", "megads", "health", "--folder", str(shared)]
         extra = {TOKEN: secrets.token_hex(16)}
-        found = plan_launch(run, alone, command, env, facts=facts, folder=shared, extra=extra).hiding(TOKEN)
+        found = plan_launch(run, alone, command, env, facts=facts, folder=shared, python=python, extra=extra).hiding(TOKEN)
         return replace(found, in_place=False)
 
     options = {

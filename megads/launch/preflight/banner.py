@@ -72,6 +72,7 @@ def banner(
             f"{plural(allocation.world_size, 'rank')} on {hosts}: TP={parallel.tensor} PP={parallel.pipeline} "
             f"SP={parallel.sequence} DP={parallel.data} ZeRO={parallel.zero_stage}",
         ),
+        ("image", run.launch.container),
         ("engine", str(choose(run, allocation.world_size))),
         *_layout_rows(run),
         *_size_rows(run),

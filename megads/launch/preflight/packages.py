@@ -73,10 +73,13 @@ def settle_engine(resolved: Resolved, version: Callable[[str], str | None] | Non
     Settings that only DeepSpeed follows are kept; :func:`check_versions` then names what is missing.
     """
     run = resolved.run
-    is_there = (version or version_of)("deepspeed") is not None
+    in_image = bool(run.launch.container)
+    is_there = not in_image and (version or version_of)("deepspeed") is not None
     if run.engine.kind != "auto" or choose(run, 0).kind == "native" or is_there or only_by(run, "deepspeed"):
         return resolved
     settled = run.model_copy(update={"engine": run.engine.model_copy(update={"kind": "native"})})
+    if in_image:
+        return Resolved(settled, {**resolved.origins, ENGINE: Origin("derived", "ranks in a container")}, resolved.notes)
     why = "deepspeed is not installed"
     return Resolved(
         settled,

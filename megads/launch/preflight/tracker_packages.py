@@ -20,8 +20,12 @@ def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
+def _may_be_in_image(package: str) -> bool:
+    return True  # the image is not looked into
+
+
 def choose_trackers(
-    resolved: Resolved, env: Mapping[str, str], installed: Callable[[str], bool] = is_installed
+    resolved: Resolved, env: Mapping[str, str], installed: Callable[[str], bool] | None = None
 ) -> Resolved:
     """Return the settings with every ``auto`` of the trackers decided.
 
@@ -29,12 +33,15 @@ def choose_trackers(
     reports it, where a setting is refused.
 
     Args:
+        installed: None: in this Python, or in the image of ranks, of which nothing is known.
         env: of the launcher; only whether there is a WANDB_API_KEY is looked at.
 
     Raises:
         ConfigError: a run there cannot have the id that was given, or an address of metrics is none.
         DependencyError: the library of a tracker that a setting asks for is missing.
     """
+    if installed is None:
+        installed = _may_be_in_image if resolved.run.launch.container else is_installed
     track, origins, notes = resolved.run.track, dict(resolved.origins), list(resolved.notes)
     changed: dict[str, Any] = {}
     for name, value, why in _choices(track, env):

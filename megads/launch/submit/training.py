@@ -19,6 +19,8 @@ from megads.config.sources.env_names import NO_EFFECT, OTHER_NAMES, PROGRAM_NAME
 from megads.config.sources.resolve import Resolved
 from megads.config.tree import env_name, fields, value_of
 from megads.errors import LaunchError
+from megads.launch.any_program import launch_settings
+from megads.launch.containers.enclose import check_container
 from megads.launch.job import refuse_secrets
 from megads.launch.nodes.chosen import exclusion_note
 from megads.launch.nodes.memory import NodeMemory
@@ -104,6 +106,7 @@ def prepare_submission(request: TrainRequest, options: JobOptions, cwd: Path) ->
     request, planned = on_hosts_that_fit(request, where, plan_run, submits=True)
     asked, world_size, used = planned.asked, planned.allocation.world_size, len(planned.allocation.hosts)
     nodes = options.nodes or used
+    check_container(asked.run.launch, request.env, cwd)
     refuse_host_file(asked.run.launch.hostfile)
     if used > nodes:
         raise LaunchError(f"NHOSTS={used} is more than the {nodes} hosts of the job; pass --nodes {used}")
@@ -319,6 +322,9 @@ def script_job(
     machine = submit_machine(request)
     place = find_place(machine, request.root, request.env)
     refuse_host_file(request.env.get("HOSTFILE", ""))
+    if request.env.get("CONTAINER"):
+        run, _ = launch_settings({**request.env, "MACHINE": machine}, request.hostname, request.root, {})
+        check_container(run.launch, request.env, cwd)
     given = request.env.get("NGPU_PER_HOST", "")
     hosts = request.env.get("NHOSTS", "")
     ranks = int(given) if given.isdigit() else place.facts.ranks_per_host or int(on_cpu(place, request.env))
