@@ -120,6 +120,8 @@ declare -F megads_setup_env >/dev/null || megads_setup_env() {
 declare -F megads_run >/dev/null || megads_run() {
   local script="$1" before="$2"
   shift 2
+  # shellcheck disable=SC2034  # read by envs/modules.sh
+  [[ " $*" != *" --container"* && " $*" != *" launch.container="* ]] || MEGADS_IN_CONTAINER=1
   # shellcheck disable=SC2119  # no extras
   megads_setup_env || exit
   # Files of the working folder are data here; none of them is to stand in for a Python module.

@@ -12,6 +12,10 @@ MEGADS_NO_VENV="machine frontier has no torch of its own; install torch for ROCm
 (docs/clusters.md) and activate it, or set MEGADS_PYTHON"
 megads_load_modules PrgEnv-gnu rocm craype-accel-amd-gfx90a rccl-net-plugin && megads_find_python &&
   megads_put_first || return
+# Apptainer with the host's MPI, libfabric and ROCm libraries bound.
+if megads_in_container; then
+  megads_load_modules olcf-container-tools apptainer-enable-mpi apptainer-enable-gpu || return
+fi
 # MIOpen's cache fails on a home folder that many ranks share.
 export MIOPEN_USER_DB_PATH="${MIOPEN_USER_DB_PATH:-/tmp/$(id -un)-miopen}"
 export MIOPEN_CUSTOM_CACHE_DIR="${MIOPEN_CUSTOM_CACHE_DIR:-${MIOPEN_USER_DB_PATH}}"

@@ -36,6 +36,11 @@ declare -F megads_load_modules >/dev/null || megads_load_modules() {
 }
 megads_instead="try it in a login shell (bash -l), or set MEGADS_PYTHON to a Python that has torch"
 
+# Succeed where ranks are to run in a container: by CONTAINER, or by a word of the command.
+declare -F megads_in_container >/dev/null || megads_in_container() {
+  [[ -n "${MEGADS_IN_CONTAINER:-}" ]] || [[ -v CONTAINER && -n "${CONTAINER}" ]]
+}
+
 # Make sure there is a `module` command, from the start-up file of a login shell where it is missing.
 declare -F megads_find_module >/dev/null || megads_find_module() {
   local file

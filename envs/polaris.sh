@@ -14,3 +14,8 @@ if [[ -e /soft/libraries/aws-ofi-nccl/v1.9.1-aws/lib/libnccl-net.so ]]; then
   megads_prepend LD_LIBRARY_PATH /soft/libraries/aws-ofi-nccl/v1.9.1-aws/lib
   export NCCL_NET="${NCCL_NET:-AWS Libfabric}"
 fi
+# Apptainer, and MPICH's ABI with the host's libraries behind it.
+if megads_in_container; then
+  megads_load_modules use:/soft/spack/gcc/0.6.1/install/modulefiles/Core apptainer cray-mpich-abi || return
+  export APPTAINERENV_LD_LIBRARY_PATH="${CRAY_LD_LIBRARY_PATH:-}:${LD_LIBRARY_PATH:-}:/opt/cray/pe/pals/1.2.12/lib"
+fi

@@ -14,7 +14,7 @@ from pathlib import Path
 from megads.cluster.container import Inside, container_of
 from megads.cluster.hosts import this_host
 from megads.cluster.machine import machine_name, visible_accelerators
-from megads.cluster.ranks import NUM_RANKS, RankInfo, find_ranks, rank_variables
+from megads.cluster.ranks import RankInfo, find_ranks
 from megads.config.sources.presets import read_machine
 from megads.device.names import BACKENDS, wanted_device
 from megads.errors import MegadsError
@@ -79,15 +79,12 @@ def check_inside(env: Mapping[str, str], folder: Path, root: Path, write: Callab
 
 def _rank(place: Place) -> tuple[RankInfo | None, list[Finding]]:
     """Return which rank this is, and whether the launcher's variables came through."""
-    started = place.env.get(NUM_RANKS, "1")
     try:
-        info = find_ranks(place.env, asks_mpi=False) if rank_variables(place.env) else None
+        info = find_ranks(place.env, asks_mpi=False)
     except MegadsError as error:
         return None, [Finding("launcher", str(error), _pass_variables())]
-    if info is None:
-        if started != "1":
-            return None, [Finding("launcher", f"{started} ranks were started, and none of their numbers came", _pass_variables())]
-        return None, [Finding("launcher", "none: one process; `megads launch --container IMAGE -- ...` starts ranks")]
+    if info.world_size == 1:
+        return info, [Finding("launcher", "none: one process; `megads launch --container IMAGE -- ...` starts ranks")]
     seen = sorted({name.partition("_")[0] + "_*" for name in place.env if name.startswith((*OF_PMI, "SLURM_"))})
     more = f", variables {' '.join(seen)}" if seen else ""
     return info, [Finding("launcher", f"{info.family}: rank {info.rank} of {info.world_size}{more}")]
@@ -126,7 +123,8 @@ def check_python(place: Place) -> Iterator[Finding]:
     old = "" if sys.version_info >= (3, 10) else "use an image with Python 3.10 or later, or set CONTAINER_PYTHON"
     yield Finding("python", f"{version}, {sys.executable}", old)
     where = Path(__file__).resolve().parents[2]
-    yield Finding("megads", " ".join(filter(None, (VERSION, own_commit(), f"in {where}"))))
+    commit = own_commit()
+    yield Finding("megads", f"{VERSION}{'' if commit == '?' else f', commit {commit}'}, in {where}")
 
 
 def check_torch(place: Place) -> Iterator[Finding]:

@@ -70,19 +70,19 @@ _OF_LAUNCHERS = ("FLUX_*", "JSM_*", "MPI_*", "OMPI_*", "PALS_*", "PMI*", "SLURM_
 
 
 def podman(call: Enclosure) -> tuple[str, ...]:
-    """Return the words of Podman: namespaces of the host but for files, in the cgroup of the job."""
+    """Return the words of Podman: of namespaces only those of files and users are its own."""
     if call.device == "nvidia":
         device: tuple[str, ...] = ("--device=nvidia.com/gpu=all",)
     else:
         device = _devices(call, "--group-add=keep-groups")
     user = () if os.geteuid() == 0 else ("--userns=keep-id",)
-    return (*_podman(call, (*_OF_PODMAN, "--cgroups=disabled", *user, *device)), *call.args, call.image)
+    return (*_podman(call, (*_OF_PODMAN, *user, *device)), *call.args, call.image)
 
 
 def podman_hpc(call: Enclosure) -> tuple[str, ...]:
     """Return the words of podman-hpc, NERSC's Podman: ``--gpu`` and the like are its own."""
     device = ("--gpu",) if call.device == "nvidia" else _devices(call, "--group-add=keep-groups")
-    return (*_podman(call, ("--rm", "--userns=keep-id", *device)), *call.args, call.image)
+    return (*_podman(call, (*_OF_PODMAN[:4], "--userns=keep-id", *device)), *call.args, call.image)
 
 
 def _podman(call: Enclosure, options: Iterable[str]) -> tuple[str, ...]:
