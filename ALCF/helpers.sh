@@ -90,6 +90,11 @@ declare -F megads_shows_some >/dev/null || megads_shows_some() {
   [[ ! -v "$1" ]] || [[ -n "${!1//[ ,]/}" && "${!1}" != -1* ]]
 }
 
+# Succeed where ranks are to run in a container: by CONTAINER, or by a word of the command.
+declare -F megads_in_container >/dev/null || megads_in_container() {
+  [[ -n "${MEGADS_IN_CONTAINER:-}" ]] || [[ -v CONTAINER && -n "${CONTAINER}" ]]
+}
+
 # Prepare this shell to run megads. Arguments are extras of setup.cfg that are needed too.
 # shellcheck disable=SC2120
 declare -F megads_setup_env >/dev/null || megads_setup_env() {

@@ -5,7 +5,5 @@
 source "${MEGADS_ROOT}/envs/python.sh"
 # shellcheck source=modules.sh
 source "${MEGADS_ROOT}/envs/modules.sh"
-megads_load_modules frameworks && megads_find_site_python && megads_find_python && megads_put_first || return
-if megads_in_container; then
-  megads_load_modules apptainer fuse-overlayfs || return
-fi
+megads_load_modules frameworks && megads_load_for_container apptainer fuse-overlayfs && megads_find_site_python &&
+  megads_find_python && megads_put_first

@@ -1,6 +1,7 @@
 """Exit 0 when this Python is new enough and has the packages of setup.cfg; else name the first that is missing.
 
-Run as ``python envs/has_packages.py [EXTRA...]``, possibly by a Python that is too old for megads.
+Run as ``python envs/has_packages.py [EXTRA...]``, possibly by a Python that is too old for megads. With
+``--no-torch`` it may be a Python that starts ranks and is none of theirs.
 With ``--found`` it prints what is there of them, as ``name==version``, instead. Only metadata is
 read: importing torch to see whether it is there takes seconds.
 """
@@ -24,14 +25,16 @@ _COMPARE = {
 }
 
 
-def missing(extras: list[str]) -> str:
-    """Return the first requirement that is not met, or "" when all are."""
+def missing(extras: list[str], *, torch: bool = True) -> str:
+    """Return the first requirement that is not met, or "" when all are; without ``torch`` that one is not asked for."""
     if sys.version_info < (3, 10):  # noqa: UP036  a user's Python may be any
         return "python >= 3.10"
     from importlib.metadata import PackageNotFoundError, version
 
     for line in _wanted(extras):
         name = re.match(r"[\w.-]+", line)[0]
+        if name == "torch" and not torch:
+            continue
         try:
             found = version(name)
         except PackageNotFoundError:
@@ -71,6 +74,6 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--found"]:
         sys.stdout.write("".join(f"{line}\n" for line in found()))
         sys.exit(0)
-    lacking = missing(sys.argv[1:])
+    lacking = missing([word for word in sys.argv[1:] if word != "--no-torch"], torch="--no-torch" not in sys.argv)
     sys.stderr.write(lacking + "\n" if lacking else "")
     sys.exit(1 if lacking else 0)

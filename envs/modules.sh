@@ -36,9 +36,9 @@ declare -F megads_load_modules >/dev/null || megads_load_modules() {
 }
 megads_instead="try it in a login shell (bash -l), or set MEGADS_PYTHON to a Python that has torch"
 
-# Succeed where ranks are to run in a container: by CONTAINER, or by a word of the command.
-declare -F megads_in_container >/dev/null || megads_in_container() {
-  [[ -n "${MEGADS_IN_CONTAINER:-}" ]] || [[ -v CONTAINER && -n "${CONTAINER}" ]]
+# Load modules as megads_load_modules does where ranks run in a container; else none.
+declare -F megads_load_for_container >/dev/null || megads_load_for_container() {
+  ! megads_in_container || megads_load_modules "$@"
 }
 
 # Make sure there is a `module` command, from the start-up file of a login shell where it is missing.

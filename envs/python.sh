@@ -42,8 +42,11 @@ declare -F megads_find_python >/dev/null || megads_find_python() {
 
 # Succeed when Python $1 has the packages of setup.cfg, judged by their metadata; nothing is imported.
 declare -F megads_has_packages >/dev/null || megads_has_packages() {
+  local without=""
+  # Ranks in a container have the image's torch.
+  ! megads_in_container || without="--no-torch"
   # shellcheck disable=SC2086  # extras are words
-  [[ -x "$1" ]] && "$1" "${MEGADS_ROOT}/envs/has_packages.py" ${MEGADS_EXTRAS:-} >/dev/null 2>&1
+  [[ -x "$1" ]] && "$1" "${MEGADS_ROOT}/envs/has_packages.py" ${MEGADS_EXTRAS:-} ${without} >/dev/null 2>&1
 }
 
 # Set stamp to the file whose presence says that the caller's venv was finished for these package lists.

@@ -15,6 +15,7 @@ if [[ "${CI:-}" == true ]]; then
   command -v mpirun.openmpi >/dev/null || missing+=(openmpi-bin)
   command -v mpiexec.hydra >/dev/null || missing+=(mpich)
   command -v slurmctld >/dev/null || missing+=(slurm-wlm)
+  command -v ch-run >/dev/null || missing+=(charliecloud) # tests/e2e/test_container.py
   command -v chromium >/dev/null || missing+=(chromium)
   command -v g++ >/dev/null || missing+=(g++) # tests/simgpu
   if ((${#missing[@]})); then
@@ -46,7 +47,7 @@ step ruff format --check .
 echo "== lint-imports"
 lint-imports
 echo "== shellcheck"
-shellcheck -x -P SCRIPTDIR ./*.sh launchers/*.sh ALCF/*.sh envs/*.sh examples/*.sh tests/*.sh .ci/run
+shellcheck -x -P SCRIPTDIR ./*.sh launchers/*.sh ALCF/*.sh containers/*.sh envs/*.sh examples/*.sh tests/*.sh .ci/run
 echo "== mypy"
 wait "${mypy}" && found=0 || found=$?
 cat "${types}"

@@ -227,3 +227,28 @@ def test_a_machine_that_was_not_named_is_not_exported(bash, checkout, stub):
     names = {line.partition("=")[0] for line in done.stdout.splitlines()}
     assert "MACHINE" not in names
     assert {"MEGADS_ROOT", "MEGADS_PYTHON", "MEGADS_FOUND_PYTHON", "PYTHONPATH"} <= names
+
+
+@pytest.mark.parametrize(
+    ("machine", "modules"),
+    [
+        ("aurora", "apptainer fuse-overlayfs"),
+        ("frontier", "olcf-container-tools apptainer-enable-mpi apptainer-enable-gpu"),
+        ("polaris", "apptainer cray-mpich-abi"),
+    ],
+)
+def test_ranks_in_a_container_load_the_modules_of_its_runtime(setup, site, machine, modules):
+    given = {"STUB_COMPLETE": str(site / ("base" if machine == "polaris" else "frameworks") / "bin/python3")}
+    if machine == "frontier":
+        given = {"VIRTUAL_ENV": site / "venv", "STUB_COMPLETE": str(site / "venv/bin/python")}
+    show = 'echo "${APPTAINERENV_LD_LIBRARY_PATH-none}"'
+    without = setup(machine, show, **given)
+    assert (without.stdout, "apptainer" in (site / "log").read_text()) == ("none\n", False)
+    (site / "log").unlink()
+    within = setup(machine, show, **given, CONTAINER="llm.sif")
+    assert (site / "log").read_text().endswith("".join(f"module load {name}\n" for name in modules.split()))
+    assert within.stdout.endswith("/opt/cray/pe/pals/1.2.12/lib\n" if machine == "polaris" else "none\n")
+    (site / "log").unlink()
+    refused = setup(machine, show, **given, CONTAINER="llm.sif", BROKEN=modules.split()[0])
+    assert refused.stdout == "status=2 alive\n"
+    assert f"`module load {modules.split()[0]}` loaded nothing" in refused.stderr

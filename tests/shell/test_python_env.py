@@ -236,6 +236,15 @@ def test_packages_are_judged_by_their_metadata(checkout, tmp_path, wanted, extra
     assert (done.returncode, done.stderr.strip()) == (1 if expected else 0, expected)
 
 
+@pytest.mark.parametrize(("words", "lacking"), [([], "torch>=2.6"), (["--no-torch"], "")])
+def test_a_python_that_starts_ranks_in_containers_needs_no_torch(checkout, words, lacking):
+    (checkout / "setup.cfg").write_text("[options]\ninstall_requires =\n    torch>=2.6\n")
+    done = subprocess.run(
+        [sys.executable, "-S", str(checkout / "envs/has_packages.py"), *words], env={}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.strip()) == (1 if lacking else 0, lacking)
+
+
 def test_packages_that_are_there_are_listed(checkout, tmp_path):
     info = tmp_path / "site" / "alpha-2.9.1.dist-info"
     info.mkdir(parents=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from megads.cluster.container import NAME, container_of
 from megads.cluster.machine import visible_accelerators
+from megads.cluster.ranks import EXPLICIT
 from megads.config.machine_facts import ContainerFacts, Facts
 from megads.config.schema import LaunchConfig, RunConfig
 from megads.device.names import wanted_device
@@ -95,6 +96,27 @@ def choose(launch: LaunchConfig, facts: Facts, env: Mapping[str, str], cwd: Path
     Raises:
         LaunchError: there is no image, no runtime that starts it, or it is not on PATH.
     """
+    found = _choose(launch, facts, env, cwd)
+    if found.runtime.asks and not _has_image(found, env):
+        name = found.runtime.program
+        raise LaunchError(
+            f"CONTAINER={found.image}: {name} on this host has no such image; build it (containers/build.sh), or get it "
+            f"before the run: {name} pull {found.image}"
+        )
+    return found
+
+
+def _has_image(chosen: Chosen, env: Mapping[str, str]) -> bool:
+    program = shutil.which(chosen.runtime.program, path=env.get("PATH", "")) or chosen.runtime.program
+    words = [program, *chosen.runtime.asks, chosen.image.name]
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, env=dict(env), timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return True  # it says so itself when it starts
+    return done.returncode == 0
+
+
+def _choose(launch: LaunchConfig, facts: Facts, env: Mapping[str, str], cwd: Path) -> Chosen:
     image = image_of(launch.container, cwd)
     if launch.container_runtime != "auto":
         row = RUNTIMES[launch.container_runtime]
@@ -172,6 +194,7 @@ def enclose(call: Call, run: RunConfig, launcher: Launcher, chosen: Chosen) -> C
     own = {name for name in added if not row.prefix or not name.startswith(row.prefix)}
     # pyxis hands on all variables anyway: these are what is to take precedence over the image's.
     names = own if row.of_srun else own | handed
+    numbers = (*dict.fromkeys((*launcher.numbers.split(), *EXPLICIT)),)
     words = row.words(
         Enclosure(
             row.program,
@@ -184,8 +207,8 @@ def enclose(call: Call, run: RunConfig, launcher: Launcher, chosen: Chosen) -> C
             str(cwd),
             wanted_device(call.env) or facts.device or [*visible_accelerators(call.env), "cpu"][0],
             (*site.args, *shlex.split(run.launch.container_args)),
-            launcher.numbers.split(),
-            sorted(names - {*launcher.numbers.split()}),
+            numbers,
+            sorted(names - {*numbers}),
         )
     )
     if row.of_srun:

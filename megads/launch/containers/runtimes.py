@@ -41,6 +41,7 @@ class Runtime:
     new_process: bool = False
     of_srun: bool = False
     one_host: bool = False  # nothing of a job reaches its daemon
+    asks: tuple[str, ...] = ()  # words that succeed when this host has the image that follows
 
 
 def apptainer(call: Enclosure) -> tuple[str, ...]:
@@ -65,7 +66,7 @@ def pyxis(call: Enclosure) -> tuple[str, ...]:
     )
 
 
-_OF_PODMAN = ("--rm", "--network=host", "--ipc=host", "--pid=host", "--ulimit=host", "--security-opt=label=disable")
+_SHARED = ("--rm", "--pull=never", "--network=host", "--ipc=host", "--pid=host")
 _OF_LAUNCHERS = ("FLUX_*", "JSM_*", "MPI_*", "OMPI_*", "PALS_*", "PMI*", "SLURM_*")
 
 
@@ -76,13 +77,13 @@ def podman(call: Enclosure) -> tuple[str, ...]:
     else:
         device = _devices(call, "--group-add=keep-groups")
     user = () if os.geteuid() == 0 else ("--userns=keep-id",)
-    return (*_podman(call, (*_OF_PODMAN, *user, *device)), *call.args, call.image)
+    return (*_podman(call, (*_SHARED, "--ulimit=host", "--security-opt=label=disable", *user, *device)), *call.args, call.image)
 
 
 def podman_hpc(call: Enclosure) -> tuple[str, ...]:
     """Return the words of podman-hpc, NERSC's Podman: ``--gpu`` and the like are its own."""
     device = ("--gpu",) if call.device == "nvidia" else _devices(call, "--group-add=keep-groups")
-    return (*_podman(call, (*_OF_PODMAN[:4], "--userns=keep-id", *device)), *call.args, call.image)
+    return (*_podman(call, (*_SHARED, "--userns=keep-id", *device)), *call.args, call.image)
 
 
 def _podman(call: Enclosure, options: Iterable[str]) -> tuple[str, ...]:
@@ -102,7 +103,7 @@ def docker(call: Enclosure) -> tuple[str, ...]:
     """Return the words of Docker, as the user who calls it; its daemon knows nothing of a job."""
     device = ("--gpus=all",) if call.device == "nvidia" else _devices(call, "--group-add=video")
     return (
-        *(call.program, "run", "--rm", "--network=host", "--ipc=host", "--pid=host", "--ulimit=memlock=-1"),
+        *(call.program, "run", *_SHARED, "--ulimit=memlock=-1"),
         *(f"--user={os.getuid()}:{os.getgid()}", *device, f"--workdir={call.cwd}"),
         *(f"--volume={bind.words(both=True)}" for bind in call.binds),
         *(f"--env={name}" for name in (*call.names, *call.given)),
@@ -137,8 +138,10 @@ RUNTIMES: Mapping[str, Runtime] = {
         Runtime("singularity", "singularity", ("sif", "folder", "uri"), apptainer, "SINGULARITYENV_"),
         Runtime("pyxis", "srun", ("squash", "name"), pyxis, of_srun=True),
         Runtime("podman-hpc", "podman-hpc", ("name",), podman_hpc, new_process=True),
-        Runtime("podman", "podman", ("name",), podman, new_process=True),
-        Runtime("docker", "docker", ("name",), docker, new_process=True, one_host=True),
+        Runtime("podman", "podman", ("name",), podman, new_process=True, asks=("image", "exists")),
+        Runtime(
+            "docker", "docker", ("name",), docker, new_process=True, one_host=True, asks=("image", "inspect")
+        ),
         Runtime("shifter", "shifter", ("name",), shifter),
         Runtime("charliecloud", "ch-run", ("folder", "squash"), charliecloud),
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from megads.cluster.ranks import EXPLICIT
 from megads.config.machine_facts import ContainerFacts, Facts
 from megads.config.schema import LaunchConfig, RunConfig
 from megads.config.sources.presets import read_machine
@@ -149,6 +150,9 @@ def test_the_runtime_is_the_first_on_path_that_starts_such_an_image(here):
             chosen(image, "true", **more)
     with pytest.raises(LaunchError, match="CONTAINER_RUNTIME=podman-hpc: podman-hpc is not on PATH"):
         chosen("llm:1", "podman", facts=nersc)
+    put(here / "empty", "podman", "#!/bin/sh\nexit 1\n")
+    with pytest.raises(LaunchError, match=r"CONTAINER=llm:1: podman on this host has no such image; build it \(.*pull llm:1"):
+        choose(launch(container="llm:1"), Facts(), {"PATH": str(here / "empty")}, here)
     put(here / "plain", "srun")
     with pytest.raises(LaunchError, match="srun here has no option --container-image"):
         choose(launch(container="llm:1", container_runtime="pyxis"), Facts(), {"PATH": str(here / "plain")}, here)
@@ -182,7 +186,8 @@ def test_ranks_get_the_images_python_and_nothing_of_this_hosts(here):
     plan = plan_launch(run, one, [rank_python(run.launch, "/host/python"), "x.py"], env, python="/host/python")
     assert plan.argv[0] == "/host/python"  # our launcher runs outside
     assert plan.argv[-2:] == ("/opt/python", "x.py")
-    assert "--env=HF_TOKEN" in plan.argv
+    assert {f"--env={name}" for name in ("HF_TOKEN", *EXPLICIT)} <= {*plan.argv}
+    assert "--pull=never" in plan.argv
     assert not any("secret" in word or "LD_LIBRARY_PATH" in word for word in plan.argv)
     assert plan.env["PYTHONPATH"] == str(ROOT)
     assert plan.env["PYTHONNOUSERSITE"] == "1"
