@@ -71,7 +71,9 @@ def refuse_job_options(job: dict[str, Any]) -> None:
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 @takes_job_options
-def submit(walltime: str | None, container: str | None, dry_run: bool, script: str, words: tuple[str, ...], **job: Any) -> None:
+def submit(
+    walltime: str | None, container: str | None, dry_run: bool, script: str, words: tuple[str, ...], **job: Any
+) -> None:
     """Submit SCRIPT with its arguments as a job; settings in the environment go along.
 
     megads submit --nodes 2 --walltime 1:00:00 train_7B.sh --set train.train_iters=500

@@ -18,9 +18,7 @@ from megads.text.plural import plural
 SchedulerName = Literal["none", "pbs", "slurm", "flux", "lsf"]
 StarterName = Literal["direct", "local", "torchrun", "openmpi", "mpich", "pals", "srun", "flux", "jsrun", "deepspeed"]
 
-RuntimeName = Literal[
-    "apptainer", "singularity", "pyxis", "podman-hpc", "podman", "docker", "shifter", "charliecloud"
-]
+RuntimeName = Literal["apptainer", "singularity", "pyxis", "podman-hpc", "podman", "docker", "shifter", "charliecloud"]
 
 Words = Annotated[tuple[str, ...], BeforeValidator(lambda value: value.split() if isinstance(value, str) else value)]
 """A list of words; one string is split at blanks."""

@@ -136,7 +136,13 @@ def check_torch(place: Place) -> Iterator[Finding]:
         yield Finding("torch", f"cannot be imported ({error})", "install torch in the image (containers/README.md)")
         return
     build = torch.version.cuda or torch.version.hip or getattr(torch.version, "xpu", None)
-    made_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"HIP {torch.version.hip}" if torch.version.hip else "XPU"
+    made_for = (
+        f"CUDA {torch.version.cuda}"
+        if torch.version.cuda
+        else f"HIP {torch.version.hip}"
+        if torch.version.hip
+        else "XPU"
+    )
     yield Finding("torch", f"{torch.__version__}, built for {made_for if build else 'CPUs'}")
     device = _wanted(place)
     yield _devices(place, device)
@@ -159,7 +165,7 @@ def _devices(place: Place, device: str) -> Finding:
     from megads.device.vendor import VENDORS
 
     rows = [row for row in VENDORS if row.name == device and row.present()]
-    count = rows[0].count if rows else 0
+    count = rows[0].count() if rows else 0
     files = visible_accelerators(place.env).get(device, 0)
     if count:
         return Finding("device", f"{plural(count, f'{device} device')}")
@@ -180,7 +186,9 @@ def check_libraries(place: Place) -> Iterator[Finding]:
     cure = ""
     if lacking:
         names = " and ".join(f"lib{name}" for name in lacking)
-        cure = f"bind the host's {names} and name its folder in LD_LIBRARY_PATH, else ranks use TCP (docs/containers.md)"
+        cure = (
+            f"bind the host's {names} and name its folder in LD_LIBRARY_PATH, else ranks use TCP (docs/containers.md)"
+        )
     count = sum(map(len, cards.values()))
     shown = f"{plural(count, 'card')} in /dev, {_listed(there) or 'no libfabric'}"
     plugin = _listed(found_libraries(PLUGINS, place.env))

@@ -42,7 +42,8 @@ def test_all_is_well(tmp_path, monkeypatch):
     lines: list[str] = []
     env = {**os.environ, **INSIDE, "MEGADS_RANK": "0", "MEGADS_WORLD_SIZE": "2", "MEGADS_LOCAL_RANK": "0"}
     assert check_inside(env, tmp_path / "runs", ROOT, lines.append) == 0
-    names = "launcher container python megads torch device backend mpi pmi fabric folder shm".split()
+    names = ["launcher", "container", "python", "megads", "torch", "device", "backend"]
+    names += ["mpi", "pmi", "fabric", "folder", "shm"]
     assert [line.split()[:2] for line in lines] == [["ok", name] for name in names]
     assert "rank 0 of 2" in lines[0]
     assert lines[1].split(None, 2)[2].startswith("apptainer, image /i/llm.sif, ")

@@ -77,7 +77,11 @@ def podman(call: Enclosure) -> tuple[str, ...]:
     else:
         device = _devices(call, "--group-add=keep-groups")
     user = () if os.geteuid() == 0 else ("--userns=keep-id",)
-    return (*_podman(call, (*_SHARED, "--ulimit=host", "--security-opt=label=disable", *user, *device)), *call.args, call.image)
+    return (
+        *_podman(call, (*_SHARED, "--ulimit=host", "--security-opt=label=disable", *user, *device)),
+        *call.args,
+        call.image,
+    )
 
 
 def podman_hpc(call: Enclosure) -> tuple[str, ...]:
@@ -139,9 +143,7 @@ RUNTIMES: Mapping[str, Runtime] = {
         Runtime("pyxis", "srun", ("squash", "name"), pyxis, of_srun=True),
         Runtime("podman-hpc", "podman-hpc", ("name",), podman_hpc, new_process=True),
         Runtime("podman", "podman", ("name",), podman, new_process=True, asks=("image", "exists")),
-        Runtime(
-            "docker", "docker", ("name",), docker, new_process=True, one_host=True, asks=("image", "inspect")
-        ),
+        Runtime("docker", "docker", ("name",), docker, new_process=True, one_host=True, asks=("image", "inspect")),
         Runtime("shifter", "shifter", ("name",), shifter),
         Runtime("charliecloud", "ch-run", ("folder", "squash"), charliecloud),
     )

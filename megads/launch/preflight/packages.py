@@ -79,7 +79,9 @@ def settle_engine(resolved: Resolved, version: Callable[[str], str | None] | Non
         return resolved
     settled = run.model_copy(update={"engine": run.engine.model_copy(update={"kind": "native"})})
     if in_image:
-        return Resolved(settled, {**resolved.origins, ENGINE: Origin("derived", "ranks in a container")}, resolved.notes)
+        return Resolved(
+            settled, {**resolved.origins, ENGINE: Origin("derived", "ranks in a container")}, resolved.notes
+        )
     why = "deepspeed is not installed"
     return Resolved(
         settled,

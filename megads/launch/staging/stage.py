@@ -136,7 +136,9 @@ def plan_agents(
 ) -> LaunchPlan:
     """Return the plan that starts an agent on every host."""
     each = replace(allocation, ranks_per_host=1, num_ranks=0)
-    launch = run.launch.model_copy(update={"cpu_bind": "none", "launch_with": _plain(run.launch.launch_with), "container": ""})
+    launch = run.launch.model_copy(
+        update={"cpu_bind": "none", "launch_with": _plain(run.launch.launch_with), "container": ""}
+    )
     command = [sys.executable, "-I", "-S", agent.__file__]
     extra = {agent.AT: at, agent.SECRET: secret}
     plan = plan_launch(RunConfig(machine=run.machine, launch=launch), each, command, env, facts=facts, extra=extra)

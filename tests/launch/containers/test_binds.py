@@ -79,5 +79,5 @@ def test_what_the_user_binds():
 
 @pytest.mark.parametrize("text", ["a", "/a:b", "/a:/b:rx", "/a:/b:ro:/c", ":/b"])
 def test_what_is_no_bind_is_refused(text):
-    with pytest.raises(LaunchError, match="CONTAINER_BINDS: '.*' is not HOST, HOST:INSIDE or HOST:INSIDE:ro"):
+    with pytest.raises(LaunchError, match=r"CONTAINER_BINDS: '.*' is not HOST, HOST:INSIDE or HOST:INSIDE:ro"):
         parse_binds(text)

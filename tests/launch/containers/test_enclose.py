@@ -101,10 +101,20 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "env", "started", "said"),
     [
-        ({}, {"APPTAINER_CONTAINER": "/x.sif"}, "", r"in a container already \(apptainer /x.sif\), .*; unset CONTAINER"),
+        (
+            {},
+            {"APPTAINER_CONTAINER": "/x.sif"},
+            "",
+            r"in a container already \(apptainer /x.sif\), .*; unset CONTAINER",
+        ),
         ({}, {}, "SLURM", "SLURM started these ranks outside of it; call `megads train` alone"),
         ({"stage_env": True}, {}, "", "with STAGE_ENV=1: .*; drop one of both"),
-        ({"launch_with": "torchrun"}, {}, "", "agents of LAUNCH_WITH=torchrun start ranks outside.*; use LAUNCH_WITH=auto"),
+        (
+            {"launch_with": "torchrun"},
+            {},
+            "",
+            "agents of LAUNCH_WITH=torchrun start ranks outside.*; use LAUNCH_WITH=auto",
+        ),
         (
             {"container": "llm:1", "container_runtime": "pyxis", "launch_with": "openmpi"},
             {},
@@ -112,7 +122,12 @@ def here(tmp_path, monkeypatch):
             "CONTAINER_RUNTIME=pyxis is a plugin of srun, not of LAUNCH_WITH=openmpi; use LAUNCH_WITH=srun",
         ),
         ({"container": "no.sif"}, {}, "", "CONTAINER=no.sif: not found"),
-        ({"container_runtime": "podman"}, {}, "", "podman does not start a SIF file; use one of apptainer, singularity"),
+        (
+            {"container_runtime": "podman"},
+            {},
+            "",
+            "podman does not start a SIF file; use one of apptainer, singularity",
+        ),
         ({"container_binds": "data"}, {}, "", "CONTAINER_BINDS: 'data' is not HOST"),
     ],
 )
@@ -151,7 +166,9 @@ def test_the_runtime_is_the_first_on_path_that_starts_such_an_image(here):
     with pytest.raises(LaunchError, match="CONTAINER_RUNTIME=podman-hpc: podman-hpc is not on PATH"):
         chosen("llm:1", "podman", facts=nersc)
     put(here / "empty", "podman", "#!/bin/sh\nexit 1\n")
-    with pytest.raises(LaunchError, match=r"CONTAINER=llm:1: podman on this host has no such image; build it \(.*pull llm:1"):
+    with pytest.raises(
+        LaunchError, match=r"CONTAINER=llm:1: podman on this host has no such image; build it \(.*pull llm:1"
+    ):
         choose(launch(container="llm:1"), Facts(), {"PATH": str(here / "empty")}, here)
     put(here / "plain", "srun")
     with pytest.raises(LaunchError, match="srun here has no option --container-image"):
@@ -162,7 +179,11 @@ def test_the_runtime_is_the_first_on_path_that_starts_such_an_image(here):
     ("settings", "hosts", "said"),
     [
         ({"launch_with": "deepspeed"}, ("m1",), "LAUNCH_WITH=deepspeed does not start ranks in apptainer"),
-        ({"launch_with": "mpich", "container": "llm:1", "container_runtime": "docker"}, ("m1", "m2"), "of this host alone"),
+        (
+            {"launch_with": "mpich", "container": "llm:1", "container_runtime": "docker"},
+            ("m1", "m2"),
+            "of this host alone",
+        ),
         ({"launch_with": "mpich", "container": "llm:1", "container_runtime": "pyxis"}, ("m1",), "use LAUNCH_WITH=srun"),
     ],
 )
