@@ -64,7 +64,7 @@ class Place:
 
 
 def check_inside(env: Mapping[str, str], folder: Path, root: Path, write: Callable[[str], object]) -> int:
-    """Write what this process finds and return the exit code; of several ranks those after the first report problems."""
+    """Write what this process finds and return the exit code; ranks after the first report problems alone."""
     place = Place(env, folder, root)
     info, findings = _rank(place)
     bad = 0

@@ -81,7 +81,7 @@ def binds_of_run(
     for folder in kept:
         if re.search(r"[:,\s]", str(folder)):
             raise LaunchError(
-                f"CONTAINER: {str(folder)!r} has a colon, comma or blank, and runtimes cannot bind it; use another folder"
+                f"CONTAINER: {str(folder)!r} has a colon, comma or blank and cannot be bound; use another folder"
             )
     return tuple(Bind(str(folder)) for folder in kept)
 

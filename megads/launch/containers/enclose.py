@@ -100,8 +100,8 @@ def choose(launch: LaunchConfig, facts: Facts, env: Mapping[str, str], cwd: Path
     if found.runtime.asks and not _has_image(found, env):
         name = found.runtime.program
         raise LaunchError(
-            f"CONTAINER={found.image}: {name} on this host has no such image; build it (containers/build.sh), or get it "
-            f"before the run: {name} pull {found.image}"
+            f"CONTAINER={found.image}: {name} on this host has no such image; build it (containers/build.sh), or get "
+            f"it before the run: {name} pull {found.image}"
         )
     return found
 

@@ -61,7 +61,7 @@ def test_a_folder_that_comes_later_is_bound_itself_below_the_root(place):
 
 def test_names_that_runtimes_cannot_bind_are_refused(place):
     (place / "a b").mkdir()
-    with pytest.raises(LaunchError, match="has a colon, comma or blank, and runtimes cannot bind it"):
+    with pytest.raises(LaunchError, match="has a colon, comma or blank and cannot be bound"):
         sources(RunConfig(), {"TMPDIR": str(place / "tmp")}, place / "a b", place / "checkout")
 
 
