@@ -92,7 +92,8 @@ declare -F megads_shows_some >/dev/null || megads_shows_some() {
 
 # Succeed where ranks are to run in a container: by CONTAINER, or by a word of the command.
 declare -F megads_in_container >/dev/null || megads_in_container() {
-  [[ -n "${MEGADS_IN_CONTAINER:-}" ]] || [[ -v CONTAINER && -n "${CONTAINER}" ]]
+  [[ -v CONTAINER && -n "${CONTAINER}" ]] ||
+    [[ "${MEGADS_COMMAND:-}" == *" --container"* || "${MEGADS_COMMAND:-}" == *" launch.container="* ]]
 }
 
 # Prepare this shell to run megads. Arguments are extras of setup.cfg that are needed too.
@@ -125,16 +126,14 @@ declare -F megads_setup_env >/dev/null || megads_setup_env() {
 declare -F megads_run >/dev/null || megads_run() {
   local script="$1" before="$2"
   shift 2
-  # shellcheck disable=SC2034  # read by envs/modules.sh
-  [[ " $*" != *" --container"* && " $*" != *" launch.container="* ]] || MEGADS_IN_CONTAINER=1
-  # shellcheck disable=SC2119  # no extras
-  megads_setup_env || exit
-  # Files of the working folder are data here; none of them is to stand in for a Python module.
-  export PYTHONSAFEPATH=1
   if [[ -z "${MEGADS_COMMAND:-}" ]]; then
     printf -v MEGADS_COMMAND ' %q' "${script}" "$@"
     export MEGADS_COMMAND="bash${MEGADS_COMMAND}" # what the log calls this command
   fi
+  # shellcheck disable=SC2119  # no extras
+  megads_setup_env || exit
+  # Files of the working folder are data here; none of them is to stand in for a Python module.
+  export PYTHONSAFEPATH=1
   # shellcheck disable=SC2086  # the caller's own words
   exec "${MEGADS_PYTHON}" -m megads ${before} "$@"
 }

@@ -127,6 +127,7 @@ def hosts_of_this_job(request: TrainRequest) -> RunHosts:
         return len(even_layout(request.started)[0] if request.started else find_hosts(limited.launch, request.env)[2])
 
     def allocate(run: RunConfig, facts: Facts) -> Allocation:
+        check_container(run.launch, request.env, Path.cwd(), started=request.started.by if request.started else "")
         return without_bad(find_allocation(request.limited(run), request.env, facts, request.started), run, request.env)
 
     return RunHosts(machine_name(request.hostname, request.env, request.root), count, allocate)
@@ -156,7 +157,6 @@ def prepare(request: TrainRequest) -> Job:
     request, planned = on_hosts_that_fit(request, hosts_of_this_job, partial(plan_run, finish=settle_engine))
     run, allocation, facts, attempt = planned.run, planned.allocation, planned.facts, planned.attempt
     world_size, env = allocation.world_size, request.env
-    check_container(run.launch, env, Path.cwd(), started=request.started.by if request.started else "")
     if run.launch.walltime:
         parse_walltime(run.launch.walltime)
     check_host(run, env)
@@ -225,15 +225,7 @@ def plan_attempt(job: Job, allocation: Allocation, attempt: int, ends: float) ->
     else:
         extra[WATCHED] = "1"
         plan = plan_launch(
-            job.run,
-            allocation,
-            command,
-            request.env,
-            facts=facts,
-            attempt=attempt,
-            folder=folder,
-            python=request.python,
-            extra=extra,
+            job.run, allocation, command, request.env, facts=facts, attempt=attempt, folder=folder, extra=extra
         )
     return plan.hiding(TOKEN, LEASE)
 
@@ -265,8 +257,7 @@ def start(job: Job, out: IO[str], begin: Callable[[LaunchPlan], int] | None = No
         )
         return 0
     ends = ends_at(job.allocation, env, run.launch.walltime, started_at(), say=say)
-    if not run.launch.container:  # the packages of ranks are the image's
-        check_versions(run)
+    check_versions(run)
     check_open_files(job.allocation.world_size)
     with _held(job) as (job, checkpoints):
         if uses_demo(run) or uses_demo_tokenizer(run):

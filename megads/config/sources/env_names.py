@@ -22,15 +22,8 @@ INTERNAL = (
     *("MEGADS_ACTIVE", "MEGADS_ATTEMPT", "MEGADS_COMMAND", "MEGADS_ENDS_AT", "MEGADS_EXTRAS", "MEGADS_FOUND_PYTHON"),
     *("MEGADS_IN_PLACE", "MEGADS_LOCAL_RANK", "MEGADS_LOCAL_SIZE", "MEGADS_NO_VENV", "MEGADS_NUM_RANKS"),
     *("MEGADS_RANK", "MEGADS_REQUIRE_ALL", "MEGADS_SITE_PYTHON", "MEGADS_TEST_WORKERS", "MEGADS_TOKEN"),
-    *(
-        "MEGADS_CONTAINER",
-        "MEGADS_IN_CONTAINER",
-        "MEGADS_LEASE",
-        "MEGADS_STAGE_AT",
-        "MEGADS_STAGE_SECRET",
-        "MEGADS_WATCHED",
-        "MEGADS_WORLD_SIZE",
-    ),
+    *("MEGADS_LEASE", "MEGADS_STAGE_AT", "MEGADS_STAGE_SECRET", "MEGADS_WATCHED", "MEGADS_WORLD_SIZE"),
+    "MEGADS_CONTAINER",
     "MEGADS_API_KEY",  # of a server and its clients; a training job has no use for it
 )
 """Variables that parts of the program pass to each other."""

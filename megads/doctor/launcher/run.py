@@ -157,7 +157,6 @@ def plan_ranks(
         request.env,
         facts=site.facts,
         folder=folder,
-        python=request.python,
         extra={TOKEN: secrets.token_hex(16), **(extra or {})},
     )
     # In place would replace this process, and nobody would clean up.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -56,7 +57,8 @@ def plan_launch(
         run: its ``launch`` section is read.
         attempt: 0, 1, ... of the restarts of one launch; each meets on a port of its own.
         folder: for the list of hosts; None: one in the temporary folder, made when the plan is run.
-        python: that launchers written in Python (local, torchrun, DeepSpeed) run; "": the first word of ``command``.
+        python: that launchers written in Python (local, torchrun, DeepSpeed) run; "": the first word of
+            ``command``, this one where ranks run in a container.
         for_torch: whether each rank gets RANK, LOCAL_RANK and WORLD_SIZE, whatever its launcher sets.
 
     Raises:
@@ -64,7 +66,8 @@ def plan_launch(
             hosts; no name of the first host resolves; CPU_BIND cannot be read.
     """
     folder = folder or Path(tempfile.gettempdir()) / f"megads-{os.getuid()}-{secrets.token_hex(4)}"
-    call = Call(allocation, tuple(command), env, {}, facts, FREE, folder, python or command[0])
+    own = python or (sys.executable if run.launch.container else command[0])
+    call = Call(allocation, tuple(command), env, {}, facts, FREE, folder, own)
     chosen = choose(run.launch, facts, env, Path.cwd()) if run.launch.container else None
     of_srun = chosen is not None and chosen.runtime.of_srun and run.launch.launch_with == "auto"
     row, outer = _rows("srun" if of_srun else run.launch.launch_with, call)

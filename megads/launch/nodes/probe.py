@@ -130,9 +130,7 @@ def probe_of(
         alone = replace(allocation, hosts=(host,), spare=(), num_ranks=0)
         command = [rank_python(run.launch, python), "-m", "megads", "health", "--folder", str(shared)]
         extra = {TOKEN: secrets.token_hex(16)}
-        found = plan_launch(run, alone, command, env, facts=facts, folder=shared, python=python, extra=extra).hiding(
-            TOKEN
-        )
+        found = plan_launch(run, alone, command, env, facts=facts, folder=shared, extra=extra).hiding(TOKEN)
         return replace(found, in_place=False)
 
     options = {

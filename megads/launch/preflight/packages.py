@@ -99,6 +99,8 @@ def check_versions(run: RunConfig, needed: tuple[str, ...] | None = None) -> Non
     Raises:
         DependencyError: names the package, the version found, and one that works.
     """
+    if run.launch.container:
+        return  # ranks have the image's, which report what they lack
     for package in needed or packages_of(run):
         try:
             version = metadata.version(package)
