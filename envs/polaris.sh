@@ -17,5 +17,6 @@ if [[ -e /soft/libraries/aws-ofi-nccl/v1.9.1-aws/lib/libnccl-net.so ]]; then
 fi
 # What containers get of the host: MPI behind MPICH's ABI, libfabric, NCCL's plugin, PALS.
 if megads_in_container; then
-  export APPTAINERENV_LD_LIBRARY_PATH="${CRAY_LD_LIBRARY_PATH:-}:${LD_LIBRARY_PATH:-}:/opt/cray/pe/pals/1.2.12/lib"
+  megads_prepend APPTAINERENV_LD_LIBRARY_PATH \
+    "${CRAY_LD_LIBRARY_PATH:+${CRAY_LD_LIBRARY_PATH}:}${LD_LIBRARY_PATH:+${LD_LIBRARY_PATH}:}/opt/cray/pe/pals/1.2.12/lib"
 fi

@@ -85,7 +85,7 @@ def podman(call: Enclosure) -> tuple[str, ...]:
 
 
 def podman_hpc(call: Enclosure) -> tuple[str, ...]:
-    """Return the words of podman-hpc, NERSC's Podman: ``--gpu`` and the like are its own."""
+    """Return the words of podman-hpc, a Podman for clusters: ``--gpu`` and the like are its own."""
     device = ("--gpu",) if call.device == "nvidia" else _devices(call, "--group-add=keep-groups")
     return (*_podman(call, (*_SHARED, "--userns=keep-id", *device)), *call.args, call.image)
 
