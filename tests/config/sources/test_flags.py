@@ -221,6 +221,7 @@ FLAGS = [
     ("--exit-duration-in-mins 5", "train.exit_duration_min=5"),
     ("--walltime 6:00:00", "launch.walltime=6:00:00"),
     ("--max-restarts 3", "launch.max_restarts=3"),
+    ("--container llm.sif", "launch.container=llm.sif"),
     ("--profile", "profile.steps=on"),
     ("--profile-step-start 2", "profile.step_start=2"),
     ("--profile-step-end 5", "profile.step_end=5"),
