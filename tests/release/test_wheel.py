@@ -1,0 +1,105 @@
+"""A wheel and an sdist that need no checkout: what is in them, and what a user does with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from megads.release.versions import VERSION
+from tests.release.conftest import ROOT, STAMP
+from tests.release.recorder import is_of_this_host, recorder_env
+
+HERE = Path(__file__).parent
+NOT_IN_SDIST = {".gitignore"}
+MADE = ("PKG-INFO", "megads.egg-info/", "megads/release/commit.txt")
+OFFLINE = ("network cut off", "network on")
+
+
+def _contents(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as wheel:
+        return {name: wheel.read(name) for name in wheel.namelist()}
+
+
+def test_the_sdist_has_every_file_of_the_repository(built):
+    found = {str(path.relative_to(built.tree)) for path in built.tree.rglob("*") if path.is_file()}
+    assert {name for name in found if not name.startswith(MADE)} == built.names - NOT_IN_SDIST
+    assert (built.tree / "megads/release/commit.txt").read_text() == f"{STAMP}\n"
+
+
+def test_the_wheel_of_the_sdist_is_that_of_the_checkout_byte_for_byte(built):
+    here, there = _contents(built.wheel), _contents(built.wheel_of_sdist)
+    assert here.keys() == there.keys()
+    assert [name for name in here if here[name] != there[name]] == []
+    assert built.wheel.name == built.wheel_of_sdist.name == f"megads-{VERSION}-py3-none-any.whl"
+    assert built.wheel.read_bytes() == built.wheel_of_sdist.read_bytes()  # times and order, too
+
+
+def test_the_wheel_has_every_file_that_megads_reads(built):
+    contents = _contents(built.wheel)
+    modules = {name for name in built.names if name.startswith("megads/")}
+    assert len(modules) > 400
+    top = ("ALCF/", "data-lists/", "docs/", "envs/", "examples/", "launchers/")
+    others = {name for name in built.names if name.startswith(top)} | {"CHANGELOG.md", "setup.cfg", "train_7B.sh"}
+    made = {name for name in contents if ".dist-info/" in name} | {"megads/release/commit.txt"}
+    assert contents.keys() - made == modules | {f"megads/shipped/{name}" for name in others}
+    for name in modules:
+        assert contents[name] == (ROOT / name).read_bytes(), name
+    for name in others:
+        assert contents[f"megads/shipped/{name}"] == (ROOT / name).read_bytes(), name
+
+
+def _cut_off_fails() -> str:
+    done = subprocess.run([sys.executable, str(HERE / "cut_off.py"), "true"], capture_output=True, text=True)
+    return done.stderr.splitlines()[-1] if done.returncode else ""
+
+
+@pytest.fixture(params=OFFLINE)
+def toured(request, installed, tmp_path):
+    """Give the folder in which an installed megads was used, outside of any checkout, and the addresses it asked for."""
+    before = []
+    if request.param == "network cut off":
+        why = _cut_off_fails()
+        if why and not os.environ.get("MEGADS_REQUIRE_ALL"):
+            pytest.skip(f"no network namespace: {why}")
+        assert not why, why
+        before = [sys.executable, "-S", str(HERE / "cut_off.py")]
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copy(HERE / "tour.py", tmp_path)  # no file of the checkout is near
+    addresses = tmp_path / "addresses"
+    done = subprocess.run(
+        [*before, sys.executable, "-S", "tour.py", str(installed)],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(home), **recorder_env(addresses)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=1100,
+    )
+    assert not done.returncode, done.stderr
+    return tmp_path, addresses.read_text().splitlines()
+
+
+def test_everything_works_outside_of_a_checkout_and_without_a_network(toured):
+    folder, addresses = toured
+    shown = {path.stem: path.read_text() for path in folder.glob("*.out")}
+    assert shown["version"].startswith(f"megads {VERSION}, commit {STAMP}\n")
+    rows = [json.loads(line) for line in (folder / "runs/tiny/metrics.jsonl").read_text().splitlines()]
+    losses = [row["lm_loss"] for row in rows if "lm_loss" in row]
+    assert len(losses) == 4
+    assert "2 ranks on 1 host: TP=2" in shown["train"]
+    assert (folder / "runs/tiny/plot.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((folder / "score.json").read_text())
+    assert json.loads(shown["serve"])["usage"]["completion_tokens"] == 4
+    assert "TP" in shown["plan"]
+    assert "def f" in shown["generate"]
+    # Ranks and the client of the server did connect, so the record is one.
+    assert any(line.startswith("connect 127.0.0.1 ") for line in addresses)
+    assert [line for line in addresses if not is_of_this_host(line)] == []
