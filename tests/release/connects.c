@@ -1,4 +1,4 @@
-/* Records where a process connects: one line per call in the file MEGADS_CONNECTS. By LD_PRELOAD.
+/* Records where a process connects: one line per call in the file CONNECTS_TO. By LD_PRELOAD.
 
     connect 127.0.0.1 29500
     lookup localhost
@@ -20,7 +20,7 @@ Addresses of other families than IPv4 and IPv6, such as Unix sockets, stay on th
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 static void record(const char *line) {
-    const char *path = getenv("MEGADS_CONNECTS");
+    const char *path = getenv("CONNECTS_TO");
     int before = errno, handle = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666) : -1;
     if (handle >= 0) {
         if (write(handle, line, strlen(line)) < 0) abort(); /* a call that is not recorded must not pass */

@@ -11,13 +11,13 @@ SOURCE = Path(__file__).with_name("connects.c")
 
 
 def recorder_env(record: Path) -> dict[str, str]:
-    """Return the variables with which a process and all that it starts write to ``record``; builds the library there."""
+    """Return the variables with which a process and all that it starts write to ``record``; builds the library."""
     library = record.with_name("connects.so")
     command = ["gcc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", str(SOURCE), "-o", str(library), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert not done.returncode, done.stderr
     record.touch()
-    return {"LD_PRELOAD": str(library), "MEGADS_CONNECTS": str(record)}
+    return {"LD_PRELOAD": str(library), "CONNECTS_TO": str(record)}
 
 
 def is_of_this_host(line: str) -> bool:

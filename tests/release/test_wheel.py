@@ -62,7 +62,7 @@ def _cut_off_fails() -> str:
 
 @pytest.fixture(params=OFFLINE)
 def toured(request, installed, tmp_path):
-    """Give the folder in which an installed megads was used, outside of any checkout, and the addresses it asked for."""
+    """Give the folder in which the wheel was used, outside of any checkout, and the addresses that it asked for."""
     before = []
     if request.param == "network cut off":
         why = _cut_off_fails()
@@ -99,7 +99,6 @@ def test_everything_works_outside_of_a_checkout_and_without_a_network(toured):
     assert json.loads((folder / "score.json").read_text())
     assert json.loads(shown["serve"])["usage"]["completion_tokens"] == 4
     assert "TP" in shown["plan"]
-    assert "def f" in shown["generate"]
     # Ranks and the client of the server did connect, so the record is one.
     assert any(line.startswith("connect 127.0.0.1 ") for line in addresses)
     assert [line for line in addresses if not is_of_this_host(line)] == []

@@ -8,14 +8,24 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-TEXTS = 400
+TEXTS, FEW = 400, 8
 MINUTES = 8
 SETTINGS = {"TP": "2", "DATA_PATH": "mine_text_document", "TOKENIZER_MODEL": "tok.json", "OMP_NUM_THREADS": "1"}
 SHORT = {"TRAIN_ITERS": "4", "EVAL_INTERVAL": "4", "EVAL_ITERS": "1", "SAVE_INTERVAL": "0", "VAL_SPLIT": "100"}
+
+COMMANDS = {
+    "tokenizer": "data train-tokenizer --input mine.jsonl --vocab-size 300 --output tok.json",
+    "preprocess": "data preprocess --input mine.jsonl --output-prefix mine --tokenizer-model tok.json",
+    "train": "train --preset tiny",
+    "plot": "plot runs/tiny",
+    "evaluate": "evaluate runs/tiny --data few.jsonl --json score.json",
+    "plan": "plan --preset 7B --device h100 --nodes 1",
+}
 
 
 def run(megads: str, *words: str, **settings: str) -> str:
@@ -63,22 +73,16 @@ def ask_server(megads: str) -> str:
 
 
 def tour(megads: str) -> None:
-    """Make data, train, look, evaluate, generate, serve and plan; every output is in a file of this folder."""
+    """Make data, train, look, evaluate, serve and plan; every output is in a file of this folder."""
     texts = [f"def f{i}(x):\n    return x + {i}  # the sum of x and {i}\n" for i in range(TEXTS)]
-    Path("mine.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
-    made = {
-        "version": run(megads, "--version"),
-        "tokenizer": run(megads, *"data train-tokenizer --input mine.jsonl --vocab-size 300 --output tok.json".split()),
-        "preprocess": run(
-            megads, *"data preprocess --input mine.jsonl --output-prefix mine --tokenizer-model tok.json".split()
-        ),
-        "train": run(megads, "train", "--preset", "tiny", **SETTINGS, **SHORT),
-        "plot": run(megads, "plot", "runs/tiny"),
-        "evaluate": run(megads, *"evaluate runs/tiny --data mine.jsonl --json score.json".split()),
-        "generate": run(megads, *"generate runs/tiny --greedy --prompt".split(), "def f", "--max-tokens", "4"),
-        "serve": ask_server(megads),
-        "plan": run(megads, *"plan --preset 7B --device h100 --nodes 1".split()),
-    }
+    lines = [f"{json.dumps({'text': text})}\n" for text in texts]
+    Path("mine.jsonl").write_text("".join(lines))
+    Path("few.jsonl").write_text("".join(lines[:FEW]))
+    made = {"version": run(megads, "--version")}
+    for name, line in COMMANDS.items():
+        more = {**SETTINGS, **SHORT} if name == "train" else {}
+        made[name] = run(megads, *shlex.split(line), **more)
+    made["serve"] = ask_server(megads)
     for name, text in made.items():
         Path(f"{name}.out").write_text(text)
 
