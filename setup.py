@@ -66,6 +66,9 @@ class Sdist(sdist):
         """Make the folder that is packed."""
         super().make_release_tree(base_dir, files)
         stamp(Path(base_dir))
+        # setuptools writes its copy anew, without comments; the wheel holds this file, too.
+        (Path(base_dir) / "setup.cfg").unlink()
+        shutil.copy(ROOT / "setup.cfg", base_dir)
 
     def make_archive(self, base_name: str, format: str, *args: str, base_dir: str, **more: str) -> str:
         """Pack the folder."""

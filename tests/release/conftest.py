@@ -25,15 +25,13 @@ class Built:
 
     Attributes:
         names: of these files.
-        sdist: the archive.
-        tree: the archive, unpacked.
+        sdist: the files of the archive by name, without its one folder.
         wheel: made of the copy.
-        wheel_of_sdist: made of the tree.
+        wheel_of_sdist: made of the archive, unpacked.
     """
 
     names: frozenset[str]
-    sdist: Path
-    tree: Path
+    sdist: dict[str, bytes]
     wheel: Path
     wheel_of_sdist: Path
 
@@ -70,8 +68,9 @@ def built(tmp_path_factory):
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "unpacked")
     tree = next((folder / "unpacked").iterdir())
-    wheel = build("build_wheel", copy, folder / "wheel")
-    return Built(names, sdist, tree, wheel, build("build_wheel", tree, folder / "again"))
+    files = {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    wheels = [build("build_wheel", source, folder / f"wheel-of-{source.name}") for source in (copy, tree)]
+    return Built(names, files, *wheels)
 
 
 @pytest.fixture(scope="session")
