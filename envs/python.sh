@@ -59,6 +59,11 @@ declare -F megads_stamp >/dev/null || megads_stamp() {
 # Make the caller's venv, or finish one that a killed shell left half made. One shell at a time.
 declare -F megads_make_venv >/dev/null || megads_make_venv() {
   local python stamp="" log pins="${MEGADS_ROOT}/envs/constraints.txt"
+  if [[ "${MEGADS_ROOT}" == */megads/shipped ]]; then
+    megads_fail "no Python here has all packages of megads, which was installed without a checkout; \
+activate the environment that it is in, or set MEGADS_PYTHON"
+    return
+  fi
   megads_base_python || return
   if ! mkdir -p "${venv}" 2>/dev/null; then
     megads_fail "cannot make ${venv}; use a checkout you can write to, or set MEGADS_PYTHON"

@@ -1,5 +1,6 @@
 """``python -m megads`` is the ``megads`` command; what it lacks to run is one line. Runs on any Python 3."""
 
+import os
 import sys
 
 
@@ -21,7 +22,7 @@ except ModuleNotFoundError as error:
     if name in ("", "megads") or name in sys.stdlib_module_names:
         raise
     root = __file__.rpartition("/megads/")[0] or "."
-    _fail(
-        f"{sys.executable} has no package {name}; use ./megads.sh, which makes an environment, or "
-        f"{sys.executable} -m pip install -e {root}"
-    )
+    lacks, install = f"{sys.executable} has no package {name}", f"{sys.executable} -m pip install"
+    if os.path.exists(f"{root}/megads.sh"):  # a checkout
+        _fail(f"{lacks}; use ./megads.sh, which makes an environment, or {install} -e {root}")
+    _fail(f"{lacks}; {install} {name}")

@@ -11,8 +11,9 @@ from pydantic.fields import FieldInfo
 from megads.config.schema import RunConfig
 from megads.config.setting import Weak, takes_word
 from megads.config.sources.parse import did_you_mean
-from megads.config.tree import extra, fields
+from megads.config.tree import extra, fields, names_of
 from megads.errors import ConfigError
+from megads.release.deprecated import Deprecated, deprecated
 from megads.text.markdown import cell
 
 TITLE = """# Settings
@@ -91,8 +92,16 @@ def explanation(name: str, value: Any, origin: str) -> list[str]:
         ("aliases", ", ".join(extra(field, "aliases"))),
         ("switches", ", ".join(f"{key}=1 ({text_of(gives)})" for key, gives in extra(field, "switches").items())),
         ("options", ", ".join(_options(field))),
+        *(("note", each.note()) for each in _deprecated_names(name)),
     ]
     return [f"{extra(field, 'env')}  {name}", *(f"  {title:8} {text}".rstrip() for title, text in rows if text)]
+
+
+def _deprecated_names(name: str) -> Iterator[Deprecated]:
+    """Yield what is deprecated about a setting: itself, or old names."""
+    variables = (*names_of(name), *extra(fields()[name], "switches"))
+    yield from (each for each in deprecated("variable").values() if each.name in variables)
+    yield from (each for each in deprecated("key").values() if name in (each.name, each.use))
 
 
 def _options(field: FieldInfo) -> Iterator[str]:

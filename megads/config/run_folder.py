@@ -25,7 +25,7 @@ from megads.config.run_files import STOP as STOP
 from megads.config.schema import RunConfig
 from megads.config.setting import Origin, Section
 from megads.config.sources.presets import read_yaml
-from megads.config.tree import fields, nested, read_value, refuse_unknown, value_of
+from megads.config.tree import fields, known_key, nested, read_value, value_of
 from megads.errors import ConfigError
 from megads.storage.checksums import has_changed, with_crc_line
 from megads.storage.open_file import write_cure
@@ -66,8 +66,8 @@ def load_config(path: Path) -> RunConfig:
         ConfigError: one line that names the file and what is wrong in it.
     """
     values: dict[str, Any] = {}
-    for name, value in flat(read_yaml(path, str(path)), path).items():
-        refuse_unknown(name, str(path))
+    for written, value in flat(read_yaml(path, str(path)), path).items():
+        name = known_key(written, str(path), [])  # an older megads may have written it: nobody is to change that
         values[name] = read_value(name, value, f"{path}: {name}")
     missing = [name for name in fields() if name not in values]
     if missing:

@@ -12,6 +12,7 @@ from megads.config.schema import RunConfig
 from megads.config.setting import Section
 from megads.config.sources.parse import did_you_mean, parse
 from megads.errors import ConfigError
+from megads.release.deprecated import deprecated
 
 
 def settings() -> Iterator[tuple[str, FieldInfo]]:
@@ -44,8 +45,10 @@ def env_name(name: str) -> str:
 
 @functools.cache
 def names_of(name: str) -> tuple[str, ...]:
-    """Return the variable of the setting ``name`` and its other names in the environment."""
-    return (env_name(name), *extra(fields()[name], "aliases"))
+    """Return the variable of the setting ``name`` and its other names in the environment, deprecated ones last."""
+    variable = env_name(name)
+    old = (each.name for each in deprecated("variable").values() if each.use == variable)
+    return (variable, *extra(fields()[name], "aliases"), *old)
 
 
 def read_value(name: str, value: object, where: str) -> Any:
@@ -60,14 +63,22 @@ def read_value(name: str, value: object, where: str) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def refuse_unknown(name: object, where: str) -> None:
-    """Refuse a dotted name that no setting has.
+def known_key(name: object, where: str, notes: list[str]) -> str:
+    """Return the dotted name of the setting that ``name`` is: itself, or what has replaced it.
+
+    Args:
+        name: a dotted name, which a user may have misspelt.
+        where: it is from, as ``--set NAME``.
+        notes: takes a line if the name is deprecated.
 
     Raises:
         ConfigError: one line that begins with ``where`` and names the setting that is meant, if one is alike.
     """
+    if found := deprecated("key").get(str(name)):
+        notes.append(found.note(where))
+        return found.use or found.name
     if name in fields():
-        return
+        return str(name)
     key = str(name).rpartition(".")[2]
     alike = (each for each in fields() if key.upper() in names_of(each) or key == each.rpartition(".")[2])
     meant = next((f"; did you mean {each}?" for each in alike), "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 """Only in an installed copy."""
@@ -22,6 +23,12 @@ def files_root(env: Mapping[str, str]) -> Path:
 def is_shipped(root: Path) -> bool:
     """Return whether ``root`` is what a wheel installed, next to the modules, and no checkout."""
     return root.resolve() == SHIPPED.resolve()
+
+
+def pip_install(package: str) -> str:
+    """Return the command that installs a package in the tested version, as it works in and outside of a checkout."""
+    name = "envs/constraints.txt"
+    return f"pip install -c {quote(str(SHIPPED / name)) if SHIPPED.is_dir() else name} {package}"
 
 
 def packaged(name: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megads.config.schema import RunConfig
-from megads.config.tree import env_name, fields, names_of, nested, read_value, refuse_unknown, value_of
+from megads.config.tree import env_name, fields, known_key, names_of, nested, read_value, value_of
 from megads.errors import ConfigError
 
 
@@ -39,7 +39,9 @@ def test_a_value_is_read_with_its_place_in_front():
     ],
 )
 def test_an_unknown_name_has_a_hint(name, hint):
-    refuse_unknown("model.num_layers", "here")
+    notes: list[str] = []
+    assert known_key("model.num_layers", "here", notes) == "model.num_layers"
     with pytest.raises(ConfigError) as problem:
-        refuse_unknown(name, "here")
+        known_key(name, "here", notes)
+    assert notes == []
     assert str(problem.value) == f"here: no setting named {name!r}{hint}"

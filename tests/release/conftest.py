@@ -24,13 +24,13 @@ class Built:
     """What was built of a copy of the files that git knows.
 
     Attributes:
-        names: of these files.
+        files: these, by name.
         sdist: the files of the archive by name, without its one folder.
         wheel: made of the copy.
         wheel_of_sdist: made of the archive, unpacked.
     """
 
-    names: frozenset[str]
+    files: dict[str, bytes]
     sdist: dict[str, bytes]
     wheel: Path
     wheel_of_sdist: Path
@@ -56,11 +56,12 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built")
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    names = frozenset(name for name in listed if (ROOT / name).is_file())
-    copy = folder / "copy"
-    for name in names:
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, copy / name)
+    copy, files = folder / "copy", {}
+    for name in listed:
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy / name)
+            files[name] = (copy / name).read_bytes()
     (copy / "megads/release/commit.txt").write_text(f"{STAMP}\n")
     (copy / "build/lib/megads").mkdir(parents=True)
     (copy / "build/lib/megads/gone.py").touch()  # as an earlier build leaves it
@@ -68,9 +69,9 @@ def built(tmp_path_factory):
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "unpacked")
     tree = next((folder / "unpacked").iterdir())
-    files = {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    packed = {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     wheels = [build("build_wheel", source, folder / f"wheel-of-{source.name}") for source in (copy, tree)]
-    return Built(names, files, *wheels)
+    return Built(files, packed, *wheels)
 
 
 @pytest.fixture(scope="session")

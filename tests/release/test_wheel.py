@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from megads.release.versions import VERSION
-from tests.release.conftest import ROOT, STAMP
+from tests.release.conftest import STAMP
 from tests.release.recorder import is_of_this_host, recorder_env
 
 HERE = Path(__file__).parent
@@ -28,9 +28,9 @@ def _contents(path: Path) -> dict[str, bytes]:
 
 
 def test_the_sdist_has_every_file_of_the_repository(built):
-    assert {name for name in built.sdist if not name.startswith(MADE)} == built.names - NOT_IN_SDIST
+    assert {name for name in built.sdist if not name.startswith(MADE)} == built.files.keys() - NOT_IN_SDIST
     assert built.sdist["megads/release/commit.txt"].decode() == f"{STAMP}\n"
-    assert [name for name in built.names - NOT_IN_SDIST if built.sdist[name] != (ROOT / name).read_bytes()] == []
+    assert [name for name in built.files.keys() - NOT_IN_SDIST if built.sdist[name] != built.files[name]] == []
 
 
 def test_the_wheel_of_the_sdist_is_that_of_the_checkout_byte_for_byte(built):
@@ -43,16 +43,16 @@ def test_the_wheel_of_the_sdist_is_that_of_the_checkout_byte_for_byte(built):
 
 def test_the_wheel_has_every_file_that_megads_reads(built):
     contents = _contents(built.wheel)
-    modules = {name for name in built.names if name.startswith("megads/")}
+    modules = {name for name in built.files if name.startswith("megads/")}
     assert len(modules) > 400
     top = ("ALCF/", "data-lists/", "docs/", "envs/", "examples/", "launchers/")
-    others = {name for name in built.names if name.startswith(top)} | {"CHANGELOG.md", "setup.cfg", "train_7B.sh"}
+    others = {name for name in built.files if name.startswith(top)} | {"CHANGELOG.md", "setup.cfg", "train_7B.sh"}
     made = {name for name in contents if ".dist-info/" in name} | {"megads/release/commit.txt"}
     assert contents.keys() - made == modules | {f"megads/shipped/{name}" for name in others}
     for name in modules:
-        assert contents[name] == (ROOT / name).read_bytes(), name
+        assert contents[name] == built.files[name], name
     for name in others:
-        assert contents[f"megads/shipped/{name}"] == (ROOT / name).read_bytes(), name
+        assert contents[f"megads/shipped/{name}"] == built.files[name], name
 
 
 def _cut_off_fails() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megads.storage import resources
-from megads.storage.resources import files_root, is_shipped, packaged
+from megads.storage.resources import files_root, is_shipped, packaged, pip_install
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,6 +16,7 @@ def test_a_checkout_is_its_own_root():
     assert files_root({}) == ROOT
     assert packaged("envs/machines.txt") == ROOT / "envs/machines.txt"
     assert not is_shipped(ROOT)
+    assert pip_install("torch") == "pip install -c envs/constraints.txt torch"
 
 
 def test_the_variable_comes_first_for_the_machines_and_not_for_the_files_of_this_copy(tmp_path, monkeypatch):
@@ -30,6 +31,7 @@ def test_an_installed_copy_has_its_files_next_to_the_modules(tmp_path, monkeypat
     monkeypatch.setattr(resources, "SHIPPED", shipped)
     assert files_root({}) == shipped
     assert packaged("envs") == shipped / "envs"
+    assert pip_install("torch") == f"pip install -c {shipped}/envs/constraints.txt torch"
     (tmp_path / "link").symlink_to(shipped)
     assert is_shipped(tmp_path / "link")
 

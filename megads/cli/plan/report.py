@@ -21,6 +21,7 @@ from megads.plan.search.ask import BATCH, SEARCHED, VOCABULARY, Ask
 from megads.plan.search.risks import risks
 from megads.plan.search.search import Candidate
 from megads.plan.time.step import Kind
+from megads.storage.resources import files_root, is_shipped
 from megads.text.plural import plural
 from megads.text.units import count, duration, seconds, size
 
@@ -180,7 +181,9 @@ def command_line(question: Question, candidate: Candidate) -> str:
         if origin.layer == "env" and origin.detail in request.env and name not in ("machine", "preset"):
             given[origin.detail] = request.env[origin.detail]
     preset, script = resolved.run.preset, ["bash", "launchers/train.sh"]
-    if preset == "7B":
+    if is_shipped(files_root({})):  # no checkout
+        script = ["megads", "train", *(["--preset", preset] if preset else [])]
+    elif preset == "7B":
         script = ["bash", "train_7B.sh"]
     elif preset:
         script += ["--preset", preset]

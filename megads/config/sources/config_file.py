@@ -12,7 +12,7 @@ from megads.config.setting import Origin
 from megads.config.sources.megatron_defaults import PADDING, PADDING_FLAG
 from megads.config.sources.megatron_defaults import SETTING as DEFAULTS
 from megads.config.sources.presets import read_yaml
-from megads.config.tree import read_value, refuse_unknown
+from megads.config.tree import known_key, read_value
 from megads.errors import ConfigError
 from megads.storage.checksums import has_changed
 
@@ -37,12 +37,16 @@ SHARES = ("data.train_split", "data.val_split", "data.test_split")
 _BELOW = ("default", "megatron", "optimizer", "family")
 
 
-def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
+def read_settings(name: str, notes: list[str]) -> dict[str, tuple[Any, Origin]]:
     """Return what a file gives, by dotted name, with its origin.
 
     A file of your own has sections, or dotted names. From a run's ``config.yaml`` come the settings
     of what it trains: values that were derived are derived again, defaults stay defaults, and its
     host, job and folder are skipped.
+
+    Args:
+        name: path of the file.
+        notes: takes a line for every deprecated name in a file of your own.
 
     Raises:
         ConfigError: the file cannot be read, or holds what is not a setting.
@@ -57,8 +61,8 @@ def read_settings(name: str) -> dict[str, tuple[Any, Origin]]:
             "--set, or write the settings that you want into a file of your own"
         )
     was, result = _origins(text), {}
-    for key, value in content.items():
-        refuse_unknown(key, given)
+    for written, value in content.items():
+        key = known_key(written, given, [] if was else notes)
         before = was.get(key, Origin("config"))
         layer = before.layer
         padded = _PADDED.match(before.detail) if key == PADDING else None

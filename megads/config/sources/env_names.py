@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from megads.config.sources.parse import FALSE, switch
 from megads.config.tree import extra, names_of, read_value, settings
 from megads.errors import ConfigError
+from megads.release.deprecated import deprecated
 
 STRICT = "MEGADS_STRICT"
 PROGRAM_NAMES = (
@@ -163,12 +164,13 @@ def refuse_unsupported(env: Mapping[str, str]) -> None:
 
 
 def name_notes(env: Mapping[str, str]) -> list[str]:
-    """Return a line for every variable that has no effect here, or looks like a misspelt setting.
+    """Return a line for every variable that has no effect here, is deprecated, or looks like a misspelt setting.
 
     Raises:
         ConfigError: there is one, and ``MEGADS_STRICT`` is on; or that is not a switch.
     """
     notes = {name: f"{name}={env[name]} has no effect: {why}" for name, why in NO_EFFECT.items() if _is_set(env, name)}
+    notes |= {name: each.note() for name, each in deprecated("variable").items() if _is_set(env, name)}
     for name in sorted(env):
         if not _is_set(env, name) or name in _known_names() or name in REFUSED or name in NO_EFFECT or name in SYSTEM:
             continue

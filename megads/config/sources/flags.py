@@ -18,6 +18,7 @@ from megads.config.setting import Origin, Weak, takes_word
 from megads.config.sources.other_options import NEEDS, OPTIONAL_WORDS, OPTIONS
 from megads.config.tree import extra, fields, read_value
 from megads.errors import ConfigError
+from megads.release.deprecated import deprecated
 from megads.text.plural import listed
 from megads.text.quoting import quoted
 
@@ -54,6 +55,10 @@ def flags() -> Mapping[str, Flag]:
             found.setdefault(flag, {})[name] = value
             if extra(field, "words"):
                 many.add(flag)
+    for old in deprecated("option").values():
+        if old.use:
+            found[old.name] = found[old.use]
+            many |= {old.name} if old.use in many else set()
     return {flag: Flag(flag, gives, flag in many) for flag, gives in found.items()}
 
 
@@ -164,6 +169,7 @@ def read_flags(words: Iterable[tuple[str, str]]) -> FlagsRead:
             notes += more
             for name, value, origin in values:
                 add_given(result, name, value, origin)
+    notes += [each.note() for flag, each in deprecated("option").items() if flag in last]
     notes += ignored(last)
     return FlagsRead({**weak, **result}, tuple(notes))
 

@@ -25,7 +25,7 @@ import yaml
 from megads.config.machine_facts import Facts, Hosts, parse_facts, parse_hosts_range
 from megads.config.setting import Origin
 from megads.config.sources.parse import did_you_mean
-from megads.config.tree import read_value, refuse_unknown
+from megads.config.tree import known_key, read_value
 from megads.errors import ConfigError
 from megads.storage import reading as storage
 
@@ -48,6 +48,7 @@ class Layer:
     note: str = ""
     description: str = ""
     by_hosts: tuple[tuple[Hosts, dict[str, Any]], ...] = ()
+    notes: tuple[str, ...] = ()  # on deprecated names in the file
 
     @property
     def given(self) -> dict[str, tuple[Any, Origin]]:
@@ -138,7 +139,8 @@ def _read(kind: str, name: str, folder: Path) -> Layer:
             known = sorted(_TOP_KEYS[kind])
             raise ConfigError(f"{where}: {key!r} is not one of {', '.join(known)}{did_you_mean(str(key), known)}")
     origin = Origin(kind, name)
-    settings = _parsed(_part(content, "settings", dict, where), where)
+    notes: list[str] = []
+    settings = _parsed(_part(content, "settings", dict, where), where, notes)
     return Layer(
         origin=origin,
         settings=settings,
@@ -147,11 +149,12 @@ def _read(kind: str, name: str, folder: Path) -> Layer:
         facts=parse_facts(_part(content, "facts", dict, where), where),
         note=_part(content, "note", str, where),
         description=_part(content, "description", str, where),
-        by_hosts=tuple(_by_hosts(_part(content, "by_hosts", dict, where), where)),
+        by_hosts=tuple(_by_hosts(_part(content, "by_hosts", dict, where), where, notes)),
+        notes=tuple(notes),
     )
 
 
-def _by_hosts(content: Mapping[str, Any], where: str) -> Iterator[tuple[Hosts, dict[str, Any]]]:
+def _by_hosts(content: Mapping[str, Any], where: str, notes: list[str]) -> Iterator[tuple[Hosts, dict[str, Any]]]:
     seen: list[Hosts] = []
     for text, settings in content.items():
         here = f"{where}: by_hosts"
@@ -164,7 +167,7 @@ def _by_hosts(content: Mapping[str, Any], where: str) -> Iterator[tuple[Hosts, d
         if not isinstance(settings, dict):
             raise ConfigError(f"{here}: {text} must hold 'key: value' lines, not {settings!r}")
         seen.append(hosts)
-        yield hosts, _parsed(settings, f"{here}: {text}")
+        yield hosts, _parsed(settings, f"{here}: {text}", notes)
 
 
 def _part(content: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
@@ -177,12 +180,13 @@ def _part(content: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
     return value
 
 
-def _parsed(settings: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    for name in settings:
-        refuse_unknown(name, where)
+def _parsed(settings: Mapping[Any, Any], where: str, notes: list[str]) -> dict[str, Any]:
+    names = [known_key(name, where, notes) for name in settings]
+    for name in names:
         if "." not in name:
             raise ConfigError(f"{where}: {name} cannot be set in this file")
-    return {name: read_value(name, value, f"{where}: {name}") for name, value in settings.items()}
+    values = zip(names, settings.values(), strict=True)
+    return {name: read_value(name, value, f"{where}: {name}") for name, value in values}
 
 
 class _Loader(yaml.SafeLoader):

@@ -16,7 +16,7 @@ from megads.config.sources.flags import Given, add_given, read_flags
 from megads.config.sources.megatron_defaults import LAYER as MEGATRON_LAYER
 from megads.config.sources.megatron_defaults import MEGADS, MEGATRON, defaults_for, is_megatron, refuse_missing
 from megads.config.sources.presets import Layer, read_machine, read_preset
-from megads.config.tree import env_name, extra, fields, names_of, nested, read_value, refuse_unknown, settings
+from megads.config.tree import env_name, extra, fields, known_key, names_of, nested, read_value, settings
 from megads.errors import ConfigError
 from megads.families.table import FAMILY_DEFAULTS
 from megads.storage.resources import files_root
@@ -136,18 +136,21 @@ def resolve(
     """
     refuse_unsupported(env)
     options = read_flags(flags)
-    given = _overrides(overrides or {}, options.given)
+    notes = list(options.notes)
+    given = _overrides(overrides or {}, options.given, notes)
     from_env = _environment(env)
     user = {**from_env, **given}
     chosen, chosen_origin = _choose_preset(preset, from_env, given)
     host = Origin("env", "MACHINE") if env.get("MACHINE") == machine else Origin("derived", "host name")
     machine, machine_origin = given.get("machine", (machine, host))
     facts = read_machine(machine, root or files_root({}))
-    from_file = read_settings(str(user[CONFIG_FILE][0])) if CONFIG_FILE in user and user[CONFIG_FILE][0] else {}
+    file = str(user[CONFIG_FILE][0]) if CONFIG_FILE in user else ""
+    from_file = read_settings(file, notes) if file else {}
     by_megatron, why = is_megatron(chosen is not None, given, from_env, from_file)
     # A command of Megatron-LM without a preset means the same on every machine.
     of_machine = None if (machine in chosen.fits if chosen else by_megatron) else facts
-    stack = _stacked(options.notes, (chosen, of_machine, checkpoint), from_file, user, by_megatron, num_hosts)
+    notes += [note for layer in (chosen, of_machine) if layer for note in layer.notes]
+    stack = _stacked(notes, (chosen, of_machine, checkpoint), from_file, user, by_megatron, num_hosts)
     if by_megatron and not (chosen or "preset" in from_file):  # a run's own file has all that its command gave
         _refuse_missing(stack)
     if chosen or "preset" not in from_file:
@@ -234,11 +237,11 @@ def _environment(env: Mapping[str, str]) -> Given:
     return result
 
 
-def _overrides(overrides: Mapping[str, str], result: Given) -> Given:
+def _overrides(overrides: Mapping[str, str], result: Given, notes: list[str]) -> Given:
     """Add what ``--set`` gives to ``result``, which holds the other options."""
-    for name, text in overrides.items():
-        refuse_unknown(name, f"--set {name}={text}")
-        where = f"--set {name}"
+    for word, text in overrides.items():
+        name = known_key(word, f"--set {word}={text}", notes)
+        where = f"--set {word}"
         add_given(result, name, read_value(name, text, where), Origin("cli", where))
     return result
 

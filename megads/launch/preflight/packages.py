@@ -20,6 +20,7 @@ from megads.config.schema import RunConfig
 from megads.config.setting import Origin
 from megads.config.sources.resolve import Resolved
 from megads.errors import DependencyError, DeviceError
+from megads.storage.resources import pip_install
 
 NEEDED = ("torch", "numpy", "safetensors", "tokenizers")
 """What every run needs. ``deepspeed`` is needed where it is the engine."""
@@ -106,16 +107,14 @@ def check_versions(run: RunConfig, needed: tuple[str, ...] | None = None) -> Non
             version = metadata.version(package)
         except metadata.PackageNotFoundError:
             raise DependencyError(
-                f"{package} is not installed in this Python; pip install -c envs/constraints.txt {package}"
-                f"{_without(package, run)}"
+                f"{package} is not installed in this Python; {pip_install(package)}{_without(package, run)}"
             ) from None
         for row in WRONG:
             known = row.package == package and numbers(row.first) <= numbers(version) < numbers(row.fixed)
             if known and row.concerns(run):
                 instead = f", or use {row.instead}" if row.instead else ""
                 raise DependencyError(
-                    f"{package} {version}: {row.defect}; pip install -c envs/constraints.txt {package}"
-                    f" (right from {row.fixed} on){instead}"
+                    f"{package} {version}: {row.defect}; {pip_install(package)} (right from {row.fixed} on){instead}"
                 )
 
 

@@ -27,6 +27,7 @@ from megads.models.layers import MLP, GatedMLP, LayerNorm, RMSNorm, SplitRMSNorm
 from megads.models.rope import Rotary, TokenPositions, rows
 from megads.parallel.collectives import with_summed_gradient
 from megads.parallel.loss import whole_cross_entropy
+from megads.storage.resources import pip_install
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def load_liger() -> Liger:
     except ImportError as problem:
         raise DependencyError(
             f"KERNELS=liger needs the package liger-kernel 0.8.5 or newer ({problem}); "
-            "pip install -c envs/constraints.txt liger-kernel, or use KERNELS=compiled"
+            f"{pip_install('liger-kernel')}, or use KERNELS=compiled"
         ) from None
     return Liger(
         LigerRMSNormFunction.apply,
