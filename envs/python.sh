@@ -92,6 +92,7 @@ activate the environment that it is in, or set MEGADS_PYTHON"
       pins="${venv}/site.txt"
       "${python}" "${MEGADS_ROOT}/envs/has_packages.py" --found >"${pins}"
     fi
+    megads_install_cpu_torch "${pins}"
     "${venv}/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off -c "${pins}" \
       -e "${MEGADS_ROOT}${MEGADS_EXTRAS:+[${MEGADS_EXTRAS// /,}]}" >>"${log}" 2>&1 9>&- &
     megads_show_progress "$!" "${log}" || { megads_install_failed "${log}"; exit 2; }
@@ -102,6 +103,17 @@ activate the environment that it is in, or set MEGADS_PYTHON"
     : >"${stamp}"
     rm -f "${venv}/.megads-making"
   ) 9>"${venv}/.lock"
+}
+
+# Install the CPU build of torch, as constrained by file $1, into the caller's venv: on a host without accelerators where
+# uv is on PATH, which knows the index that has it. Else pip takes what its own index has: for Linux usually NVIDIA's build,
+# which is 2 GB larger.
+declare -F megads_install_cpu_torch >/dev/null || megads_install_cpu_torch() {
+  [[ -z "${MEGADS_SITE_PYTHON:-}${PIP_FIND_LINKS:-}${PIP_EXTRA_INDEX_URL:-}" ]] && type -P uv >/dev/null || return 0
+  ! megads_has_accelerator || return 0
+  echo "megads: no accelerator here: installing the CPU build of torch" >&2
+  uv pip install --python "${venv}/bin/python" --torch-backend cpu -c "$1" torch >>"${log}" 2>&1 9>&- ||
+    echo "megads: the CPU build of torch cannot be installed; taking the one that pip finds" >&2
 }
 
 # Wait for process $1 and show what pip, writing to $2, is at: one line for each phase, and one after

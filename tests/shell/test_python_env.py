@@ -137,6 +137,53 @@ def test_two_shells_at_once_install_once(checkout, env, installs):
     assert sum("waiting for it" in errors for _, errors in outputs) == 2
 
 
+@pytest.fixture
+def uv(stub, tmp_path):
+    """Have a uv on PATH, which ends as STUB_UV says."""
+    program = stub.with_name("uv")
+    program.write_text('#!/bin/bash\necho "uv $*" >>"${STUB_LOG}"\nexit "${STUB_UV:-0}"\n')
+    program.chmod(0o755)
+    return lambda: [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("uv ")]
+
+
+ALONE = {"MEGADS_DEVICE": "cpu", "PIP_FIND_LINKS": None, "PIP_EXTRA_INDEX_URL": None}
+"""On any host: no accelerator, and pip knows its own index only."""
+
+
+def test_without_accelerators_uv_installs_the_cpu_build_of_torch_first(train, checkout, installs, uv):
+    code, python, errors = train(**ALONE)
+    assert (code, python) == (0, f"{checkout}/.venv/bin/python")
+    pins = f"{checkout}/envs/constraints.txt"
+    assert uv() == [f"uv pip install --python {python} --torch-backend cpu -c {pins} torch"]
+    assert "installing the CPU build of torch" in errors
+    assert len(installs()) == 1
+
+
+def test_a_cpu_build_that_cannot_be_had_is_left_to_pip(train, installs, uv):
+    code, _, errors = train(STUB_UV="1", **ALONE)
+    assert code == 0
+    assert "megads: the CPU build of torch cannot be installed; taking the one that pip finds\n" in errors
+    assert len(uv()) == len(installs()) == 1
+
+
+@pytest.mark.parametrize("name", ["PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"])
+def test_an_index_that_the_user_gave_pip_comes_first(train, installs, uv, name):
+    assert train(**{**ALONE, name: "/wheels"})[0] == 0
+    assert uv() == []
+    assert len(installs()) == 1
+
+
+def test_a_shipped_copy_makes_no_environment(bash, checkout, installs):
+    shipped = checkout.parent / "megads/shipped"
+    shipped.parent.mkdir()
+    checkout.rename(shipped)
+    done = bash(shipped / "train_7B.sh")
+    assert (done.returncode, installs()) == (2, [])
+    assert done.stderr.startswith("megads: no Python here has all packages of megads, which was installed without a")
+    assert done.stderr.count("\n") == 1
+    assert not (shipped / ".venv").exists()
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [
