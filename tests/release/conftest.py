@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+EPOCH = 1700000000
+"""SOURCE_DATE_EPOCH of the builds."""
 STAMP = "0123456789"
 """The commit that the copy says it is, as an sdist does."""
 BUILD = "import sys, setuptools.build_meta as backend; getattr(backend, sys.argv[1])(sys.argv[2])"
@@ -26,12 +28,14 @@ class Built:
     Attributes:
         files: these, by name.
         sdist: the files of the archive by name, without its one folder.
+        archive: that file.
         wheel: made of the copy.
         wheel_of_sdist: made of the archive, unpacked.
     """
 
     files: dict[str, bytes]
     sdist: dict[str, bytes]
+    archive: Path
     wheel: Path
     wheel_of_sdist: Path
 
@@ -43,7 +47,7 @@ def build(what: str, source: Path, target: Path) -> Path:
     done = subprocess.run(
         [sys.executable, "-c", BUILD, what, str(target)],
         cwd=source,
-        env=env | {"SOURCE_DATE_EPOCH": "1700000000", "PYTHONPATH": ""},
+        env=env | {"SOURCE_DATE_EPOCH": str(EPOCH), "PYTHONPATH": ""},
         capture_output=True,
         text=True,
     )
@@ -71,7 +75,7 @@ def built(tmp_path_factory):
     tree = next((folder / "unpacked").iterdir())
     packed = {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     wheels = [build("build_wheel", source, folder / f"wheel-of-{source.name}") for source in (copy, tree)]
-    return Built(files, packed, *wheels)
+    return Built(files, packed, sdist, *wheels)
 
 
 @pytest.fixture(scope="session")

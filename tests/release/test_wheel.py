@@ -7,13 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from megads.release.versions import VERSION
-from tests.release.conftest import STAMP
+from tests.release.conftest import EPOCH, STAMP
 from tests.release.recorder import is_of_this_host, recorder_env
 
 HERE = Path(__file__).parent
@@ -31,6 +32,16 @@ def test_the_sdist_has_every_file_of_the_repository(built):
     assert {name for name in built.sdist if not name.startswith(MADE)} == built.files.keys() - NOT_IN_SDIST
     assert built.sdist["megads/release/commit.txt"].decode() == f"{STAMP}\n"
     assert [name for name in built.files.keys() - NOT_IN_SDIST if built.sdist[name] != built.files[name]] == []
+
+
+def test_the_sdist_holds_nothing_of_when_and_by_whom_it_was_built(built):
+    assert int.from_bytes(built.archive.read_bytes()[4:8], "little") == EPOCH  # gzip's header
+    with tarfile.open(built.archive) as archive:
+        entries = archive.getmembers()
+    assert {(each.mtime, each.uid, each.gid, each.uname, each.gname) for each in entries} == {(EPOCH, 0, 0, "", "")}
+    assert {each.mode for each in entries} == {0o644, 0o755}
+    names = [each.name.split("/") for each in entries]
+    assert names == sorted(names)
 
 
 def test_the_wheel_of_the_sdist_is_that_of_the_checkout_byte_for_byte(built):
