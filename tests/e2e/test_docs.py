@@ -8,18 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents import commands
 from tests.forks.popen import server
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"DEMO_VOCAB_SIZE": "512", "DEMO_BYTES": "300000", "SEQ": "32", "GLOBAL_BATCH": "8", "MICRO_BATCH": "4"}
 
 NEW = ("data",)
-
-
-def commands(document: Path) -> list[str]:
-    """Return the lines that begin with ``$`` in the document's shell blocks."""
-    blocks = re.findall(r"```bash\n(.*?)```", document.read_text(), re.DOTALL)
-    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
 def test_there_are_commands_to_try():

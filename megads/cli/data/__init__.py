@@ -7,6 +7,7 @@ import click
 from megads.cli import CommandGroup
 
 COMMANDS = {
+    "from-text": ("megads.cli.data.text", "Plain text files to JSON lines."),
     "preprocess": ("megads.cli.data.preprocess", "JSON lines to token files."),
     "train-tokenizer": ("megads.cli.data.tokenizer", "Make a byte-level BPE from JSON lines."),
     "merge": ("megads.cli.data.files", "Join token files into one."),

@@ -53,7 +53,13 @@ def read_settings(name: str, notes: list[str]) -> dict[str, tuple[Any, Origin]]:
     """
     path = Path(name)
     given = f"--config {name}"
-    content = flat(read_yaml(path, given), path)
+    content = read_yaml(path, given)
+    if isinstance(content.get("settings"), dict):
+        raise ConfigError(
+            f"{given}: 'settings:' is the form of a preset; pass --preset {name}, or move its lines to the left and "
+            "drop 'settings:'"
+        )
+    content = flat(content, path)
     text = path.read_text(encoding="utf-8")
     if has_changed(text):  # what a run derived is derived again, so that an edit of it would be lost silently
         raise ConfigError(

@@ -153,6 +153,8 @@ def load_line(line: bytes) -> object:
         reason = f"is not UTF-8 (byte {error.start} of the line is 0x{line[error.start]:02x})"
     except json.JSONDecodeError as error:
         reason = f"is not JSON ({error.msg[:1].lower() + error.msg[1:]}, character {error.pos})"
+        if error.pos == 0 and line[:1].isalnum():
+            reason += "; `megads data from-text` makes JSON lines of plain text files"
     except RecursionError:
         reason = "is JSON nested too deeply"
     except ValueError as error:
