@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ def walk(lines: Sequence[str], folder: Path, env: Mapping[str, str], timeout_s: 
     outputs.mkdir()
     script = outputs / "script"
     script.write_text(_script(lines, outputs, _free_port()), encoding="utf-8")
+    (outputs / "ended").write_text(f"0 {time.time()}\n")
     bash = subprocess.Popen(
         ["bash", str(script)],
         cwd=folder,
@@ -98,7 +100,7 @@ def walk(lines: Sequence[str], folder: Path, env: Mapping[str, str], timeout_s: 
 def _script(lines: Sequence[str], outputs: Path, port: int) -> str:
     """Return what bash runs: every command with a file of its own for its output, up to the first that fails."""
     ended = shlex.quote(f"{outputs}/ended")
-    script = [f"echo 0 $EPOCHREALTIME > {ended}"]
+    script: list[str] = []
     for number, line in enumerate(lines):
         line = line.replace(f":{PORT}", f":{port}").replace(f"--port {PORT}", f"--port {port}")
         script += [
@@ -112,7 +114,8 @@ def _script(lines: Sequence[str], outputs: Path, port: int) -> str:
 
 
 def _output(outputs: Path, number: int) -> str:
-    return (outputs / str(number)).read_text("utf-8", "replace")
+    path = outputs / str(number)
+    return path.read_text("utf-8", "replace") if path.exists() else ""
 
 
 def _free_port() -> int:
@@ -128,8 +131,8 @@ def main(document: str, folder: str) -> None:
     place.mkdir(parents=True, exist_ok=True)
     steps = walk(commands(Path(document)), place, os.environ, timeout_s=3600)
     for step in steps:
-        print(f"$ {step.command}\n{step.output}[{step.seconds:.1f} s]\n")
-    print(f"{len(steps)} commands in {sum(step.seconds for step in steps):.0f} s")
+        sys.stdout.write(f"$ {step.command}\n{step.output}[{step.seconds:.1f} s]\n\n")
+    sys.stdout.write(f"{len(steps)} commands in {sum(step.seconds for step in steps):.0f} s\n")
 
 
 if __name__ == "__main__":

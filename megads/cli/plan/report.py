@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import get_args
 
 from megads.cli.plan.advice import advice_lines
@@ -21,7 +22,6 @@ from megads.plan.search.ask import BATCH, SEARCHED, VOCABULARY, Ask
 from megads.plan.search.risks import risks
 from megads.plan.search.search import Candidate
 from megads.plan.time.step import Kind
-from megads.storage.resources import files_root, is_shipped
 from megads.text.plural import plural
 from megads.text.units import count, duration, seconds, size
 
@@ -180,13 +180,12 @@ def command_line(question: Question, candidate: Candidate) -> str:
     for name, origin in resolved.origins.items():
         if origin.layer == "env" and origin.detail in request.env and name not in ("machine", "preset"):
             given[origin.detail] = request.env[origin.detail]
-    preset, script = resolved.run.preset, ["bash", "launchers/train.sh"]
-    if is_shipped(files_root({})):  # no checkout
-        script = ["megads", "train", *(["--preset", preset] if preset else [])]
-    elif preset == "7B":
+    preset = resolved.run.preset
+    if preset == "7B" and Path("train_7B.sh").is_file():
         script = ["bash", "train_7B.sh"]
-    elif preset:
-        script += ["--preset", preset]
+    else:  # an installed megads has no scripts in the working folder
+        script = ["bash", "launchers/train.sh"] if Path("launchers/train.sh").is_file() else ["megads", "train"]
+        script += ["--preset", preset] if preset else []
     if question.num_hosts:
         given[env_name("launch.num_hosts")] = str(question.num_hosts)
     given |= candidate.settings

@@ -66,6 +66,15 @@ def test_what_is_pasted_gives_the_settings_that_were_planned(tmp_path):
     assert abs(found.train.train_tokens - 10e9) <= found.train.global_batch * 2048
 
 
+def test_what_is_pasted_outside_a_checkout_needs_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(run(*SMALL, "--apply", **FEW).output)
+    assert words[-4:] == ["megads", "train", "--preset", "7B"]
+    (tmp_path / "launchers").mkdir()
+    (tmp_path / "launchers/train.sh").touch()
+    assert shlex.split(run(*SMALL, "--apply", **FEW).output) == [*words[:-4], "bash", "launchers/train.sh", *words[-2:]]
+
+
 def test_pictures_of_layouts_and_of_hosts(tmp_path):
     png, page = tmp_path / "plan.png", tmp_path / "plan.html"
     files = ("--png", str(png), "--html", str(page))

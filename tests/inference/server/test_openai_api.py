@@ -352,14 +352,19 @@ def test_metrics_and_the_page(served):
 def test_the_page_asks_for_a_text_in_a_real_browser(serve, tmp_path):
     from tests.browser import browse
 
-    server = serve()
+    server = serve(template="{% for each in messages %}{{ each.content }} {% endfor %}")
     # Time is virtual in this browser: it does not wait for the parts of a stream.
     seen = browse(f"{server.url}/", tmp_path, "--dump-dom", address="hello%20you")
     assert '<span id="model">tiny</span>' in seen
     assert '<div id="text">hello you<b>' in seen
     assert _is_idle(server)
-    asked = 'megads_requests_total{route="/v1/completions",status="200"} 1.0'
-    assert asked in httpx.get(f"{server.url}/metrics", timeout=60).text
+    seen = browse(f"{server.url}/?chat", tmp_path, "--dump-dom", address="what%20now")
+    assert '<span id="what">Chat with</span> <span id="model">tiny</span>' in seen
+    assert '<div id="text">what now\n<b>' in seen
+    assert _is_idle(server)
+    metrics = httpx.get(f"{server.url}/metrics", timeout=60).text
+    for route in ("/v1/completions", "/v1/chat/completions"):
+        assert f'megads_requests_total{{route="{route}",status="200"}} 1.0' in metrics
 
 
 def test_a_t5_answers_prompts(serve):
