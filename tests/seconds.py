@@ -21,7 +21,7 @@ FIRST = (
     *("tests/launch/supervise/test_run.py", "tests/e2e/test_deterministic.py", "tests/parity/test_resume_bitwise.py"),
     *("tests/engine/test_zero_stages.py", "tests/engine/optim/test_optimizer_state.py", "tests/e2e/test_load.py"),
     *("tests/engine/deepspeed/test_pipeline.py", "tests/benchmarks/test_rank_startup.py", "tests/e2e/test_docs.py"),
-    "tests/release/test_wheel.py",
+    *("tests/release/test_wheel.py", "tests/e2e/test_tutorial.py"),
 )
 """Groups of tests that take longest, longest first: one that starts last keeps one worker alone at the end."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import glob
 import json
 import os
@@ -59,11 +58,10 @@ def write_documents(names: Sequence[str], output: Path, *, encoding: str = "utf-
             written.
     """
     try:
-        known = codecs.lookup(encoding)._is_text_encoding
+        "".encode(encoding)
     except LookupError:
-        known = False
-    if not known:
-        raise ConfigError(f"--encoding {encoding}: Python has no such text encoding; for example latin-1 or cp1252")
+        wrong = f"--encoding {encoding}: Python has no such text encoding; for example latin-1 or cp1252"
+        raise ConfigError(wrong) from None
     paths = find_texts(names)
     if os.path.lexists(output) and not overwrite:
         raise DataError(f"--output {output}: already exists; pass --overwrite to replace it, or another name")
