@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 import json
 import os
@@ -99,16 +100,12 @@ def read_document(path: str, encoding: str) -> str:
         raise DataError(f"--input {path}: {str(error.strerror).partition(',')[0]}; expected a text file") from None
     except OSError as error:
         raise DataError(f"--input {path}: {str(error.strerror).lower()}") from None
-    if b"\0" in content[: 2**16] and not encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32")):
+    if b"\0" in content[: 2**16] and not codecs.lookup(encoding).name.startswith(("utf-16", "utf-32")):
         raise DataError(f"--input {path}: is not a text file (it has NUL bytes); UTF-16 needs --encoding utf-16")
     try:
         return content.removeprefix(BOM).decode(encoding)
     except UnicodeError as error:
-        place = (
-            f"byte {error.start} is 0x{content.removeprefix(BOM)[error.start]:02x}"
-            if hasattr(error, "start")
-            else str(error)
-        )
-        raise DataError(
-            f"--input {path}: is not {encoding} text ({place}); pass its encoding, e.g. --encoding latin-1"
-        ) from None
+        start = getattr(error, "start", None)  # only a decoder that knows it says where
+        place = str(error) if start is None else f"byte {start} is 0x{content.removeprefix(BOM)[start]:02x}"
+        cure = "pass its encoding, e.g. --encoding latin-1"
+        raise DataError(f"--input {path}: is not {encoding} text ({place}); {cure}") from None

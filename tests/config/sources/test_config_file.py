@@ -40,6 +40,7 @@ def test_a_file_is_above_preset_and_machine_and_below_the_environment(tmp_path):
         ("machine: cpu\n", "machine cannot be set in a file"),
         ("preset: 7B\n", "preset cannot be set in a file; pass --preset"),
         ("- 1\n", "must hold 'key: value' lines"),
+        ("settings:\n  model.num_layers: 2\n", "'settings:' is the form of a preset; pass --preset"),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path, text, words):
