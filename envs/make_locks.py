@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "envs/locks"
-NOT_LOCKED = ("apex", "intel", "test")
+NOT_LOCKED = ("apex", "docs", "intel", "test")
 """Extras: what builds apex, torch 2.8 of Intel's CPUs, and what no run needs."""
 OF_NVIDIA = re.compile(r"torch|triton|cuda-[\w-]+|nvidia-(?!ml-py)[\w-]+|liger-kernel")
 """Packages that are built for NVIDIA's devices, or need what is."""
