@@ -11,7 +11,7 @@ import pytest
 from tests.release.licences import ALLOWED, EXCEPTIONS, licence_of, normalised, not_allowed, packages_of
 
 ROOT = Path(__file__).parents[2]
-NOT_AT_RUN_TIME = {"test", "apex"}
+NOT_AT_RUN_TIME = {"test", "apex", "docs"}
 NOT_HERE = {"intel", "liger"}
 """Extras of accelerators, which the test environment does not have."""
 
