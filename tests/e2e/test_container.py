@@ -53,7 +53,7 @@ def test_a_slurm_job_in_a_container_has_the_losses_of_one_outside(slurm, megads,
     printed = slurm.script(
         text, "-N2", "--exclusive", timeout_s=300, **{**megads.env(**LAYOUT), **inside(image), "RUN_DIR": "r"}
     )
-    assert f"ok   container charliecloud, image {image}" in printed
+    assert f"ok   container charliecloud, image {image}" in printed, printed
     assert "ok   launcher  SLURM: rank 0 of 2" in printed
     assert "2 ranks on 2 hosts" in printed
     assert f"image    {image}" in printed

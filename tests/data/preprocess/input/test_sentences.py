@@ -36,7 +36,7 @@ def nltk_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     root = tmp_path_factory.mktemp("nltk", numbered=True)
     env = {"NLTK_DATA": str(root)}
     folder = root / "tokenizers" / "punkt_tab"
-    subprocess.run([sys.executable, "-c", TRAIN, str(folder)], env={**os.environ, **env}, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", TRAIN, str(folder)], env={**os.environ, **env}, check=True, timeout=300)
     return env
 
 
