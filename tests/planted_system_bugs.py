@@ -77,8 +77,8 @@ SYSTEM_MUTATIONS = (
     Mutation(
         "texts without a score do not count in what is kept",
         "megads/detoxify/filter.py",
-        "    return scored[: math.floor(len(scores) * keep)]",
-        "    return scored[: math.floor(len(scored) * keep)]",
+        "    return scored[: math.floor(len(scores) * Fraction(repr(keep)))]",
+        "    return scored[: math.floor(len(scored) * Fraction(repr(keep)))]",
         of("detoxify/test_filter", "half_of_all_lines"),
     ),
 )

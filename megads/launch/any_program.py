@@ -54,7 +54,7 @@ def plan_program(
         MegadsError: a setting is wrong, the program is not there, or the ranks cannot be started.
     """
     run, facts = launch_settings(env, hostname, root, dict(overrides or {}))
-    check_container(run.launch, env, Path.cwd())
+    check_container(run.launch, env)
     allocation = allocate_ranks(run.launch, env, facts, ranks)
     if not run.launch.container and any(is_here(host, env) for host in allocation.hosts):
         _require_program(command[0], env)
@@ -87,7 +87,7 @@ def become_program(
 
     def prepare(started: Started, begin: Callable[[LaunchPlan], int]) -> int:
         run, facts = launch_settings(env, hostname, root, {})
-        check_container(run.launch, env, Path.cwd(), started=started.by)
+        check_container(run.launch, env, started=started.by)
         allocation = find_allocation(run, env, facts, started)
         return begin(plan_started(allocation, started.by, command, env, facts=facts))
 

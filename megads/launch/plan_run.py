@@ -127,7 +127,7 @@ def hosts_of_this_job(request: TrainRequest) -> RunHosts:
         return len(even_layout(request.started)[0] if request.started else find_hosts(limited.launch, request.env)[2])
 
     def allocate(run: RunConfig, facts: Facts) -> Allocation:
-        check_container(run.launch, request.env, Path.cwd(), started=request.started.by if request.started else "")
+        check_container(run.launch, request.env, started=request.started.by if request.started else "")
         return without_bad(find_allocation(request.limited(run), request.env, facts, request.started), run, request.env)
 
     return RunHosts(machine_name(request.hostname, request.env, request.root), count, allocate)

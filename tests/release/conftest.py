@@ -87,7 +87,9 @@ def installed(built, tmp_path_factory):
     # A line of a .pth file adds a folder, but not what its own .pth files add: no editable copy.
     (own / "others.pth").write_text("".join(f"{folder}\n" for folder in site.getsitepackages()))
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python"), "--disable-pip-version-check"]
-    words = ["install", "-q", "--no-deps", "--no-index", "--no-compile", str(built.wheel)]
-    done = subprocess.run([*pip, *words], capture_output=True, text=True)
+    # Not what pip sees of the checkout, by whose version it would leave this one out.
+    words = ["install", "-q", "--no-deps", "--no-index", "--no-compile", "--ignore-installed", str(built.wheel)]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([*pip, *words], env=env, capture_output=True, text=True)
     assert not done.returncode, done.stderr
     return environment / "bin/megads"

@@ -48,10 +48,13 @@ def rank_python(launch: LaunchConfig, python: str) -> str:
     return launch.container_python if launch.container else python
 
 
-def check_container(launch: LaunchConfig, env: Mapping[str, str], cwd: Path, *, started: str = "") -> None:
+def check_container(
+    launch: LaunchConfig, env: Mapping[str, str], cwd: Path | None = None, *, started: str = ""
+) -> None:
     """Refuse a container that cannot hold these ranks, as far as settings and files show it.
 
     Args:
+        cwd: where relative paths begin; None: the working folder, which may be gone where no container is asked for.
         started: the launcher, if it has started the ranks already.
 
     Raises:
@@ -84,7 +87,7 @@ def check_container(launch: LaunchConfig, env: Mapping[str, str], cwd: Path, *, 
             f"{given}: CONTAINER_RUNTIME=pyxis is a plugin of srun, not of LAUNCH_WITH={launch.launch_with}; use "
             "LAUNCH_WITH=srun, or CONTAINER_RUNTIME=apptainer"
         )
-    image = image_of(launch.container, cwd)
+    image = image_of(launch.container, cwd or Path.cwd())
     if launch.container_runtime != "auto":
         _require_kind(RUNTIMES[launch.container_runtime], image)
     parse_binds(launch.container_binds)

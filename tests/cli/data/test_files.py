@@ -329,4 +329,4 @@ def test_text_by_another_tokenizer_than_the_files_is_told(folder, tmp_path):
 def test_without_a_command_there_is_help():
     done = CliRunner().invoke(main, ["data"])
     assert done.exit_code == 2
-    assert "\nCommands:\n  preprocess " in done.stderr
+    assert "\nCommands:\n  from-text " in done.stderr

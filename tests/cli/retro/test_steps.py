@@ -113,7 +113,7 @@ BAD = [
     ({"retro_tasks": "db-build,all"}, "all is not a task; tasks: db-build, "),
     ({"retro_task_validate": 0.5}, "no such file; a Retro project is made by `megads retro build`"),
     ({"bert_embedder_type": "huggingface"}, "--bert-embedder-type huggingface needs --retro-bert-model FOLDER"),
-    ({"bert_embedder_type": "huggingface", "retro_bert_model": "/no/such"}, "/no/such: has no config.json"),
+    ({"bert_embedder_type": "huggingface", "retro_bert_model": "/no/such"}, "/no/such: no such folder"),
     ({"bert_embedder_type": "megads", "retro_bert_model": "/no/such"}, "/no/such"),
     ({"retro_project_dir": None}, "Missing option '--retro-project-dir'"),
     ({"retro_gpt_chunk_lenght": 3}, "--retro-gpt-chunk-lenght"),

@@ -69,7 +69,10 @@ def shown(machine: str, image: str, program: str, more: dict[str, str], folder: 
     ask = TrainRequest("7B", (), env | {"WALLTIME": "1:00:00"}, "login", ROOT, "/p/bin/python")
     job = prepare_submission(ask, JobOptions(nodes=2, account="PROJECT"), folder).text
     lines += ["", "[job]", job]
-    return "\n".join(lines).replace(str(folder), "<job>").replace(str(ROOT), "<checkout>")
+    text = "\n".join(lines).replace(str(folder), "<job>").replace(str(ROOT), "<checkout>")
+    for pair in ("{0},{1}", "{0}:{0},{1}:{1}", "--volume={0}:{0} --volume={1}:{1}"):  # paths are sorted
+        text = text.replace(pair.format("<checkout>", "<job>"), pair.format("<job>", "<checkout>"))
+    return text
 
 
 @pytest.mark.parametrize("name", CASES)
