@@ -5,6 +5,7 @@ A change that is meant: run with MEGADS_WRITE_GOLDEN=1, and read the difference.
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -70,8 +71,11 @@ def shown(machine: str, image: str, program: str, more: dict[str, str], folder: 
     job = prepare_submission(ask, JobOptions(nodes=2, account="PROJECT"), folder).text
     lines += ["", "[job]", job]
     text = "\n".join(lines).replace(str(folder), "<job>").replace(str(ROOT), "<checkout>")
-    for pair in ("{0},{1}", "{0}:{0},{1}:{1}", "--volume={0}:{0} --volume={1}:{1}"):  # paths are sorted
-        text = text.replace(pair.format("<checkout>", "<job>"), pair.format("<job>", "<checkout>"))
+    # What is bound is sorted by the paths that these stand for.
+    for form, between in (("{0}", ","), ("{0}:{0}", ","), ("--volume={0}:{0}", " ")):
+        bound = [form.format(name) for name in ("/home", "<job>", "<checkout>")]
+        for order in itertools.permutations(bound):
+            text = text.replace(between.join(order), between.join(bound))
     return text
 
 
