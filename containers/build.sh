@@ -5,7 +5,7 @@
 #   BUILDER  podman (default), docker, podman-hpc: image megads:VENDOR; apptainer, singularity: file megads-VENDOR.sif
 #   BASE, TORCH in the environment override the row; PIP_ARGS goes to pip inside; BOOTSTRAP=localimage builds from a file
 #
-# The checkout itself is bound when ranks start, so an image is built anew when setup.cfg changes, not for every commit.
+# The checkout itself is bound when ranks start, so an image is rebuilt when setup.cfg changes, not for every commit.
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 

@@ -6,6 +6,7 @@ import codecs
 import glob
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,8 @@ def write_documents(names: Sequence[str], output: Path, *, encoding: str = "utf-
                 if not text.strip():
                     empty.append(path)
                     continue
-                file.write(json.dumps({"text": text, "source": path}, ensure_ascii=False) + "\n")
+                source = os.fsencode(path).decode("utf-8", "backslashreplace")  # names may be any bytes
+                file.write(json.dumps({"text": text, "source": source}, ensure_ascii=False) + "\n")
                 documents, size = documents + 1, size + len(text.encode())
             if not documents:
                 files = plural(len(paths), "file")
@@ -103,9 +105,12 @@ def read_document(path: str, encoding: str) -> str:
     if b"\0" in content[: 2**16] and not codecs.lookup(encoding).name.startswith(("utf-16", "utf-32")):
         raise DataError(f"--input {path}: is not a text file (it has NUL bytes); UTF-16 needs --encoding utf-16")
     try:
-        return content.removeprefix(BOM).decode(encoding)
+        text = content.removeprefix(BOM).decode(encoding)
     except UnicodeError as error:
         start = getattr(error, "start", None)  # only a decoder that knows it says where
         place = str(error) if start is None else f"byte {start} is 0x{content.removeprefix(BOM)[start]:02x}"
         cure = "pass its encoding, e.g. --encoding latin-1"
         raise DataError(f"--input {path}: is not {encoding} text ({place}); {cure}") from None
+    if half := re.search("[\ud800-\udfff]", text):  # of a pair; JSON lines are UTF-8, which has none
+        raise DataError(f"--input {path}: has half a surrogate pair (U+{ord(half[0]):04X}) in {encoding}; remove it")
+    return text

@@ -45,6 +45,17 @@ def test_another_encoding(tmp_path):
         assert _rows(tmp_path / name) == [("Zo\u00eb", f"{name}.txt")]
 
 
+def test_names_of_any_bytes_and_halves_of_pairs(tmp_path):
+    """JSON lines are UTF-8: a name that is not is shown escaped, and text that cannot be is one line."""
+    (tmp_path / os.fsdecode(b"\xff.txt")).write_text("text")
+    write_documents([f"{tmp_path}/*.txt"], tmp_path / "made")
+    assert _rows(tmp_path / "made") == [("text", "\\xff.txt")]
+    (tmp_path / "half").write_text("a \\ud800 b")
+    with pytest.raises(DataError, match=r"half: has half a surrogate pair \(U\+D800\) in unicode_escape"):
+        write_documents([f"{tmp_path}/half"], tmp_path / "none", encoding="unicode_escape")
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "how", "message"),
     [
