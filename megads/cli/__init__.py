@@ -124,11 +124,25 @@ class CommandGroup(click.Group):
 
             _report(hidden(str(error), os.environ))
         except OSError as error:
+            if _is_folder_gone(error):
+                _report("the working folder no longer exists; call megads in one that does")
+                sys.exit(2)
             if error.errno not in CURES:
                 raise
             text = f"{error.filename or 'output'}: {error.strerror}; {CURES[error.errno]}"
             click.echo(f"megads: {shortened(text)}", err=True)
         sys.exit(2)
+
+
+def _is_folder_gone(error: OSError) -> bool:
+    """Return whether ``error`` came of asking for the working folder, which somebody has removed."""
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return False
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _report(text: str) -> None:

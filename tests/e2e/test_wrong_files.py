@@ -164,6 +164,9 @@ def test_a_folder_without_write_permission(megads):
 def test_a_working_folder_that_is_gone(megads):
     done = run(megads, "train", before_exec=lambda: os.rmdir(megads.folder))
     one_line(done, "run folder runs/llama: No such file or directory; set RUN_DIR to a folder you can write")
+    megads.folder.mkdir()
+    done = run(megads, "train", before_exec=lambda: os.rmdir(megads.folder), DATA_CACHE_PATH="cache")
+    one_line(done, "the working folder no longer exists; call megads in one that does")
 
 
 def test_a_folder_that_another_run_uses(megads):
