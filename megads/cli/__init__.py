@@ -124,25 +124,22 @@ class CommandGroup(click.Group):
 
             _report(hidden(str(error), os.environ))
         except OSError as error:
-            if _is_folder_gone(error):
-                _report("the working folder no longer exists; call megads in one that does")
-                sys.exit(2)
-            if error.errno not in CURES:
+            if not (text := _with_cure(error)):
                 raise
-            text = f"{error.filename or 'output'}: {error.strerror}; {CURES[error.errno]}"
             click.echo(f"megads: {shortened(text)}", err=True)
         sys.exit(2)
 
 
-def _is_folder_gone(error: OSError) -> bool:
-    """Return whether ``error`` came of asking for the working folder, which somebody has removed."""
-    if not isinstance(error, FileNotFoundError) or error.filename is not None:
-        return False
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return True
-    return False
+def _with_cure(error: OSError) -> str:
+    """Return what happened and what to do, for what the user can mend; else an empty text."""
+    if error.errno in CURES:
+        return f"{error.filename or 'output'}: {error.strerror}; {CURES[error.errno]}"
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # as of os.getcwd
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return "the working folder no longer exists; call megads in one that does"
+    return ""
 
 
 def _report(text: str) -> None:
